@@ -1,0 +1,16 @@
+"""Natural-gradient variational inference for NumPyro."""
+
+try:
+    import numpyro as _numpyro  # noqa: F401
+    import optax as _optax  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"numpyro_ngvi needs {error.name}: pip install 'ngvi[numpyro]'", name=error.name
+    ) from error
+
+from numpyro_ngvi import families
+from numpyro_ngvi.guide import NaturalGaussianGuide
+from numpyro_ngvi.optim import Nagm, Snngm
+from numpyro_ngvi.svi import SVI
+
+__all__ = ["SVI", "Nagm", "NaturalGaussianGuide", "Snngm", "families"]

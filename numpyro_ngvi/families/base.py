@@ -1,0 +1,201 @@
+"""What every Gaussian family offers.
+
+A family is an immutable set of coordinates of ``q = N(mu, Sigma)``. Without arrays
+(``CovarianceCholesky()``) it is a specification; :meth:`Family.initial` gives it arrays.
+Families know nothing of NumPyro: they are pytrees, usable with plain JAX.
+
+A *gradient* of a function of ``q`` has the same type as ``q``: one array per coordinate.
+Writing ``F`` for the Fisher information of ``q`` in its coordinates, each family has
+
+=============================  ==========================================================
+:meth:`~Family.natural_gradient`    ``F^-1 g``, analytically (Tan, Theorem 1)
+:meth:`~Family.euclidean_gradient`  ``F n``, its inverse
+:meth:`~Family.precondition`        the identity, whose derivative is ``F^-1``
+:meth:`~Family.draw`                a draw, differentiated through ``precondition``
+:meth:`~Family.retract`             the coordinates after a step, still a Gaussian
+=============================  ==========================================================
+
+``precondition`` is why any stock ELBO yields natural gradients: ``jax.grad`` of
+``f(q.precondition())`` is ``F^-1`` times ``jax.grad`` of ``f(q)``, because ``F`` is
+symmetric. It is a ``jax.custom_jvp``, so that forward mode, reverse mode, ``vmap`` and
+``jit`` all work and evaluating it costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+
+#: A step never takes a standard deviation (or a Cholesky diagonal) below this fraction.
+MIN_SHRINKAGE = 0.5
+
+
+class Family:
+    """A Gaussian in some coordinates. See the module for the contract."""
+
+    #: The string by which ``NaturalGaussianGuide(family=...)`` knows the family.
+    name: ClassVar[str]
+    #: A learning rate for the scale relative to that of the mean that keeps plain
+    #: natural-gradient descent stable (Tan, section 6, on Nagm).
+    relative_scale_step: ClassVar[float]
+
+    loc: jax.Array | None
+
+    # -- construction -----------------------------------------------------------------
+
+    def initial(self, loc: jax.Array, scale: float) -> Self:
+        """``N(loc, scale^2 I)`` in this family.
+
+        :param loc: mean, shape ``(d,)``; its dtype and device are the family's.
+        :param scale: standard deviation of every element, positive.
+        """
+        raise NotImplementedError
+
+    def _bound(self) -> Self:
+        if self.loc is None:
+            raise ValueError(
+                f"{type(self).__name__}() has no coordinates yet: it is only a "
+                "specification. Call .initial(loc, scale), or pass it as family= to "
+                "NaturalGaussianGuide."
+            )
+        return self
+
+    # -- shape ------------------------------------------------------------------------
+
+    @property
+    def dim(self) -> int:
+        """The dimension ``d`` of the Gaussian."""
+        return self._bound().loc.shape[-1]
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of free coordinates, ``len(lambda)`` in Tan's Table 5."""
+        raise NotImplementedError
+
+    def coordinates(self) -> dict[str, Any]:
+        """The coordinate arrays by name."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if not field.metadata.get("static")
+        }
+
+    # -- moments ----------------------------------------------------------------------
+
+    @property
+    def mean(self) -> jax.Array:
+        """Mean, shape ``(d,)``."""
+        return self._bound().loc
+
+    @property
+    def stddev(self) -> jax.Array:
+        """Marginal standard deviations, shape ``(d,)``."""
+        raise NotImplementedError
+
+    @property
+    def variance(self) -> jax.Array:
+        """Marginal variances, shape ``(d,)``."""
+        return self.stddev**2
+
+    @property
+    def covariance_matrix(self) -> jax.Array:
+        """Dense covariance, shape ``(d, d)``."""
+        raise NotImplementedError
+
+    @property
+    def precision_matrix(self) -> jax.Array:
+        """Dense inverse covariance, shape ``(d, d)``."""
+        raise NotImplementedError
+
+    # -- density ----------------------------------------------------------------------
+
+    def log_det_scale(self) -> jax.Array:
+        """``log |Sigma| / 2``, a scalar."""
+        raise NotImplementedError
+
+    def whiten(self, value: jax.Array) -> jax.Array:
+        """``z`` of :meth:`sample` for ``theta = value``; shape ``(..., d)``."""
+        raise NotImplementedError
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        """``theta = mu + C z`` for standard normal ``z``.
+
+        :param noise: ``z``, shape ``(..., d)``.
+        :return: ``theta``, shape ``(..., d)``.
+        """
+        raise NotImplementedError
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        """``log q(value)`` in nats; ``value`` has shape ``(..., d)``, the result ``(...)``."""
+        return standard_normal_log_prob(self.whiten(value)) - self.log_det_scale()
+
+    def entropy(self) -> jax.Array:
+        """Entropy in nats, a scalar."""
+        return 0.5 * self.dim * (1.0 + math.log(2.0 * math.pi)) + self.log_det_scale()
+
+    # -- natural gradients ------------------------------------------------------------
+
+    def natural_gradient(self, gradient: Self) -> Self:
+        """``F^-1 g``. Its inverse is :meth:`euclidean_gradient`."""
+        raise NotImplementedError
+
+    def euclidean_gradient(self, natural_gradient: Self) -> Self:
+        """``F n``, the gradient whose natural gradient is ``n``."""
+        raise NotImplementedError
+
+    def precondition(self) -> Self:
+        """This family, with ``F^-1`` as the derivative of the identity."""
+        return _precondition(self)
+
+    def draw(self, noise: jax.Array) -> jax.Array:
+        """:meth:`sample`, differentiated through :meth:`precondition`."""
+        return self.precondition().sample(noise)
+
+    def draw_log_prob(self, noise: jax.Array) -> jax.Array:
+        """``log q(draw(noise))``, differentiated through :meth:`precondition`.
+
+        Along a draw ``log q = log N(z; 0, I) - log |Sigma| / 2``, so that only the entropy
+        has a gradient, which is known exactly: no triangular solve is needed.
+        """
+        return standard_normal_log_prob(noise) - self.precondition().log_det_scale()
+
+    # -- steps ------------------------------------------------------------------------
+
+    def retract(self, step: Self) -> Self:
+        """The family at ``lambda + step``, kept away from the border of its domain.
+
+        Equal to ``lambda + step`` unless the step would take a standard deviation (or the
+        diagonal of a Cholesky factor) below half its value; there it is exactly halved.
+        """
+        raise NotImplementedError
+
+
+def standard_normal_log_prob(noise: jax.Array) -> jax.Array:
+    """Log density of ``N(0, I)`` in nats; ``(..., d)`` to ``(...)``."""
+    dim = noise.shape[-1]
+    return -0.5 * jnp.sum(noise**2, -1) - 0.5 * dim * math.log(2.0 * math.pi)
+
+
+@jax.custom_jvp
+def _precondition(family: Family) -> Family:
+    return family
+
+
+@_precondition.defjvp
+def _precondition_jvp(primals: Any, tangents: Any) -> Any:
+    (family,), (tangent,) = primals, tangents
+    return family, family.natural_gradient(tangent)
+
+
+def keep_positive(old: jax.Array, new: jax.Array) -> jax.Array:
+    """``new``, or ``MIN_SHRINKAGE * old`` where ``new`` is smaller than that.
+
+    An additive step on a standard deviation can cross zero, where ``q`` degenerates; this
+    is the cheapest rule that cannot and leaves every ordinary step as it is.
+    """
+    old = jnp.abs(old)
+    return jnp.maximum(new, MIN_SHRINKAGE * old)

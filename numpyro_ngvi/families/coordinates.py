@@ -1,0 +1,42 @@
+"""Which parameters are the coordinates of a family, and which are ordinary.
+
+In JAX the answer is in the types: a family is one node of the parameter pytree, and a
+gradient has the type of its family. Optimisers move families jointly and leave the rest
+to an ordinary optimiser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from numpyro_ngvi.families.base import Family
+
+
+def is_family(node: Any) -> bool:
+    """Whether ``node`` is a Gaussian family."""
+    return isinstance(node, Family)
+
+
+def families_in(tree: Any) -> list[Family]:
+    """The families of a pytree of parameters (or of gradients), in the tree's order."""
+    return [node for node in jax.tree.leaves(tree, is_leaf=is_family) if is_family(node)]
+
+
+def ordinary_mask(tree: Any) -> Any:
+    """``tree`` with True for every ordinary leaf and False for every family."""
+    return jax.tree.map(lambda node: not is_family(node), tree, is_leaf=is_family)
+
+
+def replace_families(tree: Any, families: list[Family]) -> Any:
+    """``tree`` with its families replaced, in the order of :func:`families_in`."""
+    remaining = iter(families)
+    take: Callable[[Any], Any] = lambda node: next(remaining) if is_family(node) else node  # noqa: E731
+    return jax.tree.map(take, tree, is_leaf=is_family)
+
+
+def num_parameters(families: list[Family]) -> int:
+    """Length of the joint vector of all natural parameters."""
+    return sum(family.num_parameters for family in families)

@@ -1,0 +1,155 @@
+"""What can be wrong with a model before the first step, said in terms of its sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from numpyro import handlers
+from numpyro.distributions.transforms import biject_to
+
+
+def is_enumerated(site: dict[str, Any]) -> bool:
+    """Whether a site is a discrete latent that the ELBO will sum out."""
+    return (
+        site["type"] == "sample"
+        and not site["is_observed"]
+        and site["infer"].get("enumerate") is not None
+        and site["fn"].support.is_discrete
+    )
+
+
+def check_init_scale(init_scale: float) -> float:
+    """``init_scale``, if it is a positive number.
+
+    :raises ValueError: if it is not.
+    """
+    if not init_scale > 0:
+        raise ValueError(f"Expected init_scale > 0. but got {init_scale}")
+    return float(init_scale)
+
+
+def check_no_discrete_latents(trace: dict[str, Any]) -> None:
+    """Refuse discrete latents that nobody enumerates.
+
+    :raises ValueError: naming the site and the ways out.
+    """
+    for name, site in _latent_sites(trace):
+        if site["fn"].support.is_discrete:
+            raise ValueError(
+                f"Continuous inference cannot handle discrete sample site '{name}'. Mark it "
+                "with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
+                "TraceEnum_ELBO, or hide it from the guide, e.g. "
+                f"NaturalGaussianGuide(handlers.block(model, hide=['{name}']))."
+            )
+
+
+def check_no_local_latents(trace: dict[str, Any]) -> None:
+    """Refuse latents inside a subsampled plate, whose number is not the plate's.
+
+    :raises ValueError: naming the site, the plate and the way out.
+    """
+    for name, site in _latent_sites(trace):
+        for frame in site["cond_indep_stack"]:
+            full_size = trace[frame.name]["args"][0] if frame.name in trace else frame.size
+            if frame.size != full_size:
+                raise ValueError(
+                    f"Latent site '{name}' is inside plate '{frame.name}', which is subsampled "
+                    f"({frame.size} of {full_size}): this guide does not support local latent "
+                    "variables. Draw the site in a plate without subsampling and index it "
+                    f"inside '{frame.name}', or give it a guide of its own in an AutoGuideList "
+                    "(AutoNormal(..., create_plates=...))."
+                )
+
+
+def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str | None:
+    """Which sites have no finite log density at the starting point, in words."""
+    seeded = handlers.seed(handlers.substitute(model, substitute_fn=init_loc_fn), rng_seed=0)
+    with handlers.block():
+        trace = handlers.trace(seeded).get_trace(*args, **kwargs)
+    bad = []
+    for name, site in trace.items():
+        if site["type"] == "sample" and not site["fn"].support.is_discrete | site["is_observed"]:
+            if not bool(jnp.all(jnp.isfinite(site["value"]))):
+                bad.append(f"'{name}' starts at a value that is not finite")
+                continue
+        if site["type"] == "sample":
+            log_prob = site["fn"].log_prob(site["value"])
+            if not bool(jnp.all(jnp.isfinite(log_prob))):
+                kind = "observed site" if site["is_observed"] else "latent site"
+                bad.append(f"{kind} '{name}' has log density {float(jnp.sum(log_prob))}")
+    return "; ".join(bad) or None
+
+
+class LatentShapes:
+    """The shapes of the model's latents, checked once for every new shape of arguments.
+
+    A guide holds one coordinate per latent. A model whose latents follow the data would be
+    replayed with values of the wrong size, and fail far from the cause.
+    """
+
+    def __init__(self, trace: dict[str, Any], args: tuple, kwargs: dict) -> None:
+        self._expected = _unconstrained_shapes(trace)
+        self._seen = {_signature((args, kwargs))}
+
+    def check(self, model: Callable, args: tuple, kwargs: dict) -> None:
+        """Trace the model for arguments of a new shape.
+
+        :raises ValueError: naming the site whose size has changed.
+        """
+        signature = _signature((args, kwargs))
+        if signature in self._seen:
+            return
+        for name, shape in self._trace_shapes(model, args, kwargs).items():
+            expected = self._expected.get(name)
+            if expected is not None and shape != expected:
+                raise ValueError(
+                    f"Latent site '{name}' has unconstrained shape {shape} for these arguments, "
+                    f"but the guide was set up with {expected}. A guide's latents are fixed by "
+                    "its first call: make a new NaturalGaussianGuide for the new size."
+                )
+        self._seen.add(signature)
+
+    def _trace_shapes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
+        shapes: dict[str, tuple] = {}
+
+        def run() -> None:
+            seeded = handlers.seed(model, rng_seed=0)
+            with handlers.block():
+                shapes.update(
+                    _unconstrained_shapes(handlers.trace(seeded).get_trace(*args, **kwargs))
+                )
+
+        try:
+            jax.eval_shape(run)
+        except Exception:
+            # The guide may be called with arguments that the model cannot run with (none
+            # at all, say); the check exists to explain a failure, not to cause one.
+            return {}
+        return shapes
+
+
+def _latent_sites(trace: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (name, site)
+        for name, site in trace.items()
+        if site["type"] == "sample" and not site["is_observed"]
+    ]
+
+
+def _unconstrained_shapes(trace: dict[str, Any]) -> dict[str, tuple]:
+    shapes = {}
+    for name, site in _latent_sites(trace):
+        if not site["fn"].support.is_discrete:
+            transform = biject_to(site["fn"].support)
+            shapes[name] = tuple(transform.inverse_shape(jnp.shape(site["value"])))
+    return shapes
+
+
+def _signature(tree: Any) -> tuple:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple(
+        jnp.shape(leaf) if hasattr(leaf, "shape") else (type(leaf), repr(leaf)) for leaf in leaves
+    )

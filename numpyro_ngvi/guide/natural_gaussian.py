@@ -1,0 +1,199 @@
+"""The guide: a model's latents <-> one Gaussian family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import random
+from numpyro import handlers
+from numpyro.distributions.transforms import Transform
+from numpyro.infer.autoguide import AutoContinuous
+from numpyro.infer.initialization import init_to_median
+
+from numpyro_ngvi.families import Family
+from numpyro_ngvi.families.registry import resolve_family
+from numpyro_ngvi.guide.checks import (
+    LatentShapes,
+    check_init_scale,
+    check_no_discrete_latents,
+    check_no_local_latents,
+    invalid_start,
+    is_enumerated,
+)
+from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
+
+
+class NaturalGaussianGuide(AutoContinuous):
+    """A Gaussian over all latents, whose gradients are natural gradients.
+
+    A drop-in for NumPyro's Gaussian autoguides: with any stock ELBO, ``jax.grad`` of the
+    loss with respect to the guide's parameter is ``F^-1`` times the Euclidean gradient,
+    where ``F`` is the Fisher information of the Gaussian in its coordinates (Tan, *Analytic
+    natural gradient updates for Cholesky factor in Gaussian variational approximation*,
+    Theorem 1). Optimise it with ``numpyro_ngvi.Snngm`` or ``Nagm``::
+
+        guide = NaturalGaussianGuide(model)
+        svi = SVI(model, guide, Snngm(step_size=1e-3), Trace_ELBO())
+
+    The guide has one parameter, ``{prefix}_posterior``, whose value is a
+    :class:`~numpyro_ngvi.families.Family` over the unconstrained latent vector of length
+    ``d`` (sites in the order of the model, flattened). Discrete latents marked for
+    enumeration are left to ``TraceEnum_ELBO``.
+
+    :param model: a NumPyro model.
+    :param family: ``"auto"``, ``"covariance_cholesky"`` (alias ``"full"``), ``"diagonal"``,
+        or a class or specification from :mod:`numpyro_ngvi.families`. ``"auto"`` is dense
+        up to 1000 latents and diagonal beyond; ``print(guide)`` tells.
+    :param prefix: prefix of the guide's sites.
+    :param init_loc_fn: a per-site initialisation function of NumPyro.
+    :param init_scale: initial standard deviation of every unconstrained latent.
+    :param create_plates: as in NumPyro's autoguides.
+    :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
+        (Roeder, Wu and Duvenaud, 2017). Unbiased for ELBOs that are linear in ``log q``
+        (``Trace_ELBO`` and its kin, not ``RenyiELBO``), and free of noise where ``q`` is
+        exact, but noisier than the default far from there.
+    :raises ValueError: for an unknown family or a non-positive ``init_scale``; on the first
+        call, for discrete or local latents or a start without finite density, by site.
+    :raises RuntimeError: on the first call, if the model has no latents.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        family: str | type[Family] | Family = "auto",
+        *,
+        prefix: str = "auto",
+        init_loc_fn: Callable = init_to_median,
+        init_scale: float = 0.1,
+        create_plates: Callable | None = None,
+        sticking_the_landing: bool = False,
+    ) -> None:
+        self._init_scale = check_init_scale(init_scale)
+        resolve_family(family, dim=1)  # an unknown name fails here, not on the first call
+        self._requested_family = family
+        self._sticking_the_landing = sticking_the_landing
+        super().__init__(
+            handlers.block(model, hide_fn=is_enumerated),
+            prefix=prefix,
+            init_loc_fn=init_loc_fn,
+            create_plates=create_plates,
+        )
+
+    # -- set-up -----------------------------------------------------------------------
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        seeded = handlers.seed(self.model, rng_seed=0)
+        with handlers.block():
+            trace = handlers.trace(seeded).get_trace(*args, **kwargs)
+        check_no_discrete_latents(trace)
+        check_no_local_latents(trace)
+        try:
+            super()._setup_prototype(*args, **kwargs)
+        except RuntimeError as error:
+            if "initial parameters" not in str(error):
+                raise
+            self.prototype_trace = None
+            reason = invalid_start(self.model, self.init_loc_fn, args, kwargs)
+            raise ValueError(
+                "The bound is not finite at the guide's starting point: "
+                f"{reason or 'its value or its gradient is not finite'}. Check the data and the "
+                "priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
+            ) from error
+        self.family, self._family_reason = resolve_family(self._requested_family, self.latent_dim)
+        self._initial_posterior = self.family.initial(self._init_latent, self._init_scale)
+        self._latent_shapes = LatentShapes(self.prototype_trace, args, kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
+        if self.prototype_trace is not None:
+            self._latent_shapes.check(self.model, args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def _get_posterior(self) -> NaturalNormal:
+        family = numpyro.param(self._parameter_name, self._initial_posterior)
+        return NaturalNormal(family, self._sticking_the_landing)
+
+    @property
+    def _parameter_name(self) -> str:
+        return f"{self.prefix}_posterior"
+
+    # -- what the user reads ----------------------------------------------------------
+
+    def get_base_dist(self) -> dist.Distribution:
+        """``N(0, I)`` over the latent vector."""
+        zeros = jnp.zeros_like(self._init_latent)
+        return dist.Normal(zeros, jnp.ones_like(zeros)).to_event(1)
+
+    def get_transform(self, params: dict[str, Any]) -> Transform:
+        """The transform from :meth:`get_base_dist` to the posterior.
+
+        :param params: from ``svi.get_params(svi_state)``.
+        """
+        return to_transform(self._family_of(params))
+
+    def get_posterior(self, params: dict[str, Any]) -> dist.Distribution:
+        """The Gaussian over the unconstrained latent vector, as a NumPyro distribution.
+
+        :param params: from ``svi.get_params(svi_state)``.
+        :return: a distribution with event shape ``(d,)``.
+        """
+        return to_distribution(self._family_of(params))
+
+    def median(self, params: dict[str, Any]) -> dict[str, jax.Array]:
+        """Posterior median of every latent site, constrained.
+
+        :param params: from ``svi.get_params(svi_state)``.
+        """
+        return self._unpack_and_constrain(self._family_of(params).mean, params)
+
+    def quantiles(self, params: dict[str, Any], quantiles: Any) -> dict[str, jax.Array]:
+        """Posterior quantiles of every latent site, constrained.
+
+        :param params: from ``svi.get_params(svi_state)``.
+        :param quantiles: a number or a list of numbers in (0, 1).
+        :return: by site, the shape of ``quantiles`` followed by the site's shape.
+        """
+        family = self._family_of(params)
+        levels = jnp.asarray(quantiles)[..., None]
+        latent = dist.Normal(family.mean, family.stddev).icdf(levels)
+        return self._unpack_and_constrain(latent, params)
+
+    def sample_posterior(
+        self,
+        rng_key: jax.Array,
+        params: dict[str, Any],
+        *args: Any,
+        sample_shape: tuple[int, ...] = (),
+        **kwargs: Any,
+    ) -> dict[str, jax.Array]:
+        """Draws of every latent site, constrained, and of the deterministic sites.
+
+        :param rng_key: a JAX random key.
+        :param params: from ``svi.get_params(svi_state)``.
+        :param sample_shape: shape of independent draws.
+        """
+        family = self._family_of(params)
+        noise = random.normal(rng_key, (*sample_shape, family.dim), family.loc.dtype)
+        return self._unpack_and_constrain(family.sample(noise), params)
+
+    def _family_of(self, params: dict[str, Any]) -> Family:
+        if self._parameter_name not in params:
+            raise ValueError(
+                f"params has no '{self._parameter_name}'. Pass svi.get_params(svi_state) of the "
+                f"SVI that trained this guide (prefix={self.prefix!r})."
+            )
+        return params[self._parameter_name]
+
+    def __repr__(self) -> str:
+        if self.prototype_trace is None:
+            family = self._requested_family
+            name = family if isinstance(family, str) else getattr(family, "name", family)
+            return f"NaturalGaussianGuide(family={name!r}, not set up yet)"
+        return (
+            f"NaturalGaussianGuide(family={self.family.name!r} [{self._family_reason}], "
+            f"d={self.latent_dim}, {self._initial_posterior.num_parameters} parameters)"
+        )

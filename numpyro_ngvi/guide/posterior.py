@@ -1,0 +1,125 @@
+"""Families as NumPyro distributions.
+
+:class:`NaturalNormal` is what the guide samples from: its draws carry natural gradients.
+:func:`to_distribution` and :func:`to_transform` hand a family to the user as NumPyro's own
+objects; a new family registers itself with both.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import lax
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import (
+    AffineTransform,
+    IndependentTransform,
+    LowerCholeskyAffine,
+    Transform,
+)
+
+from numpyro_ngvi.families import CovarianceCholesky, Diagonal, Family
+
+
+class NaturalNormal(dist.Distribution):
+    """``N(mu, Sigma)`` whose derivatives are natural gradients of a family.
+
+    Drawing keeps the noise as NumPyro's ``intermediates``, so that ``log_prob`` of its own
+    draw costs no triangular solve. Any other value goes through the preconditioned family.
+
+    :param family: the Gaussian, with coordinates.
+    :param sticking_the_landing: whether ``log_prob`` ignores the family's own derivative.
+    :param batch_shape: shape of independent draws.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    support = constraints.real_vector
+    reparametrized_params: ClassVar[list] = []
+    pytree_data_fields = ("family",)
+    pytree_aux_fields = ("sticking_the_landing",)
+
+    def __init__(
+        self,
+        family: Family,
+        sticking_the_landing: bool = False,
+        batch_shape: tuple[int, ...] = (),
+    ) -> None:
+        self.family = family
+        self.sticking_the_landing = sticking_the_landing
+        super().__init__(batch_shape, (family.dim,), validate_args=False)
+
+    @property
+    def has_rsample(self) -> bool:
+        return True
+
+    def expand(self, batch_shape: tuple[int, ...]) -> NaturalNormal:
+        return NaturalNormal(self.family, self.sticking_the_landing, tuple(batch_shape))
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        return self.sample_with_intermediates(key, sample_shape)[0]
+
+    def sample_with_intermediates(
+        self, key: jax.Array, sample_shape: tuple[int, ...] = ()
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        noise = jax.random.normal(key, self.shape(sample_shape), self.family.loc.dtype)
+        return self.family.draw(noise), [noise]
+
+    def log_prob(self, value: jax.Array, intermediates: Any = None) -> jax.Array:
+        if self.sticking_the_landing:
+            return lax.stop_gradient(self.family).log_prob(value)
+        if intermediates:
+            return self.family.draw_log_prob(intermediates[0])
+        return self.family.precondition().log_prob(value)
+
+    @property
+    def mean(self) -> jax.Array:
+        return jnp.broadcast_to(self.family.mean, self.shape())
+
+    @property
+    def variance(self) -> jax.Array:
+        return jnp.broadcast_to(self.family.variance, self.shape())
+
+    def entropy(self) -> jax.Array:
+        return jnp.broadcast_to(self.family.entropy(), self.batch_shape)
+
+
+@singledispatch
+def to_distribution(family: Family) -> dist.Distribution:
+    """The family as a NumPyro distribution over vectors of length ``d``."""
+    raise NotImplementedError(f"{type(family).__name__} has no NumPyro distribution.")
+
+
+@singledispatch
+def to_transform(family: Family) -> Transform:
+    """The transform that takes ``N(0, I)`` to the family."""
+    raise NotImplementedError(f"{type(family).__name__} has no NumPyro transform.")
+
+
+def _positive_diagonal(scale_tril: jax.Array) -> jax.Array:
+    # A column's sign does not change Sigma. Ours never turn negative; an optimiser that
+    # knows nothing of families may turn them, and the PPL's distribution would refuse.
+    return scale_tril * jnp.where(jnp.diagonal(scale_tril) < 0, -1.0, 1.0)
+
+
+@to_distribution.register
+def _(family: CovarianceCholesky) -> dist.Distribution:
+    return dist.MultivariateNormal(family.loc, scale_tril=_positive_diagonal(family.scale_tril))
+
+
+@to_transform.register
+def _(family: CovarianceCholesky) -> Transform:
+    return LowerCholeskyAffine(family.loc, _positive_diagonal(family.scale_tril))
+
+
+@to_distribution.register
+def _(family: Diagonal) -> dist.Distribution:
+    return dist.Normal(family.loc, family.stddev).to_event(1)
+
+
+@to_transform.register
+def _(family: Diagonal) -> Transform:
+    return IndependentTransform(AffineTransform(family.loc, family.stddev), 1)

@@ -1,0 +1,6 @@
+"""Natural-gradient optimisers."""
+
+from numpyro_ngvi.optim.nagm import Nagm
+from numpyro_ngvi.optim.snngm import Snngm
+
+__all__ = ["Nagm", "Snngm"]

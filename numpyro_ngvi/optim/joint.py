@@ -1,0 +1,160 @@
+"""One update for all natural parameters together, an ordinary optimiser for the rest.
+
+Every natural-gradient optimiser here is an optax transformation: a :class:`Rule` says how
+the families of the parameter pytree move, and :func:`joint` supplies what they share:
+
+- parameters that are not a family go to ``other``;
+- families move by :meth:`~numpyro_ngvi.families.Family.retract`;
+- a step with a gradient or a result that is not finite is not taken: parameters and state
+  stay as they are, and ``num_skipped`` counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.families.coordinates import families_in, ordinary_mask, replace_families
+
+Families = list[Family]
+Schedule = Callable[[jax.Array], jax.Array]
+
+
+class Rule(Protocol):
+    """How families move."""
+
+    def init(self, families: Families) -> Any:
+        """The rule's state: a pytree of arrays."""
+
+    def step(
+        self, gradients: Families, state: Any, families: Families, count: jax.Array
+    ) -> tuple[Families, Any]:
+        """The step to retract along, already with the sign of descent, and the new state.
+
+        :param gradients: natural gradients of the loss.
+        :param count: the number of steps taken so far.
+        """
+
+
+class JointState(NamedTuple):
+    """State of a natural-gradient optimiser."""
+
+    count: jax.Array  #: steps taken
+    num_skipped: jax.Array  #: steps not taken because something was not finite
+    rule: Any  #: state of the natural-gradient rule
+    other: Any  #: state of the optimiser of ordinary parameters
+
+
+def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
+    """An optax transformation from a rule.
+
+    :param rule: how families move.
+    :param other: an optax transformation, or a NumPyro optimiser, for ordinary parameters.
+    :param name: what error messages call the optimiser.
+    """
+    ordinary = optax.masked(_as_optax(other), ordinary_mask)
+
+    def init(params: Any) -> JointState:
+        families = families_in(params)
+        if not families:
+            raise ValueError(
+                f"{name} sees no natural parameters among {_names(params)}. It moves the "
+                "posterior of a NaturalGaussianGuide: use that guide, or an ordinary "
+                "optimiser such as numpyro.optim.Adam."
+            )
+        zero = jnp.zeros((), jnp.int32)
+        return JointState(zero, zero, rule.init(families), ordinary.init(params))
+
+    def update(gradients: Any, state: JointState, params: Any = None) -> tuple[Any, JointState]:
+        if params is None:
+            raise ValueError(f"{name} needs the parameters: call update(grads, state, params).")
+        families = families_in(params)
+        step, rule_state = rule.step(families_in(gradients), state.rule, families, state.count)
+        moved = [family.retract(s) for family, s in zip(families, step, strict=True)]
+        natural_updates = jax.tree.map(jnp.subtract, moved, families)
+        updates, other_state = ordinary.update(gradients, state.other, params)
+        updates = replace_families(updates, natural_updates)
+        proposal = JointState(state.count + 1, state.num_skipped, rule_state, other_state)
+        skipped = state._replace(num_skipped=state.num_skipped + 1)
+        finite = _all_finite((gradients, updates))
+        return (
+            jax.tree.map(lambda u: jnp.where(finite, u, jnp.zeros_like(u)), updates),
+            jax.tree.map(lambda new, old: jnp.where(finite, new, old), proposal, skipped),
+        )
+
+    return optax.GradientTransformation(init, update)
+
+
+def step_size_at(step_size: float | Schedule, count: jax.Array) -> jax.Array | float:
+    """A constant step size, or the value of an optax schedule."""
+    return step_size(count) if callable(step_size) else step_size
+
+
+def check_step_size(step_size: float | Schedule, name: str = "step_size") -> float | Schedule:
+    """``step_size``, if it is a positive number or a schedule.
+
+    :raises ValueError: if it is not.
+    """
+    if not callable(step_size) and not step_size > 0:
+        raise ValueError(f"{name} must be positive or a schedule, got {step_size}.")
+    return step_size
+
+
+def check_momentum(beta: float) -> float:
+    """``beta``, if it is in [0, 1).
+
+    :raises ValueError: if it is not.
+    """
+    if not 0 <= beta < 1:
+        raise ValueError(f"beta must be in [0, 1), got {beta}.")
+    return beta
+
+
+def zeros_like(families: Families) -> Families:
+    """Families of zeros, to hold a momentum."""
+    return jax.tree.map(jnp.zeros_like, families)
+
+
+def joint_norm(families: Families) -> jax.Array:
+    """Euclidean norm of the joint vector of all coordinates."""
+    # Scaled by the largest entry: squares of a float32 overflow from 1e19 on.
+    leaves = jax.tree.leaves(families)
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
+    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
+    return unit * jnp.sqrt(sum(jnp.sum((leaf / unit) ** 2) for leaf in leaves))
+
+
+def _all_finite(tree: Any) -> jax.Array:
+    # One sum per array, not one comparison per entry: NaN and infinities survive addition.
+    sums = [jnp.sum(leaf * 0) for leaf in jax.tree.leaves(tree)]
+    return jnp.isfinite(sum(sums))
+
+
+def _as_optax(other: Any) -> optax.GradientTransformation:
+    if hasattr(other, "init_fn") and hasattr(other, "get_params_fn"):
+        return _from_numpyro(other)
+    if not (hasattr(other, "init") and hasattr(other, "update")):
+        raise TypeError(
+            "other must be an optax transformation or a NumPyro optimiser, for parameters "
+            f"that are not natural, got {other!r}."
+        )
+    return other
+
+
+def _from_numpyro(optimiser: Any) -> optax.GradientTransformation:
+    # A NumPyro optimiser keeps the parameters in its state; optax wants their change.
+    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        old = optimiser.get_params(state)
+        state = optimiser.update(gradients, state)
+        return jax.tree.map(jnp.subtract, optimiser.get_params(state), old), state
+
+    return optax.GradientTransformation(optimiser.init, update)
+
+
+def _names(params: Any) -> str:
+    return ", ".join(repr(name) for name in params) if isinstance(params, dict) else "its input"

@@ -1,0 +1,130 @@
+"""NumPyro's ``SVI`` with a stateful ``step``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.infer
+import numpyro.optim
+import optax
+from numpyro.infer.svi import SVIState
+
+
+class SVI(numpyro.infer.SVI):
+    """``numpyro.infer.SVI`` that can also keep its own state, as Pyro's does.
+
+    ``init``, ``update``, ``run``, ``evaluate`` and ``get_params`` are NumPyro's, unchanged.
+    With ``rng_key`` the object keeps a state of its own besides::
+
+        svi = SVI(model, guide, Snngm(), Trace_ELBO(), rng_key=random.key(0))
+        for _ in range(1000):
+            loss = svi.step(X, y)
+        guide.median(svi.params)
+
+    :param model: a NumPyro model.
+    :param guide: a guide, for instance ``NaturalGaussianGuide(model)``.
+    :param optim: an optax transformation or a NumPyro optimiser.
+    :param loss: a NumPyro ELBO.
+    :param rng_key: the JAX random key that :meth:`step` starts from; only it needs one.
+    :param static_kwargs: as in NumPyro: arguments that never change.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: Callable,
+        optim: numpyro.optim._NumPyroOptim | optax.GradientTransformation,
+        loss: numpyro.infer.ELBO,
+        *,
+        rng_key: jax.Array | None = None,
+        **static_kwargs: Any,
+    ) -> None:
+        super().__init__(model, guide, optim, loss, **static_kwargs)
+        self._rng_key = rng_key
+        #: The state after the last :meth:`step`; None before the first. Assign to resume.
+        self.state: SVIState | None = None
+        self._compiled: dict[Any, Callable] = {}
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Values of all parameters after the last :meth:`step`.
+
+        :raises RuntimeError: before the first step.
+        """
+        if self.state is None:
+            raise RuntimeError("svi.params exists only after the first svi.step(...).")
+        return self.get_params(self.state)
+
+    def step(self, *args: Any, **kwargs: Any) -> jax.Array:
+        """One step on these arguments of the model and guide.
+
+        The first call initialises, and each new combination of shapes compiles. Arrays
+        (and floats, and containers of them) may change from call to call without
+        compiling again; anything else, such as ints, bools and strings, is a constant of
+        the compiled step.
+
+        :return: the loss in nats, the negative bound on the log evidence before the step;
+            an array of shape ``()``, so that nothing waits for the device until it is read.
+        :raises ValueError: without ``rng_key``; or if the first loss is not finite.
+        """
+        first = self.state is None
+        if first:
+            if self._rng_key is None:
+                raise ValueError(
+                    "svi.step() needs a random key: SVI(..., rng_key=jax.random.key(0)). "
+                    "Without one, use svi.init and svi.update as in NumPyro."
+                )
+            self.state = self.init(self._rng_key, *args, **kwargs)
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        dynamic = [leaf if _is_dynamic(leaf) else None for leaf in leaves]
+        static = tuple(None if _is_dynamic(leaf) else _Constant(leaf) for leaf in leaves)
+        state, loss = self._compiled_update(structure, static)(self.state, dynamic)
+        if first and not jnp.isfinite(loss):
+            self.state = None
+            raise ValueError(
+                f"The first loss is {float(loss)}: the bound is not finite where the guide "
+                "starts. Start elsewhere (init_loc_fn=), narrower (init_scale=), or check the "
+                "data for values outside the likelihood's support."
+            )
+        self.state = state
+        return loss
+
+    def _compiled_update(self, structure: Any, static: tuple) -> Callable:
+        key = (structure, static)
+        if key not in self._compiled:
+
+            def update(state: SVIState, dynamic: list) -> tuple[SVIState, jax.Array]:
+                leaves = [
+                    leaf if constant is None else constant.value
+                    for leaf, constant in zip(dynamic, static, strict=True)
+                ]
+                args, kwargs = jax.tree.unflatten(structure, leaves)
+                return self.update(state, *args, **kwargs)
+
+            self._compiled[key] = jax.jit(update)
+        return self._compiled[key]
+
+
+class _Constant:
+    """A static argument, equal to another by value where it has one, else by identity."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Constant) or type(self.value) is not type(other.value):
+            return False
+        return self.value is other.value or bool(self.value == other.value)
+
+    def __hash__(self) -> int:
+        try:
+            return hash((type(self.value), self.value))
+        except TypeError:
+            return id(self.value)
+
+
+def _is_dynamic(leaf: Any) -> bool:
+    return isinstance(leaf, float) or hasattr(leaf, "dtype")
