@@ -1,0 +1,15 @@
+"""Natural-gradient variational inference for Pyro."""
+
+try:
+    import pyro as _pyro  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"pyro_ngvi needs {error.name}: pip install 'ngvi[pyro]'", name=error.name
+    ) from error
+
+from pyro_ngvi import families
+from pyro_ngvi.guide import NaturalGaussianGuide
+from pyro_ngvi.optim import Nagm, Snngm
+from pyro_ngvi.svi import SVI
+
+__all__ = ["SVI", "Nagm", "NaturalGaussianGuide", "Snngm", "families"]

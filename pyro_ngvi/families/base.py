@@ -1,0 +1,208 @@
+"""What every Gaussian family offers.
+
+A family is an immutable set of coordinates of ``q = N(mu, Sigma)``. Without tensors
+(``CovarianceCholesky()``) it is a specification; :meth:`Family.initial` gives it tensors.
+Families know nothing of Pyro: they are plain dataclasses, usable with plain PyTorch.
+
+A *gradient* of a function of ``q`` has the same type as ``q``: one tensor per coordinate.
+Writing ``F`` for the Fisher information of ``q`` in its coordinates, each family has
+
+=============================  ==========================================================
+:meth:`~Family.natural_gradient`    ``F^-1 g``, analytically (Tan, Theorem 1)
+:meth:`~Family.euclidean_gradient`  ``F n``, its inverse
+:meth:`~Family.precondition`        the identity, whose derivative is ``F^-1``
+:meth:`~Family.draw`                a draw, differentiated through ``precondition``
+:meth:`~Family.retract`             the coordinates after a step, still a Gaussian
+=============================  ==========================================================
+
+``precondition`` is why any stock ELBO yields natural gradients: the gradient of
+``f(q.precondition())`` is ``F^-1`` times the gradient of ``f(q)``, because ``F`` is
+symmetric. It is written straight-through, ``x.detach() + M(x - x.detach())``, with ordinary
+operations, which ``torch.jit`` and ``torch.func`` understand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+#: A step never takes a standard deviation (or a Cholesky diagonal) below this fraction.
+MIN_SHRINKAGE = 0.5
+
+
+class Family:
+    """A Gaussian in some coordinates. See the module for the contract."""
+
+    #: The string by which ``NaturalGaussianGuide(family=...)`` knows the family.
+    name: ClassVar[str]
+    #: A learning rate for the scale relative to that of the mean that keeps plain
+    #: natural-gradient descent stable (Tan, section 6, on Nagm).
+    relative_scale_step: ClassVar[float]
+
+    loc: Tensor | None
+
+    # -- construction -----------------------------------------------------------------
+
+    def initial(self, loc: Tensor, scale: float) -> Self:
+        """``N(loc, scale^2 I)`` in this family.
+
+        :param loc: mean, shape ``(d,)``; its dtype and device are the family's.
+        :param scale: standard deviation of every element, positive.
+        """
+        raise NotImplementedError
+
+    def _bound(self) -> Self:
+        if self.loc is None:
+            raise ValueError(
+                f"{type(self).__name__}() has no coordinates yet: it is only a "
+                "specification. Call .initial(loc, scale), or pass it as family= to "
+                "NaturalGaussianGuide."
+            )
+        return self
+
+    # -- shape ------------------------------------------------------------------------
+
+    @property
+    def dim(self) -> int:
+        """The dimension ``d`` of the Gaussian."""
+        return self._bound().loc.shape[-1]
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of free coordinates, ``len(lambda)`` in Tan's Table 5."""
+        raise NotImplementedError
+
+    def coordinates(self) -> dict[str, Tensor]:
+        """The coordinate tensors by name."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if not field.metadata.get("static")
+        }
+
+    def specification(self) -> Self:
+        """The family without its tensors."""
+        return dataclasses.replace(self, **dict.fromkeys(self.coordinates()))
+
+    def map(self, function: Callable[..., Tensor], *others: Self) -> Self:
+        """``function`` of each coordinate, and of the same coordinate of ``others``."""
+        values = {
+            name: function(value, *(getattr(other, name) for other in others))
+            for name, value in self.coordinates().items()
+        }
+        return dataclasses.replace(self, **values)
+
+    def detach(self) -> Self:
+        """The same Gaussian, through which no gradient flows."""
+        return self.map(Tensor.detach)
+
+    # -- moments ----------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean, shape ``(d,)``."""
+        return self._bound().loc
+
+    @property
+    def stddev(self) -> Tensor:
+        """Marginal standard deviations, shape ``(d,)``."""
+        raise NotImplementedError
+
+    @property
+    def variance(self) -> Tensor:
+        """Marginal variances, shape ``(d,)``."""
+        return self.stddev**2
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """Dense covariance, shape ``(d, d)``."""
+        raise NotImplementedError
+
+    @property
+    def precision_matrix(self) -> Tensor:
+        """Dense inverse covariance, shape ``(d, d)``."""
+        raise NotImplementedError
+
+    # -- density ----------------------------------------------------------------------
+
+    def log_det_scale(self) -> Tensor:
+        """``log |Sigma| / 2``, a scalar."""
+        raise NotImplementedError
+
+    def whiten(self, value: Tensor) -> Tensor:
+        """``z`` of :meth:`sample` for ``theta = value``; shape ``(..., d)``."""
+        raise NotImplementedError
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """``theta = mu + C z`` for standard normal ``z``.
+
+        :param noise: ``z``, shape ``(..., d)``.
+        :return: ``theta``, shape ``(..., d)``.
+        """
+        raise NotImplementedError
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``log q(value)`` in nats; ``value`` has shape ``(..., d)``, the result ``(...)``."""
+        return standard_normal_log_prob(self.whiten(value)) - self.log_det_scale()
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats, a scalar."""
+        return 0.5 * self.dim * (1.0 + math.log(2.0 * math.pi)) + self.log_det_scale()
+
+    # -- natural gradients ------------------------------------------------------------
+
+    def natural_gradient(self, gradient: Self) -> Self:
+        """``F^-1 g``. Its inverse is :meth:`euclidean_gradient`."""
+        raise NotImplementedError
+
+    def euclidean_gradient(self, natural_gradient: Self) -> Self:
+        """``F n``, the gradient whose natural gradient is ``n``."""
+        raise NotImplementedError
+
+    def precondition(self) -> Self:
+        """This family, with ``F^-1`` as the derivative of the identity."""
+        here = self.detach()
+        displacement = here.natural_gradient(self.map(torch.sub, here))
+        return here.map(torch.add, displacement)
+
+    def draw(self, noise: Tensor) -> Tensor:
+        """:meth:`sample`, differentiated through :meth:`precondition`."""
+        return self.precondition().sample(noise)
+
+    def draw_log_prob(self, noise: Tensor) -> Tensor:
+        """``log q(draw(noise))``, differentiated through :meth:`precondition`.
+
+        Along a draw ``log q = log N(z; 0, I) - log |Sigma| / 2``, so that only the entropy
+        has a gradient, which is known exactly: no triangular solve is needed.
+        """
+        return standard_normal_log_prob(noise) - self.precondition().log_det_scale()
+
+    # -- steps ------------------------------------------------------------------------
+
+    def retract(self, step: Self) -> Self:
+        """The family at ``lambda + step``, kept away from the border of its domain.
+
+        Equal to ``lambda + step`` unless the step would take a standard deviation (or the
+        diagonal of a Cholesky factor) below half its value; there it is exactly halved.
+        """
+        raise NotImplementedError
+
+
+def standard_normal_log_prob(noise: Tensor) -> Tensor:
+    """Log density of ``N(0, I)`` in nats; ``(..., d)`` to ``(...)``."""
+    dim = noise.shape[-1]
+    return -0.5 * noise.square().sum(-1) - 0.5 * dim * math.log(2.0 * math.pi)
+
+
+def keep_positive(old: Tensor, new: Tensor) -> Tensor:
+    """``new``, or ``MIN_SHRINKAGE * old`` where ``new`` is smaller than that.
+
+    An additive step on a standard deviation can cross zero, where ``q`` degenerates; this
+    is the cheapest rule that cannot and leaves every ordinary step as it is.
+    """
+    return torch.maximum(new, MIN_SHRINKAGE * old.abs())

@@ -1,0 +1,129 @@
+"""Dense Gaussian by the Cholesky factor of its covariance, ``Sigma = C C^T``.
+
+Let ``G = dL/dC``, and ``Phi(A)`` the lower triangle of ``A`` with its diagonal halved.
+The Fisher information is block diagonal, ``Sigma^-1`` for the mean and ``J(C)`` for the
+factor, and (Tan, Lemma 1 and Theorem 1(i))
+
+    dmu = Sigma dL/dmu,        dC = C Phi(C^T tril(G)),                            (1)
+
+with inverse ``G = tril(C^-T (X + X^T))``, ``X = C^-1 dC``. In general (1) costs two
+triangular products, O(d^3). For a draw ``theta = mu + C z`` with gradient
+``g = dL/dtheta`` it costs O(d^2): ``G = g z^T``, and for ``i >= j`` the triangle of
+``tril`` is not felt, ``(C^T tril(g z^T))_ij = (C^T g)_i z_j``, so that with ``w = C^T g``
+
+    dC_ij = z_j (sum_{k >= j} C_ik w_k  -  C_ij w_j / 2),                          (2)
+
+a reversed cumulative sum along each row. :meth:`CovarianceCholesky.draw` has the
+transpose of (2) as its derivative. The entropy's natural gradient is ``C / 2``.
+
+The factor is stored as a full ``(d, d)`` tensor with zeros above the diagonal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pyro_ngvi.families.base import Family, keep_positive, standard_normal_log_prob
+
+#: From this many draws in one call on, one O(d^3) product for all of them is cheaper than
+#: the O(d^2) memory traffic of (2) for each (measured at d = 50 and 500 on two cores).
+MANY_DRAWS = 4
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CovarianceCholesky(Family):
+    """Gaussian with a dense covariance, by its lower Cholesky factor.
+
+    :param loc: mean, shape ``(d,)``.
+    :param scale_tril: ``C``, shape ``(d, d)``, zero above the diagonal.
+    """
+
+    loc: Tensor | None = None
+    scale_tril: Tensor | None = None
+
+    name: ClassVar[str] = "covariance_cholesky"
+    relative_scale_step: ClassVar[float] = 0.01
+
+    def initial(self, loc: Tensor, scale: float) -> CovarianceCholesky:
+        return CovarianceCholesky(loc, torch.diag(torch.full_like(loc, scale)))
+
+    @property
+    def num_parameters(self) -> int:
+        return self.dim + self.dim * (self.dim + 1) // 2
+
+    @property
+    def stddev(self) -> Tensor:
+        return torch.linalg.vector_norm(self._bound().scale_tril, dim=-1)
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        return self._bound().scale_tril @ self.scale_tril.mT
+
+    @property
+    def precision_matrix(self) -> Tensor:
+        inverse = self._solve(torch.eye(self.dim).to(self._bound().scale_tril))
+        return inverse.mT @ inverse
+
+    def log_det_scale(self) -> Tensor:
+        return self._bound().scale_tril.diagonal().abs().log().sum()
+
+    def whiten(self, value: Tensor) -> Tensor:
+        return self._solve((value - self._bound().loc).unsqueeze(-1)).squeeze(-1)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return self._bound().loc + noise @ self.scale_tril.mT
+
+    def draw(self, noise: Tensor) -> Tensor:
+        here = self.detach()
+        tril = here.scale_tril
+        # F^-1 is symmetric, so the derivative of theta in the direction of a change of the
+        # coordinates, taken through F^-1, is C (C^T dmu + v), where v is the transpose of
+        # (1) or (2). The change itself is zero: only the derivative is wanted.
+        displacement = _whitened_displacement(tril, self.scale_tril - tril, noise)
+        displacement = displacement + (self.loc - here.loc) @ tril
+        return here.loc + (noise + displacement) @ tril.mT
+
+    def draw_log_prob(self, noise: Tensor) -> Tensor:
+        here = self.detach()
+        derivative = 0.5 * (here.scale_tril * (self.scale_tril - here.scale_tril)).sum()
+        return standard_normal_log_prob(noise) - (here.log_det_scale() + derivative)
+
+    def natural_gradient(self, gradient: CovarianceCholesky) -> CovarianceCholesky:
+        tril = self._bound().scale_tril
+        inner = halve_diagonal(tril.mT @ gradient.scale_tril.tril())
+        return CovarianceCholesky(tril @ (tril.mT @ gradient.loc), tril @ inner)
+
+    def euclidean_gradient(self, natural_gradient: CovarianceCholesky) -> CovarianceCholesky:
+        loc = self._solve(self._solve(natural_gradient.loc.unsqueeze(-1)), trans=True)
+        inner = self._solve(natural_gradient.scale_tril)
+        scale_tril = self._solve(inner + inner.mT, trans=True).tril()
+        return CovarianceCholesky(loc.squeeze(-1), scale_tril)
+
+    def retract(self, step: CovarianceCholesky) -> CovarianceCholesky:
+        old = self._bound().scale_tril
+        new = (old + step.scale_tril).tril()
+        diagonal = keep_positive(old.diagonal(), new.diagonal())
+        return CovarianceCholesky(self.loc + step.loc, torch.diagonal_scatter(new, diagonal))
+
+    def _solve(self, rhs: Tensor, trans: bool = False) -> Tensor:
+        tril = self._bound().scale_tril
+        return torch.linalg.solve_triangular(tril.mT if trans else tril, rhs, upper=trans)
+
+
+def _whitened_displacement(tril: Tensor, change: Tensor, noise: Tensor) -> Tensor:
+    """``v = Phi(C^T dC) z``: a product, or cumulative sums along the rows of ``dC``."""
+    if math.prod(noise.shape[:-1]) >= MANY_DRAWS:
+        return noise @ halve_diagonal(tril.mT @ change).mT
+    terms = change * noise.unsqueeze(-2)
+    # The zeros of C above its diagonal keep the gradient lower triangular.
+    return (tril * torch.sub(terms.cumsum(-1), terms, alpha=0.5)).sum(-2)
+
+
+def halve_diagonal(matrix: Tensor) -> Tensor:
+    """``Phi``: the lower triangle with its diagonal halved (Tan, Lemma 1)."""
+    return matrix.tril() - 0.5 * torch.diag(matrix.diagonal())

@@ -1,0 +1,185 @@
+"""What can be wrong with a model before the first step, said in terms of its sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyro.poutine as poutine
+import torch
+from pyro.infer.autoguide.initialization import InitMessenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import biject_to
+
+#: How often a start is evaluated before it is called invalid: latents that the guide does
+#: not see (enumerated or blocked) are drawn anew each time and may be impossible once.
+NUM_START_TRIES = 10
+
+
+def is_enumerated(site: dict[str, Any]) -> bool:
+    """Whether a site is a discrete latent that the ELBO will sum out."""
+    return (
+        site["type"] == "sample"
+        and not site["is_observed"]
+        and site["infer"].get("enumerate") is not None
+        and getattr(site["fn"], "support", None) is not None
+        and site["fn"].support.is_discrete
+    )
+
+
+def check_init_scale(init_scale: float) -> float:
+    """``init_scale``, if it is a positive number.
+
+    :raises ValueError: if it is not.
+    """
+    if not init_scale > 0:
+        raise ValueError(f"Expected init_scale > 0. but got {init_scale}")
+    return float(init_scale)
+
+
+def check_no_discrete_latents(trace: poutine.Trace) -> None:
+    """Refuse discrete latents that nobody enumerates.
+
+    :raises ValueError: naming the site and the ways out.
+    """
+    for name, site in _latent_sites(trace):
+        if site["fn"].support.is_discrete:
+            raise ValueError(
+                f"Continuous inference cannot handle discrete sample site '{name}'. Mark it "
+                "with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
+                "TraceEnum_ELBO, or hide it from the guide, e.g. "
+                f"NaturalGaussianGuide(poutine.block(model, hide=['{name}']))."
+            )
+
+
+def check_no_local_latents(trace: poutine.Trace) -> None:
+    """Refuse latents inside a subsampled plate, whose number is not the plate's.
+
+    :raises ValueError: naming the site, the plate and the way out.
+    """
+    for name, site in _latent_sites(trace):
+        for frame in site["cond_indep_stack"]:
+            full_size = getattr(frame, "full_size", None) or frame.size
+            if frame.size != full_size:
+                raise ValueError(
+                    f"Latent site '{name}' is inside plate '{frame.name}', which is subsampled "
+                    f"({frame.size} of {full_size}): this guide does not support local latent "
+                    "variables. Draw the site in a plate without subsampling and index it "
+                    f"inside '{frame.name}', or give it a guide of its own in an AutoGuideList "
+                    "(AutoNormal(..., create_plates=...))."
+                )
+
+
+def check_start(model: Callable, start: dict[str, Tensor], args: tuple, kwargs: dict) -> None:
+    """Refuse a start where the log density of the model is not finite.
+
+    :param start: constrained values of the latents.
+    :raises ValueError: naming the sites and the way out.
+    """
+    reason = None
+    for _ in range(NUM_START_TRIES):
+        reason = _invalid_sites(model, start, args, kwargs)
+        if reason is None:
+            return
+    raise ValueError(
+        f"The bound is not finite at the guide's starting point: {reason}. Check the data and "
+        "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
+    )
+
+
+class LatentShapes:
+    """The shapes of the model's latents, checked once for every new shape of arguments.
+
+    A guide holds one coordinate per latent. A model whose latents follow the data would be
+    replayed with values of the wrong size, and fail far from the cause.
+    """
+
+    def __init__(self, trace: poutine.Trace, args: tuple, kwargs: dict) -> None:
+        self._expected = _unconstrained_shapes(trace)
+        self._seen = {_signature((args, kwargs))}
+
+    def check(self, model: Callable, args: tuple, kwargs: dict) -> None:
+        """Run the model for arguments of a new shape.
+
+        :raises ValueError: naming the site whose size has changed.
+        """
+        signature = _signature((args, kwargs))
+        if signature in self._seen:
+            return
+        for name, shape in self._trace_shapes(model, args, kwargs).items():
+            expected = self._expected.get(name)
+            if expected is not None and shape != expected:
+                raise ValueError(
+                    f"Latent site '{name}' has unconstrained shape {shape} for these arguments, "
+                    f"but the guide was set up with {expected}. A guide's latents are fixed by "
+                    "its first call: make a new NaturalGaussianGuide for the new size."
+                )
+        self._seen.add(signature)
+
+    def _trace_shapes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
+        try:
+            return _unconstrained_shapes(quiet_trace(model, args, kwargs))
+        except Exception:
+            # The guide may be called with arguments that the model cannot run with (none
+            # at all, say); the check exists to explain a failure, not to cause one.
+            return {}
+
+
+def quiet_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
+    """A trace of the model that no handler sees and that costs no random numbers."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=list(devices)), torch.no_grad():
+        return poutine.block(poutine.trace(model).get_trace)(*args, **kwargs)
+
+
+def _invalid_sites(model: Callable, start: dict, args: tuple, kwargs: dict) -> str | None:
+    trace = quiet_trace(InitMessenger(lambda site: start[site["name"]])(model), args, kwargs)
+    bad = []
+    for name, site in trace.nodes.items():
+        if site["type"] != "sample" or site_is_subsample(site):
+            continue
+        if not site["is_observed"] and not torch.isfinite(site["value"]).all():
+            bad.append(f"'{name}' starts at a value that is not finite")
+            continue
+        kind = "observed site" if site["is_observed"] else "latent site"
+        try:
+            log_prob = site["fn"].log_prob(site["value"])
+        except ValueError as error:  # Pyro's own validation
+            bad.append(f"{kind} '{name}': {error}")
+            continue
+        if not torch.isfinite(log_prob).all():
+            bad.append(f"{kind} '{name}' has log density {float(log_prob.sum())}")
+    return "; ".join(bad) or None
+
+
+def _latent_sites(trace: poutine.Trace) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (name, site)
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample"
+        and not site["is_observed"]
+        and not site_is_subsample(site)
+        and not is_enumerated(site)
+    ]
+
+
+def _unconstrained_shapes(trace: poutine.Trace) -> dict[str, tuple]:
+    shapes = {}
+    for name, site in _latent_sites(trace):
+        if not site["fn"].support.is_discrete:
+            transform = biject_to(site["fn"].support)
+            shapes[name] = tuple(transform.inverse_shape(site["value"].shape))
+    return shapes
+
+
+def _signature(tree: Any) -> Any:
+    if isinstance(tree, (list, tuple)):
+        return (type(tree), *(_signature(item) for item in tree))
+    if isinstance(tree, dict):
+        return (dict, *((key, _signature(item)) for key, item in tree.items()))
+    if hasattr(tree, "shape"):
+        return tuple(tree.shape)
+    if isinstance(tree, (bool, int, float, str, type(None))):
+        return (type(tree), tree)
+    return id(tree)

@@ -1,0 +1,146 @@
+"""Families as Pyro parameters and as Pyro distributions.
+
+:class:`PosteriorParameters` keeps a family's coordinates in the parameter store.
+:class:`NaturalNormal` is what the guide samples from: its draws carry natural gradients.
+:func:`to_distribution` and :func:`to_transform` hand a family to the user as Pyro's own
+objects; a new family registers itself with both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import singledispatch
+from typing import Any, ClassVar
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions import constraints
+from pyro.distributions.torch_distribution import TorchDistribution
+from pyro.nn.module import PyroModule, PyroParam
+from torch import Tensor
+from torch.distributions import Transform
+
+from pyro_ngvi.families import CovarianceCholesky, Diagonal, Family
+from pyro_ngvi.families.coordinates import Coordinate, mark
+
+
+class PosteriorParameters(PyroModule):
+    """The coordinates of one family, each a real ``PyroParam``.
+
+    They are stored as they are. A constraint's transform, with Jacobian ``J``, would turn
+    the natural gradient from ``n`` to ``J^T n`` where ``J^-1 n`` is wanted;
+    :meth:`~pyro_ngvi.families.Family.retract` keeps the family in its domain instead.
+
+    :param initial: the family to start from.
+    """
+
+    def __init__(self, initial: Family) -> None:
+        super().__init__()
+        self._specification = initial.specification()
+        for name, value in initial.coordinates().items():
+            setattr(self, name, PyroParam(value.detach().clone(), constraints.real))
+
+    def family(self) -> Family:
+        """The family at the parameters' current values, which are registered with Pyro."""
+        values = {}
+        for name in self._specification.coordinates():
+            values[name] = getattr(self, name)
+            leaf = getattr(values[name], "unconstrained", lambda value=values[name]: value)()
+            mark(leaf, Coordinate(self._specification, self._pyro_name, name))
+        return dataclasses.replace(self._specification, **values)
+
+
+class NaturalNormal(TorchDistribution):
+    """``N(mu, Sigma)`` whose derivatives are natural gradients of a family.
+
+    It remembers the noise of its last draw, so that ``log_prob`` of its own draw costs no
+    triangular solve. Any other value goes through the preconditioned family.
+
+    :param family: the Gaussian, with coordinates.
+    :param sticking_the_landing: whether ``log_prob`` ignores the family's own derivative.
+    :param batch_shape: shape of independent draws.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(
+        self,
+        family: Family,
+        sticking_the_landing: bool = False,
+        batch_shape: tuple[int, ...] = (),
+    ) -> None:
+        self.family = family
+        self.sticking_the_landing = sticking_the_landing
+        self._last_draw: tuple[Tensor, Tensor] | None = None
+        super().__init__(torch.Size(batch_shape), torch.Size((family.dim,)), validate_args=False)
+
+    def expand(self, batch_shape: tuple[int, ...], _instance: Any = None) -> NaturalNormal:
+        return NaturalNormal(self.family, self.sticking_the_landing, batch_shape)
+
+    def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+        loc = self.family.loc
+        shape = self._extended_shape(torch.Size(sample_shape))
+        noise = torch.randn(shape, dtype=loc.dtype, device=loc.device)
+        value = self.family.draw(noise)
+        self._last_draw = value, noise
+        return value
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self.sticking_the_landing:
+            return self.family.detach().log_prob(value)
+        if self._last_draw is not None and value is self._last_draw[0]:
+            return self.family.draw_log_prob(self._last_draw[1])
+        return self.family.precondition().log_prob(value)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.family.mean.expand(self.shape())
+
+    @property
+    def variance(self) -> Tensor:
+        return self.family.variance.expand(self.shape())
+
+    def entropy(self) -> Tensor:
+        return self.family.entropy().expand(self.batch_shape)
+
+
+@singledispatch
+def to_distribution(family: Family) -> TorchDistribution:
+    """The family as a Pyro distribution over vectors of length ``d``."""
+    raise NotImplementedError(f"{type(family).__name__} has no Pyro distribution.")
+
+
+@singledispatch
+def to_transform(family: Family) -> Transform:
+    """The transform that takes ``N(0, I)`` to the family."""
+    raise NotImplementedError(f"{type(family).__name__} has no Pyro transform.")
+
+
+def _positive_diagonal(scale_tril: Tensor) -> Tensor:
+    # A column's sign does not change Sigma. Ours never turn negative; an optimiser that
+    # knows nothing of families may turn them, and the PPL's distribution would refuse.
+    return scale_tril * torch.where(scale_tril.diagonal() < 0, -1.0, 1.0).to(scale_tril)
+
+
+@to_distribution.register
+def _(family: CovarianceCholesky) -> TorchDistribution:
+    return dist.MultivariateNormal(family.loc, scale_tril=_positive_diagonal(family.scale_tril))
+
+
+@to_transform.register
+def _(family: CovarianceCholesky) -> Transform:
+    return dist.transforms.LowerCholeskyAffine(
+        family.loc, scale_tril=_positive_diagonal(family.scale_tril)
+    )
+
+
+@to_distribution.register
+def _(family: Diagonal) -> TorchDistribution:
+    return dist.Normal(family.loc, family.stddev).to_event(1)
+
+
+@to_transform.register
+def _(family: Diagonal) -> Transform:
+    return dist.transforms.AffineTransform(family.loc, family.stddev, event_dim=1)

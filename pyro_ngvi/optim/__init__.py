@@ -1,0 +1,6 @@
+"""Natural-gradient optimisers."""
+
+from pyro_ngvi.optim.nagm import Nagm
+from pyro_ngvi.optim.snngm import Snngm
+
+__all__ = ["Nagm", "Snngm"]
