@@ -7,7 +7,6 @@ to an ordinary optimiser.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -33,8 +32,11 @@ def ordinary_mask(tree: Any) -> Any:
 def replace_families(tree: Any, families: list[Family]) -> Any:
     """``tree`` with its families replaced, in the order of :func:`families_in`."""
     remaining = iter(families)
-    take: Callable[[Any], Any] = lambda node: next(remaining) if is_family(node) else node  # noqa: E731
-    return jax.tree.map(take, tree, is_leaf=is_family)
+
+    def replace(node: Any) -> Any:
+        return next(remaining) if is_family(node) else node
+
+    return jax.tree.map(replace, tree, is_leaf=is_family)
 
 
 def num_parameters(families: list[Family]) -> int:

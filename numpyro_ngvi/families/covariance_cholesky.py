@@ -106,7 +106,7 @@ class CovarianceCholesky(Family):
         diagonal = keep_positive(jnp.diagonal(old), jnp.diagonal(new))
         on_diagonal = jnp.eye(self.dim, dtype=bool)
         return CovarianceCholesky(
-            self.loc + step.loc, jnp.where(on_diagonal, diagonal[:, None], jnp.tril(new))
+            self.loc + step.loc, jnp.where(on_diagonal, diagonal[:, None], new)
         )
 
     def _solve(self, rhs: jax.Array, trans: bool = False) -> jax.Array:

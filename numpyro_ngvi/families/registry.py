@@ -27,7 +27,10 @@ def resolve_family(family: str | type[Family] | Family, dim: int) -> tuple[Famil
     """
     if family == "auto":
         if dim <= MAX_DENSE_DIM:
-            return CovarianceCholesky(), f"auto: {dim} latents, dense up to {MAX_DENSE_DIM}"
+            return (
+                CovarianceCholesky(),
+                f"auto: {dim} latents, dense up to {MAX_DENSE_DIM}",
+            )
         return Diagonal(), f"auto: {dim} latents, dense only up to {MAX_DENSE_DIM}"
     if isinstance(family, str):
         name = ALIASES.get(family, family)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
+from numpyro.primitives import Messenger
 
 
 def is_enumerated(site: dict[str, Any]) -> bool:
@@ -31,18 +32,24 @@ def check_init_scale(init_scale: float) -> float:
     return float(init_scale)
 
 
-def check_no_discrete_latents(trace: dict[str, Any]) -> None:
-    """Refuse discrete latents that nobody enumerates.
+class RefuseDiscreteLatents(Messenger):
+    """The model, refusing discrete latents that nobody enumerates as it meets them.
 
-    :raises ValueError: naming the site and the ways out.
+    A handler rather than a look at a trace: NumPyro's own set-up would try to enumerate
+    them first, and one more run of the model is not free.
+
+    :raises ValueError: when run, naming the site and the ways out.
     """
-    for name, site in _latent_sites(trace):
+
+    def process_message(self, site: dict[str, Any]) -> None:
+        if site["type"] != "sample" or site["is_observed"]:
+            return
         if site["fn"].support.is_discrete:
             raise ValueError(
-                f"Continuous inference cannot handle discrete sample site '{name}'. Mark it "
-                "with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
+                f"Continuous inference cannot handle discrete sample site '{site['name']}'. "
+                "Mark it with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
                 "TraceEnum_ELBO, or hide it from the guide, e.g. "
-                f"NaturalGaussianGuide(handlers.block(model, hide=['{name}']))."
+                f"NaturalGaussianGuide(handlers.block(model, hide=['{site['name']}']))."
             )
 
 
@@ -71,15 +78,15 @@ def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: d
         trace = handlers.trace(seeded).get_trace(*args, **kwargs)
     bad = []
     for name, site in trace.items():
-        if site["type"] == "sample" and not site["fn"].support.is_discrete | site["is_observed"]:
-            if not bool(jnp.all(jnp.isfinite(site["value"]))):
-                bad.append(f"'{name}' starts at a value that is not finite")
-                continue
-        if site["type"] == "sample":
-            log_prob = site["fn"].log_prob(site["value"])
-            if not bool(jnp.all(jnp.isfinite(log_prob))):
-                kind = "observed site" if site["is_observed"] else "latent site"
-                bad.append(f"{kind} '{name}' has log density {float(jnp.sum(log_prob))}")
+        if site["type"] != "sample" or is_enumerated(site):
+            continue
+        if not site["is_observed"] and not bool(jnp.all(jnp.isfinite(site["value"]))):
+            bad.append(f"'{name}' starts at a value that is not finite")
+            continue
+        log_prob = site["fn"].log_prob(site["value"])
+        if not bool(jnp.all(jnp.isfinite(log_prob))):
+            kind = "observed site" if site["is_observed"] else "latent site"
+            bad.append(f"{kind} '{name}' has log density {float(jnp.sum(log_prob))}")
     return "; ".join(bad) or None
 
 
@@ -124,7 +131,7 @@ class LatentShapes:
 
         try:
             jax.eval_shape(run)
-        except Exception:
+        except Exception:  # noqa: BLE001
             # The guide may be called with arguments that the model cannot run with (none
             # at all, say); the check exists to explain a failure, not to cause one.
             return {}

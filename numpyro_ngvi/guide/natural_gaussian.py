@@ -19,8 +19,8 @@ from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.registry import resolve_family
 from numpyro_ngvi.guide.checks import (
     LatentShapes,
+    RefuseDiscreteLatents,
     check_init_scale,
-    check_no_discrete_latents,
     check_no_local_latents,
     invalid_start,
     is_enumerated,
@@ -54,9 +54,11 @@ class NaturalGaussianGuide(AutoContinuous):
     :param init_scale: initial standard deviation of every unconstrained latent.
     :param create_plates: as in NumPyro's autoguides.
     :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
-        (Roeder, Wu and Duvenaud, 2017). Unbiased for ELBOs that are linear in ``log q``
-        (``Trace_ELBO`` and its kin, not ``RenyiELBO``), and free of noise where ``q`` is
-        exact, but noisier than the default far from there.
+        (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N). Recommended with
+        ``Trace_ELBO`` and the other ELBOs that are linear in ``log q``: the noise of the
+        gradient then vanishes where ``q`` is exact, and with it the bias of a normalised
+        step. Off by default because it is wrong for ELBOs that weight their draws
+        (``RenyiELBO``), where the default is right too.
     :raises ValueError: for an unknown family or a non-positive ``init_scale``; on the first
         call, for discrete or local latents or a start without finite density, by site.
     :raises RuntimeError: on the first call, if the model has no latents.
@@ -78,7 +80,7 @@ class NaturalGaussianGuide(AutoContinuous):
         self._requested_family = family
         self._sticking_the_landing = sticking_the_landing
         super().__init__(
-            handlers.block(model, hide_fn=is_enumerated),
+            RefuseDiscreteLatents(handlers.block(model, hide_fn=is_enumerated)),
             prefix=prefix,
             init_loc_fn=init_loc_fn,
             create_plates=create_plates,
@@ -87,23 +89,21 @@ class NaturalGaussianGuide(AutoContinuous):
     # -- set-up -----------------------------------------------------------------------
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        seeded = handlers.seed(self.model, rng_seed=0)
-        with handlers.block():
-            trace = handlers.trace(seeded).get_trace(*args, **kwargs)
-        check_no_discrete_latents(trace)
-        check_no_local_latents(trace)
         try:
             super()._setup_prototype(*args, **kwargs)
-        except RuntimeError as error:
-            if "initial parameters" not in str(error):
-                raise
-            self.prototype_trace = None
-            reason = invalid_start(self.model, self.init_loc_fn, args, kwargs)
-            raise ValueError(
-                "The bound is not finite at the guide's starting point: "
-                f"{reason or 'its value or its gradient is not finite'}. Check the data and the "
-                "priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
-            ) from error
+        except Exception as error:
+            # A guide that failed to set up is not set up: the next call fails as well.
+            trace, self.prototype_trace = self.prototype_trace, None
+            if "Cannot find valid initial parameters" in str(error):
+                reason = invalid_start(self.model, self.init_loc_fn, args, kwargs)
+                raise ValueError(
+                    "The bound is not finite at the guide's starting point: "
+                    f"{reason or 'its value or its gradient is not finite'}. Check the data and "
+                    "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
+                ) from error
+            if trace is not None:
+                check_no_local_latents(trace)  # NumPyro's own error does not name the site
+            raise
         self.family, self._family_reason = resolve_family(self._requested_family, self.latent_dim)
         self._initial_posterior = self.family.initial(self._init_latent, self._init_scale)
         self._latent_shapes = LatentShapes(self.prototype_trace, args, kwargs)

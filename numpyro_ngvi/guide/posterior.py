@@ -32,7 +32,8 @@ class NaturalNormal(dist.Distribution):
     draw costs no triangular solve. Any other value goes through the preconditioned family.
 
     :param family: the Gaussian, with coordinates.
-    :param sticking_the_landing: whether ``log_prob`` ignores the family's own derivative.
+    :param sticking_the_landing: whether ``log_prob`` of its own draw ignores the derivative of the
+        family's coordinates.
     :param batch_shape: shape of independent draws.
     """
 
@@ -69,11 +70,11 @@ class NaturalNormal(dist.Distribution):
         return self.family.draw(noise), [noise]
 
     def log_prob(self, value: jax.Array, intermediates: Any = None) -> jax.Array:
+        if not intermediates:
+            return self.family.precondition().log_prob(value)
         if self.sticking_the_landing:
             return lax.stop_gradient(self.family).log_prob(value)
-        if intermediates:
-            return self.family.draw_log_prob(intermediates[0])
-        return self.family.precondition().log_prob(value)
+        return self.family.draw_log_prob(intermediates[0])
 
     @property
     def mean(self) -> jax.Array:

@@ -19,7 +19,11 @@ import jax.numpy as jnp
 import optax
 
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.families.coordinates import families_in, ordinary_mask, replace_families
+from numpyro_ngvi.families.coordinates import (
+    families_in,
+    ordinary_mask,
+    replace_families,
+)
 
 Families = list[Family]
 Schedule = Callable[[jax.Array], jax.Array]

@@ -106,7 +106,7 @@ class CovarianceCholesky(Family):
 
     def retract(self, step: CovarianceCholesky) -> CovarianceCholesky:
         old = self._bound().scale_tril
-        new = (old + step.scale_tril).tril()
+        new = old + step.scale_tril
         diagonal = keep_positive(old.diagonal(), new.diagonal())
         return CovarianceCholesky(self.loc + step.loc, torch.diagonal_scatter(new, diagonal))
 

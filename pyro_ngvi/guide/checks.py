@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pyro.poutine as poutine
 import torch
+from pyro import poutine
 from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -120,7 +120,7 @@ class LatentShapes:
     def _trace_shapes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
         try:
             return _unconstrained_shapes(quiet_trace(model, args, kwargs))
-        except Exception:
+        except Exception:  # noqa: BLE001
             # The guide may be called with arguments that the model cannot run with (none
             # at all, say); the check exists to explain a failure, not to cause one.
             return {}

@@ -62,9 +62,11 @@ class NaturalGaussianGuide(AutoContinuous):
     :param init_scale: initial standard deviation of every unconstrained latent.
     :param create_plates: as in Pyro's autoguides.
     :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
-        (Roeder, Wu and Duvenaud, 2017). Unbiased for ELBOs that are linear in ``log q``
-        (``Trace_ELBO`` and its kin, not ``RenyiELBO``), and free of noise where ``q`` is
-        exact, but noisier than the default far from there.
+        (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N). Recommended with
+        ``Trace_ELBO`` and the other ELBOs that are linear in ``log q``: the noise of the
+        gradient then vanishes where ``q`` is exact, and with it the bias of a normalised
+        step. Off by default because it is wrong for ELBOs that weight their draws
+        (``RenyiELBO``), where the default is right too.
     :raises ValueError: for an unknown family or a non-positive ``init_scale``; on the first
         call, for discrete or local latents or a start without finite density, by site.
     :raises RuntimeError: on the first call, if the model has no latents.

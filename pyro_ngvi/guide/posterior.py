@@ -57,7 +57,8 @@ class NaturalNormal(TorchDistribution):
     triangular solve. Any other value goes through the preconditioned family.
 
     :param family: the Gaussian, with coordinates.
-    :param sticking_the_landing: whether ``log_prob`` ignores the family's own derivative.
+    :param sticking_the_landing: whether ``log_prob`` of its own draw ignores the derivative of the
+        family's coordinates.
     :param batch_shape: shape of independent draws.
     """
 
@@ -88,11 +89,11 @@ class NaturalNormal(TorchDistribution):
         return value
 
     def log_prob(self, value: Tensor) -> Tensor:
+        if self._last_draw is None or value is not self._last_draw[0]:
+            return self.family.precondition().log_prob(value)
         if self.sticking_the_landing:
             return self.family.detach().log_prob(value)
-        if self._last_draw is not None and value is self._last_draw[0]:
-            return self.family.draw_log_prob(self._last_draw[1])
-        return self.family.precondition().log_prob(value)
+        return self.family.draw_log_prob(self._last_draw[1])
 
     @property
     def mean(self) -> Tensor:

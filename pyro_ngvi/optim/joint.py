@@ -158,7 +158,7 @@ class JointOptimizer(torch.optim.Optimizer):
     @property
     def num_skipped(self) -> int:
         """Steps not taken because something was not finite."""
-        return max((state["num_skipped"] for state in self.state.values()), default=0)
+        return max((state.get("num_skipped", 0) for state in self.state.values()), default=0)
 
     def momentum(self, families: Families) -> Families:
         """The stored momentum, zero at first."""
@@ -280,7 +280,11 @@ class JointOptim(PyroOptim):
                 },
             }
         scheduler = None if self._scheduler is None else self._scheduler.state_dict()
-        return {"natural": natural, "scheduler": scheduler, "other": self.other.get_state()}
+        return {
+            "natural": natural,
+            "scheduler": scheduler,
+            "other": self.other.get_state(),
+        }
 
     def set_state(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state of :meth:`get_state`."""
@@ -340,7 +344,7 @@ class JointOptim(PyroOptim):
             (param,) = group["params"]
             options = self._scheduled.get(coordinate_of(param).name)
             if options is not None:
-                step = self._joint.state[param].get("step", 0)
+                step = self._joint.state.get(param, {}).get("step", 0)
                 group.update(self._joint.group_options(param, {**group, **_at(options, step)}))
 
     def _clip(self, tensors: list[Tensor]) -> None:
@@ -381,11 +385,18 @@ def values(families: Families) -> list[Tensor]:
 
 def joint_norm(families: Families) -> Tensor:
     """Euclidean norm of the joint vector of all coordinates."""
-    # Scaled by the largest entry: squares of a float32 overflow from 1e19 on.
     tensors = values(families)
+    norm = _norm(tensors)
+    if norm.isfinite():
+        return norm
+    # Squares of a float32 overflow from 1e19 on.
     largest = torch.stack([tensor.abs().max() for tensor in tensors]).max()
-    unit = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
-    return unit * torch.stack([(tensor / unit).square().sum() for tensor in tensors]).sum().sqrt()
+    return largest * _norm([tensor / largest for tensor in tensors])
+
+
+def _norm(tensors: list[Tensor]) -> Tensor:
+    norms = [torch.linalg.vector_norm(tensor) for tensor in tensors]
+    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from pyro_ngvi.families.coordinates import coordinate_of
@@ -20,7 +19,12 @@ from pyro_ngvi.optim.joint import (
 class NagmOptimizer(JointOptimizer):
     """The torch optimiser of :class:`Nagm`, with its options."""
 
-    default_options = {"lr": 1e-2, "beta": 0.9, "max_norm": 5e5, "scale_lr": None}
+    default_options: ClassVar[dict[str, Any]] = {
+        "lr": 1e-2,
+        "beta": 0.9,
+        "max_norm": 5e5,
+        "scale_lr": None,
+    }
 
     @classmethod
     def check_options(cls, options: dict[str, Any]) -> None:
@@ -45,10 +49,10 @@ class NagmOptimizer(JointOptimizer):
             family.euclidean_gradient(gradient)
             for family, gradient in zip(families, gradients, strict=True)
         ]
-        norm = joint_norm(euclidean)
-        weight = (1 - beta) * torch.where(norm > max_norm, max_norm / norm, torch.ones_like(norm))
+        norm = float(joint_norm(euclidean))
+        weight = (1 - beta) * min(1.0, max_norm / norm if norm > 0 else 1.0)
         momentum = [
-            m.map(lambda m, g: beta * m + weight * g, g)
+            m.map(lambda m, g: (beta * m).add_(g, alpha=weight), g)
             for m, g in zip(self.momentum(families), euclidean, strict=True)
         ]
         self.set_momentum(families, momentum)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-
-import torch
+from typing import Any, ClassVar
 
 from pyro_ngvi.families.coordinates import num_parameters
 from pyro_ngvi.optim.joint import Families, JointOptim, JointOptimizer, joint_norm
@@ -13,14 +12,14 @@ from pyro_ngvi.optim.joint import Families, JointOptim, JointOptimizer, joint_no
 class SnngmOptimizer(JointOptimizer):
     """The torch optimiser of :class:`Snngm`, with options ``lr`` and ``beta``."""
 
-    default_options = {"lr": 1e-3, "beta": 0.9}
+    default_options: ClassVar[dict[str, Any]] = {"lr": 1e-3, "beta": 0.9}
 
     def direction(self, gradients: Families, families: Families) -> Families:
         beta = self.option("beta")
-        norm = joint_norm(gradients)
-        weight = (1 - beta) / torch.where(norm > 0, norm, torch.ones_like(norm))
+        norm = float(joint_norm(gradients))
+        weight = (1 - beta) / norm if norm > 0 else 0.0
         momentum = [
-            m.map(lambda m, g: beta * m + weight * g, g)
+            m.map(lambda m, g: (beta * m).add_(g, alpha=weight), g)
             for m, g in zip(self.momentum(families), gradients, strict=True)
         ]
         self.set_momentum(families, momentum)
