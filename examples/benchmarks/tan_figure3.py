@@ -71,11 +71,11 @@ def exact_numpyro(loc: float, scale: float, tolerance: float, max_steps: int) ->
         state = optimiser.init(family)
 
         @jax.jit
-        def update(gradient, state, family):  # noqa: ANN001, ANN202
+        def update(gradient, state, family):
             updates, state = optimiser.update(family.natural_gradient(gradient), state, family)
             return optax.apply_updates(family, updates), state
 
-        for step in range(max_steps):
+        for step in range(max_steps):  # noqa: B007
             loc, scale = float(family.loc[0]), float(family.scale_tril[0, 0])
             if bound(loc, scale) > OPTIMUM - tolerance:
                 break
@@ -97,7 +97,7 @@ def exact_pyro(loc: float, scale: float, tolerance: float, max_steps: int) -> tu
     for name, tensor in family.coordinates().items():
         mark(tensor, Coordinate(family.specification(), "q", name))
     optimiser = SnngmOptimizer(family.coordinates().values(), lr=STEP_SIZE)
-    for step in range(max_steps):
+    for step in range(max_steps):  # noqa: B007
         loc, scale = family.loc.item(), family.scale_tril.item()
         if bound(loc, scale) > OPTIMUM - tolerance:
             break
@@ -113,7 +113,7 @@ def schedule(max_steps: int) -> Callable:
     return lambda step: STEP_SIZE * (1.001 - 1.0 * _clip((2 * step - max_steps) / max_steps))
 
 
-def _clip(value):  # noqa: ANN001, ANN202
+def _clip(value):
     # Of an int in Pyro, of a traced array in NumPyro.
     return value.clip(0, 1) if hasattr(value, "clip") else min(max(value, 0), 1)
 

@@ -151,9 +151,33 @@ class Family:
         """This family, with ``F^-1`` as the derivative of the identity."""
         return _precondition(self)
 
+    def displacement(self, change: Self, noise: jax.Array) -> jax.Array:
+        """How far a draw moves, in whitened coordinates, along ``F^-1 change``.
+
+        The derivative of ``theta = mu + C z`` in the direction ``F^-1 change``, times
+        ``C^-1``. Linear in ``change``; its transpose takes the gradient of a draw to a
+        natural gradient.
+
+        :param noise: ``z``, shape ``(..., d)``.
+        :return: shape ``(..., d)``.
+        """
+        raise NotImplementedError
+
+    def log_det_displacement(self, change: Self) -> jax.Array:
+        """The derivative of :meth:`log_det_scale` in the direction ``F^-1 change``."""
+        raise NotImplementedError
+
+    def displaced(self, noise: jax.Array) -> jax.Array:
+        """``noise``, whose derivative is :meth:`displacement`."""
+        return _displaced(self, noise)
+
     def draw(self, noise: jax.Array) -> jax.Array:
         """:meth:`sample`, differentiated through :meth:`precondition`."""
-        return self.precondition().sample(noise)
+        return self.draw_at(self.displaced(noise))
+
+    def draw_at(self, displaced: jax.Array) -> jax.Array:
+        """:meth:`draw` from :meth:`displaced` noise."""
+        return jax.lax.stop_gradient(self).sample(displaced)
 
     def draw_log_prob(self, noise: jax.Array) -> jax.Array:
         """``log q(draw(noise))``, differentiated through :meth:`precondition`.
@@ -161,7 +185,16 @@ class Family:
         Along a draw ``log q = log N(z; 0, I) - log |Sigma| / 2``, so that only the entropy
         has a gradient, which is known exactly: no triangular solve is needed.
         """
-        return standard_normal_log_prob(noise) - self.precondition().log_det_scale()
+        return standard_normal_log_prob(noise) - _log_det_scale(self)
+
+    def sticking_log_prob(self, displaced: jax.Array) -> jax.Array:
+        """:meth:`draw_log_prob` differentiated through the draw alone.
+
+        The coordinates of ``q`` itself are held fixed. In whitened coordinates that is the
+        density of the displaced noise, again without a triangular solve.
+        """
+        log_det_scale = jax.lax.stop_gradient(self).log_det_scale()
+        return standard_normal_log_prob(displaced) - log_det_scale
 
     # -- steps ------------------------------------------------------------------------
 
@@ -189,6 +222,28 @@ def _precondition(family: Family) -> Family:
 def _precondition_jvp(primals: Any, tangents: Any) -> Any:
     (family,), (tangent,) = primals, tangents
     return family, family.natural_gradient(tangent)
+
+
+@jax.custom_jvp
+def _displaced(family: Family, noise: jax.Array) -> jax.Array:
+    return noise
+
+
+@_displaced.defjvp
+def _displaced_jvp(primals: Any, tangents: Any) -> Any:
+    (family, noise), (tangent, noise_tangent) = primals, tangents
+    return noise, noise_tangent + family.displacement(tangent, noise)
+
+
+@jax.custom_jvp
+def _log_det_scale(family: Family) -> jax.Array:
+    return family.log_det_scale()
+
+
+@_log_det_scale.defjvp
+def _log_det_scale_jvp(primals: Any, tangents: Any) -> Any:
+    (family,), (tangent,) = primals, tangents
+    return family.log_det_scale(), family.log_det_displacement(tangent)
 
 
 def keep_positive(old: jax.Array, new: jax.Array) -> jax.Array:

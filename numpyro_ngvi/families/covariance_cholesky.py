@@ -13,8 +13,8 @@ triangular products, O(d^3). For a draw ``theta = mu + C z`` with gradient
 
     dC_ij = z_j (sum_{k >= j} C_ik w_k  -  C_ij w_j / 2),                          (2)
 
-a reversed cumulative sum along each row. :meth:`CovarianceCholesky.draw` has the
-transpose of (2) as its derivative. The entropy's natural gradient is ``C / 2``.
+a reversed cumulative sum along each row. :meth:`CovarianceCholesky.displacement` is the
+transpose of (1) or (2). The entropy's natural gradient is ``C / 2``.
 
 The factor is stored as a full ``(d, d)`` array with zeros above the diagonal.
 """
@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
-from numpyro_ngvi.families.base import Family, keep_positive, standard_normal_log_prob
+from numpyro_ngvi.families.base import Family, keep_positive
 
 #: From this many draws in one call on, or up to this dimension (under ``vmap`` the number of
 #: draws cannot be seen), one O(d^3) product for all draws is cheaper than the O(d^2) memory
@@ -80,16 +80,24 @@ class CovarianceCholesky(Family):
         return jnp.sum(jnp.log(jnp.abs(jnp.diagonal(self._bound().scale_tril))))
 
     def whiten(self, value: jax.Array) -> jax.Array:
-        return jnp.moveaxis(self._solve(jnp.moveaxis(value - self.loc, -1, 0)), 0, -1)
+        columns = (value - self._bound().loc).reshape(-1, self.dim).T
+        return self._solve(columns).T.reshape(value.shape)
 
     def sample(self, noise: jax.Array) -> jax.Array:
         return self._bound().loc + noise @ self.scale_tril.T
 
-    def draw(self, noise: jax.Array) -> jax.Array:
-        return _draw(self, noise)
+    def displacement(self, change: CovarianceCholesky, noise: jax.Array) -> jax.Array:
+        tril = self._bound().scale_tril
+        if self.dim <= SMALL_DIM or math.prod(noise.shape[:-1]) >= MANY_DRAWS:
+            of_scale = noise @ halve_diagonal(tril.T @ change.scale_tril).T  # from (1)
+        else:
+            terms = change.scale_tril * noise[..., None, :]  # from (2), transposed
+            # The zeros of C above its diagonal keep the gradient lower triangular.
+            of_scale = jnp.sum(tril * (_row_cumsum(terms) - 0.5 * terms), -2)
+        return change.loc @ tril + of_scale
 
-    def draw_log_prob(self, noise: jax.Array) -> jax.Array:
-        return standard_normal_log_prob(noise) - _log_det_scale(self)
+    def log_det_displacement(self, change: CovarianceCholesky) -> jax.Array:
+        return 0.5 * jnp.sum(self._bound().scale_tril * change.scale_tril)
 
     def natural_gradient(self, gradient: CovarianceCholesky) -> CovarianceCholesky:
         tril = self._bound().scale_tril
@@ -116,42 +124,6 @@ class CovarianceCholesky(Family):
 def halve_diagonal(matrix: jax.Array) -> jax.Array:
     """``Phi``: the lower triangle with its diagonal halved (Tan, Lemma 1)."""
     return jnp.tril(matrix) - 0.5 * jnp.diag(jnp.diagonal(matrix))
-
-
-@jax.custom_jvp
-def _draw(family: CovarianceCholesky, noise: jax.Array) -> jax.Array:
-    return family.sample(noise)
-
-
-@_draw.defjvp
-def _draw_jvp(primals: Any, tangents: Any) -> Any:
-    (family, noise), (tangent, noise_tangent) = primals, tangents
-    tril = family.scale_tril
-    # F^-1 is symmetric, so the derivative of theta in the direction `tangent`, taken
-    # through F^-1, is C (C^T dmu + v), where v is the transpose of (1) or (2).
-    displacement = _whitened_displacement(tril, tangent.scale_tril, noise)
-    displacement = displacement + tril.T @ tangent.loc + noise_tangent
-    return family.sample(noise), displacement @ tril.T
-
-
-def _whitened_displacement(tril: jax.Array, change: jax.Array, noise: jax.Array) -> jax.Array:
-    """``v = Phi(C^T dC) z``: a product, or cumulative sums along the rows of ``dC``."""
-    if tril.shape[-1] <= SMALL_DIM or math.prod(noise.shape[:-1]) >= MANY_DRAWS:
-        return noise @ halve_diagonal(tril.T @ change).T
-    terms = change * noise[..., None, :]
-    # The zeros of C above its diagonal keep the gradient lower triangular.
-    return jnp.sum(tril * (_row_cumsum(terms) - 0.5 * terms), -2)
-
-
-@jax.custom_jvp
-def _log_det_scale(family: CovarianceCholesky) -> jax.Array:
-    return family.log_det_scale()
-
-
-@_log_det_scale.defjvp
-def _log_det_scale_jvp(primals: Any, tangents: Any) -> Any:
-    (family,), (tangent,) = primals, tangents
-    return family.log_det_scale(), 0.5 * jnp.sum(family.scale_tril * tangent.scale_tril)
 
 
 def _row_cumsum(matrix: jax.Array) -> jax.Array:

@@ -59,6 +59,12 @@ class Diagonal(Family):
     def sample(self, noise: jax.Array) -> jax.Array:
         return self._bound().loc + self.scale * noise
 
+    def displacement(self, change: Diagonal, noise: jax.Array) -> jax.Array:
+        return self._bound().scale * (change.loc + 0.5 * change.scale * noise)
+
+    def log_det_displacement(self, change: Diagonal) -> jax.Array:
+        return jnp.sum(0.5 * self.scale * change.scale)
+
     def natural_gradient(self, gradient: Diagonal) -> Diagonal:
         variance = self._bound().scale ** 2
         return Diagonal(variance * gradient.loc, 0.5 * variance * gradient.scale)

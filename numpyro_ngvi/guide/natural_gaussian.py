@@ -25,6 +25,7 @@ from numpyro_ngvi.guide.checks import (
     invalid_start,
     is_enumerated,
 )
+from numpyro_ngvi.guide.landing import called_by_linear_elbo, check_sticking_the_landing
 from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
 
 
@@ -54,11 +55,10 @@ class NaturalGaussianGuide(AutoContinuous):
     :param init_scale: initial standard deviation of every unconstrained latent.
     :param create_plates: as in NumPyro's autoguides.
     :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
-        (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N). Recommended with
-        ``Trace_ELBO`` and the other ELBOs that are linear in ``log q``: the noise of the
-        gradient then vanishes where ``q`` is exact, and with it the bias of a normalised
-        step. Off by default because it is wrong for ELBOs that weight their draws
-        (``RenyiELBO``), where the default is right too.
+        (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
+        the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that
+        are linear in ``log q`` (``Trace_ELBO``, ``TraceEnum_``, ``TraceGraph_`` and
+        ``TraceMeanField_ELBO``) and for no other: for ``RenyiELBO``, say, it would be wrong.
     :raises ValueError: for an unknown family or a non-positive ``init_scale``; on the first
         call, for discrete or local latents or a start without finite density, by site.
     :raises RuntimeError: on the first call, if the model has no latents.
@@ -73,12 +73,12 @@ class NaturalGaussianGuide(AutoContinuous):
         init_loc_fn: Callable = init_to_median,
         init_scale: float = 0.1,
         create_plates: Callable | None = None,
-        sticking_the_landing: bool = False,
+        sticking_the_landing: bool | str = "auto",
     ) -> None:
         self._init_scale = check_init_scale(init_scale)
         resolve_family(family, dim=1)  # an unknown name fails here, not on the first call
         self._requested_family = family
-        self._sticking_the_landing = sticking_the_landing
+        self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         super().__init__(
             RefuseDiscreteLatents(handlers.block(model, hide_fn=is_enumerated)),
             prefix=prefix,
@@ -115,11 +115,16 @@ class NaturalGaussianGuide(AutoContinuous):
 
     def _get_posterior(self) -> NaturalNormal:
         family = numpyro.param(self._parameter_name, self._initial_posterior)
-        return NaturalNormal(family, self._sticking_the_landing)
+        return NaturalNormal(family, self._sticks_the_landing())
 
     @property
     def _parameter_name(self) -> str:
         return f"{self.prefix}_posterior"
+
+    def _sticks_the_landing(self) -> bool:
+        if self._sticking_the_landing == "auto":
+            return called_by_linear_elbo()
+        return bool(self._sticking_the_landing)
 
     # -- what the user reads ----------------------------------------------------------
 

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import lax
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import (
     AffineTransform,
@@ -67,14 +66,16 @@ class NaturalNormal(dist.Distribution):
         self, key: jax.Array, sample_shape: tuple[int, ...] = ()
     ) -> tuple[jax.Array, list[jax.Array]]:
         noise = jax.random.normal(key, self.shape(sample_shape), self.family.loc.dtype)
-        return self.family.draw(noise), [noise]
+        displaced = self.family.displaced(noise)
+        return self.family.draw_at(displaced), [noise, displaced]
 
     def log_prob(self, value: jax.Array, intermediates: Any = None) -> jax.Array:
         if not intermediates:
             return self.family.precondition().log_prob(value)
+        noise, displaced = intermediates
         if self.sticking_the_landing:
-            return lax.stop_gradient(self.family).log_prob(value)
-        return self.family.draw_log_prob(intermediates[0])
+            return self.family.sticking_log_prob(displaced)
+        return self.family.draw_log_prob(noise)
 
     @property
     def mean(self) -> jax.Array:

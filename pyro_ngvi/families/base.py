@@ -99,7 +99,7 @@ class Family:
 
     def detach(self) -> Self:
         """The same Gaussian, through which no gradient flows."""
-        return self.map(Tensor.detach)
+        return self._bound().map(Tensor.detach)
 
     # -- moments ----------------------------------------------------------------------
 
@@ -170,9 +170,34 @@ class Family:
         displacement = here.natural_gradient(self.map(torch.sub, here))
         return here.map(torch.add, displacement)
 
+    def displacement(self, change: Self, noise: Tensor) -> Tensor:
+        """How far a draw moves, in whitened coordinates, along ``F^-1 change``.
+
+        The derivative of ``theta = mu + C z`` in the direction ``F^-1 change``, times
+        ``C^-1``. Linear in ``change``; its transpose takes the gradient of a draw to a
+        natural gradient.
+
+        :param noise: ``z``, shape ``(..., d)``.
+        :return: shape ``(..., d)``.
+        """
+        raise NotImplementedError
+
+    def log_det_displacement(self, change: Self) -> Tensor:
+        """The derivative of :meth:`log_det_scale` in the direction ``F^-1 change``."""
+        raise NotImplementedError
+
+    def displaced(self, noise: Tensor) -> Tensor:
+        """``noise``, whose derivative is :meth:`displacement`."""
+        here = self.detach()
+        return noise + here.displacement(self.map(torch.sub, here), noise)
+
     def draw(self, noise: Tensor) -> Tensor:
         """:meth:`sample`, differentiated through :meth:`precondition`."""
-        return self.precondition().sample(noise)
+        return self.draw_at(self.displaced(noise))
+
+    def draw_at(self, displaced: Tensor) -> Tensor:
+        """:meth:`draw` from :meth:`displaced` noise."""
+        return self.detach().sample(displaced)
 
     def draw_log_prob(self, noise: Tensor) -> Tensor:
         """``log q(draw(noise))``, differentiated through :meth:`precondition`.
@@ -180,7 +205,17 @@ class Family:
         Along a draw ``log q = log N(z; 0, I) - log |Sigma| / 2``, so that only the entropy
         has a gradient, which is known exactly: no triangular solve is needed.
         """
-        return standard_normal_log_prob(noise) - self.precondition().log_det_scale()
+        here = self.detach()
+        change = here.log_det_displacement(self.map(torch.sub, here))
+        return standard_normal_log_prob(noise) - (here.log_det_scale() + change)
+
+    def sticking_log_prob(self, displaced: Tensor) -> Tensor:
+        """:meth:`draw_log_prob` differentiated through the draw alone.
+
+        The coordinates of ``q`` itself are held fixed. In whitened coordinates that is the
+        density of the displaced noise, again without a triangular solve.
+        """
+        return standard_normal_log_prob(displaced) - self.detach().log_det_scale()
 
     # -- steps ------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ triangular products, O(d^3). For a draw ``theta = mu + C z`` with gradient
 
     dC_ij = z_j (sum_{k >= j} C_ik w_k  -  C_ij w_j / 2),                          (2)
 
-a reversed cumulative sum along each row. :meth:`CovarianceCholesky.draw` has the
-transpose of (2) as its derivative. The entropy's natural gradient is ``C / 2``.
+a reversed cumulative sum along each row. :meth:`CovarianceCholesky.displacement` is the
+transpose of (1) or (2). The entropy's natural gradient is ``C / 2``.
 
 The factor is stored as a full ``(d, d)`` tensor with zeros above the diagonal.
 """
@@ -28,7 +28,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.base import Family, keep_positive, standard_normal_log_prob
+from pyro_ngvi.families.base import Family, keep_positive
 
 #: From this many draws in one call on, one O(d^3) product for all of them is cheaper than
 #: the O(d^2) memory traffic of (2) for each (measured at d = 50 and 500 on two cores).
@@ -73,25 +73,24 @@ class CovarianceCholesky(Family):
         return self._bound().scale_tril.diagonal().abs().log().sum()
 
     def whiten(self, value: Tensor) -> Tensor:
-        return self._solve((value - self._bound().loc).unsqueeze(-1)).squeeze(-1)
+        columns = (value - self._bound().loc).reshape(-1, self.dim).mT
+        return self._solve(columns).mT.reshape(value.shape)
 
     def sample(self, noise: Tensor) -> Tensor:
         return self._bound().loc + noise @ self.scale_tril.mT
 
-    def draw(self, noise: Tensor) -> Tensor:
-        here = self.detach()
-        tril = here.scale_tril
-        # F^-1 is symmetric, so the derivative of theta in the direction of a change of the
-        # coordinates, taken through F^-1, is C (C^T dmu + v), where v is the transpose of
-        # (1) or (2). The change itself is zero: only the derivative is wanted.
-        displacement = _whitened_displacement(tril, self.scale_tril - tril, noise)
-        displacement = displacement + (self.loc - here.loc) @ tril
-        return here.loc + (noise + displacement) @ tril.mT
+    def displacement(self, change: CovarianceCholesky, noise: Tensor) -> Tensor:
+        tril = self._bound().scale_tril
+        if math.prod(noise.shape[:-1]) >= MANY_DRAWS:
+            of_scale = noise @ halve_diagonal(tril.mT @ change.scale_tril).mT  # from (1)
+        else:
+            terms = change.scale_tril * noise.unsqueeze(-2)  # from (2), transposed
+            # The zeros of C above its diagonal keep the gradient lower triangular.
+            of_scale = (tril * torch.sub(terms.cumsum(-1), terms, alpha=0.5)).sum(-2)
+        return change.loc @ tril + of_scale
 
-    def draw_log_prob(self, noise: Tensor) -> Tensor:
-        here = self.detach()
-        derivative = 0.5 * (here.scale_tril * (self.scale_tril - here.scale_tril)).sum()
-        return standard_normal_log_prob(noise) - (here.log_det_scale() + derivative)
+    def log_det_displacement(self, change: CovarianceCholesky) -> Tensor:
+        return 0.5 * (self._bound().scale_tril * change.scale_tril).sum()
 
     def natural_gradient(self, gradient: CovarianceCholesky) -> CovarianceCholesky:
         tril = self._bound().scale_tril
@@ -113,15 +112,6 @@ class CovarianceCholesky(Family):
     def _solve(self, rhs: Tensor, trans: bool = False) -> Tensor:
         tril = self._bound().scale_tril
         return torch.linalg.solve_triangular(tril.mT if trans else tril, rhs, upper=trans)
-
-
-def _whitened_displacement(tril: Tensor, change: Tensor, noise: Tensor) -> Tensor:
-    """``v = Phi(C^T dC) z``: a product, or cumulative sums along the rows of ``dC``."""
-    if math.prod(noise.shape[:-1]) >= MANY_DRAWS:
-        return noise @ halve_diagonal(tril.mT @ change).mT
-    terms = change * noise.unsqueeze(-2)
-    # The zeros of C above its diagonal keep the gradient lower triangular.
-    return (tril * torch.sub(terms.cumsum(-1), terms, alpha=0.5)).sum(-2)
 
 
 def halve_diagonal(matrix: Tensor) -> Tensor:

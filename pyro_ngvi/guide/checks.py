@@ -48,7 +48,8 @@ def check_no_discrete_latents(trace: poutine.Trace) -> None:
             raise ValueError(
                 f"Continuous inference cannot handle discrete sample site '{name}'. Mark it "
                 "with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
-                "TraceEnum_ELBO, or hide it from the guide, e.g. "
+                "TraceEnum_ELBO (https://pyro.ai/examples/enumeration.html), or hide it from "
+                "the guide, e.g. "
                 f"NaturalGaussianGuide(poutine.block(model, hide=['{name}']))."
             )
 

@@ -25,6 +25,7 @@ from pyro_ngvi.guide.checks import (
     is_enumerated,
     quiet_trace,
 )
+from pyro_ngvi.guide.landing import called_by_linear_elbo, check_sticking_the_landing
 from pyro_ngvi.guide.posterior import (
     NaturalNormal,
     PosteriorParameters,
@@ -62,11 +63,10 @@ class NaturalGaussianGuide(AutoContinuous):
     :param init_scale: initial standard deviation of every unconstrained latent.
     :param create_plates: as in Pyro's autoguides.
     :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
-        (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N). Recommended with
-        ``Trace_ELBO`` and the other ELBOs that are linear in ``log q``: the noise of the
-        gradient then vanishes where ``q`` is exact, and with it the bias of a normalised
-        step. Off by default because it is wrong for ELBOs that weight their draws
-        (``RenyiELBO``), where the default is right too.
+        (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
+        the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that
+        are linear in ``log q`` (``Trace_ELBO``, ``TraceEnum_``, ``TraceGraph_`` and
+        ``TraceMeanField_ELBO``) and for no other: for ``RenyiELBO``, say, it would be wrong.
     :raises ValueError: for an unknown family or a non-positive ``init_scale``; on the first
         call, for discrete or local latents or a start without finite density, by site.
     :raises RuntimeError: on the first call, if the model has no latents.
@@ -80,12 +80,12 @@ class NaturalGaussianGuide(AutoContinuous):
         init_loc_fn: Callable = init_to_median,
         init_scale: float = 0.1,
         create_plates: Callable | None = None,
-        sticking_the_landing: bool = False,
+        sticking_the_landing: bool | str = "auto",
     ) -> None:
         self._init_scale = check_init_scale(init_scale)
         resolve_family(family, dim=1)  # an unknown name fails here, not on the first call
         self._requested_family = family
-        self._sticking_the_landing = sticking_the_landing
+        self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         super().__init__(model, init_loc_fn=init_loc_fn)
         self.create_plates = create_plates
 
@@ -112,14 +112,20 @@ class NaturalGaussianGuide(AutoContinuous):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        if self.prototype_trace is not None:
+        # Pickling a guide drops its model, in the copy and in the original.
+        if self.prototype_trace is not None and self._model is not None:
             self._latent_shapes.check(self.model, args, kwargs)
         return super().forward(*args, **kwargs)
 
     def sample_latent(self, *args: Any, **kwargs: Any) -> Tensor:
         """A draw of the unconstrained latent vector, with natural gradients."""
-        posterior = NaturalNormal(self._family(), self._sticking_the_landing)
+        posterior = NaturalNormal(self._family(), self._sticks_the_landing())
         return pyro.sample(f"_{self._pyro_name}_latent", posterior, infer={"is_auxiliary": True})
+
+    def _sticks_the_landing(self) -> bool:
+        if self._sticking_the_landing == "auto":
+            return called_by_linear_elbo()
+        return bool(self._sticking_the_landing)
 
     # -- what the user reads ----------------------------------------------------------
 

@@ -17,6 +17,7 @@ import torch
 from pyro.distributions import constraints
 from pyro.distributions.torch_distribution import TorchDistribution
 from pyro.nn.module import PyroModule, PyroParam
+from pyro.ops.provenance import extract_provenance
 from torch import Tensor
 from torch.distributions import Transform
 
@@ -74,7 +75,7 @@ class NaturalNormal(TorchDistribution):
     ) -> None:
         self.family = family
         self.sticking_the_landing = sticking_the_landing
-        self._last_draw: tuple[Tensor, Tensor] | None = None
+        self._last_draw: tuple[Tensor, Tensor, Tensor] | None = None
         super().__init__(torch.Size(batch_shape), torch.Size((family.dim,)), validate_args=False)
 
     def expand(self, batch_shape: tuple[int, ...], _instance: Any = None) -> NaturalNormal:
@@ -84,16 +85,19 @@ class NaturalNormal(TorchDistribution):
         loc = self.family.loc
         shape = self._extended_shape(torch.Size(sample_shape))
         noise = torch.randn(shape, dtype=loc.dtype, device=loc.device)
-        value = self.family.draw(noise)
-        self._last_draw = value, noise
+        displaced = self.family.displaced(noise)
+        value = self.family.draw_at(displaced)
+        self._last_draw = value, noise, displaced
         return value
 
     def log_prob(self, value: Tensor) -> Tensor:
+        value, _ = extract_provenance(value)  # TraceGraph_ELBO wraps values
         if self._last_draw is None or value is not self._last_draw[0]:
             return self.family.precondition().log_prob(value)
+        _, noise, displaced = self._last_draw
         if self.sticking_the_landing:
-            return self.family.detach().log_prob(value)
-        return self.family.draw_log_prob(self._last_draw[1])
+            return self.family.sticking_log_prob(displaced)
+        return self.family.draw_log_prob(noise)
 
     @property
     def mean(self) -> Tensor:
