@@ -73,9 +73,9 @@ def check_no_local_latents(trace: dict[str, Any]) -> None:
 
 def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str | None:
     """Which sites have no finite log density at the starting point, in words."""
-    seeded = handlers.seed(handlers.substitute(model, substitute_fn=init_loc_fn), rng_seed=0)
+    started = handlers.substitute(handlers.seed(model, rng_seed=0), substitute_fn=init_loc_fn)
     with handlers.block():
-        trace = handlers.trace(seeded).get_trace(*args, **kwargs)
+        trace = handlers.trace(started).get_trace(*args, **kwargs)
     bad = []
     for name, site in trace.items():
         if site["type"] != "sample" or is_enumerated(site):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -90,7 +91,10 @@ class NaturalGaussianGuide(AutoContinuous):
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         try:
-            super()._setup_prototype(*args, **kwargs)
+            with warnings.catch_warnings():
+                # What NumPyro warns of here, the error below says with the site's name.
+                warnings.filterwarnings("ignore", message="Out-of-support values")
+                super()._setup_prototype(*args, **kwargs)
         except Exception as error:
             # A guide that failed to set up is not set up: the next call fails as well.
             trace, self.prototype_trace = self.prototype_trace, None
