@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -28,6 +29,14 @@ from numpyro_ngvi.guide.checks import (
 )
 from numpyro_ngvi.guide.landing import called_by_linear_elbo, check_sticking_the_landing
 from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
+
+
+@contextlib.contextmanager
+def _without_support_warnings() -> Iterator[None]:
+    # What NumPyro warns of during set-up, the guide's own error says with the site's name.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Out-of-support values")
+        yield
 
 
 class NaturalGaussianGuide(AutoContinuous):
@@ -91,15 +100,14 @@ class NaturalGaussianGuide(AutoContinuous):
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         try:
-            with warnings.catch_warnings():
-                # What NumPyro warns of here, the error below says with the site's name.
-                warnings.filterwarnings("ignore", message="Out-of-support values")
+            with _without_support_warnings():
                 super()._setup_prototype(*args, **kwargs)
         except Exception as error:
             # A guide that failed to set up is not set up: the next call fails as well.
             trace, self.prototype_trace = self.prototype_trace, None
             if "Cannot find valid initial parameters" in str(error):
-                reason = invalid_start(self.model, self.init_loc_fn, args, kwargs)
+                with _without_support_warnings():
+                    reason = invalid_start(self.model, self.init_loc_fn, args, kwargs)
                 raise ValueError(
                     "The bound is not finite at the guide's starting point: "
                     f"{reason or 'its value or its gradient is not finite'}. Check the data and "
