@@ -63,7 +63,8 @@ class NaturalGaussianGuide(AutoContinuous):
     :param prefix: prefix of the guide's sites.
     :param init_loc_fn: a per-site initialisation function of NumPyro.
     :param init_scale: initial standard deviation of every unconstrained latent.
-    :param create_plates: as in NumPyro's autoguides.
+    :param create_plates: makes the plates of a subsampled likelihood, as in NumPyro's
+        autoguides; latents in subsampled plates are not supported.
     :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
         (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
         the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that
@@ -128,6 +129,11 @@ class NaturalGaussianGuide(AutoContinuous):
     def _get_posterior(self) -> NaturalNormal:
         family = numpyro.param(self._parameter_name, self._initial_posterior)
         return NaturalNormal(family, self._sticks_the_landing())
+
+    def _sample_latent(self, *args: Any, **kwargs: Any) -> jax.Array:
+        if self.create_plates is not None:
+            self._create_plates(*args, **kwargs)  # their sites carry the minibatch's indices
+        return super()._sample_latent(*args, **kwargs)
 
     @property
     def _parameter_name(self) -> str:

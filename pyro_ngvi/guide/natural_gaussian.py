@@ -61,7 +61,8 @@ class NaturalGaussianGuide(AutoContinuous):
         1000 latents and diagonal beyond; ``print(guide)`` tells.
     :param init_loc_fn: a per-site initialisation function of Pyro.
     :param init_scale: initial standard deviation of every unconstrained latent.
-    :param create_plates: as in Pyro's autoguides.
+    :param create_plates: makes the plates of a subsampled likelihood, as in Pyro's
+        autoguides; latents in subsampled plates are not supported.
     :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
         (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
         the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that
