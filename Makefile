@@ -1,0 +1,39 @@
+# `make demo` and `make test` need Python 3.11 or newer and nothing else: they build .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+JOBS ?= 2
+
+.PHONY: demo test lint format clean
+
+demo: $(VENV)/.ready-examples
+	$(BIN)/python -m examples.demo $(DEMO_ARGS)
+
+# One thread in each of two processes: the tests are many small problems, for which more
+# threads only get in each other's way.
+test: $(VENV)/.ready-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.ready-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) demo_output build dist
+
+# .ready-X: the extra X of pyproject.toml is installed, in the tested versions. With an open
+# range of torch versions pip may choose a newer CUDA build of several gigabytes.
+$(VENV)/.ready-%: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[$*]'
+	touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+.PRECIOUS: $(VENV)/.ready-%
