@@ -1,0 +1,57 @@
+"""A family's dtype is that of its arrays, in everything it returns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.reference import random_gaussian
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request):
+    return request.param
+
+
+def test_every_result_has_the_familys_dtype(backend, family_name, dtype, rng):
+    family = backend.family(family_name, *random_gaussian(family_name, 5, rng), dtype=dtype)
+    other = backend.family(family_name, *random_gaussian(family_name, 5, rng), dtype=dtype)
+    noise = backend.array(rng.normal(size=(2, 5)), dtype)
+    arrays = [
+        family.mean,
+        family.stddev,
+        family.variance,
+        family.covariance_matrix,
+        family.precision_matrix,
+        family.log_det_scale(),
+        family.entropy(),
+        family.sample(noise),
+        family.whiten(noise),
+        family.log_prob(noise),
+        family.draw(noise),
+        family.draw(noise[0]),
+        family.draw_log_prob(noise),
+    ]
+    for result in [
+        family.natural_gradient(other),
+        family.euclidean_gradient(other),
+        family.precondition(),
+        family.retract(other),
+        type(family)().initial(family.loc, 0.1),
+        backend.grad(lambda f: f.draw(noise).sum() + f.draw_log_prob(noise).sum(), family),
+    ]:
+        arrays.extend(result.coordinates().values())
+    assert {backend.dtype(array) for array in arrays} == {dtype}
+
+
+def test_float32_natural_gradients_are_accurate_to_float32(backend, family_name, rng):
+    q, g = random_gaussian(family_name, 12, rng), random_gaussian(family_name, 12, rng)
+    results = [
+        backend.family(family_name, *q, dtype).natural_gradient(
+            backend.family(family_name, *g, dtype)
+        )
+        for dtype in ("float32", "float64")
+    ]
+    for low, high in zip(*map(backend.coordinates, results), strict=True):
+        # Two products of 12 terms each, at 6e-8 a rounding.
+        np.testing.assert_allclose(low, high, rtol=1e-5, atol=1e-5)

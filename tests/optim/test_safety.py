@@ -1,0 +1,91 @@
+"""A step that is not finite is not taken; an optimiser with nothing natural to move says so."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from tests.optim.table5 import assert_same, driver, make, random_gradients, start
+
+
+def _spoil(gradient, bad):
+    spoiled = {name: (f, loc.copy(), scale.copy()) for name, (f, loc, scale) in gradient.items()}
+    spoiled["dense"][1][0] = bad
+    return spoiled
+
+
+def _snapshot(run, names=("dense", "mean_field")):
+    return [np.array(a) for name in names for a in run.gaussian(name)] + [run.ordinary("w")]
+
+
+@pytest.mark.parametrize("where", ["a family", "an ordinary parameter"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["Snngm", "Nagm"])
+def test_a_non_finite_gradient_changes_nothing_and_is_counted(backend, name, bad, where, rng):
+    point, w = start(rng), np.ones(2)
+    first, second, third = random_gradients(point, 3, rng)
+    g = rng.normal(size=2)
+    run, clean = (driver(backend, make(backend, name, 0.01), point, {"w": w}) for _ in range(2))
+    for each in (run, clean):
+        each.step(first, {"w": g})
+    before = _snapshot(run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if where == "a family":
+            run.step(_spoil(second, bad), {"w": g})
+        else:
+            run.step(second, {"w": np.array([bad, 1.0])})
+    for a, b in zip(_snapshot(run), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert (run.num_skipped, clean.num_skipped) == (1, 0)
+    # The state is untouched as well: the next step is the one of a run without the accident.
+    for each in (run, clean):
+        each.step(third, {"w": g})
+    for a, b in zip(_snapshot(run), _snapshot(clean), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["Snngm", "Nagm"])
+def test_a_step_whose_result_overflows_is_not_taken(backend, name, rng):
+    point = start(rng)
+    first, second = random_gradients(point, 2, rng)
+    schedule = (lambda t: 0.01 if t == 0 else np.inf) if backend.name == "pyro" else None
+    if schedule is None:
+        import jax.numpy as jnp
+
+        schedule = lambda t: jnp.where(t == 0, 0.01, jnp.inf)  # noqa: E731
+    run = driver(backend, make(backend, name, schedule), point, {"w": np.ones(2)})
+    run.step(first, {"w": np.ones(2)})
+    before = _snapshot(run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run.step(second, {"w": np.ones(2)})
+    for a, b in zip(_snapshot(run), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert run.num_skipped == 1
+
+
+@pytest.mark.parametrize("name", ["Snngm", "Nagm"])
+def test_without_natural_parameters_the_optimiser_says_what_to_use(backend, name):
+    with pytest.raises(ValueError, match=rf"{name} sees no natural parameters.*\bAdam\b"):
+        run = driver(backend, make(backend, name, 0.01), {}, {"w": np.ones(2)})
+        run.step({}, {"w": np.ones(2)})
+
+
+def test_a_gradient_of_zero_after_a_good_step_is_finite(backend, rng):
+    point = start(rng)
+    (first,) = random_gradients(point, 1, rng)
+    run = driver(backend, make(backend, "Snngm", 0.01, beta=0.0), point)
+    run.step(first)
+    middle = {name: (f, *run.gaussian(name)) for name, (f, _, _) in point.items()}
+    run.step({name: (f, 0 * loc, 0 * scale) for name, (f, loc, scale) in point.items()})
+    assert_same(run, middle, rtol=0)
+    assert run.num_skipped == 0
+
+
+@pytest.mark.parametrize("other", [3, "adam"])
+def test_other_must_be_an_optimiser(backend, other):
+    with pytest.raises(TypeError, match="other must be"):
+        make(backend, "Snngm", 0.01, other=other)
