@@ -198,13 +198,17 @@ class Family:
 
     # -- steps ------------------------------------------------------------------------
 
-    def retract(self, step: Self) -> Self:
-        """The family at ``lambda + step``, kept away from the border of its domain.
+    def limit(self, step: Self) -> Self:
+        """``step``, cut back where it would leave the domain of the coordinates.
 
-        Equal to ``lambda + step`` unless the step would take a standard deviation (or the
-        diagonal of a Cholesky factor) below half its value; there it is exactly halved.
+        Equal to ``step`` but for entries that would take a standard deviation (or the
+        diagonal of a Cholesky factor) below half its value; these exactly halve it.
         """
         raise NotImplementedError
+
+    def retract(self, step: Self) -> Self:
+        """The family at ``lambda + limit(step)``, a Gaussian for any step."""
+        return jax.tree.map(jnp.add, self._bound(), self.limit(step))
 
 
 def standard_normal_log_prob(noise: jax.Array) -> jax.Array:
@@ -246,11 +250,11 @@ def _log_det_scale_jvp(primals: Any, tangents: Any) -> Any:
     return family.log_det_scale(), family.log_det_displacement(tangent)
 
 
-def keep_positive(old: jax.Array, new: jax.Array) -> jax.Array:
-    """``new``, or ``MIN_SHRINKAGE * old`` where ``new`` is smaller than that.
+def limit_positive(old: jax.Array, step: jax.Array) -> jax.Array:
+    """``step``, or what takes ``old`` to ``MIN_SHRINKAGE * old`` where ``step`` goes lower.
 
     An additive step on a standard deviation can cross zero, where ``q`` degenerates; this
     is the cheapest rule that cannot and leaves every ordinary step as it is.
     """
-    old = jnp.abs(old)
-    return jnp.maximum(new, MIN_SHRINKAGE * old)
+    floor = MIN_SHRINKAGE * jnp.abs(old)
+    return jnp.where(old + step < floor, floor - old, step)

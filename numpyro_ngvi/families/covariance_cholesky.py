@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
-from numpyro_ngvi.families.base import Family, keep_positive
+from numpyro_ngvi.families.base import Family, limit_positive
 
 #: From this many draws in one call on, or up to this dimension (under ``vmap`` the number of
 #: draws cannot be seen), one O(d^3) product for all draws is cheaper than the O(d^2) memory
@@ -109,13 +109,10 @@ class CovarianceCholesky(Family):
         inner = self._solve(natural_gradient.scale_tril)
         return CovarianceCholesky(loc, jnp.tril(self._solve(inner + inner.T, trans=True)))
 
-    def retract(self, step: CovarianceCholesky) -> CovarianceCholesky:
-        old, new = self._bound().scale_tril, self.scale_tril + step.scale_tril
-        diagonal = keep_positive(jnp.diagonal(old), jnp.diagonal(new))
+    def limit(self, step: CovarianceCholesky) -> CovarianceCholesky:
+        limited = limit_positive(self._bound().scale_tril, step.scale_tril)
         on_diagonal = jnp.eye(self.dim, dtype=bool)
-        return CovarianceCholesky(
-            self.loc + step.loc, jnp.where(on_diagonal, diagonal[:, None], new)
-        )
+        return CovarianceCholesky(step.loc, jnp.where(on_diagonal, limited, step.scale_tril))
 
     def _solve(self, rhs: jax.Array, trans: bool = False) -> jax.Array:
         return solve_triangular(self._bound().scale_tril, rhs, trans=int(trans), lower=True)

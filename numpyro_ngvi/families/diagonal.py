@@ -13,7 +13,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from numpyro_ngvi.families.base import Family, keep_positive
+from numpyro_ngvi.families.base import Family, limit_positive
 
 
 @jax.tree_util.register_dataclass
@@ -73,6 +73,5 @@ class Diagonal(Family):
         variance = self._bound().scale ** 2
         return Diagonal(natural_gradient.loc / variance, 2.0 * natural_gradient.scale / variance)
 
-    def retract(self, step: Diagonal) -> Diagonal:
-        scale = keep_positive(self._bound().scale, self.scale + step.scale)
-        return Diagonal(self.loc + step.loc, scale)
+    def limit(self, step: Diagonal) -> Diagonal:
+        return Diagonal(step.loc, limit_positive(self._bound().scale, step.scale))

@@ -18,7 +18,6 @@ from numpyro_ngvi.optim.joint import (
     joint,
     joint_norm,
     step_size_at,
-    zeros_like,
 )
 
 
@@ -71,11 +70,8 @@ class _NagmRule(NamedTuple):
     max_norm: float
     scale_step_size: float | Schedule | None
 
-    def init(self, families: Families) -> Families:
-        return zeros_like(families)
-
     def step(
-        self, gradients: Families, state: Families, families: Families, count: jax.Array
+        self, gradients: Families, momentum: Families, families: Families, count: jax.Array
     ) -> tuple[Families, Families]:
         euclidean = [
             family.euclidean_gradient(gradient)
@@ -85,7 +81,7 @@ class _NagmRule(NamedTuple):
         clip = jnp.where(norm > self.max_norm, self.max_norm / norm, 1.0)
         momentum = jax.tree.map(
             lambda m, g: (self.beta * m + (1 - self.beta) * clip * g).astype(m.dtype),
-            state,
+            momentum,
             euclidean,
         )
         step = [

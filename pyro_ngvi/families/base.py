@@ -219,13 +219,17 @@ class Family:
 
     # -- steps ------------------------------------------------------------------------
 
-    def retract(self, step: Self) -> Self:
-        """The family at ``lambda + step``, kept away from the border of its domain.
+    def limit(self, step: Self) -> Self:
+        """``step``, cut back where it would leave the domain of the coordinates.
 
-        Equal to ``lambda + step`` unless the step would take a standard deviation (or the
-        diagonal of a Cholesky factor) below half its value; there it is exactly halved.
+        Equal to ``step`` but for entries that would take a standard deviation (or the
+        diagonal of a Cholesky factor) below half its value; these exactly halve it.
         """
         raise NotImplementedError
+
+    def retract(self, step: Self) -> Self:
+        """The family at ``lambda + limit(step)``, a Gaussian for any step."""
+        return self._bound().map(torch.add, self.limit(step))
 
 
 def standard_normal_log_prob(noise: Tensor) -> Tensor:
@@ -234,10 +238,11 @@ def standard_normal_log_prob(noise: Tensor) -> Tensor:
     return -0.5 * noise.square().sum(-1) - 0.5 * dim * math.log(2.0 * math.pi)
 
 
-def keep_positive(old: Tensor, new: Tensor) -> Tensor:
-    """``new``, or ``MIN_SHRINKAGE * old`` where ``new`` is smaller than that.
+def limit_positive(old: Tensor, step: Tensor) -> Tensor:
+    """``step``, or what takes ``old`` to ``MIN_SHRINKAGE * old`` where ``step`` goes lower.
 
     An additive step on a standard deviation can cross zero, where ``q`` degenerates; this
     is the cheapest rule that cannot and leaves every ordinary step as it is.
     """
-    return torch.maximum(new, MIN_SHRINKAGE * old.abs())
+    floor = MIN_SHRINKAGE * old.abs()
+    return torch.where(old + step < floor, floor - old, step)

@@ -28,7 +28,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.base import Family, keep_positive
+from pyro_ngvi.families.base import Family, limit_positive
 
 #: From this many draws in one call on, one O(d^3) product for all of them is cheaper than
 #: the O(d^2) memory traffic of (2) for each (measured at d = 50 and 500 on two cores).
@@ -103,11 +103,12 @@ class CovarianceCholesky(Family):
         scale_tril = self._solve(inner + inner.mT, trans=True).tril()
         return CovarianceCholesky(loc.squeeze(-1), scale_tril)
 
-    def retract(self, step: CovarianceCholesky) -> CovarianceCholesky:
-        old = self._bound().scale_tril
-        new = old + step.scale_tril
-        diagonal = keep_positive(old.diagonal(), new.diagonal())
-        return CovarianceCholesky(self.loc + step.loc, torch.diagonal_scatter(new, diagonal))
+    def limit(self, step: CovarianceCholesky) -> CovarianceCholesky:
+        diagonal = step.scale_tril.diagonal()
+        limited = limit_positive(self._bound().scale_tril.diagonal(), diagonal)
+        if torch.equal(limited, diagonal):
+            return step  # as a rule: spares two passes over the factor
+        return CovarianceCholesky(step.loc, torch.diagonal_scatter(step.scale_tril, limited))
 
     def _solve(self, rhs: Tensor, trans: bool = False) -> Tensor:
         tril = self._bound().scale_tril
