@@ -1,0 +1,58 @@
+"""The table at the end."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+
+from rich.console import Console
+from rich.table import Table
+
+from examples.demo.race import Result
+from examples.demo.settings import BOUND_DRAWS, TRIED
+
+
+def show(console: Console, results: list[Result], optimum: float) -> None:
+    """Print the table and what it was measured on."""
+    table = Table(title="Logistic regression, bound after the last step", title_justify="left")
+    for name in ("PPL", "Guide and optimiser"):
+        table.add_column(name)
+    for name in ("Steps", "First step\n[s]", "All steps\n[s]", "A later\nstep [ms]"):
+        table.add_column(name, justify="right")
+    table.add_column(f"Bound, stock ELBO\n{BOUND_DRAWS} draws [nats]", justify="right")
+    table.add_column("Below the\noptimum [nats]", justify="right")
+    for result in results:
+        table.add_row(
+            result.ppl,
+            result.method.name.replace("(", "\n  (").replace(" + ", "\n  + "),
+            str(result.num_steps),
+            f"{result.first_step:.2f}",
+            f"{result.seconds[-1]:.2f}",
+            f"{result.step_milliseconds:.2f}",
+            f"{result.estimate:.3f} ± {result.standard_error:.3f}",
+            f"{optimum - result.bounds[-1]:.4f}",
+            end_section=result is results[-1] or result.ppl != _next(results, result).ppl,
+        )
+    console.print(table)
+    console.print(
+        f"The best bound of any Gaussian is {optimum:.4f} nats (found by quadrature, which also "
+        "gave the last column, without Monte Carlo noise). The first step includes building the "
+        "guide and, in NumPyro, compiling. Both optimisers: cosine schedule from a learning rate "
+        f"chosen among {_list('Snngm')} for Snngm and {_list('Adam')} for Adam.\n{_machine()}",
+        highlight=False,
+    )
+
+
+def _next(results: list[Result], result: Result) -> Result:
+    return results[results.index(result) + 1]
+
+
+def _list(optimiser: str) -> str:
+    return ", ".join(f"{rate:g}" for rate in TRIED[optimiser])
+
+
+def _machine() -> str:
+    names = ("torch", "pyro-ppl", "jax", "numpyro")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+    return f"{os.cpu_count()} cores, {platform.machine()}, {versions}."
