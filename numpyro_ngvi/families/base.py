@@ -30,8 +30,8 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 
-#: A step never takes a standard deviation (or a Cholesky diagonal) below this fraction.
-MIN_SHRINKAGE = 0.5
+#: The fraction of a standard deviation (or Cholesky diagonal) that a step leaves at least.
+MIN_SHRINKAGE = 0.01
 
 
 class Family:
@@ -198,17 +198,14 @@ class Family:
 
     # -- steps ------------------------------------------------------------------------
 
-    def limit(self, step: Self) -> Self:
-        """``step``, cut back where it would leave the domain of the coordinates.
+    def retract(self, step: Self) -> Self:
+        """The family at ``lambda + step``, kept off the border of its domain.
 
-        Equal to ``step`` but for entries that would take a standard deviation (or the
-        diagonal of a Cholesky factor) below half its value; these exactly halve it.
+        A standard deviation (or the diagonal of a Cholesky factor) may cross zero: the sign
+        of a column changes nothing about ``Sigma``. It may not land there, and keeps one
+        hundredth of its size with the sign of the step's end.
         """
         raise NotImplementedError
-
-    def retract(self, step: Self) -> Self:
-        """The family at ``lambda + limit(step)``, a Gaussian for any step."""
-        return jax.tree.map(jnp.add, self._bound(), self.limit(step))
 
 
 def standard_normal_log_prob(noise: jax.Array) -> jax.Array:
@@ -250,11 +247,12 @@ def _log_det_scale_jvp(primals: Any, tangents: Any) -> Any:
     return family.log_det_scale(), family.log_det_displacement(tangent)
 
 
-def limit_positive(old: jax.Array, step: jax.Array) -> jax.Array:
-    """``step``, or what takes ``old`` to ``MIN_SHRINKAGE * old`` where ``step`` goes lower.
+def keep_off_zero(old: jax.Array, new: jax.Array) -> jax.Array:
+    """``new``, or ``MIN_SHRINKAGE * |old|`` with its sign where it is smaller than that.
 
-    An additive step on a standard deviation can cross zero, where ``q`` degenerates; this
-    is the cheapest rule that cannot and leaves every ordinary step as it is.
+    At zero ``q`` degenerates, and only there: beyond it lies its mirror image. A rule that
+    keeps the sign would halve the coordinate at every step for as long as a momentum points
+    at zero, which lasts longer than floating point numbers do.
     """
     floor = MIN_SHRINKAGE * jnp.abs(old)
-    return jnp.where(old + step < floor, floor - old, step)
+    return jnp.where(jnp.abs(new) < floor, jnp.copysign(floor, new), new)

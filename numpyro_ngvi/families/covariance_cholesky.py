@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
-from numpyro_ngvi.families.base import Family, limit_positive
+from numpyro_ngvi.families.base import Family, keep_off_zero
 
 #: From this many draws in one call on, or up to this dimension (under ``vmap`` the number of
 #: draws cannot be seen), one O(d^3) product for all draws is cheaper than the O(d^2) memory
@@ -47,7 +47,8 @@ class CovarianceCholesky(Family):
     """Gaussian with a dense covariance, by its lower Cholesky factor.
 
     :param loc: mean, shape ``(d,)``.
-    :param scale_tril: ``C``, shape ``(d, d)``, zero above the diagonal.
+    :param scale_tril: ``C``, shape ``(d, d)``, zero above the diagonal. The sign of a
+        column is free: it changes nothing about ``Sigma``.
     """
 
     loc: jax.Array | None = None
@@ -105,14 +106,17 @@ class CovarianceCholesky(Family):
         return CovarianceCholesky(tril @ (tril.T @ gradient.loc), tril @ inner)
 
     def euclidean_gradient(self, natural_gradient: CovarianceCholesky) -> CovarianceCholesky:
-        loc = self._solve(self._solve(natural_gradient.loc), trans=True)
         inner = self._solve(natural_gradient.scale_tril)
+        loc = self._solve(self._solve(natural_gradient.loc), trans=True)
         return CovarianceCholesky(loc, jnp.tril(self._solve(inner + inner.T, trans=True)))
 
-    def limit(self, step: CovarianceCholesky) -> CovarianceCholesky:
-        limited = limit_positive(self._bound().scale_tril, step.scale_tril)
+    def retract(self, step: CovarianceCholesky) -> CovarianceCholesky:
+        old, new = self._bound().scale_tril, self.scale_tril + step.scale_tril
+        diagonal = keep_off_zero(jnp.diagonal(old), jnp.diagonal(new))
         on_diagonal = jnp.eye(self.dim, dtype=bool)
-        return CovarianceCholesky(step.loc, jnp.where(on_diagonal, limited, step.scale_tril))
+        return CovarianceCholesky(
+            self.loc + step.loc, jnp.where(on_diagonal, diagonal[:, None], new)
+        )
 
     def _solve(self, rhs: jax.Array, trans: bool = False) -> jax.Array:
         return solve_triangular(self._bound().scale_tril, rhs, trans=int(trans), lower=True)

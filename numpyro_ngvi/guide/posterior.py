@@ -102,8 +102,8 @@ def to_transform(family: Family) -> Transform:
 
 
 def _positive_diagonal(scale_tril: jax.Array) -> jax.Array:
-    # A column's sign does not change Sigma. Ours never turn negative; an optimiser that
-    # knows nothing of families may turn them, and the PPL's distribution would refuse.
+    # A column's sign does not change Sigma, and a step may turn it; the PPL's own
+    # distributions insist on positive diagonals.
     return scale_tril * jnp.where(jnp.diagonal(scale_tril) < 0, -1.0, 1.0)
 
 

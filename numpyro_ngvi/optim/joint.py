@@ -4,8 +4,7 @@ Every natural-gradient optimiser here is an optax transformation: a :class:`Rule
 the families of the parameter pytree move, and :func:`joint` supplies what they share:
 
 - parameters that are not a family go to ``other``;
-- families move by :meth:`~numpyro_ngvi.families.Family.retract`, and momentum that would
-  take them out of their domain is forgotten;
+- families move by :meth:`~numpyro_ngvi.families.Family.retract`;
 - a step with a gradient or a result that is not finite is not taken: parameters and state
   stay as they are, and ``num_skipped`` counts it.
 """
@@ -33,13 +32,15 @@ Schedule = Callable[[jax.Array], jax.Array]
 class Rule(Protocol):
     """How families move."""
 
+    def init(self, families: Families) -> Any:
+        """The rule's state: a pytree of arrays."""
+
     def step(
-        self, gradients: Families, momentum: Families, families: Families, count: jax.Array
-    ) -> tuple[Families, Families]:
-        """The step to retract along, already with the sign of descent, and the new momentum.
+        self, gradients: Families, state: Any, families: Families, count: jax.Array
+    ) -> tuple[Families, Any]:
+        """The step to retract along, already with the sign of descent, and the new state.
 
         :param gradients: natural gradients of the loss.
-        :param momentum: of the last step, zero at first.
         :param count: the number of steps taken so far.
         """
 
@@ -49,7 +50,7 @@ class JointState(NamedTuple):
 
     count: jax.Array  #: steps taken
     num_skipped: jax.Array  #: steps not taken because something was not finite
-    momentum: Families  #: of the natural parameters
+    rule: Any  #: state of the natural-gradient rule
     other: Any  #: state of the optimiser of ordinary parameters
 
 
@@ -71,19 +72,18 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
                 "optimiser such as numpyro.optim.Adam."
             )
         zero = jnp.zeros((), jnp.int32)
-        momentum = jax.tree.map(jnp.zeros_like, families)
-        return JointState(zero, zero, momentum, ordinary.init(params))
+        return JointState(zero, zero, rule.init(families), ordinary.init(params))
 
     def update(gradients: Any, state: JointState, params: Any = None) -> tuple[Any, JointState]:
         if params is None:
             raise ValueError(f"{name} needs the parameters: call update(grads, state, params).")
         families = families_in(params)
-        step, momentum = rule.step(families_in(gradients), state.momentum, families, state.count)
-        limited = [family.limit(s) for family, s in zip(families, step, strict=True)]
-        momentum = jax.tree.map(_forget_where_limited, momentum, step, limited)
+        step, rule_state = rule.step(families_in(gradients), state.rule, families, state.count)
+        moved = [family.retract(s) for family, s in zip(families, step, strict=True)]
+        natural_updates = jax.tree.map(jnp.subtract, moved, families)
         updates, other_state = ordinary.update(gradients, state.other, params)
-        updates = replace_families(updates, limited)
-        proposal = JointState(state.count + 1, state.num_skipped, momentum, other_state)
+        updates = replace_families(updates, natural_updates)
+        proposal = JointState(state.count + 1, state.num_skipped, rule_state, other_state)
         skipped = state._replace(num_skipped=state.num_skipped + 1)
         finite = _all_finite((gradients, updates))
         return (
@@ -119,6 +119,11 @@ def check_momentum(beta: float) -> float:
     return beta
 
 
+def zeros_like(families: Families) -> Families:
+    """Families of zeros, to hold a momentum."""
+    return jax.tree.map(jnp.zeros_like, families)
+
+
 def joint_norm(families: Families) -> jax.Array:
     """Euclidean norm of the joint vector of all coordinates."""
     # Scaled by the largest entry: squares of a float32 overflow from 1e19 on.
@@ -126,12 +131,6 @@ def joint_norm(families: Families) -> jax.Array:
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
     return unit * jnp.sqrt(sum(jnp.sum((leaf / unit) ** 2) for leaf in leaves))
-
-
-def _forget_where_limited(momentum: jax.Array, step: jax.Array, limited: jax.Array) -> jax.Array:
-    # Momentum decays more slowly than a standard deviation that is halved every step: it
-    # would take it all the way to zero, from where no natural gradient leads back.
-    return jnp.where(limited == step, momentum, jnp.zeros_like(momentum))
 
 
 def _all_finite(tree: Any) -> jax.Array:

@@ -18,6 +18,7 @@ from numpyro_ngvi.optim.joint import (
     joint,
     joint_norm,
     step_size_at,
+    zeros_like,
 )
 
 
@@ -70,8 +71,11 @@ class _NagmRule(NamedTuple):
     max_norm: float
     scale_step_size: float | Schedule | None
 
+    def init(self, families: Families) -> Families:
+        return zeros_like(families)
+
     def step(
-        self, gradients: Families, momentum: Families, families: Families, count: jax.Array
+        self, gradients: Families, state: Families, families: Families, count: jax.Array
     ) -> tuple[Families, Families]:
         euclidean = [
             family.euclidean_gradient(gradient)
@@ -81,7 +85,7 @@ class _NagmRule(NamedTuple):
         clip = jnp.where(norm > self.max_norm, self.max_norm / norm, 1.0)
         momentum = jax.tree.map(
             lambda m, g: (self.beta * m + (1 - self.beta) * clip * g).astype(m.dtype),
-            momentum,
+            state,
             euclidean,
         )
         step = [

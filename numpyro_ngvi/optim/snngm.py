@@ -18,6 +18,7 @@ from numpyro_ngvi.optim.joint import (
     joint,
     joint_norm,
     step_size_at,
+    zeros_like,
 )
 
 
@@ -56,12 +57,15 @@ class _SnngmRule(NamedTuple):
     step_size: float | Schedule
     beta: float
 
+    def init(self, families: Families) -> Families:
+        return zeros_like(families)
+
     def step(
-        self, gradients: Families, momentum: Families, families: Families, count: jax.Array
+        self, gradients: Families, state: Families, families: Families, count: jax.Array
     ) -> tuple[Families, Families]:
         norm = joint_norm(gradients)
         weight = (1 - self.beta) / jnp.where(norm > 0, norm, 1.0)
-        momentum = jax.tree.map(lambda m, g: self.beta * m + weight * g, momentum, gradients)
+        momentum = jax.tree.map(lambda m, g: self.beta * m + weight * g, state, gradients)
         alpha = step_size_at(self.step_size, count) * math.sqrt(num_parameters(families))
         scale = alpha / (1 - self.beta ** (count + 1.0))
         return jax.tree.map(lambda m: -(scale * m).astype(m.dtype), momentum), momentum

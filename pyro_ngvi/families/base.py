@@ -31,8 +31,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-#: A step never takes a standard deviation (or a Cholesky diagonal) below this fraction.
-MIN_SHRINKAGE = 0.5
+#: The fraction of a standard deviation (or Cholesky diagonal) that a step leaves at least.
+MIN_SHRINKAGE = 0.01
 
 
 class Family:
@@ -219,17 +219,14 @@ class Family:
 
     # -- steps ------------------------------------------------------------------------
 
-    def limit(self, step: Self) -> Self:
-        """``step``, cut back where it would leave the domain of the coordinates.
+    def retract(self, step: Self) -> Self:
+        """The family at ``lambda + step``, kept off the border of its domain.
 
-        Equal to ``step`` but for entries that would take a standard deviation (or the
-        diagonal of a Cholesky factor) below half its value; these exactly halve it.
+        A standard deviation (or the diagonal of a Cholesky factor) may cross zero: the sign
+        of a column changes nothing about ``Sigma``. It may not land there, and keeps one
+        hundredth of its size with the sign of the step's end.
         """
         raise NotImplementedError
-
-    def retract(self, step: Self) -> Self:
-        """The family at ``lambda + limit(step)``, a Gaussian for any step."""
-        return self._bound().map(torch.add, self.limit(step))
 
 
 def standard_normal_log_prob(noise: Tensor) -> Tensor:
@@ -238,11 +235,12 @@ def standard_normal_log_prob(noise: Tensor) -> Tensor:
     return -0.5 * noise.square().sum(-1) - 0.5 * dim * math.log(2.0 * math.pi)
 
 
-def limit_positive(old: Tensor, step: Tensor) -> Tensor:
-    """``step``, or what takes ``old`` to ``MIN_SHRINKAGE * old`` where ``step`` goes lower.
+def keep_off_zero(old: Tensor, new: Tensor) -> Tensor:
+    """``new``, or ``MIN_SHRINKAGE * |old|`` with its sign where it is smaller than that.
 
-    An additive step on a standard deviation can cross zero, where ``q`` degenerates; this
-    is the cheapest rule that cannot and leaves every ordinary step as it is.
+    At zero ``q`` degenerates, and only there: beyond it lies its mirror image. A rule that
+    keeps the sign would halve the coordinate at every step for as long as a momentum points
+    at zero, which lasts longer than floating point numbers do.
     """
     floor = MIN_SHRINKAGE * old.abs()
-    return torch.where(old + step < floor, floor - old, step)
+    return torch.where(new.abs() < floor, torch.copysign(floor, new), new)

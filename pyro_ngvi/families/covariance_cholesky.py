@@ -28,7 +28,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.base import Family, limit_positive
+from pyro_ngvi.families.base import Family, keep_off_zero
 
 #: From this many draws in one call on, one O(d^3) product for all of them is cheaper than
 #: the O(d^2) memory traffic of (2) for each (measured at d = 50 and 500 on two cores).
@@ -40,7 +40,8 @@ class CovarianceCholesky(Family):
     """Gaussian with a dense covariance, by its lower Cholesky factor.
 
     :param loc: mean, shape ``(d,)``.
-    :param scale_tril: ``C``, shape ``(d, d)``, zero above the diagonal.
+    :param scale_tril: ``C``, shape ``(d, d)``, zero above the diagonal. The sign of a
+        column is free: it changes nothing about ``Sigma``.
     """
 
     loc: Tensor | None = None
@@ -98,17 +99,16 @@ class CovarianceCholesky(Family):
         return CovarianceCholesky(tril @ (tril.mT @ gradient.loc), tril @ inner)
 
     def euclidean_gradient(self, natural_gradient: CovarianceCholesky) -> CovarianceCholesky:
+        inner = self._bound()._solve(natural_gradient.scale_tril)
         loc = self._solve(self._solve(natural_gradient.loc.unsqueeze(-1)), trans=True)
-        inner = self._solve(natural_gradient.scale_tril)
         scale_tril = self._solve(inner + inner.mT, trans=True).tril()
         return CovarianceCholesky(loc.squeeze(-1), scale_tril)
 
-    def limit(self, step: CovarianceCholesky) -> CovarianceCholesky:
-        diagonal = step.scale_tril.diagonal()
-        limited = limit_positive(self._bound().scale_tril.diagonal(), diagonal)
-        if torch.equal(limited, diagonal):
-            return step  # as a rule: spares two passes over the factor
-        return CovarianceCholesky(step.loc, torch.diagonal_scatter(step.scale_tril, limited))
+    def retract(self, step: CovarianceCholesky) -> CovarianceCholesky:
+        old = self._bound().scale_tril
+        new = old + step.scale_tril
+        diagonal = keep_off_zero(old.diagonal(), new.diagonal())
+        return CovarianceCholesky(self.loc + step.loc, torch.diagonal_scatter(new, diagonal))
 
     def _solve(self, rhs: Tensor, trans: bool = False) -> Tensor:
         tril = self._bound().scale_tril

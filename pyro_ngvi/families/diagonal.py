@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.base import Family, limit_positive
+from pyro_ngvi.families.base import Family, keep_off_zero
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class Diagonal(Family):
     """Independent Gaussians.
 
     :param loc: mean, shape ``(d,)``.
-    :param scale: standard deviations, shape ``(d,)``, positive.
+    :param scale: standard deviations, shape ``(d,)``. The sign is free.
     """
 
     loc: Tensor | None = None
@@ -72,5 +72,6 @@ class Diagonal(Family):
         variance = self._bound().scale ** 2
         return Diagonal(natural_gradient.loc / variance, 2.0 * natural_gradient.scale / variance)
 
-    def limit(self, step: Diagonal) -> Diagonal:
-        return Diagonal(step.loc, limit_positive(self._bound().scale, step.scale))
+    def retract(self, step: Diagonal) -> Diagonal:
+        scale = keep_off_zero(self._bound().scale, self.scale + step.scale)
+        return Diagonal(self.loc + step.loc, scale)

@@ -124,8 +124,8 @@ def to_transform(family: Family) -> Transform:
 
 
 def _positive_diagonal(scale_tril: Tensor) -> Tensor:
-    # A column's sign does not change Sigma. Ours never turn negative; an optimiser that
-    # knows nothing of families may turn them, and the PPL's distribution would refuse.
+    # A column's sign does not change Sigma, and a step may turn it; the PPL's own
+    # distributions insist on positive diagonals.
     return scale_tril * torch.where(scale_tril.diagonal() < 0, -1.0, 1.0).to(scale_tril)
 
 

@@ -5,8 +5,7 @@ A :class:`JointOptimizer` is a ``torch.optim.Optimizer`` over the coordinates of
 natural-gradient optimisers share:
 
 - parameters that are not a family go to ``other``;
-- families move by :meth:`~pyro_ngvi.families.Family.retract`, and momentum that would take
-  them out of their domain is forgotten;
+- families move by :meth:`~pyro_ngvi.families.Family.retract`;
 - a step with a gradient or a result that is not finite is not taken: parameters and state
   stay as they are, and ``num_skipped`` counts it.
 """
@@ -119,18 +118,16 @@ class JointOptimizer(torch.optim.Optimizer):
         before = {param: dict(self.state[param]) for param in params}
         directions = self.direction(gradients, families)
         rates = {id(param): float(group["lr"]) for group, param in groups.values()}
-        steps = [
-            direction.map(lambda d, param: -rates[id(param)] * d, family)
+        moved = [
+            family.retract(direction.map(lambda d, param: -rates[id(param)] * d, family))
             for family, direction in zip(families, directions, strict=True)
         ]
-        if not all_finite([*values(gradients), *values(steps)]):
+        if not all_finite([*values(gradients), *values(moved)]):
             self.state.update(before)
             self.skip(params)
             return loss
-        for family, step in zip(families, steps, strict=True):
-            limited = family.limit(step)
-            family.map(self._forget_where_limited, step, limited)
-            family.map(Tensor.add_, limited)
+        for family, new in zip(families, moved, strict=True):
+            family.map(Tensor.copy_, new)
         for param in params:
             self.state[param]["step"] += 1
         return loss
@@ -180,13 +177,6 @@ class JointOptimizer(torch.optim.Optimizer):
     def option(self, name: str) -> Any:
         """An option that all coordinates share."""
         return self.param_groups[0][name]
-
-    def _forget_where_limited(self, param: Tensor, step: Tensor, limited: Tensor) -> Tensor:
-        # Momentum decays more slowly than a standard deviation that is halved every step: it
-        # would take it all the way to zero, from where no natural gradient leads back.
-        if limited is not step:
-            self.state[param]["momentum"] *= limited == step
-        return param
 
     def _initialise(self, param: Tensor) -> None:
         if not self.state[param]:

@@ -91,12 +91,8 @@ def test_precondition_is_the_inverse_fisher_in_forward_mode(backend, family_name
     if family_name == "covariance_cholesky":
         direction = direction[0], np.tril(direction[1])
     family, function = backend.family(family_name, *q), _test_function(backend, dim, rng)
-    gradient = reference.flatten(
-        family_name, *backend.coordinates(backend.grad(function, family))
-    )
-    preconditioned = reference.flatten(
-        family_name, *natural_gradient(family_name, *q, *direction)
-    )
+    gradient = reference.flatten(family_name, *backend.coordinates(backend.grad(function, family)))
+    preconditioned = reference.flatten(family_name, *natural_gradient(family_name, *q, *direction))
     actual = backend.jvp(
         lambda f: function(f.precondition()), family, backend.family(family_name, *direction)
     )

@@ -50,9 +50,7 @@ def nagm(point, gradients, alpha, alpha_scale, beta, max_norm):
         m = beta * m + (1 - beta) * g  # 3.
         momentum, moved = _split(m, point), {}
         for name, (family, loc, scale) in point.items():  # 4.
-            n_loc, n_scale = reference.natural_gradient(
-                family, loc, scale, *momentum[name][1:]
-            )
+            n_loc, n_scale = reference.natural_gradient(family, loc, scale, *momentum[name][1:])
             step = alpha_scale[family](t - 1) * n_scale
             moved[name] = (family, loc + alpha(t - 1) * n_loc, scale + step)
         point = moved
@@ -80,9 +78,7 @@ class NumPyroDriver:
     def step(self, gradient, ordinary=None):
         import optax
 
-        updates, self.state = self._update(
-            self._tree(gradient, ordinary), self.state, self.params
-        )
+        updates, self.state = self._update(self._tree(gradient, ordinary), self.state, self.params)
         self.params = optax.apply_updates(self.params, updates)
 
     def gaussian(self, name):
@@ -159,7 +155,10 @@ def start(rng):
     """Two families at once."""
     return {
         name: (family, *reference.random_gaussian(family, dim, rng))
-        for name, family, dim in [("dense", "covariance_cholesky", 3), ("mean_field", "diagonal", 2)]
+        for name, family, dim in [
+            ("dense", "covariance_cholesky", 3),
+            ("mean_field", "diagonal", 2),
+        ]
     }
 
 

@@ -13,6 +13,7 @@ pytest.importorskip("numpyro")
 import jax
 import numpyro
 import optax
+
 from numpyro_ngvi import Nagm, Snngm
 
 STEPS = 20
@@ -36,9 +37,7 @@ def _ordinary_alone(optimiser, w, gradients):
     ],
     ids=["default", "optax", "numpyro"],
 )
-def test_ordinary_parameters_move_as_with_other_alone(
-    numpyro_backend, name, other, expected, rng
-):
+def test_ordinary_parameters_move_as_with_other_alone(numpyro_backend, name, other, expected, rng):
     point, w = start(rng), jax.numpy.asarray(rng.normal(size=3))
     w_gradients = [jax.numpy.asarray(rng.normal(size=3)) for _ in range(STEPS)]
     optimiser = make(numpyro_backend, name, 0.01, other=other and other())

@@ -14,6 +14,7 @@ pytest.importorskip("pyro")
 
 import pyro
 import torch
+
 from pyro_ngvi import Nagm, NaturalGaussianGuide, Snngm
 
 STEPS = 20
@@ -44,9 +45,7 @@ def test_ordinary_parameters_move_as_with_other_alone(pyro_backend, name, other,
     run = driver(pyro_backend, optimiser, point, {"w": w})
     for gradient, g in zip(random_gradients(point, STEPS, rng), w_gradients, strict=True):
         run.step(gradient, {"w": g})
-    np.testing.assert_array_equal(
-        run.ordinary("w"), _ordinary_alone(expected(), w, w_gradients)
-    )
+    np.testing.assert_array_equal(run.ordinary("w"), _ordinary_alone(expected(), w, w_gradients))
 
 
 def test_a_torch_scheduler_changes_the_step_size(pyro_backend, rng):
@@ -69,8 +68,9 @@ def test_options_may_depend_on_the_parameters_name(pyro_backend, rng):
         seen.append(name)
         return {"lr": 0.02 if name == "dense.loc" else 0.01}
 
-    run, half = driver(pyro_backend, Snngm(options), point), driver(
-        pyro_backend, Snngm({"lr": 0.01}), point
+    run, half = (
+        driver(pyro_backend, Snngm(options), point),
+        driver(pyro_backend, Snngm({"lr": 0.01}), point),
     )
     (gradient,) = random_gradients(point, 1, rng)
     run.step(gradient)
