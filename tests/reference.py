@@ -198,8 +198,7 @@ class Glm:
         )
         precision = self.prior_scale**-2
         expected = (value @ weights).sum() - 0.5 * (
-            self.dim * math.log(2 * math.pi / precision)
-            + precision * (mu @ mu + np.trace(sigma))
+            self.dim * math.log(2 * math.pi / precision) + precision * (mu @ mu + np.trace(sigma))
         )
         gradient = self.X.T @ (slope @ weights) - precision * mu
         hessian = self.X.T @ ((curvature @ weights)[:, None] * self.X)
@@ -210,7 +209,9 @@ class Glm:
         entropy = 0.5 * (
             self.dim * (1 + math.log(2 * math.pi)) + np.linalg.slogdet(np.asarray(sigma))[1]
         )
-        return float(self.expectations(np.asarray(mu, float), np.asarray(sigma, float))[0] + entropy)
+        return float(
+            self.expectations(np.asarray(mu, float), np.asarray(sigma, float))[0] + entropy
+        )
 
     def gradient(self, family: str, mu, scale):
         """The bound's Euclidean gradient in the coordinates ``(loc, scale)``.
@@ -225,7 +226,9 @@ class Glm:
             return gradient, np.diag(slope) * np.asarray(scale, float)
         return gradient, np.tril(slope @ scale)
 
-    def optimum(self, family: str, tolerance: float = 1e-12) -> tuple[float, np.ndarray, np.ndarray]:
+    def optimum(
+        self, family: str, tolerance: float = 1e-12
+    ) -> tuple[float, np.ndarray, np.ndarray]:
         """``(bound, mu, Sigma)`` at the maximum over one family.
 
         A fixed point of Bonnet and Price: ``Sigma^-1 = -E[hess l]`` (its diagonal for

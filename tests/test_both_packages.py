@@ -42,6 +42,7 @@ def _by_numpyro(optimiser, family, X, y, noise, monkeypatch):
     import numpyro.distributions as dist
     from numpyro.infer import Trace_ELBO
     from numpyro.infer.initialization import init_to_value
+
     from numpyro_ngvi import NaturalGaussianGuide
 
     def model(X, y):
@@ -55,11 +56,17 @@ def _by_numpyro(optimiser, family, X, y, noise, monkeypatch):
     svi = numpyro.infer.SVI(model, guide, optimiser, Trace_ELBO())
     X, y = jax.numpy.asarray(X), jax.numpy.asarray(y)
     state = svi.init(jax.random.key(0), X, y)
-    draws = map(jax.numpy.asarray, noise)
-    monkeypatch.setattr(jax.random, "normal", lambda key, shape, dtype: next(draws).reshape(shape))
+    drawn = {}
+    monkeypatch.setattr(jax.random, "normal", lambda key, shape, dtype: drawn["z"].reshape(shape))
+
+    @jax.jit
+    def update(state, z):
+        drawn["z"] = z
+        return svi.update(state, X, y)
+
     losses = []
-    for _ in range(STEPS):  # not compiled: each call takes the next noise
-        state, loss = svi.update(state, X, y)
+    for z in noise:
+        state, loss = update(state, jax.numpy.asarray(z))
         losses.append(float(loss))
     monkeypatch.undo()
     coordinates = svi.get_params(state)["auto_posterior"].coordinates()
@@ -72,6 +79,7 @@ def _by_pyro(optimiser, family, X, y, noise, monkeypatch):
     import torch
     from pyro.infer import SVI, Trace_ELBO
     from pyro.infer.autoguide.initialization import init_to_value
+
     from pyro_ngvi import NaturalGaussianGuide
 
     def model(X, y):

@@ -1,4 +1,4 @@
-"""Importing a package: what it needs, what it leaves alone, what it says if something is missing."""
+"""Importing a package: what it needs, what it leaves alone, what it says when it fails."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ def test_importing_numpyro_ngvi_starts_no_jax_backend_and_changes_no_default():
     result = _run(
         """
 import numpy
-before = numpy.random.get_state()[1].tolist()
 import numpyro, optax, jax
+before = numpy.random.get_state()[1].tolist()
 from jax._src import xla_bridge
-assert not xla_bridge._backends, "numpyro itself started a backend"
+assert not xla_bridge.backends_are_initialized(), "numpyro itself started a backend"
 import numpyro_ngvi
-assert not xla_bridge._backends, "a backend was started"
+assert not xla_bridge.backends_are_initialized(), "a backend was started"
 assert numpy.random.get_state()[1].tolist() == before
 assert jax.numpy.zeros(1).dtype == "float32"
-assert xla_bridge._backends  # so the check above can fail
+assert xla_bridge.backends_are_initialized()  # so the check above can fail
 """
     )
     assert result.returncode == 0, result.stderr

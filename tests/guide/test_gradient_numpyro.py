@@ -152,7 +152,9 @@ def gradients(
             return jax.value_and_grad(loss)(params)
 
     ours_loss, ours = gradient(guide, {"auto_posterior": backend.family(family_name, loc, scale)})
-    plain_loss, euclidean = gradient(plain, dict(zip(("loc", "scale"), plain.coordinates, strict=True)))
+    plain_loss, euclidean = gradient(
+        plain, dict(zip(("loc", "scale"), plain.coordinates, strict=True))
+    )
     # Same noise, same minibatch: else the comparison below would mean nothing.
     assert np.isclose(float(ours_loss), float(plain_loss), rtol=1e-12)
     expected = natural_gradient(

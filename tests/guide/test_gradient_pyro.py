@@ -22,7 +22,6 @@ import pyro.distributions as dist
 import pyro.infer
 import torch
 from pyro import poutine
-from pyro.infer import RenyiELBO
 from pyro.infer.autoguide import AutoContinuous
 from pyro.nn import PyroParam
 
