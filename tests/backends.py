@@ -144,7 +144,10 @@ class PyroBackend(Backend):
         value = function(type(first)(*leaves), *rest)
         gradients = torch.autograd.grad(value, leaves, allow_unused=True)
         return type(first)(
-            *(torch.zeros_like(x) if g is None else g for g, x in zip(gradients, leaves, strict=True))
+            *(
+                torch.zeros_like(x) if g is None else g
+                for g, x in zip(gradients, leaves, strict=True)
+            )
         )
 
     def jvp(self, function: Callable, family: Any, tangent: Any) -> Any:

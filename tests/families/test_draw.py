@@ -67,9 +67,7 @@ def test_a_draw_carries_natural_gradients(backend, family_name, dim, shape, rng)
 
 
 @pytest.mark.parametrize(("dim", "shape"), [*SMALL_CASES, (40, ())])
-def test_a_draw_has_the_same_derivative_in_forward_mode(
-    backend, family_name, dim, shape, rng
-):
+def test_a_draw_has_the_same_derivative_in_forward_mode(backend, family_name, dim, shape, rng):
     q, family, noise = _instance(backend, family_name, dim, shape, rng)
     tangent = backend.family(family_name, *random_gaussian(family_name, dim, rng))
     expected = backend.jvp(lambda f: f.sample(noise), family, family.natural_gradient(tangent))
