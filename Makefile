@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 JOBS ?= 2
+# Which tests: MARK=slow for the long ones, MARK= for all.
+MARK ?= not slow
 
 .PHONY: demo test lint format clean
 
@@ -14,7 +16,7 @@ demo: $(VENV)/.ready-examples
 # One thread in each of two processes: the tests are many small problems, for which more
 # threads only get in each other's way.
 test: $(VENV)/.ready-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '$(MARK)' $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,11 +24,11 @@ def is_enumerated(site: dict[str, Any]) -> bool:
 
 
 def check_init_scale(init_scale: float) -> float:
-    """``init_scale``, if it is a positive number.
+    """``init_scale``, if it is a positive, finite number.
 
     :raises ValueError: if it is not.
     """
-    if not init_scale > 0:
+    if not 0 < init_scale < math.inf:
         raise ValueError(f"Expected init_scale > 0. but got {init_scale}")
     return float(init_scale)
 
