@@ -39,6 +39,9 @@ class Backend:
     def family_class(self, family: str) -> type:
         return {
             "covariance_cholesky": self.families.CovarianceCholesky,
+            "precision_cholesky": self.families.PrecisionCholesky,
+            "precision": self.families.Precision,
+            "covariance": self.families.Covariance,
             "diagonal": self.families.Diagonal,
         }[family]
 

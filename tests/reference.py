@@ -8,10 +8,21 @@ Nothing here imports ``ngvi``; everything is numpy, scipy and ``torch.func`` in 
   prior, by Gauss-Hermite quadrature in the linear predictor, and its optimum.
 - :func:`linear_regression_posterior`: a conjugate posterior in closed form.
 
-A Gaussian is given by its coordinates ``(loc, scale)``: ``scale`` is a lower Cholesky factor
-``C`` of shape ``(d, d)`` for the family ``"covariance_cholesky"`` and a vector of standard
-deviations for ``"diagonal"``. The *free* coordinates are one vector: ``loc``, followed by the
-lower triangle of ``C`` row by row, or by the standard deviations.
+A Gaussian is given by its coordinates ``(loc, scale)``, of which the second is
+
+========================  =================================================  ============
+family                    ``scale``                                          a gradient
+========================  =================================================  ============
+``covariance_cholesky``   ``C``, lower triangular, ``Sigma = C C^T``         its lower triangle
+``precision_cholesky``    ``T``, lower triangular, ``Sigma^-1 = T T^T``      its lower triangle
+``precision``             ``S = Sigma^-1``, symmetric                        its symmetric part
+``covariance``            ``Sigma``, symmetric                               its symmetric part
+``diagonal``              standard deviations, a vector                      all of it
+========================  =================================================  ============
+
+The *free* coordinates are one vector: ``loc``, followed by the lower triangle of ``scale`` row
+by row, or by the standard deviations. Of a symmetric matrix an off-diagonal free coordinate
+moves two elements, so that its gradient is ``G_ij + G_ji``.
 """
 
 from __future__ import annotations
@@ -23,46 +34,117 @@ import numpy as np
 import torch
 from scipy.special import gammaln
 
+#: The families that the tests of guides and optimisers run through.
 FAMILIES = ("covariance_cholesky", "diagonal")
 
+#: Families by the form of their second coordinate.
+TRIANGULAR = ("covariance_cholesky", "precision_cholesky")
+SYMMETRIC = ("precision", "covariance")
+DENSE_FAMILIES = (*TRIANGULAR, *SYMMETRIC)
+ALL_FAMILIES = (*DENSE_FAMILIES, "diagonal")
+
 #: Name of the second coordinate of each family.
-SCALE_NAME = {"covariance_cholesky": "scale_tril", "diagonal": "scale"}
+SCALE_NAME = {
+    "covariance_cholesky": "scale_tril",
+    "precision_cholesky": "precision_tril",
+    "precision": "precision",
+    "covariance": "covariance",
+    "diagonal": "scale",
+}
 
 # -- coordinates ----------------------------------------------------------------------
 
 
 def flatten(family: str, loc, scale) -> np.ndarray:
-    """The free coordinates ``(loc, vech C)`` or ``(loc, scale)`` as one vector."""
+    """The free coordinates ``(loc, vech scale)`` or ``(loc, scale)`` as one vector."""
     loc, scale = np.asarray(loc, float), np.asarray(scale, float)
-    if family == "covariance_cholesky":
+    if family != "diagonal":
         scale = scale[np.tril_indices(loc.size)]
     return np.concatenate([loc, scale])
 
 
 def unflatten(family: str, free: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """The inverse of :func:`flatten`, with zeros above the diagonal."""
+    """The inverse of :func:`flatten`, with zeros or the mirror image above the diagonal."""
     loc, rest = free[:dim], free[dim:]
     if family == "diagonal":
         return loc, rest
     scale = np.zeros((dim, dim))
     scale[np.tril_indices(dim)] = rest
+    return loc, _mirrored(scale) if family in SYMMETRIC else scale
+
+
+def flatten_gradient(family: str, loc, scale) -> np.ndarray:
+    """The gradient in the free coordinates, of one in the arrays' elements."""
+    scale = np.asarray(scale, float)
+    if family in SYMMETRIC:
+        scale = scale + scale.T - np.diag(np.diag(scale))
+    return flatten(family, loc, scale)
+
+
+def unflatten_gradient(family: str, free: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """The inverse of :func:`flatten_gradient` that has no part that is not felt."""
+    loc, scale = unflatten(family, free, dim)
+    if family in SYMMETRIC:
+        scale = 0.5 * (scale + np.diag(np.diag(scale)))
     return loc, scale
 
 
+def felt(family: str, scale) -> np.ndarray:
+    """The part of a gradient that is felt, which is also the form of a direction."""
+    if family in SYMMETRIC:
+        return 0.5 * (scale + scale.T)
+    return np.tril(scale) if family in TRIANGULAR else scale
+
+
 def covariance(family: str, scale) -> np.ndarray:
-    """``Sigma`` of a Gaussian in either family."""
+    """``Sigma`` of a Gaussian in any family."""
     scale = np.asarray(scale, float)
-    return np.diag(scale**2) if family == "diagonal" else scale @ scale.T
+    if family == "diagonal":
+        return np.diag(scale**2)
+    if family == "covariance":
+        return scale
+    if family == "precision":
+        return np.linalg.inv(scale)
+    inverse = np.linalg.inv(scale)
+    return scale @ scale.T if family == "covariance_cholesky" else inverse.T @ inverse
+
+
+def root(family: str, scale) -> np.ndarray:
+    """``C`` of a draw ``theta = mu + C z``."""
+    scale = np.asarray(scale, float)
+    return {
+        "covariance_cholesky": lambda: scale,
+        "precision_cholesky": lambda: np.linalg.inv(scale).T,
+        "precision": lambda: np.linalg.inv(np.linalg.cholesky(scale)).T,
+        "covariance": lambda: np.linalg.cholesky(scale),
+        "diagonal": lambda: np.diag(scale),
+    }[family]()
 
 
 def random_gaussian(family: str, dim: int, rng: np.random.Generator):
     """``(loc, scale)`` well away from degenerate: condition number of Sigma below ~1e3."""
     loc = rng.normal(size=dim)
     scale = rng.uniform(0.5, 2.0, size=dim)
-    if family == "covariance_cholesky":
-        below = np.tril(rng.normal(size=(dim, dim)), -1) / math.sqrt(dim)
-        scale = np.diag(scale) + 0.5 * below
-    return loc, scale
+    if family == "diagonal":
+        return loc, scale
+    below = np.tril(rng.normal(size=(dim, dim)), -1) / math.sqrt(dim)
+    scale = np.diag(scale) + 0.5 * below
+    return loc, _mirrored(np.tril(scale @ scale.T)) if family in SYMMETRIC else scale
+
+
+def gaussian_from_covariance(family: str, sigma) -> np.ndarray:
+    """The second coordinate of the Gaussian with covariance ``Sigma`` (its diagonal)."""
+    return {
+        "covariance_cholesky": lambda: np.linalg.cholesky(sigma),
+        "precision_cholesky": lambda: np.linalg.cholesky(np.linalg.inv(sigma)),
+        "precision": lambda: np.linalg.inv(sigma),
+        "covariance": lambda: sigma,
+        "diagonal": lambda: np.sqrt(np.diag(sigma)),
+    }[family]()
+
+
+def _mirrored(tril: np.ndarray) -> np.ndarray:
+    return tril + np.tril(tril, -1).T
 
 
 # -- Fisher information ---------------------------------------------------------------
@@ -79,8 +161,11 @@ def log_q(family: str, free: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
         sigma = torch.diag(rest**2)
     else:
         rows, cols = torch.tril_indices(dim, dim)
-        tril = torch.zeros(dim, dim, dtype=free.dtype).index_put((rows, cols), rest)
-        sigma = tril @ tril.T
+        scale = torch.zeros(dim, dim, dtype=free.dtype).index_put((rows, cols), rest)
+        if family in SYMMETRIC:
+            scale = scale + scale.tril(-1).T
+        square = scale @ scale.T if family in TRIANGULAR else scale
+        sigma = torch.linalg.inv(square) if family.startswith("precision") else square
     residual = theta - loc
     return -0.5 * (
         dim * math.log(2 * math.pi)
@@ -108,9 +193,9 @@ def fisher(family: str, loc, scale) -> np.ndarray:
 
 
 def natural_gradient(family: str, loc, scale, gradient_loc, gradient_scale):
-    """``F^-1 g`` with the dense ``F``; entries of ``g`` above the diagonal are not felt."""
+    """``F^-1 g`` with the dense ``F``; ``g`` is the gradient in the arrays' elements."""
     dim = np.asarray(loc).size
-    gradient = flatten(family, gradient_loc, gradient_scale)
+    gradient = flatten_gradient(family, gradient_loc, gradient_scale)
     return unflatten(family, np.linalg.solve(fisher(family, loc, scale), gradient), dim)
 
 
@@ -118,7 +203,26 @@ def euclidean_gradient(family: str, loc, scale, natural_loc, natural_scale):
     """``F n`` with the dense ``F``."""
     dim = np.asarray(loc).size
     natural = flatten(family, natural_loc, natural_scale)
-    return unflatten(family, fisher(family, loc, scale) @ natural, dim)
+    return unflatten_gradient(family, fisher(family, loc, scale) @ natural, dim)
+
+
+def bonnet_price_gradient(family: str, scale, gradient, hessian):
+    """The bound's gradient in the arrays' elements from ``E[grad l]`` and ``E[hess l]``.
+
+    By Bonnet and Price ``dL/dSigma = (E[hess l] + Sigma^-1) / 2``, and the chain rule.
+    """
+    scale, sigma = np.asarray(scale, float), covariance(family, scale)
+    slope = 0.5 * (hessian + np.linalg.inv(sigma))  # dL/dSigma
+    if family == "diagonal":
+        return gradient, 2 * np.diag(slope) * scale
+    if family == "covariance":
+        return gradient, slope
+    if family == "covariance_cholesky":
+        return gradient, np.tril(2 * slope @ scale)
+    of_precision = -sigma @ slope @ sigma
+    if family == "precision":
+        return gradient, of_precision
+    return gradient, np.tril(2 * of_precision @ scale)
 
 
 def relative_error(actual, expected) -> float:
@@ -214,17 +318,10 @@ class Glm:
         )
 
     def gradient(self, family: str, mu, scale):
-        """The bound's Euclidean gradient in the coordinates ``(loc, scale)``.
-
-        By Bonnet and Price: ``dL/dSigma = (E[hess l] + Sigma^-1) / 2`` and
-        ``dL/dC = 2 dL/dSigma C``.
-        """
+        """The bound's Euclidean gradient in the coordinates ``(loc, scale)``."""
         sigma = covariance(family, scale)
         _, gradient, hessian = self.expectations(np.asarray(mu, float), sigma)
-        slope = hessian + np.linalg.inv(sigma)
-        if family == "diagonal":
-            return gradient, np.diag(slope) * np.asarray(scale, float)
-        return gradient, np.tril(slope @ scale)
+        return bonnet_price_gradient(family, scale, gradient, hessian)
 
     def optimum(
         self, family: str, tolerance: float = 1e-12

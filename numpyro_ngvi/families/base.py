@@ -15,6 +15,10 @@ Writing ``F`` for the Fisher information of ``q`` in its coordinates, each famil
 :meth:`~Family.retract`             the coordinates after a step, still a Gaussian
 =============================  ==========================================================
 
+Second order, from ``E[grad l]`` and the family's part of ``E[hess l]`` (dense, diagonal, by
+blocks), they have :meth:`~Family.bonnet_price`, the natural gradient of the bound, and
+:meth:`~Family.natural_step`, the step of the Bayesian learning rule.
+
 ``precondition`` is why any stock ELBO yields natural gradients: ``jax.grad`` of
 ``f(q.precondition())`` is ``F^-1`` times ``jax.grad`` of ``f(q)``, because ``F`` is
 symmetric. It is a ``jax.custom_jvp``, so that forward mode, reverse mode, ``vmap`` and
@@ -29,6 +33,9 @@ from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from numpyro_ngvi.families.layout import Layout
 
 #: The fraction of a standard deviation (or Cholesky diagonal) that a step leaves at least.
 MIN_SHRINKAGE = 0.01
@@ -42,10 +49,21 @@ class Family:
     #: A learning rate for the scale relative to that of the mean that keeps plain
     #: natural-gradient descent stable (Tan, section 6, on Nagm).
     relative_scale_step: ClassVar[float]
+    #: Whether the precision leaves out correlations that the log density may have.
+    leaves_out_correlations: ClassVar[bool] = False
 
     loc: jax.Array | None
 
     # -- construction -----------------------------------------------------------------
+
+    def for_layout(self, layout: Layout) -> Family:
+        """The specification for a model whose latent vector has this layout.
+
+        Structured families find their blocks here; the others are what they are.
+
+        :raises ValueError: if the family does not fit the model.
+        """
+        return self
 
     def initial(self, loc: jax.Array, scale: float) -> Self:
         """``N(loc, scale^2 I)`` in this family.
@@ -83,6 +101,14 @@ class Family:
             for field in dataclasses.fields(self)
             if not field.metadata.get("static")
         }
+
+    def free_coordinates(self) -> list[Any]:
+        """Arrays that hold every free coordinate once, and nothing else but zeros.
+
+        For the Euclidean norm of a direction over ``lambda`` (Tan's Table 5): of a symmetric
+        matrix it counts each off-diagonal element once.
+        """
+        return list(self._bound().coordinates().values())
 
     # -- moments ----------------------------------------------------------------------
 
@@ -196,7 +222,77 @@ class Family:
         log_det_scale = jax.lax.stop_gradient(self).log_det_scale()
         return standard_normal_log_prob(displaced) - log_det_scale
 
+    # -- curvature --------------------------------------------------------------------
+
+    def hessian_probes(self) -> np.ndarray:
+        """Which Hessian-vector products the family needs.
+
+        Probe ``c`` is the sum of the unit vectors of the coordinates numbered ``c``: as many
+        products as there are numbers determine the family's part of a Hessian.
+
+        :return: integers from 0 to ``m - 1``, shape ``(d,)``.
+        """
+        raise NotImplementedError
+
+    def assemble_hessian(self, products: jax.Array) -> Any:
+        """The family's part of a Hessian ``H``, a linear function of the products.
+
+        :param products: row ``c`` is ``H`` times probe ``c``; shape ``(m, d)``.
+        :return: a pytree of arrays, such as ``H`` itself for a dense family and its
+            diagonal for :class:`Diagonal`.
+        """
+        raise NotImplementedError
+
+    def outer_products(self, left: jax.Array, right: jax.Array) -> Any:
+        """The family's part of ``sum_i (l_i r_i^T + r_i l_i^T) / 2``.
+
+        :param left: rows ``l_i``, shape ``(N, d)``.
+        :param right: rows ``r_i``, shape ``(N, d)``.
+        :return: as :meth:`assemble_hessian`.
+        """
+        raise NotImplementedError
+
+    def bonnet_price(self, gradient: jax.Array, hessian: Any) -> Self:
+        """The natural gradient of the bound ``E_q[l] + H(q)``, by Bonnet and Price.
+
+        ``dL/dmu = E[grad l]`` and ``dL/dSigma = (E[hess l] + Sigma^-1) / 2``.
+
+        :param gradient: ``E[grad l]``, shape ``(d,)``.
+        :param hessian: ``E[hess l]``, as :meth:`assemble_hessian` returns it.
+        """
+        raise NotImplementedError
+
     # -- steps ------------------------------------------------------------------------
+
+    def natural_step(self, direction: Self, step_size: jax.Array | float) -> Self:
+        """A step of the Bayesian learning rule along a natural gradient of the bound.
+
+        With ``g = E[grad l]`` and ``A = -E[hess l]``, both of which the natural gradient
+        determines (Khan, eq. 29 and 30; Tan, Table 1)::
+
+            S_new = (1 - rho) S + rho A,        mu_new = mu + rho S_new^-1 g
+
+        so that ``rho = 1`` is exact for a conjugate model, and Newton's method if ``g`` and
+        ``A`` are taken at the mean. Where ``A`` leaves ``S_new`` indefinite, see
+        :mod:`~numpyro_ngvi.families.whitened`: the result is a Gaussian for any symmetric ``A``.
+
+        :param direction: ``F^-1 dL/dlambda``, as :meth:`bonnet_price` gives it.
+        :param step_size: ``rho``, in (0, 1].
+        """
+        raise NotImplementedError
+
+    def kl_divergence(self, other: Self) -> jax.Array:
+        """``KL(self || other)`` in nats, a scalar.
+
+        :param other: a Gaussian of the same family and dimension.
+        """
+        raise NotImplementedError
+
+    def inner(self, left: Self, right: Self) -> jax.Array:
+        """``left^T F right``, the Fisher inner product of two directions, in nats."""
+        gradient = self.euclidean_gradient(left)
+        products = jax.tree.map(lambda a, b: jnp.sum(a * b), gradient, right)
+        return sum(jax.tree.leaves(products))
 
     def retract(self, step: Self) -> Self:
         """The family at ``lambda + step``, kept off the border of its domain.

@@ -22,28 +22,27 @@ The factor is stored as a full ``(d, d)`` array with zeros above the diagonal.
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
-from numpyro_ngvi.families.base import Family, keep_off_zero
-
-#: From this many draws in one call on, or up to this dimension (under ``vmap`` the number of
-#: draws cannot be seen), one O(d^3) product for all draws is cheaper than the O(d^2) memory
-#: traffic of (2) for each. Measured on two cores.
-MANY_DRAWS = 4
-SMALL_DIM = 512
-
-#: XLA's cumulative sum is slow on a CPU; products with triangles of this size are not.
-CUMSUM_BLOCK = 32
+from numpyro_ngvi.families.base import keep_off_zero
+from numpyro_ngvi.families.dense import DenseFamily
+from numpyro_ngvi.families.triangular import (
+    halve_diagonal,
+    log_abs_det,
+    positive_diagonal,
+    prefer_one_product,
+    row_cumsum,
+)
+from numpyro_ngvi.families.whitened import covariance_root
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class CovarianceCholesky(Family):
+class CovarianceCholesky(DenseFamily):
     """Gaussian with a dense covariance, by its lower Cholesky factor.
 
     :param loc: mean, shape ``(d,)``.
@@ -61,10 +60,6 @@ class CovarianceCholesky(Family):
         return CovarianceCholesky(loc, jnp.diag(jnp.full_like(loc, scale)))
 
     @property
-    def num_parameters(self) -> int:
-        return self.dim + self.dim * (self.dim + 1) // 2
-
-    @property
     def stddev(self) -> jax.Array:
         return jnp.linalg.norm(self._bound().scale_tril, axis=-1)
 
@@ -77,8 +72,12 @@ class CovarianceCholesky(Family):
         inverse = self._solve(jnp.eye(self.dim, dtype=self.scale_tril.dtype))
         return inverse.T @ inverse
 
+    @property
+    def lower_factor(self) -> jax.Array:
+        return positive_diagonal(self._bound().scale_tril)
+
     def log_det_scale(self) -> jax.Array:
-        return jnp.sum(jnp.log(jnp.abs(jnp.diagonal(self._bound().scale_tril))))
+        return log_abs_det(self._bound().scale_tril)
 
     def whiten(self, value: jax.Array) -> jax.Array:
         columns = (value - self._bound().loc).reshape(-1, self.dim).T
@@ -89,12 +88,12 @@ class CovarianceCholesky(Family):
 
     def displacement(self, change: CovarianceCholesky, noise: jax.Array) -> jax.Array:
         tril = self._bound().scale_tril
-        if self.dim <= SMALL_DIM or math.prod(noise.shape[:-1]) >= MANY_DRAWS:
+        if prefer_one_product(noise):
             of_scale = noise @ halve_diagonal(tril.T @ change.scale_tril).T  # from (1)
         else:
             terms = change.scale_tril * noise[..., None, :]  # from (2), transposed
             # The zeros of C above its diagonal keep the gradient lower triangular.
-            of_scale = jnp.sum(tril * (_row_cumsum(terms) - 0.5 * terms), -2)
+            of_scale = jnp.sum(tril * (row_cumsum(terms) - 0.5 * terms), -2)
         return change.loc @ tril + of_scale
 
     def log_det_displacement(self, change: CovarianceCholesky) -> jax.Array:
@@ -110,6 +109,26 @@ class CovarianceCholesky(Family):
         loc = self._solve(self._solve(natural_gradient.loc), trans=True)
         return CovarianceCholesky(loc, jnp.tril(self._solve(inner + inner.T, trans=True)))
 
+    def bonnet_price(self, gradient: jax.Array, hessian: jax.Array) -> CovarianceCholesky:
+        tril = self._bound().scale_tril
+        inner = tril.T @ hessian @ tril + jnp.eye(self.dim, dtype=tril.dtype)
+        return CovarianceCholesky(tril @ (tril.T @ gradient), tril @ halve_diagonal(inner))
+
+    def natural_step(
+        self, direction: CovarianceCholesky, step_size: jax.Array | float
+    ) -> CovarianceCholesky:
+        inner = self._solve(direction.scale_tril)
+        root = covariance_root(-step_size * (inner + inner.T))
+        shift = root @ (root.T @ self._solve(direction.loc))
+        tril = self.scale_tril
+        return CovarianceCholesky(self.loc + step_size * (tril @ shift), tril @ root)
+
+    def kl_divergence(self, other: CovarianceCholesky) -> jax.Array:
+        ratio = other._solve(self._bound().scale_tril)
+        shift = other._solve(self.loc - other.loc)
+        change = 0.5 * (jnp.sum(ratio**2) - self.dim + jnp.sum(shift**2))
+        return change - self.log_det_scale() + other.log_det_scale()
+
     def retract(self, step: CovarianceCholesky) -> CovarianceCholesky:
         old, new = self._bound().scale_tril, self.scale_tril + step.scale_tril
         diagonal = keep_off_zero(jnp.diagonal(old), jnp.diagonal(new))
@@ -120,28 +139,3 @@ class CovarianceCholesky(Family):
 
     def _solve(self, rhs: jax.Array, trans: bool = False) -> jax.Array:
         return solve_triangular(self._bound().scale_tril, rhs, trans=int(trans), lower=True)
-
-
-def halve_diagonal(matrix: jax.Array) -> jax.Array:
-    """``Phi``: the lower triangle with its diagonal halved (Tan, Lemma 1)."""
-    return jnp.tril(matrix) - 0.5 * jnp.diag(jnp.diagonal(matrix))
-
-
-def _row_cumsum(matrix: jax.Array) -> jax.Array:
-    """``jnp.cumsum(matrix, -1)`` in two levels of blocks, each a small product."""
-    *batch, size = matrix.shape
-    num_blocks = -(-size // CUMSUM_BLOCK)
-    if num_blocks == 1:
-        return _times_triangle(matrix, 0)
-    padding = [(0, 0)] * len(batch) + [(0, num_blocks * CUMSUM_BLOCK - size)]
-    blocks = jnp.pad(matrix, padding).reshape(*batch, num_blocks, CUMSUM_BLOCK)
-    within = _times_triangle(blocks, 0)
-    before = _times_triangle(within[..., -1], 1)
-    return (within + before[..., None]).reshape(*batch, -1)[..., :size]
-
-
-def _times_triangle(matrix: jax.Array, diagonal: int) -> jax.Array:
-    size = matrix.shape[-1]
-    triangle = jnp.triu(jnp.ones((size, size), matrix.dtype), diagonal)
-    # A GPU's default (tf32) would round the summands to ten bits.
-    return jnp.matmul(matrix, triangle, precision=jax.lax.Precision.HIGHEST)

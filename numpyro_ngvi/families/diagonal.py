@@ -12,8 +12,10 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from numpyro_ngvi.families.base import Family, keep_off_zero
+from numpyro_ngvi.families.whitened import new_variance_ratio
 
 
 @jax.tree_util.register_dataclass
@@ -30,9 +32,14 @@ class Diagonal(Family):
 
     name: ClassVar[str] = "diagonal"
     relative_scale_step: ClassVar[float] = 0.1
+    leaves_out_correlations: ClassVar[bool] = True
 
     def initial(self, loc: jax.Array, scale: float) -> Diagonal:
         return Diagonal(loc, jnp.full_like(loc, scale))
+
+    def describe(self) -> str:
+        """The structure in words."""
+        return "independent latents"
 
     @property
     def num_parameters(self) -> int:
@@ -72,6 +79,30 @@ class Diagonal(Family):
     def euclidean_gradient(self, natural_gradient: Diagonal) -> Diagonal:
         variance = self._bound().scale ** 2
         return Diagonal(natural_gradient.loc / variance, 2.0 * natural_gradient.scale / variance)
+
+    def hessian_probes(self) -> np.ndarray:
+        return np.arange(self.dim)
+
+    def assemble_hessian(self, products: jax.Array) -> jax.Array:
+        return jnp.diagonal(products)
+
+    def outer_products(self, left: jax.Array, right: jax.Array) -> jax.Array:
+        return jnp.sum(left * right, 0)
+
+    def bonnet_price(self, gradient: jax.Array, hessian: jax.Array) -> Diagonal:
+        variance = self._bound().scale ** 2
+        return Diagonal(variance * gradient, 0.5 * self.scale * (variance * hessian + 1.0))
+
+    def natural_step(self, direction: Diagonal, step_size: jax.Array | float) -> Diagonal:
+        scale = self._bound().scale
+        ratio = new_variance_ratio(-2.0 * step_size * direction.scale / scale)
+        loc = self.loc + step_size * ratio * direction.loc
+        return Diagonal(loc, scale * jnp.sqrt(ratio))
+
+    def kl_divergence(self, other: Diagonal) -> jax.Array:
+        ratio = self._bound().scale / other.scale
+        shift = (self.loc - other.loc) / other.scale
+        return jnp.sum(0.5 * (ratio**2 - 1.0 + shift**2) - jnp.log(jnp.abs(ratio)))
 
     def retract(self, step: Diagonal) -> Diagonal:
         scale = keep_off_zero(self._bound().scale, self.scale + step.scale)

@@ -21,7 +21,8 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from numpyro_ngvi.families import CovarianceCholesky, Diagonal, Family
+from numpyro_ngvi.families import Diagonal, Family
+from numpyro_ngvi.families.dense import DenseFamily
 
 
 class NaturalNormal(dist.Distribution):
@@ -101,20 +102,14 @@ def to_transform(family: Family) -> Transform:
     raise NotImplementedError(f"{type(family).__name__} has no NumPyro transform.")
 
 
-def _positive_diagonal(scale_tril: jax.Array) -> jax.Array:
-    # A column's sign does not change Sigma, and a step may turn it; the PPL's own
-    # distributions insist on positive diagonals.
-    return scale_tril * jnp.where(jnp.diagonal(scale_tril) < 0, -1.0, 1.0)
-
-
 @to_distribution.register
-def _(family: CovarianceCholesky) -> dist.Distribution:
-    return dist.MultivariateNormal(family.loc, scale_tril=_positive_diagonal(family.scale_tril))
+def _(family: DenseFamily) -> dist.Distribution:
+    return dist.MultivariateNormal(family.loc, scale_tril=family.lower_factor)
 
 
 @to_transform.register
-def _(family: CovarianceCholesky) -> Transform:
-    return LowerCholeskyAffine(family.loc, _positive_diagonal(family.scale_tril))
+def _(family: DenseFamily) -> Transform:
+    return LowerCholeskyAffine(family.loc, family.lower_factor)
 
 
 @to_distribution.register

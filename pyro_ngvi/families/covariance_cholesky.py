@@ -22,21 +22,24 @@ The factor is stored as a full ``(d, d)`` tensor with zeros above the diagonal.
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.base import Family, keep_off_zero
-
-#: From this many draws in one call on, one O(d^3) product for all of them is cheaper than
-#: the O(d^2) memory traffic of (2) for each (measured at d = 50 and 500 on two cores).
-MANY_DRAWS = 4
+from pyro_ngvi.families.base import keep_off_zero
+from pyro_ngvi.families.dense import DenseFamily
+from pyro_ngvi.families.triangular import (
+    halve_diagonal,
+    log_abs_det,
+    positive_diagonal,
+    prefer_one_product,
+)
+from pyro_ngvi.families.whitened import covariance_root
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CovarianceCholesky(Family):
+class CovarianceCholesky(DenseFamily):
     """Gaussian with a dense covariance, by its lower Cholesky factor.
 
     :param loc: mean, shape ``(d,)``.
@@ -54,10 +57,6 @@ class CovarianceCholesky(Family):
         return CovarianceCholesky(loc, torch.diag(torch.full_like(loc, scale)))
 
     @property
-    def num_parameters(self) -> int:
-        return self.dim + self.dim * (self.dim + 1) // 2
-
-    @property
     def stddev(self) -> Tensor:
         return torch.linalg.vector_norm(self._bound().scale_tril, dim=-1)
 
@@ -70,8 +69,12 @@ class CovarianceCholesky(Family):
         inverse = self._solve(torch.eye(self.dim).to(self._bound().scale_tril))
         return inverse.mT @ inverse
 
+    @property
+    def lower_factor(self) -> Tensor:
+        return positive_diagonal(self._bound().scale_tril)
+
     def log_det_scale(self) -> Tensor:
-        return self._bound().scale_tril.diagonal().abs().log().sum()
+        return log_abs_det(self._bound().scale_tril)
 
     def whiten(self, value: Tensor) -> Tensor:
         columns = (value - self._bound().loc).reshape(-1, self.dim).mT
@@ -82,7 +85,7 @@ class CovarianceCholesky(Family):
 
     def displacement(self, change: CovarianceCholesky, noise: Tensor) -> Tensor:
         tril = self._bound().scale_tril
-        if math.prod(noise.shape[:-1]) >= MANY_DRAWS:
+        if prefer_one_product(noise):
             of_scale = noise @ halve_diagonal(tril.mT @ change.scale_tril).mT  # from (1)
         else:
             terms = change.scale_tril * noise.unsqueeze(-2)  # from (2), transposed
@@ -104,6 +107,26 @@ class CovarianceCholesky(Family):
         scale_tril = self._solve(inner + inner.mT, trans=True).tril()
         return CovarianceCholesky(loc.squeeze(-1), scale_tril)
 
+    def bonnet_price(self, gradient: Tensor, hessian: Tensor) -> CovarianceCholesky:
+        tril = self._bound().scale_tril
+        inner = tril.mT @ hessian @ tril + torch.eye(self.dim).to(tril)
+        return CovarianceCholesky(tril @ (tril.mT @ gradient), tril @ halve_diagonal(inner))
+
+    def natural_step(
+        self, direction: CovarianceCholesky, step_size: Tensor | float
+    ) -> CovarianceCholesky:
+        inner = self._bound()._solve(direction.scale_tril)
+        root = covariance_root(-step_size * (inner + inner.mT))
+        shift = root @ (root.mT @ self._solve(direction.loc.unsqueeze(-1)))
+        tril = self.scale_tril
+        return CovarianceCholesky(self.loc + step_size * (tril @ shift).squeeze(-1), tril @ root)
+
+    def kl_divergence(self, other: CovarianceCholesky) -> Tensor:
+        ratio = other._solve(self._bound().scale_tril)
+        shift = other._solve((self.loc - other.loc).unsqueeze(-1))
+        change = 0.5 * (ratio.square().sum() - self.dim + shift.square().sum())
+        return change - self.log_det_scale() + other.log_det_scale()
+
     def retract(self, step: CovarianceCholesky) -> CovarianceCholesky:
         old = self._bound().scale_tril
         new = old + step.scale_tril
@@ -113,8 +136,3 @@ class CovarianceCholesky(Family):
     def _solve(self, rhs: Tensor, trans: bool = False) -> Tensor:
         tril = self._bound().scale_tril
         return torch.linalg.solve_triangular(tril.mT if trans else tril, rhs, upper=trans)
-
-
-def halve_diagonal(matrix: Tensor) -> Tensor:
-    """``Phi``: the lower triangle with its diagonal halved (Tan, Lemma 1)."""
-    return matrix.tril() - 0.5 * torch.diag(matrix.diagonal())

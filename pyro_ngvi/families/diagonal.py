@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pyro_ngvi.families.base import Family, keep_off_zero
+from pyro_ngvi.families.whitened import new_variance_ratio
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,9 +31,14 @@ class Diagonal(Family):
 
     name: ClassVar[str] = "diagonal"
     relative_scale_step: ClassVar[float] = 0.1
+    leaves_out_correlations: ClassVar[bool] = True
 
     def initial(self, loc: Tensor, scale: float) -> Diagonal:
         return Diagonal(loc, torch.full_like(loc, scale))
+
+    def describe(self) -> str:
+        """The structure in words."""
+        return "independent latents"
 
     @property
     def num_parameters(self) -> int:
@@ -71,6 +78,30 @@ class Diagonal(Family):
     def euclidean_gradient(self, natural_gradient: Diagonal) -> Diagonal:
         variance = self._bound().scale ** 2
         return Diagonal(natural_gradient.loc / variance, 2.0 * natural_gradient.scale / variance)
+
+    def hessian_probes(self) -> np.ndarray:
+        return np.arange(self.dim)
+
+    def assemble_hessian(self, products: Tensor) -> Tensor:
+        return products.diagonal()
+
+    def outer_products(self, left: Tensor, right: Tensor) -> Tensor:
+        return (left * right).sum(0)
+
+    def bonnet_price(self, gradient: Tensor, hessian: Tensor) -> Diagonal:
+        variance = self._bound().scale ** 2
+        return Diagonal(variance * gradient, 0.5 * self.scale * (variance * hessian + 1.0))
+
+    def natural_step(self, direction: Diagonal, step_size: Tensor | float) -> Diagonal:
+        scale = self._bound().scale
+        ratio = new_variance_ratio(-2.0 * step_size * direction.scale / scale)
+        loc = self.loc + step_size * ratio * direction.loc
+        return Diagonal(loc, scale * ratio.sqrt())
+
+    def kl_divergence(self, other: Diagonal) -> Tensor:
+        ratio = self._bound().scale / other.scale
+        shift = (self.loc - other.loc) / other.scale
+        return (0.5 * (ratio**2 - 1.0 + shift**2) - ratio.abs().log()).sum()
 
     def retract(self, step: Diagonal) -> Diagonal:
         scale = keep_off_zero(self._bound().scale, self.scale + step.scale)

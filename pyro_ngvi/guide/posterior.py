@@ -21,8 +21,9 @@ from pyro.ops.provenance import extract_provenance
 from torch import Tensor
 from torch.distributions import Transform
 
-from pyro_ngvi.families import CovarianceCholesky, Diagonal, Family
+from pyro_ngvi.families import Diagonal, Family
 from pyro_ngvi.families.coordinates import Coordinate, mark
+from pyro_ngvi.families.dense import DenseFamily
 
 
 class PosteriorParameters(PyroModule):
@@ -123,22 +124,14 @@ def to_transform(family: Family) -> Transform:
     raise NotImplementedError(f"{type(family).__name__} has no Pyro transform.")
 
 
-def _positive_diagonal(scale_tril: Tensor) -> Tensor:
-    # A column's sign does not change Sigma, and a step may turn it; the PPL's own
-    # distributions insist on positive diagonals.
-    return scale_tril * torch.where(scale_tril.diagonal() < 0, -1.0, 1.0).to(scale_tril)
-
-
 @to_distribution.register
-def _(family: CovarianceCholesky) -> TorchDistribution:
-    return dist.MultivariateNormal(family.loc, scale_tril=_positive_diagonal(family.scale_tril))
+def _(family: DenseFamily) -> TorchDistribution:
+    return dist.MultivariateNormal(family.loc, scale_tril=family.lower_factor)
 
 
 @to_transform.register
-def _(family: CovarianceCholesky) -> Transform:
-    return dist.transforms.LowerCholeskyAffine(
-        family.loc, scale_tril=_positive_diagonal(family.scale_tril)
-    )
+def _(family: DenseFamily) -> Transform:
+    return dist.transforms.LowerCholeskyAffine(family.loc, scale_tril=family.lower_factor)
 
 
 @to_distribution.register

@@ -10,7 +10,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.reference import natural_gradient, random_gaussian, relative_error
+from tests.reference import (
+    ALL_FAMILIES,
+    TRIANGULAR,
+    natural_gradient,
+    random_gaussian,
+    relative_error,
+    root,
+)
 
 #: The bar of the issue; measured 1e-14.
 TOLERANCE = 1e-10
@@ -21,17 +28,29 @@ CASES = [(1, ()), (12, ()), (12, (2, 3)), (40, (3,)), (64, ()), (70, (2,))]
 SMALL_CASES = [(1, ()), (5, (2, 3))]
 
 
-@pytest.fixture(params=["cumulative sums", "dense product", "diagonal"])
+#: Each family and, for those that have two ways of a draw, each way.
+WAYS = [
+    (family, way)
+    for family in ALL_FAMILIES
+    for way in (("cumulative sums", "dense product") if family in TRIANGULAR else ("",))
+]
+
+
+def at(cases):
+    """Every way at every size; where there is one way, a large size is no other case."""
+    joint = [(way, *case) for way in WAYS for case in cases if way[1] or case[0] <= 12]
+    return pytest.mark.parametrize(("family_name", "dim", "shape"), joint, indirect=["family_name"])
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: " ".join(way).strip())
 def family_name(request, backend, monkeypatch):
-    """Each family and, for the dense one, each way of a draw of any size."""
-    if request.param == "diagonal":
-        return "diagonal"
-    module = backend.module("families.covariance_cholesky")
-    sums = request.param == "cumulative sums"
+    name, way = request.param
+    module = backend.module("families.triangular")
+    sums = way == "cumulative sums"
     monkeypatch.setattr(module, "MANY_DRAWS", 10**9 if sums else 0)
     if hasattr(module, "SMALL_DIM"):
         monkeypatch.setattr(module, "SMALL_DIM", 0 if sums else 10**9)
-    return "covariance_cholesky"
+    return name
 
 
 def _instance(backend, family_name, dim, shape, rng):
@@ -44,16 +63,15 @@ def _function(theta):
     return (theta**3).sum() + (1 / (1 + theta**2)).prod()
 
 
-@pytest.mark.parametrize(("dim", "shape"), CASES)
+@at(CASES)
 def test_a_draw_is_the_sample(backend, family_name, dim, shape, rng):
     (loc, scale), family, noise = _instance(backend, family_name, dim, shape, rng)
-    tril = np.diag(scale) if family_name == "diagonal" else scale
-    expected = loc + backend.numpy(noise) @ tril.T
+    expected = loc + backend.numpy(noise) @ root(family_name, scale).T
     # Rounding of sums of 70 terms of order one, in either order.
     np.testing.assert_allclose(backend.numpy(family.draw(noise)), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize(("dim", "shape"), CASES)
+@at(CASES)
 def test_a_draw_carries_natural_gradients(backend, family_name, dim, shape, rng):
     q, family, noise = _instance(backend, family_name, dim, shape, rng)
     euclidean = backend.grad(lambda f: _function(f.sample(noise)), family)
@@ -66,7 +84,7 @@ def test_a_draw_carries_natural_gradients(backend, family_name, dim, shape, rng)
         assert relative_error(a, e) < TOLERANCE
 
 
-@pytest.mark.parametrize(("dim", "shape"), [*SMALL_CASES, (40, ())])
+@at([*SMALL_CASES, (40, ())])
 def test_a_draw_has_the_same_derivative_in_forward_mode(backend, family_name, dim, shape, rng):
     q, family, noise = _instance(backend, family_name, dim, shape, rng)
     tangent = backend.family(family_name, *random_gaussian(family_name, dim, rng))
@@ -83,7 +101,7 @@ def test_a_draw_is_differentiable_in_its_noise(backend, family_name, shape, rng)
     assert relative_error(backend.numpy(actual), backend.numpy(expected)) < TOLERANCE
 
 
-@pytest.mark.parametrize(("dim", "shape"), SMALL_CASES)
+@at(SMALL_CASES)
 def test_draw_log_prob_is_log_prob_of_the_draw(backend, family_name, dim, shape, rng):
     q, family, noise = _instance(backend, family_name, dim, shape, rng)
 

@@ -31,12 +31,20 @@ def test_every_result_has_the_familys_dtype(backend, family_name, dtype, rng):
         family.draw(noise),
         family.draw(noise[0]),
         family.draw_log_prob(noise),
+        family.kl_divergence(other),
+        family.inner(other, other),
+        *family.free_coordinates(),
     ]
+    hessian = family.assemble_hessian(backend.array(np.eye(5), dtype))
+    direction = family.bonnet_price(noise[0], hessian)
     for result in [
         family.natural_gradient(other),
         family.euclidean_gradient(other),
         family.precondition(),
         family.retract(other),
+        direction,
+        family.natural_step(direction, 0.5),  # definite
+        family.natural_step(direction, 1.0),  # corrected
         type(family)().initial(family.loc, 0.1),
         backend.grad(lambda f: f.draw(noise).sum() + f.draw_log_prob(noise).sum(), family),
     ]:

@@ -85,7 +85,19 @@ def test_initial_is_isotropic(backend, family_name, rng):
     loc = rng.normal(size=4)
     family = backend.family_class(family_name)().initial(backend.array(loc), 0.3)
     np.testing.assert_array_equal(backend.numpy(family.mean), loc)
-    # Squaring and rooting 0.3 rounds twice.
+    # Squaring, rooting and dividing by 0.3 rounds a few times.
     np.testing.assert_allclose(
-        backend.numpy(family.covariance_matrix), 0.09 * np.eye(4), rtol=1e-15
+        backend.numpy(family.covariance_matrix), 0.09 * np.eye(4), rtol=1e-14, atol=1e-17
+    )
+
+
+def test_the_lower_factor_is_the_covariances_cholesky_factor(backend, q, family_name):
+    family, expected = q
+    if family_name == "diagonal":
+        pytest.skip("of dense families")
+    np.testing.assert_allclose(
+        backend.numpy(family.lower_factor),
+        np.linalg.cholesky(np.atleast_2d(expected.cov)),
+        rtol=RTOL,
+        atol=RTOL,
     )

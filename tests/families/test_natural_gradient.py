@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import reference
-from tests.reference import natural_gradient, random_gaussian, relative_error
+from tests.reference import felt, natural_gradient, random_gaussian, relative_error
 
 #: The bar of the issue. The dense solve itself loses cond(F) * 1e-16, about 1e-12 here.
 TOLERANCE = 1e-10
@@ -15,7 +15,7 @@ DIMS = (1, 2, 5, 12)
 
 
 def _instance(family_name, dim, rng):
-    """Coordinates, and a gradient with entries above the diagonal, which must not matter."""
+    """Coordinates, and a gradient with a part that must not be felt."""
     loc, scale = random_gaussian(family_name, dim, rng)
     return (loc, scale), (rng.normal(size=loc.shape), rng.normal(size=scale.shape))
 
@@ -46,8 +46,7 @@ def test_natural_gradient_is_the_dense_solve(backend, family_name, dim, rng):
 def test_euclidean_gradient_is_the_dense_product(backend, family_name, dim, rng):
     for _ in range(3 if dim < 12 else 1):
         q, n = _instance(family_name, dim, rng)
-        if family_name == "covariance_cholesky":
-            n = n[0], np.tril(n[1])
+        n = n[0], felt(family_name, n[1])
         expected = reference.euclidean_gradient(family_name, *q, *n)
         actual = backend.family(family_name, *q).euclidean_gradient(backend.family(family_name, *n))
         for a, e in zip(backend.coordinates(actual), expected, strict=True):
@@ -57,8 +56,7 @@ def test_euclidean_gradient_is_the_dense_product(backend, family_name, dim, rng)
 @pytest.mark.parametrize("dim", [1, 12, 60])
 def test_euclidean_gradient_inverts_natural_gradient(backend, family_name, dim, rng):
     q, g = _instance(family_name, dim, rng)
-    if family_name == "covariance_cholesky":
-        g = g[0], np.tril(g[1])
+    g = g[0], felt(family_name, g[1])
     family = backend.family(family_name, *q)
     back = family.euclidean_gradient(family.natural_gradient(backend.family(family_name, *g)))
     for a, e in zip(backend.coordinates(back), g, strict=True):
@@ -88,10 +86,11 @@ def test_precondition_is_the_inverse_fisher_in_reverse_mode(backend, family_name
 @pytest.mark.parametrize("dim", [1, 5, 12])
 def test_precondition_is_the_inverse_fisher_in_forward_mode(backend, family_name, dim, rng):
     q, direction = _instance(family_name, dim, rng)
-    if family_name == "covariance_cholesky":
-        direction = direction[0], np.tril(direction[1])
+    direction = direction[0], felt(family_name, direction[1])
     family, function = backend.family(family_name, *q), _test_function(backend, dim, rng)
-    gradient = reference.flatten(family_name, *backend.coordinates(backend.grad(function, family)))
+    gradient = reference.flatten_gradient(
+        family_name, *backend.coordinates(backend.grad(function, family))
+    )
     preconditioned = reference.flatten(family_name, *natural_gradient(family_name, *q, *direction))
     actual = backend.jvp(
         lambda f: function(f.precondition()), family, backend.family(family_name, *direction)
@@ -99,18 +98,47 @@ def test_precondition_is_the_inverse_fisher_in_forward_mode(backend, family_name
     assert np.isclose(float(actual), gradient @ preconditioned, rtol=TOLERANCE)
 
 
-def test_the_draws_natural_gradient_stays_lower_triangular(backend, rng):
-    q, _ = _instance("covariance_cholesky", 5, rng)
-    family, function = backend.family("covariance_cholesky", *q), _test_function(backend, 5, rng)
-    _, tril = backend.coordinates(backend.grad(lambda f: function(f.precondition()), family))
-    np.testing.assert_array_equal(np.triu(tril, 1), 0)
+def test_the_natural_gradient_has_the_form_of_a_direction(backend, family_name, rng):
+    q, g = _instance(family_name, 5, rng)
+    family, function = backend.family(family_name, *q), _test_function(backend, 5, rng)
+    for direction in (
+        backend.grad(lambda f: function(f.precondition()), family),
+        family.natural_gradient(backend.family(family_name, *g)),
+        family.bonnet_price(*map(backend.array, (g[0], g[1]))),
+    ):
+        _, scale = backend.coordinates(direction)
+        np.testing.assert_array_equal(scale, felt(family_name, scale))
 
 
-def test_the_entropys_natural_gradient_is_half_the_scale(backend, family_name, rng):
+def test_the_entropys_natural_gradient_is_known(backend, family_name, rng):
     q, _ = _instance(family_name, 5, rng)
     family = backend.family(family_name, *q)
     actual = backend.grad(lambda f: f.precondition().entropy(), family)
     loc, scale = backend.coordinates(actual)
     np.testing.assert_allclose(loc, 0)
+    # Sigma^-1 shrinks at the rate of one, its root at half of it.
+    rate = {"precision": -1, "covariance": 1, "precision_cholesky": -0.5}.get(family_name, 0.5)
     # A few roundings of numbers of order one.
-    np.testing.assert_allclose(scale, q[1] / 2, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(scale, rate * q[1], rtol=1e-12, atol=1e-13)
+
+
+def test_the_norm_of_a_direction_is_that_of_its_free_coordinates(backend, family_name, rng):
+    direction = random_gaussian(family_name, 5, rng)
+    free = backend.family(family_name, *direction).free_coordinates()
+    norm = np.sqrt(sum((backend.numpy(array) ** 2).sum() for array in free))
+    expected = np.linalg.norm(reference.flatten(family_name, *direction))
+    assert np.isclose(norm, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dim", [1, 5])
+def test_the_inner_product_is_the_fisher_matrixs(backend, family_name, dim, rng):
+    q, left = _instance(family_name, dim, rng)
+    right = rng.normal(size=left[0].shape), felt(family_name, rng.normal(size=left[1].shape))
+    left = left[0], felt(family_name, left[1])
+    dense = reference.fisher(family_name, *q)
+    expected = reference.flatten(family_name, *left) @ dense
+    expected = expected @ reference.flatten(family_name, *right)
+    actual = backend.family(family_name, *q).inner(
+        backend.family(family_name, *left), backend.family(family_name, *right)
+    )
+    np.testing.assert_allclose(backend.numpy(actual), expected, rtol=TOLERANCE)

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.reference import FAMILIES, SCALE_NAME
+from tests.reference import ALL_FAMILIES, SCALE_NAME
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,12 @@ from tests.reference import FAMILIES, SCALE_NAME
         lambda f, z: f.natural_gradient(f),
         lambda f, z: f.euclidean_gradient(f),
         lambda f, z: f.retract(f),
+        lambda f, z: f.free_coordinates(),
+        lambda f, z: f.hessian_probes(),
+        lambda f, z: f.bonnet_price(z, z),
+        lambda f, z: f.natural_step(f, 0.1),
+        lambda f, z: f.kl_divergence(f),
+        lambda f, z: f.inner(f, f),
     ],
 )
 def test_using_a_specification_names_it_and_the_way_out(backend, family_name, use):
@@ -64,19 +70,64 @@ def test_full_is_an_alias(backend):
     assert type(resolve("full", dim=3)[0]) is backend.families.CovarianceCholesky
 
 
-def test_auto_is_dense_up_to_a_thousand_latents_and_says_why(backend):
+def test_auto_goes_from_dense_to_low_rank_to_diagonal_and_says_why(backend):
     resolve = backend.module("families.registry").resolve_family
-    for dim, cls in [(1, "CovarianceCholesky"), (1000, "CovarianceCholesky"), (1001, "Diagonal")]:
+    expected = {
+        1: "CovarianceCholesky",
+        1000: "CovarianceCholesky",
+        1001: "LowRankPrecision",
+        100_000: "LowRankPrecision",
+        100_001: "Diagonal",
+    }
+    for dim, cls in expected.items():
         specification, reason = resolve("auto", dim)
         assert type(specification).__name__ == cls
         assert str(dim) in reason
+
+
+@pytest.mark.parametrize(
+    ("num_locals", "num_globals", "expected", "reason"),
+    [
+        (600, 3, "SparsePrecision", "locals"),
+        (200_000, 3, "SparsePrecision", "locals"),
+        (0, 1500, "LowRankPrecision", "no latent is in a plate"),
+        (600, 2500, "LowRankPrecision", "2500 globals"),
+        (0, 200_000, "Diagonal", "low rank only up to"),
+    ],
+)
+def test_auto_takes_locals_where_the_model_has_them(
+    backend, num_locals, num_globals, expected, reason
+):
+    module = backend.module("families.layout")
+    sites = [module.Site("w", 0, (num_globals,))]
+    if num_locals:
+        plate = module.Plate("groups", num_locals, 0)
+        sites.append(module.Site("effect", num_globals, (num_locals, 2), (plate,)))
+    names = [site.name for site in sites]
+    pairs = {(a, b): frozenset() for a in names for b in names}
+    layout = module.Layout(sites, lambda: module.Dependencies(pairs))
+    family, why = backend.module("families.registry").resolve_family("auto", layout.dim, layout)
+    assert type(family).__name__ == expected
+    assert reason in why
+
+
+def test_auto_asks_for_no_dependencies_where_it_is_dense(backend):
+    module = backend.module("families.layout")
+
+    def fail():
+        raise AssertionError("traced")
+
+    sites = [module.Site("effect", 0, (900,), (module.Plate("groups", 900, 0),))]
+    resolve = backend.module("families.registry").resolve_family
+    family, _ = resolve("auto", 900, module.Layout(sites, fail))
+    assert type(family) is backend.families.CovarianceCholesky
 
 
 def test_an_unknown_name_lists_the_known_ones(backend):
     resolve = backend.module("families.registry").resolve_family
     with pytest.raises(ValueError, match="'fool'") as error:
         resolve("fool", dim=3)
-    for name in ("auto", "full", *FAMILIES):
+    for name in ("auto", "full", *ALL_FAMILIES):
         assert name in str(error.value)
 
 

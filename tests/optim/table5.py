@@ -60,19 +60,22 @@ def nagm(point, gradients, alpha, alpha_scale, beta, max_norm):
 
 # -- the packages' optimisers on the same gradients -----------------------------------
 
+#: Compiles in half the time; the problems of the tests are too small to notice.
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
 
 class NumPyroDriver:
-    def __init__(self, backend, optimiser, point, ordinary=None):
+    def __init__(self, backend, optimiser, point, ordinary=None, dtype="float64"):
         import jax
 
-        self.backend, self.optimiser = backend, optimiser
+        self.backend, self.optimiser, self.dtype = backend, optimiser, dtype
         self.params = self._tree(point, ordinary)
         self.state = optimiser.init(self.params)
-        self._update = jax.jit(optimiser.update)
+        self._update = jax.jit(optimiser.update, compiler_options=QUICKLY)
 
     def _tree(self, point, ordinary):
-        tree = {name: self.backend.family(*gaussian) for name, gaussian in point.items()}
-        tree.update({k: self.backend.array(v) for k, v in (ordinary or {}).items()})
+        tree = {name: self.backend.family(*g, self.dtype) for name, g in point.items()}
+        tree.update({k: self.backend.array(v, self.dtype) for k, v in (ordinary or {}).items()})
         return tree
 
     def step(self, gradient, ordinary=None):
@@ -93,27 +96,27 @@ class NumPyroDriver:
 
 
 class PyroDriver:
-    def __init__(self, backend, optimiser, point, ordinary=None):
+    def __init__(self, backend, optimiser, point, ordinary=None, dtype="float64"):
         coordinates = backend.module("families.coordinates")
-        self.backend, self.optimiser = backend, optimiser
+        self.backend, self.optimiser, self.dtype = backend, optimiser, dtype
         self.params = {}
         for name, (family, loc, scale) in point.items():
             specification = backend.family_class(family)()
-            values = backend.family(family, loc, scale).coordinates()
+            values = backend.family(family, loc, scale, dtype).coordinates()
             for field, tensor in values.items():
                 tensor.requires_grad_()
                 coordinates.mark(tensor, coordinates.Coordinate(specification, name, field))
                 self.params[f"{name}.{field}"] = tensor
         for name, value in (ordinary or {}).items():
-            self.params[name] = backend.array(value).requires_grad_()
+            self.params[name] = backend.array(value, dtype).requires_grad_()
 
     def step(self, gradient, ordinary=None):
         for name, (family, loc, scale) in gradient.items():
             fields = "loc", reference.SCALE_NAME[family]
             for field, value in zip(fields, (loc, scale), strict=True):
-                self.params[f"{name}.{field}"].grad = self.backend.array(value)
+                self.params[f"{name}.{field}"].grad = self.backend.array(value, self.dtype)
         for name, value in (ordinary or {}).items():
-            self.params[name].grad = self.backend.array(value)
+            self.params[name].grad = self.backend.array(value, self.dtype)
         self.optimiser(set(self.params.values()))  # SVI hands over an unordered set
 
     def gaussian(self, name):
@@ -131,9 +134,9 @@ class PyroDriver:
         return self.optimiser.num_skipped
 
 
-def driver(backend, optimiser, point, ordinary=None):
+def driver(backend, optimiser, point, ordinary=None, dtype="float64"):
     return {"numpyro": NumPyroDriver, "pyro": PyroDriver}[backend.name](
-        backend, optimiser, point, ordinary
+        backend, optimiser, point, ordinary, dtype
     )
 
 

@@ -1,0 +1,268 @@
+"""Independent dense Gaussians: ``Sigma = blockdiag(C_1 C_1^T, ..., C_K C_K^T)``.
+
+The Fisher information has a block for each mean and each factor (Tan, section 7.1), so that
+everything is as for :class:`~numpyro_ngvi.families.covariance_cholesky.CovarianceCholesky`,
+block by block (algorithm 1S)::
+
+    dmu = Sigma dL/dmu,        dC_i = C_i Phi(C_i^T G_i)
+
+Blocks of equal size are one array (:mod:`~numpyro_ngvi.families.batched`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from numpyro_ngvi.families import batched
+from numpyro_ngvi.families.arrow import Arrow, Vector, add_keeping_off_zero, join, split
+from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.families.blocks import find_blocks
+from numpyro_ngvi.families.layout import Layout
+from numpyro_ngvi.families.structure import BlockStructure, check_dense, structure_from_indices
+from numpyro_ngvi.families.whitened import covariance_root
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockDiagonal(Family):
+    """Gaussian with independent blocks.
+
+    :param loc: mean, shape ``(d,)``, in the order of the latent vector.
+    :param scale_tril: the factors, packed: for each group of ``n`` blocks of size ``k`` an array
+        ``(k, k, n)``, flattened.
+    :param blocks: lists of site names, each one block (or one for each element of the plates
+        that all of its sites lie in), or lists of indices of the latent vector. Every latent
+        belongs to exactly one. By default every site is a block, and sites in plates are
+        one block for each element of the plates.
+    :param structure: the blocks; found by the guide. Without it all latents are one.
+    :param independent: for each group of ``structure``, whether its blocks are independent in
+        the model, given the rest: then fewer Hessian-vector products are needed.
+    """
+
+    loc: jax.Array | None = None
+    scale_tril: jax.Array | None = None
+    blocks: Sequence[Sequence[str] | Sequence[int]] | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
+    structure: BlockStructure | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
+    independent: tuple[bool, ...] | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
+
+    name: ClassVar[str] = "block_diagonal"
+    relative_scale_step: ClassVar[float] = 0.01
+    leaves_out_correlations: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.blocks is not None and not isinstance(self.blocks, tuple):
+            names = [(b,) if isinstance(b, str) else tuple(b) for b in self.blocks]
+            object.__setattr__(self, "blocks", tuple(names))
+
+    def for_layout(self, layout: Layout) -> BlockDiagonal:
+        if self.structure is not None:
+            return self
+        pieces, independent = find_blocks(layout, self.blocks)
+        return dataclasses.replace(
+            self, structure=structure_from_indices(pieces), independent=independent
+        )
+
+    def describe(self) -> str:
+        """The blocks in words."""
+        if self.structure is None:
+            return "no blocks yet"
+        count = {}
+        for group in self.structure.groups:
+            count[group.size] = count.get(group.size, 0) + group.num
+        words = [
+            f"{num} block{'s' if num > 1 else ''} of size {size}" for size, num in count.items()
+        ]
+        return " and ".join(words)
+
+    def initial(self, loc: jax.Array, scale: float) -> BlockDiagonal:
+        dim = loc.shape[-1]
+        structure = self.structure or structure_from_indices([np.arange(dim)[:, None]])
+        if structure.dim != dim:
+            raise ValueError(f"The blocks have {structure.dim} latents, but loc has {dim}.")
+        eye = jnp.asarray(structure.packed_identity(), loc.dtype)
+        return dataclasses.replace(
+            self, loc=loc, scale_tril=eye * jnp.asarray(scale, loc.dtype), structure=structure
+        )
+
+    # -- shape and moments ------------------------------------------------------------
+
+    @property
+    def num_parameters(self) -> int:
+        return self.dim + self.structure.num_lower
+
+    @property
+    @jax.jit
+    def stddev(self) -> jax.Array:
+        return self._join([jnp.sqrt(jnp.sum(own**2, 1)) for (own,) in self._factor().blocks])
+
+    @property
+    def covariance_matrix(self) -> jax.Array:
+        factor = self._factor()
+        check_dense(self)
+        dense = factor.to_dense()
+        return dense @ dense.T
+
+    @property
+    def precision_matrix(self) -> jax.Array:
+        factor = self._factor()
+        check_dense(self)
+        eye = self._split(jnp.eye(self.dim, dtype=self.loc.dtype))
+        root = self._join(factor.solve(eye))
+        return root @ root.T
+
+    # -- density ----------------------------------------------------------------------
+
+    def log_det_scale(self) -> jax.Array:
+        return sum(jnp.sum(jnp.log(jnp.abs(d))) for d in self._factor().diagonals())
+
+    @jax.jit
+    def whiten(self, value: jax.Array) -> jax.Array:
+        return self._join(self._factor().solve(self._split(value - self.loc)))
+
+    @jax.jit
+    def sample(self, noise: jax.Array) -> jax.Array:
+        return self._bound().loc + self._join(self._factor().times(self._split(noise)))
+
+    # -- natural gradients ------------------------------------------------------------
+
+    @jax.jit
+    def displacement(self, change: BlockDiagonal, noise: jax.Array) -> jax.Array:
+        factor = self._factor()
+        inner = factor.transpose_matmul(change._factor()).map_diagonal(batched.halve_diagonal)
+        of_loc = factor.transpose_times(self._split(change.loc))
+        of_scale = inner.times(self._split(noise))
+        return self._join([a + b for a, b in zip(of_loc, of_scale, strict=True)])
+
+    def log_det_displacement(self, change: BlockDiagonal) -> jax.Array:
+        self._bound()
+        return 0.5 * jnp.sum(self.scale_tril * change.scale_tril)
+
+    @jax.jit
+    def natural_gradient(self, gradient: BlockDiagonal) -> BlockDiagonal:
+        factor = self._factor()
+        inner = factor.transpose_matmul(gradient._factor()).map_diagonal(batched.halve_diagonal)
+        return self._with(self._covariance_times(factor, gradient.loc), factor.matmul(inner))
+
+    @jax.jit
+    def euclidean_gradient(self, natural_gradient: BlockDiagonal) -> BlockDiagonal:
+        factor = self._factor()
+        inner = factor.solve_matmul(natural_gradient._factor())
+        symmetric = inner.map_diagonal(lambda block: block + batched.transpose(block))
+        loc = factor.solve_transpose(factor.solve(self._split(natural_gradient.loc)))
+        return self._with(self._join(loc), factor.solve_transpose_products(symmetric))
+
+    # -- curvature --------------------------------------------------------------------
+
+    def hessian_probes(self) -> np.ndarray:
+        self._bound()
+        numbers = np.zeros(self.dim, int)
+        pieces = self.structure.split_indices()
+        for piece, first, shared in zip(pieces, self._first_probes(), self._shared(), strict=True):
+            rows, blocks = np.indices(piece.shape)
+            numbers[piece] = first + (rows if shared else rows * piece.shape[1] + blocks)
+        return numbers
+
+    @jax.jit
+    def assemble_hessian(self, products: jax.Array) -> jax.Array:
+        self._bound()
+        blocks = []
+        rows = self._split(products)
+        for index, group in enumerate(self.structure.groups):
+            first, shared = self._first_probes()[index], self._shared()[index]
+            size, num = group.size, group.num
+            if shared:
+                own = rows[index][first : first + size]
+            else:
+                own = rows[index][first : first + size * num].reshape(size, num, size, num)
+                own = jnp.diagonal(own, axis1=1, axis2=3)
+            blocks.append((0.5 * (own + batched.transpose(own)),))
+        return Arrow(self.structure, tuple(blocks)).pack()
+
+    @jax.jit
+    def outer_products(self, left: jax.Array, right: jax.Array) -> jax.Array:
+        self._bound()
+        blocks = []
+        for a, b in zip(self._split(left), self._split(right), strict=True):
+            own = jnp.einsum("Npn,Nqn->pqn", a, b)
+            blocks.append((0.5 * (own + batched.transpose(own)),))
+        return Arrow(self.structure, tuple(blocks)).pack()
+
+    @jax.jit
+    def bonnet_price(self, gradient: jax.Array, hessian: jax.Array) -> BlockDiagonal:
+        factor = self._factor()
+        curvature = Arrow.unpack(self.structure, hessian)
+        inner = factor.combine(_whiten, curvature).map_diagonal(batched.halve_diagonal)
+        return self._with(self._covariance_times(factor, gradient), factor.matmul(inner))
+
+    # -- steps ------------------------------------------------------------------------
+
+    @jax.jit
+    def natural_step(self, direction: BlockDiagonal, step_size: jax.Array | float) -> BlockDiagonal:
+        factor = self._factor()
+        inner = factor.solve_matmul(direction._factor())
+        root = inner.map_diagonal(lambda block: _covariance_root(block, step_size))
+        shift = root.transpose_times(factor.solve(self._split(direction.loc)))
+        new = factor.matmul(root)
+        return self._with(self.loc + step_size * self._join(new.times(shift)), new)
+
+    @jax.jit
+    def kl_divergence(self, other: BlockDiagonal) -> jax.Array:
+        ratio = other._factor().solve_matmul(self._factor())
+        trace = sum(jnp.sum(own**2) for (own,) in ratio.blocks)
+        change = 0.5 * (trace - self.dim + jnp.sum(other.whiten(self.loc) ** 2))
+        return change - self.log_det_scale() + other.log_det_scale()
+
+    @jax.jit
+    def retract(self, step: BlockDiagonal) -> BlockDiagonal:
+        structure = self._bound().structure
+        packed = add_keeping_off_zero(structure, self.scale_tril, step.scale_tril)
+        return dataclasses.replace(self, loc=self.loc + step.loc, scale_tril=packed)
+
+    # -- helpers ----------------------------------------------------------------------
+
+    def _factor(self) -> Arrow:
+        return Arrow.unpack(self._bound().structure, self.scale_tril)
+
+    def _split(self, vector: jax.Array) -> Vector:
+        return split(self.structure, vector)
+
+    def _join(self, vector: Vector) -> jax.Array:
+        return join(self.structure, vector)
+
+    def _with(self, loc: jax.Array, factor: Arrow) -> BlockDiagonal:
+        return dataclasses.replace(self, loc=loc, scale_tril=factor.pack())
+
+    def _covariance_times(self, factor: Arrow, vector: jax.Array) -> jax.Array:
+        return self._join(factor.times(factor.transpose_times(self._split(vector))))
+
+    def _shared(self) -> tuple[bool, ...]:
+        return self.independent or (False,) * len(self.structure.groups)
+
+    def _first_probes(self) -> list[int]:
+        sizes = [
+            group.size * (1 if shared else group.num)
+            for group, shared in zip(self.structure.groups, self._shared(), strict=True)
+        ]
+        return np.cumsum([0, *sizes[:-1]]).tolist()
+
+
+def _whiten(factor: jax.Array, curvature: jax.Array) -> jax.Array:
+    inner = batched.matmul(batched.transpose(factor), batched.matmul(curvature, factor))
+    return inner + batched.identity(factor.shape[0], factor.shape[-1], factor)
+
+
+def _covariance_root(inner: jax.Array, step_size: Any) -> jax.Array:
+    change = jnp.moveaxis(-step_size * (inner + batched.transpose(inner)), -1, 0)
+    return jnp.moveaxis(covariance_root(change), 0, -1)

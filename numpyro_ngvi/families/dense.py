@@ -1,0 +1,43 @@
+"""What the families with a dense covariance have in common."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from numpyro_ngvi.families.base import Family
+
+
+class DenseFamily(Family):
+    """A Gaussian with ``d (d + 1) / 2`` free coordinates beside its mean.
+
+    Its part of a Hessian is the whole of it, shape ``(d, d)``.
+    """
+
+    @property
+    def num_parameters(self) -> int:
+        return self.dim + self.dim * (self.dim + 1) // 2
+
+    def describe(self) -> str:
+        """The structure in words."""
+        return "one dense block"
+
+    @property
+    def lower_factor(self) -> jax.Array:
+        """The lower triangular ``C`` with a positive diagonal and ``Sigma = C C^T``."""
+        raise NotImplementedError
+
+    def hessian_probes(self) -> np.ndarray:
+        return np.arange(self.dim)
+
+    def assemble_hessian(self, products: jax.Array) -> jax.Array:
+        return symmetric(products)
+
+    def outer_products(self, left: jax.Array, right: jax.Array) -> jax.Array:
+        return symmetric(left.T @ right)
+
+
+def symmetric(matrix: jax.Array) -> jax.Array:
+    """The symmetric part. Keeping a triangle instead would drop half of the information."""
+    return 0.5 * (matrix + jnp.swapaxes(matrix, -2, -1))

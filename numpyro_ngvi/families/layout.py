@@ -1,0 +1,127 @@
+"""What a family may know of the latent vector: its sites, their plates, who depends on whom.
+
+The guide makes a :class:`Layout` from its model and hands it to
+:meth:`~numpyro_ngvi.families.base.Family.for_layout`; families know nothing of the PPL.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Plate:
+    """A plate around a site.
+
+    :param name: of the plate.
+    :param size: the number of its elements.
+    :param axis: the axis of the site's unconstrained value, counted from the left.
+    """
+
+    name: str
+    size: int
+    axis: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A latent site.
+
+    :param name: of the site.
+    :param start: its first coordinate in the latent vector.
+    :param shape: of its unconstrained value, which is flattened row by row.
+    :param plates: the plates around it, by axis.
+    """
+
+    name: str
+    start: int
+    shape: tuple[int, ...]
+    plates: tuple[Plate, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+        return int(np.prod(self.shape, dtype=int))
+
+    @property
+    def plate_names(self) -> frozenset[str]:
+        """The names of the plates around the site."""
+        return frozenset(plate.name for plate in self.plates)
+
+    def indices(self, plates: Iterable[str]) -> np.ndarray:
+        """The site's coordinates by elements of some of its plates.
+
+        :param plates: their names, the slowest first.
+        :return: integers, shape ``(elements, coordinates of each)``.
+        """
+        axes = {plate.name: plate.axis for plate in self.plates}
+        coordinates = self.start + np.arange(self.size).reshape(self.shape)
+        front = [axes[name] for name in plates]
+        num = int(np.prod([self.shape[axis] for axis in front], dtype=int))
+        return np.moveaxis(coordinates, front, range(len(front))).reshape(num, -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dependencies:
+    """Which latents interact in the posterior.
+
+    :param pairs: for each pair of sites that may interact (a site with itself included, both
+        orders) the plates across whose elements they may do so; within an element of the others.
+    :param certain: pairs, and plates, which a Hessian does not see because the coupling comes
+        from a latent outside of the latent vector.
+    :param hessian_product: ``v`` to ``H v``, with the Hessian of the log density at a point where
+        nothing vanishes by accident; ``(m, d)`` to ``(m, d)``. None if there is no Hessian.
+    :param tolerance: relative rounding error of a product.
+    """
+
+    pairs: dict[tuple[str, str], frozenset[str]]
+    certain: dict[tuple[str, str], frozenset[str]] = dataclasses.field(default_factory=dict)
+    hessian_product: Callable[[np.ndarray], np.ndarray] | None = None
+    tolerance: float = 1e-9
+
+
+class Layout:
+    """The sites of a latent vector.
+
+    :param sites: in the order of the vector.
+    :param find_dependencies: finds out which latents interact; called at most once, and only
+        by families that ask.
+    """
+
+    def __init__(
+        self,
+        sites: Iterable[Site],
+        find_dependencies: Callable[[], Dependencies] | None = None,
+    ) -> None:
+        self.sites = tuple(sites)
+        self._find_dependencies = find_dependencies
+
+    @property
+    def dim(self) -> int:
+        """The length of the latent vector."""
+        return sum(site.size for site in self.sites)
+
+    @functools.cached_property
+    def dependencies(self) -> Dependencies:
+        """Which latents interact; every pair, if nobody knows."""
+        if self._find_dependencies is not None:
+            return self._find_dependencies()
+        pairs = {
+            (a.name, b.name): a.plate_names & b.plate_names for a in self.sites for b in self.sites
+        }
+        return Dependencies(pairs)
+
+    def site(self, name: str) -> Site:
+        """The site of this name.
+
+        :raises ValueError: if there is none, with the names of those there are.
+        """
+        for site in self.sites:
+            if site.name == name:
+                return site
+        known = ", ".join(repr(site.name) for site in self.sites)
+        raise ValueError(f"There is no latent site {name!r}. The latent sites are {known}.")

@@ -1,0 +1,150 @@
+"""Dense Gaussian by its precision ``S = Sigma^-1``: the coordinates of the Bayesian learning rule.
+
+A gradient with respect to ``S`` is an array ``G`` with ``dL = sum_ij G_ij dS_ij``, as automatic
+differentiation of a function of the whole array gives it; only its symmetric part matters.
+The free coordinates are ``vech(S)``, in which an off-diagonal element of the gradient is
+``G_ij + G_ji``. Their Fisher information is ``D^T (Sigma x Sigma) D / 2``, orthogonal to the
+mean's (Tan, supplement S1, parametrisation xi), whence
+
+    dmu = Sigma dL/dmu,        dS = S (G + G^T) S,                                 (1)
+
+with inverse ``G = Sigma dS Sigma / 2``. In terms of the moments ``dS = -2 dL/dSigma``, which by
+Price's theorem is ``-(E[hess l] + S)``.
+
+A step is taken in the natural parameters ``(S mu, S)``, which have the same natural gradient
+(Tan, Table 1, lambda; Khan, eq. 29 and 30): ``S_new = S + rho dS``, and the new ``S`` moves
+the mean,
+
+    mu_new = mu + rho S_new^-1 dL/dmu = mu + S_new^-1 S (rho dmu).                 (2)
+
+With ``S = L L^T`` a draw is ``theta = mu + L^-T z``; along (1) it moves by
+``L^-T (L^-1 dL/dmu - Phi(L^T (G + G^T) L)^T z)``.
+
+Where ``S`` is ill-conditioned :class:`PrecisionCholesky` is the more accurate family: it works
+with the square root of the condition number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_ngvi.families.base import MIN_SHRINKAGE, standard_normal_log_prob
+from numpyro_ngvi.families.dense import DenseFamily, symmetric
+from numpyro_ngvi.families.symmetric import definite_sum, divide
+from numpyro_ngvi.families.triangular import (
+    halve_diagonal,
+    log_abs_det,
+    root_of_inverse,
+    solve_lower,
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Precision(DenseFamily):
+    """Gaussian with a dense covariance, by the inverse of it.
+
+    :param loc: mean, shape ``(d,)``.
+    :param precision: ``S``, symmetric positive definite, shape ``(d, d)``.
+    """
+
+    loc: jax.Array | None = None
+    precision: jax.Array | None = None
+
+    name: ClassVar[str] = "precision"
+    relative_scale_step: ClassVar[float] = 0.01
+
+    def initial(self, loc: jax.Array, scale: float) -> Precision:
+        return Precision(loc, jnp.diag(jnp.full_like(loc, scale**-2)))
+
+    def free_coordinates(self) -> list[jax.Array]:
+        return [self._bound().loc, jnp.tril(symmetric(self.precision))]
+
+    @property
+    def stddev(self) -> jax.Array:
+        return jnp.linalg.norm(self._inverse_root(), axis=-2)
+
+    @property
+    def covariance_matrix(self) -> jax.Array:
+        inverse = self._inverse_root()
+        return inverse.T @ inverse
+
+    @property
+    def precision_matrix(self) -> jax.Array:
+        return symmetric(self._bound().precision)
+
+    @property
+    def lower_factor(self) -> jax.Array:
+        return root_of_inverse(self._root())
+
+    def log_det_scale(self) -> jax.Array:
+        return -log_abs_det(self._root())
+
+    def whiten(self, value: jax.Array) -> jax.Array:
+        return (value - self._bound().loc) @ self._root()
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        columns = noise.reshape(-1, self.dim).T
+        shift = solve_lower(self._root(), columns, trans=True)
+        return self.loc + shift.T.reshape(noise.shape)
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        root = self._root()
+        return standard_normal_log_prob((value - self.loc) @ root) + log_abs_det(root)
+
+    def displacement(self, change: Precision, noise: jax.Array) -> jax.Array:
+        root = self._root()
+        inner = root.T @ (change.precision + change.precision.T) @ root
+        return solve_lower(root, change.loc) - noise @ halve_diagonal(inner)
+
+    def log_det_displacement(self, change: Precision) -> jax.Array:
+        return -jnp.sum(symmetric(self._bound().precision) * change.precision)
+
+    def natural_gradient(self, gradient: Precision) -> Precision:
+        matrix = self.precision_matrix
+        inner = gradient.precision + gradient.precision.T
+        loc = divide(self._root(), gradient.loc)
+        return Precision(loc, symmetric(matrix @ inner @ matrix))
+
+    def euclidean_gradient(self, natural_gradient: Precision) -> Precision:
+        root = self._root()
+        half = divide(root, symmetric(natural_gradient.precision))
+        precision = 0.5 * symmetric(divide(root, half.T))
+        return Precision(self.precision_matrix @ natural_gradient.loc, precision)
+
+    def bonnet_price(self, gradient: jax.Array, hessian: jax.Array) -> Precision:
+        return Precision(
+            divide(self._root(), gradient), -(symmetric(hessian) + self.precision_matrix)
+        )
+
+    def natural_step(self, direction: Precision, step_size: jax.Array | float) -> Precision:
+        return self._bound()._moved(direction, step_size)
+
+    def kl_divergence(self, other: Precision) -> jax.Array:
+        root, other_root = self._root(), other._root()
+        ratio = solve_lower(root, other_root)
+        shift = (self.loc - other.loc) @ other_root
+        change = 0.5 * (jnp.sum(ratio**2) - self.dim + jnp.sum(shift**2))
+        return change + log_abs_det(root) - log_abs_det(other_root)
+
+    def retract(self, step: Precision) -> Precision:
+        """:class:`Family`'s, by equation (2); an indefinite ``S + dS`` is corrected."""
+        return self._moved(step, 1.0, MIN_SHRINKAGE**2)
+
+    def _moved(
+        self, direction: Precision, step_size: jax.Array | float, floor: float = 0.0
+    ) -> Precision:
+        old = self.precision_matrix
+        new, root = definite_sum(old, step_size * direction.precision, floor)
+        return Precision(self.loc + step_size * divide(root, old @ direction.loc), new)  # (2)
+
+    def _root(self) -> jax.Array:
+        return jnp.linalg.cholesky(self._bound().precision)
+
+    def _inverse_root(self) -> jax.Array:
+        root = self._root()
+        return solve_lower(root, jnp.eye(self.dim, dtype=root.dtype))

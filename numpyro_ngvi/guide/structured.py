@@ -1,0 +1,99 @@
+"""Structured families as NumPyro distributions, without a dense matrix."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import Transform
+
+from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.families.block_diagonal import BlockDiagonal
+from numpyro_ngvi.families.sparse_precision import SparsePrecision
+from numpyro_ngvi.guide.posterior import to_distribution, to_transform
+
+
+class StructuredNormal(dist.Distribution):
+    """``N(mu, Sigma)`` of a structured family, at the cost of its structure.
+
+    :param family: the Gaussian, with coordinates.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    support = constraints.real_vector
+    reparametrized_params: ClassVar[list] = []
+    pytree_data_fields = ("family",)
+
+    def __init__(self, family: Family, *, validate_args: bool | None = None) -> None:
+        self.family = family
+        super().__init__((), (family.dim,), validate_args=validate_args)
+
+    @property
+    def has_rsample(self) -> bool:
+        return True
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        noise = jax.random.normal(key, self.shape(sample_shape), self.family.loc.dtype)
+        return self.family.sample(noise)
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        return self.family.log_prob(value)
+
+    @property
+    def mean(self) -> jax.Array:
+        return self.family.mean
+
+    @property
+    def variance(self) -> jax.Array:
+        return self.family.variance
+
+    @property
+    def covariance_matrix(self) -> jax.Array:
+        """Dense, for small ``d``; raises ``ValueError`` beyond."""
+        return self.family.covariance_matrix
+
+    @property
+    def precision_matrix(self) -> jax.Array:
+        """Dense, for small ``d``; raises ``ValueError`` beyond."""
+        return self.family.precision_matrix
+
+    def entropy(self) -> jax.Array:
+        return self.family.entropy()
+
+
+class StructuredTransform(Transform):
+    """The affine map from ``N(0, I)`` to a structured family.
+
+    :param family: the Gaussian, with coordinates.
+    """
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.family.sample(x)
+
+    def _inverse(self, y: jax.Array) -> jax.Array:
+        return self.family.whiten(y)
+
+    def log_abs_det_jacobian(
+        self, x: jax.Array, y: jax.Array, intermediates: Any = None
+    ) -> jax.Array:
+        return jnp.broadcast_to(self.family.log_det_scale(), jnp.shape(x)[:-1])
+
+    def tree_flatten(self) -> tuple:
+        return (self.family,), (("family",), {})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StructuredTransform) and other.family is self.family
+
+
+for _family in (BlockDiagonal, SparsePrecision):
+    to_distribution.register(_family)(StructuredNormal)
+    to_transform.register(_family)(StructuredTransform)

@@ -1,0 +1,106 @@
+"""Which latents of a model interact in the posterior.
+
+:func:`posterior_dependencies` traces the model abstractly, without data passing through it.
+:func:`hessian_product` evaluates the model's curvature at one point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro import handlers
+from numpyro.infer.inspect import get_dependencies
+from numpyro.infer.util import potential_energy
+
+Pairs = dict[tuple[str, str], frozenset[str]]
+
+
+def posterior_dependencies(
+    model: Callable, args: tuple, kwargs: dict, latents: Iterable[str]
+) -> tuple[Pairs, Pairs]:
+    """Pairs of latents that may interact, by the model's own account.
+
+    :param latents: names of the sites in question. Other latents are taken to be integrated
+        out, as enumerated ones are.
+    :return: for each pair, in both orders, the plates across whose elements the sites may
+        interact, from NumPyro's ``get_dependencies``; and the same for the pairs that interact
+        through a latent that is integrated out.
+    """
+    with handlers.block():
+        found = get_dependencies(model, args, kwargs)["posterior_dependencies"]
+        plates = _plates(model, args, kwargs)
+    pairs: dict[tuple[str, str], set[str]] = {}
+    for a, others in found.items():
+        for b, across in others.items():
+            if b in found:
+                for pair in ((a, b), (b, a)):
+                    pairs.setdefault(pair, set()).update(across)
+    certain: dict[tuple[str, str], set[str]] = {}
+    kept = set(latents)
+    for gone in [name for name in found if name not in kept]:
+        neighbours = [b for a, b in list(pairs) if a == gone and b != gone]
+        for a in neighbours:
+            for b in neighbours:
+                shared = plates[a] & plates[b]
+                across = shared - plates[gone]
+                across |= shared & (pairs[a, gone] | pairs[gone, b])
+                pairs.setdefault((a, b), set()).update(across)
+                certain.setdefault((a, b), set()).update(across)
+    return _among(pairs, kept), _among(certain, kept)
+
+
+def hessian_product(
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    unpack: Callable[[jax.Array], dict[str, jax.Array]],
+    at: jax.Array,
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Products with the Hessian of the model's log density.
+
+    :param unpack: from a latent vector to unconstrained values by site.
+    :param at: the latent vector where it is taken.
+    :return: from ``v`` to ``H v``, both of shape ``(m, d)``; or None if the model cannot be
+        differentiated twice or is not finite there.
+    """
+    seeded = handlers.seed(model, rng_seed=0)
+
+    def energy(latent: jax.Array) -> jax.Array:
+        with handlers.block():
+            return potential_energy(seeded, args, kwargs, unpack(latent))
+
+    @jax.jit
+    def products(latent: jax.Array, vectors: jax.Array) -> jax.Array:
+        # The point is an argument: of a constant XLA would evaluate the model as it compiles.
+        return jax.vmap(lambda v: -jax.jvp(jax.grad(energy), (latent,), (v,))[1])(vectors)
+
+    def checked(vectors: np.ndarray) -> np.ndarray:
+        return np.asarray(products(at, jnp.asarray(vectors, at.dtype)))
+
+    try:
+        finite = np.isfinite(checked(np.ones((2, at.shape[-1])))).all()
+    except Exception:  # noqa: BLE001
+        return None  # an operation without a second derivative, of any kind
+    return checked if finite else None
+
+
+def _among(pairs: dict[tuple[str, str], set[str]], names: set[str]) -> Pairs:
+    return {pair: frozenset(plates) for pair, plates in pairs.items() if names.issuperset(pair)}
+
+
+def _plates(model: Callable, args: tuple, kwargs: dict) -> dict[str, set[str]]:
+    plates: dict[str, set[str]] = {}
+
+    def run() -> None:
+        seeded = handlers.seed(model, rng_seed=0)
+        trace: dict[str, Any] = handlers.trace(seeded).get_trace(*args, **kwargs)
+        for name, site in trace.items():
+            if site["type"] == "sample":
+                plates[name] = {frame.name for frame in site["cond_indep_stack"]}
+
+    jax.eval_shape(run)
+    return plates

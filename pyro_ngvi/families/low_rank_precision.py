@@ -1,0 +1,506 @@
+"""Gaussian by a low-rank factor of its precision, ``S = U U^T + diag(D)`` (SLANG).
+
+Mishkin, Kunstner, Nielsen, Schmidt and Khan (2018), *SLANG: Fast structured covariance
+approximations for Bayesian deep learning with natural gradient*. Time is O(d r^2), memory O(d r).
+
+Let ``V = D^-1/2 U`` and ``L L^T = I + V^T V``, a Cholesky factorisation of size ``r``. Then
+
+    S = D^1/2 R R^T D^1/2,      R = I + V (I + L)^-1 V^T,      |R| = |L|,                  (1)
+    R^-T = I - V L^-T (I + L)^-1 V^T,
+
+because ``I + V J^-1 V^T`` is a root of ``I + V V^T`` where ``(J - I) (J - I)^T = I + V^T V``.
+Nothing is inverted that ``U = 0`` makes singular. A draw is ``theta = mu + D^-1/2 R^-T z``.
+
+**First order.** ``U`` and ``U Q`` are the same Gaussian for every rotation ``Q``: the Fisher
+information ``F`` of ``(U, D)`` is singular. Orthogonal to the mean's, it is
+``tr(Sigma dS Sigma dS') / 2`` on ``dS = dU U^T + U dU^T + diag(dD)``. The metric here is
+
+- exact for the mean: ``dmu = Sigma dL/dmu``;
+- exact for ``U`` with ``D`` held fixed: with ``B = U^T Sigma U`` and ``G = dL/dU``
+
+      dU = S G B^-1 - U B^-1 sym(U^T G) B^-1 / 2,                                         (2)
+
+  whose ``dU U^T + U dU^T`` is that of the pseudo-inverse of ``F``. A direction of ``U`` weaker than
+  ``MIN_STRENGTH`` (an eigenvalue of ``V^T V``) is treated as if it had that strength, because ``F``
+  vanishes where ``U`` does;
+- approximate for ``D``: ``dD = 2 D^2 dL/dD``, the diagonal family's. The exact block is
+  ``Sigma o Sigma / 2``, which is at most that, and tends to it where ``d >> r``. The block of ``F``
+  between ``U`` and ``D``, of the same order, is left out.
+
+It is symmetric and positive definite, so that its steps ascend, and costs O(d r^2); the exact
+pseudo-inverse would take O(d r^4). A draw moves along a direction by
+
+    dtheta = dmu - Sigma dS (theta - mu) / 2.                                             (3)
+
+**Second order.** :meth:`LowRankPrecision.bonnet_price` is not the projection of the natural
+gradient on the tangent space. It points at the rule's own target: ``U + dU, D + dD`` are the
+factor and diagonal of ``-E[hess l]``, projected to ``rank`` directions and a diagonal that keeps
+its diagonal, and turned to ``U``. So a step of one is the Bayesian learning rule's, and exact
+for a conjugate model whose posterior has this form. Shorter steps go straight there in ``(U, D)``.
+SLANG mixes ``S`` and its target instead (:meth:`LowRankPrecision.mixed` does): that is larger by
+``rho (1 - rho) dU dU^T``. Where ``dU`` is a noisy first-order gradient, this term would not average
+out as ``rho`` decreases, and would become most of the precision.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_ngvi.families.base import MIN_SHRINKAGE, Family
+from pyro_ngvi.families.dense import symmetric
+from pyro_ngvi.families.layout import Layout
+from pyro_ngvi.families.structure import check_dense
+from pyro_ngvi.families.triangular import solve_lower
+from pyro_ngvi.families.whitened import cholesky
+
+#: The eigenvalue of ``V^T V`` below which a direction's metric no longer falls.
+MIN_STRENGTH = 1e-3
+
+#: The eigenvalues of ``V^T V`` at the start: ``U = 0`` is a saddle, which no gradient leaves.
+INITIAL_STRENGTH = 0.1
+
+#: The step size of :meth:`LowRankPrecision.retract`.
+WHOLE = 1.0
+
+#: Rows of a factor handled together, so that what is made of them stays in the cache.
+ROWS_AT_ONCE = 1 << 15
+
+#: Improvements of the diagonal in a projection to low rank at most, and the change, relative
+#: to the largest entry of the diagonal, that is not worth another.
+PROJECTION_SWEEPS = 100
+PROJECTION_TOLERANCE = 1e-6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LowRankPrecision(Family):
+    """Gaussian whose precision is of low rank, plus a diagonal.
+
+    :param loc: mean, shape ``(d,)``.
+    :param factor: ``U``, shape ``(d, rank)``.
+    :param diagonal: ``D``, positive, shape ``(d,)``.
+    :param rank: ``r``, from 1 to ``d``.
+    :raises ValueError: for a rank below 1; by :meth:`initial`, for one above ``d``.
+    """
+
+    loc: Tensor | None = None
+    factor: Tensor | None = None
+    diagonal: Tensor | None = None
+    rank: int = dataclasses.field(default=10, kw_only=True, metadata={"static": True})
+
+    name: ClassVar[str] = "low_rank"
+    relative_scale_step: ClassVar[float] = 0.01
+    leaves_out_correlations: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_rank(self.rank)
+
+    def for_layout(self, layout: Layout) -> LowRankPrecision:
+        check_rank(self.rank, layout.dim)
+        return self
+
+    def initial(self, loc: Tensor, scale: float) -> LowRankPrecision:
+        """``N(loc, scale^2 I)``, but for a faint ``U``; the variances are a little smaller.
+
+        :raises ValueError: if the rank is above the dimension.
+        """
+        check_rank(self.rank, loc.shape[-1])
+        factor = torch.as_tensor(initial_factor(loc.shape[-1], self.rank)).to(loc) / scale
+        return self._with(loc, factor, torch.full_like(loc, scale**-2))
+
+    def describe(self) -> str:
+        """The structure in words."""
+        return f"a precision of rank {self.rank} plus a diagonal"
+
+    # -- shape and moments ------------------------------------------------------------
+
+    @property
+    def num_parameters(self) -> int:
+        """Without the ``r (r - 1) / 2`` rotations of ``U``."""
+        return self.dim * (self.rank + 2) - self.rank * (self.rank - 1) // 2
+
+    @property
+    def stddev(self) -> Tensor:
+        return self.variance.sqrt()
+
+    @property
+    def variance(self) -> Tensor:
+        # The share of D in S that U adds; of a share that is nearly one only rounding is left.
+        leverage = (self.factor @ _inverse(self._root()).mT).square().sum(1) / self.diagonal
+        return (1.0 - leverage).clamp(min=torch.finfo(leverage.dtype).eps) / self.diagonal
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        check_dense(self._bound())
+        half = (self.factor / self.diagonal[:, None]) @ _inverse(self._root()).mT
+        return torch.diag(1.0 / self.diagonal) - half @ half.mT
+
+    @property
+    def precision_matrix(self) -> Tensor:
+        check_dense(self._bound())
+        return self.factor @ self.factor.mT + torch.diag(self.diagonal)
+
+    # -- density ----------------------------------------------------------------------
+
+    def log_det_scale(self) -> Tensor:
+        root = self._root()
+        return -0.5 * self.diagonal.log().sum() - root.diagonal().log().sum()
+
+    def whiten(self, value: Tensor) -> Tensor:
+        root, sqrt = self._root(), self.diagonal.sqrt()
+        scaled = sqrt * (value - self.loc)
+        inner = (scaled / sqrt) @ self.factor
+        inner = _solve_rows(_shifted(root), inner, trans=True)
+        return scaled + (inner @ self.factor.mT) / sqrt
+
+    def sample(self, noise: Tensor) -> Tensor:
+        root, sqrt = self._root(), self.diagonal.sqrt()
+        inner = (noise / sqrt) @ self.factor
+        inner = _solve_rows(root, _solve_rows(_shifted(root), inner), trans=True)
+        return self.loc + noise / sqrt - (inner @ self.factor.mT) / self.diagonal
+
+    # -- natural gradients ------------------------------------------------------------
+
+    def displaced(self, noise: Tensor) -> Tensor:
+        return _Displaced.apply(noise, *self.coordinates().values(), self.detach())
+
+    def _displacement_transpose(self, noise: Tensor, slope: Tensor) -> LowRankPrecision:
+        """The transpose of :meth:`displacement`, a linear function of the slope.
+
+        :param noise: ``z``, shape ``(..., d)``.
+        :param slope: of a function of the displaced noise, shape ``(..., d)``.
+        :return: the natural gradient of that function.
+        """
+        noise, slope = noise.reshape(-1, self.dim), slope.reshape(-1, self.dim)
+        _, inverse, _ = self._metric()
+        both = self.sample(torch.cat([noise, slope])) - self.loc
+        delta, of_theta = both.chunk(2)
+        of_both = both @ self.factor
+        of_delta, of_slope = of_both.chunk(2)
+        outer = of_delta.mT @ of_slope
+        outer = outer + outer.mT
+        inner = outer @ inverse - 0.5 * inverse @ outer @ inverse
+        right = torch.cat([of_slope, of_delta]) @ inverse
+        factor = self.factor @ (-0.5 * inner)
+        factor.addmm_((both * self.diagonal).mT, right, alpha=-0.5)
+        diagonal = -(self.diagonal**2) * (of_theta * delta).sum(0)
+        return self._with(of_theta.sum(0), factor, diagonal)
+
+    def displacement(self, change: LowRankPrecision, noise: Tensor) -> Tensor:
+        # natural_gradient(change), but its factor only in products with delta: each use of an
+        # array of size d r, and of its transpose, is one more pass through memory.
+        _, inverse, _ = self._metric()
+        mixed = self.factor.mT @ change.factor
+        inner = mixed @ inverse - 0.5 * inverse @ symmetric(mixed) @ inverse
+        delta = self.sample(noise) - self.loc
+        of_delta = delta @ self.factor
+        times = self.diagonal * ((of_delta @ inverse) @ change.factor.mT)
+        across = ((self.diagonal * delta) @ change.factor) @ inverse + of_delta @ inner
+        times = times + (of_delta @ inner.mT + across) @ self.factor.mT
+        times = times + 2.0 * self.diagonal**2 * change.diagonal * delta
+        return self._transpose_root_times(change.loc - 0.5 * times)  # (3), by C^-1 Sigma = C^T
+
+    def log_det_displacement(self, change: LowRankPrecision) -> Tensor:
+        n = self.natural_gradient(change)
+        both = (self._covariance_times_factor() * n.factor).sum()
+        return -both - 0.5 * (self.variance * n.diagonal).sum()
+
+    def natural_gradient(self, gradient: LowRankPrecision) -> LowRankPrecision:
+        _, inverse, _ = self._metric()
+        mixed = self.factor.mT @ gradient.factor
+        inner = mixed @ inverse - 0.5 * inverse @ symmetric(mixed) @ inverse
+        factor = (self.diagonal[:, None] * gradient.factor) @ inverse + self.factor @ inner  # (2)
+        diagonal = 2.0 * self.diagonal**2 * gradient.diagonal
+        return self._with(self._covariance_times(gradient.loc), factor, diagonal)
+
+    def euclidean_gradient(self, natural_gradient: LowRankPrecision) -> LowRankPrecision:
+        metric, inverse, (values, vectors) = self._metric()
+        # (2) from the left by U^T Sigma, in the eigenvectors of V^T V: a 2 x 2 system for
+        # each pair of entries of U^T G. The ratios are one where nothing is too weak.
+        of_factor = self._covariance_times(natural_gradient.factor.mT).mT @ metric
+        product = vectors.mT @ (self.factor.mT @ of_factor) @ vectors
+        ratio = values / (1.0 + values) * _inverse_values(values) / 4.0
+        row, column = ratio[:, None], ratio[None, :]
+        mixed = ((1.0 - column) * product + row * product.mT) / (1.0 - row - column)
+        inner = inverse @ (vectors @ symmetric(mixed) @ vectors.mT)
+        factor = of_factor + 0.5 * self._covariance_times_factor() @ inner
+        loc = self._precision_times(natural_gradient.loc)
+        diagonal = 0.5 * natural_gradient.diagonal / self.diagonal**2
+        return self._with(loc, factor, diagonal)
+
+    # -- curvature --------------------------------------------------------------------
+
+    def hessian_probes(self) -> np.ndarray:
+        return np.arange(self.dim)
+
+    def assemble_hessian(self, products: Tensor) -> Tensor:
+        check_dense(self._bound())
+        return symmetric(products)
+
+    def outer_products(self, left: Tensor, right: Tensor) -> Tensor:
+        check_dense(self._bound())
+        return symmetric(left.mT @ right)
+
+    def bonnet_price(self, gradient: Tensor, hessian: Tensor) -> LowRankPrecision:
+        """The direction to the rule's target, see the module; ``hessian`` is ``(d, d)``."""
+        self._bound()
+        factor, diagonal = _project_dense(-symmetric(hessian), self.factor, self.diagonal)
+        factor = _turned(factor, self.factor)
+        return self._with(
+            self._covariance_times(gradient), factor - self.factor, diagonal - self.diagonal
+        )
+
+    # -- steps ------------------------------------------------------------------------
+
+    def natural_step(
+        self, direction: LowRankPrecision, step_size: Tensor | float
+    ) -> LowRankPrecision:
+        return self._moved(direction, step_size, 0.0)
+
+    def mixed(self, rows: Tensor, diagonal: Tensor, step_size: Tensor | float) -> LowRankPrecision:
+        """SLANG's step of the precision, ``(1 - rho) S + rho (rows^T rows + diag(diagonal))``.
+
+        Projected to the leading ``rank`` directions of its low-rank part, by an eigenproblem of
+        size ``rank + N``, and a diagonal with which ``diag(S)`` is exact. O(d (r + N)^2).
+
+        :param rows: scaled gradients of single examples, shape ``(N, d)``.
+        :param diagonal: of the rest of the curvature, such as a prior's, non-negative, ``(d,)``.
+        :param step_size: ``rho``, in (0, 1].
+        """
+        self._bound()
+        columns = torch.cat([(1.0 - step_size) ** 0.5 * self.factor, step_size**0.5 * rows.mT], 1)
+        vectors = torch.linalg.eigh(columns.mT @ columns)[1][:, -self.rank :]
+        factor = columns @ vectors
+        rest = columns.square().sum(1) - factor.square().sum(1)
+        rest = rest.clamp(min=0.0)  # of rounding
+        mixture = (1.0 - step_size) * self.diagonal + step_size * diagonal
+        return self._with(self.loc, factor, mixture + rest)
+
+    def kl_divergence(self, other: LowRankPrecision) -> Tensor:
+        spread = (other.factor * self._covariance_times(other.factor.mT).mT).sum()
+        trace = (other.diagonal * self.variance).sum() + spread
+        shift = self.loc - other.loc
+        distance = (shift * other._precision_times(shift)).sum()
+        change = 0.5 * (trace - self.dim + distance)
+        return change + other.log_det_scale() - self.log_det_scale()
+
+    def retract(self, step: LowRankPrecision) -> LowRankPrecision:
+        """``lambda + step``; where ``D`` would not stay positive it is corrected."""
+        factor, diagonal = self._end(step, WHOLE, MIN_SHRINKAGE**2)
+        return self._with(self.loc + step.loc, factor, diagonal)
+
+    # -- helpers ----------------------------------------------------------------------
+
+    def _with(self, loc: Tensor, factor: Tensor, diagonal: Tensor) -> LowRankPrecision:
+        return dataclasses.replace(self, loc=loc, factor=factor, diagonal=diagonal)
+
+    def _end(
+        self, step: LowRankPrecision, step_size: Tensor | float, floor: float
+    ) -> tuple[Tensor, Tensor]:
+        ratio = step_size * step.diagonal / self._bound().diagonal
+        # A square beyond the largest float would leave a standard deviation of zero.
+        ratio = ratio.clamp(min=-(torch.finfo(ratio.dtype).max ** 0.25))
+        rounding = 8 * torch.finfo(ratio.dtype).eps * ratio.abs().clamp(min=1.0)
+        plain = 1.0 + ratio
+        growth = torch.where(plain > floor + rounding, plain, plain + 0.5 * ratio**2)
+        # An array of size d r is too large to be multiplied by one.
+        factor = step.factor if step_size is WHOLE else step_size * step.factor
+        return self.factor + factor, self.diagonal * growth
+
+    def _moved(
+        self, step: LowRankPrecision, step_size: Tensor | float, floor: float
+    ) -> LowRankPrecision:
+        new = self._with(self.loc, *self._end(step, step_size, floor))
+        # The new precision moves the mean.
+        shift = new._covariance_times(self._precision_times(step.loc))
+        return self._with(self.loc + step_size * shift, new.factor, new.diagonal)
+
+    def _strength(self) -> Tensor:
+        """``V^T V``."""
+        self._bound()
+        pieces = zip(
+            self.factor.split(ROWS_AT_ONCE), self.diagonal.split(ROWS_AT_ONCE), strict=True
+        )
+        return sum((rows / scale[:, None]).mT @ rows for rows, scale in pieces)
+
+    def detach(self) -> LowRankPrecision:
+        return self._detached
+
+    @functools.cached_property
+    def _detached(self) -> LowRankPrecision:
+        # A step asks for it several times: with what it keeps of itself it costs one pass
+        # through the factor, not one each time.
+        return super().detach()
+
+    @functools.cached_property
+    def _small(self) -> Tensor:
+        return symmetric(self._strength())
+
+    def _root(self) -> Tensor:
+        """``L``."""
+        strength = self._small
+        return cholesky(strength + _eye(strength))
+
+    def _metric(self) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """``B``, its inverse, and the eigenvalues and eigenvectors of ``V^T V``."""
+        values, vectors = _eigen(self._small)
+        values = values.clamp(min=0.0)
+        inverse = _inverse_values(values)
+        return (vectors / inverse) @ vectors.mT, (vectors * inverse) @ vectors.mT, (values, vectors)
+
+    def _covariance_times_factor(self) -> Tensor:
+        """``Sigma U = D^-1 U (I + V^T V)^-1``."""
+        inverse = _inverse(self._root())
+        return (self.factor @ (inverse.mT @ inverse)) / self.diagonal[:, None]
+
+    def _covariance_times(self, rows: Tensor) -> Tensor:
+        """``Sigma`` times each row, shape ``(..., d)``."""
+        root, scaled = self._root(), rows / self.diagonal
+        inner = _solve_rows(root, _solve_rows(root, scaled @ self.factor), trans=True)
+        return scaled - (inner @ self.factor.mT) / self.diagonal
+
+    def _precision_times(self, rows: Tensor) -> Tensor:
+        """``S`` times each row, shape ``(..., d)``."""
+        return self.diagonal * rows + (rows @ self.factor) @ self.factor.mT
+
+    def _transpose_root_times(self, rows: Tensor) -> Tensor:
+        """``C^T`` times each row, for ``C = D^-1/2 R^-T``; shape ``(..., d)``."""
+        root, sqrt = self._root(), self.diagonal.sqrt()
+        inner = (rows / self.diagonal) @ self.factor
+        inner = _solve_rows(_shifted(root), _solve_rows(root, inner), trans=True)
+        return (rows - inner @ self.factor.mT) / sqrt
+
+
+class _Displaced(torch.autograd.Function):
+    """``noise``, whose derivative is :meth:`LowRankPrecision.displacement`.
+
+    Not straight-through, as in :class:`Family`: that would compute the displacement of a zero,
+    and give autograd every product in it, each with arrays of size ``d r``. At ``d = 10^6`` it
+    takes three times as long.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        noise: Tensor, loc: Tensor, factor: Tensor, diagonal: Tensor, here: LowRankPrecision
+    ) -> Tensor:
+        return noise.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        noise, *_, ctx.here = inputs
+        ctx.save_for_backward(noise)
+        ctx.save_for_forward(noise)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        gradient = ctx.here._displacement_transpose(ctx.saved_tensors[0], slope)
+        return slope, gradient.loc, gradient.factor, gradient.diagonal, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        noise, *coordinates = tangents[:4]
+        values = ctx.here.coordinates().values()
+        pairs = zip(coordinates, values, strict=True)
+        change = [torch.zeros_like(value) if t is None else t for t, value in pairs]
+        moved = ctx.here.displacement(ctx.here._with(*change), ctx.saved_tensors[0])
+        return moved if noise is None else noise + moved
+
+
+def check_rank(rank: int, dim: int | None = None) -> None:
+    """Refuse a rank that no factor can have.
+
+    :raises ValueError: if it is below 1 or above the dimension.
+    """
+    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
+        raise ValueError(
+            f"LowRankPrecision(rank={rank!r}): rank must be an integer of at least 1. Without "
+            "correlations use family='diagonal'."
+        )
+    if dim is not None and rank > dim:
+        raise ValueError(
+            f"LowRankPrecision(rank={rank}) has a rank above the model's {dim} latents. Use a rank "
+            f"of at most {dim}, or family='covariance_cholesky', which holds every covariance."
+        )
+
+
+def initial_factor(dim: int, rank: int) -> np.ndarray:
+    """A faint ``U`` for ``D = I``, the same in every run, shape ``(d, rank)``."""
+    rows = np.random.default_rng(0).choice([-1.0, 1.0], (dim, rank))
+    return math.sqrt(INITIAL_STRENGTH / dim) * rows
+
+
+def _inverse_values(values: Tensor) -> Tensor:
+    return 1.0 + 1.0 / values.clamp(min=MIN_STRENGTH)
+
+
+def _shifted(root: Tensor) -> Tensor:
+    """``I + L``."""
+    return root + _eye(root)
+
+
+def _inverse(lower: Tensor) -> Tensor:
+    return solve_lower(lower, _eye(lower))
+
+
+def _solve_rows(lower: Tensor, rows: Tensor, trans: bool = False) -> Tensor:
+    """``lower^-1`` (or its transpose) times each row, shape ``(..., r)``."""
+    columns = rows.reshape(-1, rows.shape[-1]).mT
+    return solve_lower(lower, columns, trans=trans).mT.reshape(rows.shape)
+
+
+def _project_dense(matrix: Tensor, factor: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor]:
+    """``U`` and ``D`` with ``U U^T + D`` near a symmetric matrix, and its diagonal.
+
+    Principal factor analysis: the leading directions of what the diagonal leaves, by subspace
+    iteration, and the diagonal that they leave, in turn. Exact, once it has converged, where
+    the matrix has that form.
+
+    :param factor: where to start, with the diagonal.
+    """
+    dim, rank = factor.shape
+    whole = matrix.diagonal()
+    if not (matrix.isfinite().all() and factor.isfinite().all() and diagonal.isfinite().all()):
+        # torch.linalg would raise; a NaN is for the optimiser to see and skip.
+        return torch.full_like(factor, torch.nan), torch.full_like(diagonal, torch.nan)
+    # Twice the rank: large negative eigenvalues may take a place, but not keep it.
+    spare = torch.as_tensor(initial_factor(dim, min(rank, dim - rank))).to(factor)
+    basis = torch.linalg.qr(torch.cat([factor, spare], 1)).Q
+    for _ in range(PROJECTION_SWEEPS):
+        basis = torch.linalg.qr(matrix @ basis - diagonal[:, None] * basis).Q
+        inner = basis.mT @ (matrix @ basis - diagonal[:, None] * basis)
+        values, vectors = torch.linalg.eigh(symmetric(inner))
+        basis = basis @ vectors
+        factor = basis[:, -rank:] * values[-rank:].clamp(min=0.0).sqrt()
+        new = whole - factor.square().sum(1)
+        change, diagonal = (new - diagonal).abs().max() / whole.abs().max(), new
+        if change <= PROJECTION_TOLERANCE:
+            break
+    return factor, diagonal
+
+
+def _turned(factor: Tensor, reference: Tensor) -> Tensor:
+    """The rotation of a factor that is nearest to another one."""
+    product = factor.mT @ reference
+    if not product.isfinite().all():
+        return torch.full_like(factor, torch.nan)
+    left, _, right = torch.linalg.svd(product)
+    return factor @ (left @ right)
+
+
+def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors, NaN where there are none (``torch.linalg.eigh`` raises)."""
+    if not matrix.isfinite().all():
+        return torch.full_like(matrix[0], torch.nan), torch.full_like(matrix, torch.nan)
+    return torch.linalg.eigh(matrix)
+
+
+def _eye(like: Tensor) -> Tensor:
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)

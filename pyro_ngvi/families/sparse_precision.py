@@ -1,0 +1,342 @@
+"""Sparse Gaussian by the arrow-shaped Cholesky factor of its precision, ``S = T T^T``.
+
+In a hierarchical model the locals are independent given the globals, and the optimal precision
+has the zeros of the Hessian. With the locals first, ``T`` keeps them (Tan, eq. (4))::
+
+    T = [ T_1             ]
+        [      ...        ]
+        [           T_n   ]
+        [ T_g1 ...  T_gn  T_g ]
+
+and for nested plates in the same way, each local with its own ancestors below it
+(:mod:`~pyro_ngvi.families.arrow`). The Fisher information is ``S`` for the mean and has one
+block for every block of columns of ``T``. Let ``G = dL/dT`` where ``T`` has entries, and write
+``Phi`` for the lower triangle with the diagonal halved, applied to the diagonal blocks. Then
+
+    dmu = S^-1 dL/dmu,        dT = T M,        M = Phi(T^T G),                     (1)
+
+where ``T^T G`` is needed only where ``T`` has entries. This is Theorem 4: its
+``H_i = T_i^T (A_i + T_i^-T T_gi^T G_gi)`` is the block ``T_i^T A_i + T_gi^T G_gi`` of ``T^T G``,
+and no triangular solve is left. For a draw ``theta = mu + T^-T z`` with gradient ``g``, in
+Tan's notation ``v = T^-1 g`` and ``u = T_d^-T T^T (theta - mu)``, it has ``G = -u v^T`` (S6.2);
+:meth:`~SparsePrecision.displacement` is the transpose, ``T^-1 dL/dmu - M^T z``. The entropy's
+natural gradient is ``-T / 2``, and Bonnet's and Price's, with ``H = E[hess l]``,
+
+    dmu = S^-1 E[grad l],        dT = -T Phi(T^-1 H T^-T + I).                     (2)
+
+Every operation is linear in the number of locals, and nothing is densified.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_ngvi.families import batched
+from pyro_ngvi.families.arrow import Arrow, Vector, add_keeping_off_zero, join, split
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.covariance_cholesky import CovarianceCholesky
+from pyro_ngvi.families.hierarchy import Hierarchy, find_hierarchy
+from pyro_ngvi.families.layout import Layout
+from pyro_ngvi.families.structure import BlockStructure, check_dense, structure_from_indices
+
+#: Globals are one dense block: up to 100 MB for its three arrays in float64.
+MAX_GLOBALS = 2000
+
+#: The largest entry of a multiplicative step: beyond, squares of a float32 overflow.
+MAX_RETRACTION = 1e6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SparsePrecision(Family):
+    """Gaussian whose locals are independent given the globals.
+
+    :param loc: mean, shape ``(d,)``, in the order of the latent vector.
+    :param precision_tril: the blocks of ``T``, packed: for each group of locals its diagonal
+        blocks ``(k, k, n)``, then its blocks ``(g, k, n)`` in the rows of the globals; the
+        globals' own ``(g, g, 1)`` last.
+    :param locals: names of the sites that are local, each in a plate; by default they are
+        found from the model's conditional independences.
+    :param structure: the blocks; found by the guide. Without it every latent is global.
+    """
+
+    loc: Tensor | None = None
+    precision_tril: Tensor | None = None
+    locals: Sequence[str] | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
+    structure: BlockStructure | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
+
+    name: ClassVar[str] = "sparse_precision"
+    relative_scale_step: ClassVar[float] = 0.01
+
+    def __post_init__(self) -> None:
+        if self.locals is not None and not isinstance(self.locals, tuple):
+            names = (self.locals,) if isinstance(self.locals, str) else tuple(self.locals)
+            object.__setattr__(self, "locals", names)
+
+    def initial(self, loc: Tensor, scale: float) -> SparsePrecision:
+        dim = loc.shape[-1]
+        structure = self.structure or structure_from_indices([np.arange(dim)[:, None]])
+        if structure.dim != dim:
+            raise ValueError(f"The structure has {structure.dim} latents, but loc has {dim}.")
+        eye = torch.as_tensor(structure.packed_identity()).to(loc)
+        return dataclasses.replace(self, loc=loc, precision_tril=eye / scale, structure=structure)
+
+    def for_layout(self, layout: Layout) -> Family:
+        if self.structure is not None:
+            return self
+        found = find_hierarchy(layout, self.locals)
+        if found.obstacles and not found.local_sites:
+            return _without_locals(layout, found)
+        _check_globals(layout, found)
+        return dataclasses.replace(
+            self, structure=structure_from_indices(found.blocks, found.parents)
+        )
+
+    def describe(self) -> str:
+        """The structure in words."""
+        return "no structure yet" if self.structure is None else self.structure.describe()
+
+    # -- shape and moments ------------------------------------------------------------
+
+    @property
+    def num_parameters(self) -> int:
+        return self.dim + self.structure.num_lower
+
+    @property
+    def stddev(self) -> Tensor:
+        factor = self._factor()
+        inverse = factor.solve_matmul(Arrow.identity(self.structure, self.loc))
+        variance = [sum(block.square().sum(0) for block in mine) for mine in inverse.blocks]
+        return self._join(variance).sqrt()
+
+    @property
+    def precision_matrix(self) -> Tensor:
+        factor = self._factor()
+        check_dense(self)
+        dense = factor.to_dense()
+        return dense @ dense.mT
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        factor = self._factor()
+        check_dense(self)
+        eye = self._split(torch.eye(self.dim).to(self.loc))
+        root = self._join(factor.solve_transpose(eye))
+        return root.mT @ root
+
+    # -- density ----------------------------------------------------------------------
+
+    def log_det_scale(self) -> Tensor:
+        logs = [d.abs().log().sum() for d in self._factor().diagonals()]
+        return -sum(logs)
+
+    def whiten(self, value: Tensor) -> Tensor:
+        factor = self._factor()
+        return self._join(factor.transpose_times(self._split(value - self.loc)))
+
+    def sample(self, noise: Tensor) -> Tensor:
+        factor = self._factor()
+        return self.loc + self._join(factor.solve_transpose(self._split(noise)))
+
+    # -- natural gradients ------------------------------------------------------------
+
+    def displacement(self, change: SparsePrecision, noise: Tensor) -> Tensor:
+        factor, gradient = self._factor(), change._factor()
+        of_loc = factor.solve(self._split(change.loc))
+        noise = self._split(noise)
+        of_tril = []
+        chains = factor.above(noise)
+        for index, (own, *below) in enumerate(gradient.blocks):
+            inner = batched.matmul(batched.transpose(factor.blocks[index][0]), own)
+            for block, entry in zip(factor.blocks[index][1:], below, strict=True):
+                inner = inner + batched.matmul(batched.transpose(block), entry)
+            total = batched.transpose_times(batched.halve_diagonal(inner), noise[index])
+            for entry, above in zip(below, chains[index], strict=True):
+                above = factor.at(index, above)
+                total = total + batched.transpose_times(entry, above)
+            of_tril.append(total)
+        return self._join([a - b for a, b in zip(of_loc, of_tril, strict=True)])
+
+    def log_det_displacement(self, change: SparsePrecision) -> Tensor:
+        self._bound()
+        return -0.5 * (self.precision_tril * change.precision_tril).sum()
+
+    def natural_gradient(self, gradient: SparsePrecision) -> SparsePrecision:
+        factor = self._factor()
+        inner = factor.transpose_matmul(gradient._factor()).map_diagonal(batched.halve_diagonal)
+        return self._with(self._covariance_times(factor, gradient.loc), factor.matmul(inner))
+
+    def euclidean_gradient(self, natural_gradient: SparsePrecision) -> SparsePrecision:
+        factor = self._factor()
+        inner = factor.solve_matmul(natural_gradient._factor())
+        symmetric = inner.map_diagonal(lambda block: block + batched.transpose(block))
+        loc = factor.times(factor.transpose_times(self._split(natural_gradient.loc)))
+        return self._with(self._join(loc), factor.solve_transpose_products(symmetric))
+
+    # -- curvature --------------------------------------------------------------------
+
+    def hessian_probes(self) -> np.ndarray:
+        self._bound()
+        return self.structure.colours()
+
+    def assemble_hessian(self, products: Tensor) -> Tensor:
+        self._bound()
+        rows = self._split(products)  # by group (m, k, n)
+        offsets = self.structure.offsets()
+        blocks = []
+        for index, group in enumerate(self.structure.groups):
+            own = rows[index][offsets[index] : offsets[index] + group.size]
+            mine = [0.5 * (own + batched.transpose(own))]
+            for ancestor in self.structure.ancestors(index):
+                first = offsets[ancestor]
+                last = first + self.structure.groups[ancestor].size
+                mine.append(rows[index][first:last])
+            blocks.append(tuple(mine))
+        return Arrow(self.structure, tuple(blocks)).pack()
+
+    def outer_products(self, left: Tensor, right: Tensor) -> Tensor:
+        self._bound()
+        left, right = self._split(left), self._split(right)
+        blocks = []
+        for index in range(len(left)):
+            own = torch.einsum("Npn,Nqn->pqn", left[index], right[index])
+            mine = [0.5 * (own + batched.transpose(own))]
+            for ancestor in self.structure.ancestors(index):
+                pairs = [(left, right), (right, left)]
+                mine.append(0.5 * sum(self._outer(a[ancestor], b[index]) for a, b in pairs))
+            blocks.append(tuple(mine))
+        return Arrow(self.structure, tuple(blocks)).pack()
+
+    def bonnet_price(self, gradient: Tensor, hessian: Tensor) -> SparsePrecision:
+        factor = self._factor()
+        whitened = factor.congruence(Arrow.unpack(self.structure, hessian))
+        inner = whitened.combine(torch.add, Arrow.identity(self.structure, self.loc))
+        inner = inner.map_diagonal(batched.halve_diagonal).combine(torch.negative)
+        return self._with(self._covariance_times(factor, gradient), factor.matmul(inner))
+
+    # -- steps ------------------------------------------------------------------------
+
+    def natural_step(
+        self, direction: SparsePrecision, step_size: Tensor | float
+    ) -> SparsePrecision:
+        factor = self._factor()
+        inner = factor.solve_matmul(direction._factor())
+        root = self._whitened_root(inner, step_size)
+        shift = factor.transpose_times(self._split(direction.loc))
+        new = factor.matmul(root)
+        shift = self._join(new.solve_transpose(root.solve(shift)))
+        return self._with(self.loc + step_size * shift, new)
+
+    def _whitened_root(self, inner: Arrow, step_size: Tensor | float) -> Arrow:
+        """``R`` with ``S_new = T R R^T T^T`` for ``dT = T M``.
+
+        ``R R^T = I + rho (M + M^T)`` is the plain step. Where it is not positive definite the
+        retraction ``R = I + rho M + rho^2 M^2 / 2`` (Lin, Nielsen, Khan and Schmidt, 2021) always
+        is: its diagonal is at least one half.
+        """
+        scaled = inner.combine(lambda block: step_size * block)
+        eye = Arrow.identity(self.structure, self.loc)
+        symmetric = scaled.map_diagonal(lambda block: block + batched.transpose(block))
+        plain = symmetric.combine(torch.add, eye).cholesky()
+        pivots = zip(plain.diagonals(), symmetric.diagonals(), strict=True)
+        if all(_is_definite(*both) for both in pivots):
+            return plain
+        largest = max(float(b.abs().max()) for mine in scaled.blocks for b in mine)
+        short = min(1.0, MAX_RETRACTION / largest) if largest > 0 else 1.0
+        step = scaled.combine(lambda block: short * block)
+        return step.combine(lambda m, m2, one: one + m + 0.5 * m2, step.matmul(step), eye)
+
+    def kl_divergence(self, other: SparsePrecision) -> Tensor:
+        # tr(S' Sigma) = |T^-1 T'|^2
+        ratio = self._factor().solve_matmul(other._factor())
+        trace = sum(block.square().sum() for mine in ratio.blocks for block in mine)
+        shift = other.whiten(self.loc).square().sum()
+        change = 0.5 * (trace - self.dim + shift)
+        return change - self.log_det_scale() + other.log_det_scale()
+
+    def retract(self, step: SparsePrecision) -> SparsePrecision:
+        factor = self._factor()
+        packed = add_keeping_off_zero(self.structure, self.precision_tril, step.precision_tril)
+        new = Arrow.unpack(self.structure, packed)
+        # The moved factor moves the mean (algorithm 2S, step 5, as in Corollary 1).
+        shift = new.solve_transpose(factor.transpose_times(self._split(step.loc)))
+        loc = self.loc + self._join(shift)
+        return dataclasses.replace(self, loc=loc, precision_tril=packed)
+
+    # -- helpers ----------------------------------------------------------------------
+
+    def _factor(self) -> Arrow:
+        return Arrow.unpack(self._bound().structure, self.precision_tril)
+
+    def _split(self, vector: Tensor) -> Vector:
+        return split(self.structure, vector)
+
+    def _join(self, vector: Vector) -> Tensor:
+        return join(self.structure, vector)
+
+    def _with(self, loc: Tensor, factor: Arrow) -> SparsePrecision:
+        return dataclasses.replace(self, loc=loc, precision_tril=factor.pack())
+
+    def _covariance_times(self, factor: Arrow, vector: Tensor) -> Tensor:
+        return self._join(factor.solve_transpose(factor.solve(self._split(vector))))
+
+    def _outer(self, above: Tensor, below: Tensor) -> Tensor:
+        """``sum_N above_N below_N^T`` for each block below: ``(k_a, k, n)``."""
+        if above.shape[-1] == 1:
+            return torch.einsum("Np,Nqn->pqn", above[..., 0], below)
+        above = above.repeat_interleave(below.shape[-1] // above.shape[-1], -1)
+        return torch.einsum("Npn,Nqn->pqn", above, below)
+
+
+def _is_definite(pivots: Tensor, change: Tensor) -> bool:
+    """Whether a Cholesky factor's pivots are more than rounding; of a NaN they are not."""
+    rounding = 8 * torch.finfo(pivots.dtype).eps * change.abs().clamp(min=1.0)
+    return bool((pivots.square() > rounding).all())
+
+
+def _without_locals(layout: Layout, found: Hierarchy) -> Family:
+    """The dense family in place of a sparse one that would have no locals.
+
+    :raises ValueError: if there are too many latents for it.
+    """
+    reason = "; ".join(found.obstacles)
+    if layout.dim > MAX_GLOBALS:
+        raise ValueError(
+            f"family='sparse_precision' finds no locals: {reason}. A dense family is too large "
+            f"for {layout.dim} latents; use family='block_diagonal' or 'diagonal', or say "
+            "SparsePrecision(locals=[...]) if the sites are independent given the rest."
+        )
+    warnings.warn(
+        f"family='sparse_precision' finds no locals: {reason}. The guide is dense instead.",
+        stacklevel=2,
+    )
+    return CovarianceCholesky()
+
+
+def _check_globals(layout: Layout, found: Hierarchy) -> None:
+    """Refuse a dense block of globals that would not fit.
+
+    :raises ValueError: naming the largest globals, and why they are global.
+    """
+    sites = [site for site in layout.sites if site.name not in found.local_sites]
+    num = sum(site.size for site in sites)
+    if num <= MAX_GLOBALS:
+        return
+    largest = sorted(sites, key=lambda site: -site.size)[:3]
+    names = ", ".join(f"'{site.name}' ({site.size})" for site in largest)
+    reasons = "; ".join(found.obstacles) or "sites without a plate are global"
+    raise ValueError(
+        f"family='sparse_precision' has {num} globals, and they are one dense block of at most "
+        f"{MAX_GLOBALS}. The largest are {names}: {reasons}. Put independent elements into a "
+        "plate, or use family='block_diagonal' or 'diagonal'."
+    )

@@ -1,0 +1,102 @@
+"""Structured families as Pyro distributions, without a dense matrix."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pyro.distributions import constraints
+from pyro.distributions.torch_distribution import TorchDistribution
+from torch import Tensor
+from torch.distributions import Transform
+
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.block_diagonal import BlockDiagonal
+from pyro_ngvi.families.sparse_precision import SparsePrecision
+from pyro_ngvi.guide.posterior import to_distribution, to_transform
+
+
+class StructuredNormal(TorchDistribution):
+    """``N(mu, Sigma)`` of a structured family, at the cost of its structure.
+
+    :param family: the Gaussian, with coordinates.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(
+        self,
+        family: Family,
+        batch_shape: tuple[int, ...] = (),
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.family = family
+        event_shape = torch.Size((family.dim,))
+        super().__init__(torch.Size(batch_shape), event_shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: tuple[int, ...], _instance: Any = None) -> StructuredNormal:
+        return StructuredNormal(self.family, batch_shape, validate_args=False)
+
+    def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+        loc = self.family.loc
+        shape = self._extended_shape(torch.Size(sample_shape))
+        return self.family.sample(torch.randn(shape, dtype=loc.dtype, device=loc.device))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.family.log_prob(value)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.family.mean.expand(self.shape())
+
+    @property
+    def variance(self) -> Tensor:
+        return self.family.variance.expand(self.shape())
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """Dense, for small ``d``; raises ``ValueError`` beyond."""
+        return self.family.covariance_matrix
+
+    @property
+    def precision_matrix(self) -> Tensor:
+        """Dense, for small ``d``; raises ``ValueError`` beyond."""
+        return self.family.precision_matrix
+
+    def entropy(self) -> Tensor:
+        return self.family.entropy().expand(self.batch_shape)
+
+
+class StructuredTransform(Transform):
+    """The affine map from ``N(0, I)`` to a structured family.
+
+    :param family: the Gaussian, with coordinates.
+    """
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+    bijective = True
+
+    def __init__(self, family: Family, cache_size: int = 0) -> None:
+        self.family = family
+        super().__init__(cache_size=cache_size)
+
+    def with_cache(self, cache_size: int = 1) -> StructuredTransform:
+        return StructuredTransform(self.family, cache_size)
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self.family.sample(x)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return self.family.whiten(y)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.family.log_det_scale().expand(x.shape[:-1])
+
+
+for _family in (BlockDiagonal, SparsePrecision):
+    to_distribution.register(_family)(StructuredNormal)
+    to_transform.register(_family)(StructuredTransform)

@@ -1,0 +1,132 @@
+"""Which latents of a model interact in the posterior.
+
+:func:`posterior_dependencies` runs the model once with tensors that remember where they come
+from. :func:`hessian_product` evaluates the model's curvature at one point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer.inspect import get_dependencies
+from torch import Tensor
+from torch.distributions import biject_to
+
+Pairs = dict[tuple[str, str], frozenset[str]]
+
+
+def posterior_dependencies(
+    model: Callable, args: tuple, kwargs: dict, latents: Iterable[str]
+) -> tuple[Pairs, Pairs]:
+    """Pairs of latents that may interact, by the model's own account.
+
+    :param latents: names of the sites in question. Other latents are taken to be integrated
+        out, as enumerated ones are.
+    :return: for each pair, in both orders, the plates across whose elements the sites may
+        interact, from Pyro's ``get_dependencies``; and the same for the pairs that interact
+        through a latent that is integrated out.
+    """
+    with poutine.block():
+        found = get_dependencies(model, args, kwargs)["posterior_dependencies"]
+        plates = _plates(model, args, kwargs)
+    pairs: dict[tuple[str, str], set[str]] = {}
+    for a, others in found.items():
+        for b, across in others.items():
+            if b in found:
+                for pair in ((a, b), (b, a)):
+                    pairs.setdefault(pair, set()).update(across)
+    certain: dict[tuple[str, str], set[str]] = {}
+    kept = set(latents)
+    for gone in [name for name in found if name not in kept]:
+        neighbours = [b for a, b in list(pairs) if a == gone and b != gone]
+        for a in neighbours:
+            for b in neighbours:
+                shared = plates[a] & plates[b]
+                across = shared - plates[gone]
+                across |= shared & (pairs[a, gone] | pairs[gone, b])
+                pairs.setdefault((a, b), set()).update(across)
+                certain.setdefault((a, b), set()).update(across)
+    return _among(pairs, kept), _among(certain, kept)
+
+
+def hessian_product(
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    unpack: Callable[[Tensor], dict[str, Tensor]],
+    at: Tensor,
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Products with the Hessian of the model's log density.
+
+    :param unpack: from a latent vector to unconstrained values by site.
+    :param at: the latent vector where it is taken.
+    :return: from ``v`` to ``H v``, both of shape ``(m, d)``; or None if the model cannot be
+        differentiated twice or is not finite there.
+    """
+    leaf = at.detach().clone().requires_grad_()
+    try:
+        with torch.enable_grad():
+            density = _log_density(model, args, kwargs, unpack(leaf))
+            (slope,) = torch.autograd.grad(density, leaf, create_graph=True)
+    except Exception:  # noqa: BLE001
+        return None  # an operation without a second derivative, of any kind
+
+    def product(vectors: np.ndarray) -> np.ndarray:
+        if not slope.requires_grad:
+            return np.zeros_like(vectors)
+        products = [
+            torch.autograd.grad(
+                slope, leaf, torch.as_tensor(v).to(leaf), retain_graph=True, materialize_grads=True
+            )[0]
+            for v in vectors
+        ]
+        return torch.stack(products).numpy()
+
+    try:
+        return product if np.isfinite(product(np.ones((1, len(leaf))))).all() else None
+    except Exception:  # noqa: BLE001
+        return None
+
+
+def _log_density(
+    model: Callable, args: tuple, kwargs: dict, unconstrained: dict[str, Tensor]
+) -> Tensor:
+    jacobian = torch.zeros(())
+
+    def constrain(site: dict) -> Tensor:
+        nonlocal jacobian
+        value = unconstrained[site["name"]]
+        transform = biject_to(site["fn"].support)
+        constrained = transform(value)
+        jacobian = jacobian + transform.log_abs_det_jacobian(value, constrained).sum()
+        return constrained
+
+    class Constrain(poutine.messenger.Messenger):
+        def _pyro_sample(self, msg: dict) -> None:
+            if msg["name"] in unconstrained:
+                msg["value"] = constrain(msg)
+                msg["done"] = True
+
+    # One minibatch and one draw of the other latents, whenever it is called.
+    with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False), poutine.block():
+        torch.manual_seed(0)
+        trace = poutine.trace(Constrain()(model)).get_trace(*args, **kwargs)
+        return trace.log_prob_sum() + jacobian
+
+
+def _among(pairs: dict[tuple[str, str], set[str]], names: set[str]) -> Pairs:
+    return {pair: frozenset(plates) for pair, plates in pairs.items() if names.issuperset(pair)}
+
+
+def _plates(model: Callable, args: tuple, kwargs: dict) -> dict[str, set[str]]:
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), pyro.validation_enabled(False):
+        trace = poutine.trace(model).get_trace(*args, **kwargs)
+    return {
+        name: {frame.name for frame in site["cond_indep_stack"] if frame.vectorized}
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample"
+    }

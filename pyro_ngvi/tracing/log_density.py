@@ -1,0 +1,296 @@
+"""The model as a function of the guides' latent vectors: ``theta -> log p(y, theta)``.
+
+The function is what Pyro's own ELBOs compute, for a guide whose Gaussian draws are given instead
+of sampled and whose ``log q`` is hidden: the model's log density, with the log-Jacobians of the
+constraints, the partners of an ``AutoGuideList``, one minibatch for all runs and sums over
+enumerated latents. Parameters are live.
+
+Several draws share one run: under ``torch.vmap``, which asks nothing of the model's shapes;
+inside an outer plate, for models that broadcast and have operations without a batching rule; or
+in a loop. :meth:`LogDensity.choose_particles` finds out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer import Trace_ELBO, TraceEnum_ELBO
+from pyro.infer.enum import get_importance_trace
+from pyro.infer.traceenum_elbo import _compute_dice_elbo
+from pyro.poutine.enum_messenger import EnumMessenger
+from torch import Tensor
+
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.tracing.batching import BatchedDerivatives
+from pyro_ngvi.tracing.enumeration import enumerated_log_density
+from pyro_ngvi.tracing.messengers import (
+    GivenLatents,
+    Minibatch,
+    PartnerDraws,
+    Posteriors,
+    UnknownMinibatch,
+    quiet,
+    repeatable_noise,
+)
+from pyro_ngvi.tracing.structure import Structure
+
+#: Draws of the latent vectors by the name of the guide's sample site.
+Latents = dict[str, Tensor]
+
+#: The plate of draws that share a run.
+PARTICLES = "num_particles_vectorized"
+
+#: Two ways to evaluate the same density differ by less, relatively.
+AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
+
+
+class LogDensity:
+    """``log p(y, theta)`` of a model, for one minibatch.
+
+    Making one runs the guide, and the model if it is subsampled: their parameters are seen by
+    the handlers around, and the minibatch is fixed.
+
+    :param model: a Pyro model.
+    :param guide: a guide with one or more ``NaturalGaussianGuide`` in it.
+    :param args: arguments of both.
+    :param kwargs: keyword arguments of both.
+    :param structure: from :func:`~pyro_ngvi.tracing.inspect`.
+    :ivar posteriors: the families, with live coordinates, by the name of the guide's site.
+    :raises ValueError: if there is no ``NaturalGaussianGuide``.
+    """
+
+    def __init__(
+        self, model: Callable, guide: Callable, args: tuple, kwargs: dict, structure: Structure
+    ) -> None:
+        self.model, self.guide = model, guide
+        self.args, self.kwargs, self.structure = args, kwargs, structure
+        self.minibatch = Minibatch()
+        self.posteriors = self._record()
+
+    def _record(self) -> dict[str, Family]:
+        with quiet(), self.minibatch.recording(), Posteriors() as posteriors:
+            trace = poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
+            if self.structure.is_subsampled:
+                with torch.no_grad():
+                    poutine.replay(self.model, trace=trace)(*self.args, **self.kwargs)
+        if not posteriors.found:
+            names = ", ".join(repr(name) for name in trace.stochastic_nodes) or "nothing"
+            raise ValueError(
+                f"NaturalELBO found no NaturalGaussianGuide in the guide, which samples {names}. "
+                "Use that guide, or a stock ELBO with this one."
+            )
+        return posteriors.found
+
+    # -- values -----------------------------------------------------------------------
+
+    def __call__(self, latents: Latents, *, same_noise: bool = False) -> Tensor:
+        """The log density in nats at each of ``K`` draws.
+
+        :param latents: unconstrained latent vectors by site, each of shape ``(K, d)``.
+        :param same_noise: whether partner guides draw the same values for all ``K``.
+        :return: shape ``(K,)``.
+        """
+        # Partners draw anew for every element of a plate, and a plate of one is no plate.
+        loops = len(next(iter(latents.values()))) == 1 or (
+            same_noise and self.structure.is_stochastic
+        )
+        if self.structure.particles == "plate" and not loops:
+            return self._retried(lambda: self._in_a_plate(latents))
+        return self.over_draws(self.particle, latents, same_noise=same_noise)
+
+    def over_draws(
+        self, function: Callable[[Latents], Any], latents: Latents, *, same_noise: bool = False
+    ) -> Any:
+        """``function`` of each draw, stacked along a leading axis.
+
+        :param function: from latent vectors of shape ``(d,)`` to a tensor, or a named tuple or
+            dictionary of tensors.
+        """
+        if self.structure.particles == "vmap":
+            return self._retried(lambda: torch.vmap(function)(latents))
+        return self._retried(lambda: _loop(function, latents, same_noise))
+
+    def particle(self, latents: Latents) -> Tensor:
+        """The log density at one draw, a scalar.
+
+        :param latents: unconstrained latent vectors by site, each of shape ``(d,)``.
+        """
+        structure = self.structure
+        if structure.guide_is_enumerated:
+            return self._weighted(latents)
+        model_trace, guide_trace = self.traces(latents)
+        if not structure.is_reparameterized:
+            return self._scored(model_trace, guide_trace)
+        if structure.is_enumerated:
+            return enumerated_log_density(model_trace, guide_trace)
+        return model_trace.log_prob_sum() - guide_trace.log_prob_sum()
+
+    def traces(self, latents: Latents) -> tuple[poutine.Trace, poutine.Trace]:
+        """Traces of model and guide at one draw; packed if there is something to sum out."""
+        return self._traces(self.model, self._given(latents), self.structure.max_plate_nesting)
+
+    # -- how draws share a run --------------------------------------------------------
+
+    def choose_particles(self, latents: Latents) -> None:
+        """Decide how draws share a run, and keep it in the structure.
+
+        The fastest way is taken that runs and gives the values and gradients of the loop.
+
+        :param latents: a few draws, each of shape ``(K, d)``.
+        """
+        ends = {site: value[[0, -1]].requires_grad_() for site, value in latents.items()}
+        for particles in self._ways():
+            partners = PartnerDraws(self.structure.partners, self._plate_dim)
+            try:
+                self.structure.particles = particles
+                with partners:
+                    actual = self._value_and_gradient(ends)
+                    self.structure.particles = "loop"
+                    expected = self._one_by_one(partners, ends)
+            except Exception:  # noqa: BLE001
+                continue  # whatever the model cannot do in this way, the loop can
+            if _agree(actual, expected):
+                self.structure.particles = particles
+                return
+        self.structure.particles = "loop"
+
+    def _one_by_one(self, partners: PartnerDraws, latents: Latents) -> Tensor:
+        rows = []
+        for k in range(len(next(iter(latents.values())))):
+            partners.index = k
+            draw = {site: value[k : k + 1].detach() for site, value in latents.items()}
+            rows.append(self._value_and_gradient({s: v.requires_grad_() for s, v in draw.items()}))
+        return torch.cat(rows)
+
+    def _value_and_gradient(self, latents: Latents) -> Tensor:
+        with torch.enable_grad():
+            values = self(latents)
+            parts = [values.unsqueeze(-1)]
+            if values.requires_grad:
+                leaves = list(latents.values())
+                parts += torch.autograd.grad(values.sum(), leaves, materialize_grads=True)
+        return torch.cat(parts, -1).detach()
+
+    def _ways(self) -> list[str]:
+        structure = self.structure
+        # Distributions draw in place, which torch.vmap does not allow.
+        ways = [] if structure.is_stochastic else ["vmap"]
+        if structure.is_reparameterized and not structure.guide_is_enumerated:
+            ways.append("plate")
+        return ways
+
+    @property
+    def _plate_dim(self) -> int:
+        return -1 - self.structure.max_plate_nesting
+
+    def _retried(self, evaluate: Callable[[], Any]) -> Any:
+        try:
+            with quiet(), BatchedDerivatives(), self.minibatch:
+                return evaluate()
+        except UnknownMinibatch:
+            self.structure.is_subsampled = True
+            self._record()
+            with quiet(), BatchedDerivatives(), self.minibatch:
+                return evaluate()
+
+    # -- runs -------------------------------------------------------------------------
+
+    def validate(self, latents: Latents) -> None:
+        """One run with Pyro's validation as the user has set it.
+
+        :param latents: unconstrained latent vectors by site, each of shape ``(d,)``.
+        """
+        with torch.no_grad(), poutine.block(), self.minibatch:
+            self.traces(latents)
+
+    def _given(self, latents: Latents) -> Callable:
+        def guide(*args: Any, **kwargs: Any) -> Any:
+            with GivenLatents(latents):
+                return self.guide(*args, **kwargs)
+
+        return guide
+
+    def _traces(
+        self, model: Callable, guide: Callable, max_plate_nesting: int
+    ) -> tuple[poutine.Trace, poutine.Trace]:
+        is_enumerated = self.structure.is_enumerated or self.structure.guide_is_enumerated
+        if is_enumerated:
+            # The model's enumeration dimensions come after the guide's, as in TraceEnum_ELBO.
+            guide = EnumMessenger(first_available_dim=-1 - max_plate_nesting)(guide)
+            model = EnumMessenger()(model)
+        model_trace, guide_trace = get_importance_trace(
+            "flat", max_plate_nesting, model, guide, self.args, self.kwargs
+        )
+        if is_enumerated:
+            guide_trace.pack_tensors()
+            model_trace.pack_tensors(guide_trace.plate_to_symbol)
+        return model_trace, guide_trace
+
+    def _in_a_plate(self, latents: Latents) -> Tensor:
+        dim = self._plate_dim
+        num_draws = len(next(iter(latents.values())))
+        shape = (num_draws, *[1] * (-1 - dim))
+        latents = {site: v.reshape(*shape, v.shape[-1]) for site, v in latents.items()}
+
+        def plate(function: Callable) -> Callable:
+            return pyro.plate(PARTICLES, num_draws, dim=dim)(function)
+
+        model_trace, guide_trace = self._traces(
+            plate(self.model), plate(self._given(latents)), -dim
+        )
+        if self.structure.is_enumerated:
+            return enumerated_log_density(model_trace, guide_trace, PARTICLES)
+        return sum(
+            sign * site["log_prob"].reshape(num_draws, -1).sum(-1)
+            for trace, sign in ((model_trace, 1), (guide_trace, -1))
+            for site in trace.nodes.values()
+            if site["type"] == "sample"
+        )
+
+    def _weighted(self, latents: Latents) -> Tensor:
+        """With enumerated sites in the guide: weights, and one trace for each sequential value."""
+        elbo = TraceEnum_ELBO(
+            max_plate_nesting=self.structure.max_plate_nesting, strict_enumeration_warning=False
+        )
+        traces = elbo._get_traces(self.model, self._given(latents), self.args, self.kwargs)
+        return sum(_compute_dice_elbo(*pair) for pair in traces)
+
+    def _scored(self, model_trace: poutine.Trace, guide_trace: poutine.Trace) -> Tensor:
+        """With unreparameterised draws in a partner: Pyro's score-function gradient."""
+        if self.structure.is_enumerated:
+            return _compute_dice_elbo(model_trace, guide_trace)
+        loss, surrogate = Trace_ELBO()._differentiable_loss_particle(model_trace, guide_trace)
+        return surrogate.detach() - loss - surrogate
+
+
+def _loop(function: Callable[[Latents], Any], latents: Latents, same_noise: bool) -> Any:
+    num_draws = len(next(iter(latents.values())))
+    results = []
+    for k in range(num_draws):
+        draw = {site: value[k] for site, value in latents.items()}
+        if same_noise and k < num_draws - 1:
+            with repeatable_noise():
+                results.append(function(draw))
+        else:
+            results.append(function(draw))
+    return _stack(results)
+
+
+def _stack(results: list[Any]) -> Any:
+    first = results[0]
+    if isinstance(first, Tensor):
+        return torch.stack(results)
+    if isinstance(first, dict):
+        return {name: _stack([result[name] for result in results]) for name in first}
+    return type(first)(*map(_stack, map(list, zip(*results, strict=True))))
+
+
+def _agree(actual: Tensor, expected: Tensor) -> bool:
+    tolerance = AGREEMENT.get(expected.dtype, 1e-2)
+    return actual.shape == expected.shape and torch.allclose(
+        actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True
+    )

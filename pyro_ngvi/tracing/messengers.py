@@ -1,0 +1,170 @@
+"""What the runs of a log density need: given latents, one minibatch, quiet, repeatable noise."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.tracing.sites import family_of
+
+
+class Posteriors(Messenger):
+    """Collects the families that the guide draws from, which draw their mean.
+
+    :ivar found: families with live coordinates, by the name of the sample site.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, Family] = {}
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        family = family_of(msg)
+        if family is None:
+            return
+        if msg["fn"].batch_shape.numel() != 1:
+            raise NotImplementedError(
+                f"NaturalELBO draws site '{msg['name']}' once, but it is inside a plate, where "
+                f"its batch shape is {tuple(msg['fn'].batch_shape)}: take the guide out of it."
+            )
+        self.found[msg["name"]] = family
+        msg["value"] = family.mean.detach().expand(msg["fn"].shape())
+        msg["done"] = True
+
+
+class GivenLatents(Messenger):
+    """Gives the guides their latent vectors, and hides the ``log q`` of these.
+
+    :param latents: unconstrained vectors by the name of the guide's sample site.
+    """
+
+    def __init__(self, latents: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.latents = latents
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        value = self.latents.get(msg["name"])
+        if value is not None:
+            msg["fn"] = dist.Delta(value, log_density=0.0, event_dim=1)
+            msg["value"] = value
+            msg["done"] = True
+
+
+class PartnerDraws(Messenger):
+    """Records what partner guides draw in a plate of particles, to give it to single runs.
+
+    :param names: the partners' sites.
+    :param dim: the dimension of the plate.
+    :ivar index: the particle whose draws are given; ``None`` while recording.
+    """
+
+    def __init__(self, names: frozenset[str], dim: int) -> None:
+        super().__init__()
+        self.names, self.dim = names, dim
+        self.index: int | None = None
+        self._values: dict[str, Tensor] = {}
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if self.index is None or msg["done"] or msg["name"] not in self._values:
+            return
+        value = self._values[msg["name"]].select(self.dim - msg["fn"].event_dim, self.index)
+        msg["value"], msg["done"] = value.reshape(msg["fn"].shape()), True
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        if self.index is None and msg["name"] in self.names:
+            self._values[msg["name"]] = msg["value"].detach()
+
+
+class UnknownMinibatch(Exception):  # noqa: N818
+    """A plate is subsampled of which no minibatch is known."""
+
+
+class Minibatch(Messenger):
+    """Records the indices of subsampled plates in one run, and pins them in the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.indices: dict[str, Tensor] = {}
+        self._recording = False
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Let the run draw a minibatch that later runs repeat."""
+        self._recording = True
+        try:
+            with self:
+                yield
+        finally:
+            self._recording = False
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if not site_is_subsample(msg) or msg["value"] is not None:
+            return
+        if msg["name"] in self.indices:
+            msg["value"], msg["done"] = self.indices[msg["name"]], True
+        elif not self._recording and is_subsampled(msg):
+            raise UnknownMinibatch
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        if self._recording and site_is_subsample(msg) and is_subsampled(msg):
+            self.indices[msg["name"]] = msg["value"]
+
+
+def is_subsampled(site: dict[str, Any]) -> bool:
+    """Whether a plate's subsample site draws a part of the plate."""
+    size = site["fn"].subsample_size
+    return size is not None and size < site["fn"].size
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No validation by Pyro or torch, whose checks cost time and stop ``torch.func``.
+
+    Everything is as before afterwards, also where torch's default differs from Pyro's.
+    """
+    validate_args = torch.distributions.Distribution._validate_args
+    try:
+        with pyro.validation_enabled(False), warnings.catch_warnings():
+            # Operations without a batching rule are looped over: slower, and right.
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(validate_args)
+
+
+@contextmanager
+def repeatable_noise() -> Iterator[None]:
+    """Random numbers drawn inside are drawn again outside."""
+    with torch.random.fork_rng(devices=_devices()):
+        yield
+
+
+class NoiseState:
+    """The state of torch's generators, to draw the same random numbers again."""
+
+    def __init__(self) -> None:
+        self._cpu = torch.get_rng_state()
+        self._devices = {device: torch.cuda.get_rng_state(device) for device in _devices()}
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Random numbers as from that state on; the generators go on as if unused."""
+        with repeatable_noise():
+            torch.set_rng_state(self._cpu)
+            for device, state in self._devices.items():
+                torch.cuda.set_rng_state(state, device)
+            yield
+
+
+def _devices() -> list[int]:
+    return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []

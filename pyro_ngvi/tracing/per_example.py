@@ -1,0 +1,86 @@
+"""Log likelihoods of single observations, by the plates around the observed sites.
+
+An *example* is an element of the plates around an observed site. Observed sites with the same
+plates share their examples: their log likelihoods are added.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from pyro.distributions.util import scale_and_mask
+from torch import Tensor
+
+from pyro_ngvi.tracing.log_density import Latents, LogDensity
+
+
+class Examples(NamedTuple):
+    """A log density as a sum over examples and a rest: ``sum(scale * log_lik) + rest``."""
+
+    log_likelihood: Tensor  #: in nats, without the plates' scale, shape ``(K, N)``
+    scale: Tensor  #: how many examples each stands for, shape ``(K, N)``
+    rest: Tensor  #: prior, Jacobians, partners; shape ``(K,)``
+
+
+def examples(density: LogDensity, latents: Latents) -> Examples:
+    """Split a log density by examples.
+
+    :param latents: unconstrained latent vectors by site, each of shape ``(K, d)``.
+    :raises ValueError: if an observed site is in no plate, or if there are no observed sites, or
+        if the model has enumerated latents.
+    """
+    if density.structure.is_enumerated or density.structure.guide_is_enumerated:
+        raise ValueError(
+            "curvature='gauss_newton' needs the likelihood of each example, which a model with "
+            "enumerated latents does not have site by site: use curvature='hessian'."
+        )
+    return density.over_draws(lambda draw: _split(density, draw), latents)
+
+
+def _split(density: LogDensity, latents: Latents) -> Examples:
+    model_trace, guide_trace = density.traces(latents)
+    rest = -guide_trace.log_prob_sum()
+    groups: dict[tuple, list[tuple[Tensor, Tensor]]] = {}
+    for name, site in model_trace.nodes.items():
+        if site["type"] != "sample":
+            continue
+        if not site["is_observed"] or site["infer"].get("_deterministic"):
+            rest = rest + site["log_prob_sum"]
+            continue
+        if not site["cond_indep_stack"]:
+            raise ValueError(
+                f"curvature='gauss_newton' sums over examples, but the observed site '{name}' is "
+                "in no plate: put it into pyro.plate('data', len(y)), or use "
+                "curvature='hessian'."
+            )
+        frames = sorted(
+            (frame for frame in site["cond_indep_stack"] if frame.vectorized),
+            key=lambda frame: frame.dim,
+        )
+        # Elements of a sequential plate are sites of their own.
+        key = tuple((f.name, f.size, f.counter) for f in site["cond_indep_stack"])
+        groups.setdefault(key, []).append(_by_example(site, [frame.dim for frame in frames]))
+    if not groups:
+        raise ValueError(
+            "curvature='gauss_newton' needs observed sites, and the model has none: use "
+            "curvature='hessian'."
+        )
+    log_likelihoods, scales = [], []
+    for members in groups.values():
+        scale = members[0][1]
+        # Sites of one group may be scaled differently (by poutine.scale).
+        log_likelihoods.append(sum(value * (s / scale) for value, s in members))
+        scales.append(scale)
+    return Examples(torch.cat(log_likelihoods), torch.cat(scales), rest)
+
+
+def _by_example(site: dict[str, Any], dims: list[int]) -> tuple[Tensor, Tensor]:
+    log_prob = scale_and_mask(site["unscaled_log_prob"], mask=site["mask"])
+    scale = torch.as_tensor(site["scale"], dtype=log_prob.dtype, device=log_prob.device)
+    log_prob, scale = torch.broadcast_tensors(log_prob, scale)
+    others = [dim for dim in range(-log_prob.dim(), 0) if dim not in dims]
+    if others:
+        log_prob = log_prob.sum(others)
+        scale = scale.amax(others)
+    return log_prob.reshape(-1), scale.detach().reshape(-1)

@@ -1,0 +1,24 @@
+"""What kind of sample site a site is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyro_ngvi.families.base import Family
+
+
+def is_enumerated(site: dict[str, Any]) -> bool:
+    """Whether a site is a discrete latent that the ELBO will sum out."""
+    return (
+        site["type"] == "sample"
+        and not site["is_observed"]
+        and site["infer"].get("enumerate") is not None
+        and getattr(site["fn"], "support", None) is not None
+        and site["fn"].support.is_discrete
+    )
+
+
+def family_of(site: dict[str, Any]) -> Family | None:
+    """The family that a ``NaturalGaussianGuide`` draws its latent vector from, at that site."""
+    family = getattr(site["fn"], "family", None)
+    return family if isinstance(family, Family) else None

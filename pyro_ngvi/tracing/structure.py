@@ -1,0 +1,75 @@
+"""What one run of model and guide tells about all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+from pyro import poutine
+from pyro.distributions.util import is_identically_zero
+from pyro.poutine.util import site_is_subsample
+
+from pyro_ngvi.tracing.messengers import is_subsampled
+from pyro_ngvi.tracing.sites import family_of, is_enumerated
+
+
+@dataclasses.dataclass
+class Structure:
+    """What a log density needs to know of a model and its guide, as long as they are static.
+
+    :ivar max_plate_nesting: how many dimensions on the right belong to plates.
+    :ivar is_enumerated: whether the model has latents to be summed out.
+    :ivar guide_is_enumerated: whether the guide has.
+    :ivar is_reparameterized: whether all of the guide's draws are differentiable.
+    :ivar partners: the guide's other sites with draws of their own.
+    :ivar is_stochastic: whether anything is drawn besides the latent vectors.
+    :ivar is_subsampled: whether a plate takes a part of its data.
+    :ivar particles: how draws share a run: ``"vmap"`` (``torch.vmap`` over the run), ``"plate"``
+        (an outer plate, which takes models that broadcast) or ``"loop"`` (not at all).
+    """
+
+    max_plate_nesting: int
+    is_enumerated: bool = False
+    guide_is_enumerated: bool = False
+    is_reparameterized: bool = True
+    partners: frozenset[str] = frozenset()
+    is_stochastic: bool = False
+    is_subsampled: bool = False
+    particles: str = "loop"
+
+
+def inspect(
+    model: Callable, guide: Callable, args: tuple, kwargs: dict, max_plate_nesting: float = math.inf
+) -> Structure:
+    """Run guide and model once, unseen by other handlers.
+
+    :param max_plate_nesting: as in ``pyro.infer.ELBO``; guessed if infinite.
+    """
+    with poutine.block():
+        guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+        replayed = poutine.replay(model, trace=guide_trace)
+        model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+    structure = Structure(0)
+    dims = [0]
+    for trace, of_guide in ((guide_trace, True), (model_trace, False)):
+        for name, site in trace.nodes.items():
+            if site["type"] != "sample":
+                continue
+            dims += [frame.dim for frame in site["cond_indep_stack"] if frame.vectorized]
+            if site_is_subsample(site):
+                structure.is_subsampled |= is_subsampled(site)
+            elif of_guide and family_of(site) is None:
+                structure.guide_is_enumerated |= bool(site["infer"].get("enumerate"))
+                parts = site["fn"].score_parts(site["value"])
+                structure.is_reparameterized &= is_identically_zero(parts.score_function)
+                if type(site["fn"]).__name__ != "Delta":
+                    structure.partners |= {name}
+            elif not of_guide and name not in guide_trace.nodes and not site["is_observed"]:
+                structure.is_enumerated |= is_enumerated(site)
+                structure.is_stochastic |= not is_enumerated(site)
+    structure.is_stochastic |= bool(structure.partners)
+    structure.max_plate_nesting = (
+        -min(dims) if math.isinf(max_plate_nesting) else int(max_plate_nesting)
+    )
+    return structure

@@ -1,0 +1,54 @@
+"""``kl_divergence`` is the divergence of ``torch.distributions``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.reference import covariance, gaussian_from_covariance, random_gaussian
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("dim", [1, 2, 7])
+def test_it_is_torchs(backend, family_name, dim, rng):
+    p, q = (random_gaussian(family_name, dim, rng) for _ in range(2))
+    first, second = (
+        torch.distributions.MultivariateNormal(
+            torch.as_tensor(loc), torch.as_tensor(covariance(family_name, scale))
+        )
+        for loc, scale in (p, q)
+    )
+    expected = torch.distributions.kl_divergence(first, second)
+    actual = backend.family(family_name, *p).kl_divergence(backend.family(family_name, *q))
+    np.testing.assert_allclose(backend.numpy(actual), float(expected), rtol=1e-11)
+
+
+def test_it_is_zero_between_a_gaussian_and_itself(backend, family_name, rng):
+    family = backend.family(family_name, *random_gaussian(family_name, 5, rng))
+    assert abs(float(backend.numpy(family.kl_divergence(family)))) < 1e-13
+
+
+def test_the_sign_of_a_column_does_not_matter(backend, rng):
+    loc, scale = random_gaussian("precision_cholesky", 4, rng)
+    signs = np.array([1, -1, 1, -1])
+    for name in ("precision_cholesky", "covariance_cholesky"):
+        turned = backend.family(name, loc, scale * signs)
+        assert (
+            abs(float(backend.numpy(turned.kl_divergence(backend.family(name, loc, scale)))))
+            < 1e-13
+        )
+
+
+def test_near_a_gaussian_it_is_half_the_squared_fisher_norm(backend, family_name, rng):
+    loc, scale = random_gaussian(family_name, 4, rng)
+    family = backend.family(family_name, loc, scale)
+    size = 1e-4
+    sigma = covariance(family_name, scale)
+    other = gaussian_from_covariance(family_name, (1 + size) * sigma)
+    if family_name == "diagonal":
+        other = scale * np.sqrt(1 + size)
+    step = backend.family(family_name, size * rng.normal(size=4), other - scale)
+    moved = backend.family(family_name, loc + backend.numpy(step.loc), other)
+    half = 0.5 * float(backend.numpy(family.inner(step, step)))
+    np.testing.assert_allclose(float(backend.numpy(family.kl_divergence(moved))), half, rtol=1e-3)

@@ -1,0 +1,341 @@
+"""``LowRankPrecision``: a precision of low rank plus a diagonal, against dense matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.reference import relative_error
+
+TOLERANCE = 1e-10
+
+
+def dense(factor, diagonal):
+    return factor @ factor.T + np.diag(diagonal)
+
+
+def random_coordinates(dim, rank, rng):
+    loc, factor = rng.normal(size=dim), rng.normal(size=(dim, rank))
+    return loc, factor, rng.uniform(0.5, 2.0, dim)
+
+
+def make(backend, loc, factor, diagonal, dtype="float64"):
+    arrays = (backend.array(value, dtype) for value in (loc, factor, diagonal))
+    return backend.families.LowRankPrecision(*arrays, rank=np.shape(factor)[1])
+
+
+def arrays_of(backend, family):
+    return [backend.numpy(value) for value in family.coordinates().values()]
+
+
+@pytest.fixture(params=[(1, 1), (4, 1), (6, 3), (12, 10), (12, 12)])
+def instance(backend, rng, request):
+    """``(loc, U, D, family)``."""
+    coordinates = random_coordinates(*request.param, rng)
+    return (*coordinates, make(backend, *coordinates))
+
+
+def change_of(backend, family, rng):
+    return make(backend, *(rng.normal(size=x.shape) for x in arrays_of(backend, family)))
+
+
+# -- moments and density --------------------------------------------------------------
+
+
+def test_moments_are_those_of_the_dense_precision(backend, instance):
+    loc, factor, diagonal, family = instance
+    sigma = np.linalg.inv(dense(factor, diagonal))
+    assert relative_error(backend.numpy(family.covariance_matrix), sigma) < TOLERANCE
+    assert relative_error(backend.numpy(family.precision_matrix), dense(factor, diagonal)) < 1e-14
+    assert relative_error(backend.numpy(family.variance), np.diag(sigma)) < TOLERANCE
+    assert relative_error(backend.numpy(family.stddev), np.sqrt(np.diag(sigma))) < TOLERANCE
+    half = 0.5 * np.linalg.slogdet(sigma)[1]
+    np.testing.assert_allclose(float(family.log_det_scale()), half, atol=1e-10)
+
+
+def test_draws_have_exactly_the_covariance_and_whiten_back(backend, instance):
+    loc, factor, diagonal, family = instance
+    eye = backend.array(np.eye(loc.size))
+    root = (backend.numpy(family.sample(eye)) - loc).T
+    assert relative_error(root @ root.T, np.linalg.inv(dense(factor, diagonal))) < TOLERANCE
+    np.testing.assert_allclose(
+        backend.numpy(family.whiten(family.sample(eye))), np.eye(loc.size), atol=1e-10
+    )
+
+
+def test_log_prob_is_that_of_the_dense_gaussian(backend, instance, rng):
+    from scipy.stats import multivariate_normal
+
+    loc, factor, diagonal, family = instance
+    values = rng.normal(size=(5, loc.size))
+    expected = multivariate_normal(loc, np.linalg.inv(dense(factor, diagonal))).logpdf(values)
+    np.testing.assert_allclose(
+        backend.numpy(family.log_prob(backend.array(values))), np.atleast_1d(expected), rtol=1e-9
+    )
+
+
+def test_kl_divergence_is_that_of_the_dense_gaussians(backend, rng):
+    first, second = (random_coordinates(7, 3, rng) for _ in range(2))
+    s, t = dense(*first[1:]), dense(*second[1:])
+    shift = first[0] - second[0]
+    expected = 0.5 * (np.trace(t @ np.linalg.inv(s)) - 7 + shift @ t @ shift)
+    expected += 0.5 * (np.linalg.slogdet(s)[1] - np.linalg.slogdet(t)[1])
+    actual = make(backend, *first).kl_divergence(make(backend, *second))
+    np.testing.assert_allclose(float(actual), expected, rtol=1e-12)
+
+
+# -- natural gradients ----------------------------------------------------------------
+
+
+def test_the_means_direction_is_the_dense_fishers(backend, instance, rng):
+    loc, factor, diagonal, family = instance
+    gradient = change_of(backend, family, rng)
+    natural = arrays_of(backend, family.natural_gradient(gradient))[0]
+    expected = np.linalg.solve(dense(factor, diagonal), backend.numpy(gradient.loc))
+    assert relative_error(natural, expected) < 1e-8
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_the_factors_direction_is_the_pseudo_inverse_fishers(backend, rank, rng):
+    # D is held fixed. Rotations of U change nothing: what is compared is the change of S.
+    loc, factor, diagonal = random_coordinates(8, rank, rng)
+    sigma = np.linalg.inv(dense(factor, diagonal))
+    jacobian = np.zeros((8, 8, 8, rank))
+    for i, j in np.ndindex(8, rank):
+        unit = np.zeros((8, rank))
+        unit[i, j] = 1.0
+        jacobian[..., i, j] = unit @ factor.T + factor @ unit.T
+    jacobian = jacobian.reshape(64, -1)
+    fisher = 0.5 * jacobian.T @ np.kron(sigma, sigma) @ jacobian
+    slope = rng.normal(size=(8, 8))
+    slope = slope + slope.T  # dL/dS
+    gradient = make(backend, np.zeros(8), 2 * slope @ factor, np.zeros(8))
+    natural = make(backend, loc, factor, diagonal).natural_gradient(gradient)
+    natural = backend.numpy(natural.factor)
+    expected = np.linalg.pinv(fisher, rcond=1e-10) @ (2 * slope @ factor).reshape(-1)
+    expected = jacobian @ expected
+    assert relative_error(jacobian @ natural.reshape(-1), expected) < 1e-8
+
+
+def test_the_diagonals_direction_is_the_diagonal_familys(backend, instance, rng):
+    _, _, diagonal, family = instance
+    gradient = change_of(backend, family, rng)
+    natural = backend.numpy(family.natural_gradient(gradient).diagonal)
+    np.testing.assert_allclose(natural, 2 * diagonal**2 * backend.numpy(gradient.diagonal))
+
+
+def test_the_direction_nears_the_pseudo_inverse_fishers_as_the_dimension_grows(backend, rng):
+    errors = []
+    for dim in (6, 24, 72):
+        loc, factor, diagonal = random_coordinates(dim, 2, rng)
+        sigma, s = np.linalg.inv(dense(factor, diagonal)), rng.normal(size=(dim, dim))
+        slope = np.diag(rng.normal(size=dim)) + (s + s.T) / dim
+        gradient = 2 * slope @ factor, np.diag(slope)
+        natural = make(backend, loc, factor, diagonal).natural_gradient(
+            make(backend, loc, gradient[0], gradient[1])
+        )
+        fisher = _fisher(factor, diagonal, sigma)
+        flat = np.concatenate([gradient[0].reshape(-1), gradient[1]])
+        exact = np.linalg.pinv(fisher, rcond=1e-9, hermitian=True) @ flat
+        mine = np.concatenate([backend.numpy(natural.factor).reshape(-1), natural.diagonal])
+        gap = mine - exact
+        errors.append(np.sqrt(gap @ fisher @ gap / (exact @ fisher @ exact)))
+        assert flat @ mine > 0
+    assert errors[2] < errors[1] < errors[0]
+    assert errors[2] < 0.35
+
+
+def _fisher(factor, diagonal, sigma):
+    dim, rank = factor.shape
+    columns = []
+    for i, j in np.ndindex(dim, rank):
+        change = np.zeros((dim, dim))
+        change[i] += factor[:, j]
+        change[:, i] += factor[:, j]
+        columns.append(change.reshape(-1))
+    for i in range(dim):
+        change = np.zeros((dim, dim))
+        change[i, i] = 1.0
+        columns.append(change.reshape(-1))
+    changes = np.stack(columns)
+    whitened = np.stack([(sigma @ c.reshape(dim, dim) @ sigma).reshape(-1) for c in changes])
+    return 0.5 * changes @ whitened.T
+
+
+@pytest.mark.parametrize("strength", [1.0, 1e-3, 0.0])
+def test_the_euclidean_gradient_is_the_inverse_also_where_the_factor_is_faint(
+    backend, strength, rng
+):
+    loc, factor, diagonal = random_coordinates(7, 3, rng)
+    family = make(backend, loc, strength * factor, diagonal)
+    gradient = change_of(backend, family, rng)
+    back = family.euclidean_gradient(family.natural_gradient(gradient))
+    pairs = zip(arrays_of(backend, back), arrays_of(backend, gradient), strict=True)
+    for actual, expected in pairs:
+        assert relative_error(actual, expected) < 1e-9
+
+
+def test_a_draw_moves_along_the_natural_gradient(backend, instance, rng):
+    loc, factor, diagonal, family = instance
+    change, noise = change_of(backend, family, rng), rng.normal(size=(3, loc.size))
+    natural = arrays_of(backend, family.natural_gradient(change))
+    change_of_s = natural[1] @ factor.T + factor @ natural[1].T + np.diag(natural[2])
+    sigma = np.linalg.inv(dense(factor, diagonal))
+    eye = backend.array(np.eye(loc.size))
+    root = (backend.numpy(family.sample(eye)) - loc).T
+    expected = natural[0] - 0.5 * (noise @ root.T) @ change_of_s @ sigma
+    moved = backend.numpy(family.displacement(change, backend.array(noise))) @ root.T
+    assert relative_error(moved, expected) < TOLERANCE
+    slope = float(family.log_det_displacement(change))
+    np.testing.assert_allclose(slope, -0.5 * np.trace(sigma @ change_of_s), rtol=1e-9)
+
+
+def test_the_gradient_through_a_draw_is_the_transpose_of_its_displacement(backend, instance, rng):
+    loc, *_, family = instance
+    noise, weights = (backend.array(rng.normal(size=(2, loc.size))) for _ in range(2))
+    gradient = arrays_of(
+        backend, _grad(backend, lambda q: (q.displaced(noise) * weights).sum(), family)
+    )
+    for _ in range(3):
+        change = change_of(backend, family, rng)
+        along = float((family.displacement(change, noise) * weights).sum())
+        pairs = zip(gradient, arrays_of(backend, change), strict=True)
+        np.testing.assert_allclose(sum((a * b).sum() for a, b in pairs), along, rtol=1e-8)
+
+
+def _grad(backend, function, family):
+    if backend.name == "numpyro":
+        return backend.grad(function, family)
+    import torch
+
+    leaf = family.map(lambda value: value.detach().clone().requires_grad_())
+    values = torch.autograd.grad(function(leaf), list(leaf.coordinates().values()))
+    return make(backend, *(value.numpy() for value in values))
+
+
+def test_forward_mode_through_a_draw_is_its_displacement(backend, rng):
+    import dataclasses
+
+    family = make(backend, *random_coordinates(6, 2, rng))
+    change = change_of(backend, family, rng)
+    noise = backend.array(rng.normal(size=6))
+    expected = backend.numpy(family.displacement(change, noise))
+    if backend.name == "numpyro":
+        moved = backend.jvp(lambda q: q.displaced(noise), family, change)
+    else:
+        import torch
+
+        names = list(family.coordinates())
+        moved = torch.func.jvp(
+            lambda *c: dataclasses.replace(family, **dict(zip(names, c, strict=True))).displaced(
+                noise
+            ),
+            tuple(family.coordinates().values()),
+            tuple(change.coordinates().values()),
+        )[1]
+    np.testing.assert_allclose(backend.numpy(moved), expected, rtol=1e-10)
+
+
+# -- steps ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", ["anywhere", "initial"])
+def test_one_step_is_exact_for_a_conjugate_model_of_this_form(backend, start, rng):
+    loc, factor, diagonal = random_coordinates(12, 2, rng)
+    family = backend.families.LowRankPrecision(rank=2).initial(backend.array(np.zeros(12)), 1.0)
+    if start == "anywhere":
+        family = make(backend, *random_coordinates(12, 2, rng))
+    target = dense(factor, diagonal)
+    gradient = target @ (loc - backend.numpy(family.loc))
+    direction = family.bonnet_price(backend.array(gradient), backend.array(-target))
+    new = family.natural_step(direction, 1.0)
+    # As exact as the factor analysis: it stops at a relative change of 1e-6.
+    assert relative_error(backend.numpy(new.precision_matrix), target) < 2e-5
+    assert relative_error(backend.numpy(new.loc), loc) < 2e-5
+
+
+def test_a_step_keeps_the_diagonal_of_the_curvature(backend, rng):
+    family = make(backend, *random_coordinates(9, 2, rng))
+    half = rng.normal(size=(9, 9))
+    curvature = half @ half.T + np.eye(9)
+    direction = family.bonnet_price(backend.array(np.zeros(9)), backend.array(-curvature))
+    new = family.natural_step(direction, 1.0)
+    positive = backend.numpy(family.diagonal + direction.diagonal) > 0
+    actual = np.diag(backend.numpy(new.precision_matrix))
+    assert relative_error(actual[positive], np.diag(curvature)[positive]) < 1e-10
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rho", [0.1, 1.0])
+def test_a_step_along_any_curvature_is_a_gaussian(backend, dtype, rho, rng):
+    for size in (1e-3, 1.0, 1e6):
+        family = make(backend, *random_coordinates(10, 3, rng), dtype=dtype)
+        hessian = size * rng.normal(size=(10, 10))
+        direction = family.bonnet_price(
+            backend.array(rng.normal(size=10), dtype), backend.array(hessian + hessian.T, dtype)
+        )
+        new = family.natural_step(direction, rho)
+        assert (backend.numpy(new.diagonal) > 0).all()
+        assert all(np.isfinite(value).all() for value in arrays_of(backend, new))
+        assert backend.dtype(new.factor) == dtype
+
+
+def test_a_retraction_keeps_the_diagonal_positive(backend, rng):
+    family = make(backend, *random_coordinates(5, 2, rng))
+    for size in (0.5, 1.0, 100.0):
+        step = make(backend, np.zeros(5), np.zeros((5, 2)), -size * backend.numpy(family.diagonal))
+        assert (backend.numpy(family.retract(step).diagonal) > 0).all()
+
+
+def test_mixed_is_the_projection_of_slang(backend, rng):
+    loc, factor, diagonal = random_coordinates(9, 3, rng)
+    rows, prior, rho = rng.normal(size=(7, 9)), rng.uniform(1, 2, 9), 0.3
+    new = make(backend, loc, factor, diagonal).mixed(backend.array(rows), backend.array(prior), rho)
+    low = (1 - rho) * factor @ factor.T + rho * rows.T @ rows
+    values, vectors = np.linalg.eigh(low)
+    leading = (vectors[:, -3:] * values[-3:]) @ vectors[:, -3:].T
+    expected = leading + np.diag((1 - rho) * diagonal + rho * prior + np.diag(low - leading))
+    assert relative_error(backend.numpy(new.precision_matrix), expected) < TOLERANCE
+
+
+# -- size and bad input ---------------------------------------------------------------
+
+
+def test_a_hundred_thousand_latents_take_no_dense_matrix(backend, rng):
+    dim = 100_000
+    family = backend.families.LowRankPrecision(rank=5).initial(
+        backend.array(np.zeros(dim), "float32"), 0.1
+    )
+    assert family.num_parameters == 7 * dim - 10
+    np.testing.assert_allclose(backend.numpy(family.stddev), 0.1, rtol=1e-4)
+    noise = backend.array(rng.normal(size=(2, dim)), "float32")
+    back = backend.numpy(family.whiten(family.sample(noise)))
+    np.testing.assert_allclose(back, backend.numpy(noise), atol=1e-4)
+    for matrix in ("covariance_matrix", "precision_matrix"):
+        with pytest.raises(ValueError, match="100000 latents takes .* GiB"):
+            getattr(family, matrix)
+
+
+@pytest.mark.parametrize("rank", [0, -1, 2.5, True])
+def test_a_rank_that_is_no_rank_is_refused(backend, rank):
+    with pytest.raises(ValueError, match=r"rank must be an integer of at least 1.*'diagonal'"):
+        backend.families.LowRankPrecision(rank=rank)
+
+
+def test_a_rank_above_the_dimension_is_refused(backend):
+    family = backend.families.LowRankPrecision(rank=4)
+    with pytest.raises(ValueError, match=r"rank=4.* above the model's 3 latents.* at most 3"):
+        family.initial(backend.array(np.zeros(3)), 1.0)
+
+
+def test_both_packages_start_alike():
+    from tests.backends import load
+
+    factors = []
+    for name in ("numpyro", "pyro"):
+        other = load(name)
+        with other.float64():
+            spec = other.families.LowRankPrecision(rank=3)
+            family = spec.initial(other.array(np.zeros(8)), 0.5)
+            factors.append(other.numpy(family.factor))
+    np.testing.assert_array_equal(*factors)

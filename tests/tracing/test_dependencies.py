@@ -1,0 +1,136 @@
+"""The guide finds which latents are local, says so, and says what keeps others from being so."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from tests.families.hierarchies import models
+
+
+@pytest.fixture
+def model(backend, request):
+    return getattr(models(backend), request.param)
+
+
+def _set_up(backend, model, family="sparse_precision"):
+    guide = backend.package.NaturalGaussianGuide(model, family)
+    if backend.name == "numpyro":
+        import numpyro
+
+        numpyro.handlers.seed(guide, 0)()
+    else:
+        guide()
+    return guide
+
+
+def _read(backend, guide):
+    """The guide's posterior before training."""
+    if backend.name == "numpyro":
+        return guide.get_posterior({"auto_posterior": guide._initial_posterior})
+    return guide.get_posterior()
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("intercepts", "6 locals of size 1 given 2 globals"),
+        ("slopes", "6 locals of size 3 given 2 globals"),
+        ("nested", "12 locals of size 1 given 3 locals of size 1 given 1 globals"),
+        ("crossed", "6 locals of size 1 given 4 globals"),
+        ("two_plates", "6 locals of size 1 and 4 locals of size 1 given 1 globals"),
+        ("locals_only", "6 locals of size 1"),
+        ("globals_only", "4 globals"),
+    ],
+    indirect=["model"],
+)
+def test_the_structure_is_found_and_printed(backend, model, words):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        guide = _set_up(backend, model)
+    assert guide.family.describe() == words
+    assert words in repr(guide)
+    assert "sparse_precision" in repr(guide) and "kB" in repr(guide)
+
+
+@pytest.mark.parametrize("model", ["intercepts", "slopes", "nested", "crossed"], indirect=True)
+def test_the_hessian_has_no_entries_outside_of_the_structure(backend, model):
+    guide = _set_up(backend, model)
+    layout = backend.module("guide.structure").layout_of(guide, model, (), {})
+    hessian = layout.dependencies.hessian_product(np.eye(layout.dim))
+    structure = guide.family.structure
+    inside = np.zeros(hessian.shape, bool)
+    pieces = structure.split_indices()
+    for index, piece in enumerate(pieces):
+        for other in (index, *structure.ancestors(index)):
+            repeats = piece.shape[1] // pieces[other].shape[1]
+            for i in range(piece.shape[1]):
+                rows = pieces[other][:, i // repeats]
+                inside[np.ix_(rows, piece[:, i])] = inside[np.ix_(piece[:, i], rows)] = True
+    assert np.abs(hessian[~inside]).max(initial=0) == 0
+    assert np.abs(hessian[inside]).min() > 0 or model.__name__ != "intercepts"
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("chain", "'level' .*plate 'times'.* depends on itself across plate 'times'"),
+        ("total", "'effect' .*plate 'groups'.* depends on itself across plate 'groups'"),
+        ("mixture", "'effect' .*depends on itself across plate 'groups'"),
+    ],
+    indirect=["model"],
+)
+def test_a_model_without_locals_is_dense_and_says_why(backend, model, words):
+    with pytest.warns(UserWarning, match=words):
+        guide = _set_up(backend, model)
+    assert guide.family.name == "covariance_cholesky"
+
+
+@pytest.mark.parametrize("model", ["crossed"], indirect=True)
+def test_locals_can_be_declared(backend, model):
+    family = backend.families.SparsePrecision(locals=["column"])
+    guide = _set_up(backend, model, family)
+    assert guide.family.describe() == "3 locals of size 1 given 7 globals"
+
+
+@pytest.mark.parametrize(
+    ("model", "local", "words"),
+    [
+        ("chain", "level", "contradicts.*'level'.*across plate 'times'"),
+        ("chain", "scale", "'scale', which is in no plate"),
+        ("chain", "levels", "no latent site 'levels'.*'level'"),
+    ],
+    indirect=["model"],
+)
+def test_wrong_declarations_are_refused_by_site(backend, model, local, words):
+    with pytest.raises(ValueError, match=words):
+        _set_up(backend, model, backend.families.SparsePrecision(locals=[local]))
+
+
+@pytest.mark.parametrize("model", ["crossed"], indirect=True)
+def test_declared_locals_that_depend_on_each_other_are_refused(backend, model):
+    with pytest.raises(ValueError, match="'column'.* depends on 'row'"):
+        _set_up(backend, model, backend.families.SparsePrecision(locals=["row", "column"]))
+
+
+@pytest.mark.parametrize("model", ["many_globals"], indirect=True)
+def test_too_many_globals_are_refused_by_site(backend, model):
+    with pytest.raises(ValueError, match=r"3000 globals.*'weights' \(3000\)"):
+        _set_up(backend, model)
+
+
+@pytest.mark.parametrize("family", ["sparse_precision", "block_diagonal"])
+@pytest.mark.parametrize("model", ["large"], indirect=True)
+def test_nothing_is_densified(backend, model, family):
+    guide = _set_up(backend, model, family)
+    posterior = _read(backend, guide)
+    dim = 20_001
+    assert posterior.mean.shape == posterior.variance.shape == (dim,)
+    np.testing.assert_allclose(backend.numpy(posterior.variance), 0.01, rtol=1e-6)
+    value = posterior.mean + 0.1
+    expected = -0.5 * dim * (1 + np.log(2 * np.pi * 0.01))
+    np.testing.assert_allclose(float(posterior.log_prob(value).item()), expected, rtol=1e-9)
+    with pytest.raises(ValueError, match="linear in the number of its blocks"):
+        _ = posterior.covariance_matrix

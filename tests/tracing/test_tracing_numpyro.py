@@ -1,0 +1,304 @@
+"""The log density is what NumPyro's own ELBOs compute, and what the formulas say."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.models import SUBSAMPLE, data, numpyro_models
+from tests.optim.table5 import QUICKLY
+
+pytest.importorskip("numpyro")
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import random
+from numpyro import handlers
+from numpyro.infer import Trace_ELBO, TraceEnum_ELBO
+from numpyro.infer.autoguide import AutoGuideList, AutoNormal
+from numpyro.infer.util import log_density
+
+from numpyro_ngvi import NaturalGaussianGuide
+from numpyro_ngvi.tracing import LogDensity, examples, posteriors_in, sites_without_hessian
+
+SITE = "_auto_latent"
+
+
+@pytest.fixture(autouse=True)
+def _float64(numpyro_backend):
+    return numpyro_backend
+
+
+def quickly(function):
+    return jax.jit(function, compiler_options=QUICKLY)
+
+
+def arguments():
+    return tuple(map(jnp.asarray, data()))
+
+
+@functools.cache
+def prepared(name):
+    """A model of :mod:`tests.models` and its guide, which has run."""
+    model = getattr(numpyro_models(), name)
+    guide = NaturalGaussianGuide(model, init_scale=0.3)
+    return model, guide, parameters(guide, *arguments())
+
+
+def parameters(function, *args):
+    trace = handlers.trace(handlers.seed(function, 0)).get_trace(*args)
+    return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+
+
+def set_up(model, *args, guide=None, key=3):
+    """A guide that has run, the parameters, and the log density for one minibatch."""
+    guide = NaturalGaussianGuide(model, init_scale=0.3) if guide is None else guide
+    params = parameters(guide, *args) | parameters(model, *args)
+    return guide, params, LogDensity(model, guide, args, {}, random.key(key))
+
+
+# -- the value ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
+@pytest.mark.parametrize("name", ["hierarchy", "mixture"])
+def test_the_log_density_is_the_model_term_of_the_stock_elbo(name, subsample_size):
+    (model, guide, params), args = prepared(name), arguments()
+    kwargs = {"subsample_size": subsample_size}
+    stock = TraceEnum_ELBO() if name == "mixture" else Trace_ELBO()
+
+    @quickly
+    def both(key):
+        # The stock ELBO's own draw: it splits its key for the model and the guide.
+        seeded = handlers.seed(handlers.substitute(guide, data=params), random.split(key)[1])
+        draw = handlers.trace(seeded).get_trace(*args, **kwargs)[SITE]["value"]
+        loss = stock.loss(key, params, model, guide, *args, **kwargs)
+        density = LogDensity(model, guide, args, kwargs, key)
+        ours = density({SITE: draw}, params, random.key(9))
+        return ours, params["auto_posterior"].log_prob(draw) - loss
+
+    for seed in range(3):
+        actual, expected = both(random.key(seed))
+        assert float(actual) == pytest.approx(float(expected), rel=1e-12, abs=1e-8)
+
+
+@pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
+def test_it_is_numpyros_log_density_and_the_jacobians(subsample_size):
+    (model, guide, params), args = prepared("hierarchy"), arguments()
+    kwargs = {"subsample_size": subsample_size}
+
+    @quickly
+    def both(theta, key):
+        ours = LogDensity(model, guide, args, kwargs, key)({SITE: theta}, params, random.key(0))
+        constrained, jacobians = {}, 0.0
+        for name, value in guide._unpack_latent(theta).items():
+            transform = dist.transforms.biject_to(guide.prototype_trace[name]["fn"].support)
+            constrained[name] = transform(value)
+            jacobians += transform.log_abs_det_jacobian(value, constrained[name]).sum()
+        run_key, _ = random.split(key)  # as the stock ELBOs do
+        run = handlers.substitute(handlers.seed(model, run_key), data=constrained)
+        index = handlers.trace(run).get_trace(*args, **kwargs)["data"]["value"]
+        log_joint, _ = log_density(model, args, kwargs, {**constrained, "data": index})
+        return ours, log_joint + jacobians, index
+
+    seen = set()
+    for seed in range(3):
+        theta = random.normal(random.key(seed), (guide.latent_dim,))
+        actual, expected, index = both(theta, random.key(seed))
+        assert float(actual) == pytest.approx(float(expected), rel=1e-12, abs=1e-8)
+        seen.add(tuple(index.tolist()))
+    assert len(seen) == (3 if subsample_size else 1)
+
+
+def test_enumerated_latents_are_summed_out():
+    (model, guide, params), args = prepared("mixture"), arguments()
+    density = LogDensity(model, guide, args, {}, random.key(3))
+    assert density.is_enumerated
+    theta = 0.3 * random.normal(random.key(1), (guide.latent_dim,))
+    actual = float(quickly(lambda t: density({SITE: t}, params, random.key(0)))(theta))
+
+    values = {k: np.asarray(v) for k, v in guide._unpack_and_constrain(theta, params).items()}
+    of_components = stats.norm.logpdf(
+        np.asarray(args[2])[:, None], values["centre"], values["sigma"]
+    ) + np.log(values["weights"])
+    stick = np.asarray(guide._unpack_latent(theta)["weights"])
+    expected = (
+        np.logaddexp.reduce(of_components, 1).sum()
+        + stats.norm.logpdf(values["centre"], 0, 2).sum()
+        + stats.norm.logpdf(np.log(values["sigma"]), 0, 0.5)
+        + stats.norm.logpdf(stick, 0, 1).sum()
+    )
+    assert actual == pytest.approx(expected, rel=1e-10)
+
+
+def subsampled(y, size=3):
+    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", len(y), subsample_size=size) as index:
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=y[index])
+
+
+def test_the_key_chooses_the_minibatch_whatever_the_draw():
+    y = 10.0 ** jnp.arange(12.0)  # every subset has a sum of its own
+    guide, params, _ = set_up(subsampled, y)
+
+    @quickly
+    def slope(x, key, guide_key):
+        density = LogDensity(subsampled, guide, (y,), {}, key)
+        return jax.grad(lambda x: density({SITE: x[None]}, params, guide_key))(x)
+
+    first, second = random.key(3), random.key(4)
+    # The gradient is affine in x, with the minibatch's sum as its constant.
+    at_zero = slope(0.0, first, random.key(0))
+    assert slope(0.0, first, random.key(1)) == at_zero
+    assert float(slope(2.0, first, random.key(2))) == pytest.approx(float(at_zero) - 2.0 * (12 + 1))
+    assert slope(0.0, second, random.key(0)) != at_zero
+
+
+def test_model_parameters_are_live():
+    def model(y):
+        scale = numpyro.param("scale", 2.0, constraint=dist.constraints.positive)
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", dist.Normal(x, scale), obs=y)
+
+    y = jnp.array([1.0, 3.0])
+    _, params, density = set_up(model, y)
+    for scale in (2.0, 0.7):
+        gradient = jax.grad(
+            lambda s: density({SITE: jnp.array([0.5])}, {**params, "scale": s}, random.key(0))
+        )(scale)
+        expected = (-1 / scale + (y - 0.5) ** 2 / scale**3).sum()
+        assert float(gradient) == pytest.approx(float(expected))
+
+
+# -- partners -----------------------------------------------------------------------------
+
+
+def two_sites():
+    a = numpyro.sample("a", dist.Normal(1.0, 0.5))
+    numpyro.sample("b", dist.Normal(a, 0.5))
+
+
+def with_partner(partner, **options):
+    guide = AutoGuideList(two_sites)
+    guide.append(NaturalGaussianGuide(handlers.block(two_sites, hide=["b"])))
+    guide.append(partner(handlers.block(two_sites, hide=["a"]), prefix="partner", **options))
+    return guide
+
+
+def test_partners_count_with_their_own_log_q():
+    guide, params, density = set_up(two_sites, guide=with_partner(AutoNormal))
+    params["b_partner_loc"], params["b_partner_scale"] = jnp.array(0.3), jnp.array(0.2)
+    at = {SITE: jnp.array([0.7])}, random.key(5)
+    run = handlers.substitute(density.conditioned_guide(*at), data=params)
+    b = float(handlers.trace(run).get_trace()["b"]["value"])
+    expected = (
+        stats.norm.logpdf(0.7, 1.0, 0.5)
+        + stats.norm.logpdf(b, 0.7, 0.5)
+        - stats.norm.logpdf(b, 0.3, 0.2)
+    )
+    assert float(density(at[0], params, at[1])) == pytest.approx(expected, rel=1e-10)
+
+
+def test_posteriors_are_found_by_type_and_named_by_their_site():
+    guide = with_partner(NaturalGaussianGuide)
+    _, params, _ = set_up(two_sites, guide=guide)
+    assert list(posteriors_in(params)) == [SITE, "_partner_latent"]
+    with pytest.raises(ValueError, match=r"no NaturalGaussianGuide.*'w'"):
+        posteriors_in({"w": jnp.ones(2)})
+
+
+# -- by example ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
+def test_examples_and_the_rest_add_up_to_the_log_density(subsample_size):
+    """Of the same minibatch."""
+    (model, guide, params), args = prepared("hierarchy"), arguments()
+
+    @quickly
+    def both(theta, key):
+        density = LogDensity(model, guide, args, {"subsample_size": subsample_size}, key)
+        at = {SITE: theta}, params, random.key(0)
+        return examples(density, *at), density(*at)
+
+    split, expected = both(random.normal(random.key(2), (guide.latent_dim,)), random.key(3))
+    size = subsample_size or len(args[0])
+    assert split.log_likelihood.shape == split.scale.shape == (size,)
+    np.testing.assert_allclose(split.scale, len(args[0]) / size)
+    total = (split.scale * split.log_likelihood).sum() + split.rest
+    assert float(total) == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_sites_in_the_same_plates_share_their_examples():
+    y = random.normal(random.key(0), (4, 3))
+
+    def model():
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        columns = numpyro.plate("columns", 3, dim=-1)
+        with numpyro.plate("rows", 4, dim=-2):
+            with columns:
+                numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+                with handlers.scale(scale=2.0):
+                    numpyro.sample("z", dist.Normal(x, 2.0), obs=y)
+            numpyro.sample("w", dist.Normal(x, 1.0).expand([4, 1]), obs=y[:, :1])
+
+    _, params, density = set_up(model)
+    split = examples(density, {SITE: jnp.array([0.7])}, params, random.key(0))
+    cells = dist.Normal(0.7, 1.0).log_prob(y) + 2.0 * dist.Normal(0.7, 2.0).log_prob(y)
+    rows = dist.Normal(0.7, 1.0).log_prob(y[:, 0])
+    expected = jnp.concatenate([cells.reshape(-1), rows])
+    np.testing.assert_allclose(split.scale * split.log_likelihood, expected, rtol=1e-12)
+
+
+def test_what_has_no_examples_is_named():
+    def lonely():
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        numpyro.sample("lonely", dist.Normal(x, 1.0), obs=1.0)
+
+    def prior():
+        numpyro.sample("x", dist.Normal(0.0, 1.0))
+
+    for model, words in [(lonely, "'lonely' is in no plate"), (prior, "needs observed sites")]:
+        _, params, density = set_up(model)
+        with pytest.raises(ValueError, match=words):
+            examples(density, {SITE: jnp.zeros(1)}, params, random.key(0))
+    model, guide, params = prepared("mixture")
+    density = LogDensity(model, guide, arguments(), {}, random.key(0))
+    with pytest.raises(ValueError, match="enumerated"):
+        examples(density, {SITE: jnp.zeros(guide.latent_dim)}, params, random.key(0))
+
+
+# -- differentiability --------------------------------------------------------------------
+
+
+def once(x):
+    """``-x^2 / 2``, of which JAX knows one derivative."""
+
+    @jax.custom_vjp
+    def function(x):
+        return -0.5 * x**2
+
+    def backward(x, cotangent):
+        # Outside of JAX: there is no second derivative.
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return (cotangent * jax.pure_callback(lambda x: -np.asarray(x), shape, x),)
+
+    function.defvjp(lambda x: (function(x), x), backward)
+    return function(x)
+
+
+@pytest.mark.parametrize(("likelihood", "expected"), [(once, ["second"]), (jnp.sin, [])])
+def test_the_sites_without_a_hessian_are_named(likelihood, expected):
+    def model():
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        numpyro.factor("first", jnp.cos(x))
+        numpyro.factor("second", likelihood(x))
+
+    _, params, density = set_up(model)
+    assert sites_without_hessian(density, {SITE: jnp.ones(1)}, params, random.key(0)) == expected

@@ -1,0 +1,415 @@
+"""The log density is what Pyro's own ELBOs compute, whichever way draws share a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.models import SUBSAMPLE, data, pyro_models
+
+pytest.importorskip("pyro")
+
+import pyro
+import pyro.distributions as dist
+import pyro.infer
+import torch
+from pyro import poutine
+from pyro.infer.autoguide import AutoGuideList, AutoNormal
+
+from pyro_ngvi.tracing import (
+    LogDensity,
+    examples,
+    hessian_misses_curvature,
+    inspect,
+    sites_without_hessian,
+)
+from pyro_ngvi.tracing.batching import BatchedDerivatives
+from pyro_ngvi.tracing.messengers import Minibatch, quiet
+
+WAYS = ["loop", "vmap", "plate"]
+
+
+@pytest.fixture(autouse=True)
+def _float64(pyro_backend):
+    return pyro_backend
+
+
+def arguments():
+    return tuple(map(torch.as_tensor, data()))
+
+
+def set_up(model, args, kwargs, particles="loop", guide=None):
+    from pyro_ngvi import NaturalGaussianGuide
+
+    guide = NaturalGaussianGuide(model, init_scale=0.3) if guide is None else guide
+    guide(*args, **kwargs)
+    structure = inspect(model, guide, args, kwargs)
+    structure.particles = particles
+    return guide, LogDensity(model, guide, args, kwargs, structure)
+
+
+def stock_term(elbo, model, guide, density, args, kwargs, seed):
+    """The draw of a stock ELBO and its ``log p``, for a minibatch that ``density`` then has."""
+    (site,) = density.posteriors
+    pyro.set_rng_seed(seed)
+    trace = poutine.trace(guide).get_trace(*args, **kwargs)
+    draw = trace.nodes[site]["value"].detach()
+    log_q = trace.nodes[site]["fn"].log_prob(draw).detach()
+    pyro.set_rng_seed(seed)
+    density.minibatch = Minibatch()
+    with density.minibatch.recording():
+        loss = elbo.loss(model, guide, *args, **kwargs)
+    return draw, log_q - loss
+
+
+@pytest.mark.parametrize("particles", WAYS)
+@pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
+@pytest.mark.parametrize("name", ["hierarchy", "mixture"])
+def test_the_log_density_is_the_model_term_of_the_stock_elbo(name, subsample_size, particles):
+    model, args = getattr(pyro_models(), name), arguments()
+    kwargs = {"subsample_size": subsample_size}
+    elbo = pyro.infer.Trace_ELBO()
+    if name == "mixture":
+        elbo = pyro.infer.TraceEnum_ELBO(max_plate_nesting=1)
+        if particles == "vmap":
+            pytest.skip("Pyro's sum over enumerated values has no batching rule")
+    guide, density = set_up(model, args, kwargs, particles)
+    for seed in range(3):
+        draw, expected = stock_term(elbo, model, guide, density, args, kwargs, seed)
+        other = draw + 0.1
+        (site,) = density.posteriors
+        actual = density({site: torch.stack([other, draw])})
+        assert float(actual[1]) == pytest.approx(float(expected), rel=1e-12, abs=1e-8)
+        assert actual[0] != actual[1]
+
+
+@pytest.mark.parametrize(("name", "particles"), [("hierarchy", "vmap"), ("mixture", "plate")])
+def test_draws_share_a_run_where_the_model_allows(name, particles):
+    model, args = getattr(pyro_models(), name), arguments()
+    guide, density = set_up(model, args, {})
+    (site,) = density.posteriors
+    density.choose_particles({site: torch.randn(4, guide.latent_dim)})
+    assert density.structure.particles == particles
+
+
+def test_a_model_that_cannot_share_a_run_is_looped_over():
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        scale = 1.0 + float(x[0].detach()) ** 2  # one number, for one draw
+        pyro.sample("y", dist.Normal(x.sum(-1), scale), obs=torch.tensor(1.0))
+
+    _, density = set_up(model, (), {})
+    (site,) = density.posteriors
+    density.choose_particles({site: torch.randn(4, 2)})
+    assert density.structure.particles == "loop"
+    assert density({site: torch.randn(4, 2)}).shape == (4,)
+
+
+def test_all_evaluations_of_one_density_see_the_same_minibatch():
+    seen = []
+
+    def model(y):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(y), subsample_size=3) as index:
+            seen.append(index.tolist())
+            pyro.sample("y", dist.Normal(x, 1.0), obs=y[index])
+
+    args = (torch.arange(50.0),)
+    guide, density = set_up(model, args, {}, "vmap")
+    (site,) = density.posteriors
+    del seen[:]
+    draw = torch.zeros(2, 1)
+    assert torch.equal(density({site: draw}), density({site: draw}))
+    density.structure.particles = "loop"
+    density({site: draw})
+    assert len({tuple(index) for index in seen}) == 1
+    assert not torch.equal(
+        density({site: draw}),
+        LogDensity(model, guide, args, {}, density.structure)({site: draw}),
+    )
+
+
+def test_a_plate_that_is_subsampled_only_later_is_pinned_all_the_same():
+    def model(y, size):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(y), subsample_size=size) as index:
+            pyro.sample("y", dist.Normal(x, 1.0), obs=y[index])
+
+    y = torch.arange(50.0)
+    guide, density = set_up(model, (y, None), {}, "vmap")
+    density = LogDensity(model, guide, (y, 3), {}, density.structure)
+    (site,) = density.posteriors
+    values = density({site: torch.zeros(4, 1)})
+    assert torch.equal(values, values[:1].expand(4))
+    assert torch.equal(values, density({site: torch.zeros(4, 1)}))
+
+
+@pytest.mark.parametrize("particles", WAYS)
+def test_model_parameters_are_live(particles):
+    def model(y):
+        scale = pyro.param("scale", torch.tensor(2.0), dist.constraints.positive)
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(x, scale), obs=y)
+
+    y = torch.tensor([1.0, 3.0])
+    _, density = set_up(model, (y,), {}, particles)
+    (site,) = density.posteriors
+    draws = torch.tensor([[0.5], [-1.0]])
+    density({site: draws}).sum().backward()
+    leaf = pyro.param("scale").unconstrained()
+    # d/d(log scale) of -log(scale) - r^2 / (2 scale^2), over both data and draws.
+    expected = ((y - draws).square() / 4.0 - 1.0).sum()
+    assert float(leaf.grad) == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize("particles", ["loop", "plate"])
+def test_partners_count_with_their_own_log_q(particles):
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        pyro.sample("b", dist.Normal(a, 1.0))
+
+    from pyro_ngvi import NaturalGaussianGuide
+
+    guide = AutoGuideList(model)
+    guide.append(NaturalGaussianGuide(poutine.block(model, expose=["a"])))
+    guide.append(AutoNormal(poutine.block(model, expose=["b"]), init_scale=1e-6))
+    guide, density = set_up(model, (), {}, particles, guide)
+    assert density.structure.is_stochastic
+    (site,) = density.posteriors
+    density.choose_particles({site: torch.randn(2, 1)})
+    assert density.structure.particles == "plate"
+    density.structure.particles = particles
+    draws = torch.tensor([[0.3], [-2.0]])
+    values = density({site: draws}, same_noise=True)
+    # b is all but fixed: its own terms are the same for both draws, up to log p(b | a).
+    b = guide[1].median()["b"]
+    expected = dist.Normal(0.0, 1.0).log_prob(draws[:, 0]) + dist.Normal(draws[:, 0], 1.0).log_prob(
+        b
+    )
+    assert float(values.diff().detach()) == pytest.approx(float(expected.detach().diff()), abs=1e-4)
+
+
+def test_nothing_global_changes_even_when_a_run_fails():
+    class BoomError(Exception):
+        pass
+
+    def model(fail):
+        if fail:
+            raise BoomError
+        pyro.sample("x", dist.Normal(0.0, 1.0))
+
+    guide, density = set_up(model, (False,), {})
+    density.args = (True,)
+    torch.distributions.Distribution.set_default_validate_args(False)  # unlike Pyro's own
+    try:
+        before = (
+            pyro.infer.util.is_validation_enabled(),
+            poutine.is_validation_enabled(),
+            dist.is_validation_enabled(),
+            torch.distributions.Distribution._validate_args,
+        )
+        with pytest.raises(BoomError):
+            density({site: torch.zeros(1, 1) for site in density.posteriors})
+        assert before == (
+            pyro.infer.util.is_validation_enabled(),
+            poutine.is_validation_enabled(),
+            dist.is_validation_enabled(),
+            torch.distributions.Distribution._validate_args,
+        )
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(True)
+    assert not pyro.poutine.runtime._PYRO_STACK
+
+
+def test_inside_quiet_nothing_is_validated():
+    with quiet():
+        dist.Normal(0.0, -1.0)
+    with pytest.raises(ValueError, match="scale"):
+        dist.Normal(0.0, -1.0)
+
+
+def test_cross_entropy_stays_whole_under_vmap_with_the_same_derivatives():
+    cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits
+    logits, target = torch.linspace(-50.0, 50.0, 12).reshape(3, 4), torch.rand(4)
+
+    def total(z, t):
+        return cross_entropy(z, t.expand(z.shape), reduction="none").square().sum()
+
+    def derivatives(function):
+        z, t = logits.clone().requires_grad_(), target.clone().requires_grad_()
+        first = torch.autograd.grad(function(z, t), (z, t), create_graph=True)
+        return [*first, *torch.autograd.grad((first[0] * logits.cos()).sum(), (z, t))]
+
+    with BatchedDerivatives():
+        whole = derivatives(lambda z, t: torch.vmap(total, (0, None))(z, t).sum())
+    for actual, expected in zip(whole, derivatives(total), strict=True):
+        assert torch.allclose(actual, expected, rtol=1e-10)
+
+
+def test_cross_entropy_can_be_differentiated_forward_over_reverse():
+    cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits
+    logits, target = torch.linspace(-5.0, 5.0, 12).reshape(3, 4), torch.rand(4)
+
+    def total(z):
+        one = torch.vmap(lambda row: cross_entropy(row, target, reduction="none").square().sum())
+        return one(z).sum()
+
+    def product():
+        return torch.func.jvp(torch.func.grad(total), (logits,), (logits.cos(),))[1]
+
+    expected = product()
+    with BatchedDerivatives():
+        assert torch.allclose(product(), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda X, w: X @ w[:, 0],
+        lambda X, w: X.mv(w[:, 0]),
+        lambda X, w: X @ w,
+        lambda X, w: torch.mm(X, w),
+        lambda X, w: torch.nn.functional.linear(X, w.mT),
+        lambda X, w: torch.nn.functional.linear(X, w.mT, bias=w[0]),
+        lambda X, w: torch.nn.functional.linear(X, w[:, 0]),
+        lambda X, w: X @ w.expand(3, 4, 2),
+        lambda X, w: X.mT @ (X @ w),
+    ],
+)
+def test_products_with_data_are_the_same_as_without(product):
+    X, w = torch.randn(5, 4), torch.randn(6, 4, 2)
+
+    def derivatives(function):
+        leaf = w.clone().requires_grad_()
+        value = function(leaf)
+        (first,) = torch.autograd.grad(value.sin().sum(), leaf, create_graph=True)
+        return value, first, torch.autograd.grad(first.square().sum(), leaf)[0]
+
+    expected = derivatives(lambda x: torch.stack([product(X, each) for each in x]))
+    with BatchedDerivatives():
+        for way in (torch.vmap, lambda f: lambda x: torch.stack([f(each) for each in x])):
+            actual = derivatives(way(lambda each: product(X, each)))
+            for a, e in zip(actual, expected, strict=True):
+                assert a.shape == e.shape
+                assert torch.allclose(a, e, rtol=1e-10)
+
+
+# -- by example ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
+def test_examples_and_the_rest_add_up_to_the_log_density(subsample_size):
+    model, args = pyro_models().hierarchy, arguments()
+    guide, density = set_up(model, args, {"subsample_size": subsample_size}, "vmap")
+    latents = {site: torch.randn(3, guide.latent_dim) for site in density.posteriors}
+    split = examples(density, latents)
+    size = subsample_size or len(args[0])
+    assert split.log_likelihood.shape == split.scale.shape == (3, size)
+    assert torch.allclose(split.scale, torch.tensor(len(args[0]) / size))
+    total = (split.scale * split.log_likelihood).sum(-1) + split.rest
+    assert torch.allclose(total, density(latents), rtol=1e-12)
+
+
+def test_sites_in_the_same_plates_share_their_examples():
+    y = torch.randn(4, 3)
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        columns = pyro.plate("columns", 3, dim=-1)
+        with pyro.plate("rows", 4, dim=-2):
+            with columns:
+                pyro.sample("y", dist.Normal(x, 1.0), obs=y)
+                with poutine.scale(scale=2.0):
+                    pyro.sample("z", dist.Normal(x, 2.0), obs=y)
+            pyro.sample("w", dist.Normal(x, 1.0).expand([4, 1]), obs=y[:, :1])
+
+    _, density = set_up(model, (), {}, "vmap")
+    latents = {site: torch.full((1, 1), 0.7) for site in density.posteriors}
+    split = examples(density, latents)
+    cells = dist.Normal(0.7, 1.0).log_prob(y) + 2.0 * dist.Normal(0.7, 2.0).log_prob(y)
+    rows = dist.Normal(0.7, 1.0).log_prob(y[:, 0])
+    assert torch.allclose(split.log_likelihood[0], torch.cat([cells.reshape(-1), rows]))
+
+
+def test_an_observation_without_a_plate_is_named():
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.sample("lonely", dist.Normal(x, 1.0), obs=torch.tensor(1.0))
+
+    _, density = set_up(model, (), {})
+    with pytest.raises(ValueError, match="'lonely' is in no plate"):
+        examples(density, {site: torch.zeros(1, 1) for site in density.posteriors})
+
+
+def test_a_model_without_observations_has_no_examples():
+    _, density = set_up(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)), (), {})
+    with pytest.raises(ValueError, match="needs observed sites"):
+        examples(density, {site: torch.zeros(1, 1) for site in density.posteriors})
+
+
+def test_enumerated_latents_leave_no_examples():
+    args = arguments()
+    guide, density = set_up(pyro_models().mixture, args, {})
+    with pytest.raises(ValueError, match="enumerated"):
+        examples(density, {s: torch.zeros(1, guide.latent_dim) for s in density.posteriors})
+
+
+# -- differentiability --------------------------------------------------------------------
+
+
+def curvature_verdict(log_likelihood):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.factor("likelihood", log_likelihood(x))
+
+    _, density = set_up(model, (), {})
+    (site,) = density.posteriors
+    density.choose_particles({site: torch.randn(2, 2)})
+    at = {site: torch.tensor([0.1, -0.2])}, {site: torch.tensor([0.5, 0.4])}
+    return hessian_misses_curvature(density, *at), sites_without_hessian(density, *at)
+
+
+@pytest.mark.parametrize(
+    "smooth",
+    [
+        lambda x: -x.square().sum(-1),
+        lambda x: -x.exp().sum(-1),
+        lambda x: -20.0 * torch.nn.functional.softplus(5.0 * x).sum(-1),
+        lambda x: -(1.0 + 10.0 * x.square()).log().sum(-1),
+        lambda x: 3.0 * x.sum(-1),
+    ],
+    ids=["quadratic", "Poisson", "logistic", "Student", "linear"],
+)
+def test_the_hessian_of_a_smooth_model_is_its_curvature(smooth):
+    assert curvature_verdict(smooth) == (False, [])
+
+
+@pytest.mark.parametrize(
+    "kinked",
+    [lambda x: -5.0 * x.abs().sum(-1), lambda x: -20.0 * x.relu().sum(-1)],
+    ids=["abs", "relu"],
+)
+def test_curvature_in_a_kink_is_missed_and_its_site_named(kinked):
+    assert curvature_verdict(kinked) == (True, ["likelihood"])
+
+
+def test_a_wrong_second_derivative_is_noticed():
+    class ByNumpy(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return -2.0 * x.square()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, grad):
+            (x,) = ctx.saved_tensors
+            return grad * torch.from_numpy(-4.0 * x.detach().numpy())
+
+        generate_vmap_rule = True
+
+    missed, sites = curvature_verdict(lambda x: ByNumpy.apply(x).sum(-1))
+    assert missed
+    assert sites == ["likelihood"]
