@@ -1,0 +1,75 @@
+"""Standard normal draws: independent, in antithetic pairs, or quasi-random."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtri
+from scipy.stats import qmc
+
+#: Sobol's sequence has direction numbers up to this dimension.
+MAX_SOBOL_DIM = 21201
+
+
+#: Gradients per Hessian, and the most that they may add to the Hessians' cost.
+GRADIENTS_PER_HESSIAN = 10
+MAX_ADDED_COST = 0.25
+
+
+def default_num_gradients(num_hessians: int, num_products: int) -> int:
+    """How many draws to average the gradient over.
+
+    :param num_hessians: ``K``, at how many draws a Hessian is taken.
+    :param num_products: Hessian-vector products, or gradients, that a Hessian costs.
+    """
+    added = min(GRADIENTS_PER_HESSIAN - 1, int(MAX_ADDED_COST * num_products))
+    return num_hessians * (1 + added)
+
+
+def standard_normal(
+    key: jax.Array,
+    counts: tuple[int, ...],
+    dim: int,
+    dtype: jnp.dtype,
+    *,
+    antithetic: bool = True,
+    quasi_random: bool = False,
+) -> jax.Array:
+    """Draws ``z`` from ``N(0, I)``, in groups.
+
+    With pairs ``z, -z`` the noise of a linear function's mean vanishes: for a quadratic log
+    density, the gradient of the bound with respect to the mean is then exact.
+
+    :param key: a JAX random key.
+    :param counts: how many draws each group has; ``K`` in all.
+    :param dim: ``d``.
+    :param dtype: of the result.
+    :param antithetic: whether the draws of a group come in pairs; an odd one out is independent.
+    :param quasi_random: whether the draws are a Sobol sequence with a random shift.
+    :return: shape ``(K, d)``, group after group.
+    """
+    sizes = [-(-count // 2) if antithetic else count for count in counts]
+    if quasi_random and dim <= MAX_SOBOL_DIM:
+        points = jnp.asarray(_sobol(sum(sizes), dim), dtype)
+        uniform = (points + jax.random.uniform(key, (dim,), dtype)) % 1.0
+        eps = jnp.finfo(dtype).eps
+        free = ndtri(jnp.clip(uniform, eps, 1.0 - eps))
+    else:
+        free = jax.random.normal(key, (sum(sizes), dim), dtype)
+    if not antithetic:
+        return free
+    groups = jnp.split(free, np.cumsum(sizes)[:-1])
+    pairs = [
+        half
+        for group, count in zip(groups, counts, strict=True)
+        for half in (group, -group[: count - len(group)])
+    ]
+    return jnp.concatenate(pairs)
+
+
+def _sobol(num_points: int, dim: int) -> np.ndarray:
+    # Points are deterministic, and shifted at random by the caller: every shift keeps them
+    # evenly spread, and makes each of them uniform.
+    power = max(0, (num_points - 1).bit_length())
+    return qmc.Sobol(dim, scramble=False).random_base2(power)[:num_points]

@@ -1,0 +1,98 @@
+"""The Gauss-Newton curvature of VOGN: squares of the gradients of single examples.
+
+For a likelihood of independent examples, ``-hess log p(y_i | theta)`` is replaced by
+``g_i g_i^T``, positive semi-definite, and equal to it in expectation over the model's own data
+(Tan, S5.1; Swaroop, VOGN). What is not an example, the prior above all, keeps its exact Hessian.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_ngvi.curvature.hessian import BYTES_AT_ONCE, MAX_AT_ONCE, Hessians
+from pyro_ngvi.curvature.moments import finite_draws, map_structure
+from pyro_ngvi.families.base import Family
+
+
+class GaussNewton:
+    """The Gauss-Newton estimate of the Hessian at each of ``K`` draws.
+
+    :param rest: exact Hessians of what is not an example.
+    :param gradients: of the log likelihood of each example, shape ``(K, N, d)``.
+    :param scale: how many examples each stands for, shape ``(K, N)``.
+    :param family: what part of the Hessian is needed.
+    """
+
+    def __init__(self, rest: Hessians, gradients: Tensor, scale: Tensor, family: Family) -> None:
+        self.rest, self.gradients, self.scale, self.family = rest, gradients, scale, family
+
+    def finite(self) -> Tensor:
+        return self.rest.finite() & finite_draws(self.gradients, self.scale)
+
+    def total(self, kept: Tensor) -> Any:
+        rows = self.gradients[kept].flatten(0, 1)
+        curvature = self.family.outer_products(self.scale[kept].reshape(-1, 1) * rows, rows)
+        return map_structure(torch.sub, self.rest.total(kept), curvature)
+
+
+def example_gradients(
+    log_likelihood: Tensor, theta: Tensor, *, bytes_per_product: float = 0.0
+) -> Tensor:
+    """The gradient of each entry of ``log_likelihood``.
+
+    :param log_likelihood: of ``N`` examples at ``K`` draws, shape ``(K, N)``.
+    :param theta: the draws, shape ``(K, d)``.
+    :param bytes_per_product: of the intermediate results that one derivative needs.
+    :return: shape ``(K, N, d)``.
+    """
+    num_examples, dim = log_likelihood.shape[-1], theta.shape[-1]
+    at_once = int(min(max(BYTES_AT_ONCE // max(bytes_per_product, 1.0), 1), MAX_AT_ONCE))
+    if num_examples > dim:
+        try:
+            return _columns(log_likelihood, theta, at_once)
+        except (RuntimeError, NotImplementedError):
+            pass  # an operation whose backward pass cannot be differentiated
+    return _rows(log_likelihood, theta, at_once)
+
+
+def _rows(log_likelihood: Tensor, theta: Tensor, at_once: int) -> Tensor:
+    """One reverse pass for each example."""
+    rows = []
+    for some in torch.arange(log_likelihood.shape[-1], device=theta.device).split(at_once):
+        vectors = torch.nn.functional.one_hot(some, log_likelihood.shape[-1]).to(theta)
+        rows.append(_derivatives(log_likelihood, theta, vectors))
+    return torch.cat(rows).movedim(0, 1)
+
+
+def _columns(log_likelihood: Tensor, theta: Tensor, at_once: int) -> Tensor:
+    """One forward pass for each coordinate, as the transpose of a reverse pass."""
+    weights = torch.zeros_like(log_likelihood, requires_grad=True)
+    (linear,) = torch.autograd.grad(
+        log_likelihood, theta, weights, create_graph=True, materialize_grads=True
+    )
+    columns = []
+    for some in torch.arange(theta.shape[-1], device=theta.device).split(at_once):
+        vectors = torch.nn.functional.one_hot(some, theta.shape[-1]).to(theta)
+        columns.append(_derivatives(linear, weights, vectors))
+    return torch.cat(columns).movedim(0, -1)
+
+
+def _derivatives(outputs: Tensor, inputs: Tensor, vectors: Tensor) -> Tensor:
+    # Without strides of zero, so that a product with data is one product of matrices.
+    vectors = vectors[:, None].expand(-1, *outputs.shape).contiguous()
+    if not outputs.requires_grad:
+        return inputs.new_zeros(len(vectors), *inputs.shape)
+    try:
+        (result,) = torch.autograd.grad(
+            outputs, inputs, vectors, is_grads_batched=True, retain_graph=True, allow_unused=True
+        )
+    except (RuntimeError, NotImplementedError):  # an operation that cannot be batched
+        grads = [
+            torch.autograd.grad(outputs, inputs, v, retain_graph=True, materialize_grads=True)[0]
+            for v in vectors
+        ]
+        return torch.stack(grads)
+    return inputs.new_zeros(len(vectors), *inputs.shape) if result is None else result

@@ -1,0 +1,145 @@
+"""Exact Hessians, as much of them as a family needs.
+
+A family names its probes (:meth:`~pyro_ngvi.families.Family.hessian_probes`); one Hessian-vector
+product each gives its part of the Hessian. All draws share the probes, because the log density of
+one does not depend on another: differentiating the sum of their gradients gives a product for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_ngvi.curvature.moments import finite_draws
+from pyro_ngvi.families.base import Family
+
+#: Products computed together: as many as this many bytes of intermediate results allow, to stay
+#: in the cache and off the limits of memory.
+BYTES_AT_ONCE = 2**23
+
+MAX_AT_ONCE = 256
+
+
+def num_products(family: Family) -> int:
+    """How many Hessian-vector products the family's part of a Hessian takes."""
+    return int(family.hessian_probes().max()) + 1
+
+
+class HessianProducts:
+    """Hessian-vector products by the fastest way of automatic differentiation that works.
+
+    Reverse over reverse, with probes in a batch; one by one, for models with an operation that
+    cannot be batched; forward over reverse, for those with one that cannot be differentiated
+    in reverse twice. The way is found once and kept.
+
+    :ivar way: index of the way in use.
+    """
+
+    def __init__(self) -> None:
+        self.way = 0
+        self._ways = (_batched, _one_by_one, _forward_over_reverse)
+
+    @property
+    def reverse(self) -> bool:
+        """Whether the model can be differentiated in reverse twice."""
+        return self.way < len(self._ways) - 1
+
+    def __call__(
+        self,
+        gradient: Tensor,
+        theta: Tensor,
+        probes: np.ndarray,
+        evaluate: Callable[[Tensor], Tensor],
+        *,
+        bytes_per_product: float = 0.0,
+    ) -> Tensor:
+        """Products of the Hessian at each draw with each probe.
+
+        :param gradient: at ``K`` draws, with its graph; shape ``(K, d)``.
+        :param theta: the draws, shape ``(K, d)``.
+        :param probes: from :meth:`~pyro_ngvi.families.Family.hessian_probes`, shape ``(d,)``.
+        :param evaluate: the log density at draws, ``(K, d)`` to ``(K,)``, with the same noise
+            and data as ``gradient``.
+        :param bytes_per_product: of the intermediate results that one product needs.
+        :return: shape ``(m, K, d)``.
+        :raises RuntimeError: if no way works.
+        """
+        number = torch.as_tensor(probes, device=theta.device)
+        count = int(number.max()) + 1
+        at_once = int(min(max(BYTES_AT_ONCE // max(bytes_per_product, 1.0), 1), MAX_AT_ONCE))
+        indices = torch.arange(count, device=theta.device).split(at_once)
+        while True:
+            try:
+                return self._all(self._ways[self.way], gradient, theta, number, indices, evaluate)
+            except (RuntimeError, NotImplementedError):
+                if self.way == len(self._ways) - 1:
+                    self.way = 0
+                    raise
+                self.way += 1
+
+    @staticmethod
+    def _all(
+        way: Callable,
+        gradient: Tensor,
+        theta: Tensor,
+        number: Tensor,
+        indices: tuple[Tensor, ...],
+        evaluate: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        products = []
+        for some in indices:
+            vectors = (number == some[:, None]).to(theta.dtype)
+            # Without strides of zero, so that a product with data is one product of matrices.
+            vectors = vectors[:, None].expand(-1, *theta.shape).contiguous()
+            products.append(way(gradient, theta, vectors, evaluate))
+        return torch.cat(products)
+
+
+def _batched(gradient: Tensor, theta: Tensor, vectors: Tensor, evaluate: Callable) -> Tensor:
+    if not gradient.requires_grad:
+        return torch.zeros_like(vectors)
+    (products,) = torch.autograd.grad(
+        gradient, theta, vectors, is_grads_batched=True, retain_graph=True, allow_unused=True
+    )
+    return torch.zeros_like(vectors) if products is None else products
+
+
+def _one_by_one(gradient: Tensor, theta: Tensor, vectors: Tensor, evaluate: Callable) -> Tensor:
+    if not gradient.requires_grad:
+        return torch.zeros_like(vectors)
+    products = [
+        torch.autograd.grad(gradient, theta, v, retain_graph=True, materialize_grads=True)[0]
+        for v in vectors
+    ]
+    return torch.stack(products)
+
+
+def _forward_over_reverse(
+    gradient: Tensor, theta: Tensor, vectors: Tensor, evaluate: Callable
+) -> Tensor:
+    with torch.no_grad():
+        of_density = torch.func.grad(lambda x: evaluate(x).sum())
+        here = theta.detach()
+        return torch.stack([torch.func.jvp(of_density, (here,), (v,))[1] for v in vectors])
+
+
+class Hessians:
+    """The Hessian at each of ``K`` draws, as far as a family needs it.
+
+    :param products: from :class:`HessianProducts`, shape ``(m, K, d)``.
+    :param family: whose part of the Hessian it is.
+    """
+
+    def __init__(self, products: Tensor, family: Family) -> None:
+        self.products, self.family = products, family
+
+    def finite(self) -> Tensor:
+        return finite_draws(self.products.movedim(1, 0))
+
+    def total(self, kept: Tensor) -> Any:
+        products = self.products if kept.all() else self.products[:, kept]
+        return self.family.assemble_hessian(products.sum(1))

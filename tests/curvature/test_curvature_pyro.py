@@ -1,0 +1,122 @@
+"""Hessians and per-example gradients in torch, by every way of differentiating."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyro")
+
+import numpy as np
+import torch
+
+from pyro_ngvi.curvature import HessianProducts, Hessians
+from pyro_ngvi.curvature.gauss_newton import GaussNewton, _columns, _rows
+from pyro_ngvi.curvature.moments import finite_draws, map_structure
+from pyro_ngvi.families import CovarianceCholesky, Diagonal
+
+
+@pytest.fixture(autouse=True)
+def _float64(pyro_backend):
+    return pyro_backend
+
+
+def log_density(theta):
+    """Two draws do not depend on one another; the Hessian is dense."""
+    return (theta.sin() * theta.roll(1, -1).exp()).sum(-1) - theta.prod(-1)
+
+
+def draws():
+    theta = torch.randn(3, 4, requires_grad=True)
+    (gradient,) = torch.autograd.grad(log_density(theta).sum(), theta, create_graph=True)
+    exact = torch.stack([torch.autograd.functional.hessian(log_density, row) for row in theta])
+    return theta, gradient, exact
+
+
+@pytest.mark.parametrize("way", [0, 1, 2], ids=["batched", "one by one", "forward"])
+@pytest.mark.parametrize("bytes_per_product", [0.0, 2**22, 2**40])
+def test_every_way_gives_the_same_products(way, bytes_per_product):
+    theta, gradient, exact = draws()
+    products = HessianProducts()
+    products.way = way
+    probes = np.array([0, 1, 0, 2])
+    actual = products(gradient, theta, probes, log_density, bytes_per_product=bytes_per_product)
+    indicator = torch.nn.functional.one_hot(torch.as_tensor(probes)).to(exact)
+    assert torch.allclose(actual, (exact @ indicator).permute(2, 0, 1))
+    assert products.way == way
+
+
+class Twice(torch.autograd.Function):
+    """The identity, whose backward pass looks at numbers."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        assert np.isfinite(grad.detach().numpy()).all()
+        return grad
+
+
+def test_a_backward_pass_that_cannot_be_batched_is_run_one_by_one():
+    theta = torch.randn(2, 3, requires_grad=True)
+
+    def function(x):
+        return Twice.apply(x).pow(3).sum(-1)
+
+    (gradient,) = torch.autograd.grad(function(theta).sum(), theta, create_graph=True)
+    products = HessianProducts()
+    actual = products(gradient, theta, np.arange(3), function)
+    assert products.way == 1
+    expected = torch.diag_embed(6 * theta.detach()).movedim(1, 0)
+    assert torch.allclose(actual, expected)
+
+
+def test_a_linear_function_has_a_hessian_of_zeros():
+    theta = torch.randn(2, 3, requires_grad=True)
+    (gradient,) = torch.autograd.grad((2 * theta).sum(), theta, create_graph=True)
+    actual = HessianProducts()(gradient, theta, np.arange(3), lambda x: 2 * x.sum(-1))
+    assert torch.equal(actual, torch.zeros(3, 2, 3))
+
+
+def test_totals_leave_out_what_is_not_kept():
+    theta, gradient, exact = draws()
+    products = HessianProducts()(gradient, theta, np.arange(4), log_density)
+    products[:, 1] = torch.nan
+    hessians = Hessians(products, CovarianceCholesky(torch.zeros(4), torch.eye(4)))
+    assert hessians.finite().tolist() == [True, False, True]
+    assert torch.allclose(hessians.total(hessians.finite()), exact[[0, 2]].sum(0))
+    diagonal = Hessians(products, Diagonal(torch.zeros(4), torch.ones(4)))
+    expected = exact[[0, 2]].sum(0).diagonal()
+    assert torch.allclose(diagonal.total(diagonal.finite()), expected)
+
+
+@pytest.mark.parametrize("gradients", [_rows, _columns])
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_rows_and_columns_give_the_same_gradients_of_examples(gradients, at_once):
+    X = torch.randn(7, 4)
+    theta = torch.randn(3, 4, requires_grad=True)
+    logits = theta @ X.mT
+    actual = gradients(torch.nn.functional.logsigmoid(logits), theta, at_once)
+    assert torch.allclose(actual, torch.sigmoid(-logits)[..., None] * X)
+
+
+def test_gauss_newton_subtracts_squares_from_the_rest():
+    family = CovarianceCholesky(torch.zeros(2), torch.eye(2))
+    rest = Hessians(torch.zeros(2, 3, 2), family)
+    rows, scale = torch.randn(3, 5, 2), torch.full((3, 5), 2.0)
+    rows[2, 0] = torch.inf
+    curvature = GaussNewton(rest, rows, scale, family)
+    kept = curvature.finite()
+    assert kept.tolist() == [True, True, False]
+    expected = -2.0 * torch.einsum("kni,knj->ij", rows[:2], rows[:2])
+    assert torch.allclose(curvature.total(kept), expected)
+
+
+def test_finite_draws_and_nested_structures():
+    values = torch.tensor([1.0, torch.inf, 2.0])
+    matrices = torch.zeros(3, 2, 2)
+    matrices[2, 1, 0] = torch.nan
+    assert finite_draws(values, matrices).tolist() == [True, False, False]
+    one = torch.ones(())
+    assert map_structure(torch.add, (one, [one]), (one, [one])) == (2.0, (2.0,))

@@ -1,0 +1,587 @@
+"""``NaturalELBO`` in Pyro: the value of the bound, and second-order natural gradients."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from tests.models import SUBSAMPLE, data, pyro_models
+
+pytest.importorskip("pyro")
+
+import pyro
+import pyro.distributions as dist
+import pyro.infer
+import torch
+from pyro import poutine
+from pyro.infer import SVI
+from pyro.infer.autoguide import AutoDelta, AutoGuideList, AutoNormal
+from pyro.infer.autoguide.initialization import init_to_value
+
+from pyro_ngvi import NaturalGaussianGuide
+from pyro_ngvi.elbo import NaturalELBO
+from pyro_ngvi.tracing import LogDensity, inspect
+
+FAMILIES = ["covariance_cholesky", "precision_cholesky", "precision", "covariance", "diagonal"]
+DENSE = FAMILIES[:-1]
+CURVATURES = ["hessian", "gauss_newton", "stein", "mean"]
+
+
+@pytest.fixture(autouse=True)
+def _float64(pyro_backend):
+    return pyro_backend
+
+
+def arguments():
+    return tuple(map(torch.as_tensor, data()))
+
+
+def regression(X, y):
+    weights = pyro.sample("weights", dist.Normal(torch.zeros(3), 2.0).to_event(1))
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Normal(X @ weights, 0.5), obs=y)
+
+
+def logistic(X, y):
+    weights = pyro.sample("weights", dist.Normal(torch.zeros(3), 2.0).to_event(1))
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Bernoulli(logits=X @ weights), obs=y)
+
+
+def exact_posterior():
+    X, _, y = arguments()
+    precision = X.mT @ X / 0.25 + torch.eye(3) / 4.0
+    return torch.linalg.solve(precision, X.mT @ y / 0.25), torch.linalg.inv(precision)
+
+
+def direction(elbo, model, guide, *args, **kwargs):
+    """Minus the gradient that ``elbo`` leaves on the guide, as a family, and the loss."""
+    guide.zero_grad()
+    loss = elbo.loss_and_grads(model, guide, *args, **kwargs)
+    family = guide.posterior.family()
+    return family.map(lambda param: -param.grad), loss
+
+
+def relative_error(actual, expected):
+    return float((actual - expected).norm() / expected.norm())
+
+
+# -- exactness ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("particles", [1, 4, 5])
+@pytest.mark.parametrize("family", DENSE)
+def test_one_full_step_is_exact_for_a_conjugate_model(family, particles):
+    X, _, y = arguments()
+    guide = NaturalGaussianGuide(regression, family, init_scale=0.7)
+    guide(X, y)
+    with torch.no_grad():
+        guide.posterior.loc += torch.tensor([3.0, -1.0, 2.0])
+    # At the mean the gradient is that of the bound; over draws only if they are antithetic.
+    curvature = "hessian" if particles == 4 else "mean"
+    d, _ = direction(NaturalELBO(particles, curvature), regression, guide, X, y)
+    new = guide.posterior.family().detach().natural_step(d, 1.0)
+    mean, covariance = exact_posterior()
+    assert relative_error(new.mean, mean) < 1e-8
+    assert relative_error(new.covariance_matrix, covariance) < 1e-8
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_direction_is_bonnet_and_price_of_the_true_moments(family):
+    X, _, y = arguments()
+    y = (y > 0).to(X)
+    guide = NaturalGaussianGuide(logistic, family, init_scale=0.5)
+    guide(X, y)
+    q = guide.posterior.family().detach()
+    # Logits are Gaussian: quadrature gives both moments exactly.
+    nodes, weights = map(torch.as_tensor, np.polynomial.hermite_e.hermegauss(60))
+    logits = X @ q.mean + nodes[:, None] * (X @ q.covariance_matrix * X).sum(-1).sqrt()
+    p = torch.sigmoid(logits)
+    weights = weights / weights.sum()
+    gradient = X.mT @ (y - weights @ p) - q.mean / 4.0
+    hessian = -(X.mT * (weights @ (p * (1 - p)))) @ X - torch.eye(3) / 4.0
+    expected = q.bonnet_price(gradient, q.assemble_hessian(hessian))
+    elbo = NaturalELBO(20_000, "hessian", quasi_random=True)
+    actual, _ = direction(elbo, logistic, guide, X, y)
+    for name, value in expected.coordinates().items():
+        assert relative_error(getattr(actual, name), value) < 5e-3
+
+
+@pytest.mark.parametrize("name", ["hierarchy", "mixture"])
+@pytest.mark.parametrize("family", [*FAMILIES, "block_diagonal", "sparse_precision"])
+def test_at_the_mean_each_family_gets_its_part_of_the_hessian(family, name):
+    model, args = getattr(pyro_models(), name), arguments()
+    guide = NaturalGaussianGuide(model, family, init_scale=0.3)
+    actual, _ = direction(NaturalELBO(2, "mean"), model, guide, *args)
+    density = LogDensity(model, guide, args, {}, inspect(model, guide, args, {}))
+    ((site, q),) = density.posteriors.items()
+    q = q.detach()
+
+    def log_density(theta):
+        return density({site: theta[None]})[0]
+
+    gradient = torch.autograd.functional.jacobian(log_density, q.mean)
+    hessian = torch.autograd.functional.hessian(log_density, q.mean)
+    probes = torch.nn.functional.one_hot(torch.as_tensor(q.hessian_probes())).to(hessian)
+    expected = q.bonnet_price(gradient, q.assemble_hessian(probes.mT @ hessian))
+    for key, value in expected.coordinates().items():
+        assert torch.allclose(getattr(actual, key), value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("curvature", ["stein", "gauss_newton"])
+def test_every_curvature_estimates_the_same_gradient_of_the_mean(curvature):
+    X, _, y = arguments()
+    y = (y > 0).to(X)
+    guide = NaturalGaussianGuide(logistic, init_scale=0.5)
+    guide(X, y)
+    pyro.set_rng_seed(1)
+    expected, _ = direction(NaturalELBO(8, "hessian"), logistic, guide, X, y)
+    pyro.set_rng_seed(1)
+    actual, _ = direction(NaturalELBO(8, curvature), logistic, guide, X, y)
+    assert relative_error(actual.loc, expected.loc) < (1e-10 if curvature != "stein" else 1.0)
+
+
+def test_gauss_newton_squares_the_gradients_of_single_examples():
+    X, _, y = arguments()
+    y = (y > 0).to(X)
+    guide = NaturalGaussianGuide(logistic, init_scale=1e-9)
+    guide(X, y)
+    q = guide.posterior.family().detach()
+    rows = X * (y - torch.sigmoid(X @ q.mean))[:, None]
+    expected = q.bonnet_price(rows.sum(0) - q.mean / 4.0, -rows.mT @ rows - torch.eye(3) / 4.0)
+    actual, _ = direction(NaturalELBO(2, "gauss_newton"), logistic, guide, X, y)
+    assert relative_error(actual.loc, expected.loc) < 1e-6
+    assert relative_error(actual.scale_tril, expected.scale_tril) < 1e-6
+
+
+def test_gauss_newton_scales_up_a_minibatch():
+    """Each of the minibatch's examples stands for several, and its square is scaled once."""
+
+    def model(y, size):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(y), subsample_size=size) as index:
+            pyro.sample("y", dist.Normal(x, 1.0), obs=y[index])
+
+    y = torch.full((12,), 2.0)  # any minibatch says the same
+    start = init_to_value(values={"x": torch.tensor(0.5)})
+    directions = []
+    for size in (None, 3):
+        guide = NaturalGaussianGuide(model, init_loc_fn=start, init_scale=1e-3)
+        directions.append(direction(NaturalELBO(2, "gauss_newton"), model, guide, y, size)[0])
+        pyro.clear_param_store()
+    full, minibatch = directions
+    # At x = 1/2 each of twelve gradients is 3/2, and the prior's precision is 1.
+    expected = 0.5 * 1e-3 * (1.0 - 1e-6 * (12 * 1.5**2 + 1.0))
+    assert float(full.scale_tril) == pytest.approx(expected, rel=1e-8)
+    assert float(minibatch.loc) == pytest.approx(float(full.loc), rel=1e-2)
+    assert float(full.scale_tril - 0.5e-3) == pytest.approx(
+        float(minibatch.scale_tril - 0.5e-3), rel=1e-2
+    )
+
+
+def test_stein_is_the_first_order_estimate_that_sticks_the_landing():
+    X, _, y = arguments()
+    guide = NaturalGaussianGuide(regression, "full", sticking_the_landing=True)
+    guide(X, y)
+    # The same noise: one draw, and a model and guide that draw nothing else.
+    elbo = NaturalELBO(1, "stein", antithetic=False)
+    pyro.set_rng_seed(4)
+    elbo.loss_and_grads(regression, guide, X, y)  # set-up draws random numbers too
+    pyro.set_rng_seed(5)
+    actual, loss = direction(elbo, regression, guide, X, y)
+    guide.zero_grad()
+    pyro.set_rng_seed(5)
+    stock = pyro.infer.Trace_ELBO().loss_and_grads(regression, guide, X, y)
+    assert loss == pytest.approx(stock, rel=1e-12)
+    assert relative_error(-actual.loc, guide.posterior.loc.grad) < 1e-10
+    assert relative_error(-actual.scale_tril, guide.posterior.scale_tril.grad) < 1e-10
+
+
+# -- the value ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
+@pytest.mark.parametrize("name", ["hierarchy", "mixture"])
+def test_the_loss_estimates_the_stock_elbos(name, subsample_size):
+    model, args = getattr(pyro_models(), name), arguments()
+    kwargs = {"subsample_size": subsample_size}
+    guide = NaturalGaussianGuide(model, init_scale=0.05)
+    stock = {
+        "hierarchy": lambda: pyro.infer.Trace_ELBO(400, vectorize_particles=True),
+        "mixture": lambda: pyro.infer.TraceEnum_ELBO(
+            num_particles=400, vectorize_particles=True, max_plate_nesting=1
+        ),
+    }[name]()
+    pyro.set_rng_seed(0)
+    guide(*args, **kwargs)
+    if subsample_size:
+        kwargs = {}  # minibatches differ; what is compared is the average
+    ours = NaturalELBO(400)
+    expected = stock.loss(model, guide, *args, **kwargs)
+    assert ours.loss(model, guide, *args, **kwargs) == pytest.approx(expected, rel=0.02, abs=0.5)
+    assert ours.loss_and_grads(model, guide, *args, **kwargs) == pytest.approx(
+        expected, rel=0.02, abs=0.5
+    )
+
+
+def test_at_the_exact_posterior_every_draw_has_the_evidence():
+    X, _, y = arguments()
+    guide = NaturalGaussianGuide(regression, "full")
+    guide(X, y)
+    mean, covariance = exact_posterior()
+    with torch.no_grad():
+        guide.posterior.loc.copy_(mean)
+        guide.posterior.scale_tril.copy_(torch.linalg.cholesky(covariance))
+    elbo = NaturalELBO(1)
+    losses = [elbo.loss_and_grads(regression, guide, X, y) for _ in range(3)]
+    losses.append(elbo.loss(regression, guide, X, y))
+    marginal = dist.MultivariateNormal(
+        torch.zeros(len(y)), 4.0 * X @ X.mT + 0.25 * torch.eye(len(y))
+    )
+    assert losses == pytest.approx([-float(marginal.log_prob(y))] * 4, rel=1e-10)
+
+
+# -- SVI ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("curvature", CURVATURES)
+def test_stock_svi_steps_with_it(curvature):
+    X, _, y = arguments()
+    guide = NaturalGaussianGuide(regression, "full", init_scale=0.1)
+    lr = 0.005 if curvature == "gauss_newton" else 0.1  # its curvature is large at first
+    svi = SVI(regression, guide, pyro.optim.SGD({"lr": lr}), NaturalELBO(4, curvature))
+    losses = [svi.step(X, y) for _ in range(60)]
+    assert losses[-1] < losses[0]
+    if curvature != "gauss_newton":
+        assert relative_error(guide.posterior.loc.detach(), exact_posterior()[0]) < 0.2
+    assert np.isfinite(svi.evaluate_loss(X, y))
+    assert float(guide.posterior.loc.grad.abs().sum()) == 0.0
+
+
+def test_gradients_accumulate_as_those_of_backward():
+    X, _, y = arguments()
+    guide = NaturalGaussianGuide(regression)
+    elbo = NaturalELBO(2, "mean")
+    elbo.loss_and_grads(regression, guide, X, y)
+    once = guide.posterior.loc.grad.clone()
+    elbo.loss_and_grads(regression, guide, X, y)
+    assert torch.allclose(guide.posterior.loc.grad, 2 * once)
+
+
+def test_differentiable_loss_has_the_same_value_and_gradients():
+    model, args = pyro_models().hierarchy, arguments()
+    guide = NaturalGaussianGuide(model)
+    elbo = NaturalELBO(3)
+    elbo.loss(model, guide, *args)
+    pyro.set_rng_seed(3)
+    guide.zero_grad()
+    loss = elbo.loss_and_grads(model, guide, *args)
+    expected = [p.grad.clone() for p in guide.parameters()]
+    guide.zero_grad()
+    pyro.set_rng_seed(3)
+    differentiable = elbo.differentiable_loss(model, guide, *args)
+    assert differentiable.shape == ()
+    assert float(differentiable.detach()) == loss
+    (2.0 * differentiable).backward()
+    for p, e in zip(guide.parameters(), expected, strict=True):
+        assert torch.allclose(p.grad, 2.0 * e)
+
+
+def test_it_is_a_module_for_torch_optimisers():
+    X, _, y = arguments()
+    with pyro.settings.context(module_local_params=True):
+        guide = NaturalGaussianGuide(regression)
+        guide(X, y)
+        loss_fn = NaturalELBO(4)(pyro.nn.PyroModule[torch.nn.Identity](), guide)
+        loss_fn.model = regression_module()
+        optimiser = torch.optim.SGD(guide.parameters(), lr=0.2)
+        for _ in range(50):
+            optimiser.zero_grad()
+            loss_fn(X, y).backward()
+            optimiser.step()
+        mean, _ = exact_posterior()
+        assert relative_error(guide.posterior.loc.detach(), mean) < 0.1
+
+
+def regression_module():
+    class Regression(pyro.nn.PyroModule):
+        def forward(self, X, y):
+            return regression(X, y)
+
+    return Regression()
+
+
+def test_without_gradients_there_is_still_a_loss():
+    X, _, y = arguments()
+    guide = NaturalGaussianGuide(regression)
+    with torch.no_grad():
+        assert np.isfinite(NaturalELBO(2).loss_and_grads(regression, guide, X, y))
+    assert guide.posterior.loc.grad is None
+
+
+# -- the rest of the model and of the guide -----------------------------------------------
+
+
+def scaled(y):
+    scale = pyro.param("scale", torch.tensor(2.0), dist.constraints.positive)
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Normal(x, scale), obs=y)
+
+
+@pytest.mark.parametrize("curvature", CURVATURES)
+def test_model_parameters_get_the_gradient_of_the_stock_elbo(curvature):
+    y = torch.tensor([1.0, 3.0, 2.0])
+    guide = NaturalGaussianGuide(scaled)
+    elbo = NaturalELBO(1, curvature, antithetic=False)
+    elbo.loss(scaled, guide, y)
+    leaf = pyro.param("scale").unconstrained()
+    gradients = []
+    for loss in (elbo, pyro.infer.Trace_ELBO()):
+        leaf.grad = None
+        pyro.set_rng_seed(7)
+        value = loss.loss_and_grads(scaled, guide, y)
+        gradients.append((float(leaf.grad), value))
+    assert gradients[0] == pytest.approx(gradients[1], rel=1e-10)
+
+
+def test_svi_moves_model_parameters_too():
+    y = torch.tensor([1.0, 3.0, 2.0])
+    guide = NaturalGaussianGuide(scaled)
+    svi = SVI(scaled, guide, pyro.optim.SGD({"lr": 0.05}), NaturalELBO(4))
+    svi.step(y)
+    before = pyro.param("scale").item()
+    for _ in range(100):
+        svi.step(y)
+    assert pyro.param("scale").item() < before - 0.3
+
+
+def two_sites():
+    a = pyro.sample("a", dist.Normal(1.0, 0.5))
+    pyro.sample("b", dist.Normal(a, 0.5))
+
+
+def two_guides(partner):
+    guide = AutoGuideList(two_sites)
+    guide.append(NaturalGaussianGuide(poutine.block(two_sites, expose=["a"]), init_scale=0.3))
+    guide.append(partner(poutine.block(two_sites, expose=["b"])))
+    return guide
+
+
+@pytest.mark.parametrize("curvature", ["hessian", "stein", "mean"])
+@pytest.mark.parametrize("partner", [AutoNormal, AutoDelta, NaturalGaussianGuide])
+def test_partners_of_an_autoguidelist_learn_beside_it(partner, curvature):
+    guide = two_guides(partner)
+    svi = SVI(two_sites, guide, pyro.optim.SGD({"lr": 0.1}), NaturalELBO(10, curvature))
+    for _ in range(80):
+        svi.step()
+    posterior = guide[0].posterior.family().detach()
+    assert float(posterior.mean) == pytest.approx(1.0, abs=0.1)
+    # Given b, the precision of a is 1/0.25 + 1/0.25: mean field, with or without a partner's sd.
+    assert float(posterior.stddev) == pytest.approx(
+        8**-0.5, rel=0.02 if curvature != "stein" else 0.2
+    )
+    assert float(guide[1].median()["b"]) == pytest.approx(1.0, abs=0.15)
+
+
+def test_a_partner_with_discrete_draws_gets_its_score_function_gradient():
+    def model():
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        flag = pyro.sample("flag", dist.Bernoulli(0.5))
+        pyro.sample("y", dist.Normal(a + 4.0 * flag, 1.0), obs=torch.tensor(4.0))
+
+    def flags():
+        p = pyro.param("p", torch.tensor(0.5), dist.constraints.unit_interval)
+        pyro.sample("flag", dist.Bernoulli(p))
+
+    guide = AutoGuideList(model)
+    guide.append(NaturalGaussianGuide(poutine.block(model, expose=["a"]), init_scale=0.5))
+    guide.append(flags)
+    svi = SVI(model, guide, pyro.optim.SGD({"lr": 0.05}), NaturalELBO(4))
+    for _ in range(150):
+        svi.step()
+    assert pyro.param("p").item() > 0.75
+
+
+def test_enumerated_latents_are_summed_out():
+    model, args = pyro_models().mixture, arguments()
+    guide = NaturalGaussianGuide(model, init_scale=0.05)
+    elbo = NaturalELBO(6)
+    actual, _ = direction(elbo, model, guide, *args)
+    assert list(elbo._plan.kinds.values()) == ["hessian"]
+    stock = pyro.infer.TraceEnum_ELBO(
+        num_particles=4000, vectorize_particles=True, max_plate_nesting=1
+    )
+    guide.zero_grad()
+    stock.loss_and_grads(model, guide, *args)
+    assert relative_error(actual.loc, -guide.posterior.loc.grad) < 0.2
+
+
+def test_value_and_hessian_see_the_same_minibatch():
+    seen = []
+
+    def model(y):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(y), subsample_size=3) as index:
+            seen.append(tuple(index.tolist()))
+            pyro.sample("y", dist.Normal(x, 1.0), obs=y[index])
+
+    y = torch.arange(50.0)
+    guide = NaturalGaussianGuide(model)
+    elbo = NaturalELBO(3, vectorize_particles=False)
+    elbo.loss_and_grads(model, guide, y)
+    for _ in range(3):
+        del seen[:]
+        elbo.loss_and_grads(model, guide, y)
+        assert len(seen) == 4  # one to draw it, three particles
+        assert len(set(seen)) == 1
+    first = seen[0]
+    elbo.loss_and_grads(model, guide, y)
+    assert seen[-1] != first
+
+
+# -- trouble ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("curvature", ["exact", None, 3])
+def test_an_unknown_curvature_is_refused(curvature):
+    with pytest.raises(ValueError, match="curvature"):
+        NaturalELBO(curvature=curvature)
+
+
+@pytest.mark.parametrize("num_particles", [0, -1, 2.5, "10"])
+def test_a_bad_number_of_particles_is_refused(num_particles):
+    with pytest.raises(ValueError, match="num_particles"):
+        NaturalELBO(num_particles)
+
+
+def test_a_guide_of_another_kind_is_refused():
+    X, _, y = arguments()
+    with pytest.raises(ValueError, match="no NaturalGaussianGuide.*'weights'"):
+        NaturalELBO().loss_and_grads(regression, AutoNormal(regression), X, y)
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return -0.5 * x.square()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return -grad * x
+
+
+def once_differentiable():
+    x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    pyro.factor("custom", Once.apply(x - 1.0).sum(-1))
+
+
+@pytest.mark.parametrize("curvature", ["hessian", "mean"])
+def test_a_hessian_that_cannot_be_taken_is_an_error_that_names_the_site(curvature):
+    guide = NaturalGaussianGuide(once_differentiable)
+    with pytest.raises(ValueError, match="'custom'.*curvature='stein'"):
+        NaturalELBO(2, curvature).loss_and_grads(once_differentiable, guide)
+
+
+def test_by_default_it_is_replaced_with_a_warning_that_names_the_site():
+    guide = NaturalGaussianGuide(once_differentiable, init_scale=0.3)
+    svi = SVI(once_differentiable, guide, pyro.optim.SGD({"lr": 0.05}), NaturalELBO(10))
+    with pytest.warns(UserWarning, match="'custom'.*'stein' is used instead"):
+        svi.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(200):
+            svi.step()
+    assert torch.allclose(guide.posterior.loc.detach(), torch.tensor(0.5), atol=0.1)
+
+
+def test_curvature_that_the_hessian_misses_is_treated_as_no_hessian():
+    def median(y):
+        x = pyro.sample("x", dist.Normal(0.0, 10.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Laplace(x, 1.0), obs=y)
+
+    y = torch.linspace(-1.0, 1.0, 41)
+    start = init_to_value(values={"x": torch.tensor(0.01)})
+    guide = NaturalGaussianGuide(median, init_scale=0.3, init_loc_fn=start)
+    with pytest.warns(UserWarning, match="'y'.*'stein' is used instead"):
+        NaturalELBO(4).loss_and_grads(median, guide, y)
+    with pytest.raises(ValueError, match="'y'.*curvature='stein'"):
+        NaturalELBO(4, "hessian").loss_and_grads(median, guide, y)
+
+
+def half_space():
+    x = pyro.sample("x", dist.Normal(torch.zeros(1), 1.0).to_event(1))
+    shift = pyro.param("shift", torch.tensor(2.0))
+    # Where x < -1 there is no density, and its gradient is not finite either.
+    pyro.factor("edge", (x[..., 0] + 1.0).log() * shift)
+
+
+@pytest.mark.parametrize("vectorize_particles", [True, False])
+@pytest.mark.parametrize("curvature", ["hessian", "stein"])
+def test_draws_that_are_not_finite_are_dropped_and_counted(curvature, vectorize_particles):
+    guide = NaturalGaussianGuide(half_space, init_scale=1.0)
+    elbo = NaturalELBO(40, curvature, vectorize_particles=vectorize_particles)
+    with pytest.warns(UserWarning, match="left out .* draws"):
+        loss = elbo.loss_and_grads(half_space, guide)
+    assert np.isfinite(loss)
+    assert elbo.num_dropped > 0
+    assert torch.isfinite(guide.posterior.loc.grad).all()
+    assert torch.isfinite(pyro.param("shift").grad).all()
+    dropped = elbo.num_dropped
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        elbo.loss_and_grads(half_space, guide)
+    assert elbo.num_dropped > dropped
+
+
+def test_with_no_draw_left_the_direction_is_nan_for_the_optimiser_to_skip():
+    guide = NaturalGaussianGuide(half_space, init_scale=0.1)
+    elbo = NaturalELBO(4, num_gradients=4)
+    elbo.loss_and_grads(half_space, guide)
+    with torch.no_grad():
+        guide.posterior.loc.fill_(-50.0)
+    guide.zero_grad()
+    with pytest.warns(UserWarning, match="left out 4 draws"):
+        loss = elbo.loss_and_grads(half_space, guide)
+    assert np.isnan(loss)
+    assert torch.isnan(guide.posterior.loc.grad).all()
+    assert torch.isnan(guide.posterior.scale_tril.grad).any()
+    assert elbo.num_dropped == 4
+
+
+# -- draws --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quasi_random", [False, True])
+def test_draws_come_in_pairs_from_the_global_generator(quasi_random):
+    from pyro_ngvi.curvature import standard_normal
+
+    pyro.set_rng_seed(0)
+    draws = standard_normal(7, torch.zeros(3), quasi_random=quasi_random)
+    assert torch.equal(draws[4:], -draws[:3])
+    assert not torch.equal(draws, standard_normal(7, torch.zeros(3), quasi_random=quasi_random))
+    pyro.set_rng_seed(0)
+    assert torch.equal(draws, standard_normal(7, torch.zeros(3), quasi_random=quasi_random))
+    many = standard_normal(4096, torch.zeros(3), quasi_random=quasi_random)
+    assert torch.allclose(many.std(0), torch.ones(3), atol=0.05)
+
+
+def test_float32_works_throughout():
+    X, _, y = arguments()
+    X, y = X.float(), y.float()
+    torch.set_default_dtype(torch.float32)
+    for curvature in CURVATURES:
+        pyro.clear_param_store()
+        guide = NaturalGaussianGuide(regression)
+        elbo = NaturalELBO(3, curvature, quasi_random=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            elbo.loss_and_grads(regression, guide, X, y)
+        assert guide.posterior.loc.grad.dtype == torch.float32
+        assert torch.isfinite(guide.posterior.scale_tril.grad).all()
