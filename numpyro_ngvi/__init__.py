@@ -9,8 +9,22 @@ except ModuleNotFoundError as error:
     ) from error
 
 from numpyro_ngvi import families
+from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide import NaturalGaussianGuide
-from numpyro_ngvi.optim import Nagm, Snngm
+from numpyro_ngvi.optim import BLR, IVON, VOGN, VON, NAdam, Nagm, ProxGenAdam, Snngm
 from numpyro_ngvi.svi import SVI
 
-__all__ = ["SVI", "Nagm", "NaturalGaussianGuide", "Snngm", "families"]
+__all__ = [
+    "BLR",
+    "IVON",
+    "SVI",
+    "VOGN",
+    "VON",
+    "NAdam",
+    "Nagm",
+    "NaturalELBO",
+    "NaturalGaussianGuide",
+    "ProxGenAdam",
+    "Snngm",
+    "families",
+]

@@ -8,8 +8,22 @@ except ModuleNotFoundError as error:
     ) from error
 
 from pyro_ngvi import families
+from pyro_ngvi.elbo import NaturalELBO
 from pyro_ngvi.guide import NaturalGaussianGuide
-from pyro_ngvi.optim import Nagm, Snngm
+from pyro_ngvi.optim import BLR, IVON, VOGN, VON, NAdam, Nagm, ProxGenAdam, Snngm
 from pyro_ngvi.svi import SVI
 
-__all__ = ["SVI", "Nagm", "NaturalGaussianGuide", "Snngm", "families"]
+__all__ = [
+    "BLR",
+    "IVON",
+    "SVI",
+    "VOGN",
+    "VON",
+    "NAdam",
+    "Nagm",
+    "NaturalELBO",
+    "NaturalGaussianGuide",
+    "ProxGenAdam",
+    "Snngm",
+    "families",
+]

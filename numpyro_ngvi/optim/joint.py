@@ -4,15 +4,17 @@ Every natural-gradient optimiser here is an optax transformation: a :class:`Rule
 the families of the parameter pytree move, and :func:`joint` supplies what they share:
 
 - parameters that are not a family go to ``other``;
-- families move by :meth:`~numpyro_ngvi.families.Family.retract`;
+- families move by their own maps (``retract``, ``natural_step``), and stay Gaussians;
 - a step with a gradient or a result that is not finite is not taken: parameters and state
-  stay as they are, and ``num_skipped`` counts it.
+  stay as they are (or return to an earlier point, if the rule can
+  :meth:`~Recovering.recover`), and ``num_skipped`` counts it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -38,11 +40,19 @@ class Rule(Protocol):
     def step(
         self, gradients: Families, state: Any, families: Families, count: jax.Array
     ) -> tuple[Families, Any]:
-        """The step to retract along, already with the sign of descent, and the new state.
+        """The families after the step, and the new state.
 
         :param gradients: natural gradients of the loss.
         :param count: the number of steps taken so far.
         """
+
+
+@runtime_checkable
+class Recovering(Protocol):
+    """A rule that knows where to go when something is not finite."""
+
+    def recover(self, state: Any, families: Families) -> tuple[Families, Any]:
+        """The families to continue from, and the state."""
 
 
 class JointState(NamedTuple):
@@ -78,18 +88,19 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
         if params is None:
             raise ValueError(f"{name} needs the parameters: call update(grads, state, params).")
         families = families_in(params)
-        step, rule_state = rule.step(families_in(gradients), state.rule, families, state.count)
-        moved = [family.retract(s) for family, s in zip(families, step, strict=True)]
-        natural_updates = jax.tree.map(jnp.subtract, moved, families)
+        moved, rule_state = rule.step(families_in(gradients), state.rule, families, state.count)
         updates, other_state = ordinary.update(gradients, state.other, params)
-        updates = replace_families(updates, natural_updates)
+        updates = replace_families(updates, jax.tree.map(jnp.subtract, moved, families))
         proposal = JointState(state.count + 1, state.num_skipped, rule_state, other_state)
         skipped = state._replace(num_skipped=state.num_skipped + 1)
+        stay = jax.tree.map(jnp.zeros_like, updates)
+        if isinstance(rule, Recovering):
+            earlier, rule_state = rule.recover(state.rule, families)
+            stay = replace_families(stay, jax.tree.map(jnp.subtract, earlier, families))
+            skipped = skipped._replace(rule=rule_state)
         finite = _all_finite((gradients, updates))
-        return (
-            jax.tree.map(lambda u: jnp.where(finite, u, jnp.zeros_like(u)), updates),
-            jax.tree.map(lambda new, old: jnp.where(finite, new, old), proposal, skipped),
-        )
+        choose = partial(jax.tree.map, lambda new, old: jnp.where(finite, new, old))
+        return choose(updates, stay), choose(proposal, skipped)
 
     return optax.GradientTransformation(init, update)
 
@@ -109,14 +120,39 @@ def check_step_size(step_size: float | Schedule, name: str = "step_size") -> flo
     return step_size
 
 
-def check_momentum(beta: float) -> float:
+def check_rho(rho: float | Schedule, name: str) -> float | Schedule:
+    """``rho``, if it is a number in (0, 1] or a schedule.
+
+    :raises ValueError: if it is not.
+    """
+    if not callable(rho) and not 0 < rho <= 1:
+        raise ValueError(f"{name} must be in (0, 1] or a schedule, got {rho}.")
+    return rho
+
+
+def check_momentum(beta: float, name: str = "beta") -> float:
     """``beta``, if it is in [0, 1).
 
     :raises ValueError: if it is not.
     """
     if not 0 <= beta < 1:
-        raise ValueError(f"beta must be in [0, 1), got {beta}.")
+        raise ValueError(f"{name} must be in [0, 1), got {beta}.")
     return beta
+
+
+def check_positive(value: float, name: str) -> float:
+    """``value``, if it is positive.
+
+    :raises ValueError: if it is not.
+    """
+    if not value > 0:
+        raise ValueError(f"{name} must be positive, got {value}.")
+    return value
+
+
+def retract(families: Families, steps: Families) -> Families:
+    """Every family at the end of its step."""
+    return [family.retract(step) for family, step in zip(families, steps, strict=True)]
 
 
 def zeros_like(families: Families) -> Families:
@@ -125,9 +161,9 @@ def zeros_like(families: Families) -> Families:
 
 
 def joint_norm(families: Families) -> jax.Array:
-    """Euclidean norm of the joint vector of all coordinates."""
+    """Euclidean norm of the joint vector of all free coordinates."""
     # Scaled by the largest entry: squares of a float32 overflow from 1e19 on.
-    leaves = jax.tree.leaves(families)
+    leaves = jax.tree.leaves([family.free_coordinates() for family in families])
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
     return unit * jnp.sqrt(sum(jnp.sum((leaf / unit) ** 2) for leaf in leaves))

@@ -17,6 +17,7 @@ from numpyro_ngvi.optim.joint import (
     check_step_size,
     joint,
     joint_norm,
+    retract,
     step_size_at,
     zeros_like,
 )
@@ -92,7 +93,7 @@ class _NagmRule(NamedTuple):
             self._scaled(family, family.natural_gradient(m), count)
             for family, m in zip(families, momentum, strict=True)
         ]
-        return step, momentum
+        return retract(families, step), momentum
 
     def _scaled(self, family: Family, direction: Family, count: jax.Array) -> Family:
         loc_step = step_size_at(self.step_size, count)

@@ -17,6 +17,7 @@ from numpyro_ngvi.optim.joint import (
     check_step_size,
     joint,
     joint_norm,
+    retract,
     step_size_at,
     zeros_like,
 )
@@ -68,4 +69,5 @@ class _SnngmRule(NamedTuple):
         momentum = jax.tree.map(lambda m, g: self.beta * m + weight * g, state, gradients)
         alpha = step_size_at(self.step_size, count) * math.sqrt(num_parameters(families))
         scale = alpha / (1 - self.beta ** (count + 1.0))
-        return jax.tree.map(lambda m: -(scale * m).astype(m.dtype), momentum), momentum
+        step = jax.tree.map(lambda m: -(scale * m).astype(m.dtype), momentum)
+        return retract(families, step), momentum

@@ -5,9 +5,10 @@ A :class:`JointOptimizer` is a ``torch.optim.Optimizer`` over the coordinates of
 natural-gradient optimisers share:
 
 - parameters that are not a family go to ``other``;
-- families move by :meth:`~pyro_ngvi.families.Family.retract`;
+- families move by their own maps (``retract``, ``natural_step``), and stay Gaussians;
 - a step with a gradient or a result that is not finite is not taken: parameters and state
-  stay as they are, and ``num_skipped`` counts it.
+  stay as they are (or return to an earlier point, if the rule can
+  :meth:`~JointOptimizer.recover`), and ``num_skipped`` counts it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,14 @@ class JointOptimizer(torch.optim.Optimizer):
             if name not in cls.default_options:
                 known = ", ".join(cls.default_options)
                 raise ValueError(f"{cls.__name__} has no option {name!r}, only {known}.")
-        options = {**cls.default_options, **options}
+        cls.check_values({**cls.default_options, **options})
+
+    @classmethod
+    def check_values(cls, options: dict[str, Any]) -> None:
+        """Refuse values out of range; ``options`` is complete.
+
+        :raises ValueError: naming the option.
+        """
         check_step_size(options["lr"], "lr")
         check_momentum(options["beta"])
 
@@ -92,6 +100,21 @@ class JointOptimizer(torch.optim.Optimizer):
         """
         raise NotImplementedError
 
+    def move(self, gradients: Families, families: Families) -> Families:
+        """The families after the step: by default, retracted along :meth:`direction`.
+
+        :param gradients: natural gradients of the loss, all finite.
+        """
+        directions = self.direction(gradients, families)
+        return [
+            family.retract(direction.map(lambda d, param: -self.rate(param) * d, family))
+            for family, direction in zip(families, directions, strict=True)
+        ]
+
+    def recover(self, families: Families) -> Families | None:
+        """Where to continue from when something is not finite; None to stay."""
+        return None
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Move every family whose coordinates have gradients.
@@ -104,25 +127,21 @@ class JointOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        groups = {
-            coordinate_of(param).name: (group, param)
-            for group in self.param_groups
-            for param in group["params"]
-            if param.grad is not None
-        }
-        params = [param for _, param in groups.values()]
+        params = sorted(
+            (param for group in self.param_groups for param in group["params"]),
+            key=lambda param: coordinate_of(param).name,
+        )
+        params = [param for param in params if param.grad is not None]
         for param in params:
             self._initialise(param)
         families = families_in(params)
         gradients = [family.map(lambda param: param.grad) for family in families]
+        if not all_finite(values(gradients)):
+            self.skip(params)
+            return loss
         before = {param: dict(self.state[param]) for param in params}
-        directions = self.direction(gradients, families)
-        rates = {id(param): float(group["lr"]) for group, param in groups.values()}
-        moved = [
-            family.retract(direction.map(lambda d, param: -rates[id(param)] * d, family))
-            for family, direction in zip(families, directions, strict=True)
-        ]
-        if not all_finite([*values(gradients), *values(moved)]):
+        moved = self.move(gradients, families)
+        if not all_finite(values(moved)):
             self.state.update(before)
             self.skip(params)
             return loss
@@ -132,6 +151,7 @@ class JointOptimizer(torch.optim.Optimizer):
             self.state[param]["step"] += 1
         return loss
 
+    @torch.no_grad()
     def skip(self, params: Iterable[Tensor]) -> None:
         """Count a step that is not taken.
 
@@ -149,6 +169,11 @@ class JointOptimizer(torch.optim.Optimizer):
             )
         for param in params:
             self.state[param]["num_skipped"] += 1
+        families = families_in(params)
+        earlier = self.recover(families)
+        if earlier is not None:
+            for family, old in zip(families, earlier, strict=True):
+                family.map(Tensor.copy_, old)
         warnings.warn(
             f"A step of {owners} was skipped: a gradient or the step's result is not finite. "
             "Parameters keep their last good value.",
@@ -174,13 +199,21 @@ class JointOptimizer(torch.optim.Optimizer):
         """Steps taken before this one."""
         return min(self.state[family.loc]["step"] for family in families)
 
+    def rate(self, param: Tensor) -> float:
+        """The ``lr`` of one coordinate."""
+        return next(float(g["lr"]) for g in self.param_groups if g["params"][0] is param)
+
     def option(self, name: str) -> Any:
         """An option that all coordinates share."""
         return self.param_groups[0][name]
 
     def _initialise(self, param: Tensor) -> None:
         if not self.state[param]:
-            self.state[param].update(step=0, num_skipped=0, momentum=torch.zeros_like(param))
+            self.state[param].update(step=0, num_skipped=0, **self.initial_state(param))
+
+    def initial_state(self, param: Tensor) -> dict[str, Any]:
+        """What a rule remembers of one coordinate, at first."""
+        return {"momentum": torch.zeros_like(param)}
 
 
 class JointOptim(PyroOptim):
@@ -369,13 +402,31 @@ def check_step_size(step_size: Any, name: str) -> None:
         raise ValueError(f"{name} must be positive or a schedule, got {step_size}.")
 
 
-def check_momentum(beta: float) -> None:
+def check_rho(rho: Any, name: str) -> None:
+    """Refuse a step size that is neither in (0, 1] nor a schedule.
+
+    :raises ValueError: naming the option.
+    """
+    if not callable(rho) and not 0 < rho <= 1:
+        raise ValueError(f"{name} must be in (0, 1] or a schedule, got {rho}.")
+
+
+def check_momentum(beta: float, name: str = "beta") -> None:
     """Refuse a momentum outside [0, 1).
 
     :raises ValueError: if it is.
     """
     if not 0 <= beta < 1:
-        raise ValueError(f"beta must be in [0, 1), got {beta}.")
+        raise ValueError(f"{name} must be in [0, 1), got {beta}.")
+
+
+def check_positive(value: float, name: str) -> None:
+    """Refuse a number that is not positive.
+
+    :raises ValueError: if it is not.
+    """
+    if not value > 0:
+        raise ValueError(f"{name} must be positive, got {value}.")
 
 
 def values(families: Families) -> list[Tensor]:
@@ -384,8 +435,8 @@ def values(families: Families) -> list[Tensor]:
 
 
 def joint_norm(families: Families) -> Tensor:
-    """Euclidean norm of the joint vector of all coordinates."""
-    tensors = values(families)
+    """Euclidean norm of the joint vector of all free coordinates."""
+    tensors = [tensor for family in families for tensor in family.free_coordinates()]
     norm = _norm(tensors)
     if norm.isfinite():
         return norm

@@ -27,9 +27,8 @@ class NagmOptimizer(JointOptimizer):
     }
 
     @classmethod
-    def check_options(cls, options: dict[str, Any]) -> None:
-        super().check_options(options)
-        options = {**cls.default_options, **options}
+    def check_values(cls, options: dict[str, Any]) -> None:
+        super().check_values(options)
         if not options["max_norm"] > 0:
             raise ValueError(f"max_norm must be positive, got {options['max_norm']}.")
         if options["scale_lr"] is not None:

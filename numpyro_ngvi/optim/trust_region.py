@@ -1,0 +1,158 @@
+"""How far one step of the Bayesian learning rule may move ``q``, and how large steps should be.
+
+Two numbers adapt to what the steps did, without further evaluations of the model. Let ``slope``
+be the derivative of the bound along the last change of ``q``, at its beginning and at its end.
+
+- The *radius* bounds ``KL(q_new || q_old)``. It grows tenfold past a step whose slope is still
+  positive at its end (it could have been longer), and falls to a quarter of a step's length
+  when the slope has turned and is larger than before (it went far beyond the optimum).
+- The *step size* is ``1 / (1 + DECREASE n)``, where ``n`` counts the steps at whose end the slope
+  was negative (Kesten, 1958, *Accelerated stochastic approximation*): far from the optimum steps
+  stay whole, and at the optimum, where noise turns the slope every other time, they decrease
+  as averaging needs them to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_ngvi.optim.joint import Families
+
+#: The first radius, in nats.
+INITIAL_RADIUS = 1.0
+GROWTH = 10.0
+SHRINKAGE = 0.25
+DECREASE = 0.5
+
+#: The divergence of ``d`` dimensions is rounded by this many times ``d`` units of precision: a
+#: smaller radius could not be told from zero, and would never grow again.
+ROUNDING = 10
+
+#: A step that had to be shortened is at least this fraction of the radius, ...
+CLOSE = 0.5
+#: ... if that many attempts find it; a step that fits is sought for longer.
+MAX_REFINEMENTS = 12
+MAX_ATTEMPTS = 40
+#: One attempt is at least a tenth of the one before; after so many, it may be far less.
+PATIENCE = 10
+
+
+class Progress(NamedTuple):
+    """What the rule remembers of its last step."""
+
+    radius: jax.Array  #: largest KL divergence of a step, in nats
+    num_turns: jax.Array  #: steps at whose end the bound was falling
+    slope: jax.Array  #: of the bound at the beginning of the last step; 0 before the first
+    length: jax.Array  #: KL divergence of the last step, in nats
+    change: Families  #: the last step, in coordinates
+
+
+def start(families: Families) -> Progress:
+    """Before the first step."""
+    dtype = families[0].loc.dtype
+    zero = jnp.zeros((), dtype)
+    return Progress(
+        radius=jnp.full((), INITIAL_RADIUS, dtype),
+        num_turns=jnp.zeros((), jnp.int32),
+        slope=zero,
+        length=zero,
+        change=jax.tree.map(jnp.zeros_like, families),
+    )
+
+
+def judge(progress: Progress, families: Families, directions: Families) -> Progress:
+    """The radius and the number of turns, after looking at the end of the last step.
+
+    :param directions: natural gradients of the bound at ``families``.
+    """
+    slope = slope_along(families, directions, progress.change)
+    known = progress.slope > 0
+    turned = known & (slope < 0)
+    overshot = known & (slope < -progress.slope)
+    radius = jnp.where(
+        overshot,
+        jnp.maximum(SHRINKAGE * progress.length, smallest_radius(families)),
+        jnp.where(
+            known & (slope > 0),
+            jnp.maximum(progress.radius, GROWTH * progress.length),
+            progress.radius,
+        ),
+    )
+    return progress._replace(radius=radius, num_turns=progress.num_turns + turned)
+
+
+def smallest_radius(families: Families) -> float:
+    """The radius below which none should fall, in nats."""
+    dim = sum(family.dim for family in families)
+    return ROUNDING * dim * float(jnp.finfo(families[0].loc.dtype).eps)
+
+
+def step_size(progress: Progress, decrease: float = DECREASE) -> jax.Array:
+    """The step size that decreases with every turn."""
+    return 1.0 / (1.0 + decrease * progress.num_turns.astype(progress.radius.dtype))
+
+
+def advance_within(
+    radius: jax.Array | float,
+    families: Families,
+    advance: Callable[[jax.Array], Families],
+    rho: jax.Array,
+) -> tuple[Families, jax.Array]:
+    """The largest step up to ``rho`` that stays within the radius.
+
+    :param radius: largest KL divergence from the old Gaussians, in nats, all together.
+    :param advance: the families after a step of a given size.
+    :return: the families, and the KL divergence of the step.
+    """
+    dtype = families[0].loc.dtype
+    full = jnp.asarray(rho, dtype)
+
+    def attempt(rho: jax.Array) -> tuple[Families, jax.Array]:
+        moved = advance(rho)
+        length = sum(new.kl_divergence(old) for new, old in zip(moved, families, strict=True))
+        return moved, length
+
+    def unsettled(search: _Search) -> jax.Array:
+        fits = search.length <= radius
+        close = fits & ((search.length >= CLOSE * radius) | (search.rho >= full))
+        more = ~close & (~fits | (search.count <= MAX_REFINEMENTS)) & (search.count <= MAX_ATTEMPTS)
+        return (search.count == 0) | more
+
+    def narrow(search: _Search) -> _Search:
+        fits = search.length <= radius
+        low = jnp.where(fits, search.rho, search.low)
+        high = jnp.where(fits, search.high, search.rho)
+        least = 0.1 ** jnp.maximum(1, search.count + 1 - PATIENCE).astype(dtype)
+        # The divergence grows like rho^2 while it is small, and faster later.
+        factor = jnp.clip(jnp.sqrt(radius / search.length), least, 0.8)
+        guess = high * jnp.where(jnp.isfinite(search.length), factor, least)
+        rho = jnp.where(low > 0, jnp.sqrt(low) * jnp.sqrt(high), guess)
+        rho = jnp.where(search.count == 0, full, rho)
+        return _Search(search.count + 1, rho, low, high, *attempt(rho))
+
+    # The full step is the loop's first attempt: in front of it, it would be compiled twice.
+    nowhere = jnp.full((), jnp.nan, dtype)
+    search = _Search(jnp.zeros((), jnp.int32), full, jnp.zeros((), dtype), full, families, nowhere)
+    search = jax.lax.while_loop(unsettled, narrow, search)
+    return search.moved, search.length
+
+
+class _Search(NamedTuple):
+    count: jax.Array  # attempts so far
+    rho: jax.Array
+    low: jax.Array  # the largest rho known to fit
+    high: jax.Array  # the smallest known not to, or the full step
+    moved: Families
+    length: jax.Array
+
+
+def slope_along(families: Families, directions: Families, change: Families) -> jax.Array:
+    """The derivative of the bound along a change of coordinates, in nats."""
+    return sum(
+        family.inner(direction, step)
+        for family, direction, step in zip(families, directions, change, strict=True)
+    )

@@ -1,0 +1,236 @@
+"""The paper's baselines, element by element: NAdam and ProxGenAdam."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from tests import reference
+from tests.optim.runs import Loop, make
+from tests.optim.table5 import assert_same, driver
+from tests.reference import Glm, felt
+
+#: Two families at once; the dense ones with one factor of the covariance, one of the precision.
+FAMILIES = {"dense": "covariance_cholesky", "inverse": "precision_cholesky", "mean": "diagonal"}
+NUM_STEPS = 20
+
+
+def start(rng, families=FAMILIES):
+    return {
+        name: (family, *reference.random_gaussian(family, 3, rng))
+        for name, family in families.items()
+    }
+
+
+def natural_gradients(point, num_steps, rng):
+    """Natural gradients of no particular loss, in the form of directions."""
+    return [
+        {
+            name: (family, rng.normal(size=loc.shape), felt(family, rng.normal(size=scale.shape)))
+            for name, (family, loc, scale) in point.items()
+        }
+        for _ in range(num_steps)
+    ]
+
+
+def check(backend, optimiser, point, gradients, expected):
+    run = driver(backend, optimiser, point)
+    for gradient, target in zip(gradients, expected, strict=True):
+        run.step(gradient)
+        assert_same(run, target, rtol=1e-10)
+    assert run.num_skipped == 0
+
+
+# -- NAdam ----------------------------------------------------------------------------
+
+
+def nadam(point, gradients, alpha, beta1, beta2, eps):
+    """Tan's Table 5, left column, on natural gradients; ``alpha`` of the number of steps taken."""
+    m = {name: [0.0, 0.0] for name in point}
+    v = {name: [0.0, 0.0] for name in point}
+    trajectory = []
+    for t, gradient in enumerate(gradients, start=1):
+        moved = {}
+        for name, (family, *coordinates) in point.items():
+            new = []
+            for i, x in enumerate(coordinates):
+                g = -gradient[name][1 + i]
+                m[name][i] = beta1 * m[name][i] + (1 - beta1) * g
+                v[name][i] = beta2 * v[name][i] + (1 - beta2) * g**2
+                m_hat, v_hat = m[name][i] / (1 - beta1**t), v[name][i] / (1 - beta2**t)
+                new.append(x + alpha(t - 1) * m_hat / (np.sqrt(v_hat) + eps))
+            moved[name] = (family, *new)
+        point = moved
+        trajectory.append(point)
+    return trajectory
+
+
+ADDITIVE = {"dense": "covariance_cholesky", "mean": "diagonal"}
+
+
+@pytest.mark.parametrize("options", [(0.9, 0.999, 1e-8), (0.5, 0.7, 0.3)])
+def test_nadam_is_the_left_column_on_natural_gradients(backend, options, rng):
+    point = start(rng, ADDITIVE)
+    gradients = natural_gradients(point, NUM_STEPS, rng)
+    expected = nadam(point, gradients, lambda t: 0.01, *options)
+    named = dict(zip(("beta1", "beta2", "eps"), options, strict=True))
+    check(backend, make(backend, "NAdam", step_size=0.01, **named), point, gradients, expected)
+
+
+def test_a_factor_of_the_precision_moves_the_mean_by_corollary_1(backend, rng):
+    (gradient,) = natural_gradients(point := start(rng, {"q": "precision_cholesky"}), 1, rng)
+    _, loc, tril = point["q"]
+    run = driver(backend, make(backend, "NAdam", step_size=0.1), point)
+    run.step(gradient)
+    # Adam's first step is the sign of the gradient.
+    new = tril - 0.1 * np.sign(gradient["q"][2])
+    np.testing.assert_allclose(run.gaussian("q")[1], new, rtol=1e-6, atol=1e-8)
+    shift = np.linalg.solve(new.T, tril.T @ (-0.1 * np.sign(gradient["q"][1])))
+    np.testing.assert_allclose(run.gaussian("q")[0] - loc, shift, rtol=1e-6)
+
+
+# -- ProxGenAdam ----------------------------------------------------------------------
+
+
+def prox_gen_adam(point, gradients, alpha, beta1, beta2, eps):
+    """Tan, S5.2; ``alpha`` of the number of steps taken."""
+    m = {name: [0.0, 0.0] for name in point}
+    v = {name: [0.0, 0.0] for name in point}
+    trajectory = []
+    for t, gradient in enumerate(gradients):
+        moved = {}
+        for name, (family, loc, scale) in point.items():
+            of_loss = reference.euclidean_gradient(family, loc, scale, *gradient[name][1:])
+            positive = np.diag(scale) if scale.ndim == 2 else scale
+            of_entropy = -1 / positive if family == "precision_cholesky" else 1 / positive
+            of_entropy = np.diag(of_entropy) if scale.ndim == 2 else of_entropy
+            of_log_joint = (-of_loss[0], -of_loss[1] - of_entropy)
+            new, gammas = [], []
+            for i, (x, g) in enumerate(zip((loc, scale), of_log_joint, strict=True)):
+                m[name][i] = beta1 * m[name][i] + (1 - beta1) * g
+                v[name][i] = beta2 * v[name][i] + (1 - beta2) * g**2
+                gammas.append(alpha(t) / np.sqrt(v[name][i] + eps))
+                new.append(x + gammas[i] * m[name][i])
+            loc, scale = new
+            for i in range(len(loc)):
+                at = (i, i) if scale.ndim == 2 else i
+                x, gamma = scale[at], gammas[1][at]
+                if family != "precision_cholesky":
+                    scale[at] = (x + np.sign(x) * np.sqrt(x**2 + 4 * gamma)) / 2
+                elif x**2 > 4 * gamma:
+                    scale[at] = (x + np.sign(x) * np.sqrt(x**2 - 4 * gamma)) / 2
+            moved[name] = (family, loc, scale)
+        point = moved
+        trajectory.append(point)
+    return trajectory
+
+
+@pytest.mark.parametrize(
+    ("alpha", "options"),
+    [(1e-3, {}), (0.02, {}), (0.02, {"beta1": 0.5, "beta2": 0.9, "eps": 0.1})],
+    ids=["defaults", "large steps", "options"],
+)
+def test_prox_gen_adam_is_the_supplements(backend, alpha, options, rng):
+    point = start(rng)
+    gradients = natural_gradients(point, NUM_STEPS, rng)
+    values = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8} | options
+    expected = prox_gen_adam(point, gradients, lambda t: alpha, **values)
+    optimiser = make(backend, "ProxGenAdam", step_size=alpha, **options)
+    check(backend, optimiser, point, gradients, expected)
+
+
+def test_a_diagonal_too_small_for_a_proximal_step_is_left_as_adam_left_it(backend):
+    """Of the precision's factor: ``T_ii^2 <= 4 gamma`` has no solution."""
+    point = {"q": ("precision_cholesky", np.zeros(2), np.diag([0.05, 3.0]))}
+    gradients = [{"q": ("precision_cholesky", np.zeros(2), np.diag([0.01, 0.01]))}]
+    expected = prox_gen_adam(point, gradients, lambda t: 0.001, 0.9, 0.999, 1e-8)
+    small, large = np.diag(expected[0]["q"][2])
+    assert abs(small - 0.05) < 0.005 < abs(large - 3.0)  # one is left, the other is not
+    check(backend, make(backend, "ProxGenAdam"), point, gradients, expected)
+
+
+@pytest.mark.parametrize("family", ["precision", "covariance"])
+def test_prox_gen_adam_names_a_family_it_cannot_move_and_what_to_do(backend, family, rng):
+    point = start(rng, {"q": family})
+    (gradient,) = natural_gradients(point, 1, rng)
+    name = backend.family_class(family).__name__
+    with pytest.raises(ValueError, match=rf"not {name}\. Make the guide with.*or use BLR"):
+        driver(backend, make(backend, "ProxGenAdam"), point).step(gradient)
+
+
+# -- both -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["NAdam", "ProxGenAdam"])
+def test_schedules_are_read_at_the_number_of_steps_taken(backend, name, rng):
+    point = start(rng, ADDITIVE)
+    gradients = natural_gradients(point, 5, rng)
+    schedule = lambda t: 0.01 / (1.0 + t)  # noqa: E731
+    rule = {"NAdam": nadam, "ProxGenAdam": prox_gen_adam}[name]
+    expected = rule(point, gradients, schedule, 0.9, 0.999, 1e-8)
+    check(backend, make(backend, name, step_size=schedule), point, gradients, expected)
+
+
+@pytest.mark.parametrize("name", ["NAdam", "ProxGenAdam"])
+def test_they_climb_to_the_optimum_of_a_tractable_bound(backend, family_name, name):
+    """The intercept-only Poisson model of Tan's section 4.1."""
+    counts = reference.crab_satellites()
+    glm = Glm(np.ones((counts.size, 1)), counts, "poisson", prior_scale=10.0)
+    moments = lambda mu, sigma: glm.expectations(mu, sigma)[1:]  # noqa: E731
+    optimiser = make(backend, name, step_size=lambda t: 0.01 / (1 + t / 100))
+    loop = Loop(backend, optimiser, moments, family_name, [0.5], [[0.02]])
+    loop.path(500)
+    best = glm.optimum("diagonal")[0]
+    assert best - glm.bound(*loop.gaussian) < (1e-3 if name == "ProxGenAdam" else 0.05)
+
+
+@pytest.mark.parametrize("name", ["NAdam", "ProxGenAdam"])
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(backend, name, rng):
+    point = start(rng)
+    first, second = natural_gradients(point, 2, rng)
+    run, clean = (driver(backend, make(backend, name, step_size=0.01), point) for _ in range(2))
+    for each in (run, clean):
+        each.step(first)
+    spoiled = {k: (f, loc * np.nan, scale) for k, (f, loc, scale) in second.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run.step(spoiled)
+    assert (run.num_skipped, clean.num_skipped) == (1, 0)
+    for each in (run, clean):
+        each.step(second)
+    assert_same(run, {k: (f, *clean.gaussian(k)) for k, (f, _, _) in point.items()}, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["NAdam", "ProxGenAdam"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"step_size": 0.0}, "must be positive or a schedule"),
+        ({"beta1": 1.0}, r"beta1 must be in \[0, 1\)"),
+        ({"beta2": -0.1}, r"beta2 must be in \[0, 1\)"),
+        ({"eps": 0.0}, "eps must be positive"),
+    ],
+)
+def test_bad_options_are_refused_by_name(backend, name, options, words):
+    with pytest.raises(ValueError, match=words):
+        make(backend, name, **options)
+
+
+@pytest.mark.parametrize("name", ["NAdam", "ProxGenAdam"])
+def test_a_resumed_run_is_the_uninterrupted_one(pyro_backend, name, rng):
+    point = start(rng)
+    gradients = natural_gradients(point, 8, rng)
+    whole, first = (driver(pyro_backend, make(pyro_backend, name), point) for _ in range(2))
+    for gradient in gradients:
+        whole.step(gradient)
+    for gradient in gradients[:3]:
+        first.step(gradient)
+    optimiser = make(pyro_backend, name)
+    optimiser.set_state(first.optimiser.get_state())
+    middle = {k: (f, *first.gaussian(k)) for k, (f, _, _) in point.items()}
+    second = driver(pyro_backend, optimiser, middle)
+    for gradient in gradients[3:]:
+        second.step(gradient)
+    assert_same(second, {k: (f, *whole.gaussian(k)) for k, (f, _, _) in point.items()}, rtol=0)

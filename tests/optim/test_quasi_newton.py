@@ -1,0 +1,156 @@
+"""A limited memory supplies the curvature that a mean field leaves out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.optim.runs import Loop, make
+
+
+@pytest.fixture
+def memory(backend):
+    return backend.module("optim.quasi_newton")
+
+
+def filled(backend, memory, steps, falls):
+    """The memory after these steps, and the falls of ``g`` along them."""
+    gradient = backend.array(np.zeros(steps.shape[1]))
+    pairs = memory.empty(gradient)._replace(gradient=gradient)
+    for step, fall in zip(steps, falls, strict=True):
+        gradient = gradient - backend.array(fall)
+        pairs = memory.remember(pairs, backend.array(step), gradient)
+    return pairs
+
+
+def dense(steps, falls, metric):
+    """The inverse Hessian of BFGS (Nocedal and Wright, eq. 6.17), from ``metric``."""
+    for s, y in zip(steps, falls, strict=True):
+        rho = 1 / (y @ s)
+        turn = np.eye(len(s)) - rho * np.outer(s, y)
+        metric = turn @ metric @ turn.T + rho * np.outer(s, s)
+    return metric
+
+
+def on_a_quadratic(rng, num, dim):
+    root = rng.normal(size=(dim, dim))
+    curvature = root @ root.T + np.eye(dim)
+    steps = rng.normal(size=(num, dim))
+    return curvature, steps, steps @ curvature
+
+
+def test_the_two_loops_are_the_dense_recursion(backend, memory, rng):
+    _, steps, falls = on_a_quadratic(rng, 4, 6)
+    scale, gradient = rng.uniform(0.5, 2.0, size=6), rng.normal(size=6)
+    pairs = filled(backend, memory, steps, falls)
+    of_scale = backend.array(scale)
+    actual = memory.direction(pairs, backend.array(gradient), lambda g: of_scale * g)
+    expected = dense(steps, falls, np.diag(scale)) @ gradient
+    np.testing.assert_allclose(backend.numpy(actual), expected, rtol=1e-11)
+
+
+def test_it_knows_the_last_step_exactly(backend, memory, rng):
+    _, steps, falls = on_a_quadratic(rng, 3, 6)
+    pairs = filled(backend, memory, steps, falls)
+    actual = memory.direction(pairs, backend.array(falls[-1]), lambda g: g)
+    np.testing.assert_allclose(backend.numpy(actual), steps[-1], rtol=1e-11)
+
+
+def test_an_empty_memory_is_the_metric(backend, memory, rng):
+    gradient = backend.array(rng.normal(size=3))
+    actual = memory.direction(memory.empty(gradient), gradient, lambda g: 2.0 * g)
+    np.testing.assert_array_equal(backend.numpy(actual), 2.0 * backend.numpy(gradient))
+
+
+@pytest.mark.parametrize("curvature", [-1.0, 0.0, np.nan])
+def test_a_pair_without_positive_curvature_is_left_out(backend, memory, curvature, rng):
+    _, steps, falls = on_a_quadratic(rng, 3, 4)
+    pairs = filled(backend, memory, steps, falls)
+    step = backend.array(np.ones(4))
+    more = memory.remember(pairs, step, pairs.gradient - curvature * step)
+    for name in ("steps", "falls"):
+        np.testing.assert_array_equal(*(backend.numpy(getattr(m, name)) for m in (more, pairs)))
+    # Where it ended is remembered all the same.
+    np.testing.assert_array_equal(
+        backend.numpy(more.gradient), backend.numpy(pairs.gradient) - curvature
+    )
+
+
+def test_only_the_newest_pairs_are_kept(backend, memory, monkeypatch, rng):
+    monkeypatch.setattr(memory, "MAX_PAIRS", 3)
+    _, steps, falls = on_a_quadratic(rng, 5, 6)
+    pairs = filled(backend, memory, steps, falls)
+    assert pairs.steps.shape == pairs.falls.shape == (3, 6)
+    np.testing.assert_array_equal(backend.numpy(pairs.steps), steps[2:])
+    gradient = rng.normal(size=6)
+    actual = memory.direction(pairs, backend.array(gradient), lambda g: g)
+    expected = dense(steps[2:], falls[2:], np.eye(6)) @ gradient
+    np.testing.assert_allclose(backend.numpy(actual), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("dim", "most"), [(10, 50), (100_000, 20), (3_000_000, 1)])
+def test_the_memory_is_small_however_many_latents_there_are(backend, memory, dim, most):
+    pairs = memory.empty(backend.array(np.zeros(dim), "float32"))
+    rng = np.random.default_rng(0)
+    for _ in range(min(most + 2, 4)):
+        step = backend.array(rng.normal(size=dim), "float32")
+        pairs = memory.remember(pairs, step, pairs.gradient - step)
+    assert pairs.steps.shape[0] <= most
+    assert pairs.steps.shape[0] == (min(most, 4) if backend.name == "pyro" else most)
+
+
+# -- in the Bayesian learning rule --------------------------------------------------------
+
+DIM = 8
+
+
+def correlated():
+    """A Gaussian whose latents are all but the same, and the best mean field of it."""
+    sigma = 0.98 * np.ones((DIM, DIM)) + 0.02 * np.eye(DIM)
+    precision = np.linalg.inv(
+        np.linspace(0.1, 10, DIM)[:, None] * sigma * np.linspace(0.1, 10, DIM)
+    )
+    target = np.arange(1.0, DIM + 1)
+    moments = lambda mu, sigma: (precision @ (target - mu), -precision)  # noqa: E731
+
+    def gap(mu, sigma):
+        ratio = np.diag(precision) * np.diag(sigma)
+        return (
+            0.5 * (mu - target) @ precision @ (mu - target)
+            + 0.5 * (ratio - 1 - np.log(ratio)).sum()
+        )
+
+    return moments, gap
+
+
+def run(backend, moments, family="diagonal", **options):
+    return Loop(
+        backend, make(backend, "BLR", **options), moments, family, np.zeros(DIM), np.eye(DIM)
+    )
+
+
+def test_a_mean_field_finds_the_mean_of_correlated_latents_soon(backend):
+    moments, gap = correlated()
+    assert gap(*run(backend, moments).path(40)[-1]) < 1e-6
+
+
+@pytest.mark.parametrize("step_size", [1.0, 0.3, 0.1])
+def test_without_the_memory_it_does_not(pyro_backend, step_size):
+    moments, gap = correlated()
+    path = run(pyro_backend, moments, step_size=step_size).path(300)
+    assert min(gap(*gaussian) for gaussian in path) > 1e-2
+
+
+def has_memory(loop):
+    loop.step()
+    if loop.backend.name == "numpyro":
+        return loop.run.state.rule.memory is not None
+    return any("falls" in state for state in loop.run.optimiser._joint.state.values())
+
+
+def test_only_a_mean_field_that_chooses_its_steps_needs_a_memory(backend):
+    moments, _ = correlated()
+    assert has_memory(run(backend, moments))
+    assert not has_memory(run(backend, moments, "covariance_cholesky"))
+    assert not has_memory(run(backend, moments, step_size=0.5))
+    assert not has_memory(run(backend, moments, momentum=0.9))

@@ -1,0 +1,149 @@
+"""VON, VOGN and IVON are the papers' updates, given the same gradients and curvatures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.optim.runs import Loop, make
+from tests.reference import relative_error
+
+DIM, NUM_STEPS = 4, 15
+DELTA, N = 0.5, 20.0  # precision of the prior, number of examples
+
+
+def start(rng):
+    root = rng.normal(size=(DIM, DIM))
+    return rng.normal(size=DIM), np.linalg.inv(root @ root.T + np.eye(DIM))
+
+
+def examples(rng):
+    """Gradients ``g_i`` of single examples' negative log likelihoods, one set for each step."""
+    return rng.normal(size=(NUM_STEPS, int(N), DIM))
+
+
+def run(backend, optimiser, moments, family, mu, sigma):
+    """The path, given what a draw yields at each step: ``(gradient, curvature)``."""
+    data = iter(moments)
+
+    def of_the_joint(mu, sigma):
+        gradient, curvature = next(data)
+        return gradient - DELTA * mu, -(curvature + DELTA * np.eye(DIM))
+
+    return Loop(backend, optimiser, of_the_joint, family, mu, sigma).path(NUM_STEPS)
+
+
+def check(path, expected):
+    for (mu, sigma), (same_mu, precision) in zip(path, expected, strict=True):
+        assert relative_error(mu, same_mu) < 1e-10
+        assert relative_error(np.linalg.inv(sigma), precision) < 1e-10
+
+
+@pytest.mark.parametrize("family", ["covariance_cholesky", "diagonal"])
+@pytest.mark.parametrize("beta", [0.1, 0.6])
+def test_von_is_swaroops(backend, family, beta, rng):
+    part = np.diag if family == "diagonal" else lambda matrix: matrix
+    mu, sigma = start(rng)
+    sigma = np.diag(np.diag(sigma)) if family == "diagonal" else sigma
+    g = rng.normal(size=(NUM_STEPS, DIM))
+    H = [r @ r.T for r in rng.normal(size=(NUM_STEPS, DIM, DIM))]
+    moments = [(-N * g_t, N * H_t) for g_t, H_t in zip(g, H, strict=True)]
+    path = run(backend, make(backend, "VON", step_size=beta), moments, family, mu, sigma)
+    precision, expected = np.linalg.inv(sigma), []
+    for g_t, H_t in zip(g, H, strict=True):
+        precision = (1 - beta) * precision + beta * (N * H_t + DELTA * np.eye(DIM))
+        precision = np.diag(part(precision)) if family == "diagonal" else precision
+        mu = mu - beta * np.linalg.solve(precision, N * g_t + DELTA * mu)
+        expected.append((mu, precision))
+    check(path, expected)
+
+
+def test_vogn_is_swaroops_mean_field(backend, rng):
+    alpha, beta = 0.3, 0.2
+    mu, sigma = start(rng)
+    g, sigma = examples(rng), np.diag(np.diag(sigma))
+    moments = [(-g_t.sum(0), g_t.T @ g_t) for g_t in g]
+    optimiser = make(backend, "VOGN", step_size=alpha, beta1=0.0, beta2=1 - beta)
+    path = run(backend, optimiser, moments, "diagonal", mu, sigma)
+    s, delta = (1 / np.diag(sigma) - DELTA) / N, DELTA / N
+    expected = []
+    for g_t in g:
+        s = (1 - beta) * s + beta * (g_t**2).mean(0)
+        mu = mu - alpha * (g_t.mean(0) + delta * mu) / (s + delta)
+        expected.append((mu, np.diag(N * (s + delta))))
+    check(path, expected)
+
+
+@pytest.mark.parametrize("family", ["covariance_cholesky", "precision_cholesky"])
+def test_vogn_with_momentum_is_tans(backend, family, rng):
+    """Supplement S5.1, with its bias correction."""
+    alpha, beta1, beta2 = 0.1, 0.9, 0.95
+    mu, sigma = start(rng)
+    g = examples(rng)
+    moments = [(-g_t.sum(0), g_t.T @ g_t) for g_t in g]
+    optimiser = make(backend, "VOGN", step_size=alpha, beta1=beta1, beta2=beta2)
+    path = run(backend, optimiser, moments, family, mu, sigma)
+    S, m, expected = np.linalg.inv(sigma), 0.0, []
+    for t, g_t in enumerate(g, start=1):
+        m = beta1 * m + (1 - beta1) * (-g_t.sum(0) - DELTA * mu)
+        m_hat = m / (1 - beta1**t)
+        S = beta2 * S + (1 - beta2) * (g_t.T @ g_t + DELTA * np.eye(DIM))
+        mu = mu + alpha * np.linalg.solve(S, m_hat)
+        expected.append((mu, S))
+    check(path, expected)
+
+
+def test_ivon_stays_positive_through_negative_curvature(backend, rng):
+    alpha, beta1, beta2 = 0.1, 0.9, 0.9
+    mu, sigma = start(rng)
+    sigma = np.diag(np.diag(sigma))
+    g = rng.normal(size=(NUM_STEPS, DIM))
+    h = rng.normal(size=(NUM_STEPS, DIM)) * 5.0
+    h[3] = -1000.0  # far below anything that nine tenths of the precision could bear
+    moments = [(-g_t, np.diag(h_t)) for g_t, h_t in zip(g, h, strict=True)]
+    optimiser = make(backend, "IVON", step_size=alpha, beta1=beta1, beta2=beta2)
+    path = run(backend, optimiser, moments, "diagonal", mu, sigma)
+    S, m, expected, corrected = 1 / np.diag(sigma), 0.0, [], 0
+    for t, (g_t, h_t) in enumerate(zip(g, h, strict=True), start=1):
+        m = beta1 * m + (1 - beta1) * (-g_t - DELTA * mu)
+        change = (1 - beta2) * (h_t + DELTA - S) / S
+        corrected += (1 + change <= 0).sum()
+        # Lin, Schmidt and Khan (2020), where it is needed.
+        S = S * np.where(1 + change > 0, 1 + change, 1 + change + change**2 / 2)
+        mu = mu + alpha * m / (1 - beta1**t) / S
+        expected.append((mu, np.diag(S)))
+    assert corrected >= DIM
+    check(path, expected)
+    assert all((np.diag(sigma) > 0).all() for _, sigma in path)
+
+
+def test_the_defaults_are_the_papers(backend):
+    # Tan, S5.1; Shen et al. (2024), Khan, Figure 1.
+    pyro = backend.name == "pyro"
+    expected = {"VOGN": (1e-3, 0.9, 0.999), "IVON": (0.1, 0.9, 0.99999)}
+    for name, (alpha, beta1, beta2) in expected.items():
+        if pyro:
+            options = getattr(backend.package, name).torch_optimizer.default_options
+            assert options == {"lr": alpha, "beta1": beta1, "beta2": beta2}
+        else:
+            import inspect
+
+            parameters = inspect.signature(getattr(backend.package, name)).parameters
+            defaults = [parameters[key].default for key in ("step_size", "beta1", "beta2")]
+            assert defaults == [alpha, beta1, beta2]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("VON", {"step_size": 0.0}, r"\(0, 1\]"),
+        ("VON", {"step_size": 2.0}, r"\(0, 1\]"),
+        ("VOGN", {"step_size": 0.0}, "must be positive or a schedule"),
+        ("VOGN", {"beta1": 1.0}, r"beta1 must be in \[0, 1\)"),
+        ("VOGN", {"beta2": 1.0}, r"beta2 must be in \[0, 1\)"),
+        ("IVON", {"beta2": -0.1}, r"beta2 must be in \[0, 1\)"),
+    ],
+)
+def test_bad_options_are_refused_by_name(backend, name, options, words):
+    with pytest.raises(ValueError, match=words):
+        make(backend, name, **options)
