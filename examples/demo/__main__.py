@@ -68,7 +68,9 @@ def _fit(
             for method in METHODS:
                 warm_up(ppl, method, data)
             tasks = {
-                method: progress.add_task(f"{ppl.NAME:8}{method.name}", total=arguments.steps)
+                method: progress.add_task(
+                    f"{ppl.NAME:8}{method.name}", total=method.num_steps(arguments.steps)
+                )
                 for method in METHODS
             }
             results += race(
@@ -85,7 +87,7 @@ def _fit(
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
-    parser.add_argument("--steps", type=_steps, default=2000, help="of each fit (2000)")
+    parser.add_argument("--steps", type=_steps, default=2000, help="of each first-order fit (2000)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--ppl", nargs="+", choices=list(PPLS), default=list(PPLS), help="which PPLs (both)"

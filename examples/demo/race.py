@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import numpy as np
 
@@ -56,10 +57,14 @@ def race(
     """
     dim = data.X.shape[1]
     start = exact.value(np.zeros(dim), INIT_SCALE**2 * np.eye(dim))
-    results = [Result(ppl.NAME, m, num_steps, seconds=[0.0], bounds=[start]) for m in methods]
+    results = [
+        Result(ppl.NAME, m, m.num_steps(num_steps), seconds=[0.0], bounds=[start]) for m in methods
+    ]
     inferences = {}
-    for steps in _turns(num_steps):
-        for method, result in zip(methods, results, strict=True):
+    for turn in zip_longest(*(_turns(result.num_steps) for result in results), fillvalue=0):
+        for method, result, steps in zip(methods, results, turn, strict=True):
+            if not steps:
+                continue
             clock = time.perf_counter()
             if method not in inferences:
                 inferences[method] = ppl.Inference(method, data.X, data.y, num_steps, seed)

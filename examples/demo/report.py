@@ -25,7 +25,7 @@ def show(console: Console, results: list[Result], optimum: float) -> None:
     for result in results:
         table.add_row(
             result.ppl,
-            result.method.name.replace("(", "\n  (").replace(" + ", "\n  + "),
+            result.method.name.replace(" + ", "\n  + "),
             str(result.num_steps),
             f"{result.first_step:.2f}",
             f"{result.seconds[-1]:.2f}",
@@ -38,8 +38,9 @@ def show(console: Console, results: list[Result], optimum: float) -> None:
     console.print(
         f"The best bound of any Gaussian is {optimum:.4f} nats (found by quadrature, which also "
         "gave the last column, without Monte Carlo noise). The first step includes building the "
-        "guide and, in NumPyro, compiling. Both optimisers: cosine schedule from a learning rate "
-        f"chosen among {_list('Snngm')} for Snngm and {_list('Adam')} for Adam.\n{_machine()}",
+        "guide and, in NumPyro, compiling. BLR has no settings; Snngm and Adam follow a cosine "
+        f"schedule from a learning rate chosen among {_list('Snngm')} for Snngm and "
+        f"{_list('Adam')} for Adam.\n{_machine()}",
         highlight=False,
     )
 

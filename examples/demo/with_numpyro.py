@@ -12,7 +12,7 @@ from numpyro.infer import Trace_ELBO, init_to_feasible
 from numpyro.infer.autoguide import AutoMultivariateNormal
 
 from examples.demo.settings import INIT_SCALE, PRIOR_SCALE, Method
-from numpyro_ngvi import SVI, NaturalGaussianGuide, Snngm
+from numpyro_ngvi import BLR, SVI, NaturalELBO, NaturalGaussianGuide, Snngm
 
 NAME = "NumPyro"
 
@@ -30,17 +30,19 @@ class Inference:
 
     def __init__(self, method: Method, X: np.ndarray, y: np.ndarray, num_steps: int, seed: int):
         self.data = jnp.asarray(X), jnp.asarray(y)
-        rate = optax.cosine_decay_schedule(method.learning_rate, num_steps)
         start = {"init_loc_fn": init_to_feasible, "init_scale": INIT_SCALE}
-        if method.guide == "NaturalGaussianGuide":
-            landing = method.sticking_the_landing
-            self.guide = NaturalGaussianGuide(model, sticking_the_landing=landing, **start)
-            optimiser = Snngm(step_size=rate)
+        loss = Trace_ELBO()
+        if method.optimiser == "BLR":
+            self.guide = NaturalGaussianGuide(model, **start)
+            optimiser, loss = BLR(), NaturalELBO()
+        elif method.optimiser == "Snngm":
+            self.guide = NaturalGaussianGuide(model, **start)
+            optimiser = Snngm(optax.cosine_decay_schedule(method.learning_rate, num_steps))
         else:
             self.guide = AutoMultivariateNormal(model, **start)
-            optimiser = optax.adam(rate)
+            optimiser = optax.adam(optax.cosine_decay_schedule(method.learning_rate, num_steps))
         key = jax.random.key(seed)
-        self.svi = SVI(model, self.guide, optimiser, Trace_ELBO(), rng_key=key)
+        self.svi = SVI(model, self.guide, optimiser, loss, rng_key=key)
 
     def run(self, num_steps: int) -> None:
         """Take steps, and wait until they are done."""

@@ -14,7 +14,7 @@ from pyro.infer.autoguide import AutoMultivariateNormal
 from pyro.infer.autoguide.initialization import init_to_feasible
 
 from examples.demo.settings import INIT_SCALE, PRIOR_SCALE, Method, cosine
-from pyro_ngvi import NaturalGaussianGuide, Snngm
+from pyro_ngvi import BLR, NaturalELBO, NaturalGaussianGuide, Snngm
 
 NAME = "Pyro"
 
@@ -38,12 +38,14 @@ class Inference:
         self.parameters, self.random_state = None, torch.Generator().manual_seed(seed).get_state()
         self.data = torch.from_numpy(X), torch.from_numpy(y)
         start = {"init_loc_fn": init_to_feasible, "init_scale": INIT_SCALE}
-        if method.guide == "NaturalGaussianGuide":
-            landing = method.sticking_the_landing
-            self.guide = NaturalGaussianGuide(model, sticking_the_landing=landing, **start)
+        self.scheduled, loss = False, Trace_ELBO()
+        if method.optimiser == "BLR":
+            self.guide = NaturalGaussianGuide(model, **start)
+            self.optimiser, loss = BLR(), NaturalELBO()
+        elif method.optimiser == "Snngm":
+            self.guide = NaturalGaussianGuide(model, **start)
             rate = method.learning_rate
             self.optimiser = Snngm({"lr": lambda step: cosine(rate, step, num_steps)})
-            self.scheduled = False
         else:
             self.guide = AutoMultivariateNormal(model, **start)
             self.optimiser = pyro.optim.CosineAnnealingLR(
@@ -54,7 +56,7 @@ class Inference:
                 }
             )
             self.scheduled = True
-        self.svi = SVI(model, self.guide, self.optimiser, Trace_ELBO())
+        self.svi = SVI(model, self.guide, self.optimiser, loss)
 
     def run(self, num_steps: int) -> None:
         """Take steps."""

@@ -1,0 +1,8 @@
+"""The posteriors of posteriordb that have reference draws, as NumPyro and Pyro models.
+
+`numpyro_models.POSTERIORS` and `pyro_models.POSTERIORS` map the names of the posteriors to
+their models; `data` reads the collection from a directory that the caller names; `check`
+holds every model against the reference draws:
+
+    python -m examples.benchmarks.posteriordb.check --data-dir DIR
+"""
