@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +12,7 @@ from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 from numpyro.primitives import Messenger
 
-
-def is_enumerated(site: dict[str, Any]) -> bool:
-    """Whether a site is a discrete latent that the ELBO will sum out."""
-    return (
-        site["type"] == "sample"
-        and not site["is_observed"]
-        and site["infer"].get("enumerate") is not None
-        and site["fn"].support.is_discrete
-    )
+from numpyro_ngvi.tracing.sites import is_enumerated
 
 
 def check_init_scale(init_scale: float) -> float:
@@ -54,22 +46,47 @@ class RefuseDiscreteLatents(Messenger):
             )
 
 
-def check_no_local_latents(trace: dict[str, Any]) -> None:
-    """Refuse latents inside a subsampled plate, whose number is not the plate's.
+class SubsampledLatent(NamedTuple):
+    """A latent site inside a subsampled plate."""
 
-    :raises ValueError: naming the site, the plate and the way out.
-    """
+    site: str
+    plate: str
+    axis: int  #: of the plate in the site's constrained value, counted from the right
+    size: int  #: the elements that the trace has
+    full_size: int
+
+
+#: What to do about them.
+WAYS_OUT = (
+    "Pass create_plates=... together with family='diagonal', 'block_diagonal' or "
+    "'sparse_precision', draw the site in a plate without subsampling and index it inside the "
+    "subsampled one, or give it a guide of its own in an AutoGuideList."
+)
+
+
+def subsampled_latents(trace: dict[str, Any]) -> list[SubsampledLatent]:
+    """The latents of a trace that have fewer elements than their plates, once for each plate."""
+    found = []
     for name, site in _latent_sites(trace):
         for frame in site["cond_indep_stack"]:
             full_size = trace[frame.name]["args"][0] if frame.name in trace else frame.size
             if frame.size != full_size:
-                raise ValueError(
-                    f"Latent site '{name}' is inside plate '{frame.name}', which is subsampled "
-                    f"({frame.size} of {full_size}): this guide does not support local latent "
-                    "variables. Draw the site in a plate without subsampling and index it "
-                    f"inside '{frame.name}', or give it a guide of its own in an AutoGuideList "
-                    "(AutoNormal(..., create_plates=...))."
-                )
+                axis = frame.dim - site["fn"].event_dim
+                found.append(SubsampledLatent(name, frame.name, axis, frame.size, full_size))
+    return found
+
+
+def check_no_local_latents(trace: dict[str, Any]) -> None:
+    """Refuse latents inside a subsampled plate, whose number is not the plate's.
+
+    :raises ValueError: naming the site, the plate and the ways out.
+    """
+    for site, plate, _, size, full_size in subsampled_latents(trace):
+        raise ValueError(
+            f"Latent site '{site}' is inside plate '{plate}', which is subsampled ({size} of "
+            f"{full_size}): without create_plates this guide does not support local latent "
+            f"variables. {WAYS_OUT}"
+        )
 
 
 def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str | None:
@@ -96,10 +113,15 @@ class LatentShapes:
 
     A guide holds one coordinate per latent. A model whose latents follow the data would be
     replayed with values of the wrong size, and fail far from the cause.
+
+    :param subsampled: whether the guide holds all elements of subsampled plates.
     """
 
-    def __init__(self, trace: dict[str, Any], args: tuple, kwargs: dict) -> None:
-        self._expected = _unconstrained_shapes(trace)
+    def __init__(
+        self, trace: dict[str, Any], args: tuple, kwargs: dict, subsampled: bool = False
+    ) -> None:
+        self._subsampled = subsampled
+        self._expected = _unconstrained_shapes(trace, subsampled)
         self._seen = {_signature((args, kwargs))}
 
     def check(self, model: Callable, args: tuple, kwargs: dict) -> None:
@@ -127,7 +149,9 @@ class LatentShapes:
             seeded = handlers.seed(model, rng_seed=0)
             with handlers.block():
                 shapes.update(
-                    _unconstrained_shapes(handlers.trace(seeded).get_trace(*args, **kwargs))
+                    _unconstrained_shapes(
+                        handlers.trace(seeded).get_trace(*args, **kwargs), self._subsampled
+                    )
                 )
 
         try:
@@ -147,12 +171,19 @@ def _latent_sites(trace: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def _unconstrained_shapes(trace: dict[str, Any]) -> dict[str, tuple]:
+def _unconstrained_shapes(trace: dict[str, Any], subsampled: bool) -> dict[str, tuple]:
+    """By latent site; with all elements of subsampled plates if ``subsampled``."""
+    full_sizes: dict[str, dict[int, int]] = {}
+    for latent in subsampled_latents(trace) if subsampled else ():
+        full_sizes.setdefault(latent.site, {})[latent.axis] = latent.full_size
     shapes = {}
     for name, site in _latent_sites(trace):
         if not site["fn"].support.is_discrete:
+            shape = list(jnp.shape(site["value"]))
+            for axis, full_size in full_sizes.get(name, {}).items():
+                shape[axis] = full_size
             transform = biject_to(site["fn"].support)
-            shapes[name] = tuple(transform.inverse_shape(jnp.shape(site["value"])))
+            shapes[name] = tuple(transform.inverse_shape(tuple(shape)))
     return shapes
 
 

@@ -9,15 +9,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import random
 from numpyro import handlers
-from numpyro.distributions.transforms import Transform
+from numpyro.distributions.transforms import Transform, biject_to
 from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_median
 
-from numpyro_ngvi.families import Family
+from numpyro_ngvi.families import Family, SparsePrecision
+from numpyro_ngvi.families.layout import Layout
 from numpyro_ngvi.families.registry import resolve_family
 from numpyro_ngvi.guide.checks import (
     LatentShapes,
@@ -26,9 +28,20 @@ from numpyro_ngvi.guide.checks import (
     check_no_local_latents,
     invalid_start,
     is_enumerated,
+    subsampled_latents,
 )
 from numpyro_ngvi.guide.landing import called_by_linear_elbo, check_sticking_the_landing
+from numpyro_ngvi.guide.local_latents import (
+    VisitedNormal,
+    Visits,
+    full_locs,
+    of_visits,
+    one_support,
+    sample_visited,
+    unpacking,
+)
 from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
+from numpyro_ngvi.guide.structure import layout_of, summary
 
 
 @contextlib.contextmanager
@@ -58,13 +71,19 @@ class NaturalGaussianGuide(AutoContinuous):
 
     :param model: a NumPyro model.
     :param family: ``"auto"``, ``"covariance_cholesky"`` (alias ``"full"``), ``"diagonal"``,
-        or a class or specification from :mod:`numpyro_ngvi.families`. ``"auto"`` is dense
-        up to 1000 latents and diagonal beyond; ``print(guide)`` tells.
+        or a class or specification from :mod:`numpyro_ngvi.families`. ``"auto"`` is
+        dense up to 1000 latents; beyond, sparse where the model has locals, else of low rank up
+        to 100,000 latents, else diagonal; ``print(guide)`` tells.
     :param prefix: prefix of the guide's sites.
     :param init_loc_fn: a per-site initialisation function of NumPyro.
     :param init_scale: initial standard deviation of every unconstrained latent.
-    :param create_plates: makes the plates of a subsampled likelihood, as in NumPyro's
-        autoguides; latents in subsampled plates are not supported.
+    :param create_plates: makes the plates that are subsampled, as in NumPyro's autoguides. Latents
+        inside of them are held for all elements of the plate, and a step moves those that its
+        minibatch visits, along the natural gradient of the bound of all data
+        (:mod:`~numpyro_ngvi.guide.local_latents`); for families ``"diagonal"``,
+        ``"block_diagonal"`` and ``"sparse_precision"`` (that of ``"auto"``) and stock ELBOs. Use
+        one particle, or particles that share their minibatch: one visit in ``K`` minibatches is
+        ``1 / K`` of a step. An optimiser's momentum carries a latent on after its visit.
     :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
         (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
         the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that
@@ -89,6 +108,7 @@ class NaturalGaussianGuide(AutoContinuous):
         self._init_scale = check_init_scale(init_scale)
         resolve_family(family, dim=1)  # an unknown name fails here, not on the first call
         self._requested_family = family
+        self._whole_model = model  # with its enumerated latents
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         super().__init__(
             RefuseDiscreteLatents(handlers.block(model, hide_fn=is_enumerated)),
@@ -106,34 +126,98 @@ class NaturalGaussianGuide(AutoContinuous):
         except Exception as error:
             # A guide that failed to set up is not set up: the next call fails as well.
             trace, self.prototype_trace = self.prototype_trace, None
-            if "Cannot find valid initial parameters" in str(error):
-                with _without_support_warnings():
-                    reason = invalid_start(self.model, self.init_loc_fn, args, kwargs)
-                raise ValueError(
-                    "The bound is not finite at the guide's starting point: "
-                    f"{reason or 'its value or its gradient is not finite'}. Check the data and "
-                    "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
-                ) from error
-            if trace is not None:
-                check_no_local_latents(trace)  # NumPyro's own error does not name the site
+            # NumPyro refuses local latents last, when all else is set up.
+            refused = trace is not None and "local latent variables" in str(error)
+            if refused and self.create_plates is not None:
+                self.prototype_trace = trace
+            else:
+                self._explain(error, trace, args, kwargs)
+                raise
+        try:
+            self._hold_all_elements()
+            layout = layout_of(self, self._whole_model, args, kwargs)
+            self.family, self._family_reason = self._choose_family(layout)
+            self.family = self.family.for_layout(layout)
+            self.sites = layout.sites
+            if self.create_plates is not None:
+                self._visits(self._prototype_frames).check(self.family)
+        except Exception:
+            self.prototype_trace = None
             raise
-        self.family, self._family_reason = resolve_family(self._requested_family, self.latent_dim)
         self._initial_posterior = self.family.initial(self._init_latent, self._init_scale)
-        self._latent_shapes = LatentShapes(self.prototype_trace, args, kwargs)
+        self._latent_shapes = LatentShapes(
+            self.prototype_trace, args, kwargs, subsampled=self.create_plates is not None
+        )
+
+    def _explain(self, error: Exception, trace: Any, args: tuple, kwargs: dict) -> None:
+        if "Cannot find valid initial parameters" in str(error):
+            with _without_support_warnings():
+                reason = invalid_start(self.model, self.init_loc_fn, args, kwargs)
+            raise ValueError(
+                "The bound is not finite at the guide's starting point: "
+                f"{reason or 'its value or its gradient is not finite'}. Check the data and "
+                "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
+            ) from error
+        if trace is not None:
+            check_no_local_latents(trace)  # NumPyro's own error does not name the site
+
+    def _choose_family(self, layout: Layout) -> tuple[Family, str]:
+        local = subsampled_latents(self.prototype_trace)
+        if self._requested_family == "auto" and local:
+            return SparsePrecision(), f"auto: plate '{local[0].plate}' is subsampled"
+        return resolve_family(self._requested_family, self.latent_dim, layout)
+
+    def _hold_all_elements(self) -> None:
+        """Let the latent vector have all elements of plates that the prototype subsamples."""
+        self._supports: dict[str, Any] = {}
+        self._checked_plates: set[frozenset[str]] = set()
+        local = subsampled_latents(self.prototype_trace)
+        if not local:
+            return
+        self._init_locs = full_locs(self._init_locs, self.prototype_trace, local)
+        self._init_latent, self._unpack_latent = unpacking(self._init_locs)
+        self.latent_dim = jnp.size(self._init_latent)
+        for name in self._init_locs:
+            axes = [latent.axis for latent in local if latent.site == name]
+            support = self.prototype_trace[name]["fn"].support
+            self._supports[name] = one_support(support, axes, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
-        if self.prototype_trace is not None:
+        if self.prototype_trace is None:
+            self._setup_prototype(*args, **kwargs)
+        else:
             self._latent_shapes.check(self.model, args, kwargs)
-        return super().__call__(*args, **kwargs)
+        if self.create_plates is None:
+            return super().__call__(*args, **kwargs)
+        plates = self._create_plates(*args, **kwargs)  # their sites carry the indices
+        visits = self._visits(plates)
+        latent = self._sample_visited(visits) if visits.are_partial else self._sample_latent()
+        values = self._unpack_latent(latent)
+        return sample_visited(visits, values, self.prototype_trace, self._supports, plates)
+
+    def _sample_visited(self, visits: Visits) -> jax.Array:
+        family = numpyro.param(self._parameter_name, self._initial_posterior)
+        if visits.plates not in self._checked_plates:
+            visits.check(family)
+            self._checked_plates.add(visits.plates)
+        weights = visits.weights(family.loc.dtype)
+        posterior = VisitedNormal(of_visits(family, weights), weights, self._sticks_the_landing())
+        infer = {"is_auxiliary": True, "is_visited": True}
+        return numpyro.sample(f"_{self.prefix}_latent", posterior, infer=infer)
+
+    def _visits(self, plates: dict[str, Any]) -> Visits:
+        """The elements that plates (or frames of the prototype, the first ones) visit."""
+        around = {plate.name for site in self.sites for plate in site.plates}
+        indices = {
+            name: plate._indices if isinstance(plate, numpyro.plate) else np.arange(plate.size)
+            for name, plate in plates.items()
+            if name in around
+        }
+        return Visits(self.sites, indices)
 
     def _get_posterior(self) -> NaturalNormal:
         family = numpyro.param(self._parameter_name, self._initial_posterior)
         return NaturalNormal(family, self._sticks_the_landing())
-
-    def _sample_latent(self, *args: Any, **kwargs: Any) -> jax.Array:
-        if self.create_plates is not None:
-            self._create_plates(*args, **kwargs)  # their sites carry the minibatch's indices
-        return super()._sample_latent(*args, **kwargs)
 
     @property
     def _parameter_name(self) -> str:
@@ -203,6 +287,13 @@ class NaturalGaussianGuide(AutoContinuous):
         noise = random.normal(rng_key, (*sample_shape, family.dim), family.loc.dtype)
         return self._unpack_and_constrain(family.sample(noise), params)
 
+    def _unpack_and_constrain(self, latent_sample: jax.Array, params: Any) -> dict[str, jax.Array]:
+        if not self._supports:
+            return super()._unpack_and_constrain(latent_sample, params)
+        # Deterministic sites are those of a minibatch: the model does not run with all elements.
+        values = self._unpack_latent(latent_sample)
+        return {name: biject_to(self._supports[name])(value) for name, value in values.items()}
+
     def _family_of(self, params: dict[str, Any]) -> Family:
         if self._parameter_name not in params:
             raise ValueError(
@@ -218,5 +309,5 @@ class NaturalGaussianGuide(AutoContinuous):
             return f"NaturalGaussianGuide(family={name!r}, not set up yet)"
         return (
             f"NaturalGaussianGuide(family={self.family.name!r} [{self._family_reason}], "
-            f"d={self.latent_dim}, {self._initial_posterior.num_parameters} parameters)"
+            f"d={self.latent_dim}, {summary(self._initial_posterior)})"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pyro import poutine
@@ -13,20 +13,11 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to
 
+from pyro_ngvi.tracing.sites import is_enumerated
+
 #: How often a start is evaluated before it is called invalid: latents that the guide does
 #: not see (enumerated or blocked) are drawn anew each time and may be impossible once.
 NUM_START_TRIES = 10
-
-
-def is_enumerated(site: dict[str, Any]) -> bool:
-    """Whether a site is a discrete latent that the ELBO will sum out."""
-    return (
-        site["type"] == "sample"
-        and not site["is_observed"]
-        and site["infer"].get("enumerate") is not None
-        and getattr(site["fn"], "support", None) is not None
-        and site["fn"].support.is_discrete
-    )
 
 
 def check_init_scale(init_scale: float) -> float:
@@ -55,22 +46,48 @@ def check_no_discrete_latents(trace: poutine.Trace) -> None:
             )
 
 
-def check_no_local_latents(trace: poutine.Trace) -> None:
-    """Refuse latents inside a subsampled plate, whose number is not the plate's.
+class SubsampledLatent(NamedTuple):
+    """A latent site inside a subsampled plate."""
 
-    :raises ValueError: naming the site, the plate and the way out.
-    """
+    site: str
+    plate: str
+    axis: int  #: of the plate in the site's constrained value, counted from the right
+    size: int  #: the elements that the trace has
+    full_size: int
+
+
+#: What to do about them.
+WAYS_OUT = (
+    "Pass create_plates=... together with family='diagonal', 'block_diagonal' or "
+    "'sparse_precision', draw the site in a plate without subsampling and index it inside the "
+    "subsampled one, or give it a guide of its own in an AutoGuideList."
+)
+
+
+def subsampled_latents(trace: poutine.Trace) -> list[SubsampledLatent]:
+    """The latents of a trace that have fewer elements than their plates, once for each plate."""
+    found = []
     for name, site in _latent_sites(trace):
         for frame in site["cond_indep_stack"]:
             full_size = getattr(frame, "full_size", None) or frame.size
-            if frame.size != full_size:
-                raise ValueError(
-                    f"Latent site '{name}' is inside plate '{frame.name}', which is subsampled "
-                    f"({frame.size} of {full_size}): this guide does not support local latent "
-                    "variables. Draw the site in a plate without subsampling and index it "
-                    f"inside '{frame.name}', or give it a guide of its own in an AutoGuideList "
-                    "(AutoNormal(..., create_plates=...))."
-                )
+            if frame.vectorized and frame.size != full_size:
+                axis = frame.dim - site["fn"].event_dim
+                sizes = int(frame.size), int(full_size)
+                found.append(SubsampledLatent(name, frame.name, axis, *sizes))
+    return found
+
+
+def check_no_local_latents(trace: poutine.Trace) -> None:
+    """Refuse latents inside a subsampled plate, whose number is not the plate's.
+
+    :raises ValueError: naming the site, the plate and the ways out.
+    """
+    for site, plate, _, size, full_size in subsampled_latents(trace):
+        raise ValueError(
+            f"Latent site '{site}' is inside plate '{plate}', which is subsampled ({size} of "
+            f"{full_size}): without create_plates this guide does not support local latent "
+            f"variables. {WAYS_OUT}"
+        )
 
 
 def check_start(model: Callable, start: dict[str, Tensor], args: tuple, kwargs: dict) -> None:
@@ -95,10 +112,15 @@ class LatentShapes:
 
     A guide holds one coordinate per latent. A model whose latents follow the data would be
     replayed with values of the wrong size, and fail far from the cause.
+
+    :param subsampled: whether the guide holds all elements of subsampled plates.
     """
 
-    def __init__(self, trace: poutine.Trace, args: tuple, kwargs: dict) -> None:
-        self._expected = _unconstrained_shapes(trace)
+    def __init__(
+        self, trace: poutine.Trace, args: tuple, kwargs: dict, subsampled: bool = False
+    ) -> None:
+        self._subsampled = subsampled
+        self._expected = _unconstrained_shapes(trace, subsampled)
         self._seen = {_signature((args, kwargs))}
 
     def check(self, model: Callable, args: tuple, kwargs: dict) -> None:
@@ -121,7 +143,7 @@ class LatentShapes:
 
     def _trace_shapes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
         try:
-            return _unconstrained_shapes(quiet_trace(model, args, kwargs))
+            return _unconstrained_shapes(quiet_trace(model, args, kwargs), self._subsampled)
         except Exception:  # noqa: BLE001
             # The guide may be called with arguments that the model cannot run with (none
             # at all, say); the check exists to explain a failure, not to cause one.
@@ -166,12 +188,19 @@ def _latent_sites(trace: poutine.Trace) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def _unconstrained_shapes(trace: poutine.Trace) -> dict[str, tuple]:
+def _unconstrained_shapes(trace: poutine.Trace, subsampled: bool) -> dict[str, tuple]:
+    """By latent site; with all elements of subsampled plates if ``subsampled``."""
+    full_sizes: dict[str, dict[int, int]] = {}
+    for latent in subsampled_latents(trace) if subsampled else ():
+        full_sizes.setdefault(latent.site, {})[latent.axis] = latent.full_size
     shapes = {}
     for name, site in _latent_sites(trace):
         if not site["fn"].support.is_discrete:
+            shape = list(site["value"].shape)
+            for axis, full_size in full_sizes.get(name, {}).items():
+                shape[axis] = full_size
             transform = biject_to(site["fn"].support)
-            shapes[name] = tuple(transform.inverse_shape(site["value"].shape))
+            shapes[name] = tuple(transform.inverse_shape(torch.Size(shape)))
     return shapes
 
 

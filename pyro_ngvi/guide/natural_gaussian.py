@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pyro
@@ -12,9 +13,10 @@ from pyro.infer.autoguide import AutoContinuous
 from pyro.infer.autoguide.guides import prototype_hide_fn
 from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor
-from torch.distributions import Distribution, Transform
+from torch.distributions import Distribution, Transform, biject_to
 
-from pyro_ngvi.families import Family
+from pyro_ngvi.families import Family, SparsePrecision
+from pyro_ngvi.families.layout import Layout
 from pyro_ngvi.families.registry import resolve_family
 from pyro_ngvi.guide.checks import (
     LatentShapes,
@@ -24,14 +26,25 @@ from pyro_ngvi.guide.checks import (
     check_start,
     is_enumerated,
     quiet_trace,
+    subsampled_latents,
 )
 from pyro_ngvi.guide.landing import called_by_linear_elbo, check_sticking_the_landing
+from pyro_ngvi.guide.local_latents import (
+    VisitedNormal,
+    Visits,
+    full_shapes,
+    of_visits,
+    one_support,
+    periodic_repeat,
+    sample_visited,
+)
 from pyro_ngvi.guide.posterior import (
     NaturalNormal,
     PosteriorParameters,
     to_distribution,
     to_transform,
 )
+from pyro_ngvi.guide.structure import layout_of, summary
 
 
 def _hide_fn(site: dict[str, Any]) -> bool:
@@ -57,12 +70,18 @@ class NaturalGaussianGuide(AutoContinuous):
 
     :param model: a Pyro model.
     :param family: ``"auto"``, ``"covariance_cholesky"`` (alias ``"full"``), ``"diagonal"``,
-        or a class or specification from :mod:`pyro_ngvi.families`. ``"auto"`` is dense up to
-        1000 latents and diagonal beyond; ``print(guide)`` tells.
+        or a class or specification from :mod:`pyro_ngvi.families`. ``"auto"`` is
+        dense up to 1000 latents; beyond, sparse where the model has locals, else of low rank up
+        to 100,000 latents, else diagonal; ``print(guide)`` tells.
     :param init_loc_fn: a per-site initialisation function of Pyro.
     :param init_scale: initial standard deviation of every unconstrained latent.
-    :param create_plates: makes the plates of a subsampled likelihood, as in Pyro's
-        autoguides; latents in subsampled plates are not supported.
+    :param create_plates: makes the plates that are subsampled, as in Pyro's autoguides. Latents
+        inside of them are held for all elements of the plate, and a step moves those that its
+        minibatch visits, along the natural gradient of the bound of all data
+        (:mod:`~pyro_ngvi.guide.local_latents`); for families ``"diagonal"``,
+        ``"block_diagonal"`` and ``"sparse_precision"`` (that of ``"auto"``) and stock ELBOs. Use
+        one particle, or particles that share their minibatch: one visit in ``K`` minibatches is
+        ``1 / K`` of a step. An optimiser's momentum carries a latent on after its visit.
     :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
         (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
         the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that
@@ -97,26 +116,111 @@ class NaturalGaussianGuide(AutoContinuous):
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         trace = quiet_trace(self.model, args, kwargs)
         check_no_discrete_latents(trace)
-        check_no_local_latents(trace)
+        if not self._has_plates:
+            check_no_local_latents(trace)
         try:
             super()._setup_prototype(*args, **kwargs)
             latents = dict(self.prototype_trace.iter_stochastic_nodes())
             start = {name: site["value"].detach() for name, site in latents.items()}
             check_start(self.model, start, args, kwargs)
+            self._hold_all_elements()
+            layout = layout_of(self, self.model, args, kwargs)
+            self.family, self._family_reason = self._choose_family(layout)
+            self.family = self.family.for_layout(layout)
+            self.sites = layout.sites
+            if self._has_plates:
+                self._visits(self._prototype_frames).check(self.family)
         except Exception:
             self.prototype_trace = None  # a guide that failed to set up is not set up
             raise
-        self.family, self._family_reason = resolve_family(self._requested_family, self.latent_dim)
-        self._latent_shapes = LatentShapes(self.prototype_trace, args, kwargs)
+        self._latent_shapes = LatentShapes(
+            self.prototype_trace, args, kwargs, subsampled=self._has_plates
+        )
         self.posterior = PosteriorParameters(
             self.family.initial(self._init_loc(), self._init_scale)
         )
+
+    @property
+    def _has_plates(self) -> bool:
+        """Whether the user makes the plates; for a list of guides, the list's own."""
+        owner = self if self.master is None else self.master()
+        return owner.create_plates is not None
+
+    def _choose_family(self, layout: Layout) -> tuple[Family, str]:
+        local = subsampled_latents(self.prototype_trace)
+        if self._requested_family == "auto" and local:
+            return SparsePrecision(), f"auto: plate '{local[0].plate}' is subsampled"
+        return resolve_family(self._requested_family, self.latent_dim, layout)
+
+    def _hold_all_elements(self) -> None:
+        """Let the latent vector have all elements of plates that the prototype subsamples."""
+        self._supports: dict[str, Any] = {}
+        self._checked_plates: set[frozenset[str]] = set()
+        local = subsampled_latents(self.prototype_trace)
+        if not local:
+            return
+        shapes = full_shapes(self._unconstrained_shapes, self.prototype_trace, local)
+        self._unconstrained_shapes = shapes
+        self.latent_dim = sum(shape.numel() for shape in shapes.values())
+        for name in shapes:
+            axes = [latent.axis for latent in local if latent.site == name]
+            support = self.prototype_trace.nodes[name]["fn"].support
+            self._supports[name] = one_support(support, axes, name)
+
+    def _init_loc(self) -> Tensor:
+        parts = []
+        for name, site in self.prototype_trace.iter_stochastic_nodes():
+            value = biject_to(site["fn"].support).inv(site["value"].detach())
+            parts.append(periodic_repeat(value, self._unconstrained_shapes[name]).reshape(-1))
+        return torch.cat(parts)
+
+    def _unpack_latent(self, latent: Tensor) -> Iterator[tuple[dict[str, Any], Tensor]]:
+        for site, value in super()._unpack_latent(latent):
+            if site["name"] not in self._supports:
+                yield site, value
+                continue
+            support = self._supports[site["name"]]
+            fn = SimpleNamespace(support=support, event_dim=site["fn"].event_dim)
+            yield {**site, "fn": fn}, value
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         # Pickling a guide drops its model, in the copy and in the original.
         if self.prototype_trace is not None and self._model is not None:
             self._latent_shapes.check(self.model, args, kwargs)
-        return super().forward(*args, **kwargs)
+        if not self._has_plates:
+            return super().forward(*args, **kwargs)
+        if self.prototype_trace is None:
+            self._setup_prototype(*args, **kwargs)
+        plates = self._create_plates(*args, **kwargs)
+        visits = self._visits(plates)
+        if visits.are_partial:
+            latent = self._sample_visited(visits)
+        else:
+            latent = self.sample_latent(*args, **kwargs)
+        values = {site["name"]: value for site, value in self._unpack_latent(latent)}
+        return sample_visited(visits, values, self.prototype_trace, self._supports, plates)
+
+    def _sample_visited(self, visits: Visits) -> Tensor:
+        family = self._family()
+        if visits.plates not in self._checked_plates:
+            visits.check(family)
+            self._checked_plates.add(visits.plates)
+        weights = visits.weights(family.loc)
+        posterior = VisitedNormal(of_visits(family, weights), weights, self._sticks_the_landing())
+        infer = {"is_auxiliary": True, "is_visited": True}
+        return pyro.sample(f"_{self._pyro_name}_latent", posterior, infer=infer)
+
+    def _visits(self, plates: dict[str, Any]) -> Visits:
+        """The elements that plates (or frames of the prototype, the first ones) visit."""
+        around = {plate.name for site in self.sites for plate in site.plates}
+        indices = {
+            name: torch.as_tensor(plate.indices)
+            if isinstance(plate, pyro.plate)
+            else torch.arange(int(plate.size))
+            for name, plate in plates.items()
+            if name in around
+        }
+        return Visits(self.sites, indices)
 
     def sample_latent(self, *args: Any, **kwargs: Any) -> Tensor:
         """A draw of the unconstrained latent vector, with natural gradients."""
@@ -163,8 +267,7 @@ class NaturalGaussianGuide(AutoContinuous):
             family = self._requested_family
             name = family if isinstance(family, str) else getattr(family, "name", family)
             return f"NaturalGaussianGuide(family={name!r}, not set up yet)"
-        num_parameters = self.posterior.family().num_parameters
         return (
             f"NaturalGaussianGuide(family={self.family.name!r} [{self._family_reason}], "
-            f"d={self.latent_dim}, {num_parameters} parameters)"
+            f"d={self.latent_dim}, {summary(self.posterior.family())})"
         )

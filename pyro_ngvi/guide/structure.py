@@ -27,7 +27,8 @@ def latent_sites(trace: Trace, shapes: dict[str, tuple[int, ...]]) -> list[Site]
         batch_ndim = len(site["fn"].batch_shape)
         plates = sorted(
             (
-                Plate(f.name, int(f.size), batch_ndim + f.dim)
+                # Of the value, which has all elements of a plate that the trace subsamples.
+                Plate(f.name, int(shape[batch_ndim + f.dim]), batch_ndim + f.dim)
                 for f in site["cond_indep_stack"]
                 if f.vectorized
             ),
@@ -49,7 +50,14 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
 
     def unpack(latent: Tensor) -> dict[str, Tensor]:
         pieces = latent.split([site.size for site in sites])
-        return {s.name: x.reshape(s.shape) for s, x in zip(sites, pieces, strict=True)}
+        values = {s.name: x.reshape(s.shape) for s, x in zip(sites, pieces, strict=True)}
+        # Of subsampled plates the model has some elements: any will do, for all are alike.
+        for site in sites:
+            frames = guide.prototype_trace.nodes[site.name]["cond_indep_stack"]
+            sizes = {frame.name: int(frame.size) for frame in frames}
+            for plate in site.plates:
+                values[site.name] = values[site.name].narrow(plate.axis, 0, sizes[plate.name])
+        return values
 
     def find_dependencies() -> Dependencies:
         pairs, certain = posterior_dependencies(model, args, kwargs, shapes)

@@ -38,8 +38,11 @@ def remember(memory: Memory, step: Tensor, gradient: Tensor) -> Memory:
     """The memory after a step of the mean that ended at ``gradient``.
 
     A pair without positive curvature says nothing that a metric could hold, and is left out.
+    So are coordinates without a gradient at one end, latents that a minibatch does not visit.
     """
-    fall = memory.gradient - gradient
+    known = (memory.gradient != 0) & (gradient != 0)
+    step = step.where(known, 0.0)
+    fall = (memory.gradient - gradient).where(known, 0.0)
     curvature = step @ fall
     tiny = torch.finfo(step.dtype).eps * step.norm() * fall.norm()
     if not (curvature.isfinite() and curvature > tiny):
@@ -53,6 +56,8 @@ def remember(memory: Memory, step: Tensor, gradient: Tensor) -> Memory:
 def direction(memory: Memory, gradient: Tensor, metric: Callable[[Tensor], Tensor]) -> Tensor:
     """The two-loop recursion: a quasi-Newton step from ``gradient``.
 
+    Coordinates without a gradient, latents that a minibatch does not visit, stay.
+
     :param metric: ``S^-1`` times a vector.
     """
     weights = (memory.steps * memory.falls).sum(-1).reciprocal()
@@ -65,4 +70,4 @@ def direction(memory: Memory, gradient: Tensor, metric: Callable[[Tensor], Tenso
     result = metric(rest)
     for (step, fall, weight), amount in zip(pairs, reversed(amounts), strict=True):
         result = result + step * (amount - weight * (fall @ result))
-    return result
+    return result.where(gradient != 0, 0.0)

@@ -32,6 +32,12 @@ class Posteriors(Messenger):
         family = family_of(msg)
         if family is None:
             return
+        if msg["infer"].get("is_visited"):
+            raise NotImplementedError(
+                f"NaturalELBO does not support latents inside a subsampled plate ('{msg['name']}' "
+                "holds all elements of one): use a stock ELBO such as Trace_ELBO, with which the "
+                "guide has first-order natural gradients."
+            )
         if msg["fn"].batch_shape.numel() != 1:
             raise NotImplementedError(
                 f"NaturalELBO draws site '{msg['name']}' once, but it is inside a plate, where "

@@ -432,16 +432,16 @@ def test_repr_tells_the_family_and_why():
     guide(Y)
     assert "family='covariance_cholesky'" in repr(guide)
     assert "auto" in repr(guide)
-    assert "d=1, 2 parameters" in repr(guide)
+    assert "d=1, one dense block, 2 parameters" in repr(guide)
 
 
-def test_auto_is_diagonal_beyond_a_thousand_latents():
+def test_auto_is_of_low_rank_beyond_a_thousand_latents():
     def model():
         pyro.sample("x", dist.Normal(torch.zeros(1001), 1.0).to_event(1))
 
     guide = NaturalGaussianGuide(model)
     guide()
-    assert isinstance(guide.family, families.Diagonal)
+    assert isinstance(guide.family, families.LowRankPrecision)
     assert "1001 latents, dense only up to 1000" in repr(guide)
 
 

@@ -15,7 +15,8 @@ def memory(backend):
 
 def filled(backend, memory, steps, falls):
     """The memory after these steps, and the falls of ``g`` along them."""
-    gradient = backend.array(np.zeros(steps.shape[1]))
+    # Not zero, which would be a coordinate that no minibatch has visited.
+    gradient = backend.array(np.ones(steps.shape[1]))
     pairs = memory.empty(gradient)._replace(gradient=gradient)
     for step, fall in zip(steps, falls, strict=True):
         gradient = gradient - backend.array(fall)
@@ -90,7 +91,8 @@ def test_only_the_newest_pairs_are_kept(backend, memory, monkeypatch, rng):
 
 @pytest.mark.parametrize(("dim", "most"), [(10, 50), (100_000, 20), (3_000_000, 1)])
 def test_the_memory_is_small_however_many_latents_there_are(backend, memory, dim, most):
-    pairs = memory.empty(backend.array(np.zeros(dim), "float32"))
+    start = backend.array(np.ones(dim), "float32")
+    pairs = memory.empty(start)._replace(gradient=start)
     rng = np.random.default_rng(0)
     for _ in range(min(most + 2, 4)):
         step = backend.array(rng.normal(size=dim), "float32")
