@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import resource
+import sys
 
 import numpy as np
 import pytest
@@ -25,6 +27,27 @@ def _fresh_state():
     pyro.clear_param_store()
     yield
     pyro.clear_param_store()
+
+
+#: JAX keeps every program that it compiled; thousands of tests would fill the memory.
+MAX_KIB = 3_000_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_compiled_programs():
+    yield
+    if "jax" in sys.modules and _resident_kib() > MAX_KIB:
+        import jax
+
+        jax.clear_caches()
+
+
+def _resident_kib() -> float:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / 1024
+    except OSError:  # no such file outside Linux; the peak will do
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @pytest.fixture

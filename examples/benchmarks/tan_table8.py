@@ -1,6 +1,6 @@
 """Tan's Table 8, German credit: first- and second-order estimators, optimiser by optimiser.
 
-One draw a step, full batch, from ``mu = 0`` and ``C = I / sqrt(n)``, a constant learning rate. The paper
+One draw a step, full batch, from ``mu = 0`` and ``C = I / sqrt(n)``, constant rates. The paper
 prints neither its learning rates nor its number of steps: here all optimisers take the same
 number, and each of ours has the best of the rates tried (``--tune`` prints them all). What is
 reproduced is the ordering; the bound is exact, by quadrature, averaged over the last steps.

@@ -11,6 +11,9 @@ from scipy.stats import qmc
 #: Sobol's sequence has direction numbers up to this dimension.
 MAX_SOBOL_DIM = 21201
 
+#: Digits of its points.
+SOBOL_BITS = 30
+
 
 #: Gradients per Hessian, and the most that they may add to the Hessians' cost.
 GRADIENTS_PER_HESSIAN = 10
@@ -46,13 +49,17 @@ def standard_normal(
     :param dim: ``d``.
     :param dtype: of the result.
     :param antithetic: whether the draws of a group come in pairs; an odd one out is independent.
-    :param quasi_random: whether the draws are a Sobol sequence with a random shift.
+    :param quasi_random: whether the draws are a Sobol sequence with random digits flipped.
     :return: shape ``(K, d)``, group after group.
     """
     sizes = [-(-count // 2) if antithetic else count for count in counts]
     if quasi_random and dim <= MAX_SOBOL_DIM:
-        points = jnp.asarray(_sobol(sum(sizes), dim), dtype)
-        uniform = (points + jax.random.uniform(key, (dim,), dtype)) % 1.0
+        # Flipping the same random digits of every point keeps them as evenly spread as they
+        # are, and makes each of them uniform (Owen, 2003, *Variance with alternative scramblings
+        # of digital nets*); adding a random number modulo one would spread them less evenly.
+        shift = jax.random.bits(key, (dim,), jnp.uint32) >> (32 - SOBOL_BITS)
+        uniform = ((jnp.asarray(_sobol(sum(sizes), dim)) ^ shift) + 0.5).astype(dtype)
+        uniform = uniform * 2.0**-SOBOL_BITS
         eps = jnp.finfo(dtype).eps
         free = ndtri(jnp.clip(uniform, eps, 1.0 - eps))
     else:
@@ -69,7 +76,7 @@ def standard_normal(
 
 
 def _sobol(num_points: int, dim: int) -> np.ndarray:
-    # Points are deterministic, and shifted at random by the caller: every shift keeps them
-    # evenly spread, and makes each of them uniform.
+    """The digits of the sequence's first points, as integers."""
     power = max(0, (num_points - 1).bit_length())
-    return qmc.Sobol(dim, scramble=False).random_base2(power)[:num_points]
+    points = qmc.Sobol(dim, scramble=False, bits=SOBOL_BITS).random_base2(power)[:num_points]
+    return (points * 2**SOBOL_BITS).astype(np.uint32)

@@ -36,11 +36,9 @@ def gauss_newton_moments(
 
     def at(argument: Any) -> tuple[jax.Array, jax.Array, Any]:
         theta, of_draw = argument
-        log_likelihood = split(theta, of_draw)[0]
-        scale = jax.lax.stop_gradient(split(theta, of_draw)[1])
-        # Rows cost a reverse pass each, columns a forward pass each.
-        wide = log_likelihood.size < theta.size
-        jacobian = (jax.jacrev if wide else jax.jacfwd)(lambda x: split(x, of_draw)[0])(theta)
+        log_likelihood, scale, _ = split(theta, of_draw)
+        scale = jax.lax.stop_gradient(scale)
+        jacobian = _jacobian(lambda x: split(x, of_draw)[0], theta)
         value, of_rest, hessian = value_gradient_hessian(
             lambda x: split(x, of_draw)[2], theta, family
         )
@@ -58,3 +56,14 @@ def gauss_newton_moments(
     arguments = first_draws(num_hessians, draws, context)
     at_draws = over_draws(at, arguments, num_products(family))
     return average(at_draws, density, draws, context)
+
+
+def _jacobian(function: Callable[[jax.Array], jax.Array], theta: jax.Array) -> jax.Array:
+    # Rows cost a reverse pass each, columns a forward pass each.
+    by_rows = jax.jacrev(function)
+    if jax.eval_shape(function, theta).size < theta.size:
+        return by_rows(theta)
+    try:
+        return jax.jacfwd(function)(theta)
+    except Exception:  # noqa: BLE001
+        return by_rows(theta)  # a custom_vjp, say, has no forward mode

@@ -58,7 +58,7 @@ class NaturalELBO(ELBO):
         Hessian at the mean (delta method). ``"auto"``: ``"hessian"`` up to 2000
         Hessian-vector products if the model can be differentiated twice, else ``"stein"``.
     :param antithetic: whether draws come in pairs ``z, -z``.
-    :param quasi_random: whether draws come from a randomly shifted Sobol sequence.
+    :param quasi_random: whether draws come from a scrambled Sobol sequence.
     :param vectorize_particles: as in NumPyro's ELBOs, for the value of the bound.
     :raises ValueError: for an unknown curvature or a ``num_particles`` below 1; on the first call,
         if the guide holds no ``NaturalGaussianGuide``, if the model has no Hessian and
@@ -80,8 +80,10 @@ class NaturalELBO(ELBO):
         if curvature not in CURVATURES:
             known = ", ".join(repr(name) for name in CURVATURES)
             raise ValueError(f"Unknown curvature={curvature!r}. Choose one of {known}.")
-        if num_particles < 1:
-            raise ValueError(f"num_particles must be at least 1, got {num_particles}.")
+        if not isinstance(num_particles, int) or num_particles < 1:
+            raise ValueError(
+                f"num_particles must be an integer, at least 1, got {num_particles!r}."
+            )
         if num_gradients is not None and num_gradients < num_particles:
             raise ValueError(
                 f"num_gradients must be at least num_particles={num_particles}, got "
@@ -172,8 +174,7 @@ class NaturalELBO(ELBO):
         else:
             points = draws[site]
             if kind == "mean":
-                points = family.mean[None]
-                context = jax.tree.map(lambda leaf: leaf[:1], context)
+                points, context = _at_the_means(site, here, guide_keys, density.guide)
             if kind == "gauss_newton":
                 split = of_latents(lambda *at: tuple(examples(density, *at)))
                 moments = gauss_newton_moments(split, points, context, family, self.num_particles)
@@ -318,6 +319,19 @@ def _mean_loss(
         for site, family in here.items()
     )
     return -masked_mean(values - log_q, kept & finite_draws(values))
+
+
+def _at_the_means(
+    site: str, here: dict[str, Family], guide_keys: jax.Array, guide: Callable
+) -> tuple[jax.Array, Any]:
+    """The means in place of draws of all guides' latent vectors, and the context."""
+    if isinstance(guide, NaturalGaussianGuide):
+        guide_keys = guide_keys[:1]  # partners draw their own values, and here are none
+    means = {
+        name: jnp.broadcast_to(family.mean, (len(guide_keys), family.dim))
+        for name, family in here.items()
+    }
+    return means.pop(site), (means, guide_keys)
 
 
 def _as_gradient(direction: Family, family: Family) -> jax.Array:
