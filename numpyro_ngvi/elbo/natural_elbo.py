@@ -22,7 +22,13 @@ from numpyro_ngvi.curvature.draws import default_num_gradients
 from numpyro_ngvi.curvature.moments import Density, finite_draws, first_draws, masked_mean
 from numpyro_ngvi.families.base import Family, standard_normal_log_prob
 from numpyro_ngvi.guide import NaturalGaussianGuide
-from numpyro_ngvi.tracing import LogDensity, examples, posteriors_in, sites_without_hessian
+from numpyro_ngvi.tracing import (
+    LogDensity,
+    examples,
+    posteriors_in,
+    sites_without_hessian,
+    why_no_hessian,
+)
 
 CURVATURES = ("auto", "hessian", "gauss_newton", "stein", "mean")
 
@@ -204,18 +210,11 @@ class NaturalELBO(ELBO):
         if kind not in ("hessian", "mean"):
             return kind
         first = {name: value[0] for name, value in draws.items()}
-
-        def twice(latents: dict[str, jax.Array]) -> Any:
-            return jax.jvp(
-                jax.grad(lambda v: density(v, params, guide_keys[0])), (latents,), (latents,)
-            )
-
-        try:
-            jax.eval_shape(twice, first)
-        except Exception as error:
+        error = why_no_hessian(lambda v: density(v, params, guide_keys[0]), first)
+        if error is not None:
             sites = sites_without_hessian(density, first, params, guide_keys[0])
             if not sites:
-                raise
+                raise error
             names = ", ".join(repr(name) for name in sites)
             reason = f"The log density of {names} cannot be differentiated twice ({error})"
             if self.curvature != "auto":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -20,18 +21,50 @@ def sites_without_hessian(
     """
     if density.is_enumerated:
         return []
-    names = jax.eval_shape(lambda: site_log_probs(density, latents, params, guide_key)[0])
-    return [name for name in names if not _has_hessian(density, name, latents, params, guide_key)]
+
+    def log_probs(values: Latents) -> dict[str, jax.Array]:
+        return site_log_probs(density, values, params, guide_key)[0]
+
+    def of_site(name: str) -> Callable[[Latents], jax.Array]:
+        return lambda values: jnp.sum(log_probs(values)[name])
+
+    names = jax.eval_shape(log_probs, latents)
+    return [name for name in names if why_no_hessian(of_site(name), latents) is not None]
 
 
-def _has_hessian(
-    density: LogDensity, name: str, latents: Latents, params: dict[str, Any], key: jax.Array
-) -> bool:
-    def log_prob(values: Latents) -> jax.Array:
-        return jnp.sum(site_log_probs(density, values, params, key)[0][name])
+def why_no_hessian(function: Callable[[Any], jax.Array], point: Any) -> Exception | None:
+    """What JAX says when it is asked for a second derivative, None if it has one.
+
+    Only traces abstractly; nothing is evaluated.
+
+    :param function: scalar, of a pytree.
+    :param point: arrays of the shapes of its argument.
+    """
+
+    def twice(x: Any) -> Any:
+        return jax.jvp(jax.grad(function), (x,), (x,))
 
     try:
-        jax.eval_shape(lambda v: jax.jvp(jax.grad(log_prob), (v,), (v,)), latents)
-    except Exception:  # noqa: BLE001
-        return False
-    return True
+        closed = jax.make_jaxpr(twice)(point)
+        if "custom_lin" in _primitives(closed.jaxpr):
+            # The forward mode of a custom_vjp, which does not exist. JAX does not notice before
+            # it compiles, and need not: where a gradient has it, a Hessian may not.
+            shapes = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(jax.typeof(x).shape, jax.typeof(x).dtype),
+                (closed.consts, jax.tree.leaves(point)),
+            )
+            jax.jit(lambda c, x: jax.core.eval_jaxpr(closed.jaxpr, c, *x)).lower(*shapes)
+    except Exception as error:  # noqa: BLE001
+        return error
+    return None
+
+
+def _primitives(jaxpr: Any) -> Iterator[str]:
+    """The names of all operations."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for value in equation.params.values():
+            for part in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(part, "jaxpr", part)
+                if hasattr(inner, "eqns"):
+                    yield from _primitives(inner)

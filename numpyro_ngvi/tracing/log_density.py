@@ -8,10 +8,12 @@ and, by ``TraceEnum_ELBO``, sums over enumerated latents.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax import random
 from numpyro import handlers
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.elbo import TraceEnum_ELBO
@@ -67,6 +69,24 @@ class RefuseVisits(Messenger):
             )
 
 
+class SharePlates(Messenger):
+    """A guide whose subsampled plates (``create_plates=``) are those of ``key`` in every run.
+
+    Its own draws may differ from run to run.
+
+    :param key: a JAX random key.
+    """
+
+    def __init__(self, guide: Callable, key: jax.Array) -> None:
+        super().__init__(guide)
+        self.key = key
+
+    def process_message(self, site: dict[str, Any]) -> None:
+        if site["type"] == "plate" and site["kwargs"]["rng_key"] is None:
+            number = zlib.crc32(site["name"].encode())
+            site["kwargs"]["rng_key"] = random.fold_in(self.key, number)
+
+
 class LogDensity:
     """``log p(y, theta)`` of a model, for one minibatch.
 
@@ -106,7 +126,8 @@ class LogDensity:
 
     def conditioned_guide(self, latents: Latents, guide_key: jax.Array) -> Callable:
         """The guide with its Gaussian draws given and their ``log q`` hidden."""
-        guide = RefuseVisits(self.guide)
+        # As the stock ELBOs split their key: the first half is the model's.
+        guide = SharePlates(RefuseVisits(self.guide), random.split(self.model_key)[1])
         guide = handlers.substitute(handlers.seed(guide, guide_key), data=latents)
         return handlers.block(guide, hide=list(latents))
 

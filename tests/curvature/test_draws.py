@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
+
+from tests.optim.table5 import QUICKLY
 
 
 def draws(backend, num_draws, dim, seed=0, dtype="float64", **options):
@@ -11,15 +15,23 @@ def draws(backend, num_draws, dim, seed=0, dtype="float64", **options):
     if backend.name == "numpyro":
         import jax
 
-        return standard_normal(jax.random.key(seed), (num_draws,), dim, np.dtype(dtype), **options)
+        run = _compiled(standard_normal, (num_draws,), dim, np.dtype(dtype), **options)
+        return run(jax.random.key(seed))
     import torch
 
     torch.manual_seed(seed)
     return standard_normal(num_draws, backend.array(np.zeros(dim), dtype), **options)
 
 
+@functools.cache
+def _compiled(standard_normal, *args, **options):
+    import jax
+
+    return jax.jit(lambda key: standard_normal(key, *args, **options), compiler_options=QUICKLY)
+
+
 @pytest.mark.parametrize("quasi_random", [False, True], ids=["random", "quasi-random"])
-@pytest.mark.parametrize("num_draws", [1, 2, 5, 8])
+@pytest.mark.parametrize("num_draws", [1, 5, 8])
 def test_draws_come_in_pairs_and_an_odd_one_has_none(backend, num_draws, quasi_random):
     z = backend.numpy(draws(backend, num_draws, 3, quasi_random=quasi_random))
     assert z.shape == (num_draws, 3)

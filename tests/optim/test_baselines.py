@@ -129,8 +129,8 @@ def prox_gen_adam(point, gradients, alpha, beta1, beta2, eps):
 
 @pytest.mark.parametrize(
     ("alpha", "options"),
-    [(1e-3, {}), (0.02, {}), (0.02, {"beta1": 0.5, "beta2": 0.9, "eps": 0.1})],
-    ids=["defaults", "large steps", "options"],
+    [(1e-3, {}), (0.02, {"beta1": 0.5, "beta2": 0.9, "eps": 0.1})],
+    ids=["defaults", "large steps"],
 )
 def test_prox_gen_adam_is_the_supplements(backend, alpha, options, rng):
     point = start(rng)

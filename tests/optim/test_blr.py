@@ -266,7 +266,6 @@ def test_without_natural_parameters_it_says_what_to_use(backend):
 #: Full steps without a limit are the hardest test; limited ones are shortened many times.
 HARSH, LIMITED = {"step_size": 1.0}, {}
 CASES = [
-    (1000, "covariance_cholesky", "float64", HARSH),
     (1000, "covariance_cholesky", "float32", HARSH),
     (1000, "precision_cholesky", "float32", HARSH),
     (1000, "diagonal", "float32", HARSH),

@@ -142,9 +142,19 @@ def subsampled(y, size=3):
         numpyro.sample("y", dist.Normal(x, 1.0), obs=y[index])
 
 
-def test_the_key_chooses_the_minibatch_whatever_the_draw():
+def of_list(model, **options):
+    guide = AutoGuideList(model)
+    guide.append(NaturalGaussianGuide(model, **options))
+    return guide
+
+
+@pytest.mark.parametrize("make_guide", [NaturalGaussianGuide, of_list], ids=["alone", "list"])
+@pytest.mark.parametrize("plates_of", ["model", "guide"])
+def test_the_key_chooses_the_minibatch_whatever_the_draw(make_guide, plates_of):
     y = 10.0 ** jnp.arange(12.0)  # every subset has a sum of its own
-    guide, params, _ = set_up(subsampled, y)
+    plates = lambda y: numpyro.plate("data", len(y), subsample_size=3)  # noqa: E731
+    guide = make_guide(subsampled, create_plates=plates if plates_of == "guide" else None)
+    _, params, _ = set_up(subsampled, y, guide=guide)
 
     @quickly
     def slope(x, key, guide_key):
@@ -285,19 +295,33 @@ def once(x):
     """``-x^2 / 2``, of which JAX knows one derivative."""
 
     @jax.custom_vjp
+    def slope(x):
+        return -x
+
+    @jax.custom_vjp
     def function(x):
         return -0.5 * x**2
 
-    def backward(x, cotangent):
-        # Outside of JAX: there is no second derivative.
-        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        return (cotangent * jax.pure_callback(lambda x: -np.asarray(x), shape, x),)
-
-    function.defvjp(lambda x: (function(x), x), backward)
+    slope.defvjp(lambda x: (slope(x), None), lambda _, cotangent: (-cotangent,))
+    # In forward mode a custom_vjp has no derivative, and here one is the gradient.
+    function.defvjp(lambda x: (function(x), x), lambda x, cotangent: (cotangent * slope(x),))
     return function(x)
 
 
-@pytest.mark.parametrize(("likelihood", "expected"), [(once, ["second"]), (jnp.sin, [])])
+def smooth(x):
+    """A ``custom_vjp`` whose backward pass is differentiable."""
+
+    @jax.custom_vjp
+    def function(x):
+        return -0.5 * x**2
+
+    function.defvjp(lambda x: (function(x), x), lambda x, cotangent: (-cotangent * x,))
+    return function(x)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "expected"), [(once, ["second"]), (smooth, []), (jnp.sin, [])]
+)
 def test_the_sites_without_a_hessian_are_named(likelihood, expected):
     def model():
         x = numpyro.sample("x", dist.Normal(0.0, 1.0))
