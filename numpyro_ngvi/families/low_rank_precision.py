@@ -64,6 +64,12 @@ MIN_STRENGTH = 1e-3
 #: The eigenvalues of ``V^T V`` at the start: ``U = 0`` is a saddle, which no gradient leaves.
 INITIAL_STRENGTH = 0.1
 
+#: Rows of a factor handled together, so that what is made of them stays in the cache.
+ROWS_AT_ONCE = 4096
+
+#: The rank up to which a product is written out as its sums.
+MAX_WRITTEN_OUT = 32
+
 #: Improvements of the diagonal in a projection to low rank at most, and the change, relative
 #: to the largest entry of the diagonal, that is not worth another.
 PROJECTION_SWEEPS = 100
@@ -153,31 +159,41 @@ class LowRankPrecision(Family):
         scaled = sqrt * (value - self.loc)
         inner = (scaled / sqrt) @ self.factor
         inner = _solve_rows(_shifted(root), inner, trans=True)
-        return scaled + (inner @ self.factor.T) / sqrt
+        return scaled + (_rows_of(inner, self.factor)) / sqrt
 
     @jax.jit
     def sample(self, noise: jax.Array) -> jax.Array:
         root, sqrt = self._root(), jnp.sqrt(self.diagonal)
         inner = (noise / sqrt) @ self.factor
         inner = _solve_rows(root, _solve_rows(_shifted(root), inner), trans=True)
-        return self.loc + noise / sqrt - (inner @ self.factor.T) / self.diagonal
+        return self.loc + noise / sqrt - (_rows_of(inner, self.factor)) / self.diagonal
 
     # -- natural gradients ------------------------------------------------------------
 
     @jax.jit
     def displacement(self, change: LowRankPrecision, noise: jax.Array) -> jax.Array:
-        # natural_gradient(change), but its factor only in products with delta: each use of an
-        # array of size d r, and of its transpose, is one more pass through memory.
-        _, inverse, _ = self._metric()
-        mixed = self.factor.T @ change.factor
-        inner = mixed @ inverse - 0.5 * inverse @ symmetric(mixed) @ inverse
+        # natural_gradient(change), but its factor only in products with delta: each array of size
+        # d r that is made, and each use of one, is one more pass through memory. By (1),
+        # U^T C = L^-T (I + L)^T (I + L)^-1 V^T and C^T U = V (I + L)^-T L^-1 (I + L).
+        root = self._root()
+        shifted, sqrt = _shifted(root), jnp.sqrt(self.diagonal)
+        _, inverse, (values, vectors) = self._metric()
+        # In the eigenvectors, so that U^T dU has one use, a product, and its cotangent is one.
+        weights = _inverse_values(values)
+        inner = vectors.T @ _products(self.factor, change.factor) @ vectors
+        inner = (inner - 0.5 * weights[:, None] * symmetric(inner)) * weights
+        inner = vectors @ inner @ vectors.T
         delta = self.sample(noise) - self.loc
-        of_delta = delta @ self.factor
-        times = self.diagonal * ((of_delta @ inverse) @ change.factor.T)
-        across = ((self.diagonal * delta) @ change.factor) @ inverse + of_delta @ inner
-        times = times + (of_delta @ inner.T + across) @ self.factor.T
+        of_delta = _solve_rows(shifted, (noise / sqrt) @ self.factor) @ shifted
+        of_delta = _solve_rows(root, of_delta, trans=True)
+        times = self.diagonal * _rows_of(of_delta @ inverse, change.factor)
         times = times + 2.0 * self.diagonal**2 * change.diagonal * delta
-        return self._transpose_root_times(change.loc - 0.5 * times)  # (3), by C^-1 Sigma = C^T
+        moved = change.loc - 0.5 * times
+        across = ((self.diagonal * delta) @ change.factor) @ inverse + of_delta @ inner
+        across = -0.5 * (of_delta @ inner.T + across)
+        across = across @ shifted.T - (moved / self.diagonal) @ self.factor
+        across = _solve_rows(shifted, _solve_rows(root, across), trans=True)
+        return (moved + _rows_of(across, self.factor)) / sqrt  # (3), by C^-1 Sigma = C^T
 
     @jax.jit
     def log_det_displacement(self, change: LowRankPrecision) -> jax.Array:
@@ -307,7 +323,7 @@ class LowRankPrecision(Family):
     def _strength(self) -> jax.Array:
         """``V^T V``."""
         self._bound()
-        return (self.factor / self.diagonal[:, None]).T @ self.factor
+        return _weighted_products(self.factor, 1.0 / self.diagonal)
 
     def _root(self) -> jax.Array:
         """``L``."""
@@ -330,18 +346,11 @@ class LowRankPrecision(Family):
         """``Sigma`` times each row, shape ``(..., d)``."""
         root, scaled = self._root(), rows / self.diagonal
         inner = _solve_rows(root, _solve_rows(root, scaled @ self.factor), trans=True)
-        return scaled - (inner @ self.factor.T) / self.diagonal
+        return scaled - (_rows_of(inner, self.factor)) / self.diagonal
 
     def _precision_times(self, rows: jax.Array) -> jax.Array:
         """``S`` times each row, shape ``(..., d)``."""
-        return self.diagonal * rows + (rows @ self.factor) @ self.factor.T
-
-    def _transpose_root_times(self, rows: jax.Array) -> jax.Array:
-        """``C^T`` times each row, for ``C = D^-1/2 R^-T``; shape ``(..., d)``."""
-        root, sqrt = self._root(), jnp.sqrt(self.diagonal)
-        inner = (rows / self.diagonal) @ self.factor
-        inner = _solve_rows(_shifted(root), _solve_rows(root, inner), trans=True)
-        return (rows - inner @ self.factor.T) / sqrt
+        return self.diagonal * rows + _rows_of(rows @ self.factor, self.factor)
 
 
 def check_rank(rank: int, dim: int | None = None) -> None:
@@ -378,6 +387,51 @@ def _shifted(root: jax.Array) -> jax.Array:
 
 def _inverse(lower: jax.Array) -> jax.Array:
     return solve_lower(lower, jnp.eye(lower.shape[-1], dtype=lower.dtype))
+
+
+def _rows_of(inner: jax.Array, factor: jax.Array) -> jax.Array:
+    """``inner @ factor.T``, shape ``(..., d)``, whose derivative needs no copy of the transpose."""
+    return jax.lax.dot_general(inner, factor, (((inner.ndim - 1,), (1,)), ((), ())))
+
+
+def _products(left: jax.Array, right: jax.Array) -> jax.Array:
+    """``left^T right`` for two factors, shape ``(r, r)``."""
+    rank = left.shape[-1]
+    if rank > MAX_WRITTEN_OUT:
+        return left.T @ right
+    # The transpose of these sums joins the loop that makes the rest of a gradient; that of a
+    # matrix product is an array of size d r of its own, and a slow one.
+    return jnp.stack([jnp.sum(left[:, k, None] * right, 0) for k in range(rank)])
+
+
+@jax.custom_jvp
+def _weighted_products(factor: jax.Array, weights: jax.Array) -> jax.Array:
+    """``factor^T diag(weights) factor``, shape ``(r, r)``."""
+    dim, rank = factor.shape
+    if dim <= ROWS_AT_ONCE:
+        return (factor.T * weights) @ factor
+
+    def add(index: jax.Array, total: jax.Array) -> jax.Array:
+        start = jnp.minimum(index * ROWS_AT_ONCE, dim - ROWS_AT_ONCE)
+        rows = jax.lax.dynamic_slice_in_dim(factor, start, ROWS_AT_ONCE).T
+        weight = jax.lax.dynamic_slice_in_dim(weights, start, ROWS_AT_ONCE)
+        # The last piece begins within the one before.
+        new = start + jnp.arange(ROWS_AT_ONCE) >= index * ROWS_AT_ONCE
+        return total + (rows * jnp.where(new, weight, 0.0)) @ rows.T
+
+    zero = jnp.zeros((rank, rank), factor.dtype)
+    return jax.lax.fori_loop(0, -(-dim // ROWS_AT_ONCE), add, zero)
+
+
+# Its own derivative also keeps the loop whole: JAX would take it apart, in one place of a step
+# and not in another, and XLA could not see that they are the same.
+@_weighted_products.defjvp
+def _weighted_products_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    (factor, weights), (change, change_of_weights) = primals, tangents
+    half = (change.T * weights) @ factor
+    return _weighted_products(factor, weights), half + half.T + (
+        factor.T * change_of_weights
+    ) @ factor
 
 
 def _solve_rows(lower: jax.Array, rows: jax.Array, trans: bool = False) -> jax.Array:

@@ -98,7 +98,7 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
             earlier, rule_state = rule.recover(state.rule, families)
             stay = replace_families(stay, jax.tree.map(jnp.subtract, earlier, families))
             skipped = skipped._replace(rule=rule_state)
-        finite = _all_finite((gradients, updates))
+        finite = _all_finite(gradients) & _all_finite(updates)
         choose = partial(jax.tree.map, lambda new, old: jnp.where(finite, new, old))
         return choose(updates, stay), choose(proposal, skipped)
 
@@ -162,17 +162,32 @@ def zeros_like(families: Families) -> Families:
 
 def joint_norm(families: Families) -> jax.Array:
     """Euclidean norm of the joint vector of all free coordinates."""
-    # Scaled by the largest entry: squares of a float32 overflow from 1e19 on.
     leaves = jax.tree.leaves([family.free_coordinates() for family in families])
+    norm = jnp.sqrt(_sum_of_squares(leaves))
+    # One pass, unless squares have overflowed (of a float32, from 1e19 on) or vanished.
+    info = jnp.finfo(norm.dtype)
+    plain = (norm > info.tiny**0.25) & (norm < info.max)
+    return jax.lax.cond(plain, lambda _: norm, _scaled_norm, leaves)
+
+
+def _scaled_norm(leaves: list[jax.Array]) -> jax.Array:
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in leaves]))
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
     return unit * jnp.sqrt(sum(jnp.sum((leaf / unit) ** 2) for leaf in leaves))
 
 
+def _sum_of_squares(leaves: list[jax.Array]) -> jax.Array:
+    return sum(jnp.sum(leaf**2) for leaf in leaves)
+
+
 def _all_finite(tree: Any) -> jax.Array:
-    # One sum per array, not one comparison per entry: NaN and infinities survive addition.
-    sums = [jnp.sum(leaf * 0) for leaf in jax.tree.leaves(tree)]
-    return jnp.isfinite(sum(sums))
+    leaves = jax.tree.leaves(tree)
+
+    def exact(_: Any) -> jax.Array:
+        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+
+    # The squares are those of the joint norm: no pass of their own. They may overflow.
+    return jax.lax.cond(jnp.isfinite(_sum_of_squares(leaves)), lambda _: True, exact, None)
 
 
 def _as_optax(other: Any) -> optax.GradientTransformation:

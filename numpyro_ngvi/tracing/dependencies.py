@@ -67,25 +67,56 @@ def hessian_product(
     :return: from ``v`` to ``H v``, both of shape ``(m, d)``; or None if the model cannot be
         differentiated twice or is not finite there.
     """
-    seeded = handlers.seed(model, rng_seed=0)
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    is_data = [isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves]
+    # The data and the point are arguments: of constants XLA would evaluate the model as it
+    # compiles. Unless the model reads its data as it is traced.
+    for as_arguments in (is_data, [False] * len(leaves)):
+        data = [leaf for leaf, chosen in zip(leaves, as_arguments, strict=True) if chosen]
+        merge = _merging(leaves, as_arguments, structure)
+        product = _hessian_product(handlers.seed(model, rng_seed=0), merge, unpack)
 
-    def energy(latent: jax.Array) -> jax.Array:
+        def checked(
+            vectors: np.ndarray, product: Callable = product, data: list = data
+        ) -> np.ndarray:
+            # One by one, for one program whatever their number: compiling it takes longest.
+            rows = [product(at, data, jnp.asarray(vector, at.dtype)) for vector in vectors]
+            return np.stack([np.asarray(row) for row in rows])
+
+        try:
+            finite = np.isfinite(checked(np.ones((1, at.shape[-1])))).all()
+        except Exception:  # noqa: BLE001
+            continue  # an operation without a second derivative, of any kind
+        return checked if finite else None
+    return None
+
+
+def _hessian_product(seeded: Callable, merge: Callable, unpack: Callable) -> Callable:
+    def energy(latent: jax.Array, data: list) -> jax.Array:
+        args, kwargs = merge(data)
         with handlers.block():
             return potential_energy(seeded, args, kwargs, unpack(latent))
 
     @jax.jit
-    def products(latent: jax.Array, vectors: jax.Array) -> jax.Array:
-        # The point is an argument: of a constant XLA would evaluate the model as it compiles.
-        return jax.vmap(lambda v: -jax.jvp(jax.grad(energy), (latent,), (v,))[1])(vectors)
+    def product(latent: jax.Array, data: list, vector: jax.Array) -> jax.Array:
+        gradient = jax.grad(lambda latent: energy(latent, data))
+        return -jax.jvp(gradient, (latent,), (vector,))[1]
 
-    def checked(vectors: np.ndarray) -> np.ndarray:
-        return np.asarray(products(at, jnp.asarray(vectors, at.dtype)))
+    return product
 
-    try:
-        finite = np.isfinite(checked(np.ones((2, at.shape[-1])))).all()
-    except Exception:  # noqa: BLE001
-        return None  # an operation without a second derivative, of any kind
-    return checked if finite else None
+
+def _merging(leaves: list, is_data: list[bool], structure: Any) -> Callable:
+    """From the data among the leaves to all of the model's arguments."""
+    others = [None if chosen else leaf for leaf, chosen in zip(leaves, is_data, strict=True)]
+
+    def merge(data: list) -> tuple[tuple, dict]:
+        new = iter(data)
+        filled = [
+            next(new) if chosen else other for other, chosen in zip(others, is_data, strict=True)
+        ]
+        return jax.tree.unflatten(structure, filled)
+
+    return merge
 
 
 def _among(pairs: dict[tuple[str, str], set[str]], names: set[str]) -> Pairs:

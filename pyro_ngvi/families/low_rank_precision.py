@@ -160,10 +160,7 @@ class LowRankPrecision(Family):
         return scaled + (inner @ self.factor.mT) / sqrt
 
     def sample(self, noise: Tensor) -> Tensor:
-        root, sqrt = self._root(), self.diagonal.sqrt()
-        inner = (noise / sqrt) @ self.factor
-        inner = _solve_rows(root, _solve_rows(_shifted(root), inner), trans=True)
-        return self.loc + noise / sqrt - (inner @ self.factor.mT) / self.diagonal
+        return self.loc + self._root_times(noise)[0]
 
     # -- natural gradients ------------------------------------------------------------
 
@@ -179,9 +176,8 @@ class LowRankPrecision(Family):
         """
         noise, slope = noise.reshape(-1, self.dim), slope.reshape(-1, self.dim)
         _, inverse, _ = self._metric()
-        both = self.sample(torch.cat([noise, slope])) - self.loc
+        both, of_both = self._root_times(torch.cat([noise, slope]))
         delta, of_theta = both.chunk(2)
-        of_both = both @ self.factor
         of_delta, of_slope = of_both.chunk(2)
         outer = of_delta.mT @ of_slope
         outer = outer + outer.mT
@@ -195,16 +191,21 @@ class LowRankPrecision(Family):
     def displacement(self, change: LowRankPrecision, noise: Tensor) -> Tensor:
         # natural_gradient(change), but its factor only in products with delta: each use of an
         # array of size d r, and of its transpose, is one more pass through memory.
+        root = self._root()
         _, inverse, _ = self._metric()
         mixed = self.factor.mT @ change.factor
         inner = mixed @ inverse - 0.5 * inverse @ symmetric(mixed) @ inverse
-        delta = self.sample(noise) - self.loc
-        of_delta = delta @ self.factor
+        delta, of_delta = self._root_times(noise)
         times = self.diagonal * ((of_delta @ inverse) @ change.factor.mT)
-        across = ((self.diagonal * delta) @ change.factor) @ inverse + of_delta @ inner
-        times = times + (of_delta @ inner.mT + across) @ self.factor.mT
         times = times + 2.0 * self.diagonal**2 * change.diagonal * delta
-        return self._transpose_root_times(change.loc - 0.5 * times)  # (3), by C^-1 Sigma = C^T
+        moved = change.loc - 0.5 * times
+        across = ((self.diagonal * delta) @ change.factor) @ inverse + of_delta @ inner
+        across = -0.5 * (of_delta @ inner.mT + across)
+        # By (1), C^T U = V (I + L)^-T L^-1 (I + L).
+        across = across @ _shifted(root).mT - (moved / self.diagonal) @ self.factor
+        across = _solve_rows(_shifted(root), _solve_rows(root, across), trans=True)
+        # (3), by C^-1 Sigma = C^T
+        return (moved + across @ self.factor.mT) / self.diagonal.sqrt()
 
     def log_det_displacement(self, change: LowRankPrecision) -> Tensor:
         n = self.natural_gradient(change)
@@ -369,12 +370,14 @@ class LowRankPrecision(Family):
         """``S`` times each row, shape ``(..., d)``."""
         return self.diagonal * rows + (rows @ self.factor) @ self.factor.mT
 
-    def _transpose_root_times(self, rows: Tensor) -> Tensor:
-        """``C^T`` times each row, for ``C = D^-1/2 R^-T``; shape ``(..., d)``."""
-        root, sqrt = self._root(), self.diagonal.sqrt()
-        inner = (rows / self.diagonal) @ self.factor
-        inner = _solve_rows(_shifted(root), _solve_rows(root, inner), trans=True)
-        return (rows - inner @ self.factor.mT) / sqrt
+    def _root_times(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """``C`` and ``U^T C`` times each row, for ``C = D^-1/2 R^-T``."""
+        root, scaled = self._root(), rows / self.diagonal.sqrt()
+        inner = _solve_rows(_shifted(root), scaled @ self.factor)
+        # By (1), U^T C = L^-T (I + L)^T (I + L)^-1 V^T.
+        of_factor = _solve_rows(root, inner @ _shifted(root), trans=True)
+        inner = _solve_rows(root, inner, trans=True)
+        return scaled - (inner @ self.factor.mT) / self.diagonal, of_factor
 
 
 class _Displaced(torch.autograd.Function):

@@ -45,6 +45,9 @@ class JointOptimizer(torch.optim.Optimizer):
     #: Default options of every coordinate, by name.
     default_options: ClassVar[dict[str, Any]]
 
+    #: Whether a step may write over the gradients: nobody reads them after it.
+    may_overwrite_gradients = False
+
     def __init__(self, params: Iterable, **options: Any) -> None:
         self.check_options(options)
         super().__init__(params, {**self.default_options, **options})
@@ -275,6 +278,9 @@ class JointOptim(PyroOptim):
         self._update_rates()
         num_skipped = self._joint.num_skipped
         self._joint.step(*args, **kwargs)
+        for tensor in tensors:
+            # Not for SVI to fill with zeros, and the next gradient to be added to them.
+            tensor.grad = None
         if ordinary and self._joint.num_skipped == num_skipped:
             self.other(ordinary, *args, **kwargs)
 
@@ -341,6 +347,7 @@ class JointOptim(PyroOptim):
                 self._scheduled[name] = options
             groups.append({"params": [tensor], **_at(options, 0)})
         self._joint = self.pt_optim_constructor(groups)
+        self._joint.may_overwrite_gradients = True  # __call__ drops them
         self._restore(saved.get("natural", {}))
         if self._make_scheduler is not None:
             self._scheduler = self._make_scheduler(self._joint)

@@ -339,3 +339,46 @@ def test_both_packages_start_alike():
             family = spec.initial(other.array(np.zeros(8)), 0.5)
             factors.append(other.numpy(family.factor))
     np.testing.assert_array_equal(*factors)
+
+
+def test_a_factor_of_many_rows_is_summed_whole(backend, rng):
+    """In pieces of ``ROWS_AT_ONCE`` rows, of which the last is not a whole one."""
+    loc, factor, diagonal = random_coordinates(10_001, 2, rng)
+    family = make(backend, loc, factor, diagonal)
+    inner = np.eye(2) + factor.T @ (factor / diagonal[:, None])
+    log_det = np.log(diagonal).sum() + np.linalg.slogdet(inner)[1]
+    assert float(family.log_det_scale()) == pytest.approx(-0.5 * log_det, rel=1e-12)
+
+
+def test_in_pieces_the_gradient_of_the_density_is_exact(numpyro_backend, rng, monkeypatch):
+    import jax
+
+    from numpyro_ngvi.families import low_rank_precision
+
+    family = make(numpyro_backend, *random_coordinates(12, 3, rng))
+    value = numpyro_backend.array(rng.normal(size=12))
+    gradient = jax.grad(lambda q: q.log_prob(value))
+    whole = arrays_of(numpyro_backend, gradient(family))
+    monkeypatch.setattr(low_rank_precision, "ROWS_AT_ONCE", 5)
+    jax.clear_caches()
+    in_pieces = arrays_of(numpyro_backend, gradient(family))
+    jax.clear_caches()
+    for expected, actual in zip(whole, in_pieces, strict=True):
+        assert relative_error(actual, expected) < TOLERANCE
+
+
+def test_the_displacement_is_the_derivative_at_any_rank(numpyro_backend, rng, monkeypatch):
+    """Whether its products are written out as sums or not."""
+    import jax
+
+    from numpyro_ngvi.families import low_rank_precision
+
+    family = make(numpyro_backend, *random_coordinates(12, 3, rng))
+    change = change_of(numpyro_backend, family, rng)
+    noise = numpyro_backend.array(rng.normal(size=12))
+    written_out = numpyro_backend.numpy(family.displacement(change, noise))
+    monkeypatch.setattr(low_rank_precision, "MAX_WRITTEN_OUT", 0)
+    jax.clear_caches()
+    product = numpyro_backend.numpy(family.displacement(change, noise))
+    jax.clear_caches()
+    assert relative_error(product, written_out) < TOLERANCE
