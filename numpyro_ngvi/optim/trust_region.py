@@ -108,6 +108,16 @@ def advance_within(
     :param advance: the families after a step of a given size.
     :return: the families, and the KL divergence of the step.
     """
+    return longest_within(radius, families, advance, rho)[:2]
+
+
+def longest_within(
+    radius: jax.Array | float,
+    families: Families,
+    advance: Callable[[jax.Array], Families],
+    rho: jax.Array,
+) -> tuple[Families, jax.Array, jax.Array]:
+    """As :func:`advance_within`, which also tells the step's size."""
     dtype = families[0].loc.dtype
     full = jnp.asarray(rho, dtype)
 
@@ -128,17 +138,21 @@ def advance_within(
         high = jnp.where(fits, search.high, search.rho)
         least = 0.1 ** jnp.maximum(1, search.count + 1 - PATIENCE).astype(dtype)
         # The divergence grows like rho^2 while it is small, and faster later.
-        factor = jnp.clip(jnp.sqrt(radius / search.length), least, 0.8)
+        # Far from a fit it may grow like log rho: then the size of rho is to be found first.
+        most = jnp.where(search.count > PATIENCE, 0.1, 0.8).astype(dtype)
+        factor = jnp.clip(jnp.sqrt(radius / search.length), jnp.minimum(least, most), most)
         guess = high * jnp.where(jnp.isfinite(search.length), factor, least)
         rho = jnp.where(low > 0, jnp.sqrt(low) * jnp.sqrt(high), guess)
         rho = jnp.where(search.count == 0, full, rho)
+        # The divergence may jump, where a correction sets in: what fits on one side of it will do.
+        rho = jnp.where((search.count >= MAX_REFINEMENTS) & (low > 0), low, rho)
         return _Search(search.count + 1, rho, low, high, *attempt(rho))
 
     # The full step is the loop's first attempt: in front of it, it would be compiled twice.
     nowhere = jnp.full((), jnp.nan, dtype)
     search = _Search(jnp.zeros((), jnp.int32), full, jnp.zeros((), dtype), full, families, nowhere)
     search = jax.lax.while_loop(unsettled, narrow, search)
-    return search.moved, search.length
+    return search.moved, search.length, search.rho
 
 
 class _Search(NamedTuple):

@@ -7,10 +7,14 @@ knows of the curvature. The rule's new precision is
     M = I - rho P = (1 - rho) I + rho C^T A C.                                     (1)
 
 ``A`` may be indefinite: where the log density is not concave, or by the noise of a minibatch.
-Then each eigenvalue ``1 + t`` of (1) that is not positive becomes ``1 + t + t^2 / 2``, which is
-at least one half: the Riemannian correction of Lin, Schmidt and Khan (2020, *Handling the
-positive-definite constraint in the Bayesian learning rule*), where it is needed and only
-there, because it would spoil the exactness of (1) for conjugate models.
+Then each eigenvalue ``1 + t`` of (1) that is not positive becomes one half: along a direction in
+which the log density is convex ``q`` widens, as the natural gradient wants it to, but no faster
+than by a factor of ``2^(1/2)`` a step. The Riemannian correction of Lin, Schmidt and Khan (2020,
+*Handling the positive-definite constraint in the Bayesian learning rule*), ``1 + t + t^2 / 2``,
+has the same smallest value, but grows again with a larger convexity: ``q`` narrows there step by
+step until it no longer moves. On regressions with an unknown scale, far from the optimum, that
+took 20 to 120 steps instead of 10 to 20. Where (1) is positive it stays as it is, exact for
+conjugate models.
 
 ``M`` is wanted by its triangular roots. Where (1) is positive definite one Cholesky
 factorisation gives them; where it is corrected they come from the eigenvectors by a QR
@@ -21,6 +25,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+#: What an eigenvalue of the new precision becomes that is not positive.
+SMALLEST = 0.5
 
 
 def precision_root(change: Tensor, floor: float = 0.0) -> Tensor:
@@ -108,16 +115,13 @@ def _corrected_root(change: Tensor, power: float, floor: float = 0.0) -> Tensor:
 
 
 def _positive(change: Tensor, size: Tensor, floor: float = 0.0) -> Tensor:
-    """``1 + t`` where that is positive by more than rounding, else ``1 + t + t^2 / 2``.
+    """``1 + t`` where that is positive by more than rounding, else :data:`SMALLEST`.
 
     :param size: the magnitude of the numbers by whose rounding ``t`` may be off.
     """
-    # A square beyond the largest float would leave a standard deviation of zero.
-    change = change.clamp(min=-(torch.finfo(change.dtype).max ** 0.25))
     plain = 1.0 + change
-    return torch.where(
-        plain > floor + _rounding(size.clamp(min=1.0)), plain, plain + 0.5 * change**2
-    )
+    definite = plain > floor + _rounding(size.clamp(min=1.0))
+    return torch.where(definite, plain, SMALLEST)
 
 
 def _rounding(size: Tensor) -> Tensor:

@@ -89,6 +89,13 @@ def advance_within(
     :param advance: the families after a step of a given size.
     :return: the families, and the KL divergence of the step.
     """
+    return longest_within(radius, families, advance, rho)[:2]
+
+
+def longest_within(
+    radius: float, families: Families, advance: Callable[[float], Families], rho: float
+) -> tuple[Families, float, float]:
+    """As :func:`advance_within`, which also tells the step's size."""
     low, high = 0.0, rho
     for count in range(MAX_ATTEMPTS + 1):
         moved = advance(rho)
@@ -102,14 +109,21 @@ def advance_within(
         else:
             high = rho
         least = 0.1 ** max(1, count + 2 - PATIENCE)
-        if low > 0:
+        if count == MAX_ATTEMPTS:
+            break
+        if low > 0 and count + 1 >= MAX_REFINEMENTS:
+            # The divergence may jump, where a correction sets in: what fits on one side will do.
+            rho = low
+        elif low > 0:
             rho = math.sqrt(low) * math.sqrt(high)
         elif math.isfinite(length):
             # The divergence grows like rho^2 while it is small, and faster later.
-            rho = high * min(max(math.sqrt(radius / length), least), 0.8)
+            # Far from a fit it may grow like log rho: then the size of rho is to be found first.
+            most = 0.1 if count + 1 > PATIENCE else 0.8
+            rho = high * min(max(math.sqrt(radius / length), least), most)
         else:
             rho = least * high
-    return moved, length
+    return moved, length, rho
 
 
 def slope_along(families: Families, directions: Families, change: Families) -> float:
