@@ -116,7 +116,8 @@ def _positive(change: jax.Array, size: jax.Array, floor: float = 0.0) -> jax.Arr
     """
     plain = 1.0 + change
     definite = plain > floor + _rounding(jnp.maximum(1.0, size))
-    return jnp.where(definite, plain, SMALLEST)
+    # What is not finite stays so: the optimiser is to see it.
+    return jnp.where(definite, plain, SMALLEST + 0.0 * plain)
 
 
 def _rounding(size: jax.Array) -> jax.Array:

@@ -121,7 +121,8 @@ def _positive(change: Tensor, size: Tensor, floor: float = 0.0) -> Tensor:
     """
     plain = 1.0 + change
     definite = plain > floor + _rounding(size.clamp(min=1.0))
-    return torch.where(definite, plain, SMALLEST)
+    # What is not finite stays so: the optimiser is to see it.
+    return torch.where(definite, plain, SMALLEST + 0.0 * plain)
 
 
 def _rounding(size: Tensor) -> Tensor:

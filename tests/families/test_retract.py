@@ -108,7 +108,7 @@ def test_an_indefinite_sum_of_symmetric_matrices_is_corrected(backend, family_na
     loc, scale = random_gaussian(family_name, 4, rng)
     step = np.zeros(4), -size * scale
     moved = backend.family(family_name, loc, scale).retract(backend.family(family_name, *step))
-    factor = 1 - size if size < 1 else 1 - size + size**2 / 2
+    factor = 1 - size if size < 1 else 0.5
     np.testing.assert_allclose(backend.coordinates(moved)[1], factor * scale, rtol=1e-11)
 
 
@@ -118,7 +118,7 @@ def test_only_what_is_indefinite_is_corrected(backend, family_name, rng):
     loc, scale = np.zeros(2), np.diag([1.0, 4.0])
     step = loc, np.diag([0.5, -8.0])
     moved = backend.family(family_name, loc, scale).retract(backend.family(family_name, *step))
-    np.testing.assert_allclose(backend.coordinates(moved)[1], np.diag([1.5, 4.0]), atol=1e-14)
+    np.testing.assert_allclose(backend.coordinates(moved)[1], np.diag([1.5, 2.0]), atol=1e-14)
 
 
 @pytest.mark.parametrize("family_name", SYMMETRIC)
