@@ -1,0 +1,179 @@
+"""``Snngm()`` needs no step size: near and far, large and small, noisy or not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests import backends
+from tests.optim.runs import Loop, kl_divergence
+from tests.optim.table5 import driver, make, random_gradients, start
+
+AUTO = "auto"
+
+
+@pytest.fixture
+def target(rng):
+    """A Gaussian 1e3 away whose standard deviations differ by four orders of magnitude."""
+    scales = np.logspace(-2, 2, 4)
+    root = np.tril(rng.normal(size=(4, 4)), -1) * 0.3 + np.eye(4)
+    return np.array([3.0, -30.0, 300.0, 1000.0]), (scales[:, None] * root) @ (
+        scales[:, None] * root
+    ).T
+
+
+def exact(target):
+    loc, sigma = target
+    precision = np.linalg.inv(sigma)
+    return lambda mu, S: (-precision @ (mu - loc), -precision)
+
+
+def noisy(target, rng):
+    """As one draw sees the same Gaussian, in the expected Hessian as well."""
+    loc, sigma = target
+    precision = np.linalg.inv(sigma)
+    root = np.linalg.cholesky(precision)
+
+    def moments(mu, S):
+        noise = 0.5 * rng.normal(size=(len(loc), len(loc)))
+        hessian = -root @ (np.eye(len(loc)) + noise + noise.T) @ root.T
+        return -precision @ (mu - loc) + root @ rng.normal(size=len(loc)), hessian
+
+    return moments
+
+
+def test_a_badly_scaled_posterior_far_away_is_found_without_a_number(backend, target):
+    loop = Loop(backend, make(backend, "Snngm", AUTO), exact(target), "covariance_cholesky",
+                np.zeros(4), np.eye(4))  # fmt: skip
+    path = loop.path(800)
+    assert kl_divergence(path[-1], target) < 1e-3
+    assert loop.run.num_skipped == 0
+
+
+@pytest.mark.parametrize("step_size", [1e-1, 1e-3])
+def test_a_number_does_not_find_it(pyro_backend, target, step_size):
+    loop = Loop(pyro_backend, make(pyro_backend, "Snngm", step_size), exact(target),
+                "covariance_cholesky", np.zeros(4), np.eye(4))  # fmt: skip
+    assert kl_divergence(loop.path(800)[-1], target) > 1.0
+
+
+def test_noise_averages_out(pyro_backend, rng):
+    target = np.array([1.0, -1.0, 0.5]), np.diag([1.0, 4.0, 0.25])
+    optimiser = make(pyro_backend, "Snngm", AUTO)
+    loop = Loop(pyro_backend, optimiser, noisy(target, rng), "covariance_cholesky",
+                np.zeros(3), np.eye(3))  # fmt: skip
+    gaps = [kl_divergence(q, target) for q in loop.path(800)]
+    assert np.mean(gaps[-100:]) < 0.5 * np.mean(gaps[50:150])
+    assert np.mean(gaps[-100:]) < 0.05
+
+
+def test_it_is_the_default(backend, rng):
+    point = start(rng)
+    gradients = random_gradients(point, 5, rng)
+    ends = []
+    for optimiser in (backend.package.Snngm(), make(backend, "Snngm", AUTO)):
+        run = driver(backend, optimiser, point)
+        for gradient in gradients:
+            run.step(gradient)
+        ends.append(run.gaussian("dense"))
+    np.testing.assert_array_equal(ends[0][0], ends[1][0])
+    np.testing.assert_array_equal(ends[0][1], ends[1][1])
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_both_packages_take_the_same_steps(rng, size):
+    point = start(rng)
+    gradients = random_gradients(point, 60, rng, size)
+    for gradient in gradients[:30]:  # all alike at first, so that steps grow
+        for name, (family, loc, scale) in gradients[0].items():
+            gradient[name] = (family, loc + 0.1 * gradient[name][1], scale)
+    runs = []
+    for name in backends.BACKENDS:
+        backend = backends.load(name)
+        with backend.float64():
+            run = driver(backend, make(backend, "Snngm", AUTO), point)
+            steps = []
+            for gradient in gradients:
+                run.step(gradient)
+                steps.append(np.concatenate([x.ravel() for n in point for x in run.gaussian(n)]))
+        runs.append(np.array(steps))
+    np.testing.assert_allclose(*runs, rtol=1e-8, atol=1e-8 * np.abs(runs[0]).max())
+
+
+def test_float32_stays_float32_and_finite(backend, rng):
+    point = start(rng)
+    for size in (1e-20, 1.0, 1e15):
+        run = driver(backend, make(backend, "Snngm", AUTO), point, dtype="float32")
+        for gradient in random_gradients(point, 30, rng, size):
+            run.step(gradient)
+        for name in point:
+            assert all(x.dtype == np.float32 for x in run.gaussian(name))
+            assert all(np.isfinite(x).all() for x in run.gaussian(name))
+
+
+def test_a_zero_gradient_moves_nothing(backend, rng):
+    point = start(rng)
+    run = driver(backend, make(backend, "Snngm", AUTO), point)
+    for gradient in random_gradients(point, 3, rng, size=0.0):
+        run.step(gradient)
+    np.testing.assert_array_equal(run.gaussian("dense")[1], point["dense"][2])
+
+
+@pytest.mark.filterwarnings("ignore:A step of")
+def test_after_a_gradient_that_is_not_finite_it_continues_from_before(backend, rng):
+    point = start(rng)
+    first, second, third = random_gradients(point, 3, rng)
+    second["dense"] = ("covariance_cholesky", np.full(3, np.nan), second["dense"][2])
+    run = driver(backend, make(backend, "Snngm", AUTO), point)
+    run.step(first)
+    run.step(second)
+    np.testing.assert_allclose(run.gaussian("dense")[0], point["dense"][1], rtol=1e-12)
+    run.step(third)
+    assert run.num_skipped == 1
+    assert np.isfinite(run.gaussian("dense")[0]).all()
+
+
+def test_other_strings_are_refused(backend):
+    with pytest.raises(ValueError, match="auto"):
+        make(backend, "Snngm", "adaptive")
+
+
+def test_pyro_continues_from_a_saved_state(pyro_backend, rng):
+    point = start(rng)
+    gradients = random_gradients(point, 20, rng)
+    whole = driver(pyro_backend, make(pyro_backend, "Snngm", AUTO), point)
+    for gradient in gradients[:10]:
+        whole.step(gradient)
+    middle = {name: (f, *whole.gaussian(name)) for name, (f, _, _) in point.items()}
+    state = whole.optimiser.get_state()
+    resumed = driver(pyro_backend, make(pyro_backend, "Snngm", AUTO), middle)
+    resumed.optimiser.set_state(state)
+    for gradient in gradients[10:]:
+        whole.step(gradient)
+        resumed.step(gradient)
+    for name in point:
+        for a, b in zip(whole.gaussian(name), resumed.gaussian(name), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_numpyro_steps_inside_a_scan(numpyro_backend, rng):
+    import jax
+    import optax
+
+    point = start(rng)
+    gradients = random_gradients(point, 6, rng)
+    run = driver(numpyro_backend, make(numpyro_backend, "Snngm", AUTO), point)
+    trees = [run._tree(g, None) for g in gradients]
+    stacked = jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *trees)
+
+    def step(carry, gradient):
+        params, state = carry
+        updates, state = run.optimiser.update(gradient, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    (params, _), _ = jax.lax.scan(step, (run.params, run.state), stacked)
+    for gradient in gradients:
+        run.step(gradient)
+    loc, scale = numpyro_backend.coordinates(params["dense"])
+    np.testing.assert_allclose(loc, run.gaussian("dense")[0], rtol=1e-10)
+    np.testing.assert_allclose(scale, run.gaussian("dense")[1], rtol=1e-10)
