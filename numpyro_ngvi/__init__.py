@@ -10,6 +10,7 @@ except ModuleNotFoundError as error:
 
 from numpyro_ngvi import families
 from numpyro_ngvi.elbo import NaturalELBO
+from numpyro_ngvi.fit import FitResult, fit
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.optim import BLR, IVON, VOGN, VON, NAdam, Nagm, ProxGenAdam, Snngm
 from numpyro_ngvi.svi import SVI
@@ -20,6 +21,7 @@ __all__ = [
     "SVI",
     "VOGN",
     "VON",
+    "FitResult",
     "NAdam",
     "Nagm",
     "NaturalELBO",
@@ -27,4 +29,5 @@ __all__ = [
     "ProxGenAdam",
     "Snngm",
     "families",
+    "fit",
 ]

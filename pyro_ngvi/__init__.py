@@ -9,6 +9,7 @@ except ModuleNotFoundError as error:
 
 from pyro_ngvi import families
 from pyro_ngvi.elbo import NaturalELBO
+from pyro_ngvi.fit import FitResult, fit
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.optim import BLR, IVON, VOGN, VON, NAdam, Nagm, ProxGenAdam, Snngm
 from pyro_ngvi.svi import SVI
@@ -19,6 +20,7 @@ __all__ = [
     "SVI",
     "VOGN",
     "VON",
+    "FitResult",
     "NAdam",
     "Nagm",
     "NaturalELBO",
@@ -26,4 +28,5 @@ __all__ = [
     "ProxGenAdam",
     "Snngm",
     "families",
+    "fit",
 ]

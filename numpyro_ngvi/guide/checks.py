@@ -89,6 +89,10 @@ def check_no_local_latents(trace: dict[str, Any]) -> None:
         )
 
 
+class InvalidStartError(ValueError):
+    """The log density is not finite where a guide would start."""
+
+
 def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str | None:
     """Which sites have no finite log density at the starting point, in words."""
     started = handlers.substitute(handlers.seed(model, rng_seed=0), substitute_fn=init_loc_fn)

@@ -22,6 +22,7 @@ from numpyro_ngvi.families import Family, SparsePrecision
 from numpyro_ngvi.families.layout import Layout
 from numpyro_ngvi.families.registry import resolve_family
 from numpyro_ngvi.guide.checks import (
+    InvalidStartError,
     LatentShapes,
     RefuseDiscreteLatents,
     check_init_scale,
@@ -153,7 +154,7 @@ class NaturalGaussianGuide(AutoContinuous):
         if "Cannot find valid initial parameters" in str(error):
             with _without_support_warnings():
                 reason = invalid_start(self.model, self.init_loc_fn, args, kwargs)
-            raise ValueError(
+            raise InvalidStartError(
                 "The bound is not finite at the guide's starting point: "
                 f"{reason or 'its value or its gradient is not finite'}. Check the data and "
                 "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."

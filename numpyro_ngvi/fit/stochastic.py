@@ -1,0 +1,182 @@
+"""The way to the optimum when the bound itself is noisy: minibatches, partners, model parameters.
+
+Draws cannot be held fixed here, because a fixed minibatch is not the data. Every step has fresh
+groups of draws, each with a minibatch of its own. In the Fisher metric, half the squared norm of
+the natural gradient is the gain that a quadratic bound would still have. The groups give the noise
+``V`` of their mean and, by subtraction, the signal ``s^2 = |n|^2 - V``; both are unbiased.
+
+- The step size is Wiener's, ``s^2 / (s^2 + V)``, which leaves the least expected gap; where noise
+  hides the signal, ``1 / (1 / rho + 1)``, which averages the steps. ``rho V / 2`` is then the gap
+  that the noise leaves.
+- The groups double while noise dominates and steps are already short.
+- Parameters that are not Gaussian move by Adam. Its learning rate falls to a fifth whenever the
+  bound has stopped rising, and the fit is done when that has happened three times.
+- The trust region in KL is as in :mod:`~numpyro_ngvi.fit.search`.
+
+The file is the same in both packages.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from numpyro_ngvi.fit.engine import Draws, Engine, Measured
+from numpyro_ngvi.fit.outcome import Outcome, Reason
+from numpyro_ngvi.fit.progress import Progress
+from numpyro_ngvi.fit.search import GROWTH, INITIAL_RADIUS, SHRINKAGE, Settings
+from numpyro_ngvi.fit.trace import Trace
+
+#: Groups of a step, at first and at most.
+MIN_GROUPS, MAX_GROUPS = 4, 32
+#: Signal over noise, below which steps are averaged.
+NOISY = 0.5
+#: Step size below which more groups are taken.
+SHORT = 0.25
+#: Smallest step size.
+MIN_STEP_SIZE = 1e-3
+#: Noisy steps whose signals are averaged, at least and at most.
+MIN_WINDOW, MAX_WINDOW = 10, 200
+#: Standard errors that the estimate of the distance is raised by.
+CAUTION = 2.0
+#: Adam's learning rate for ordinary parameters: at first, and its decrease when the mean loss of
+#: so many steps is no better than that of as many before; so often, and the search may end.
+ORDINARY_STEP_SIZE, ORDINARY_DECREASE = 0.05, 0.2
+PLATEAU, NUM_PLATEAUS = 20, 3
+#: Places that are not finite in a row, after which the search ends.
+MAX_REFUSED = 20
+
+
+@dataclass
+class StochasticSearch:
+    """One search with fresh draws at every step; see the module."""
+
+    engine: Engine
+    rng: np.random.Generator
+    settings: Settings
+    progress: Progress
+    trace: Trace = field(default_factory=Trace)
+    radius: float = INITIAL_RADIUS
+    rho: float = 1.0
+    num_groups: int = MIN_GROUPS
+    signals: list[float] = field(default_factory=list)
+    ordinary_step_size: float = ORDINARY_STEP_SIZE
+    num_plateaus: int = 0
+    plateau_start: int = 0
+
+    def run(self, place: Any, draws: list[Draws], measured: Measured) -> Outcome:
+        """Search from a place.
+
+        :param draws: of the first step.
+        :param measured: the bound at the place, finite.
+        """
+        engine, last, step, refused = self.engine, None, None, 0
+        self.place, self.distance = place, math.inf
+        if len(draws) < self.num_groups:
+            draws = engine.draws(self.rng, self.num_groups)
+            measured = engine.measure(place, draws)
+        while True:
+            natural = engine.mean(measured)
+            signal, noise = self._signal_and_noise(measured, natural)
+            if not math.isfinite(float(measured.values.mean()) + signal + noise):
+                refused += 1
+                if last is None or refused >= MAX_REFUSED:
+                    return self._outcome(Reason.STUCK)
+                self.place, length = last
+                self.radius = SHRINKAGE * min(length, self.radius)
+                self.signals.clear()
+                step = None
+            else:
+                if step is not None:
+                    self._judge(engine.slope(self.place, natural, step.change), step, noise)
+                self._choose(signal, noise)
+                self._record(measured, draws)
+                if engine.has_ordinary:
+                    self._look_for_plateau()
+                settled = not engine.has_ordinary or self.num_plateaus >= NUM_PLATEAUS
+                if self.distance <= self.settings.tolerance and settled:
+                    return self._outcome(Reason.CONVERGED)
+                if len(self.trace) >= self.settings.max_steps:
+                    return self._outcome(Reason.MAX_STEPS)
+                step = engine.step(self.place, natural, self.rho, self.radius)
+                if step is None:
+                    return self._outcome(Reason.STUCK)
+                last, refused = (self.place, step.length), 0
+                self.place = engine.update_ordinary(step.place, natural, self.ordinary_step_size)
+            draws = engine.draws(self.rng, self.num_groups)
+            measured = engine.measure(self.place, draws)
+
+    def begin_again(self) -> None:
+        """Forget what was learnt from one start, before another; the trace goes on."""
+        self.radius, self.rho = INITIAL_RADIUS, 1.0
+        self.signals.clear()
+
+    def _signal_and_noise(self, measured: Measured, mean: Any) -> tuple[float, float]:
+        """``s^2`` and ``V`` in nats."""
+        count = len(measured.values)
+
+        def square(direction: Any) -> float:
+            return 2.0 * self.engine.corrected(self.place, direction, [])[2]
+
+        deviations = self.engine.deviations(measured, mean)
+        noise = sum(map(square, deviations)) / (count * (count - 1))
+        return square(mean) - noise, noise
+
+    def _judge(self, ends: float, step: Any, noise: float) -> None:
+        """Adapt the trust region to the slope at the end of the last step."""
+        spread = math.sqrt(max(noise, 0.0) * 2.0 * max(step.length, 0.0))
+        if ends < -step.slope - CAUTION * spread:
+            self.radius = SHRINKAGE * step.length
+            self.signals.clear()
+        elif ends > 0:
+            self.radius = max(self.radius, GROWTH * step.length)
+
+    def _choose(self, signal: float, noise: float) -> None:
+        """The next step size, the number of groups, and the distance to the optimum."""
+        if signal > NOISY * noise:
+            self.rho = signal / (signal + noise)
+            del self.signals[:]
+            self.distance = 0.5 * signal + 0.5 * self.rho * noise
+            return
+        self.signals.append(signal)
+        del self.signals[:-MAX_WINDOW]
+        self.rho = max(1.0 / (1.0 / self.rho + 1.0), MIN_STEP_SIZE)
+        short = self.rho < SHORT and noise > self.settings.tolerance
+        if short and self.num_groups < MAX_GROUPS:
+            self.num_groups *= 2
+            self.rho = min(1.0, 2.0 * self.rho)
+        count = len(self.signals)
+        if count < MIN_WINDOW:
+            self.distance = 0.5 * max(signal, 0.0) + 0.5 * noise
+            return
+        error = float(np.std(self.signals)) / math.sqrt(count - 1)
+        gap = 0.5 * max(float(np.mean(self.signals)) + CAUTION * error, 0.0)
+        self.distance = gap + 0.5 * self.rho * noise
+
+    def _look_for_plateau(self) -> None:
+        losses = self.trace.losses[self.plateau_start :]
+        if len(losses) < 2 * PLATEAU:
+            return
+        before, after = losses[-2 * PLATEAU : -PLATEAU], losses[-PLATEAU:]
+        error = math.sqrt((np.var(before) + np.var(after)) / (PLATEAU - 1))
+        gain = float(np.mean(before) - np.mean(after))
+        if gain < max(error, 0.2 * self.settings.tolerance):
+            self.num_plateaus += 1
+            self.ordinary_step_size *= ORDINARY_DECREASE
+            self.plateau_start = len(self.trace) - PLATEAU
+
+    def _record(self, measured: Measured, draws: list[Draws]) -> None:
+        values = measured.values
+        loss, error = -float(values.mean()), float(values.std() / math.sqrt(len(values) - 1))
+        self.trace.losses.append(loss)
+        self.trace.loss_errors.append(error)
+        self.trace.step_sizes.append(self.rho)
+        self.trace.distances.append(self.distance)
+        self.trace.num_draws.append(sum(len(group.points.weights) for group in draws))
+        self.progress.update(len(self.trace), loss, self.rho, self.distance)
+
+    def _outcome(self, reason: Reason) -> Outcome:
+        return Outcome(self.place, reason, self.distance, self.trace)

@@ -1,0 +1,175 @@
+"""Draws from a posterior and their importance weights ``p(y, theta) / q(theta)``."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyro_ngvi.elbo.particles import log_prob
+from pyro_ngvi.elbo.plan import make_plan
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.layout import Site
+from pyro_ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
+from pyro_ngvi.guide import NaturalGaussianGuide
+from pyro_ngvi.tracing import LogDensity, inspect
+from pyro_ngvi.tracing.messengers import repeatable_noise
+
+
+def diagnose(
+    model: Callable,
+    guide: Callable,
+    args: tuple,
+    kwargs: dict,
+    *,
+    num_draws: int = NUM_DRAWS,
+    seed: int = 0,
+) -> Diagnostics:
+    """Diagnostics of a fitted guide.
+
+    The weights are those of all that the guide draws: partners in an ``AutoGuideList`` included,
+    whose own coordinates are not among the marginals. Discrete latents that the model marks for
+    enumeration are summed out.
+
+    :param model: a Pyro model.
+    :param guide: a ``NaturalGaussianGuide``, or a guide with one in it.
+    :param args: arguments of both.
+    :param kwargs: keyword arguments of both.
+    :param num_draws: how many draws.
+    :param seed: of the draws; Pyro's own random numbers are left as they are.
+    :raises ValueError: if there is no ``NaturalGaussianGuide``.
+    :raises ModuleNotFoundError: without ArviZ.
+    """
+    check_has_gaussian(guide)
+    with repeatable_noise(), poutine.block():
+        torch.manual_seed(seed)
+        structure = inspect(model, guide, args, kwargs)
+        if structure.is_subsampled:
+            return undefined(
+                "undefined: the model sees minibatches, whose density is not that of all data"
+            )
+        if structure.guide_is_enumerated:
+            return undefined(
+                "undefined: the guide has enumerated sites, whose draws have no single weight"
+            )
+        draws = ImportanceDraws(model, guide, args, kwargs, num_draws, seed)
+        log_weights, rounding = draws.log_weights()
+        return from_log_weights(log_weights, draws.moments, draws.sites, rounding)
+
+
+def gaussians(guide: Any) -> list[NaturalGaussianGuide]:
+    """The ``NaturalGaussianGuide`` in a guide: itself, or parts of an ``AutoGuideList``."""
+    if not isinstance(guide, torch.nn.Module):
+        return []
+    return [part for part in guide.modules() if isinstance(part, NaturalGaussianGuide)]
+
+
+def check_has_gaussian(guide: Any) -> None:
+    """Raise a ``ValueError`` if there is no ``NaturalGaussianGuide`` in a guide."""
+    if not gaussians(guide):
+        raise ValueError(
+            "Diagnostics need a NaturalGaussianGuide, alone or in an AutoGuideList, and there is "
+            f"none in the guide ({type(guide).__name__}). pyro.infer.importance has "
+            "psis_diagnostic for guides of any kind."
+        )
+
+
+class ImportanceDraws:
+    """The same draws each time they are asked for, a chunk at a time.
+
+    With ``d = 10^5`` four thousand draws would not fit the memory: they are drawn anew for their
+    moments, when their weights are known.
+
+    :ivar sites: that the coordinates belong to.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: Callable,
+        args: tuple,
+        kwargs: dict,
+        num_draws: int = NUM_DRAWS,
+        seed: int = 0,
+    ) -> None:
+        self.num_draws, self.seed = num_draws, seed
+        # Of the curvatures the one that asks for nothing; the plan says how draws share a run.
+        plan = make_plan(model, guide, args, kwargs, "stein", math.inf, True)
+        self._density = LogDensity(model, guide, args, kwargs, plan.structure)
+        self.families = {site: family.detach() for site, family in self._density.posteriors.items()}
+        self.sites = _sites(guide, self.families)
+        self.dim = sum(family.dim for family in self.families.values())
+        draws_per_pass = min(num_draws, plan.draws_per_pass(args, kwargs))
+        self._num_chunks = -(-num_draws // draws_per_pass)
+        self._chunk = -(-num_draws // self._num_chunks)
+
+    @torch.no_grad()
+    def log_weights(self) -> tuple[np.ndarray, float]:
+        """``log w`` in nats, shape ``(num_draws,)``, and the rounding error of one."""
+        densities, log_q = [], []
+        for noise in self._chunks():
+            densities.append(self._density(self._sample(noise)).double().cpu().numpy())
+            log_q.append(log_prob(self.families, noise).double().cpu().numpy())
+        density = np.concatenate(densities)[: self.num_draws]
+        finite = density[np.isfinite(density)]
+        size = np.abs(finite).max(initial=0.0) + self.dim
+        eps = max(torch.finfo(family.loc.dtype).eps for family in self.families.values())
+        return density - np.concatenate(log_q)[: self.num_draws], eps * float(size)
+
+    @torch.no_grad()
+    def moments(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weighted means and mean squares of the draws, in sds of ``q`` from its mean.
+
+        :param weights: shape ``(m, num_draws)``.
+        :return: two arrays of shape ``(m, d)``.
+        """
+        missing = self._num_chunks * self._chunk - self.num_draws
+        padded = np.pad(weights, ((0, 0), (0, missing)))
+        means = squares = np.zeros((len(weights), self.dim))
+        for index, noise in enumerate(self._chunks()):
+            latents = self._sample(noise)
+            parts = [
+                (latents[site] - family.mean) / family.stddev
+                for site, family in self.families.items()
+            ]
+            standard = torch.cat(parts, -1)
+            some = padded[:, index * self._chunk : (index + 1) * self._chunk]
+            some = torch.as_tensor(some).to(standard)
+            means = means + (some @ standard).cpu().numpy()
+            squares = squares + (some @ standard.square()).cpu().numpy()
+        return means, squares
+
+    # -- chunks -----------------------------------------------------------------------
+
+    def _chunks(self) -> Iterator[dict[str, Tensor]]:
+        generator = torch.Generator().manual_seed(self.seed)
+        for _ in range(self._num_chunks):
+            yield self._noise(generator, self._chunk)
+
+    def _noise(self, generator: torch.Generator, count: int) -> dict[str, Tensor]:
+        return {
+            site: torch.randn(count, family.dim, generator=generator, dtype=family.loc.dtype).to(
+                family.loc.device
+            )
+            for site, family in self.families.items()
+        }
+
+    def _sample(self, noise: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {site: family.sample(noise[site]) for site, family in self.families.items()}
+
+
+def _sites(guide: Any, families: dict[str, Family]) -> tuple[Site, ...]:
+    """The sites of all Gaussians' latent vectors, one vector after the other."""
+    known = {f"_{part._pyro_name}_latent": part.sites for part in gaussians(guide)}
+    sites, start = [], 0
+    for name, family in families.items():
+        for site in known.get(name, (Site(name.strip("_"), 0, (family.dim,)),)):
+            sites.append(dataclasses.replace(site, start=start + site.start))
+        start += family.dim
+    return tuple(sites)

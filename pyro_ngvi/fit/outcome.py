@@ -1,0 +1,118 @@
+"""How a search ended, and what that means in words."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyro_ngvi.fit.trace import Trace
+
+
+class Reason(enum.Enum):
+    """Why a search stopped."""
+
+    CONVERGED = enum.auto()
+    MAX_STEPS = enum.auto()
+    NOISE = enum.auto()
+    STUCK = enum.auto()
+    UNBOUNDED = enum.auto()
+    NOT_FINITE = enum.auto()
+    INTERRUPTED = enum.auto()
+
+
+@dataclass
+class Outcome:
+    """Where a search ended.
+
+    :ivar place: the parameters.
+    :ivar reason: why it stopped there.
+    :ivar remaining: how far the bound still is from its optimum, estimated in nats.
+    :ivar trace: the steps.
+    """
+
+    place: Any
+    reason: Reason
+    remaining: float
+    trace: Trace
+
+    @property
+    def converged(self) -> bool:
+        """Whether the search did what it was asked to."""
+        return self.reason is Reason.CONVERGED
+
+
+def in_words(
+    outcome: Outcome,
+    stddevs: dict[str, np.ndarray],
+    tolerance: float,
+    max_steps: int,
+    unusable: str = "",
+) -> str:
+    """One or two sentences: why the fit stopped and, if it has not converged, what to try.
+
+    :param stddevs: of the unconstrained latents, by name.
+    :param unusable: for :attr:`Reason.NOT_FINITE`, what is known of its cause.
+    """
+    left = f"an estimated {outcome.remaining:.2g} nats below its optimum"
+    match outcome.reason:
+        case Reason.CONVERGED:
+            return (
+                f"the bound is within {outcome.remaining:.2g} nats of its optimum "
+                f"(tolerance {tolerance:g})"
+            )
+        case Reason.MAX_STEPS:
+            return (
+                f"max_steps={max_steps} are used up with the bound {left}. Go on with "
+                f"fit(..., init=result), or raise max_steps{_wide(stddevs)}"
+            )
+        case Reason.NOISE:
+            return (
+                f"with the most draws that fit takes the bound is {left}, more than "
+                f"tolerance={tolerance:g}. Raise tolerance; a reparametrised model (noncentred "
+                "local latents, say) may have a posterior closer to a Gaussian"
+            )
+        case Reason.STUCK:
+            return (
+                f"no step along the natural gradient raises the bound, {left}: the log density may "
+                "be discontinuous, or rounding dominates. Try double precision, "
+                "data and latents on scales near one, or init_loc_fn= with another start"
+            )
+        case Reason.UNBOUNDED:
+            name, widest = _widest(stddevs)
+            return (
+                f"the posterior widens without limit (sd {widest:.1g} of "
+                f"unconstrained '{name}'): it is improper, as with a flat prior and data that do "
+                "not determine the latent (a separable logistic regression, a constant "
+                "likelihood). Give it a proper prior"
+            )
+        case Reason.INTERRUPTED:
+            return f"interrupted with the bound {left}. Go on with fit(..., init=result)"
+        case Reason.NOT_FINITE:
+            return (
+                f"the log density or its gradient is not finite at any start that was tried"
+                f"{unusable}. Check the data for NaN and the support of the likelihood, or pass "
+                "init_loc_fn= with a start where the log density is finite"
+            )
+    raise ValueError(outcome.reason)
+
+
+#: A standard deviation of an unconstrained latent that is worth a remark.
+WIDE = 1e4
+
+
+def _widest(stddevs: dict[str, np.ndarray]) -> tuple[str, float]:
+    name = max(stddevs, key=lambda name: float(np.max(stddevs[name])))
+    return name, float(np.max(stddevs[name]))
+
+
+def _wide(stddevs: dict[str, np.ndarray]) -> str:
+    name, widest = _widest(stddevs)
+    if widest < WIDE:
+        return ""
+    return (
+        f". The sd of unconstrained '{name}' is {widest:.1g}: if it still grows, the posterior is "
+        "improper and the latent needs a proper prior"
+    )

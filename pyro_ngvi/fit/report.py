@@ -1,0 +1,100 @@
+"""A result in words and numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pyro_ngvi.fit.diagnostics import Diagnostics
+from pyro_ngvi.fit.trace import Trace
+
+#: The fraction of the steps whose losses make the final bound.
+LAST_STEPS = 0.1
+
+#: Marginals in the report.
+NUM_MARGINALS = 3
+
+_WIDTH = 22
+
+
+def final_bound(trace: Trace) -> tuple[float, float]:
+    """The bound in nats and its standard error, from the last tenth of the steps.
+
+    Means are weighted by ``1 / error^2``; losses that are not finite are left out.
+    """
+    count = max(1, round(LAST_STEPS * len(trace)))
+    losses = np.asarray(trace.losses[-count:], float)
+    errors = np.asarray(trace.loss_errors[-count:], float)
+    kept = np.isfinite(losses) & np.isfinite(errors) & (errors >= 0)
+    if not kept.any():
+        finite = losses[np.isfinite(losses)]
+        return (-float(finite.mean()) if len(finite) else math.nan), math.nan
+    losses, errors = losses[kept], errors[kept]
+    if (errors == 0).any():  # no noise: the last is the best
+        return -float(losses[errors == 0][-1]), 0.0
+    weights = 1.0 / errors**2
+    return -float(weights @ losses / weights.sum()), float(weights.sum() ** -0.5)
+
+
+def report(result: Any, complete: bool) -> str:
+    """A readable account of a :class:`~pyro_ngvi.fit.FitResult`.
+
+    :param complete: with the diagnostics, which are computed if they are not known.
+    """
+    state = "converged" if result.converged else "NOT converged"
+    steps = "step" if result.num_steps == 1 else "steps"
+    lines = [f"FitResult: {state} after {result.num_steps} {steps}, {result.seconds:.1f} s"]
+
+    def add(name: str, *values: str) -> None:
+        lines.extend(
+            f"  {label:<{_WIDTH}}{value}"
+            for label, value in zip([name] + [""] * (len(values) - 1), values, strict=True)
+        )
+
+    add("reason", result.reason)
+    add("posterior", f"{result.family_name}, d = {result.dim:,}")
+    add(
+        "evaluations",
+        f"{result.num_evaluations:,} = {result.num_gradients:,} gradients + "
+        f"{result.num_hessian_products:,} Hessian-vector products",
+    )
+    add("bound", _nats(result.bound, result.bound_error))
+    if not complete:
+        add("diagnostics", "not computed yet: print(result) or result.diagnostics")
+        return "\n".join(lines)
+    try:
+        diagnostics = result.diagnostics
+    except Exception as error:  # noqa: BLE001  a report of a long fit must not be lost
+        add("diagnostics", f"failed: {error}")
+        return "\n".join(lines)
+    _add_diagnostics(add, diagnostics)
+    return "\n".join(lines)
+
+
+def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:
+    k = diagnostics.pareto_k
+    add("Pareto k-hat", diagnostics.verdict if k is None else f"{k:.2f}, {diagnostics.verdict}")
+    if diagnostics.importance_weighted_bound is None:
+        return
+    add(
+        "importance weighted",
+        _nats(diagnostics.importance_weighted_bound, diagnostics.importance_weighted_bound_error),
+    )
+    add(
+        "effective draws",
+        f"{diagnostics.effective_sample_size:,.0f} of {diagnostics.num_draws:,}",
+    )
+    worst = diagnostics.worst(NUM_MARGINALS)
+    if worst:
+        add(
+            "worst marginals",
+            *(f"{m.name}: mean {m.shift:+.2f} sd, sd x {m.scale_ratio:.2f}" for m in worst),
+        )
+
+
+def _nats(value: float, error: float | None) -> str:
+    if error is None or math.isnan(error):
+        return f"{value:,.3f} nats"
+    return f"{value:,.3f} ± {error:.2g} nats"

@@ -1,0 +1,295 @@
+"""What a fit returns: draws, predictions, a report, pictures."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import importlib
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from tests import models
+from tests.fit.results import exact_posterior, log_evidence
+
+pytest.importorskip("arviz")
+
+
+@pytest.fixture
+def pyplot():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
+
+
+def hierarchy(ppl):
+    model = getattr(models, f"{ppl.backend.name}_models")().hierarchy
+    X, group, y = models.data()
+    return model, (ppl.array(X), ppl.backend.array(group, "int64"), ppl.array(y))
+
+
+def fitted(ppl, steps=20):
+    """A result of stock ``SVI``."""
+    model, args = ppl.conjugate()
+    package = ppl.package
+    guide = package.NaturalGaussianGuide(model)
+    svi = importlib.import_module(f"{ppl.backend.name}.infer").SVI
+    svi = svi(model, guide, package.BLR(), package.NaturalELBO(4))
+    if ppl.is_numpyro:
+        import jax
+
+        run = svi.run(jax.random.key(0), steps, *args, progress_bar=False)
+        losses, params = np.asarray(run.losses), run.params
+    else:
+        losses = [svi.step(*args) for _ in range(steps)]
+        params = {name: v.detach().clone() for name, v in ppl.ppl.get_param_store().items()}
+    result = ppl.result(model, args, guide=guide, num_steps=steps)
+    trace = dataclasses.replace(result.trace, losses=[float(loss) for loss in losses])
+    return dataclasses.replace(result, params=params, trace=trace)
+
+
+# -- a fit ----------------------------------------------------------------------------
+
+
+def test_a_fit_by_stock_svi_is_told_to_be_exact(ppl):
+    result = fitted(ppl)
+    mean, covariance = exact_posterior()
+    np.testing.assert_allclose(ppl.backend.numpy(result.posterior.mean), mean, rtol=1e-6)
+    np.testing.assert_allclose(
+        ppl.backend.numpy(result.family.covariance_matrix), covariance, rtol=1e-6
+    )
+    assert result.diagnostics.pareto_k < 0.5
+    assert result.bound == pytest.approx(log_evidence(), abs=1e-3)
+    assert result.diagnostics.importance_weighted_bound == pytest.approx(log_evidence(), abs=1e-6)
+
+
+def test_evaluations_are_gradients_and_hessian_products(ppl):
+    assert ppl.conjugate_result().num_evaluations == 2600
+
+
+# -- the bound ------------------------------------------------------------------------
+
+
+def bound_of(backend, losses, errors):
+    trace = backend.module("fit.trace").Trace(losses=losses, loss_errors=errors)
+    return backend.module("fit.report").final_bound(trace)
+
+
+def test_the_bound_is_the_mean_of_the_last_losses_weighted_by_their_errors(backend):
+    losses, errors = [50.0] * 18 + [2.0, 5.0], [0.1] * 18 + [1.0, 2.0]
+    bound, error = bound_of(backend, losses, errors)
+    assert bound == pytest.approx(-(2.0 * 1 + 5.0 / 4) / (1 + 1 / 4))
+    assert error == pytest.approx(1 / math.sqrt(1 + 1 / 4))
+
+
+def test_losses_that_are_not_finite_are_left_out_of_the_bound(backend):
+    bound, error = bound_of(backend, [9.0] * 18 + [math.inf, 5.0], [0.1] * 18 + [math.nan, 2.0])
+    assert (bound, error) == (-5.0, 2.0)
+    assert all(math.isnan(value) for value in bound_of(backend, [math.nan], [math.nan]))
+    assert all(math.isnan(value) for value in bound_of(backend, [], []))
+
+
+def test_losses_without_noise_make_a_bound_without_error(backend):
+    assert bound_of(backend, [3.0, 2.0], [0.0, 0.0]) == (-2.0, 0.0)
+
+
+# -- draws ----------------------------------------------------------------------------
+
+
+def test_draws_are_constrained_and_those_of_the_posterior(ppl):
+    at = (np.linspace(-0.5, 0.5, 8), 0.2 * np.eye(8))
+    result = ppl.result(*hierarchy(ppl), at=at)
+    draws = {name: ppl.backend.numpy(value) for name, value in result.sample(2000).items()}
+    shapes = {"sigma": (), "weights": (3,), "centre": (), "effect": (4,)}
+    for name, shape in shapes.items():
+        assert draws[name].shape == (2000, *shape)
+    assert (draws["sigma"] > 0).all()
+    np.testing.assert_allclose(draws["weights"].sum(-1), 1.0)
+    np.testing.assert_allclose(draws["effect"].mean(0), at[0][4:], atol=0.03)
+    np.testing.assert_allclose(draws["effect"].std(0), 0.2, rtol=0.1)
+    # Pyro's guides know nothing of deterministic sites.
+    assert set(draws) - set(shapes) == ({"largest"} if ppl.is_numpyro else set())
+
+
+def test_predictions_for_the_fit_s_own_arguments_are_replications_of_its_data(ppl):
+    result = ppl.conjugate_result()
+    (X, y) = (ppl.backend.numpy(value) for value in result.args)
+    replicated = ppl.backend.numpy(result.predictive(num_samples=300)["y"])
+    assert replicated.shape == (300, len(y))
+    assert replicated.std(0).min() > 0.3
+    np.testing.assert_allclose(replicated.mean(0), X @ exact_posterior()[0], atol=0.25)
+
+
+def test_predictions_for_other_arguments_are_the_ppl_s_own(ppl):
+    result = ppl.conjugate_result()
+    new = ppl.array([[10.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    predicted = ppl.backend.numpy(result.predictive(new, num_samples=200)["y"])
+    assert predicted.shape == (200, 2)
+    assert predicted[:, 0].mean() == pytest.approx(10 * exact_posterior()[0][0], abs=1.0)
+
+
+def test_draws_of_numpyro_take_a_key(numpyro_backend):
+    import jax
+
+    from tests.fit.results import Ppl
+
+    result = Ppl(numpyro_backend).conjugate_result()
+    same = [result.sample(3)["weights"] for _ in range(2)]
+    np.testing.assert_array_equal(*same)
+    other = result.sample(3, rng_key=jax.random.key(9))["weights"]
+    assert not np.allclose(same[0], other)
+
+
+def test_a_later_result_leaves_an_earlier_one_alone(ppl):
+    first = ppl.conjugate_result(shift=0.3)
+    second = ppl.conjugate_result(factor=1.2)
+    mean, covariance = exact_posterior()
+    shifted = mean + 0.3 * np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(ppl.backend.numpy(first.posterior.mean), shifted)
+    drawn = ppl.backend.numpy(first.sample(2000)["weights"])
+    np.testing.assert_allclose(drawn.mean(0), shifted, atol=0.02)
+    assert first.diagnostics.worst(1)[0].shift == pytest.approx(-0.3, abs=0.1)
+    assert second.diagnostics.worst(1)[0].shift == pytest.approx(0.0, abs=0.1)
+    new = ppl.array([[100.0, 0.0, 0.0]])
+    predicted = ppl.backend.numpy(first.predictive(new, num_samples=200)["y"])
+    assert predicted.mean() == pytest.approx(100 * shifted[0], abs=4.0)
+
+
+# -- ArviZ ----------------------------------------------------------------------------
+
+
+def test_arviz_gets_one_chain_with_plates_as_dimensions_and_the_data(ppl):
+    result = ppl.result(*hierarchy(ppl))
+    data = result.to_arviz(50)
+    posterior = data["posterior"]
+    assert posterior["effect"].dims == ("chain", "draw", "groups")
+    assert posterior["effect"].shape == (1, 50, 4)
+    assert posterior["weights"].shape == (1, 50, 3)
+    assert posterior.attrs["inference_library"] == f"{ppl.backend.name}_ngvi"
+    assert list(data["observed_data"].data_vars) == ["y"]
+    np.testing.assert_allclose(data["observed_data"]["y"], ppl.backend.numpy(result.args[2]))
+
+
+# -- the report -----------------------------------------------------------------------
+
+
+def test_the_report_says_what_one_wants_to_know(ppl):
+    result = ppl.conjugate_result(shift=0.2)
+    lines = str(result).splitlines()
+    assert lines[0] == "FitResult: converged after 20 steps, 1.2 s"
+    assert len(lines) < 16 and max(map(len, lines)) < 100
+    text = "\n".join(lines)
+    for words in (
+        "covariance_cholesky, d = 3",
+        "2,600 = 2,000 gradients + 600 Hessian-vector products",
+        "-30.000 ± 0.071 nats",
+        "good: q covers the posterior",
+        "of 4,000",
+        "weights[",
+        "within 0.02 nats",
+    ):
+        assert words in text, words
+
+
+def test_a_fit_that_has_not_converged_says_so_first(ppl):
+    result = ppl.conjugate_result(converged=False, reason="1000 steps were not enough: try more")
+    assert str(result).startswith("FitResult: NOT converged")
+    assert "try more" in str(result)
+
+
+def test_repr_computes_nothing(ppl):
+    result = ppl.conjugate_result()
+    assert "not computed yet" in repr(result)
+    str(result)
+    assert repr(result) == str(result)
+
+
+# -- pictures -------------------------------------------------------------------------
+
+
+def test_the_picture_has_bound_steps_weights_and_marginals(ppl, pyplot):
+    result = ppl.conjugate_result(shift=0.3)
+    figure = result.plot()
+    figure.canvas.draw()
+    titles = [ax.get_title() for ax in figure.axes]
+    assert any("bound -30.0" in title for title in titles)
+    assert any("k-hat 0." in title for title in titles)
+    assert "worst marginals" in titles
+    labels = {label.get_text() for ax in figure.axes for label in ax.get_yticklabels()}
+    assert {"weights[0]", "weights[1]", "weights[2]"} <= labels
+
+
+@pytest.mark.parametrize("case", ["exact", "minibatch", "no trace", "bad"])
+def test_there_is_a_picture_of_everything(ppl, case, pyplot):
+    if case == "minibatch":
+        result = ppl.result(*ppl.conjugate(), {"subsample_size": 5})
+    elif case == "no trace":
+        result = ppl.conjugate_result(trace=ppl.backend.module("fit.trace").Trace())
+    else:
+        result = ppl.conjugate_result(factor=1.0 if case == "exact" else 0.02)
+    result.plot().canvas.draw()
+
+
+def test_without_matplotlib_the_error_says_how_to_get_it(ppl, monkeypatch):
+    real = builtins.__import__
+
+    def missing(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+        return real(name, *args, **kwargs)
+
+    result = ppl.conjugate_result()
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(ModuleNotFoundError, match="pip install matplotlib"):
+        result.plot()
+
+
+def test_importing_the_package_imports_neither_arviz_nor_matplotlib(backend):
+    import subprocess
+
+    code = f"import sys, {backend.name}_ngvi.fit as _; slow = {{'arviz', 'matplotlib'}}; "
+    code += "print(sorted(set(sys.modules) & slow))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+# -- the progress bar -----------------------------------------------------------------
+
+
+def test_the_bar_shows_bound_step_size_and_distance(backend, capsys):
+    progress = backend.module("fit.progress").Progress(100)
+    with progress as bar:
+        for step in range(1, 6):
+            bar.update(step, loss=123.456, step_size=0.25, distance=0.031)
+    err = capsys.readouterr().err
+    assert "bound -123.46, step size 0.25, 0.031 nats to go" in err
+    assert "5/5" in err  # it has converged
+
+
+def test_a_bar_that_is_disabled_is_silent(backend, capsys):
+    with backend.module("fit.progress").Progress(100, enabled=False) as bar:
+        bar.update(1, 1.0, 1.0, 1.0)
+    captured = capsys.readouterr()
+    assert captured.err == captured.out == ""
+
+
+def test_a_distance_that_is_not_known_is_no_number(backend):
+    text = backend.module("fit.progress").progress_text(1.0, 1.0, math.nan)
+    assert "far to go" in text
+
+
+# -- both packages --------------------------------------------------------------------
+
+
+def test_both_packages_have_the_same_fields_and_methods():
+    a = pytest.importorskip("numpyro_ngvi.fit").FitResult
+    b = pytest.importorskip("pyro_ngvi.fit").FitResult
+    names = [[field.name for field in dataclasses.fields(cls)] for cls in (a, b)]
+    assert [name for name in names[0] if name != "rng_key"] == names[1]
+    public = [{n for n in dir(cls) if not n.startswith("_")} - {"rng_key"} for cls in (a, b)]
+    assert public[0] == public[1]
