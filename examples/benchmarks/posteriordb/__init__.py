@@ -5,4 +5,8 @@ their models; `data` reads the collection from a directory that the caller names
 holds every model against the reference draws:
 
     python -m examples.benchmarks.posteriordb.check --data-dir DIR
+
+The benchmark compares `fit` with the stock guide on all of them:
+
+    python -m examples.benchmarks.posteriordb --data-dir DIR --out OUT
 """

@@ -1,0 +1,68 @@
+"""Runs of `fit`, with nothing but the model, its arguments and a seed."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from .runs import Run
+from .scores import Scorer
+from .target import Target
+
+METHOD = "fit"
+
+
+def fit_numpyro(target: Target, seed: int) -> tuple[Any, np.ndarray, np.ndarray]:
+    """The result; the mean and the covariance in the coordinates of `Target`."""
+    import jax
+
+    from numpyro_ngvi import fit
+
+    key = jax.random.key(seed)
+    result = fit(target.model, *target.args, rng_key=key, progress_bar=False)
+    posterior = result.posterior
+    return result, np.asarray(posterior.mean), np.asarray(posterior.covariance_matrix)
+
+
+def fit_pyro(target: Target, seed: int) -> tuple[Any, np.ndarray, np.ndarray]:
+    """The result; the mean and the covariance in the coordinates of `Target`."""
+    import pyro
+
+    from pyro_ngvi import fit
+
+    from . import pyro_models
+
+    pyro.clear_param_store()
+    pyro.set_rng_seed(seed)
+    model, args = pyro_models.POSTERIORS[target.name].build(target.data)
+    result = fit(model, *args, progress_bar=False)
+    order = target.order(site.name for site in result.guide.sites)
+    mean = result.posterior.mean.numpy(force=True)[order]
+    cov = result.posterior.covariance_matrix.numpy(force=True)[np.ix_(order, order)]
+    return result, mean, cov
+
+
+FITS = {"numpyro": fit_numpyro, "pyro": fit_pyro}
+
+
+def fit_run(scorer: Scorer, ppl: str, seed: int) -> Run:
+    """One run and what became of it. Its seconds include compilation."""
+    target = scorer.target
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it has not converged is in the table
+        result, mean, cov = FITS[ppl](target, seed)
+    return Run(
+        ppl=ppl,
+        posterior=target.name,
+        method=METHOD,
+        seed=seed,
+        evaluations=result.num_evaluations,
+        seconds=result.seconds,
+        mean=mean.tolist(),
+        cov=cov.tolist(),
+        score=scorer(mean, cov),
+        converged=result.converged,
+        reason=result.reason,
+    )
