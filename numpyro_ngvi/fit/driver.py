@@ -73,7 +73,7 @@ def fit(
     :param create_plates: as for the guide.
     :param curvature: ``"spherical"`` (gradients at orthogonal points,
         :mod:`~numpyro_ngvi.curvature.spherical`), ``"hessian"``, ``"stein"``, or ``"auto"``: the
-        first up to 1000 latents, then the second where Hessians are cheap for the family.
+        second where the family's Hessians take few products, else the first up to 2000 latents.
     :param tolerance: the distance to the optimal bound that counts as converged, in nats.
     :param max_steps: the most steps.
     :param deterministic: use the same draws, spread evenly, in every fit, and maximise the bound
@@ -101,7 +101,7 @@ def fit(
             if given
             else NaturalGaussianGuide(
                 model,
-                family if init is None else type(init.family),
+                family if init is None else init._gaussian().family,
                 init_loc_fn=init_loc_fn,
                 init_scale=INIT_SCALE,
                 create_plates=create_plates,

@@ -24,6 +24,7 @@ from numpyro_ngvi.curvature.spherical import Points, spherical_direction, spheri
 from numpyro_ngvi.families.base import Family, standard_normal_log_prob
 from numpyro_ngvi.families.coordinates import families_in, ordinary_mask, replace_families
 from numpyro_ngvi.fit.arguments import Arguments
+from numpyro_ngvi.fit.memory import quasi_newton
 from numpyro_ngvi.optim.trust_region import longest_within, slope_along
 from numpyro_ngvi.tracing import LogDensity, posteriors_in, why_no_hessian
 
@@ -32,13 +33,13 @@ Direction = list[Family]
 
 CURVATURES = ("auto", "spherical", "hessian", "stein")
 
-#: ``curvature="auto"`` takes the ``2 d + 1`` gradients of a group up to this many latents; then
-#: Hessians, up to so many products each; then gradients at few points.
-MAX_SPHERICAL_DIM = 1000
-MAX_PRODUCTS = 2000
-
-#: Structured families whose Hessians take fewer than ``d`` over so many products get Hessians.
+#: ``curvature="auto"`` takes Hessians for structured families, whose Hessians take fewer products
+#: than ``d`` over the first number, and fewer than the second.
 CHEAP_HESSIAN = 8
+MAX_PRODUCTS = 2000
+#: Otherwise the ``2 d + 1`` gradients of a group up to this many latents, then gradients at few
+#: points.
+MAX_SPHERICAL_DIM = 2000
 
 #: Draws in a group with Hessians, in antithetic pairs, and in one with gradients only.
 MIN_HESSIANS, MAX_HESSIANS = 4, 64
@@ -51,10 +52,6 @@ NUMBERS_AT_ONCE = 2**25
 #: Pairs of the quasi-Newton memory, fewer if they have more than so many numbers.
 MAX_PAIRS = 6
 MAX_NUMBERS = 20_000_000
-
-#: A pair counts if the bound's curvature along it is at least this fraction of the Fisher
-#: metric's: of flatter ones the noise of the draws decides.
-MIN_CURVATURE = 1e-3
 
 
 #: A standard deviation of an unconstrained latent that tells of an improper posterior.
@@ -303,7 +300,7 @@ class Engine:
         stack = functools.partial(jax.tree.map, lambda *leaves: jnp.stack(leaves))
         steps = stack(*([zeros] * missing + steps))
         falls = stack(*([zeros] * missing + falls))
-        result, gain, fisher = _quasi_newton(families, direction[0], steps, falls)
+        result, gain, fisher = quasi_newton(families, direction[0], steps, falls)
         return (result, direction[1]), float(gain), float(fisher)
 
     # -- steps ------------------------------------------------------------------------
@@ -399,11 +396,8 @@ class Engine:
         families = _posteriors(self.initial)
         products = max(num_products(family) for family in families.values())
         otherwise = "spherical" if self.dim <= MAX_SPHERICAL_DIM else "stein"
-        if curvature == "auto":
-            if self.dim <= MAX_SPHERICAL_DIM and CHEAP_HESSIAN * products > self.dim:
-                return "spherical"
-            if products > MAX_PRODUCTS:
-                return "stein"
+        if curvature == "auto" and (CHEAP_HESSIAN * products > self.dim or products > MAX_PRODUCTS):
+            return otherwise
         density = LogDensity(self.model, self.guide, args, kwargs, random.key(0))
         params = self.constrain(self.initial)
         means = {site: family.mean for site, family in families.items()}
@@ -443,54 +437,3 @@ def _advance(families: list, directions: list, rho: jax.Array, radius: jax.Array
     slope = slope_along(families, directions, change)
     backward = sum(old.kl_divergence(new) for new, old in zip(moved, families, strict=True))
     return moved, change, (slope, length, backward, rho)
-
-
-@jax.jit
-def _quasi_newton(families: list, direction: list, steps: list, falls: list) -> tuple:
-    """The two-loop recursion of L-BFGS in the Fisher metric of the present Gaussians.
-
-    Nocedal (1980, *Updating quasi-Newton matrices with limited storage*), with ``F`` in place of
-    the identity: far from the optimum the natural gradient is the better direction, and close to
-    it, where the bound is flatter or steeper than the metric, the pairs say by how much.
-    """
-
-    def covectors(vectors: list) -> list:
-        return [
-            jax.vmap(family.euclidean_gradient)(vector)
-            for family, vector in zip(families, vectors, strict=True)
-        ]
-
-    def dots(left: Any, right: Any) -> jax.Array:
-        products = jax.tree.map(
-            lambda a, b: jnp.sum((a * b).reshape(a.shape[0], -1), -1), left, right
-        )
-        return sum(jax.tree.leaves(products))
-
-    def dot(left: Any, right: Any) -> jax.Array:
-        return sum(jax.tree.leaves(jax.tree.map(lambda a, b: jnp.sum(a * b), left, right)))
-
-    def plus(vector: Any, amount: jax.Array, other: Any) -> Any:
-        return jax.tree.map(lambda a, b: a + amount * b, vector, other)
-
-    of_steps, of_falls = covectors(steps), covectors(falls)
-    curvature = dots(of_steps, falls)
-    squares, fall_squares = dots(of_steps, steps), dots(of_falls, falls)
-    eps = float(jnp.finfo(curvature.dtype).eps) ** 0.5
-    used = (curvature > MIN_CURVATURE * squares) & (
-        curvature > eps * jnp.sqrt(jnp.abs(squares * fall_squares))
-    )
-    weights = jnp.where(used, 1.0 / jnp.where(used, curvature, 1.0), 0.0)
-
-    def backward(rest: Any, pair: tuple) -> tuple:
-        of_step, fall, weight = pair
-        amount = weight * dot(of_step, rest)
-        return plus(rest, -amount, fall), amount
-
-    def forward(result: Any, pair: tuple) -> tuple:
-        step, of_fall, weight, amount = pair
-        return plus(result, amount - weight * dot(of_fall, result), step), None
-
-    rest, amounts = jax.lax.scan(backward, direction, (of_steps, falls, weights), reverse=True)
-    result, _ = jax.lax.scan(forward, rest, (steps, of_falls, weights, amounts))
-    gain = 0.5 * slope_along(families, direction, result)
-    return result, gain, 0.5 * slope_along(families, direction, direction)

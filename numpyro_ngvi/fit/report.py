@@ -22,15 +22,16 @@ _WIDTH = 22
 def final_bound(trace: Trace) -> tuple[float, float]:
     """The bound in nats and its standard error, from the last tenth of the steps.
 
-    Means are weighted by ``1 / (error^2 + distance^2)``, where the distance is that to the
-    optimum, because losses on the way to it are not the bound's; those that are not finite are
-    left out.
+    Means are weighted by ``1 / (error^2 + distance^2)``, with the distance to the optimum where the
+    trace has it: losses on the way there are not the bound's. Those that are not finite are left
+    out.
     """
     count = max(1, round(LAST_STEPS * len(trace)))
     losses = np.asarray(trace.losses[-count:], float)
     errors = np.asarray(trace.loss_errors[-count:], float)
-    distances = np.asarray(trace.distances[-count:], float)
-    errors = np.hypot(errors, np.nan_to_num(distances, nan=0.0, posinf=np.inf))
+    if len(trace.distances) == len(trace):
+        distances = np.asarray(trace.distances[-count:], float)
+        errors = np.hypot(errors, np.nan_to_num(distances, nan=0.0, posinf=np.inf))
     kept = np.isfinite(losses) & np.isfinite(errors) & (errors >= 0)
     if not kept.any():
         finite = losses[np.isfinite(losses)]

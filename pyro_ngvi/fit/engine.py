@@ -37,13 +37,13 @@ Direction = list[Family]
 
 CURVATURES = ("auto", "spherical", "hessian", "stein")
 
-#: ``curvature="auto"`` takes the ``2 d + 1`` gradients of a group up to this many latents; then
-#: Hessians, up to so many products each; then gradients at few points.
-MAX_SPHERICAL_DIM = 1000
-MAX_PRODUCTS = 2000
-
-#: Structured families whose Hessians take fewer than ``d`` over so many products get Hessians.
+#: ``curvature="auto"`` takes Hessians for structured families, whose Hessians take fewer products
+#: than ``d`` over the first number, and fewer than the second.
 CHEAP_HESSIAN = 8
+MAX_PRODUCTS = 2000
+#: Otherwise the ``2 d + 1`` gradients of a group up to this many latents, then gradients at few
+#: points.
+MAX_SPHERICAL_DIM = 2000
 
 #: Draws in a group with Hessians, in antithetic pairs, and in one with gradients only.
 MIN_HESSIANS, MAX_HESSIANS = 4, 64
@@ -579,11 +579,8 @@ class Engine:
             return curvature
         products = max(num_products(family) for family in families)
         otherwise = "spherical" if self.dim <= MAX_SPHERICAL_DIM else "stein"
-        if curvature == "auto":
-            if self.dim <= MAX_SPHERICAL_DIM and CHEAP_HESSIAN * products > self.dim:
-                return "spherical"
-            if products > MAX_PRODUCTS:
-                return "stein"
+        if curvature == "auto" and (CHEAP_HESSIAN * products > self.dim or products > MAX_PRODUCTS):
+            return otherwise
         try:
             self._plan = self._tolerant(lambda: self._planned("hessian"))
         except ValueError as error:
