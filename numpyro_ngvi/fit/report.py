@@ -27,6 +27,8 @@ def final_bound(trace: Trace) -> tuple[float, float]:
     out.
     """
     count = max(1, round(LAST_STEPS * len(trace)))
+    if trace.step_sizes and trace.step_sizes[-1] == 0.0:  # a confirmation, with fresh draws
+        count = 1
     losses = np.asarray(trace.losses[-count:], float)
     errors = np.asarray(trace.loss_errors[-count:], float)
     if len(trace.distances) == len(trace):

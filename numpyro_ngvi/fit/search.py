@@ -103,11 +103,11 @@ class Search:
                 return self._outcome(status)
             fresh, confirmation = self._confirm()
             if noise <= NOISE_PART * tolerance and confirmation <= 2 * tolerance:
-                return self._outcome(Reason.CONVERGED)
+                return self._outcome(Reason.CONVERGED, fresh[1])
             count = len(self.draws)
             if count >= MAX_GROUPS:
                 close = self.remaining <= tolerance and confirmation <= 2 * tolerance
-                return self._outcome(Reason.CONVERGED if close else Reason.NOISE)
+                return self._outcome(Reason.CONVERGED if close else Reason.NOISE, fresh[1])
             wanted = min(MAX_GROUPS, math.ceil(count * noise / (NOISE_PART * tolerance)))
             if wanted >= 4 * count:
                 self._use(self.engine.draws(self.rng, wanted))
@@ -222,7 +222,6 @@ class Search:
             return (draws, measured), math.inf
         mean = self.engine.mean(measured)
         _, gain, fisher = self.engine.corrected(self.place, mean, self.pairs)
-        self.fresh = measured
         return (draws, measured), max(gain, fisher)
 
     # -- bookkeeping ------------------------------------------------------------------
@@ -239,8 +238,10 @@ class Search:
         self.trace.num_draws.append(sum(len(group.points.weights) for group in self.draws))
         self.progress.update(len(self.trace), loss, rho, self.gain)
 
-    def _outcome(self, reason: Reason) -> Outcome:
-        if not self.trace.losses or reason is not Reason.STUCK:
+    def _outcome(self, reason: Reason, fresh: Measured | None = None) -> Outcome:
+        if fresh is not None:  # over the stage's own draws the bound looks too good
+            self.measured = fresh
+        if not self.trace.losses or reason not in (Reason.STUCK, Reason.MAX_STEPS):
             self._record(0.0)
         remaining = getattr(self, "remaining", self.gain)
         return Outcome(self.place, reason, remaining, self.trace)
