@@ -108,8 +108,7 @@ def test_ivon_stays_positive_through_negative_curvature(backend, rng):
         m = beta1 * m + (1 - beta1) * (-g_t - DELTA * mu)
         change = (1 - beta2) * (h_t + DELTA - S) / S
         corrected += (1 + change <= 0).sum()
-        # Lin, Schmidt and Khan (2020), where it is needed.
-        S = S * np.where(1 + change > 0, 1 + change, 1 + change + change**2 / 2)
+        S = S * np.where(1 + change > 0, 1 + change, 0.5)
         mu = mu + alpha * m / (1 - beta1**t) / S
         expected.append((mu, np.diag(S)))
     assert corrected >= DIM
