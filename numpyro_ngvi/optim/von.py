@@ -67,9 +67,10 @@ def IVON(
 
     :func:`VOGN`'s update with the curvature of ``NaturalELBO(num_particles=1,
     curvature="stein")``, which needs a minibatch's gradient only. The estimate may be negative;
-    a step that would leave the precision negative halves it, the most that the Riemannian correction
-    of Lin, Schmidt and Khan (2020) takes away (:mod:`~numpyro_ngvi.families.whitened`). The
-    precision begins at ``1 / init_scale^2`` of the guide.
+    a step that would leave the precision negative halves it, the most that the Riemannian
+    correction of Lin, Schmidt and Khan (2020) takes away
+    (:mod:`~numpyro_ngvi.families.whitened`). The precision begins at ``1 / init_scale^2`` of
+    the guide.
 
     :param step_size: ``alpha``, of the mean.
     :param beta1: momentum of the gradient, in [0, 1).

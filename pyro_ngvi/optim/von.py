@@ -93,9 +93,10 @@ class IVON(BLR):
 
     :class:`VOGN`'s update with the curvature of ``NaturalELBO(num_particles=1,
     curvature="stein")``, which needs a minibatch's gradient only. The estimate may be negative;
-    a step that would leave the precision negative halves it, the most that the Riemannian correction
-    of Lin, Schmidt and Khan (2020) takes away (:mod:`~pyro_ngvi.families.whitened`). The
-    precision begins at ``1 / init_scale^2`` of the guide.
+    a step that would leave the precision negative halves it, the most that the Riemannian
+    correction of Lin, Schmidt and Khan (2020) takes away
+    (:mod:`~pyro_ngvi.families.whitened`). The precision begins at ``1 / init_scale^2`` of
+    the guide.
 
     :param optim_args: ``lr`` (``alpha``, of the mean, default 0.1, or a schedule), ``beta1``
         (momentum of the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the
