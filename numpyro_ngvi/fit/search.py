@@ -46,6 +46,10 @@ ROUNDING = 32.0
 #: So many refused steps in a row end a stage.
 MAX_REFUSED = 16
 
+#: A place is hopeless if the bound seems this far from its optimum, in nats, and so many steps
+#: gain less than this fraction of its size.
+HOPELESS, STALL, STALL_PART = 1e3, 15, 1e-3
+
 #: Steps up to this length, both ways in nats, are pairs of the quasi-Newton memory: over longer
 #: ones the metric has changed.
 MAX_PAIR_LENGTH = 0.3
@@ -79,6 +83,7 @@ class Search:
     trace: Trace = field(default_factory=Trace)
     radius: float = INITIAL_RADIUS
     rho: float = 1.0
+    begun: int = 0
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
 
     def run(self, place: Any, draws: list[Draws], measured: Measured) -> Outcome:
@@ -127,7 +132,7 @@ class Search:
 
     def begin_again(self) -> None:
         """Forget what was learnt from one start, before another; the trace goes on."""
-        self.radius, self.rho = INITIAL_RADIUS, 1.0
+        self.radius, self.rho, self.begun = INITIAL_RADIUS, 1.0, len(self.trace)
         self.pairs.clear()
 
     # -- one stage --------------------------------------------------------------------
@@ -148,6 +153,8 @@ class Search:
             self.gain = max(gain, fisher)
             if self.gain <= tolerance:
                 return None
+            if self._is_hopeless(value):
+                return Reason.STUCK
             if len(self.trace) >= self.settings.max_steps:
                 return Reason.MAX_STEPS
             # Where the last step was a small one, the search for the size begins there.
@@ -183,6 +190,13 @@ class Search:
             self.place, self.measured = step.place, measured
             if len(self.trace) % CHECK_EVERY == 0 and engine.is_too_wide(self.place):
                 return Reason.UNBOUNDED
+
+    def _is_hopeless(self, value: float) -> bool:
+        """Whether the last steps led nowhere, and there is far to go."""
+        if self.gain < HOPELESS or len(self.trace) < self.begun + STALL:
+            return False
+        gained = value + self.trace.losses[-STALL]
+        return gained < STALL_PART * min(self.gain, abs(value))
 
     def _at_the_end(self, measured: Measured, step: Any) -> tuple[float, float]:
         """The bound after a step, and its derivative along the step."""

@@ -2,7 +2,8 @@
 
 The first candidate is ``N(m, I)`` on the unconstrained scale, with the mean ``m`` of the guide's
 ``init_loc_fn``. If the bound or its gradient overflows there, narrower ones follow, then the mean
-is moved to where the log density is high (L-BFGS, by scipy), then random means are tried.
+is moved to where the log density is high (L-BFGS, by scipy), with the scale whose bound is
+best; then random means are tried. So it goes, too, where a search from a broad start leads nowhere.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def find_start(
     draws = engine.draws(rng, num_groups)
     if place is not None:
         return _usable(engine, place, draws)
-    return _at_scales(engine, None, draws) or find_other_start(engine, rng, num_groups)
+    return _at_scales(engine, draws) or find_other_start(engine, rng, num_groups)
 
 
 def find_other_start(engine: Engine, rng: np.random.Generator, num_groups: int) -> Start | None:
@@ -55,20 +56,24 @@ def find_other_start(engine: Engine, rng: np.random.Generator, num_groups: int) 
     mean = engine.joint(engine.locs(engine.initial))
     for start in (mean, *rng.uniform(-RADIUS, RADIUS, (NUM_RANDOM_MEANS, engine.dim))):
         better = _climbed(engine, start)
-        found = None if better is None else _at_scales(engine, engine.split(better), draws)
-        if found is not None:
-            return found
+        locs = {} if better is None else engine.split(better)
+        found = [start for scale in SCALES if (start := _at(engine, locs, scale, draws))]
+        if found:
+            return max(found, key=lambda start: float(start.measured.values.mean()))
     return None
 
 
-def _at_scales(
-    engine: Engine, locs: dict[str, np.ndarray] | None, draws: list[Draws]
+def _at_scales(engine: Engine, draws: list[Draws]) -> Start | None:
+    """The broadest usable start at the guide's mean."""
+    return next((s for scale in SCALES if (s := _at(engine, None, scale, draws))), None)
+
+
+def _at(
+    engine: Engine, locs: dict[str, np.ndarray] | None, scale: float, draws: list[Draws]
 ) -> Start | None:
-    for scale in SCALES:
-        found = _usable(engine, engine.at(locs, scale), draws)
-        if found is not None:
-            return found
-    return None
+    if locs is not None and not locs:
+        return None
+    return _usable(engine, engine.at(locs, scale), draws)
 
 
 def _usable(engine: Engine, place: Any, draws: list[Draws]) -> Start | None:
