@@ -29,6 +29,7 @@ from pyro_ngvi.fit.start import find_other_start, find_start
 from pyro_ngvi.fit.stochastic import StochasticSearch
 from pyro_ngvi.fit.trace import Trace
 from pyro_ngvi.guide import NaturalGaussianGuide
+from pyro_ngvi.guide.checks import InvalidStartError
 from pyro_ngvi.tracing.messengers import repeatable_noise
 
 #: The standard deviation of the first Gaussian on the unconstrained scale.
@@ -190,7 +191,7 @@ def _first_that_starts(
     model: Callable,
     init_loc_fn: Callable | None,
     arguments: tuple,
-) -> tuple[Engine, ValueError | None]:
+) -> tuple[Engine, InvalidStartError | None]:
     """An engine with a guide that is set up, if need be for a model without its densities.
 
     :return: the engine, and why the model itself has no start.
@@ -200,16 +201,14 @@ def _first_that_starts(
     for candidate in own:
         try:
             return set_up(model, candidate), None
+        except InvalidStartError as raised:
+            error = error or raised
         except ValueError as raised:
-            if "not finite at the guide's starting point" in str(raised):
-                error = error or raised
-                continue
             where = _nan_arguments(*arguments)
             if not where:
                 raise
-            raise ValueError(
-                f"The model cannot run, and {where} of it holds NaN: {raised}"
-            ) from raised
+            reason = f"The model cannot run, and its {where} holds NaN: {raised}"
+            raise ValueError(reason) from raised
     return set_up(_WithoutDensities()(model), own[0]), error
 
 

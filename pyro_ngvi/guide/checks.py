@@ -90,6 +90,10 @@ def check_no_local_latents(trace: poutine.Trace) -> None:
         )
 
 
+class InvalidStartError(ValueError):
+    """The log density is not finite where a guide would start."""
+
+
 def check_start(model: Callable, start: dict[str, Tensor], args: tuple, kwargs: dict) -> None:
     """Refuse a start where the log density of the model is not finite.
 
@@ -101,7 +105,7 @@ def check_start(model: Callable, start: dict[str, Tensor], args: tuple, kwargs: 
         reason = _invalid_sites(model, start, args, kwargs)
         if reason is None:
             return
-    raise ValueError(
+    raise InvalidStartError(
         f"The bound is not finite at the guide's starting point: {reason}. Check the data and "
         "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
     )
