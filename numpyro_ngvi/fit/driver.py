@@ -167,9 +167,8 @@ def _first_that_starts(
             where = _nan_arguments(*arguments)
             if not where:
                 raise
-            raise ValueError(
-                f"The model cannot run, and {where} of it holds NaN: {raised}"
-            ) from raised
+            reason = f"The model cannot run, and its {where} holds NaN: {raised}"
+            raise ValueError(reason) from raised
     return set_up(handlers.mask(model, mask=False), own[0]), error
 
 
@@ -207,8 +206,12 @@ def _run(engine: Engine, search: Any, rng: np.random.Generator, place: Any) -> O
             # A hopeless start: begin where the log density is high, if somewhat narrow.
             start = find_other_start(engine, rng, num_groups)
             if start is not None:
+                steps, loss = len(search.trace), search.trace.losses[-1]
                 search.begin_again()
-                outcome = search.run(*start)
+                again = search.run(*start)
+                if again.converged or search.trace.losses[-1] < loss:
+                    return again
+                search.trace.cut(steps)  # the way to the place that is returned
         return outcome
     except KeyboardInterrupt:
         # Hours of work, maybe: keep what there is.

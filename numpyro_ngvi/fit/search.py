@@ -85,6 +85,8 @@ class Search:
     rho: float = 1.0
     begun: int = 0
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    gain: float = math.inf  #: what the present draws still promise, in nats
+    noise: float = 0.0  #: what other draws might take away, in nats
 
     def run(self, place: Any, draws: list[Draws], measured: Measured) -> Outcome:
         """Search from a place.
@@ -102,8 +104,7 @@ class Search:
         self._use(self.engine.draws(self.rng, max(2, len(draws))))
         while True:
             status = self._stage(STAGE_PART * tolerance)
-            noise = self._noise()
-            self.remaining = self.gain + noise
+            self.noise = noise = self._noise()
             if status is not None:
                 return self._outcome(status)
             fresh, confirmation = self._confirm()
@@ -111,7 +112,7 @@ class Search:
                 return self._outcome(Reason.CONVERGED, fresh[1])
             count = len(self.draws)
             if count >= MAX_GROUPS:
-                close = self.remaining <= tolerance and confirmation <= 2 * tolerance
+                close = self.gain + noise <= tolerance and confirmation <= 2 * tolerance
                 return self._outcome(Reason.CONVERGED if close else Reason.NOISE, fresh[1])
             wanted = min(MAX_GROUPS, math.ceil(count * noise / (NOISE_PART * tolerance)))
             if wanted >= 4 * count:
@@ -123,16 +124,16 @@ class Search:
         count = max(8, math.ceil(200 / max(1, len(self.draws[0].points.weights))))
         self._use(self.engine.draws(self.rng, count))
         status = self._stage(1e-4 * self.settings.tolerance)
-        noise = self._noise()
-        self.remaining = self.gain + noise
+        self.noise = self._noise()
         if status is None:
-            few = noise > 4 * self.settings.tolerance
+            few = self.noise > 4 * self.settings.tolerance
             status = Reason.NOISE if few else Reason.CONVERGED
         return self._outcome(status)
 
     def begin_again(self) -> None:
         """Forget what was learnt from one start, before another; the trace goes on."""
         self.radius, self.rho, self.begun = INITIAL_RADIUS, 1.0, len(self.trace)
+        self.gain, self.noise = math.inf, 0.0
         self.pairs.clear()
 
     # -- one stage --------------------------------------------------------------------
@@ -169,7 +170,6 @@ class Search:
             slack = 1.0 + abs(step.slope) + ROUNDING * engine.eps * abs(value)
             if not math.isfinite(new) or turned or new < value - slack:
                 self.radius = SHRINKAGE * step.length
-                self.rho = step.rho
                 refused += 1
                 if refused > 1:
                     self.pairs.clear()
@@ -257,5 +257,4 @@ class Search:
             self.measured = fresh
         if not self.trace.losses or reason not in (Reason.STUCK, Reason.MAX_STEPS):
             self._record(0.0)
-        remaining = getattr(self, "remaining", self.gain)
-        return Outcome(self.place, reason, remaining, self.trace)
+        return Outcome(self.place, reason, self.gain + self.noise, self.trace)

@@ -22,3 +22,8 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.losses)
+
+    def cut(self, count: int) -> None:
+        """Forget all but the first steps."""
+        for values in vars(self).values():
+            del values[count:]
