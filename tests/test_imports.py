@@ -28,6 +28,17 @@ def _run(code, blocked=()):
     )
 
 
+def test_ngvi_needs_neither_torch_nor_jax():
+    every_module = """
+import pkgutil, ngvi
+for module in pkgutil.walk_packages(ngvi.__path__, "ngvi."):
+    __import__(module.name)
+"""
+    ppls = {"torch", "pyro", "pyro_ngvi", "jax", "jaxlib", "numpyro", "optax", "numpyro_ngvi"}
+    result = _run(every_module, {*ppls, "matplotlib", "arviz"})
+    assert result.returncode == 0, result.stderr
+
+
 def test_pyro_ngvi_needs_no_jax():
     pytest.importorskip("pyro")
     result = _run("import pyro_ngvi", {"jax", "jaxlib", "numpyro", "optax", "numpyro_ngvi"})

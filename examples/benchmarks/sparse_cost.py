@@ -48,9 +48,9 @@ def numpyro_case(num_locals: int, seed: int) -> tuple[Callable, Callable, Callab
     from numpyro.infer import SVI, Predictive, Trace_ELBO
     from numpyro.infer.util import potential_energy
 
+    from ngvi.structure.hierarchy import find_hierarchy
     from numpyro_ngvi import NaturalGaussianGuide, Snngm
-    from numpyro_ngvi.families.hierarchy import find_hierarchy
-    from numpyro_ngvi.guide.structure import layout_of
+    from numpyro_ngvi.guide.layout import layout_of
 
     data = tuple(map(jnp.asarray, make_data(num_locals, seed)))
 
@@ -113,9 +113,9 @@ def pyro_case(num_locals: int, seed: int) -> tuple[Callable, Callable, Callable,
     import torch
     from pyro.infer import SVI, Predictive, Trace_ELBO
 
+    from ngvi.structure.hierarchy import find_hierarchy
     from pyro_ngvi import NaturalGaussianGuide, Snngm
-    from pyro_ngvi.families.hierarchy import find_hierarchy
-    from pyro_ngvi.guide.structure import layout_of
+    from pyro_ngvi.guide.layout import layout_of
 
     pyro.set_rng_seed(seed)
     data = tuple(map(torch.from_numpy, make_data(num_locals, seed)))

@@ -1,6 +1,6 @@
 """Lower triangular matrices with the arrow of Tan's eq. (4), and trees of them.
 
-The matrix of a :class:`~numpyro_ngvi.families.structure.BlockStructure` has, below the diagonal
+The matrix of a :class:`~ngvi.structure.forest.Forest` has, below the diagonal
 block ``T_i`` of a block ``i``, one block ``T_ai`` for each ancestor ``a`` of ``i`` and zeros
 elsewhere. Children come before parents. Then nothing fills in: products, inverses and
 Cholesky factors of such matrices have the same zeros, because the ancestors of a block are
@@ -19,14 +19,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from ngvi.structure.forest import Forest
 from numpyro_ngvi.families import batched
 from numpyro_ngvi.families.base import keep_off_zero
-from numpyro_ngvi.families.structure import BlockStructure
 
 Vector = list[jax.Array]
 
 
-def split(structure: BlockStructure, vector: jax.Array) -> Vector:
+def split(structure: Forest, vector: jax.Array) -> Vector:
     """A vector ``(..., d)`` by groups."""
     if structure.permutation is not None:
         vector = vector[..., structure.permutation.order]
@@ -48,7 +48,7 @@ def split(structure: BlockStructure, vector: jax.Array) -> Vector:
     ]
 
 
-def join(structure: BlockStructure, vector: Vector) -> jax.Array:
+def join(structure: Forest, vector: Vector) -> jax.Array:
     """The inverse of :func:`split`."""
     pieces = []
     for run in structure.runs:
@@ -69,13 +69,13 @@ class Arrow:
         ``(k_a, k, n)``, by ancestor, the nearest first.
     """
 
-    structure: BlockStructure
+    structure: Forest
     blocks: tuple[tuple[jax.Array, ...], ...]
 
     # -- packing ----------------------------------------------------------------------
 
     @classmethod
-    def unpack(cls, structure: BlockStructure, packed: jax.Array) -> Arrow:
+    def unpack(cls, structure: Forest, packed: jax.Array) -> Arrow:
         """From one flat array of all blocks."""
         shapes = structure.shapes()
         # The derivative of one split is one concatenation; that of slices is a sum of zeros.
@@ -89,7 +89,7 @@ class Arrow:
         return jnp.concatenate([block.reshape(-1) for mine in self.blocks for block in mine])
 
     @classmethod
-    def identity(cls, structure: BlockStructure, like: jax.Array) -> Arrow:
+    def identity(cls, structure: Forest, like: jax.Array) -> Arrow:
         """The identity, with the dtype of ``like``."""
         blocks = []
         for first, *rest in structure.shapes():
@@ -405,7 +405,7 @@ class Arrow:
                     result[lower][place] = result[lower][place] + sign * product
 
 
-def add_keeping_off_zero(structure: BlockStructure, old: jax.Array, step: jax.Array) -> jax.Array:
+def add_keeping_off_zero(structure: Forest, old: jax.Array, step: jax.Array) -> jax.Array:
     """Two packed matrices' sum, its diagonal kept off zero as :func:`keep_off_zero` does.
 
     On the packed arrays, because for a step it is the traffic of memory that counts.
@@ -422,7 +422,7 @@ def add_keeping_off_zero(structure: BlockStructure, old: jax.Array, step: jax.Ar
     return new
 
 
-def _diagonal_slices(structure: BlockStructure) -> list[tuple[int, int, int]]:
+def _diagonal_slices(structure: Forest) -> list[tuple[int, int, int]]:
     """For each group the size and number of its diagonal blocks, and the length of all its own."""
     return [
         (own[0], own[2], sum(math.prod(shape) for shape in (own, *below)))

@@ -35,7 +35,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_ngvi.families.layout import Layout
+from ngvi.structure.forest import Forest
+from ngvi.structure.layout import Layout
 
 #: The fraction of a standard deviation (or Cholesky diagonal) that a step leaves at least.
 MIN_SHRINKAGE = 0.01
@@ -109,6 +110,14 @@ class Family:
         matrix it counts each off-diagonal element once.
         """
         return list(self._bound().coordinates().values())
+
+    def couples(self) -> str | Forest:
+        """Which latents the precision couples: ``"all"``, ``"none"``, ``"low_rank"`` or blocks."""
+        return "all"
+
+    def describe(self) -> str:
+        """The structure in words."""
+        return "one dense block"
 
     # -- moments ----------------------------------------------------------------------
 

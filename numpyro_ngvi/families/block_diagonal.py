@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi.structure.blocks import find_blocks
+from ngvi.structure.forest import Forest, check_dense, forest_from_indices
+from ngvi.structure.layout import Layout
 from numpyro_ngvi.families import batched
 from numpyro_ngvi.families.arrow import Arrow, Vector, add_keeping_off_zero, join, split
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.families.blocks import find_blocks
-from numpyro_ngvi.families.layout import Layout
-from numpyro_ngvi.families.structure import BlockStructure, check_dense, structure_from_indices
 from numpyro_ngvi.families.whitened import covariance_root
 
 
@@ -50,7 +50,7 @@ class BlockDiagonal(Family):
     blocks: Sequence[Sequence[str] | Sequence[int]] | None = dataclasses.field(
         default=None, kw_only=True, metadata={"static": True}
     )
-    structure: BlockStructure | None = dataclasses.field(
+    structure: Forest | None = dataclasses.field(
         default=None, kw_only=True, metadata={"static": True}
     )
     independent: tuple[bool, ...] | None = dataclasses.field(
@@ -71,8 +71,11 @@ class BlockDiagonal(Family):
             return self
         pieces, independent = find_blocks(layout, self.blocks)
         return dataclasses.replace(
-            self, structure=structure_from_indices(pieces), independent=independent
+            self, structure=forest_from_indices(pieces), independent=independent
         )
+
+    def couples(self) -> str | Forest:
+        return self.structure if self.structure is not None else super().couples()
 
     def describe(self) -> str:
         """The blocks in words."""
@@ -88,7 +91,7 @@ class BlockDiagonal(Family):
 
     def initial(self, loc: jax.Array, scale: float) -> BlockDiagonal:
         dim = loc.shape[-1]
-        structure = self.structure or structure_from_indices([np.arange(dim)[:, None]])
+        structure = self.structure or forest_from_indices([np.arange(dim)[:, None]])
         if structure.dim != dim:
             raise ValueError(f"The blocks have {structure.dim} latents, but loc has {dim}.")
         eye = jnp.asarray(structure.packed_identity(), loc.dtype)

@@ -37,6 +37,9 @@ class Diagonal(Family):
     def initial(self, loc: jax.Array, scale: float) -> Diagonal:
         return Diagonal(loc, jnp.full_like(loc, scale))
 
+    def couples(self) -> str:
+        return "none"
+
     def describe(self) -> str:
         """The structure in words."""
         return "independent latents"

@@ -52,10 +52,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi.structure.forest import check_dense
+from ngvi.structure.layout import Layout
 from numpyro_ngvi.families.base import MIN_SHRINKAGE, Family
 from numpyro_ngvi.families.dense import symmetric
-from numpyro_ngvi.families.layout import Layout
-from numpyro_ngvi.families.structure import check_dense
 from numpyro_ngvi.families.triangular import solve_lower
 
 #: The eigenvalue of ``V^T V`` below which a direction's metric no longer falls.
@@ -113,6 +113,9 @@ class LowRankPrecision(Family):
         scale = jnp.asarray(scale, loc.dtype)
         factor = jnp.asarray(initial_factor(loc.shape[-1], self.rank), loc.dtype) / scale
         return self._with(loc, factor, jnp.full_like(loc, scale**-2))
+
+    def couples(self) -> str:
+        return "low_rank"
 
     def describe(self) -> str:
         """The structure in words."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 
+from ngvi.structure.layout import Layout
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.block_diagonal import BlockDiagonal
 from numpyro_ngvi.families.covariance import Covariance
 from numpyro_ngvi.families.covariance_cholesky import CovarianceCholesky
 from numpyro_ngvi.families.diagonal import Diagonal
-from numpyro_ngvi.families.layout import Layout
 from numpyro_ngvi.families.low_rank_precision import LowRankPrecision
 from numpyro_ngvi.families.precision import Precision
 from numpyro_ngvi.families.precision_cholesky import PrecisionCholesky

@@ -38,13 +38,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi.structure.forest import Forest, check_dense, forest_from_indices
+from ngvi.structure.hierarchy import Hierarchy, find_hierarchy
+from ngvi.structure.layout import Layout
 from numpyro_ngvi.families import batched
 from numpyro_ngvi.families.arrow import Arrow, Vector, add_keeping_off_zero, join, split
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.covariance_cholesky import CovarianceCholesky
-from numpyro_ngvi.families.hierarchy import Hierarchy, find_hierarchy
-from numpyro_ngvi.families.layout import Layout
-from numpyro_ngvi.families.structure import BlockStructure, check_dense, structure_from_indices
 
 #: Globals are one dense block: up to 100 MB for its three arrays in float64.
 MAX_GLOBALS = 2000
@@ -72,7 +72,7 @@ class SparsePrecision(Family):
     locals: Sequence[str] | None = dataclasses.field(
         default=None, kw_only=True, metadata={"static": True}
     )
-    structure: BlockStructure | None = dataclasses.field(
+    structure: Forest | None = dataclasses.field(
         default=None, kw_only=True, metadata={"static": True}
     )
 
@@ -86,7 +86,7 @@ class SparsePrecision(Family):
 
     def initial(self, loc: jax.Array, scale: float) -> SparsePrecision:
         dim = loc.shape[-1]
-        structure = self.structure or structure_from_indices([np.arange(dim)[:, None]])
+        structure = self.structure or forest_from_indices([np.arange(dim)[:, None]])
         if structure.dim != dim:
             raise ValueError(f"The structure has {structure.dim} latents, but loc has {dim}.")
         eye = jnp.asarray(structure.packed_identity(), loc.dtype)
@@ -101,9 +101,10 @@ class SparsePrecision(Family):
         if found.obstacles and not found.local_sites:
             return _without_locals(layout, found)
         _check_globals(layout, found)
-        return dataclasses.replace(
-            self, structure=structure_from_indices(found.blocks, found.parents)
-        )
+        return dataclasses.replace(self, structure=forest_from_indices(found.blocks, found.parents))
+
+    def couples(self) -> str | Forest:
+        return self.structure if self.structure is not None else super().couples()
 
     def describe(self) -> str:
         """The structure in words."""

@@ -16,16 +16,16 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
+from ngvi.fit.outcome import Outcome, Reason, in_words
+from ngvi.fit.progress import Progress
+from ngvi.fit.search import MIN_POINTS, Search, Settings
+from ngvi.fit.start import find_other_start, find_start
+from ngvi.fit.stochastic import StochasticSearch
+from ngvi.fit.trace import Trace
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.fit.engine import Engine
 from numpyro_ngvi.fit.importance import check_has_gaussian, gaussians, subsampled_plate
-from numpyro_ngvi.fit.outcome import Outcome, Reason, in_words
-from numpyro_ngvi.fit.progress import Progress
 from numpyro_ngvi.fit.result import FitResult
-from numpyro_ngvi.fit.search import MIN_POINTS, Search, Settings
-from numpyro_ngvi.fit.start import find_other_start, find_start
-from numpyro_ngvi.fit.stochastic import StochasticSearch
-from numpyro_ngvi.fit.trace import Trace
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.guide.checks import InvalidStartError
 

@@ -1,6 +1,6 @@
 """What a fit evaluates: the bound with its natural gradient, and steps of the posterior.
 
-The search (:mod:`~numpyro_ngvi.fit.search`) sees this class and numpy's numbers, nothing of the
+The search (:mod:`~ngvi.fit.search`) sees this class and numpy's numbers, nothing of the
 PPL, so that it is the same in both packages. A *place* is the parameters of model and guide, a
 *direction* a change of all Gaussians among them.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,11 @@ import numpyro
 import optax
 from jax import random
 
+from ngvi.fit.engine import Draws, Measured, Step
+from ngvi.points import Points, spherical_points
 from numpyro_ngvi.curvature import hessian_moments, num_products, stein_direction
 from numpyro_ngvi.curvature.draws import default_num_gradients
-from numpyro_ngvi.curvature.spherical import Points, spherical_direction, spherical_points
+from numpyro_ngvi.curvature.spherical import spherical_direction
 from numpyro_ngvi.families.base import Family, standard_normal_log_prob
 from numpyro_ngvi.families.coordinates import families_in, ordinary_mask, replace_families
 from numpyro_ngvi.fit.arguments import Arguments
@@ -56,31 +58,6 @@ MAX_NUMBERS = 20_000_000
 
 #: A standard deviation of an unconstrained latent that tells of an improper posterior.
 TOO_WIDE = 1e7
-
-
-class Draws(NamedTuple):
-    """One group: points, and the seed of everything else that is random."""
-
-    points: Points
-    seed: int
-
-
-class Measured(NamedTuple):
-    """Groups of one place: minus the loss of each, in nats, and its natural gradient."""
-
-    values: np.ndarray
-    directions: list[Any]  # (families, gradients of ordinary parameters)
-
-
-class Step(NamedTuple):
-    """Where a step leads."""
-
-    place: Place
-    change: Direction  #: what was added to the Gaussians' coordinates
-    slope: float  #: of the bound along the change, at its beginning
-    length: float  #: ``KL(new || old)`` in nats
-    backward: float  #: ``KL(old || new)`` in nats
-    rho: float  #: the step size
 
 
 class Engine:

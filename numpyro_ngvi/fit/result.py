@@ -14,13 +14,13 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer import Predictive
 
+from ngvi.fit import arviz_bridge
+from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
+from ngvi.fit.picture import plot_result
+from ngvi.fit.report import final_bound, report
+from ngvi.fit.trace import Trace
 from numpyro_ngvi.families import Family
-from numpyro_ngvi.fit import arviz_bridge
-from numpyro_ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from numpyro_ngvi.fit.importance import diagnose, gaussians
-from numpyro_ngvi.fit.plotting import plot_result
-from numpyro_ngvi.fit.report import final_bound, report
-from numpyro_ngvi.fit.trace import Trace
 from numpyro_ngvi.guide import NaturalGaussianGuide
 
 #: What a result draws from its key for.

@@ -38,13 +38,13 @@ from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.transforms import UnpackTransform, biject_to
 from numpyro.distributions.util import periodic_repeat, sum_rightmost
 
+from ngvi.structure.forest import Forest
+from ngvi.structure.layout import Site
 from numpyro_ngvi.families.arrow import Arrow, join, split
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.block_diagonal import BlockDiagonal
 from numpyro_ngvi.families.diagonal import Diagonal
-from numpyro_ngvi.families.layout import Site
 from numpyro_ngvi.families.sparse_precision import SparsePrecision
-from numpyro_ngvi.families.structure import BlockStructure
 from numpyro_ngvi.guide.checks import WAYS_OUT, SubsampledLatent
 from numpyro_ngvi.guide.posterior import NaturalNormal
 
@@ -246,12 +246,12 @@ def _(family: SparsePrecision, weights: jax.Array) -> SparsePrecision:
     return dataclasses.replace(family, loc=loc, precision_tril=packed)
 
 
-def _log_diagonal(structure: BlockStructure, packed: jax.Array) -> jax.Array:
+def _log_diagonal(structure: Forest, packed: jax.Array) -> jax.Array:
     diagonals = Arrow.unpack(structure, packed).diagonals()
     return join(structure, [jnp.log(jnp.abs(diagonal)) for diagonal in diagonals])
 
 
-def _of_columns(structure: BlockStructure, values: jax.Array) -> jax.Array:
+def _of_columns(structure: Forest, values: jax.Array) -> jax.Array:
     """A value for each block, at every entry of the block's columns, packed."""
     pieces = [
         jnp.broadcast_to(value[0], shape).reshape(-1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from numpyro_ngvi.families.low_rank_precision import LowRankPrecision
+from numpyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
 from numpyro_ngvi.guide.posterior import to_distribution, to_transform
-from numpyro_ngvi.guide.structured import StructuredNormal, StructuredTransform
 
 to_distribution.register(LowRankPrecision)(StructuredNormal)
 to_transform.register(LowRankPrecision)(StructuredTransform)

@@ -18,8 +18,8 @@ from numpyro.distributions.transforms import Transform, biject_to
 from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_median
 
+from ngvi.structure.layout import Layout
 from numpyro_ngvi.families import Family, SparsePrecision
-from numpyro_ngvi.families.layout import Layout
 from numpyro_ngvi.families.registry import resolve_family
 from numpyro_ngvi.guide.checks import (
     InvalidStartError,
@@ -32,6 +32,7 @@ from numpyro_ngvi.guide.checks import (
     subsampled_latents,
 )
 from numpyro_ngvi.guide.landing import called_by_linear_elbo, check_sticking_the_landing
+from numpyro_ngvi.guide.layout import layout_of, summary
 from numpyro_ngvi.guide.local_latents import (
     VisitedNormal,
     Visits,
@@ -42,7 +43,6 @@ from numpyro_ngvi.guide.local_latents import (
     unpacking,
 )
 from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
-from numpyro_ngvi.guide.structure import layout_of, summary
 
 
 @contextlib.contextmanager

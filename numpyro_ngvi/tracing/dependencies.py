@@ -16,7 +16,7 @@ from numpyro import handlers
 from numpyro.infer.inspect import get_dependencies
 from numpyro.infer.util import potential_energy
 
-Pairs = dict[tuple[str, str], frozenset[str]]
+from ngvi.structure.layout import Pairs, interacting_pairs
 
 
 def posterior_dependencies(
@@ -33,24 +33,7 @@ def posterior_dependencies(
     with handlers.block():
         found = get_dependencies(model, args, kwargs)["posterior_dependencies"]
         plates = _plates(model, args, kwargs)
-    pairs: dict[tuple[str, str], set[str]] = {}
-    for a, others in found.items():
-        for b, across in others.items():
-            if b in found:
-                for pair in ((a, b), (b, a)):
-                    pairs.setdefault(pair, set()).update(across)
-    certain: dict[tuple[str, str], set[str]] = {}
-    kept = set(latents)
-    for gone in [name for name in found if name not in kept]:
-        neighbours = [b for a, b in list(pairs) if a == gone and b != gone]
-        for a in neighbours:
-            for b in neighbours:
-                shared = plates[a] & plates[b]
-                across = shared - plates[gone]
-                across |= shared & (pairs[a, gone] | pairs[gone, b])
-                pairs.setdefault((a, b), set()).update(across)
-                certain.setdefault((a, b), set()).update(across)
-    return _among(pairs, kept), _among(certain, kept)
+    return interacting_pairs(found, plates, latents)
 
 
 def hessian_product(
@@ -117,10 +100,6 @@ def _merging(leaves: list, is_data: list[bool], structure: Any) -> Callable:
         return jax.tree.unflatten(structure, filled)
 
     return merge
-
-
-def _among(pairs: dict[tuple[str, str], set[str]], names: set[str]) -> Pairs:
-    return {pair: frozenset(plates) for pair, plates in pairs.items() if names.issuperset(pair)}
 
 
 def _plates(model: Callable, args: tuple, kwargs: dict) -> dict[str, set[str]]:

@@ -3,17 +3,15 @@
 from pyro_ngvi.curvature.draws import standard_normal
 from pyro_ngvi.curvature.gauss_newton import GaussNewton
 from pyro_ngvi.curvature.hessian import HessianProducts, Hessians, num_products
-from pyro_ngvi.curvature.spherical import Points, spherical_direction, spherical_points
+from pyro_ngvi.curvature.spherical import spherical_direction
 from pyro_ngvi.curvature.stein import stein_direction
 
 __all__ = [
     "GaussNewton",
     "HessianProducts",
     "Hessians",
-    "Points",
     "num_products",
     "spherical_direction",
-    "spherical_points",
     "standard_normal",
     "stein_direction",
 ]

@@ -101,7 +101,7 @@ class NaturalELBO(ELBO):
         """Minus the bound in nats, from ``num_particles`` draws."""
         plan = self._plan_for(model, guide, args, kwargs)
         with torch.no_grad():
-            density = LogDensity(model, guide, args, kwargs, plan.structure)
+            density = LogDensity(model, guide, args, kwargs, plan.facts)
             here = {site: family.detach() for site, family in density.posteriors.items()}
             noise = self._noise(here, self.num_particles)
             values = torch.cat(
@@ -132,7 +132,7 @@ class NaturalELBO(ELBO):
         :return: a scalar.
         """
         plan = self._plan_for(model, guide, args, kwargs)
-        density = LogDensity(model, guide, args, kwargs, plan.structure)
+        density = LogDensity(model, guide, args, kwargs, plan.facts)
         here = {site: family.detach() for site, family in density.posteriors.items()}
         totals = self._totals(plan, density, here, args, kwargs)
         directions = self._directions(plan, density, here, totals)
@@ -242,7 +242,7 @@ class NaturalELBO(ELBO):
 
     def _at_the_mean(self, plan: Plan, density: LogDensity, here: Families) -> _Totals:
         # Partners draw their own values, over which the mean's gradient is averaged.
-        num = self.num_particles if plan.structure.is_stochastic else 1
+        num = self.num_particles if plan.facts.is_stochastic else 1
         totals = _Totals()
         noise = {site: family.loc.new_zeros(num, family.dim) for site, family in here.items()}
         latents = {site: family.mean.expand(num, -1) for site, family in here.items()}

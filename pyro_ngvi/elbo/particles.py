@@ -69,7 +69,7 @@ def evaluate(
     :param bytes_per_draw: of the intermediate results of one draw.
     """
     latents = {site: value.detach().requires_grad_() for site, value in latents.items()}
-    noise = NoiseState() if density.structure.is_stochastic else None
+    noise = NoiseState() if density.facts.is_stochastic else None
     with torch.enable_grad():
         if "gauss_newton" in kinds.values():
             split = examples(density, latents)

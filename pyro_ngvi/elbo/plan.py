@@ -15,8 +15,8 @@ from pyro_ngvi.curvature import HessianProducts, num_products
 from pyro_ngvi.elbo.particles import Kinds, as_function_of, sum_gradients
 from pyro_ngvi.tracing import (
     LogDensity,
+    ModelFacts,
     NoiseState,
-    Structure,
     examples,
     hessian_misses_curvature,
     inspect,
@@ -47,7 +47,7 @@ class Plan:
 
     model: Callable
     guide: Callable
-    structure: Structure
+    facts: ModelFacts
     kinds: Kinds
     products: HessianProducts
     bytes_per_draw: float
@@ -84,8 +84,8 @@ def make_plan(
 
     :raises ValueError: as :class:`~pyro_ngvi.NaturalELBO`.
     """
-    structure = inspect(model, guide, args, kwargs, max_plate_nesting)
-    density = LogDensity(model, guide, args, kwargs, structure)
+    facts = inspect(model, guide, args, kwargs, max_plate_nesting)
+    density = LogDensity(model, guide, args, kwargs, facts)
     families = {site: family.detach() for site, family in density.posteriors.items()}
     centre = {site: family.mean for site, family in families.items()}
     density.validate(centre)
@@ -98,7 +98,7 @@ def make_plan(
     plan = Plan(
         model,
         guide,
-        structure,
+        facts,
         {site: _by_cost(curvature, num_products(family)) for site, family in families.items()},
         HessianProducts(),
         bytes_per_draw,
@@ -133,10 +133,10 @@ def _check_hessian(
         try:
             _try_one_product(plan, density, centre)
         except (RuntimeError, NotImplementedError):
-            if plan.structure.particles == "loop":
+            if plan.facts.particles == "loop":
                 raise
             # An operation may be differentiable twice, but not in a batch.
-            plan.structure.particles = "loop"
+            plan.facts.particles = "loop"
             _try_one_product(plan, density, centre)
     except (RuntimeError, NotImplementedError) as raised:
         reason, error = f"cannot be differentiated twice ({raised})", raised

@@ -1,6 +1,6 @@
 """Lower triangular matrices with the arrow of Tan's eq. (4), and trees of them.
 
-The matrix of a :class:`~pyro_ngvi.families.structure.BlockStructure` has, below the diagonal
+The matrix of a :class:`~ngvi.structure.forest.Forest` has, below the diagonal
 block ``T_i`` of a block ``i``, one block ``T_ai`` for each ancestor ``a`` of ``i`` and zeros
 elsewhere. Children come before parents. Then nothing fills in: products, inverses and
 Cholesky factors of such matrices have the same zeros, because the ancestors of a block are
@@ -19,14 +19,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ngvi.structure.forest import Forest
 from pyro_ngvi.families import batched
 from pyro_ngvi.families.base import keep_off_zero
-from pyro_ngvi.families.structure import BlockStructure
 
 Vector = list[Tensor]
 
 
-def split(structure: BlockStructure, vector: Tensor) -> Vector:
+def split(structure: Forest, vector: Tensor) -> Vector:
     """A vector ``(..., d)`` by groups."""
     if structure.permutation is not None:
         vector = vector[..., structure.permutation.order]
@@ -47,7 +47,7 @@ def split(structure: BlockStructure, vector: Tensor) -> Vector:
     ]
 
 
-def join(structure: BlockStructure, vector: Vector) -> Tensor:
+def join(structure: Forest, vector: Vector) -> Tensor:
     """The inverse of :func:`split`."""
     pieces = []
     for run in structure.runs:
@@ -68,13 +68,13 @@ class Arrow:
         ``(k_a, k, n)``, by ancestor, the nearest first.
     """
 
-    structure: BlockStructure
+    structure: Forest
     blocks: tuple[tuple[Tensor, ...], ...]
 
     # -- packing ----------------------------------------------------------------------
 
     @classmethod
-    def unpack(cls, structure: BlockStructure, packed: Tensor) -> Arrow:
+    def unpack(cls, structure: Forest, packed: Tensor) -> Arrow:
         """From one flat array of all blocks."""
         shapes = structure.shapes()
         # The derivative of one split is one concatenation; that of slices is a sum of zeros.
@@ -87,7 +87,7 @@ class Arrow:
         return torch.cat([block.reshape(-1) for mine in self.blocks for block in mine])
 
     @classmethod
-    def identity(cls, structure: BlockStructure, like: Tensor) -> Arrow:
+    def identity(cls, structure: Forest, like: Tensor) -> Arrow:
         """The identity, with the dtype of ``like``."""
         blocks = []
         for first, *rest in structure.shapes():
@@ -371,7 +371,7 @@ class Arrow:
                     result[lower][place] = result[lower][place] + sign * product
 
 
-def add_keeping_off_zero(structure: BlockStructure, old: Tensor, step: Tensor) -> Tensor:
+def add_keeping_off_zero(structure: Forest, old: Tensor, step: Tensor) -> Tensor:
     """Two packed matrices' sum, its diagonal kept off zero as :func:`keep_off_zero` does.
 
     On the packed tensors, because for a step it is the traffic of memory that counts.
@@ -387,7 +387,7 @@ def add_keeping_off_zero(structure: BlockStructure, old: Tensor, step: Tensor) -
     return new
 
 
-def _diagonal_slices(structure: BlockStructure) -> list[tuple[int, int, int]]:
+def _diagonal_slices(structure: Forest) -> list[tuple[int, int, int]]:
     """For each group the size and number of its diagonal blocks, and the length of all its own."""
     return [
         (own[0], own[2], sum(math.prod(shape) for shape in (own, *below)))

@@ -36,7 +36,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.layout import Layout
+from ngvi.structure.forest import Forest
+from ngvi.structure.layout import Layout
 
 #: The fraction of a standard deviation (or Cholesky diagonal) that a step leaves at least.
 MIN_SHRINKAGE = 0.01
@@ -126,6 +127,14 @@ class Family:
     def detach(self) -> Self:
         """The same Gaussian, through which no gradient flows."""
         return self._bound().map(Tensor.detach)
+
+    def couples(self) -> str | Forest:
+        """Which latents the precision couples: ``"all"``, ``"none"``, ``"low_rank"`` or blocks."""
+        return "all"
+
+    def describe(self) -> str:
+        """The structure in words."""
+        return "one dense block"
 
     # -- moments ----------------------------------------------------------------------
 

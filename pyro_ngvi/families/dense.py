@@ -18,10 +18,6 @@ class DenseFamily(Family):
     def num_parameters(self) -> int:
         return self.dim + self.dim * (self.dim + 1) // 2
 
-    def describe(self) -> str:
-        """The structure in words."""
-        return "one dense block"
-
     @property
     def lower_factor(self) -> Tensor:
         """The lower triangular ``C`` with a positive diagonal and ``Sigma = C C^T``."""

@@ -36,6 +36,9 @@ class Diagonal(Family):
     def initial(self, loc: Tensor, scale: float) -> Diagonal:
         return Diagonal(loc, torch.full_like(loc, scale))
 
+    def couples(self) -> str:
+        return "none"
+
     def describe(self) -> str:
         """The structure in words."""
         return "independent latents"

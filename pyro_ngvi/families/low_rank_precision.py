@@ -53,10 +53,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ngvi.structure.forest import check_dense
+from ngvi.structure.layout import Layout
 from pyro_ngvi.families.base import MIN_SHRINKAGE, Family
 from pyro_ngvi.families.dense import symmetric
-from pyro_ngvi.families.layout import Layout
-from pyro_ngvi.families.structure import check_dense
 from pyro_ngvi.families.triangular import solve_lower
 from pyro_ngvi.families.whitened import cholesky
 
@@ -113,6 +113,9 @@ class LowRankPrecision(Family):
         check_rank(self.rank, loc.shape[-1])
         factor = torch.as_tensor(initial_factor(loc.shape[-1], self.rank)).to(loc) / scale
         return self._with(loc, factor, torch.full_like(loc, scale**-2))
+
+    def couples(self) -> str:
+        return "low_rank"
 
     def describe(self) -> str:
         """The structure in words."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 
+from ngvi.structure.layout import Layout
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.block_diagonal import BlockDiagonal
 from pyro_ngvi.families.covariance import Covariance
 from pyro_ngvi.families.covariance_cholesky import CovarianceCholesky
 from pyro_ngvi.families.diagonal import Diagonal
-from pyro_ngvi.families.layout import Layout
 from pyro_ngvi.families.low_rank_precision import LowRankPrecision
 from pyro_ngvi.families.precision import Precision
 from pyro_ngvi.families.precision_cholesky import PrecisionCholesky

@@ -18,16 +18,16 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from ngvi.fit.outcome import Outcome, Reason, in_words
+from ngvi.fit.progress import Progress
+from ngvi.fit.search import MIN_POINTS, Search, Settings
+from ngvi.fit.start import find_other_start, find_start
+from ngvi.fit.stochastic import StochasticSearch
+from ngvi.fit.trace import Trace
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.fit.engine import Engine, Place
 from pyro_ngvi.fit.importance import check_has_gaussian, gaussians
-from pyro_ngvi.fit.outcome import Outcome, Reason, in_words
-from pyro_ngvi.fit.progress import Progress
 from pyro_ngvi.fit.result import FitResult
-from pyro_ngvi.fit.search import MIN_POINTS, Search, Settings
-from pyro_ngvi.fit.start import find_other_start, find_start
-from pyro_ngvi.fit.stochastic import StochasticSearch
-from pyro_ngvi.fit.trace import Trace
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.checks import InvalidStartError
 from pyro_ngvi.tracing.messengers import repeatable_noise

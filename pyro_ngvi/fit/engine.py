@@ -1,6 +1,6 @@
 """What a fit evaluates: the bound with its natural gradient, and steps of the posterior.
 
-The search (:mod:`~pyro_ngvi.fit.search`) sees this class and numpy's numbers, nothing of the
+The search (:mod:`~ngvi.fit.search`) sees this class and numpy's numbers, nothing of the
 PPL, so that it is the same in both packages. A *place* is the parameters of model and guide, a
 *direction* a change of all Gaussians among them.
 """
@@ -18,10 +18,12 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from ngvi.fit.engine import Draws, Measured, Step
+from ngvi.points import Points, spherical_points
 from pyro_ngvi.curvature import num_products, stein_direction
 from pyro_ngvi.curvature.draws import default_num_gradients
 from pyro_ngvi.curvature.moments import finite_draws, map_structure
-from pyro_ngvi.curvature.spherical import Points, scores, spherical_points, weighted_direction
+from pyro_ngvi.curvature.spherical import scores, weighted_direction
 from pyro_ngvi.elbo.particles import Families, Noise, evaluate, log_prob
 from pyro_ngvi.elbo.plan import Plan, make_plan
 from pyro_ngvi.families.base import Family
@@ -60,36 +62,11 @@ MAX_NUMBERS = 20_000_000
 TOO_WIDE = 1e7
 
 
-class Draws(NamedTuple):
-    """One group: points, and the seed of everything else that is random."""
-
-    points: Points
-    seed: int
-
-
 class Place(NamedTuple):
     """Parameters of model and guide, through which no gradient flows."""
 
     families: list[Family]  #: in the order of ``Engine.dims``
     ordinary: dict[str, Tensor]  #: unconstrained, by their names in the parameter store
-
-
-class Measured(NamedTuple):
-    """Groups of one place: minus the loss of each, in nats, and its natural gradient."""
-
-    values: np.ndarray
-    directions: list[Any]  # (families, gradients of ordinary parameters)
-
-
-class Step(NamedTuple):
-    """Where a step leads."""
-
-    place: Place
-    change: Direction  #: what was added to the Gaussians' coordinates
-    slope: float  #: of the bound along the change, at its beginning
-    length: float  #: ``KL(new || old)`` in nats
-    backward: float  #: ``KL(old || new)`` in nats
-    rho: float  #: the step size
 
 
 class Engine:
@@ -171,7 +148,7 @@ class Engine:
     @property
     def is_subsampled(self) -> bool:
         """Whether the model sees minibatches."""
-        return self._plan.structure.is_subsampled
+        return self._plan.facts.is_subsampled
 
     # -- draws ------------------------------------------------------------------------
 
@@ -202,10 +179,8 @@ class Engine:
         self.num_gradients += len(draws) * self._num_gradients_per_group
         self.num_hessian_products += len(draws) * self._num_products_per_group
         self._put(place)
-        structure = self._plan.structure
-        one_by_one = (
-            structure.is_stochastic or structure.is_subsampled or self.curvature == "hessian"
-        )
+        facts = self._plan.facts
+        one_by_one = facts.is_stochastic or facts.is_subsampled or self.curvature == "hessian"
         if not one_by_one:
             return self._tolerant(lambda: self._groups(place, self._density, draws))
         parts = [self._tolerant(lambda g=group: self._seeded(place, g)) for group in draws]
@@ -569,7 +544,7 @@ class Engine:
     # -- choices ----------------------------------------------------------------------
 
     def _new_density(self) -> LogDensity:
-        return LogDensity(self.model, self.guide, self.args, self.kwargs, self._plan.structure)
+        return LogDensity(self.model, self.guide, self.args, self.kwargs, self._plan.facts)
 
     def _planned(self, curvature: str) -> Plan:
         return make_plan(self.model, self.guide, self.args, self.kwargs, curvature, math.inf, True)

@@ -12,11 +12,11 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
+from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
+from ngvi.structure.layout import Site
 from pyro_ngvi.elbo.particles import log_prob
 from pyro_ngvi.elbo.plan import make_plan
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.families.layout import Site
-from pyro_ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.tracing import LogDensity, inspect
 from pyro_ngvi.tracing.messengers import repeatable_noise
@@ -49,12 +49,12 @@ def diagnose(
     check_has_gaussian(guide)
     with repeatable_noise(), poutine.block():
         torch.manual_seed(seed)
-        structure = inspect(model, guide, args, kwargs)
-        if structure.is_subsampled:
+        facts = inspect(model, guide, args, kwargs)
+        if facts.is_subsampled:
             return undefined(
                 "undefined: the model sees minibatches, whose density is not that of all data"
             )
-        if structure.guide_is_enumerated:
+        if facts.guide_is_enumerated:
             return undefined(
                 "undefined: the guide has enumerated sites, whose draws have no single weight"
             )
@@ -101,7 +101,7 @@ class ImportanceDraws:
         self.num_draws, self.seed = num_draws, seed
         # Of the curvatures the one that asks for nothing; the plan says how draws share a run.
         plan = make_plan(model, guide, args, kwargs, "stein", math.inf, True)
-        self._density = LogDensity(model, guide, args, kwargs, plan.structure)
+        self._density = LogDensity(model, guide, args, kwargs, plan.facts)
         self.families = {site: family.detach() for site, family in self._density.posteriors.items()}
         self.sites = _sites(guide, self.families)
         self.dim = sum(family.dim for family in self.families.values())

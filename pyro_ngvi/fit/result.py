@@ -17,13 +17,13 @@ from pyro.infer import Predictive
 from torch import Tensor
 from torch.distributions import biject_to, transform_to
 
+from ngvi.fit import arviz_bridge
+from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
+from ngvi.fit.picture import plot_result
+from ngvi.fit.report import final_bound, report
+from ngvi.fit.trace import Trace
 from pyro_ngvi.families import Family
-from pyro_ngvi.fit import arviz_bridge
-from pyro_ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from pyro_ngvi.fit.importance import diagnose, gaussians
-from pyro_ngvi.fit.plotting import plot_result
-from pyro_ngvi.fit.report import final_bound, report
-from pyro_ngvi.fit.trace import Trace
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.posterior import to_distribution
 

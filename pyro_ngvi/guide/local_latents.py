@@ -41,13 +41,13 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 
+from ngvi.structure.forest import Forest
+from ngvi.structure.layout import Site
 from pyro_ngvi.families.arrow import Arrow, join, split
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.block_diagonal import BlockDiagonal
 from pyro_ngvi.families.diagonal import Diagonal
-from pyro_ngvi.families.layout import Site
 from pyro_ngvi.families.sparse_precision import SparsePrecision
-from pyro_ngvi.families.structure import BlockStructure
 from pyro_ngvi.guide.checks import WAYS_OUT, SubsampledLatent
 from pyro_ngvi.guide.posterior import NaturalNormal
 
@@ -247,12 +247,12 @@ def _(family: SparsePrecision, weights: Tensor) -> SparsePrecision:
     return dataclasses.replace(family, loc=loc, precision_tril=packed)
 
 
-def _log_diagonal(structure: BlockStructure, packed: Tensor) -> Tensor:
+def _log_diagonal(structure: Forest, packed: Tensor) -> Tensor:
     diagonals = Arrow.unpack(structure, packed).diagonals()
     return join(structure, [diagonal.abs().log() for diagonal in diagonals])
 
 
-def _of_columns(structure: BlockStructure, values: Tensor) -> Tensor:
+def _of_columns(structure: Forest, values: Tensor) -> Tensor:
     """A value for each block, at every entry of the block's columns, packed."""
     pieces = [
         value[0].expand(shape).reshape(-1)

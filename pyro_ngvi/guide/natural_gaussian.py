@@ -15,8 +15,8 @@ from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor
 from torch.distributions import Distribution, Transform, biject_to
 
+from ngvi.structure.layout import Layout
 from pyro_ngvi.families import Family, SparsePrecision
-from pyro_ngvi.families.layout import Layout
 from pyro_ngvi.families.registry import resolve_family
 from pyro_ngvi.guide.checks import (
     LatentShapes,
@@ -29,6 +29,7 @@ from pyro_ngvi.guide.checks import (
     subsampled_latents,
 )
 from pyro_ngvi.guide.landing import called_by_linear_elbo, check_sticking_the_landing
+from pyro_ngvi.guide.layout import layout_of, summary
 from pyro_ngvi.guide.local_latents import (
     VisitedNormal,
     Visits,
@@ -44,7 +45,6 @@ from pyro_ngvi.guide.posterior import (
     to_distribution,
     to_transform,
 )
-from pyro_ngvi.guide.structure import layout_of, summary
 
 
 def _hide_fn(site: dict[str, Any]) -> bool:

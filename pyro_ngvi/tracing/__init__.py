@@ -1,16 +1,16 @@
 """The model seen as functions of its latent vectors."""
 
 from pyro_ngvi.tracing.differentiability import hessian_misses_curvature, sites_without_hessian
+from pyro_ngvi.tracing.inspection import ModelFacts, inspect
 from pyro_ngvi.tracing.log_density import LogDensity
 from pyro_ngvi.tracing.messengers import NoiseState
 from pyro_ngvi.tracing.per_example import Examples, examples
-from pyro_ngvi.tracing.structure import Structure, inspect
 
 __all__ = [
     "Examples",
     "LogDensity",
+    "ModelFacts",
     "NoiseState",
-    "Structure",
     "examples",
     "hessian_misses_curvature",
     "inspect",

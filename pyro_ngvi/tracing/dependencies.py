@@ -16,7 +16,7 @@ from pyro.infer.inspect import get_dependencies
 from torch import Tensor
 from torch.distributions import biject_to
 
-Pairs = dict[tuple[str, str], frozenset[str]]
+from ngvi.structure.layout import Pairs, interacting_pairs
 
 
 def posterior_dependencies(
@@ -33,24 +33,7 @@ def posterior_dependencies(
     with poutine.block():
         found = get_dependencies(model, args, kwargs)["posterior_dependencies"]
         plates = _plates(model, args, kwargs)
-    pairs: dict[tuple[str, str], set[str]] = {}
-    for a, others in found.items():
-        for b, across in others.items():
-            if b in found:
-                for pair in ((a, b), (b, a)):
-                    pairs.setdefault(pair, set()).update(across)
-    certain: dict[tuple[str, str], set[str]] = {}
-    kept = set(latents)
-    for gone in [name for name in found if name not in kept]:
-        neighbours = [b for a, b in list(pairs) if a == gone and b != gone]
-        for a in neighbours:
-            for b in neighbours:
-                shared = plates[a] & plates[b]
-                across = shared - plates[gone]
-                across |= shared & (pairs[a, gone] | pairs[gone, b])
-                pairs.setdefault((a, b), set()).update(across)
-                certain.setdefault((a, b), set()).update(across)
-    return _among(pairs, kept), _among(certain, kept)
+    return interacting_pairs(found, plates, latents)
 
 
 def hessian_product(
@@ -116,10 +99,6 @@ def _log_density(
         torch.manual_seed(0)
         trace = poutine.trace(Constrain()(model)).get_trace(*args, **kwargs)
         return trace.log_prob_sum() + jacobian
-
-
-def _among(pairs: dict[tuple[str, str], set[str]], names: set[str]) -> Pairs:
-    return {pair: frozenset(plates) for pair, plates in pairs.items() if names.issuperset(pair)}
 
 
 def _plates(model: Callable, args: tuple, kwargs: dict) -> dict[str, set[str]]:

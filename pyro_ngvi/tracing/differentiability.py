@@ -46,8 +46,8 @@ def sites_without_hessian(density: LogDensity, centre: Latents, step: Latents) -
     The arguments are those of :func:`hessian_misses_curvature`. Where latents are summed out
     there is no log density of a site, and the list is empty.
     """
-    structure = density.structure
-    if structure.is_enumerated or structure.guide_is_enumerated:
+    facts = density.facts
+    if facts.is_enumerated or facts.guide_is_enumerated:
         return []
 
     def by_site(at: Latents) -> dict[str, Tensor]:

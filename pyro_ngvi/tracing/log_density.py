@@ -27,6 +27,7 @@ from torch import Tensor
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing.batching import BatchedDerivatives
 from pyro_ngvi.tracing.enumeration import enumerated_log_density
+from pyro_ngvi.tracing.inspection import ModelFacts
 from pyro_ngvi.tracing.messengers import (
     GivenLatents,
     Minibatch,
@@ -36,7 +37,6 @@ from pyro_ngvi.tracing.messengers import (
     quiet,
     repeatable_noise,
 )
-from pyro_ngvi.tracing.structure import Structure
 
 #: Draws of the latent vectors by the name of the guide's sample site.
 Latents = dict[str, Tensor]
@@ -58,23 +58,23 @@ class LogDensity:
     :param guide: a guide with one or more ``NaturalGaussianGuide`` in it.
     :param args: arguments of both.
     :param kwargs: keyword arguments of both.
-    :param structure: from :func:`~pyro_ngvi.tracing.inspect`.
+    :param facts: from :func:`~pyro_ngvi.tracing.inspect`.
     :ivar posteriors: the families, with live coordinates, by the name of the guide's site.
     :raises ValueError: if there is no ``NaturalGaussianGuide``.
     """
 
     def __init__(
-        self, model: Callable, guide: Callable, args: tuple, kwargs: dict, structure: Structure
+        self, model: Callable, guide: Callable, args: tuple, kwargs: dict, facts: ModelFacts
     ) -> None:
         self.model, self.guide = model, guide
-        self.args, self.kwargs, self.structure = args, kwargs, structure
+        self.args, self.kwargs, self.facts = args, kwargs, facts
         self.minibatch = Minibatch()
         self.posteriors = self._record()
 
     def _record(self) -> dict[str, Family]:
         with quiet(), self.minibatch.recording(), Posteriors() as posteriors:
             trace = poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
-            if self.structure.is_subsampled:
+            if self.facts.is_subsampled:
                 with torch.no_grad():
                     poutine.replay(self.model, trace=trace)(*self.args, **self.kwargs)
         if not posteriors.found:
@@ -95,10 +95,8 @@ class LogDensity:
         :return: shape ``(K,)``.
         """
         # Partners draw anew for every element of a plate, and a plate of one is no plate.
-        loops = len(next(iter(latents.values()))) == 1 or (
-            same_noise and self.structure.is_stochastic
-        )
-        if self.structure.particles == "plate" and not loops:
+        loops = len(next(iter(latents.values()))) == 1 or (same_noise and self.facts.is_stochastic)
+        if self.facts.particles == "plate" and not loops:
             return self._retried(lambda: self._in_a_plate(latents))
         return self.over_draws(self.particle, latents, same_noise=same_noise)
 
@@ -110,7 +108,7 @@ class LogDensity:
         :param function: from latent vectors of shape ``(d,)`` to a tensor, or a named tuple or
             dictionary of tensors.
         """
-        if self.structure.particles == "vmap":
+        if self.facts.particles == "vmap":
             return self._retried(lambda: torch.vmap(function)(latents))
         return self._retried(lambda: _loop(function, latents, same_noise))
 
@@ -119,24 +117,24 @@ class LogDensity:
 
         :param latents: unconstrained latent vectors by site, each of shape ``(d,)``.
         """
-        structure = self.structure
-        if structure.guide_is_enumerated:
+        facts = self.facts
+        if facts.guide_is_enumerated:
             return self._weighted(latents)
         model_trace, guide_trace = self.traces(latents)
-        if not structure.is_reparameterized:
+        if not facts.is_reparameterized:
             return self._scored(model_trace, guide_trace)
-        if structure.is_enumerated:
+        if facts.is_enumerated:
             return enumerated_log_density(model_trace, guide_trace)
         return model_trace.log_prob_sum() - guide_trace.log_prob_sum()
 
     def traces(self, latents: Latents) -> tuple[poutine.Trace, poutine.Trace]:
         """Traces of model and guide at one draw; packed if there is something to sum out."""
-        return self._traces(self.model, self._given(latents), self.structure.max_plate_nesting)
+        return self._traces(self.model, self._given(latents), self.facts.max_plate_nesting)
 
     # -- how draws share a run --------------------------------------------------------
 
     def choose_particles(self, latents: Latents) -> None:
-        """Decide how draws share a run, and keep it in the structure.
+        r"""Decide how draws share a run, and keep it in \`facts\`.
 
         The fastest way is taken that runs and gives the values and gradients of the loop.
 
@@ -144,19 +142,19 @@ class LogDensity:
         """
         ends = {site: value[[0, -1]].requires_grad_() for site, value in latents.items()}
         for particles in self._ways():
-            partners = PartnerDraws(self.structure.partners, self._plate_dim)
+            partners = PartnerDraws(self.facts.partners, self._plate_dim)
             try:
-                self.structure.particles = particles
+                self.facts.particles = particles
                 with partners:
                     actual = self._value_and_gradient(ends)
-                    self.structure.particles = "loop"
+                    self.facts.particles = "loop"
                     expected = self._one_by_one(partners, ends)
             except Exception:  # noqa: BLE001
                 continue  # whatever the model cannot do in this way, the loop can
             if _agree(actual, expected):
-                self.structure.particles = particles
+                self.facts.particles = particles
                 return
-        self.structure.particles = "loop"
+        self.facts.particles = "loop"
 
     def _one_by_one(self, partners: PartnerDraws, latents: Latents) -> Tensor:
         rows = []
@@ -176,23 +174,23 @@ class LogDensity:
         return torch.cat(parts, -1).detach()
 
     def _ways(self) -> list[str]:
-        structure = self.structure
+        facts = self.facts
         # Distributions draw in place, which torch.vmap does not allow.
-        ways = [] if structure.is_stochastic else ["vmap"]
-        if structure.is_reparameterized and not structure.guide_is_enumerated:
+        ways = [] if facts.is_stochastic else ["vmap"]
+        if facts.is_reparameterized and not facts.guide_is_enumerated:
             ways.append("plate")
         return ways
 
     @property
     def _plate_dim(self) -> int:
-        return -1 - self.structure.max_plate_nesting
+        return -1 - self.facts.max_plate_nesting
 
     def _retried(self, evaluate: Callable[[], Any]) -> Any:
         try:
             with quiet(), BatchedDerivatives(), self.minibatch:
                 return evaluate()
         except UnknownMinibatch:
-            self.structure.is_subsampled = True
+            self.facts.is_subsampled = True
             self._record()
             with quiet(), BatchedDerivatives(), self.minibatch:
                 return evaluate()
@@ -217,7 +215,7 @@ class LogDensity:
     def _traces(
         self, model: Callable, guide: Callable, max_plate_nesting: int
     ) -> tuple[poutine.Trace, poutine.Trace]:
-        is_enumerated = self.structure.is_enumerated or self.structure.guide_is_enumerated
+        is_enumerated = self.facts.is_enumerated or self.facts.guide_is_enumerated
         if is_enumerated:
             # The model's enumeration dimensions come after the guide's, as in TraceEnum_ELBO.
             guide = EnumMessenger(first_available_dim=-1 - max_plate_nesting)(guide)
@@ -242,7 +240,7 @@ class LogDensity:
         model_trace, guide_trace = self._traces(
             plate(self.model), plate(self._given(latents)), -dim
         )
-        if self.structure.is_enumerated:
+        if self.facts.is_enumerated:
             return enumerated_log_density(model_trace, guide_trace, PARTICLES)
         return sum(
             sign * site["log_prob"].reshape(num_draws, -1).sum(-1)
@@ -254,14 +252,14 @@ class LogDensity:
     def _weighted(self, latents: Latents) -> Tensor:
         """With enumerated sites in the guide: weights, and one trace for each sequential value."""
         elbo = TraceEnum_ELBO(
-            max_plate_nesting=self.structure.max_plate_nesting, strict_enumeration_warning=False
+            max_plate_nesting=self.facts.max_plate_nesting, strict_enumeration_warning=False
         )
         traces = elbo._get_traces(self.model, self._given(latents), self.args, self.kwargs)
         return sum(_compute_dice_elbo(*pair) for pair in traces)
 
     def _scored(self, model_trace: poutine.Trace, guide_trace: poutine.Trace) -> Tensor:
         """With unreparameterised draws in a partner: Pyro's score-function gradient."""
-        if self.structure.is_enumerated:
+        if self.facts.is_enumerated:
             return _compute_dice_elbo(model_trace, guide_trace)
         loss, surrogate = Trace_ELBO()._differentiable_loss_particle(model_trace, guide_trace)
         return surrogate.detach() - loss - surrogate

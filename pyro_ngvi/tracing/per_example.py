@@ -30,7 +30,7 @@ def examples(density: LogDensity, latents: Latents) -> Examples:
     :raises ValueError: if an observed site is in no plate, or if there are no observed sites, or
         if the model has enumerated latents.
     """
-    if density.structure.is_enumerated or density.structure.guide_is_enumerated:
+    if density.facts.is_enumerated or density.facts.guide_is_enumerated:
         raise ValueError(
             "curvature='gauss_newton' needs the likelihood of each example, which a model with "
             "enumerated latents does not have site by site: use curvature='hessian'."

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ngvi.points import Points, spherical_points
 from tests.reference import random_gaussian
 
 DIM = 4
 
 
 def groups(backend, seed, num_groups, dim=DIM):
-    points = backend.module("curvature.spherical").spherical_points
-    return points(np.random.default_rng(seed), dim, num_groups)
+    return spherical_points(np.random.default_rng(seed), dim, num_groups)
 
 
 def direction(backend, family, gradient, points):
@@ -110,14 +110,13 @@ def test_the_noise_is_far_below_that_of_independent_draws(backend, rng):
         return -draws - 0.3 * np.sin(draws)
 
     spherical = [direction(backend, family, gradient, g) for g in groups(backend, 5, 100)]
-    points = backend.module("curvature.spherical").Points
     count = 2 * DIM + 1
     independent = [
         direction(
             backend,
             family,
             gradient,
-            points(rng.normal(size=(count, DIM)), np.full(count, 1 / count)),
+            Points(rng.normal(size=(count, DIM)), np.full(count, 1 / count)),
         )
         for _ in range(100)
     ]

@@ -8,6 +8,8 @@ import math
 import numpy as np
 import torch
 
+from ngvi.structure import forest as ngvi_forest
+
 #: Blocks by group, children before parents, and the group of the parents.
 CASES = {
     "three locals of size 2 given 3 globals": (
@@ -148,7 +150,7 @@ def natural_gradient(loc, tril, free, gradient_loc, gradient_tril):
 def family(backend, case, loc, tril, dtype="float64"):
     """The package's family with these coordinates."""
     blocks, parents = CASES[case]
-    make = backend.module("families.structure").structure_from_indices
+    make = ngvi_forest.forest_from_indices
     return backend.module("families.sparse_precision").SparsePrecision(
         backend.array(loc, dtype),
         backend.array(packed(blocks, parents, tril), dtype),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ngvi.structure import forest as ngvi_forest
 from tests.families import arrows
 from tests.families.hierarchies import models
 from tests.reference import natural_gradient, relative_error
@@ -31,7 +32,7 @@ def _family(backend, case, loc, tril, independent=None):
     return backend.families.BlockDiagonal(
         backend.array(loc),
         backend.array(arrows.packed(blocks, [None] * len(blocks), tril)),
-        structure=backend.module("families.structure").structure_from_indices(blocks),
+        structure=ngvi_forest.forest_from_indices(blocks),
         independent=independent,
     )
 
@@ -226,7 +227,7 @@ def test_blocks_that_are_no_partition_are_refused_by_site(backend, blocks, words
 
 
 def test_equal_blocks_are_one_array(backend):
-    make = backend.module("families.structure").structure_from_indices
+    make = ngvi_forest.forest_from_indices
     structure = make([np.arange(30_000).reshape(10_000, 3).T])
     family = backend.families.BlockDiagonal(structure=structure)
     family = family.initial(backend.array(np.zeros(30_000)), 0.5)

@@ -7,6 +7,8 @@ import builtins
 import numpy as np
 import pytest
 
+from ngvi.structure import forest as ngvi_forest
+from ngvi.structure import picture as ngvi_picture
 from tests.families.hierarchies import models
 
 
@@ -21,7 +23,7 @@ def pyplot():
 
 
 def pattern(backend, family, dim):
-    return backend.module("families.plotting").precision_pattern(family, dim)
+    return ngvi_picture.precision_pattern(family, dim)
 
 
 def guide_of(backend, model, family):
@@ -36,7 +38,7 @@ def guide_of(backend, model, family):
 
 
 def structured(backend, cls, blocks, parents=None):
-    structure = backend.module("families.structure").structure_from_indices(blocks, parents)
+    structure = ngvi_forest.forest_from_indices(blocks, parents)
     return getattr(backend.families, cls)(structure=structure)
 
 

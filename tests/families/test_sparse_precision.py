@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ngvi.structure import forest as ngvi_forest
 from tests.families import arrows
 from tests.reference import relative_error
 
@@ -306,7 +307,7 @@ def test_pickle_gives_the_family_back(backend, case, instance):
 
 
 def test_a_structure_says_what_it_is(backend):
-    make = backend.module("families.structure").structure_from_indices
+    make = ngvi_forest.forest_from_indices
     words = {case: make(*arrows.CASES[case]).describe() for case in arrows.CASES}
     assert words["three locals of size 2 given 3 globals"] == "3 locals of size 2 given 3 globals"
     assert words["two plates of different sizes"] == (
@@ -318,7 +319,7 @@ def test_a_structure_says_what_it_is(backend):
 
 
 def test_dense_matrices_of_large_models_are_refused(backend):
-    make = backend.module("families.structure").structure_from_indices
+    make = ngvi_forest.forest_from_indices
     structure = make([np.arange(10_000)[None], np.arange(10_000, 10_003)[:, None]], [1, None])
     family = backend.module("families.sparse_precision").SparsePrecision(structure=structure)
     family = family.initial(backend.array(np.zeros(10_003)), 0.1)
@@ -352,7 +353,7 @@ def test_the_optimum_is_that_of_the_dense_family(backend, rng):
         )
         return family.natural_step(direction, step_size)
 
-    make = backend.module("families.structure").structure_from_indices
+    make = ngvi_forest.forest_from_indices
     structure = make([np.arange(num)[None], np.array([[num], [num + 1]])], [1, None])
     start = backend.array(np.r_[np.ones(num + 1), 0.0])
     found = []

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from ngvi.structure import layout as ngvi_layout
 from tests.reference import ALL_FAMILIES, SCALE_NAME
 
 
@@ -98,7 +99,7 @@ def test_auto_goes_from_dense_to_low_rank_to_diagonal_and_says_why(backend):
 def test_auto_takes_locals_where_the_model_has_them(
     backend, num_locals, num_globals, expected, reason
 ):
-    module = backend.module("families.layout")
+    module = ngvi_layout
     sites = [module.Site("w", 0, (num_globals,))]
     if num_locals:
         plate = module.Plate("groups", num_locals, 0)
@@ -112,7 +113,7 @@ def test_auto_takes_locals_where_the_model_has_them(
 
 
 def test_auto_asks_for_no_dependencies_where_it_is_dense(backend):
-    module = backend.module("families.layout")
+    module = ngvi_layout
 
     def fail():
         raise AssertionError("traced")

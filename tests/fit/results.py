@@ -6,6 +6,8 @@ import importlib
 
 import numpy as np
 
+from ngvi.fit import trace as ngvi_trace
+
 NOISE_SCALE, PRIOR_SCALE, NUM_DATA = 0.5, 2.0, 12
 
 
@@ -107,7 +109,7 @@ class Ppl:
 
 def trace(ppl):
     steps = np.arange(20)
-    return ppl.backend.module("fit.trace").Trace(
+    return ngvi_trace.Trace(
         losses=list(30.0 + 50.0 * 0.5**steps),
         loss_errors=[0.1] * 20,
         step_sizes=list(1.0 / (1 + steps)),

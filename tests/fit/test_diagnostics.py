@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from ngvi.fit import diagnostics as ngvi_diagnostics
+from ngvi.structure import layout as ngvi_layout
 from tests import models
 from tests.backends import load
 from tests.fit.results import Ppl, log_evidence
@@ -294,8 +296,8 @@ def test_numpy_code_in_a_model_of_numpyro_works(numpyro_backend):
 
 
 def from_weights(backend, log_weights, rounding=1e-12):
-    module = backend.module("fit.diagnostics")
-    site = backend.module("families.layout").Site("x", 0, (2,))
+    module = ngvi_diagnostics
+    site = ngvi_layout.Site("x", 0, (2,))
     theta = np.random.default_rng(0).normal(size=(len(log_weights), 2))
     return module.from_log_weights(
         log_weights, lambda w: (w @ theta, w @ theta**2), (site,), rounding
@@ -364,9 +366,9 @@ def test_arviz_1_gives_the_same_whatever_sign_it_takes(backend, rng, monkeypatch
         assert found.effective_sample_size == pytest.approx(expected.effective_sample_size)
 
 
-def test_without_arviz_the_error_names_the_extra(ppl, monkeypatch):
+def test_without_arviz_the_error_says_what_to_install(ppl, monkeypatch):
     result = ppl.conjugate_result(shift=0.1)
     monkeypatch.setitem(sys.modules, "arviz", None)
-    with pytest.raises(ModuleNotFoundError, match=rf"ngvi\[{ppl.backend.name}\]"):
+    with pytest.raises(ModuleNotFoundError, match="pip install arviz"):
         result.diagnostics  # noqa: B018
     assert "failed" in str(result)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from ngvi.fit import search, start
+from ngvi.fit.progress import Progress
 from tests import backends
 from tests.fit.results import Ppl
 
@@ -52,8 +54,7 @@ def searched(name, make, options):
         guide = adapter.package.NaturalGaussianGuide(model, family)
         curvature = options.get("curvature", "auto")
         engine = adapter.module("fit.engine").Engine(model, guide, args, {}, seed, curvature)
-        search, start = adapter.module("fit.search"), adapter.module("fit.start")
-        progress = adapter.module("fit.progress").Progress(200, False)
+        progress = Progress(200, False)
         settings = search.Settings(0.05, 200, options.get("deterministic", False))
         rng = np.random.default_rng(5)
         # Not from zero: there NumPyro's gradient of a Bernoulli density is not the derivative.

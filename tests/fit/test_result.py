@@ -11,6 +11,9 @@ import sys
 import numpy as np
 import pytest
 
+from ngvi.fit import progress as ngvi_progress
+from ngvi.fit import report as ngvi_report
+from ngvi.fit import trace as ngvi_trace
 from tests import models
 from tests.fit.results import exact_posterior, log_evidence
 
@@ -76,8 +79,8 @@ def test_evaluations_are_gradients_and_hessian_products(ppl):
 
 
 def bound_of(backend, losses, errors):
-    trace = backend.module("fit.trace").Trace(losses=losses, loss_errors=errors)
-    return backend.module("fit.report").final_bound(trace)
+    trace = ngvi_trace.Trace(losses=losses, loss_errors=errors)
+    return ngvi_report.final_bound(trace)
 
 
 def test_the_bound_is_the_mean_of_the_last_losses_weighted_by_their_errors(backend):
@@ -229,7 +232,7 @@ def test_there_is_a_picture_of_everything(ppl, case, pyplot):
     if case == "minibatch":
         result = ppl.result(*ppl.conjugate(), {"subsample_size": 5})
     elif case == "no trace":
-        result = ppl.conjugate_result(trace=ppl.backend.module("fit.trace").Trace())
+        result = ppl.conjugate_result(trace=ngvi_trace.Trace())
     else:
         result = ppl.conjugate_result(factor=1.0 if case == "exact" else 0.02)
     result.plot().canvas.draw()
@@ -262,7 +265,7 @@ def test_importing_the_package_imports_neither_arviz_nor_matplotlib(backend):
 
 
 def test_the_bar_shows_bound_step_size_and_distance(backend, capsys):
-    progress = backend.module("fit.progress").Progress(100)
+    progress = ngvi_progress.Progress(100)
     with progress as bar:
         for step in range(1, 6):
             bar.update(step, loss=123.456, step_size=0.25, distance=0.031)
@@ -272,14 +275,14 @@ def test_the_bar_shows_bound_step_size_and_distance(backend, capsys):
 
 
 def test_a_bar_that_is_disabled_is_silent(backend, capsys):
-    with backend.module("fit.progress").Progress(100, enabled=False) as bar:
+    with ngvi_progress.Progress(100, enabled=False) as bar:
         bar.update(1, 1.0, 1.0, 1.0)
     captured = capsys.readouterr()
     assert captured.err == captured.out == ""
 
 
 def test_a_distance_that_is_not_known_is_no_number(backend):
-    text = backend.module("fit.progress").progress_text(1.0, 1.0, math.nan)
+    text = ngvi_progress.progress_text(1.0, 1.0, math.nan)
     assert "far to go" in text
 
 

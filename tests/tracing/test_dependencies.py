@@ -58,7 +58,7 @@ def test_the_structure_is_found_and_printed(backend, model, words):
 @pytest.mark.parametrize("model", ["intercepts", "slopes", "nested", "crossed"], indirect=True)
 def test_the_hessian_has_no_entries_outside_of_the_structure(backend, model):
     guide = _set_up(backend, model)
-    layout = backend.module("guide.structure").layout_of(guide, model, (), {})
+    layout = backend.module("guide.layout").layout_of(guide, model, (), {})
     hessian = layout.dependencies.hessian_product(np.eye(layout.dim))
     structure = guide.family.structure
     inside = np.zeros(hessian.shape, bool)

@@ -88,7 +88,7 @@ def test_draws_share_a_run_where_the_model_allows(name, particles):
     guide, density = set_up(model, args, {})
     (site,) = density.posteriors
     density.choose_particles({site: torch.randn(4, guide.latent_dim)})
-    assert density.structure.particles == particles
+    assert density.facts.particles == particles
 
 
 def test_a_model_that_cannot_share_a_run_is_looped_over():
@@ -100,7 +100,7 @@ def test_a_model_that_cannot_share_a_run_is_looped_over():
     _, density = set_up(model, (), {})
     (site,) = density.posteriors
     density.choose_particles({site: torch.randn(4, 2)})
-    assert density.structure.particles == "loop"
+    assert density.facts.particles == "loop"
     assert density({site: torch.randn(4, 2)}).shape == (4,)
 
 
@@ -119,12 +119,12 @@ def test_all_evaluations_of_one_density_see_the_same_minibatch():
     del seen[:]
     draw = torch.zeros(2, 1)
     assert torch.equal(density({site: draw}), density({site: draw}))
-    density.structure.particles = "loop"
+    density.facts.particles = "loop"
     density({site: draw})
     assert len({tuple(index) for index in seen}) == 1
     assert not torch.equal(
         density({site: draw}),
-        LogDensity(model, guide, args, {}, density.structure)({site: draw}),
+        LogDensity(model, guide, args, {}, density.facts)({site: draw}),
     )
 
 
@@ -136,7 +136,7 @@ def test_a_plate_that_is_subsampled_only_later_is_pinned_all_the_same():
 
     y = torch.arange(50.0)
     guide, density = set_up(model, (y, None), {}, "vmap")
-    density = LogDensity(model, guide, (y, 3), {}, density.structure)
+    density = LogDensity(model, guide, (y, 3), {}, density.facts)
     (site,) = density.posteriors
     values = density({site: torch.zeros(4, 1)})
     assert torch.equal(values, values[:1].expand(4))
@@ -174,11 +174,11 @@ def test_partners_count_with_their_own_log_q(particles):
     guide.append(NaturalGaussianGuide(poutine.block(model, expose=["a"])))
     guide.append(AutoNormal(poutine.block(model, expose=["b"]), init_scale=1e-6))
     guide, density = set_up(model, (), {}, particles, guide)
-    assert density.structure.is_stochastic
+    assert density.facts.is_stochastic
     (site,) = density.posteriors
     density.choose_particles({site: torch.randn(2, 1)})
-    assert density.structure.particles == "plate"
-    density.structure.particles = particles
+    assert density.facts.particles == "plate"
+    density.facts.particles = particles
     draws = torch.tensor([[0.3], [-2.0]])
     values = density({site: draws}, same_noise=True)
     # b is all but fixed: its own terms are the same for both draws, up to log p(b | a).

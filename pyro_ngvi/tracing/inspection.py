@@ -15,7 +15,7 @@ from pyro_ngvi.tracing.sites import family_of, is_enumerated
 
 
 @dataclasses.dataclass
-class Structure:
+class ModelFacts:
     """What a log density needs to know of a model and its guide, as long as they are static.
 
     :ivar max_plate_nesting: how many dimensions on the right belong to plates.
@@ -41,7 +41,7 @@ class Structure:
 
 def inspect(
     model: Callable, guide: Callable, args: tuple, kwargs: dict, max_plate_nesting: float = math.inf
-) -> Structure:
+) -> ModelFacts:
     """Run guide and model once, unseen by other handlers.
 
     :param max_plate_nesting: as in ``pyro.infer.ELBO``; guessed if infinite.
@@ -50,7 +50,7 @@ def inspect(
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
         replayed = poutine.replay(model, trace=guide_trace)
         model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
-    structure = Structure(0)
+    facts = ModelFacts(0)
     dims = [0]
     for trace, of_guide in ((guide_trace, True), (model_trace, False)):
         for name, site in trace.nodes.items():
@@ -58,18 +58,18 @@ def inspect(
                 continue
             dims += [frame.dim for frame in site["cond_indep_stack"] if frame.vectorized]
             if site_is_subsample(site):
-                structure.is_subsampled |= is_subsampled(site)
+                facts.is_subsampled |= is_subsampled(site)
             elif of_guide and family_of(site) is None:
-                structure.guide_is_enumerated |= bool(site["infer"].get("enumerate"))
+                facts.guide_is_enumerated |= bool(site["infer"].get("enumerate"))
                 parts = site["fn"].score_parts(site["value"])
-                structure.is_reparameterized &= is_identically_zero(parts.score_function)
+                facts.is_reparameterized &= is_identically_zero(parts.score_function)
                 if type(site["fn"]).__name__ != "Delta":
-                    structure.partners |= {name}
+                    facts.partners |= {name}
             elif not of_guide and name not in guide_trace.nodes and not site["is_observed"]:
-                structure.is_enumerated |= is_enumerated(site)
-                structure.is_stochastic |= not is_enumerated(site)
-    structure.is_stochastic |= bool(structure.partners)
-    structure.max_plate_nesting = (
+                facts.is_enumerated |= is_enumerated(site)
+                facts.is_stochastic |= not is_enumerated(site)
+    facts.is_stochastic |= bool(facts.partners)
+    facts.max_plate_nesting = (
         -min(dims) if math.isinf(max_plate_nesting) else int(max_plate_nesting)
     )
-    return structure
+    return facts

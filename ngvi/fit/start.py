@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from pyro_ngvi.fit.engine import Draws, Engine, Measured
+from ngvi.fit.engine import Draws, Engine, Measured
 
 #: Standard deviations to try, in this order.
 SCALES = (1.0, 0.1, 0.01, 1e-3)

@@ -19,7 +19,7 @@ import dataclasses
 
 import numpy as np
 
-from numpyro_ngvi.families.layout import Dependencies, Layout, Site
+from ngvi.structure.layout import Dependencies, Layout, Site
 
 Plates = frozenset[str]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pyro_ngvi.fit.diagnostics import Diagnostics
-from pyro_ngvi.fit.trace import Trace
+from ngvi.fit.diagnostics import Diagnostics
+from ngvi.fit.trace import Trace
 
 #: The fraction of the steps whose losses make the final bound.
 LAST_STEPS = 0.1
@@ -46,7 +46,7 @@ def final_bound(trace: Trace) -> tuple[float, float]:
 
 
 def report(result: Any, complete: bool) -> str:
-    """A readable account of a :class:`~pyro_ngvi.fit.FitResult`.
+    """A readable account of a ``FitResult``.
 
     :param complete: with the diagnostics, which are computed if they are not known.
     """

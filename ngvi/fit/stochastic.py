@@ -11,7 +11,7 @@ the natural gradient is the gain that a quadratic bound would still have. The gr
 - The groups double while noise dominates and steps are already short.
 - Parameters that are not Gaussian move by Adam. Its learning rate falls to a fifth whenever the
   bound has stopped rising, and the fit is done when that has happened three times.
-- The trust region in KL is as in :mod:`~pyro_ngvi.fit.search`.
+- The trust region in KL is as in :mod:`~ngvi.fit.search`.
 
 The file is the same in both packages.
 """
@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from pyro_ngvi.fit.engine import Draws, Engine, Measured
-from pyro_ngvi.fit.outcome import Outcome, Reason
-from pyro_ngvi.fit.progress import Progress
-from pyro_ngvi.fit.search import GROWTH, INITIAL_RADIUS, SHRINKAGE, Settings
-from pyro_ngvi.fit.trace import Trace
+from ngvi.fit.engine import Draws, Engine, Measured
+from ngvi.fit.outcome import Outcome, Reason
+from ngvi.fit.progress import Progress
+from ngvi.fit.search import GROWTH, INITIAL_RADIUS, SHRINKAGE, Settings
+from ngvi.fit.trace import Trace
 
 #: Groups of a step, at first and at most.
 MIN_GROUPS, MAX_GROUPS = 4, 32

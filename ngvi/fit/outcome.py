@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from numpyro_ngvi.fit.trace import Trace
+from ngvi.fit.trace import Trace
 
 
 class Reason(enum.Enum):

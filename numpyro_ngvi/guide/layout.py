@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-import torch
-from pyro.poutine import Trace
-from torch import Tensor
 
-from pyro_ngvi.families.base import Family
-from pyro_ngvi.families.layout import Dependencies, Layout, Plate, Site
-from pyro_ngvi.tracing.dependencies import hessian_product, posterior_dependencies
+from ngvi.structure.layout import Dependencies, Layout, Plate, Site
+from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.tracing.dependencies import hessian_product, posterior_dependencies
 
 
-def latent_sites(trace: Trace, shapes: dict[str, tuple[int, ...]]) -> list[Site]:
+def latent_sites(trace: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> list[Site]:
     """The latent sites in the order of the latent vector.
 
     :param trace: of the model.
@@ -23,14 +22,13 @@ def latent_sites(trace: Trace, shapes: dict[str, tuple[int, ...]]) -> list[Site]
     """
     sites, start = [], 0
     for name, shape in shapes.items():
-        site = trace.nodes[name]
+        site = trace[name]
         batch_ndim = len(site["fn"].batch_shape)
         plates = sorted(
             (
                 # Of the value, which has all elements of a plate that the trace subsamples.
-                Plate(f.name, int(shape[batch_ndim + f.dim]), batch_ndim + f.dim)
+                Plate(f.name, shape[batch_ndim + f.dim], batch_ndim + f.dim)
                 for f in site["cond_indep_stack"]
-                if f.vectorized
             ),
             key=lambda plate: plate.axis,
         )
@@ -45,27 +43,27 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
     :param guide: an ``AutoContinuous`` guide.
     :param model: with its enumerated latents.
     """
-    shapes = dict(guide._unconstrained_shapes)
+    shapes = {name: jnp.shape(value) for name, value in guide._init_locs.items()}
     sites = latent_sites(guide.prototype_trace, shapes)
 
-    def unpack(latent: Tensor) -> dict[str, Tensor]:
-        pieces = latent.split([site.size for site in sites])
-        values = {s.name: x.reshape(s.shape) for s, x in zip(sites, pieces, strict=True)}
+    def unpack(latent: jax.Array) -> dict[str, jax.Array]:
+        values = guide._unpack_latent(latent)
         # Of subsampled plates the model has some elements: any will do, for all are alike.
         for site in sites:
-            frames = guide.prototype_trace.nodes[site.name]["cond_indep_stack"]
-            sizes = {frame.name: int(frame.size) for frame in frames}
+            sizes = {f.name: f.size for f in guide.prototype_trace[site.name]["cond_indep_stack"]}
             for plate in site.plates:
-                values[site.name] = values[site.name].narrow(plate.axis, 0, sizes[plate.name])
+                values[site.name] = jax.lax.slice_in_dim(
+                    values[site.name], 0, sizes[plate.name], axis=plate.axis
+                )
         return values
 
     def find_dependencies() -> Dependencies:
         pairs, certain = posterior_dependencies(model, args, kwargs, shapes)
-        at = guide._init_loc().detach()
+        at = guide._init_latent
         # Away from the start, where a Hessian may vanish by symmetry.
-        at = at + torch.as_tensor(np.random.default_rng(0).uniform(-0.5, 0.5, at.shape)).to(at)
-        product = hessian_product(model, args, kwargs, unpack, at)
-        tolerance = 1e-9 if at.dtype == torch.float64 else 2e-4
+        at = at + jnp.asarray(np.random.default_rng(0).uniform(-0.5, 0.5, at.shape), at.dtype)
+        product = hessian_product(guide.model, args, kwargs, unpack, at)
+        tolerance = 1e-9 if at.dtype == jnp.float64 else 2e-4
         return Dependencies(pairs, certain, product, tolerance)
 
     return Layout(sites, find_dependencies)
@@ -73,7 +71,7 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
 
 def summary(family: Family) -> str:
     """A family's structure, number of parameters and memory in words."""
-    num_bytes = sum(array.numel() * array.element_size() for array in family.coordinates().values())
+    num_bytes = sum(array.nbytes for array in family.coordinates().values())
     words = [f"{family.num_parameters} parameters", _memory(num_bytes)]
     describe = getattr(family, "describe", None)
     return ", ".join(words if describe is None else [describe(), *words])

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numpyro_ngvi.families.layout import Site
-from numpyro_ngvi.fit.arviz_bridge import smoothed_weights
+from ngvi.fit.arviz_bridge import smoothed_weights
+from ngvi.structure.layout import Site
 
 #: Draws by default: enough to tell 0.5 from 0.7.
 NUM_DRAWS = 4000

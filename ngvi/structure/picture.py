@@ -11,11 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pyro_ngvi.families.base import Family
-from pyro_ngvi.families.diagonal import Diagonal
-from pyro_ngvi.families.layout import Site
-from pyro_ngvi.families.low_rank_precision import LowRankPrecision
-from pyro_ngvi.families.structure import BlockStructure
+from ngvi.structure.forest import Forest
+from ngvi.structure.layout import Site
 
 #: Pixels a side, at most: a line one pixel wide must remain visible.
 MAX_PIXELS = 160
@@ -27,6 +24,9 @@ MAX_PAIRS = 2500
 NOTHING, LOW_RANK, COUPLED, DIAGONAL = range(4)
 COLOURS = ("#ffffff", "#bdd7e7", "#3182bd", "#08306b")
 LABELS = ("independent given the rest", "coupled by the low rank", "coupled", "diagonal")
+
+#: What ``Family.couples`` says of families without blocks.
+PATTERNS = {"none": NOTHING, "low_rank": LOW_RANK, "all": COUPLED}
 
 #: Names of sites are written where they are at most so many, and at least this fraction of
 #: the axis apart.
@@ -70,7 +70,7 @@ def plot_structure(guide_or_family: Any, ax: Any = None) -> Any:
     # A margin: under the frame a line at the border would not be seen.
     ax.set_xlim(-MARGIN * dim, (1 + MARGIN) * dim)
     ax.set_ylim((1 + MARGIN) * dim, -MARGIN * dim)
-    words = family.describe() if hasattr(family, "describe") else "one dense block"
+    words = family.describe()
     ax.set_title(f"Precision of {family.name!r}, d = {dim:,}\n{words}", fontsize=11)
     for site in sites[1:] if len(sites) <= MAX_NAMES else ():
         ax.axhline(site.start, color="0.5", linewidth=0.4)
@@ -88,7 +88,7 @@ def plot_structure(guide_or_family: Any, ax: Any = None) -> Any:
     return ax
 
 
-def precision_pattern(family: Family, dim: int) -> np.ndarray:
+def precision_pattern(family: Any, dim: int) -> np.ndarray:
     """The picture as numbers.
 
     :param family: with coordinates, or a specification that knows its structure.
@@ -97,25 +97,21 @@ def precision_pattern(family: Family, dim: int) -> np.ndarray:
         ``MAX_PIXELS``; a pixel of many entries shows the strongest.
     """
     size = min(dim, MAX_PIXELS)
-    structure = getattr(family, "structure", None)
-    if isinstance(structure, BlockStructure):
+    coupled = family.couples()
+    if isinstance(coupled, Forest):
         image = np.full((size, size), NOTHING)
-        _mark_blocks(image, structure)
-    elif isinstance(family, LowRankPrecision):
-        image = np.full((size, size), LOW_RANK)
-    elif isinstance(family, Diagonal):
-        image = np.full((size, size), NOTHING)
+        _mark_blocks(image, coupled)
     else:
-        image = np.full((size, size), COUPLED)
+        image = np.full((size, size), PATTERNS[coupled])
     np.fill_diagonal(image, DIAGONAL)
     return image
 
 
-def _what(guide_or_family: Any) -> tuple[Family, int, Sequence[Site]]:
-    if isinstance(guide_or_family, Family):
+def _what(guide_or_family: Any) -> tuple[Any, int, Sequence[Site]]:
+    if hasattr(guide_or_family, "couples"):
         return guide_or_family, guide_or_family.dim, ()
     family = getattr(guide_or_family, "family", None)
-    if not isinstance(family, Family):
+    if not hasattr(family, "couples"):
         raise ValueError(
             f"{type(guide_or_family).__name__} has no family yet: plot_structure takes a family, "
             "or a NaturalGaussianGuide after its first call."
@@ -123,7 +119,7 @@ def _what(guide_or_family: Any) -> tuple[Family, int, Sequence[Site]]:
     return family, guide_or_family.latent_dim, guide_or_family.sites
 
 
-def _mark_blocks(image: np.ndarray, structure: BlockStructure) -> None:
+def _mark_blocks(image: np.ndarray, structure: Forest) -> None:
     size = len(image)
     pixels = [index * size // structure.dim for index in structure.split_indices()]
     for index, mine in enumerate(pixels):

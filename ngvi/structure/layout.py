@@ -1,7 +1,7 @@
 """What a family may know of the latent vector: its sites, their plates, who depends on whom.
 
 The guide makes a :class:`Layout` from its model and hands it to
-:meth:`~pyro_ngvi.families.base.Family.for_layout`; families know nothing of the PPL.
+``Family.for_layout``; families know nothing of the PPL.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import functools
 from collections.abc import Callable, Iterable
 
 import numpy as np
+
+#: For pairs of sites the plates across whose elements they may interact.
+Pairs = dict[tuple[str, str], frozenset[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +81,8 @@ class Dependencies:
     :param tolerance: relative rounding error of a product.
     """
 
-    pairs: dict[tuple[str, str], frozenset[str]]
-    certain: dict[tuple[str, str], frozenset[str]] = dataclasses.field(default_factory=dict)
+    pairs: Pairs
+    certain: Pairs = dataclasses.field(default_factory=dict)
     hessian_product: Callable[[np.ndarray], np.ndarray] | None = None
     tolerance: float = 1e-9
 
@@ -125,3 +128,38 @@ class Layout:
                 return site
         known = ", ".join(repr(site.name) for site in self.sites)
         raise ValueError(f"There is no latent site {name!r}. The latent sites are {known}.")
+
+
+def interacting_pairs(
+    found: dict[str, dict[str, set[str]]], plates: dict[str, set[str]], latents: Iterable[str]
+) -> tuple[Pairs, Pairs]:
+    """Pairs of latents that may interact once the others are integrated out.
+
+    :param found: ``posterior_dependencies`` as the PPL's ``get_dependencies`` gives them.
+    :param plates: the names of the plates around each latent of the model.
+    :param latents: names of the sites that stay.
+    :return: for each pair, in both orders, the plates across whose elements the sites may
+        interact; and the same for the pairs that interact through a latent that is integrated out.
+    """
+    pairs: dict[tuple[str, str], set[str]] = {}
+    for a, others in found.items():
+        for b, across in others.items():
+            if b in found:
+                for pair in ((a, b), (b, a)):
+                    pairs.setdefault(pair, set()).update(across)
+    certain: dict[tuple[str, str], set[str]] = {}
+    kept = set(latents)
+    for gone in [name for name in found if name not in kept]:
+        neighbours = [b for a, b in list(pairs) if a == gone and b != gone]
+        for a in neighbours:
+            for b in neighbours:
+                shared = plates[a] & plates[b]
+                across = shared - plates[gone]
+                across |= shared & (pairs[a, gone] | pairs[gone, b])
+                pairs.setdefault((a, b), set()).update(across)
+                certain.setdefault((a, b), set()).update(across)
+    return _among(pairs, kept), _among(certain, kept)
+
+
+def _among(pairs: dict[tuple[str, str], set[str]], names: set[str]) -> Pairs:
+    return {pair: frozenset(plates) for pair, plates in pairs.items() if names.issuperset(pair)}

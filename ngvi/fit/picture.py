@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pyro_ngvi.fit.diagnostics import USABLE, Diagnostics, Marginal
-from pyro_ngvi.fit.trace import Trace
+from ngvi.fit.diagnostics import USABLE, Diagnostics, Marginal
+from ngvi.fit.trace import Trace
 
 #: Colours: the fit, its noise, the importance weights' view.
 FIT, NOISE, WEIGHTS = "#08519c", "#bdd7e7", "#d95f0e"
@@ -20,7 +20,7 @@ SMALLEST_WEIGHT = 1e-4
 
 
 def plot_result(result: Any) -> Any:
-    """Draw a :class:`~pyro_ngvi.fit.FitResult`.
+    """Draw a ``FitResult``.
 
     :return: a matplotlib figure.
     :raises ModuleNotFoundError: without matplotlib.

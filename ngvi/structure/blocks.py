@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from numpyro_ngvi.families.hierarchy import find_hierarchy
-from numpyro_ngvi.families.layout import Layout, Site
+from ngvi.structure.hierarchy import find_hierarchy
+from ngvi.structure.layout import Layout, Site
 
 Blocks = Sequence[Sequence[str] | Sequence[int]]
 

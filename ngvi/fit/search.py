@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from pyro_ngvi.fit.engine import Draws, Engine, Measured
-from pyro_ngvi.fit.outcome import Outcome, Reason
-from pyro_ngvi.fit.progress import Progress
-from pyro_ngvi.fit.trace import Trace
+from ngvi.fit.engine import Draws, Engine, Measured
+from ngvi.fit.outcome import Outcome, Reason
+from ngvi.fit.progress import Progress
+from ngvi.fit.trace import Trace
 
 #: Points of the first stage, at least, and groups of the last, at most.
 MIN_POINTS = 10
@@ -65,7 +65,7 @@ STAGE_PART, NOISE_PART = 0.125, 0.5
 
 @dataclass
 class Settings:
-    """What the user may ask for; see :func:`~pyro_ngvi.fit`."""
+    """What the user may ask for; see ``fit``."""
 
     tolerance: float
     max_steps: int

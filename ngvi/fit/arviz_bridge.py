@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from numpyro_ngvi.families.layout import Site
-
-_EXTRA = "numpyro"
+from ngvi.structure.layout import Site
 
 
 def smoothed_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
@@ -89,7 +87,7 @@ def _arviz() -> Any:
             import arviz
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"This needs {error.name}: pip install 'ngvi[{_EXTRA}]'", name=error.name
+            f"This needs {error.name}: pip install {error.name}", name=error.name
         ) from error
     return arviz
 

@@ -1,6 +1,6 @@
 """Which coordinates of a vector belong together, and in which order.
 
-A :class:`BlockStructure` cuts a vector of length ``d`` into *groups* of equal *blocks*. A group of
+A :class:`Forest` cuts a vector of length ``d`` into *groups* of equal *blocks*. A group of
 ``n`` blocks of size ``k`` is held as an array ``(k, n)``. The groups form a forest: a block
 may have a parent block in another group, whose blocks have equally many children. Blocks
 interact only with their ancestors. For the arrow of Tan's eq. (4) the locals are one group
@@ -68,7 +68,7 @@ class Permutation:
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockStructure:
+class Forest:
     """Groups of blocks, and where their coordinates are in the vector.
 
     :param groups: children before parents.
@@ -115,7 +115,7 @@ class BlockStructure:
         )
 
     def packed_identity(self) -> np.ndarray:
-        """The identity as :class:`~numpyro_ngvi.families.arrow.Arrow` packs it."""
+        """The identity as the packages' ``Arrow`` packs it."""
         pieces = []
         for own, *below in self.shapes():
             pieces.append(np.broadcast_to(np.eye(own[0])[..., None], own).reshape(-1))
@@ -173,9 +173,9 @@ def _count(group: Group) -> str:
     return f"{group.num} locals of size {group.size}"
 
 
-def structure_from_indices(
+def forest_from_indices(
     blocks: Sequence[np.ndarray], parents: Sequence[int | None] | None = None
-) -> BlockStructure:
+) -> Forest:
     """The structure with these coordinates.
 
     :param blocks: for each group the coordinates of its blocks, integers ``(k, n)``; each
@@ -188,10 +188,10 @@ def structure_from_indices(
     )
     runs = _runs(blocks)
     if runs is not None:
-        return BlockStructure(groups, runs)
+        return Forest(groups, runs)
     order = np.concatenate([piece.T.reshape(-1) for piece in blocks])
     runs = tuple(Run(i, 0, 0, group.size, group.num) for i, group in enumerate(groups))
-    return BlockStructure(groups, runs, Permutation(order))
+    return Forest(groups, runs, Permutation(order))
 
 
 def _runs(blocks: Sequence[np.ndarray]) -> tuple[Run, ...] | None:
@@ -251,7 +251,7 @@ def check_dense(family: Any) -> None:
     :raises ValueError: if the family's dimension is above ``MAX_DENSE_DIM``.
     """
     if family.dim > MAX_DENSE_DIM:
-        size = math.ceil(family.dim**2 * family.loc.dtype.itemsize / 2**30)
+        size = math.ceil(family.dim * family.loc.nbytes / 2**30)
         raise ValueError(
             f"A dense matrix of {family.dim} latents takes {size} GiB. Use .variance, .sample, "
             f".log_prob or .whiten of the {type(family).__name__}, whose cost is linear in the "
