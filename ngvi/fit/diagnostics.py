@@ -14,7 +14,7 @@ import bisect
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -69,7 +69,15 @@ class Marginals(Sequence):
     def __len__(self) -> int:
         return len(self.shift)
 
-    def __getitem__(self, index: int) -> Marginal:
+    @overload
+    def __getitem__(self, index: int) -> Marginal: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Marginal]: ...
+
+    def __getitem__(self, index: int | slice) -> Marginal | list[Marginal]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
         return Marginal(self._name(index), float(self.shift[index]), float(self.scale_ratio[index]))
 

@@ -184,7 +184,8 @@ def forest_from_indices(
     """
     parents = [None] * len(blocks) if parents is None else parents
     groups = tuple(
-        Group(*piece.shape, parent) for piece, parent in zip(blocks, parents, strict=True)
+        Group(len(piece), piece.shape[1], parent)
+        for piece, parent in zip(blocks, parents, strict=True)
     )
     runs = _runs(blocks)
     if runs is not None:

@@ -199,7 +199,7 @@ class _Search:
                 continue
             indices = site.indices(self._plate_order(plates, forest))
             num, width = indices.shape
-            checked = range(width)
+            checked = np.arange(width)
             if width > MAX_CHECKED:
                 checked = rng.choice(width, MAX_CHECKED, replace=False)
             for column in checked:

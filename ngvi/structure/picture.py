@@ -150,7 +150,8 @@ def _label(ax: Any, dim: int, sites: Sequence[Site]) -> None:
     ax.set_yticks([])
     if not sites or len(sites) > MAX_NAMES:
         return
-    names, centres = [], []
+    names: list[str] = []
+    centres: list[float] = []
     for site in sites:
         centre = site.start + site.size / 2
         if names and centre - centres[-1] < NAME_SPACING * dim:
