@@ -21,6 +21,8 @@ test: $(VENV)/.ready-test
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell $$(git ls-files "*.py" "*.md")
+	$(BIN)/mypy
 
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff check --fix .
