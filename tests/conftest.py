@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests import backends
+from tests.ppl import PPLS, load
 from tests.reference import FAMILIES
 
 
@@ -55,24 +55,28 @@ def rng():
     return np.random.default_rng(0)
 
 
-@pytest.fixture(params=backends.BACKENDS)
-def backend(request):
-    """Either package, in float64."""
-    adapter = backends.load(request.param)
+@pytest.fixture(params=PPLS)
+def ppl(request):
+    """The adapter of either PPL, in float64."""
+    adapter = load(request.param)
     with adapter.float64():
         yield adapter
 
 
+#: The older name.
+backend = ppl
+
+
 @pytest.fixture
 def numpyro_backend():
-    adapter = backends.load("numpyro")
+    adapter = load("numpyro")
     with adapter.float64():
         yield adapter
 
 
 @pytest.fixture
 def pyro_backend():
-    adapter = backends.load("pyro")
+    adapter = load("pyro")
     with adapter.float64():
         yield adapter
 

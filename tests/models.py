@@ -1,20 +1,24 @@
-"""Models for the guide tests, each written twice, once in each PPL.
+"""The models of the tests, each written once: functions of the adapter of a PPL, in the words of
+:class:`tests.ppl.Ppl`, that give a model.
 
 The simplex is a Gaussian's image and not a Dirichlet: in JAX, compiling a sampler of gammas
 would take longer than most tests.
-
-``hierarchy``: a positive site, a simplex, a scalar, latents in a plate, and a likelihood in a
-plate that may be subsampled; eight unconstrained latents. ``mixture``: the same idea with a
-discrete latent per observation, to be enumerated.
 """
 
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
+from tests.ppl import load
+from tests.reference import linear_regression_posterior
+
 NUM_DATA, NUM_GROUPS, SUBSAMPLE = 12, 4, 5
+
+#: Of the weights, and of the responses of a linear regression.
+PRIOR_SCALE, NOISE_SCALE = 2.0, 0.5
 
 
 def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -25,69 +29,154 @@ def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X, group, X.sum(1) + 0.5 * group + 0.3 * rng.normal(size=NUM_DATA)
 
 
-def numpyro_models() -> SimpleNamespace:
-    import jax.numpy as jnp
-    import numpyro
-    import numpyro.distributions as dist
+# -- regressions: latents "weights", data X and y -------------------------------------
 
-    def simplex():
-        base = dist.Normal(jnp.zeros(2), 1.0).to_event(1)
-        return dist.TransformedDistribution(base, dist.transforms.StickBreakingTransform())
+
+def glm(
+    ppl: Any,
+    likelihood: str,
+    prior_scale: float = PRIOR_SCALE,
+    noise_scale: float = NOISE_SCALE,
+    site: str = "weights",
+) -> Any:
+    """A generalised linear model of ``X``, ``y`` and ``subsample_size``.
+
+    :param likelihood: ``"gaussian"``, ``"bernoulli"`` or ``"poisson"``.
+    """
+    dist = ppl.dist
+    response = {
+        "gaussian": lambda eta: dist.Normal(eta, noise_scale),
+        "bernoulli": lambda eta: dist.Bernoulli(logits=eta),
+        "poisson": lambda eta: dist.Poisson(ppl.np.exp(eta)),
+    }[likelihood]
+
+    def model(X, y=None, subsample_size=None):
+        prior = dist.Normal(ppl.array(np.zeros(X.shape[1])), prior_scale)
+        weights = ppl.sample(site, prior.to_event(1))
+        with ppl.plate("data", len(X), subsample_size=subsample_size) as index:
+            obs = None if y is None else y[index]
+            ppl.sample("y", response(X[index] @ weights), obs=obs)
+
+    return model
+
+
+def regression(ppl: Any) -> Any:
+    return glm(ppl, "gaussian")
+
+
+def logistic(ppl: Any) -> Any:
+    return glm(ppl, "bernoulli")
+
+
+def regression_data() -> tuple[np.ndarray, np.ndarray]:
+    """``X`` and real responses."""
+    X, _, y = data()
+    return X, y
+
+
+def logistic_data() -> tuple[np.ndarray, np.ndarray]:
+    """``X`` and binary responses."""
+    X, _, y = data()
+    return X, (y > 0).astype(float)
+
+
+def exact_posterior(X: Any = None, y: Any = None) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean, covariance and log evidence of :func:`regression`, by default of its data."""
+    X, y = regression_data() if X is None else (X, y)
+    return linear_regression_posterior(X, y, PRIOR_SCALE, NOISE_SCALE)
+
+
+# -- one latent -----------------------------------------------------------------------
+
+#: Responses of :func:`location`, and its exact posterior.
+Y = np.array([1.0, 2.0, 4.0, 5.0])
+LOCATION_VARIANCE = 1 / (len(Y) + 0.01)
+LOCATION_MEAN = LOCATION_VARIANCE * Y.sum()
+
+
+def location(ppl: Any) -> Any:
+    """``y_i ~ N(mu, 1)``, ``mu ~ N(0, 10^2)``."""
+
+    def model(y, subsample_size=None):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 10.0))
+        with ppl.plate("data", len(y), subsample_size=subsample_size) as index:
+            ppl.sample("y", ppl.dist.Normal(mu, 1.0), obs=y[index])
+
+    return model
+
+
+# -- hierarchies ----------------------------------------------------------------------
+
+
+def eight_schools(ppl: Any) -> Any:
+    """Not centred, of ``y`` and ``sigma``: ten latents."""
+    dist = ppl.dist
+
+    def model(y, sigma):
+        zero = ppl.array(0.0)
+        mu = ppl.sample("mu", dist.Normal(zero, 5.0))
+        tau = ppl.sample("tau", dist.HalfCauchy(ppl.array(5.0)))
+        with ppl.plate("schools", len(y)):
+            eta = ppl.sample("eta", dist.Normal(zero, 1.0))
+            ppl.sample("y", dist.Normal(mu + tau * eta, sigma), obs=y)
+
+    return model
+
+
+def eight_schools_data() -> tuple[np.ndarray, np.ndarray]:
+    y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+    return y, np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+
+
+def _simplex(ppl: Any) -> Any:
+    base = ppl.dist.Normal(ppl.array(np.zeros(2)), 1.0).to_event(1)
+    stick_breaking = ppl.dist.transforms.StickBreakingTransform()
+    return ppl.dist.TransformedDistribution(base, stick_breaking)
+
+
+def hierarchy(ppl: Any) -> Any:
+    """A positive site, a simplex, a scalar, latents in a plate, and a likelihood in a plate that
+    may be subsampled; eight unconstrained latents."""
+    dist = ppl.dist
 
     def hierarchy(X, group, y, subsample_size=None):
-        sigma = numpyro.sample("sigma", dist.LogNormal(0.0, 0.5))
-        weights = numpyro.sample("weights", simplex())
-        centre = numpyro.sample("centre", dist.Normal(0.0, 1.0))
-        with numpyro.plate("groups", NUM_GROUPS):
-            effect = numpyro.sample("effect", dist.Normal(centre, 1.0))
-        numpyro.deterministic("largest", effect.max())
-        with numpyro.plate("data", len(X), subsample_size=subsample_size) as index:
-            mean = X[index] @ weights + effect[group[index]]
-            numpyro.sample("y", dist.Normal(mean, sigma), obs=y[index])
+        sigma = ppl.sample("sigma", dist.LogNormal(ppl.array(0.0), 0.5))
+        weights = ppl.sample("weights", _simplex(ppl))
+        centre = ppl.sample("centre", dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("groups", NUM_GROUPS):
+            effect = ppl.sample("effect", dist.Normal(centre, 1.0))
+        ppl.deterministic("largest", ppl.np.amax(effect, axis=-1, keepdims=True))
+        with ppl.plate("data", len(X), subsample_size=subsample_size) as index:
+            # Leading dimensions, if any, are those of Pyro's vectorised particles.
+            mean = (X[index] * weights).sum(-1) + effect[..., group[index]]
+            ppl.sample("y", dist.Normal(mean, sigma), obs=y[index])
+
+    return hierarchy
+
+
+def mixture(ppl: Any) -> Any:
+    """A discrete latent per observation, to be enumerated; six unconstrained latents."""
+    dist = ppl.dist
 
     def mixture(X, group, y, subsample_size=None):
-        weights = numpyro.sample("weights", simplex())
-        centre = numpyro.sample("centre", dist.Normal(jnp.zeros(3), 2.0).to_event(1))
-        sigma = numpyro.sample("sigma", dist.LogNormal(0.0, 0.5))
-        with numpyro.plate("data", len(X), subsample_size=subsample_size) as index:
-            component = numpyro.sample(
+        weights = ppl.sample("weights", _simplex(ppl))
+        centre = ppl.sample("centre", dist.Normal(ppl.array(np.zeros(3)), 2.0).to_event(1))
+        sigma = ppl.sample("sigma", dist.LogNormal(ppl.array(0.0), 0.5))
+        with ppl.plate("data", len(X), subsample_size=subsample_size) as index:
+            component = ppl.sample(
                 "component", dist.Categorical(weights), infer={"enumerate": "parallel"}
             )
-            numpyro.sample("y", dist.Normal(centre[component], sigma), obs=y[index])
+            mean = ppl.vindex(centre)[..., component]
+            ppl.sample("y", dist.Normal(mean, sigma), obs=y[index])
 
-    return SimpleNamespace(hierarchy=hierarchy, mixture=mixture)
+    return mixture
+
+
+def numpyro_models() -> SimpleNamespace:
+    ppl = load("numpyro")
+    return SimpleNamespace(hierarchy=hierarchy(ppl), mixture=mixture(ppl))
 
 
 def pyro_models() -> SimpleNamespace:
-    import pyro
-    import pyro.distributions as dist
-    import torch
-    from pyro.ops.indexing import Vindex
-
-    def simplex():
-        base = dist.Normal(torch.zeros(2), 1.0).to_event(1)
-        return dist.TransformedDistribution(base, dist.transforms.StickBreakingTransform())
-
-    def hierarchy(X, group, y, subsample_size=None):
-        sigma = pyro.sample("sigma", dist.LogNormal(0.0, 0.5))
-        weights = pyro.sample("weights", simplex())
-        centre = pyro.sample("centre", dist.Normal(0.0, 1.0))
-        with pyro.plate("groups", NUM_GROUPS):
-            effect = pyro.sample("effect", dist.Normal(centre, 1.0))
-        pyro.deterministic("largest", effect.max(-1, keepdim=True).values)
-        with pyro.plate("data", len(X), subsample_size=subsample_size) as index:
-            # Leading dimensions, if any, are those of vectorised particles.
-            mean = (X[index] * weights).sum(-1) + effect[..., group[index]]
-            pyro.sample("y", dist.Normal(mean, sigma), obs=y[index])
-
-    def mixture(X, group, y, subsample_size=None):
-        weights = pyro.sample("weights", simplex())
-        centre = pyro.sample("centre", dist.Normal(torch.zeros(3), 2.0).to_event(1))
-        sigma = pyro.sample("sigma", dist.LogNormal(0.0, 0.5))
-        with pyro.plate("data", len(X), subsample_size=subsample_size) as index:
-            component = pyro.sample(
-                "component", dist.Categorical(weights), infer={"enumerate": "parallel"}
-            )
-            pyro.sample("y", dist.Normal(Vindex(centre)[..., component], sigma), obs=y[index])
-
-    return SimpleNamespace(hierarchy=hierarchy, mixture=mixture)
+    ppl = load("pyro")
+    return SimpleNamespace(hierarchy=hierarchy(ppl), mixture=mixture(ppl))
