@@ -1,23 +1,25 @@
 """What a search needs of a model and a guide: the seam between deciding and computing.
 
-A *place* is the parameters of model and guide, a *direction* a change of all Gaussians among
-them, with the gradients of the ordinary parameters. Only an engine looks into them.
+A *place* is the parameters of model and guide; only the three rooms of an :class:`Engine` look
+into it. Everything else is numpy's: a *vector* is a change of all Gaussians of a place, its
+coordinates one after another, and a *covector* is the Fisher information ``F`` of the place times a
+vector, whose products with other vectors are their Fisher inner products.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ngvi.points import Points
 
+if TYPE_CHECKING:
+    from ngvi.fit.geometry import Geometry
+
 #: The parameters of model and guide.
 Place = Any
-#: A natural gradient, or another change of the Gaussians, and gradients of other parameters.
-Direction = Any
-#: A change of the Gaussians alone.
-Change = Any
 
 
 class Draws(NamedTuple):
@@ -27,41 +29,55 @@ class Draws(NamedTuple):
     seed: int
 
 
-class Measured(NamedTuple):
-    """Groups of one place: minus the loss of each, in nats, and its natural gradient."""
+class Direction(NamedTuple):
+    """A natural gradient of the bound, or a correction of it."""
 
-    values: np.ndarray
-    directions: list[Direction]
+    vector: np.ndarray  #: shape ``(n,)``
+    covector: np.ndarray  #: ``F`` of its own place times the vector: the ordinary gradient
+    ordinary: Sequence[np.ndarray] = ()  #: gradients of the parameters that are not Gaussian
+
+
+class Measured(NamedTuple):
+    """Groups of draws at one place."""
+
+    values: np.ndarray  #: the bound of each, in nats, shape ``(groups,)``
+    vectors: np.ndarray  #: the natural gradient of each, shape ``(groups, n)``
+    mean: Direction  #: the average over all groups
+
+    @property
+    def value(self) -> float:
+        """The average bound in nats."""
+        return float(self.values.mean())
+
+    def joined(self, other: Measured) -> Measured:
+        """With further groups at the same place, of a model without ordinary parameters."""
+        values = np.concatenate([self.values, other.values])
+        vectors = np.concatenate([self.vectors, other.vectors])
+        part = len(self.values) / len(values)
+        of_mean = part * self.mean.covector + (1.0 - part) * other.mean.covector
+        return Measured(values, vectors, Direction(vectors.mean(0), of_mean))
 
 
 class Step(NamedTuple):
     """Where a step leads."""
 
     place: Place
-    change: Change  #: what was added to the Gaussians' coordinates
-    slope: float  #: of the bound along the change, at its beginning
+    change: np.ndarray  #: the vector from the old Gaussians to the new ones
+    slope: float  #: of the bound along the change, at its beginning, in nats
     length: float  #: ``KL(new || old)`` in nats
     backward: float  #: ``KL(old || new)`` in nats
     rho: float  #: the step size
 
 
-class Engine(Protocol):
-    """Evaluates a model and moves its Gaussians.
+class Evaluator(Protocol):
+    """Runs the model.
 
-    :ivar initial: the parameters before the first step.
-    :ivar dim: the number of latents of all Gaussians.
-    :ivar eps: the precision of the floating point numbers.
-    :ivar max_pairs: how many pairs of the quasi-Newton memory there is room for.
-    :ivar has_ordinary: whether there are parameters that are not Gaussian.
+    :ivar is_subsampled: whether the model sees minibatches.
     :ivar num_gradients: gradients of the log density so far.
     :ivar num_hessian_products: Hessian-vector products so far.
     """
 
-    initial: Place
-    dim: int
-    eps: float
-    max_pairs: int
-    has_ordinary: bool
+    is_subsampled: bool
     num_gradients: int
     num_hessian_products: int
 
@@ -69,57 +85,46 @@ class Engine(Protocol):
         """Fresh groups of draws."""
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
-        """The bound and its natural gradient, by group."""
-
-    def mean(self, measured: Measured) -> Direction:
-        """The average direction over all groups."""
-
-    def deviations(self, measured: Measured, mean: Direction) -> list[Direction]:
-        """The groups' directions minus their mean."""
-
-    def difference(self, left: Direction, right: Direction) -> Direction:
-        """``left - right``."""
-
-    def slope(self, place: Place, direction: Direction, change: Change) -> float:
-        """The derivative of the bound along a change of the Gaussians, in nats."""
-
-    def corrected(
-        self, place: Place, direction: Direction, pairs: list[tuple[Change, Direction]]
-    ) -> tuple[Direction, float, float]:
-        """The quasi-Newton direction, from what earlier steps did to the natural gradient.
-
-        :param pairs: changes of the Gaussians, and the falls of the direction along them.
-        :return: the direction, the gain that a quadratic bound would have along it, and the gain
-            that the Fisher metric predicts, both in nats.
-        """
-
-    def step(self, place: Place, direction: Direction, rho: float, radius: float) -> Step | None:
-        """The step ``rho`` along a direction, shorter if it would leave the trust region.
-
-        :param radius: the largest ``KL(new || old)``, in nats.
-        :return: None if no step leads to a finite Gaussian.
-        """
-
-    def update_ordinary(self, place: Place, direction: Direction, step_size: float) -> Place:
-        """Move the parameters that are not Gaussian, by Adam with this learning rate."""
-
-    def at(self, locs: dict[str, np.ndarray] | None, scale: float) -> Place:
-        """The initial parameters with ``N(loc, scale^2 I)``; by default at the guide's means."""
-
-    def locs(self, place: Place) -> dict[str, np.ndarray]:
-        """The Gaussians' means by site."""
-
-    def stddevs(self, place: Place) -> dict[str, np.ndarray]:
-        """The Gaussians' marginal standard deviations by site."""
-
-    def is_too_wide(self, place: Place) -> bool:
-        """Whether a standard deviation is one that hardly any proper posterior has."""
+        """The bound and its natural gradient; not finite where the model is not."""
 
     def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """The log density and its gradient at one joint latent vector."""
+        """The log density and its gradient at one vector of all latents, shape ``(d,)``."""
 
-    def joint(self, locs: dict[str, np.ndarray]) -> np.ndarray:
-        """One vector of the latents of all sites."""
 
-    def split(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """The latents by site: the inverse of :meth:`joint`."""
+class Parameters(Protocol):
+    """Makes places, and reads them.
+
+    :ivar initial: the place before the first step.
+    :ivar dim: ``d``, the number of latents of all Gaussians.
+    :ivar eps: the precision of the floating point numbers.
+    :ivar has_ordinary: whether there are parameters that are not Gaussian.
+    """
+
+    initial: Place
+    dim: int
+    eps: float
+    has_ordinary: bool
+
+    def at(self, mean: np.ndarray | None, scale: float) -> Place:
+        """The initial place with ``N(mean, scale^2 I)``; by default with its own mean."""
+
+    def mean(self, place: Place) -> np.ndarray:
+        """The mean of all latents, shape ``(d,)``."""
+
+    def stddevs(self, place: Place) -> dict[str, np.ndarray]:
+        """Marginal standard deviations of the unconstrained latents, by the model's sites."""
+
+    def moved(self, place: Place, steps: list[np.ndarray]) -> Place:
+        """The place after steps of the parameters that are not Gaussian."""
+
+    def write(self, place: Place) -> None:
+        """Make a place that of the guide, if the guide keeps its parameters."""
+
+
+class Engine(NamedTuple):
+    """The three rooms: one that runs the model, one for the metric, one for the parameters."""
+
+    evaluator: Evaluator
+    parameters: Parameters
+    #: The metric of a place, with pairs of the quasi-Newton memory.
+    geometry: Callable[[Place, list[tuple[np.ndarray, np.ndarray]]], Geometry]

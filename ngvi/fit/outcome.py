@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from ngvi.fit.engine import Place
 from ngvi.fit.trace import Trace
 
 
@@ -33,10 +35,10 @@ class Outcome:
     :ivar trace: the steps.
     """
 
-    place: Any
+    place: Place
     reason: Reason
-    remaining: float
-    trace: Trace
+    remaining: float = math.inf
+    trace: Trace = field(default_factory=Trace)
 
     @property
     def converged(self) -> bool:
@@ -46,14 +48,14 @@ class Outcome:
 
 def in_words(
     outcome: Outcome,
-    stddevs: dict[str, np.ndarray],
+    stddevs: Callable[[], dict[str, np.ndarray]],
     tolerance: float,
     max_steps: int,
     unusable: str = "",
 ) -> str:
     """One or two sentences: why the fit stopped and, if it has not converged, what to try.
 
-    :param stddevs: of the unconstrained latents, by name.
+    :param stddevs: gives those of the unconstrained latents, by name.
     :param unusable: for :attr:`Reason.NOT_FINITE`, what is known of its cause.
     """
     left = f"an estimated {outcome.remaining:.2g} nats below its optimum"
@@ -66,7 +68,7 @@ def in_words(
         case Reason.MAX_STEPS:
             return (
                 f"max_steps={max_steps} are used up with the bound {left}. Go on with "
-                f"fit(..., init=result), or raise max_steps{_wide(stddevs)}"
+                f"fit(..., init=result), or raise max_steps{_wide(stddevs())}"
             )
         case Reason.NOISE:
             return (
@@ -81,7 +83,7 @@ def in_words(
                 "data and latents on scales near one, or init_loc_fn= with another start"
             )
         case Reason.UNBOUNDED:
-            name, widest = _widest(stddevs)
+            name, widest = _widest(stddevs())
             return (
                 f"the posterior widens without limit (sd {widest:.1g} of "
                 f"unconstrained '{name}'): it is improper, as with a flat prior and data that do "

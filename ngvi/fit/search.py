@@ -13,30 +13,27 @@ each stage starts where the one before ended, with more draws if theirs were too
 - A stage ends when the gain that a quadratic bound would still have is a fraction of the tolerance.
   The groups of draws then say by how much the optimum would move with others; fresh draws
   confirm it, or join the next stage.
-
-Nothing here knows the PPL, and all randomness comes from numpy: the file is the same in both
-packages.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from ngvi.fit.engine import Draws, Engine, Measured
+from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place, Step
+from ngvi.fit.geometry import Geometry
 from ngvi.fit.outcome import Outcome, Reason
 from ngvi.fit.progress import Progress
+from ngvi.fit.settings import Settings
 from ngvi.fit.trace import Trace
+from ngvi.trust_region import GROWTH, INITIAL_RADIUS, SHRINKAGE
 
 #: Points of the first stage, at least, and groups of the last, at most.
 MIN_POINTS = 10
 MAX_GROUPS = 64
 
-#: The trust region in nats: at first, after a good step, and after a bad one.
-INITIAL_RADIUS, GROWTH, SHRINKAGE = 1.0, 10.0, 0.25
 #: A step is too long if the bound falls at its end as fast as it rose at its beginning.
 TURN = 0.9
 #: A step is at most so many times as long as the one before, in ``rho``.
@@ -56,20 +53,13 @@ MAX_PAIR_LENGTH = 0.3
 
 #: How often the Gaussian is checked for a variance without limit, in steps.
 CHECK_EVERY = 10
+#: A standard deviation of an unconstrained latent that tells of an improper posterior.
+TOO_WIDE = 1e7
 
 #: A first stage ends this close to its optimum, in nats: its draws are few.
 ROUGH = 0.25
 #: A later one at this fraction of the tolerance, and the draws may have this one.
 STAGE_PART, NOISE_PART = 0.125, 0.5
-
-
-@dataclass
-class Settings:
-    """What the user may ask for; see ``fit``."""
-
-    tolerance: float
-    max_steps: int
-    deterministic: bool = False
 
 
 @dataclass
@@ -81,48 +71,48 @@ class Search:
     settings: Settings
     progress: Progress
     trace: Trace = field(default_factory=Trace)
+
+    place: Place = None
+    draws: list[Draws] = field(default_factory=list)  #: of the present stage
+    measured: Measured = None  #: at the place, over these draws
+    #: Changes of the Gaussians, and the falls of the natural gradient along them.
+    pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     radius: float = INITIAL_RADIUS
-    rho: float = 1.0
-    begun: int = 0
-    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    rho: float = 1.0  #: of the last step
+    begun: int = 0  #: steps before this start
     gain: float = math.inf  #: what the present draws still promise, in nats
     noise: float = 0.0  #: what other draws might take away, in nats
+    _geometry: Geometry | None = None  #: of the place with the pairs, once it is asked for
 
-    def run(self, place: Any, draws: list[Draws], measured: Measured) -> Outcome:
+    def __post_init__(self) -> None:
+        self.place = self.engine.parameters.initial
+
+    def run(self, place: Place, draws: list[Draws], measured: Measured) -> Outcome:
         """Search from a place.
 
         :param draws: of the first stage.
         :param measured: the bound at the place, finite.
         """
-        tolerance = self.settings.tolerance
+        self._forget()
         self.place, self.draws, self.measured = place, draws, measured
         status = self._stage(ROUGH)
         if status is not None:
             return self._outcome(status)
         if self.settings.deterministic:
             return self._deterministic()
-        self._use(self.engine.draws(self.rng, max(2, len(draws))))
+        self._use(self.engine.evaluator.draws(self.rng, max(2, len(draws))))
         while True:
-            status = self._stage(STAGE_PART * tolerance)
-            self.noise = noise = self._noise()
+            status = self._stage(STAGE_PART * self.settings.tolerance)
+            self.noise = self._noise()
             if status is not None:
                 return self._outcome(status)
-            fresh, confirmation = self._confirm()
-            if noise <= NOISE_PART * tolerance and confirmation <= 2 * tolerance:
-                return self._outcome(Reason.CONVERGED, fresh[1])
-            count = len(self.draws)
-            if count >= MAX_GROUPS:
-                close = self.gain + noise <= tolerance and confirmation <= 2 * tolerance
-                return self._outcome(Reason.CONVERGED if close else Reason.NOISE, fresh[1])
-            wanted = min(MAX_GROUPS, math.ceil(count * noise / (NOISE_PART * tolerance)))
-            if wanted >= 4 * count:
-                self._use(self.engine.draws(self.rng, wanted))
-            else:
-                self._join(*fresh)
+            status, fresh = self._confirm()
+            if status is not None:
+                return self._outcome(status, fresh)
 
     def _deterministic(self) -> Outcome:
         count = max(8, math.ceil(200 / max(1, len(self.draws[0].points.weights))))
-        self._use(self.engine.draws(self.rng, count))
+        self._use(self.engine.evaluator.draws(self.rng, count))
         status = self._stage(1e-4 * self.settings.tolerance)
         self.noise = self._noise()
         if status is None:
@@ -134,7 +124,6 @@ class Search:
         """Forget what was learnt from one start, before another; the trace goes on."""
         self.radius, self.rho, self.begun = INITIAL_RADIUS, 1.0, len(self.trace)
         self.gain, self.noise = math.inf, 0.0
-        self.pairs.clear()
 
     # -- one stage --------------------------------------------------------------------
 
@@ -143,113 +132,152 @@ class Search:
 
         :return: None at its optimum, else why it stopped before.
         """
-        engine, refused = self.engine, 0
-        self.radius = max(self.radius, INITIAL_RADIUS)
+        self.radius, refused = max(self.radius, INITIAL_RADIUS), 0
         while True:
-            value, natural = float(self.measured.values.mean()), engine.mean(self.measured)
-            direction, gain, fisher = engine.corrected(self.place, natural, self.pairs)
-            if not gain > 0:
-                self.pairs.clear()
-                direction, gain = natural, fisher
-            self.gain = max(gain, fisher)
-            if self.gain <= tolerance:
-                return None
-            if self._is_hopeless(value):
-                return Reason.STUCK
-            if len(self.trace) >= self.settings.max_steps:
-                return Reason.MAX_STEPS
-            # Where the last step was a small one, the search for the size begins there.
-            step = engine.step(self.place, direction, min(1.0, LONGER * self.rho), self.radius)
-            if step is None:
-                return Reason.STUCK
-            self.rho = step.rho
-            self._record(step.rho)
-            measured = engine.measure(step.place, self.draws)
-            new, ends = self._at_the_end(measured, step)
-            turned = ends < -step.slope and new < value
-            slack = 1.0 + abs(step.slope) + ROUNDING * engine.eps * abs(value)
-            if not math.isfinite(new) or turned or new < value - slack:
-                self.radius = SHRINKAGE * step.length
+            step = self._propose(tolerance)
+            if not isinstance(step, Step):
+                return step
+            measured = self.engine.evaluator.measure(step.place, self.draws)
+            ends = self._slope_at_the_end(step, measured)
+            if ends is None:
                 refused += 1
-                if refused > 1:
-                    self.pairs.clear()
+                self._refuse(step, refused)
                 if refused >= MAX_REFUSED or not self.radius > 0:
                     return Reason.STUCK
                 continue
             refused = 0
-            if ends > 0:
-                self.radius = max(self.radius, GROWTH * step.length)
-            elif ends < -TURN * step.slope:
-                self.radius = 0.5 * step.length
-            if max(step.length, step.backward) <= MAX_PAIR_LENGTH:
-                fall = engine.difference(natural, engine.mean(measured))
-                self.pairs.append((step.change, fall))
-                del self.pairs[: -max(engine.max_pairs, 1)]
-            else:
-                self.pairs.clear()
-            self.place, self.measured = step.place, measured
-            if len(self.trace) % CHECK_EVERY == 0 and engine.is_too_wide(self.place):
+            self._accept(step, ends, measured)
+            if len(self.trace) % CHECK_EVERY == 0 and self._is_too_wide():
                 return Reason.UNBOUNDED
 
-    def _is_hopeless(self, value: float) -> bool:
+    def _propose(self, tolerance: float) -> Step | Reason | None:
+        """The next step, or why there is none: None at the optimum of these draws."""
+        direction = self._direction()
+        if self.gain <= tolerance:
+            return None
+        if self._is_hopeless():
+            return Reason.STUCK
+        if len(self.trace) >= self.settings.max_steps:
+            return Reason.MAX_STEPS
+        # Where the last step was a small one, the search for the size begins there.
+        longest = min(1.0, LONGER * self.rho)
+        step = self._metric().step(direction, longest, self.radius)
+        if step is None:
+            return Reason.STUCK
+        self.rho = step.rho
+        self._record(step.rho)
+        return step
+
+    def _direction(self) -> Direction:
+        """The corrected natural gradient, and what it promises."""
+        direction, gain, fisher = self._metric().corrected(self.measured.mean)
+        if not gain > 0:
+            self._forget()
+            direction, gain = self.measured.mean, fisher
+        self.gain = max(gain, fisher)
+        return direction
+
+    def _slope_at_the_end(self, step: Step, measured: Measured) -> float | None:
+        """The bound's derivative along the step, at its end; None if the step is refused."""
+        value, new = self.measured.value, measured.value
+        with np.errstate(all="ignore"):
+            ends = float(measured.mean.covector @ step.change)
+        if not (math.isfinite(new) and math.isfinite(ends)):
+            return None
+        turned = ends < -step.slope and new < value
+        slack = 1.0 + abs(step.slope) + ROUNDING * self.engine.parameters.eps * abs(value)
+        return None if turned or new < value - slack else ends
+
+    def _refuse(self, step: Step, refused: int) -> None:
+        """Try shorter steps, and soon without the memory.
+
+        :param refused: steps in a row.
+        """
+        self.radius = SHRINKAGE * step.length
+        if refused > 1:
+            self._forget()
+
+    def _accept(self, step: Step, ends: float, measured: Measured) -> None:
+        """Take the step, and learn from it.
+
+        :param ends: the slope of the bound at its end.
+        """
+        if ends > 0:
+            self.radius = max(self.radius, GROWTH * step.length)
+        elif ends < -TURN * step.slope:
+            self.radius = 0.5 * step.length
+        if max(step.length, step.backward) <= MAX_PAIR_LENGTH:
+            fall = self.measured.mean.vector - measured.mean.vector
+            self.pairs.append((step.change, fall))
+            del self.pairs[: -max(self._metric().max_pairs, 1)]
+        else:
+            self.pairs.clear()
+        self.place, self.measured, self._geometry = step.place, measured, None
+
+    def _metric(self) -> Geometry:
+        if self._geometry is None:
+            self._geometry = self.engine.geometry(self.place, self.pairs)
+        return self._geometry
+
+    def _forget(self) -> None:
+        """Let the metric be all that is known of the bound's curvature."""
+        self.pairs.clear()
+        self._geometry = None
+
+    def _is_hopeless(self) -> bool:
         """Whether the last steps led nowhere, and there is far to go."""
         if self.gain < HOPELESS or len(self.trace) < self.begun + STALL:
             return False
+        value = self.measured.value
         gained = value + self.trace.losses[-STALL]
         return gained < STALL_PART * min(self.gain, abs(value))
 
-    def _at_the_end(self, measured: Measured, step: Any) -> tuple[float, float]:
-        """The bound after a step, and its derivative along the step."""
-        new = float(measured.values.mean())
-        if not math.isfinite(new):
-            return new, -math.inf
-        ends = self.engine.slope(step.place, self.engine.mean(measured), step.change)
-        return (new, ends) if math.isfinite(ends) else (math.nan, -math.inf)
+    def _is_too_wide(self) -> bool:
+        """Whether a standard deviation is one that hardly any proper posterior has."""
+        stddevs = self.engine.parameters.stddevs(self.place)
+        return any(np.max(values) > TOO_WIDE for values in stddevs.values())
 
     # -- draws ------------------------------------------------------------------------
 
     def _use(self, draws: list[Draws]) -> None:
-        self.draws, self.measured = draws, self.engine.measure(self.place, draws)
-
-    def _join(self, draws: list[Draws], measured: Measured) -> None:
-        self.draws = self.draws + draws
-        self.measured = Measured(
-            np.concatenate([self.measured.values, measured.values]),
-            self.measured.directions + measured.directions,
-        )
+        self.draws = draws
+        self.measured = self.engine.evaluator.measure(self.place, draws)
 
     def _noise(self) -> float:
         """By how much, in nats, the optimum over other draws would be lower; from the groups."""
         count = len(self.draws)
-        mean = self.engine.mean(self.measured)
-        total = 0.0
-        for deviation in self.engine.deviations(self.measured, mean):
-            _, gain, fisher = self.engine.corrected(self.place, deviation, self.pairs)
-            total += max(gain, fisher)
-        return total / (count * max(count - 1, 1))
+        gains = self._metric().gains(self.measured.vectors - self.measured.mean.vector)
+        return float(gains.sum()) / (count * max(count - 1, 1))
 
-    def _confirm(self) -> tuple[tuple[list[Draws], Measured], float]:
-        """As many draws again, and the gain that they see."""
-        draws = self.engine.draws(self.rng, len(self.draws))
-        measured = self.engine.measure(self.place, draws)
-        if not np.isfinite(measured.values).all():
-            return (draws, measured), math.inf
-        mean = self.engine.mean(measured)
-        _, gain, fisher = self.engine.corrected(self.place, mean, self.pairs)
-        return (draws, measured), max(gain, fisher)
+    def _confirm(self) -> tuple[Reason | None, Measured]:
+        """Ask as many draws again; if they disagree, they join the next stage's.
+
+        :return: why the search is over, or None, and what the fresh draws found.
+        """
+        tolerance, count = self.settings.tolerance, len(self.draws)
+        draws = self.engine.evaluator.draws(self.rng, count)
+        measured = self.engine.evaluator.measure(self.place, draws)
+        promised = math.inf
+        if np.isfinite(measured.values).all():
+            promised = max(self._metric().corrected(measured.mean)[1:])
+        is_confirmed = promised <= 2 * tolerance
+        if self.noise <= NOISE_PART * tolerance and is_confirmed:
+            return Reason.CONVERGED, measured
+        if count >= MAX_GROUPS:
+            is_close = self.gain + self.noise <= tolerance and is_confirmed
+            return Reason.CONVERGED if is_close else Reason.NOISE, measured
+        wanted = min(MAX_GROUPS, math.ceil(count * self.noise / (NOISE_PART * tolerance)))
+        if wanted >= 4 * count:
+            self._use(self.engine.evaluator.draws(self.rng, wanted))
+        else:
+            self.draws = self.draws + draws
+            self.measured = self.measured.joined(measured)
+        return None, measured
 
     # -- bookkeeping ------------------------------------------------------------------
 
     def _record(self, rho: float) -> None:
-        values = self.measured.values
-        count = len(values)
-        error = float(values.std() / math.sqrt(count - 1)) if count > 1 else math.nan
-        loss = -float(values.mean())
-        self.trace.losses.append(loss)
-        self.trace.loss_errors.append(error)
-        self.trace.step_sizes.append(rho)
-        self.trace.distances.append(self.gain)
-        self.trace.num_draws.append(sum(len(group.points.weights) for group in self.draws))
+        loss = self.trace.add(self.measured, self.draws, rho, self.gain)
         self.progress.update(len(self.trace), loss, rho, self.gain)
 
     def _outcome(self, reason: Reason, fresh: Measured | None = None) -> Outcome:

@@ -9,14 +9,16 @@ best; then random means are tried. So it goes, too, where a search from a broad 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
 
-from ngvi.fit.engine import Draws, Engine, Measured
+from ngvi.fit.engine import Draws, Engine, Measured, Place
+from ngvi.trust_region import INITIAL_RADIUS
 
-#: Standard deviations to try, in this order.
+#: Standard deviations to try, in this order; the first is that of the guide that ``fit`` makes.
 SCALES = (1.0, 0.1, 0.01, 1e-3)
 #: Steps of L-BFGS on the mean, and random means to try.
 MAX_MEAN_STEPS = 50
@@ -28,23 +30,27 @@ RADIUS = 2.0
 class Start(NamedTuple):
     """A place where the bound is finite, and what was measured there."""
 
-    place: Any
+    place: Place
     draws: list[Draws]
     measured: Measured
 
 
 def find_start(
-    engine: Engine, rng: np.random.Generator, num_groups: int, place: Any = None
+    engine: Engine, rng: np.random.Generator, num_groups: int, place: Place | None = None
 ) -> Start | None:
     """A place where the bound and its natural gradient are finite.
 
-    :param place: begin here if it is one.
+    :param place: begin here; by default at the initial place, or a narrower one.
     :return: None if there is none.
     """
-    draws = engine.draws(rng, num_groups)
+    draws = engine.evaluator.draws(rng, num_groups)
     if place is not None:
         return _usable(engine, place, draws)
-    return _at_scales(engine, draws) or find_other_start(engine, rng, num_groups)
+    return (
+        _usable(engine, engine.parameters.initial, draws)
+        or next(_at_scales(engine, None, SCALES[1:], draws), None)
+        or find_other_start(engine, rng, num_groups)
+    )
 
 
 def find_other_start(engine: Engine, rng: np.random.Generator, num_groups: int) -> Start | None:
@@ -52,38 +58,37 @@ def find_other_start(engine: Engine, rng: np.random.Generator, num_groups: int) 
 
     :return: None if there is none.
     """
-    draws = engine.draws(rng, num_groups)
-    mean = engine.joint(engine.locs(engine.initial))
-    for start in (mean, *rng.uniform(-RADIUS, RADIUS, (NUM_RANDOM_MEANS, engine.dim))):
-        better = _climbed(engine, start)
-        locs = {} if better is None else engine.split(better)
-        found = [start for scale in SCALES if (start := _at(engine, locs, scale, draws))]
+    draws = engine.evaluator.draws(rng, num_groups)
+    mean = engine.parameters.mean(engine.parameters.initial)
+    for first in (mean, *rng.uniform(-RADIUS, RADIUS, (NUM_RANDOM_MEANS, len(mean)))):
+        better = _climbed(engine, first)
+        if better is None:
+            continue
+        found = list(_at_scales(engine, better, SCALES, draws))
         if found:
-            return max(found, key=lambda start: float(start.measured.values.mean()))
+            return max(found, key=lambda start: start.measured.value)
     return None
 
 
-def _at_scales(engine: Engine, draws: list[Draws]) -> Start | None:
-    """The broadest usable start at the guide's mean."""
-    return next((s for scale in SCALES if (s := _at(engine, None, scale, draws))), None)
+def _at_scales(
+    engine: Engine, mean: np.ndarray | None, scales: tuple[float, ...], draws: list[Draws]
+) -> Iterator[Start]:
+    """The usable starts at one mean."""
+    for scale in scales:
+        start = _usable(engine, engine.parameters.at(mean, scale), draws)
+        if start is not None:
+            yield start
 
 
-def _at(
-    engine: Engine, locs: dict[str, np.ndarray] | None, scale: float, draws: list[Draws]
-) -> Start | None:
-    if locs is not None and not locs:
-        return None
-    return _usable(engine, engine.at(locs, scale), draws)
-
-
-def _usable(engine: Engine, place: Any, draws: list[Draws]) -> Start | None:
-    measured = engine.measure(place, draws)
+def _usable(engine: Engine, place: Place, draws: list[Draws]) -> Start | None:
+    measured = engine.evaluator.measure(place, draws)
     if not np.isfinite(measured.values).all():
         return None
-    mean = engine.mean(measured)
+    geometry = engine.geometry(place, [])
     # The slope along the direction itself is NaN if any of its numbers is.
-    size = engine.corrected(place, mean, [])[1]
-    if not math.isfinite(size) or engine.step(place, mean, 1.0, 1.0) is None:
+    if not math.isfinite(geometry.corrected(measured.mean).gain):
+        return None
+    if geometry.step(measured.mean, 1.0, INITIAL_RADIUS) is None:
         return None
     return Start(place, draws, measured)
 
@@ -94,7 +99,7 @@ def _climbed(engine: Engine, mean: np.ndarray) -> np.ndarray | None:
 
     def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best
-        value, gradient = engine.value_and_gradient(theta)
+        value, gradient = engine.evaluator.value_and_gradient(theta)
         if not (math.isfinite(value) and np.isfinite(gradient).all()):
             return 1e300, np.zeros_like(theta)  # the line search comes back
         if value > best[0]:

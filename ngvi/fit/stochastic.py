@@ -12,23 +12,23 @@ the natural gradient is the gain that a quadratic bound would still have. The gr
 - Parameters that are not Gaussian move by Adam. Its learning rate falls to a fifth whenever the
   bound has stopped rising, and the fit is done when that has happened three times.
 - The trust region in KL is as in :mod:`~ngvi.fit.search`.
-
-The file is the same in both packages.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from ngvi.fit.engine import Draws, Engine, Measured
+from ngvi.fit.adam import Adam
+from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place, Step
+from ngvi.fit.geometry import Geometry
 from ngvi.fit.outcome import Outcome, Reason
 from ngvi.fit.progress import Progress
-from ngvi.fit.search import GROWTH, INITIAL_RADIUS, SHRINKAGE, Settings
+from ngvi.fit.settings import Settings
 from ngvi.fit.trace import Trace
+from ngvi.trust_region import GROWTH, INITIAL_RADIUS, SHRINKAGE
 
 #: Groups of a step, at first and at most.
 MIN_GROUPS, MAX_GROUPS = 4, 32
@@ -59,73 +59,101 @@ class StochasticSearch:
     settings: Settings
     progress: Progress
     trace: Trace = field(default_factory=Trace)
+
+    place: Place = None
+    before: tuple[Place, float] | None = None  #: the place before the last step, and its length
+    step: Step | None = None  #: the last, unless it was taken back
+    refused: int = 0  #: places in a row that were not finite
     radius: float = INITIAL_RADIUS
-    rho: float = 1.0
+    rho: float = 1.0  #: of the next step
+    distance: float = math.inf  #: of the bound to its optimum, in nats
     num_groups: int = MIN_GROUPS
-    signals: list[float] = field(default_factory=list)
+    signals: list[float] = field(default_factory=list)  #: of the last noisy steps
+    adam: Adam = field(default_factory=Adam)
     ordinary_step_size: float = ORDINARY_STEP_SIZE
     num_plateaus: int = 0
-    plateau_start: int = 0
+    plateau_start: int = 0  #: the step at which the present one begins
 
-    def run(self, place: Any, draws: list[Draws], measured: Measured) -> Outcome:
+    def __post_init__(self) -> None:
+        self.place = self.engine.parameters.initial
+
+    def run(self, place: Place, draws: list[Draws], measured: Measured) -> Outcome:
         """Search from a place.
 
         :param draws: of the first step.
         :param measured: the bound at the place, finite.
         """
-        engine, last, step, refused = self.engine, None, None, 0
         self.place, self.distance = place, math.inf
+        self.before, self.step, self.refused = None, None, 0
         if len(draws) < self.num_groups:
-            draws = engine.draws(self.rng, self.num_groups)
-            measured = engine.measure(place, draws)
+            draws, measured = self._measured()
         while True:
-            natural = engine.mean(measured)
-            signal, noise = self._signal_and_noise(measured, natural)
-            if not math.isfinite(float(measured.values.mean()) + signal + noise):
-                refused += 1
-                if last is None or refused >= MAX_REFUSED:
-                    return self._outcome(Reason.STUCK)
-                self.place, length = last
-                self.radius = SHRINKAGE * min(length, self.radius)
-                self.signals.clear()
-                step = None
-            else:
-                if step is not None:
-                    self._judge(engine.slope(self.place, natural, step.change), step, noise)
-                self._choose(signal, noise)
-                self._record(measured, draws)
-                if engine.has_ordinary:
-                    self._look_for_plateau()
-                settled = not engine.has_ordinary or self.num_plateaus >= NUM_PLATEAUS
-                if self.distance <= self.settings.tolerance and settled:
-                    return self._outcome(Reason.CONVERGED)
-                if len(self.trace) >= self.settings.max_steps:
-                    return self._outcome(Reason.MAX_STEPS)
-                step = engine.step(self.place, natural, self.rho, self.radius)
-                if step is None:
-                    return self._outcome(Reason.STUCK)
-                last, refused = (self.place, step.length), 0
-                self.place = engine.update_ordinary(step.place, natural, self.ordinary_step_size)
-            draws = engine.draws(self.rng, self.num_groups)
-            measured = engine.measure(self.place, draws)
+            reason = self._advance(draws, measured)
+            if reason is not None:
+                return Outcome(self.place, reason, self.distance, self.trace)
+            draws, measured = self._measured()
 
     def begin_again(self) -> None:
         """Forget what was learnt from one start, before another; the trace goes on."""
         self.radius, self.rho = INITIAL_RADIUS, 1.0
         self.signals.clear()
 
-    def _signal_and_noise(self, measured: Measured, mean: Any) -> tuple[float, float]:
-        """``s^2`` and ``V`` in nats."""
-        count = len(measured.values)
+    def _measured(self) -> tuple[list[Draws], Measured]:
+        draws = self.engine.evaluator.draws(self.rng, self.num_groups)
+        return draws, self.engine.evaluator.measure(self.place, draws)
 
-        def square(direction: Any) -> float:
-            return 2.0 * self.engine.corrected(self.place, direction, [])[2]
+    # -- one step ---------------------------------------------------------------------
 
-        deviations = self.engine.deviations(measured, mean)
-        noise = sum(map(square, deviations)) / (count * (count - 1))
-        return square(mean) - noise, noise
+    def _advance(self, draws: list[Draws], measured: Measured) -> Reason | None:
+        """Learn from what was measured, and move.
 
-    def _judge(self, ends: float, step: Any, noise: float) -> None:
+        :return: why the search is over, or None.
+        """
+        geometry = self.engine.geometry(self.place, [])
+        signal, noise = _signal_and_noise(geometry, measured)
+        if not math.isfinite(measured.value + signal + noise):
+            return self._go_back()
+        if self.step is not None:
+            self._judge(float(measured.mean.covector @ self.step.change), self.step, noise)
+        self._choose(signal, noise)
+        loss = self.trace.add(measured, draws, self.rho, self.distance)
+        self.progress.update(len(self.trace), loss, self.rho, self.distance)
+        if self.engine.parameters.has_ordinary:
+            self._look_for_plateau()
+        return self._why_over() or self._move(geometry, measured.mean)
+
+    def _go_back(self) -> Reason | None:
+        """From a place that is not finite, to try a shorter step."""
+        self.refused += 1
+        if self.before is None or self.refused >= MAX_REFUSED:
+            return Reason.STUCK
+        self.place, length = self.before
+        self.radius = SHRINKAGE * min(length, self.radius)
+        self.signals.clear()
+        self.step = None
+        return None
+
+    def _why_over(self) -> Reason | None:
+        has_ordinary = self.engine.parameters.has_ordinary
+        settled = not has_ordinary or self.num_plateaus >= NUM_PLATEAUS
+        if self.distance <= self.settings.tolerance and settled:
+            return Reason.CONVERGED
+        return Reason.MAX_STEPS if len(self.trace) >= self.settings.max_steps else None
+
+    def _move(self, geometry: Geometry, natural: Direction) -> Reason | None:
+        self.step = geometry.step(natural, self.rho, self.radius)
+        if self.step is None:
+            return Reason.STUCK
+        self.before, self.refused = (self.place, self.step.length), 0
+        self.place = self.step.place
+        if natural.ordinary:
+            steps = self.adam.steps(natural.ordinary, self.ordinary_step_size)
+            self.place = self.engine.parameters.moved(self.place, steps)
+        return None
+
+    # -- what a step tells ------------------------------------------------------------
+
+    def _judge(self, ends: float, step: Step, noise: float) -> None:
         """Adapt the trust region to the slope at the end of the last step."""
         spread = math.sqrt(max(noise, 0.0) * 2.0 * max(step.length, 0.0))
         if ends < -step.slope - CAUTION * spread:
@@ -168,15 +196,11 @@ class StochasticSearch:
             self.ordinary_step_size *= ORDINARY_DECREASE
             self.plateau_start = len(self.trace) - PLATEAU
 
-    def _record(self, measured: Measured, draws: list[Draws]) -> None:
-        values = measured.values
-        loss, error = -float(values.mean()), float(values.std() / math.sqrt(len(values) - 1))
-        self.trace.losses.append(loss)
-        self.trace.loss_errors.append(error)
-        self.trace.step_sizes.append(self.rho)
-        self.trace.distances.append(self.distance)
-        self.trace.num_draws.append(sum(len(group.points.weights) for group in draws))
-        self.progress.update(len(self.trace), loss, self.rho, self.distance)
 
-    def _outcome(self, reason: Reason) -> Outcome:
-        return Outcome(self.place, reason, self.distance, self.trace)
+def _signal_and_noise(geometry: Geometry, measured: Measured) -> tuple[float, float]:
+    """``s^2`` and ``V`` in nats."""
+    count, mean = len(measured.values), measured.mean
+    with np.errstate(all="ignore"):
+        squares = geometry.squares(measured.vectors - mean.vector)
+        noise = float(squares.sum()) / (count * (count - 1))
+        return float(mean.covector @ mean.vector) - noise, noise

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+
+from ngvi.fit.engine import Draws, Measured
 
 
 @dataclasses.dataclass
@@ -22,6 +25,29 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.losses)
+
+    @property
+    def last_loss(self) -> float:
+        """In nats, infinite before the first step."""
+        return self.losses[-1] if self.losses else math.inf
+
+    def add(self, measured: Measured, draws: list[Draws], rho: float, distance: float) -> float:
+        """Note a step.
+
+        :param measured: before it.
+        :param rho: its size.
+        :param distance: of the bound to its optimum before it, in nats.
+        :return: the loss in nats.
+        """
+        values = measured.values
+        count = len(values)
+        self.losses.append(-measured.value)
+        error = float(values.std() / math.sqrt(count - 1)) if count > 1 else math.nan
+        self.loss_errors.append(error)
+        self.step_sizes.append(rho)
+        self.distances.append(distance)
+        self.num_draws.append(sum(len(group.points.weights) for group in draws))
+        return self.losses[-1]
 
     def cut(self, count: int) -> None:
         """Forget all but the first steps."""

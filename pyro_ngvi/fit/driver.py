@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,22 +17,16 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from ngvi.fit.outcome import Outcome, Reason, in_words
-from ngvi.fit.progress import Progress
-from ngvi.fit.search import MIN_POINTS, Search, Settings
-from ngvi.fit.start import find_other_start, find_start
-from ngvi.fit.stochastic import StochasticSearch
-from ngvi.fit.trace import Trace
+from ngvi.fit import run
+from ngvi.fit.engine import Engine
+from ngvi.fit.settings import Settings
+from ngvi.fit.start import SCALES
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.fit.engine import Engine, Place
-from pyro_ngvi.fit.importance import check_has_gaussian, gaussians
+from pyro_ngvi.fit.engine import make_engine
 from pyro_ngvi.fit.result import FitResult
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.checks import InvalidStartError
 from pyro_ngvi.tracing.messengers import repeatable_noise
-
-#: The standard deviation of the first Gaussian on the unconstrained scale.
-INIT_SCALE = 1.0
 
 
 def fit(
@@ -94,46 +87,44 @@ def fit(
         latents than the model's.
     """
     start_time = time.perf_counter()
-    settings = _settings(tolerance, max_steps, deterministic)
+    settings = Settings(tolerance, max_steps, deterministic)
     seeds = [0] if deterministic else torch.randint(2**32, (4,), device="cpu").tolist()
-    rng = np.random.default_rng(0 if deterministic else seeds)
-    given = guide is not None
 
-    def set_up(model: Callable, init_loc_fn: Callable) -> Engine:
+    def set_up(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
         own = guide
-        if not given:
+        if guide is None:
             own = NaturalGaussianGuide(
                 model,
-                family if init is None else init.family.specification(),
+                family if init is None else init._gaussian().family,
                 init_loc_fn=init_loc_fn,
-                init_scale=INIT_SCALE,
+                init_scale=SCALES[0],
                 create_plates=create_plates,
             )
             _forget_others(own)
-        return Engine(model, own, args, kwargs, seeds[0], curvature)
+        return make_engine(model, own, args, kwargs, seeds[0], curvature), own
 
+    starts = [init_loc_fn] if init_loc_fn else [init_to_feasible, init_to_uniform]
     with repeatable_noise(), poutine.block(), _store_as_it_was() as keep:
-        if given:
-            check_has_gaussian(guide)
-        engine, error = _first_that_starts(set_up, model, init_loc_fn, (args, kwargs))
-        guide = engine.guide
-        place = engine.restored(init.params) if init is not None else None
-        if given and place is None:
-            place = engine.initial
-        noisy = engine.has_ordinary or engine.is_subsampled
-        kind = StochasticSearch if noisy else Search
-        keep()
-        with Progress(max_steps, progress_bar) as progress:
-            search = kind(engine, rng, settings, progress)
-            if error is None:
-                outcome = _run(engine, search, rng, place)
-            else:
-                outcome = Outcome(engine.initial, Reason.NOT_FINITE, math.inf, Trace())
-        params = engine.snapshot()
-    unusable = "" if error is None else f" ({error})"
-    reason = in_words(outcome, _named(guide, engine, outcome.place), tolerance, max_steps, unusable)
-    if not outcome.converged:
-        warnings.warn(f"fit has not converged: {reason}.", stacklevel=2)
+        made, error = run.first_that_starts(
+            partial(set_up, model),
+            starts,
+            InvalidStartError,
+            lambda: run.in_arguments(args, kwargs, _holds_nan),
+        )
+        if made is None:
+            engine, guide = set_up(_WithoutDensities()(model), starts[0])
+            outcome = run.no_start(engine)
+        else:
+            place = None
+            if init is not None:
+                place = made[0].parameters.restored(init.params)
+            elif guide is not None:
+                place = made[0].parameters.initial
+            engine, guide = made
+            rng = np.random.default_rng(0 if deterministic else seeds)
+            keep()
+            outcome = run.search(engine, rng, settings, progress_bar, place)
+        params = engine.parameters.snapshot()
     return FitResult(
         model=model,
         args=args,
@@ -142,15 +133,12 @@ def fit(
         params=params,
         trace=outcome.trace,
         converged=outcome.converged,
-        reason=reason,
+        reason=run.verdict(outcome, engine, settings, error),
         num_steps=len(outcome.trace),
-        num_gradients=engine.num_gradients,
-        num_hessian_products=engine.num_hessian_products,
+        num_gradients=engine.evaluator.num_gradients,
+        num_hessian_products=engine.evaluator.num_hessian_products,
         seconds=time.perf_counter() - start_time,
     )
-
-
-# -- the parameter store --------------------------------------------------------------
 
 
 def _forget_others(guide: NaturalGaussianGuide) -> None:
@@ -175,9 +163,6 @@ def _store_as_it_was() -> Iterator[Callable[[], None]]:
         raise
 
 
-# -- the start ------------------------------------------------------------------------
-
-
 class _WithoutDensities(Messenger):
     """Leaves the densities of a model out, so that a guide can be set up anywhere."""
 
@@ -186,96 +171,9 @@ class _WithoutDensities(Messenger):
             msg["fn"] = msg["fn"].mask(False)
 
 
-def _first_that_starts(
-    set_up: Callable[[Callable, Callable], Engine],
-    model: Callable,
-    init_loc_fn: Callable | None,
-    arguments: tuple,
-) -> tuple[Engine, InvalidStartError | None]:
-    """An engine with a guide that is set up, if need be for a model without its densities.
-
-    :return: the engine, and why the model itself has no start.
-    """
-    own = [init_loc_fn] if init_loc_fn else [init_to_feasible, init_to_uniform]
-    error = None
-    for candidate in own:
-        try:
-            return set_up(model, candidate), None
-        except InvalidStartError as raised:
-            error = error or raised
-        except ValueError as raised:
-            where = _nan_arguments(*arguments)
-            if not where:
-                raise
-            reason = f"The model cannot run, and its {where} holds NaN: {raised}"
-            raise ValueError(reason) from raised
-    return set_up(_WithoutDensities()(model), own[0]), error
-
-
-def _nan_arguments(args: tuple, kwargs: dict[str, Any]) -> str:
-    """Which arguments hold NaN, in words."""
-    named = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
-    return ", ".join(name for name, value in named.items() if _holds_nan(value))
-
-
 def _holds_nan(tree: Any) -> bool:
     if isinstance(tree, dict):
         return any(map(_holds_nan, tree.values()))
     if isinstance(tree, (list, tuple)):
         return any(map(_holds_nan, tree))
     return isinstance(tree, (Tensor, float)) and bool(torch.isnan(torch.as_tensor(tree)).any())
-
-
-def _settings(tolerance: float, max_steps: int, deterministic: bool) -> Settings:
-    if not tolerance > 0:
-        raise ValueError(f"tolerance must be positive, in nats, got {tolerance!r}.")
-    if not isinstance(max_steps, int) or max_steps < 1:
-        raise ValueError(f"max_steps must be an integer, at least 1, got {max_steps!r}.")
-    return Settings(tolerance, max_steps, deterministic)
-
-
-# -- the search -----------------------------------------------------------------------
-
-
-def _run(engine: Engine, search: Any, rng: np.random.Generator, place: Place | None) -> Outcome:
-    """Search, and leave the guide where the search ended, whatever ends it."""
-    try:
-        outcome = _searched(engine, search, rng, place)
-    except KeyboardInterrupt:
-        # Hours of work, maybe: keep what there is.
-        place = getattr(search, "place", engine.initial)
-        remaining = (search.trace.distances or [math.inf])[-1]
-        outcome = Outcome(place, Reason.INTERRUPTED, remaining, search.trace)
-    except BaseException:
-        engine.write(getattr(search, "place", engine.initial))
-        raise
-    engine.write(outcome.place)
-    return outcome
-
-
-def _searched(
-    engine: Engine, search: Any, rng: np.random.Generator, place: Place | None
-) -> Outcome:
-    num_groups = math.ceil(MIN_POINTS / (2 * engine.dim + 1))
-    start = find_start(engine, rng, num_groups, place)
-    if start is None:
-        return Outcome(engine.initial, Reason.NOT_FINITE, math.inf, Trace())
-    outcome = search.run(*start)
-    if outcome.reason is Reason.STUCK and place is None:
-        # A hopeless start: begin where the log density is high, if somewhat narrow.
-        start = find_other_start(engine, rng, num_groups)
-        if start is not None:
-            search.begin_again()
-            outcome = search.run(*start)
-    return outcome
-
-
-def _named(guide: Any, engine: Engine, place: Place) -> dict[str, np.ndarray]:
-    """Standard deviations of the unconstrained latents by the names of the model's sites."""
-    stddevs = engine.stddevs(place)
-    named = {}
-    for part in gaussians(guide):
-        values = stddevs.get(f"_{part._pyro_name}_latent", ())
-        for site in part.sites:
-            named[site.name] = values[site.start : site.start + site.size]
-    return named or stddevs

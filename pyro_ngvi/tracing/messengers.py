@@ -1,9 +1,9 @@
-"""What the runs of a log density need: given latents, one minibatch, quiet, repeatable noise."""
+"""What runs of a log density need: latents, a minibatch, quiet, repeatable noise, factors."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing.sites import family_of
@@ -146,6 +147,28 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         torch.distributions.Distribution.set_default_validate_args(validate_args)
+
+
+_FACTORISATIONS = {torch.linalg.cholesky, torch.cholesky, Tensor.cholesky}
+
+
+class NanCholesky(TorchFunctionMode):
+    """Inside, the factor of a matrix that is not positive definite is NaN, as in other PPLs.
+
+    ``torch.linalg.cholesky`` raises if one matrix of a batch is not positive definite, by rounding
+    at one draw, say. A draw without a density is no reason to give up the others.
+    """
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _FACTORISATIONS and "out" not in kwargs:
+            upper = kwargs.pop("upper", False)
+            factor, info = torch.linalg.cholesky_ex(*args, **kwargs)
+            factor = torch.where((info == 0)[..., None, None], factor, torch.nan)
+            return factor.mT if upper else factor
+        return func(*args, **kwargs)
 
 
 @contextmanager

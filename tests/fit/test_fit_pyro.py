@@ -212,8 +212,8 @@ def test_a_hopeless_start_is_rescued(pyro_backend):
 
 def test_an_interrupted_fit_keeps_what_it_has(pyro_backend, conjugate, monkeypatch):
     model, args = conjugate
-    engine = pyro_backend.module("fit.engine").Engine
-    measure, calls = engine.measure, []
+    evaluator = pyro_backend.module("fit.evaluator").Evaluator
+    measure, calls = evaluator.measure, []
 
     def interrupted(*arguments):
         calls.append(None)
@@ -221,7 +221,7 @@ def test_an_interrupted_fit_keeps_what_it_has(pyro_backend, conjugate, monkeypat
             raise KeyboardInterrupt
         return measure(*arguments)
 
-    monkeypatch.setattr(engine, "measure", interrupted)
+    monkeypatch.setattr(evaluator, "measure", interrupted)
     with pytest.warns(UserWarning, match="interrupted"):
         result = quiet_fit(model, *args)
     assert not result.converged

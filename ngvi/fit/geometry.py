@@ -1,0 +1,83 @@
+"""The metric of one place, and what earlier steps tell of the bound's own curvature there.
+
+Half the squared Fisher norm of the natural gradient is the gain that a bound would have whose
+curvature is the metric. Where pairs of steps and falls of the natural gradient know better, they
+correct the direction, and with it the gain.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from ngvi.fit.engine import Direction, Place, Step
+from ngvi.fit.memory import Memory
+
+#: Pairs of the quasi-Newton memory, fewer if they have more than so many numbers.
+MAX_PAIRS = 6
+MAX_NUMBERS = 20_000_000
+
+
+class Corrected(NamedTuple):
+    """A direction after quasi-Newton correction."""
+
+    direction: Direction
+    gain: float  #: that a quadratic bound would have along it, in nats
+    fisher: float  #: the gain that the Fisher metric predicts, in nats
+
+
+class Geometry:
+    """The metric of the Gaussians of one place; it knows no model.
+
+    A package says what ``F`` times a vector is, and where a step along a direction leads.
+
+    :param place: the parameters.
+    :param size: ``n``, the numbers of a vector.
+    :param pairs: changes of the Gaussians, and the falls of the natural gradient along them, the
+        newest last.
+    """
+
+    def __init__(self, place: Place, size: int, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        self.place = place
+        self.max_pairs = min(MAX_PAIRS, MAX_NUMBERS // (2 * size))
+        self._pairs = pairs[-self.max_pairs :] if self.max_pairs else []
+
+    def covectors(self, vectors: np.ndarray) -> np.ndarray:
+        """``F`` times each row; shape ``(rows, n)``."""
+        raise NotImplementedError
+
+    def step(self, direction: Direction, rho: float, radius: float) -> Step | None:
+        """The step ``rho`` along a direction, shorter if it would leave the trust region.
+
+        :param radius: the largest ``KL(new || old)``, in nats.
+        :return: None if no step leads to a finite Gaussian.
+        """
+        raise NotImplementedError
+
+    def squares(self, vectors: np.ndarray) -> np.ndarray:
+        """The squared Fisher norm of each row."""
+        with np.errstate(all="ignore"):
+            return np.einsum("ij,ij->i", vectors, self.covectors(vectors)).astype(float)
+
+    def corrected(self, direction: Direction) -> Corrected:
+        """The quasi-Newton direction."""
+        vector, of_vector, ordinary = direction
+        with np.errstate(all="ignore"):
+            fisher = 0.5 * float(of_vector @ vector)
+            if not self._pairs:
+                return Corrected(direction, fisher, fisher)
+            found = Direction(*self._memory.correct(vector, of_vector), ordinary)
+            return Corrected(found, 0.5 * float(of_vector @ found.vector), fisher)
+
+    def gains(self, vectors: np.ndarray) -> np.ndarray:
+        """The gain that each row promises, the larger of the two estimates, in nats."""
+        found = map(self.corrected, map(Direction, vectors, self.covectors(vectors)))
+        return np.array([max(gain, fisher) for _, gain, fisher in found])
+
+    @functools.cached_property
+    def _memory(self) -> Memory:
+        steps, falls = (np.stack(vectors) for vectors in zip(*self._pairs, strict=True))
+        of_steps, of_falls = np.split(self.covectors(np.concatenate([steps, falls])), 2)
+        return Memory(steps, falls, of_steps, of_falls)

@@ -1,0 +1,91 @@
+"""The metric of a place's Gaussians, and their steps, in three compiled programs.
+
+They are compiled once for all fits with the same families, whatever the number of directions.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ngvi.fit import geometry
+from ngvi.fit.engine import Direction, Place, Step
+from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.families.coordinates import families_in, replace_families
+from numpyro_ngvi.optim.trust_region import longest_within
+
+
+class Geometry(geometry.Geometry):
+    """The metric of the families of a place; see :class:`ngvi.fit.geometry.Geometry`.
+
+    :param place: the parameters.
+    :param pairs: of the quasi-Newton memory.
+    """
+
+    def __init__(self, place: Place, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        self._families = families_in(place)
+        super().__init__(
+            place, sum(np.size(leaf) for leaf in jax.tree.leaves(self._families)), pairs
+        )
+
+    def covectors(self, vectors: np.ndarray) -> np.ndarray:
+        at_once = 2 * max(self.max_pairs, 1)  # so many have the pairs
+        missing = -len(vectors) % at_once
+        padded = np.pad(vectors, ((0, missing), (0, 0)))
+        blocks = np.split(padded, len(padded) // at_once)
+        found = [np.asarray(_covectors(self._families, block)) for block in blocks]
+        return np.concatenate(found)[: len(vectors)]
+
+    def step(self, direction: Direction, rho: float, radius: float) -> Step | None:
+        dtype = direction.vector.dtype.type
+        moved, change, numbers = _advance(
+            self._families, direction.vector, dtype(rho), dtype(radius)
+        )
+        change = np.asarray(change)
+        length, backward, rho = np.asarray(numbers).tolist()
+        with np.errstate(all="ignore"):
+            slope = float(direction.covector @ change)
+        if not (np.isfinite(slope) and length <= radius):
+            return None
+        place = replace_families(self.place, moved)
+        return Step(place, change, slope, length, backward, rho)
+
+
+def flat(families: list[Family]) -> jax.Array:
+    """All coordinates, one after another."""
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(families)])
+
+
+def unflat(vector: jax.Array, like: list[Family]) -> list[Family]:
+    """The inverse of :func:`flat`, for families like these."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    parts = jnp.split(vector, ends)
+    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    return jax.tree.unflatten(structure, shaped)
+
+
+def covector(families: list[Family], direction: list[Family]) -> jax.Array:
+    """``F`` times a direction, whose products with others are their Fisher inner products."""
+    pairs = zip(families, direction, strict=True)
+    return flat([family.euclidean_gradient(part) for family, part in pairs])
+
+
+@jax.jit
+def _covectors(families: list[Family], vectors: jax.Array) -> jax.Array:
+    return jax.vmap(lambda vector: covector(families, unflat(vector, families)))(vectors)
+
+
+@jax.jit
+def _advance(
+    families: list[Family], vector: jax.Array, rho: jax.Array, radius: jax.Array
+) -> tuple[list[Family], jax.Array, jax.Array]:
+    directions = unflat(vector, families)
+
+    def advance(rho: jax.Array) -> list[Family]:
+        return [f.natural_step(d, rho) for f, d in zip(families, directions, strict=True)]
+
+    moved, length, rho = longest_within(radius, families, advance, rho)
+    backward = sum(old.kl_divergence(new) for new, old in zip(moved, families, strict=True))
+    return moved, flat(moved) - flat(families), jnp.stack([length, backward, rho])

@@ -1,0 +1,106 @@
+"""The parameters of model and guide: a *place* is their pytree, unconstrained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ngvi.fit.run import check_coordinates
+from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.families.coordinates import families_in, replace_families
+from numpyro_ngvi.fit.importance import gaussians
+from numpyro_ngvi.tracing import latent_site, posteriors_in
+
+Place = dict[str, Any]
+
+
+class Parameters:
+    """Makes places, and reads them; see :class:`ngvi.fit.engine.Parameters`.
+
+    :param guide: the guide, which is set up.
+    :param initial: the parameters before the first step.
+    :param constrain: from unconstrained to constrained parameters.
+    """
+
+    def __init__(self, guide: Any, initial: Place, constrain: Callable[[Place], Place]) -> None:
+        self.guide, self.initial, self.constrain = guide, initial, constrain
+        families = posteriors(initial)
+        self.dims = {site: family.dim for site, family in families.items()}
+        self.dim = sum(self.dims.values())
+        self.dtype = families_in(initial)[0].loc.dtype
+        self.eps = max(float(jnp.finfo(q.loc.dtype).eps) for q in families.values())
+        self.has_ordinary = bool(jax.tree.leaves(ordinary(initial)))
+
+    def at(self, mean: np.ndarray | None, scale: float) -> Place:
+        """The initial place with ``N(mean, scale^2 I)``; by default with its own mean."""
+        mean = self.mean(self.initial) if mean is None else mean
+        ends = np.cumsum(list(self.dims.values()))[:-1]
+        locs = [part.astype(self.dtype) for part in np.split(mean, ends)]
+        families = _initial(families_in(self.initial), locs, self.dtype.type(scale))
+        return replace_families(self.initial, families)
+
+    def mean(self, place: Place) -> np.ndarray:
+        """The mean of all latents, shape ``(d,)``."""
+        return np.concatenate([np.asarray(q.mean, float) for q in families_in(place)])
+
+    def stddevs(self, place: Place) -> dict[str, np.ndarray]:
+        """Marginal standard deviations of the unconstrained latents, by the model's sites."""
+        found = _stddevs(families_in(place))
+        stddevs = {site: np.asarray(sd, float) for site, sd in zip(self.dims, found, strict=True)}
+        named = {}
+        for part in gaussians(self.guide):
+            values = stddevs[latent_site(part._parameter_name)]
+            for site in part.sites:
+                named[site.name] = values[site.start : site.start + site.size]
+        return named or stddevs
+
+    def moved(self, place: Place, steps: list[np.ndarray]) -> Place:
+        """The place after steps of the parameters that are not Gaussian."""
+        leaves, structure = jax.tree.flatten(ordinary(place))
+        new = [np.asarray(leaf) + step for leaf, step in zip(leaves, steps, strict=True)]
+        return {**place, **jax.tree.unflatten(structure, new)}
+
+    def write(self, place: Place) -> None:
+        """Nothing: the guide keeps no parameters."""
+
+    def restored(self, params: dict[str, Any]) -> Place:
+        """The initial place with the Gaussians of an earlier result's parameters.
+
+        :raises ValueError: if its latents are not this model's.
+        """
+        place = dict(self.initial)
+        for name, own in self.initial.items():
+            if isinstance(own, Family):
+                check_coordinates(name, _shapes(params.get(name)), _shapes(own), own.dim)
+                place[name] = params[name]
+        return place
+
+
+def posteriors(place: Place) -> dict[str, Family]:
+    """By site, in the order of ``families_in``, which is that of the sorted parameters' names."""
+    return posteriors_in({name: place[name] for name in sorted(place)})
+
+
+def ordinary(place: Place) -> Place:
+    """The parameters that are not Gaussian."""
+    return {name: value for name, value in place.items() if not isinstance(value, Family)}
+
+
+def _shapes(family: Any) -> dict[str, tuple] | None:
+    if not isinstance(family, Family):
+        return None
+    return {name: np.shape(value) for name, value in family.coordinates().items()}
+
+
+@jax.jit
+def _initial(families: list[Family], locs: list[jax.Array], scale: jax.Array) -> list[Family]:
+    return [family.initial(loc, scale) for family, loc in zip(families, locs, strict=True)]
+
+
+@jax.jit
+def _stddevs(families: list[Family]) -> list[jax.Array]:
+    return [family.stddev for family in families]

@@ -1,0 +1,112 @@
+"""The metric of a place's Gaussians, and their steps; vectors of many directions in one pass.
+
+A small model's evaluation takes milliseconds, and so would the same dozen operations on each of
+sixty directions, one after another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ngvi.fit import geometry
+from ngvi.fit.engine import Direction, Step
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.fit.parameters import Place
+from pyro_ngvi.optim.trust_region import longest_within
+from pyro_ngvi.tracing.messengers import quiet
+
+#: Rows that are worth ``torch.vmap``, and numbers in them that keep a processor busy without.
+MIN_ROWS = 5
+MAX_NUMBERS = 2**22
+
+
+class Geometry(geometry.Geometry):
+    """The metric of the families of a place; see :class:`ngvi.fit.geometry.Geometry`.
+
+    :param place: the parameters.
+    :param pairs: of the quasi-Newton memory.
+    :param each_row: applies a function to many vectors.
+    """
+
+    def __init__(
+        self, place: Place, pairs: list[tuple[np.ndarray, np.ndarray]], each_row: EachRow
+    ) -> None:
+        self._each_row = each_row
+        self._families, self._like = place.families, place.families[0].loc
+        super().__init__(place, flat(place.families).numel(), pairs)
+
+    @torch.no_grad()
+    def covectors(self, vectors: np.ndarray) -> np.ndarray:
+        rows = torch.as_tensor(vectors).to(self._like)
+        return self._each_row(lambda row: covector(self._families, row), rows).cpu().numpy()
+
+    @torch.no_grad()
+    def step(self, direction: Direction, rho: float, radius: float) -> Step | None:
+        families = self._families
+        directions = unflat(torch.as_tensor(direction.vector).to(self._like), families)
+
+        def advance(rho: float) -> list[Family]:
+            return [f.natural_step(d, rho) for f, d in zip(families, directions, strict=True)]
+
+        moved, length, rho = longest_within(radius, families, advance, rho)
+        change = (flat(moved) - flat(families)).cpu().numpy()
+        with np.errstate(all="ignore"):
+            slope = float(direction.covector @ change)
+        if not (math.isfinite(slope) and length <= radius):
+            return None
+        backward = sum(
+            float(old.kl_divergence(new)) for new, old in zip(moved, families, strict=True)
+        )
+        place = self.place._replace(families=moved)
+        return Step(place, change, slope, length, backward, rho)
+
+
+def flat(families: list[Family]) -> Tensor:
+    """All coordinates, one after another."""
+    values = [value for family in families for value in family.coordinates().values()]
+    return torch.cat([value.reshape(-1) for value in values])
+
+
+def unflat(vector: Tensor, like: list[Family]) -> list[Family]:
+    """The inverse of :func:`flat`, for families like these."""
+    direction, start = [], 0
+    for family in like:
+        values = {}
+        for name, value in family.coordinates().items():
+            values[name] = vector[start : start + value.numel()].view(value.shape)
+            start += value.numel()
+        direction.append(dataclasses.replace(family, **values))
+    return direction
+
+
+def covector(families: list[Family], vector: Tensor) -> Tensor:
+    """``F`` times a vector, whose products with others are their Fisher inner products."""
+    parts = zip(families, unflat(vector, families), strict=True)
+    return flat([family.euclidean_gradient(part) for family, part in parts])
+
+
+class EachRow:
+    """A function of each row, by ``torch.vmap`` where that is faster and possible."""
+
+    def __init__(self) -> None:
+        self._is_possible = True
+
+    def __call__(self, function: Callable[..., Tensor], *stacks: Tensor) -> Tensor:
+        """The results of all rows, stacked.
+
+        :param stacks: tensors whose first axes are the rows.
+        """
+        is_worth_it = len(stacks[0]) >= MIN_ROWS and stacks[0].numel() <= MAX_NUMBERS
+        if self._is_possible and is_worth_it:
+            try:
+                with quiet():
+                    return torch.vmap(function)(*stacks)
+            except RuntimeError:  # some families look at their numbers
+                self._is_possible = False
+        return torch.stack([function(*rows) for rows in zip(*stacks, strict=True)])

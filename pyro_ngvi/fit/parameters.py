@@ -1,0 +1,161 @@
+"""The parameters of model and guide: between the parameter store and places."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from ngvi.fit.run import check_coordinates
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.coordinates import coordinate_of
+from pyro_ngvi.fit.importance import gaussians
+from pyro_ngvi.tracing.messengers import repeatable_noise
+
+
+class Place(NamedTuple):
+    """Parameters of model and guide, through which no gradient flows."""
+
+    families: list[Family]  #: in the order of ``Parameters.dims``
+    ordinary: dict[str, Tensor]  #: unconstrained, by their names in the parameter store
+
+
+class Parameters:
+    """Makes places, and reads them; see :class:`ngvi.fit.engine.Parameters`.
+
+    The parameters in the store stay as they are: only ordinary ones are live, those of the last
+    evaluation. :meth:`write` makes a place that of the guide.
+
+    :param model: a Pyro model.
+    :param guide: its guide, which is set up here.
+    """
+
+    def __init__(self, model: Callable, guide: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        self.model, self.guide, self.args, self.kwargs = model, guide, args, kwargs
+        leaves = {name: leaf for name, (leaf, _) in self._all().items()}
+        self.ordinary = {
+            name: leaf
+            for name, leaf in leaves.items()
+            if coordinate_of(leaf) is None and leaf.requires_grad
+        }
+        self.has_ordinary = bool(self.ordinary)
+
+    def bind(self, posteriors: dict[str, Family]) -> None:
+        """Take the guide's families.
+
+        :param posteriors: with live coordinates, by the guide's sites.
+        """
+        self._live = {site: posteriors[site] for site in sorted(posteriors)}
+        self.dims = {site: family.detach().dim for site, family in self._live.items()}
+        self.dim = sum(self.dims.values())
+        self.initial = Place(
+            [family.detach().map(torch.clone) for family in self._live.values()],
+            {name: leaf.detach().clone() for name, leaf in self.ordinary.items()},
+        )
+        self.eps = max(torch.finfo(family.loc.dtype).eps for family in self.initial.families)
+
+    # -- places -----------------------------------------------------------------------
+
+    def by_site(self, place: Place) -> dict[str, Family]:
+        """The families by the guide's sites."""
+        return dict(zip(self.dims, place.families, strict=True))
+
+    def split(self, vectors: np.ndarray) -> dict[str, Tensor]:
+        """Vectors of all latents, by the guide's sites; shape ``(..., d)``."""
+        parts = np.split(vectors, np.cumsum(list(self.dims.values()))[:-1], -1)
+        return {
+            site: torch.as_tensor(part).to(family.loc)
+            for part, (site, family) in zip(parts, self.by_site(self.initial).items(), strict=True)
+        }
+
+    def at(self, mean: np.ndarray | None, scale: float) -> Place:
+        """The initial place with ``N(mean, scale^2 I)``; by default with its own mean."""
+        mean = self.mean(self.initial) if mean is None else mean
+        locs, families = self.split(mean), self.by_site(self.initial)
+        return self.initial._replace(
+            families=[family.initial(locs[site], scale) for site, family in families.items()]
+        )
+
+    def mean(self, place: Place) -> np.ndarray:
+        """The mean of all latents, shape ``(d,)``."""
+        return np.concatenate([_numpy(family.mean) for family in place.families])
+
+    def stddevs(self, place: Place) -> dict[str, np.ndarray]:
+        """Marginal standard deviations of the unconstrained latents, by the model's sites."""
+        stddevs = {site: _numpy(q.stddev) for site, q in self.by_site(place).items()}
+        named = {}
+        for part in gaussians(self.guide):
+            values = stddevs.get(f"_{part._pyro_name}_latent", ())
+            for site in part.sites:
+                named[site.name] = values[site.start : site.start + site.size]
+        return named or stddevs
+
+    def moved(self, place: Place, steps: list[np.ndarray]) -> Place:
+        """The place after steps of the parameters that are not Gaussian."""
+        new = {
+            name: value + torch.as_tensor(step).to(value)
+            for (name, value), step in zip(place.ordinary.items(), steps, strict=True)
+        }
+        return place._replace(ordinary=new)
+
+    def restored(self, params: dict[str, Tensor]) -> Place:
+        """The initial place with the Gaussians of an earlier result's parameters.
+
+        :raises ValueError: if its latents are not this model's.
+        """
+        families = []
+        for family in self._live.values():
+            owner = coordinate_of(_leaf(family.loc)).owner
+            own = family.coordinates()
+            old = {name: params[key] for name in own if (key := f"{owner}.{name}") in params}
+            check_coordinates(owner, _shapes(old), _shapes(own), family.dim)
+            values = {name: value.detach().to(own[name]) for name, value in old.items()}
+            families.append(dataclasses.replace(family, **values))
+        return self.initial._replace(families=families)
+
+    # -- the parameter store ----------------------------------------------------------
+
+    @torch.no_grad()
+    def put(self, place: Place) -> None:
+        """Let the model see the ordinary parameters of a place."""
+        for name, value in place.ordinary.items():
+            self.ordinary[name].copy_(value)
+
+    @torch.no_grad()
+    def write(self, place: Place) -> None:
+        """Make a place the parameters of the guide and of the store."""
+        self.put(place)
+        for live, new in zip(self._live.values(), place.families, strict=True):
+            live.map(lambda value, other: _leaf(value).copy_(other), new)
+
+    @torch.no_grad()
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of all parameters, constrained, by their names in the store."""
+        with repeatable_noise():
+            return {name: value.clone() for name, (_, value) in self._all().items()}
+
+    def _all(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Unconstrained and constrained parameters that guide and model have in a run."""
+        with poutine.block(), poutine.trace(param_only=True) as capture:
+            trace = poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
+            poutine.replay(self.model, trace=trace)(*self.args, **self.kwargs)
+        sites = capture.trace.nodes.items()
+        return {name: (_leaf(site["value"]), site["value"].detach()) for name, site in sites}
+
+
+def _shapes(coordinates: dict[str, Tensor]) -> dict[str, tuple]:
+    return {name: tuple(value.shape) for name, value in coordinates.items()}
+
+
+def _leaf(value: Tensor) -> Tensor:
+    """The unconstrained tensor in the store, of a parameter's value."""
+    return getattr(value, "unconstrained", lambda: value)()
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
