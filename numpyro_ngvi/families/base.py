@@ -38,9 +38,6 @@ import numpy as np
 from ngvi.structure.forest import Forest
 from ngvi.structure.layout import Layout
 
-#: The fraction of a standard deviation (or Cholesky diagonal) that a step leaves at least.
-MIN_SHRINKAGE = 0.01
-
 
 class Family:
     """A Gaussian in some coordinates. See the module for the contract."""
@@ -283,7 +280,7 @@ class Family:
 
         so that ``rho = 1`` is exact for a conjugate model, and Newton's method if ``g`` and
         ``A`` are taken at the mean. Where ``A`` leaves ``S_new`` indefinite, see
-        :mod:`~numpyro_ngvi.families.whitened`: the result is a Gaussian for any symmetric ``A``.
+        :mod:`~numpyro_ngvi.linalg.definite`: the result is a Gaussian for any symmetric ``A``.
 
         :param direction: ``F^-1 dL/dlambda``, as :meth:`bonnet_price` gives it.
         :param step_size: ``rho``, in (0, 1].
@@ -350,14 +347,3 @@ def _log_det_scale(family: Family) -> jax.Array:
 def _log_det_scale_jvp(primals: Any, tangents: Any) -> Any:
     (family,), (tangent,) = primals, tangents
     return family.log_det_scale(), family.log_det_displacement(tangent)
-
-
-def keep_off_zero(old: jax.Array, new: jax.Array) -> jax.Array:
-    """``new``, or ``MIN_SHRINKAGE * |old|`` with its sign where it is smaller than that.
-
-    At zero ``q`` degenerates, and only there: beyond it lies its mirror image. A rule that
-    keeps the sign would halve the coordinate at every step for as long as a momentum points
-    at zero, which lasts longer than floating point numbers do.
-    """
-    floor = MIN_SHRINKAGE * jnp.abs(old)
-    return jnp.where(jnp.abs(new) < floor, jnp.copysign(floor, new), new)

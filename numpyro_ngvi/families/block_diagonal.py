@@ -6,7 +6,7 @@ block by block (algorithm 1S)::
 
     dmu = Sigma dL/dmu,        dC_i = C_i Phi(C_i^T G_i)
 
-Blocks of equal size are one array (:mod:`~numpyro_ngvi.families.batched`).
+Blocks of equal size are one array (:mod:`~numpyro_ngvi.linalg.batched`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import numpy as np
 from ngvi.structure.blocks import find_blocks
 from ngvi.structure.forest import Forest, check_dense, forest_from_indices
 from ngvi.structure.layout import Layout
-from numpyro_ngvi.families import batched
-from numpyro_ngvi.families.arrow import Arrow, Vector, add_keeping_off_zero, join, split
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.families.whitened import covariance_root
+from numpyro_ngvi.linalg import batched
+from numpyro_ngvi.linalg.arrow import Arrow, Vector, add_keeping_off_zero, join, split
+from numpyro_ngvi.linalg.definite import covariance_root
 
 
 @jax.tree_util.register_dataclass

@@ -24,11 +24,18 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from numpyro_ngvi.families.base import MIN_SHRINKAGE, standard_normal_log_prob
-from numpyro_ngvi.families.dense import DenseFamily, symmetric
-from numpyro_ngvi.families.symmetric import congruence, definite_square, definite_sum, divide
-from numpyro_ngvi.families.triangular import halve_diagonal, log_abs_det, solve_lower
-from numpyro_ngvi.families.whitened import covariance_root
+from numpyro_ngvi.families.base import standard_normal_log_prob
+from numpyro_ngvi.families.dense import DenseFamily
+from numpyro_ngvi.linalg.definite import covariance_root, definite_square, definite_sum
+from numpyro_ngvi.linalg.triangular import (
+    MIN_SHRINKAGE,
+    congruence,
+    divide,
+    halve_diagonal,
+    log_abs_det,
+    solve_lower,
+    symmetric,
+)
 
 
 @jax.tree_util.register_dataclass

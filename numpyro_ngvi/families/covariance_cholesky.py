@@ -28,16 +28,16 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
-from numpyro_ngvi.families.base import keep_off_zero
 from numpyro_ngvi.families.dense import DenseFamily
-from numpyro_ngvi.families.triangular import (
+from numpyro_ngvi.linalg.definite import covariance_root
+from numpyro_ngvi.linalg.triangular import (
     halve_diagonal,
+    keep_off_zero,
     log_abs_det,
     positive_diagonal,
     prefer_one_product,
     row_cumsum,
 )
-from numpyro_ngvi.families.whitened import covariance_root
 
 
 @jax.tree_util.register_dataclass

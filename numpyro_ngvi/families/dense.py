@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.linalg.triangular import symmetric
 
 
 class DenseFamily(Family):
@@ -32,8 +32,3 @@ class DenseFamily(Family):
 
     def outer_products(self, left: jax.Array, right: jax.Array) -> jax.Array:
         return symmetric(left.T @ right)
-
-
-def symmetric(matrix: jax.Array) -> jax.Array:
-    """The symmetric part. Keeping a triangle instead would drop half of the information."""
-    return 0.5 * (matrix + jnp.swapaxes(matrix, -2, -1))

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_ngvi.families.base import Family, keep_off_zero
-from numpyro_ngvi.families.whitened import new_variance_ratio
+from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.linalg.definite import new_variance_ratio
+from numpyro_ngvi.linalg.triangular import keep_off_zero
 
 
 @jax.tree_util.register_dataclass

@@ -54,9 +54,8 @@ import numpy as np
 
 from ngvi.structure.forest import check_dense
 from ngvi.structure.layout import Layout
-from numpyro_ngvi.families.base import MIN_SHRINKAGE, Family
-from numpyro_ngvi.families.dense import symmetric
-from numpyro_ngvi.families.triangular import solve_lower
+from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.linalg.triangular import MIN_SHRINKAGE, solve_lower, symmetric
 
 #: The eigenvalue of ``V^T V`` below which a direction's metric no longer falls.
 MIN_STRENGTH = 1e-3

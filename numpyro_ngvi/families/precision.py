@@ -32,14 +32,17 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from numpyro_ngvi.families.base import MIN_SHRINKAGE, standard_normal_log_prob
-from numpyro_ngvi.families.dense import DenseFamily, symmetric
-from numpyro_ngvi.families.symmetric import definite_sum, divide
-from numpyro_ngvi.families.triangular import (
+from numpyro_ngvi.families.base import standard_normal_log_prob
+from numpyro_ngvi.families.dense import DenseFamily
+from numpyro_ngvi.linalg.definite import definite_sum
+from numpyro_ngvi.linalg.triangular import (
+    MIN_SHRINKAGE,
+    divide,
     halve_diagonal,
     log_abs_det,
     root_of_inverse,
     solve_lower,
+    symmetric,
 )
 
 

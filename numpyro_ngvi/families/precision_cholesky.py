@@ -32,17 +32,17 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from numpyro_ngvi.families.base import keep_off_zero
 from numpyro_ngvi.families.dense import DenseFamily
-from numpyro_ngvi.families.triangular import (
+from numpyro_ngvi.linalg.definite import precision_root
+from numpyro_ngvi.linalg.triangular import (
     halve_diagonal,
+    keep_off_zero,
     log_abs_det,
     prefer_one_product,
     root_of_inverse,
     row_cumsum,
     solve_lower,
 )
-from numpyro_ngvi.families.whitened import precision_root
 
 
 @jax.tree_util.register_dataclass

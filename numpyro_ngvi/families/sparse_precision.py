@@ -9,7 +9,7 @@ has the zeros of the Hessian. With the locals first, ``T`` keeps them (Tan, eq. 
         [ T_g1 ...  T_gn  T_g ]
 
 and for nested plates in the same way, each local with its own ancestors below it
-(:mod:`~numpyro_ngvi.families.arrow`). The Fisher information is ``S`` for the mean and has one
+(:mod:`~numpyro_ngvi.linalg.arrow`). The Fisher information is ``S`` for the mean and has one
 block for every block of columns of ``T``. Let ``G = dL/dT`` where ``T`` has entries, and write
 ``Phi`` for the lower triangle with the diagonal halved, applied to the diagonal blocks. Then
 
@@ -41,10 +41,11 @@ import numpy as np
 from ngvi.structure.forest import Forest, check_dense, forest_from_indices
 from ngvi.structure.hierarchy import Hierarchy, find_hierarchy
 from ngvi.structure.layout import Layout
-from numpyro_ngvi.families import batched
-from numpyro_ngvi.families.arrow import Arrow, Vector, add_keeping_off_zero, join, split
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.covariance_cholesky import CovarianceCholesky
+from numpyro_ngvi.linalg import batched
+from numpyro_ngvi.linalg.arrow import Arrow, Vector, add_keeping_off_zero, join, split
+from numpyro_ngvi.linalg.definite import is_definite
 
 #: Globals are one dense block: up to 100 MB for its three arrays in float64.
 MAX_GLOBALS = 2000
@@ -265,7 +266,7 @@ class SparsePrecision(Family):
         symmetric = scaled.map_diagonal(lambda block: block + batched.transpose(block))
         plain = symmetric.combine(jnp.add, eye).cholesky()
         pivots = zip(plain.diagonals(), symmetric.diagonals(), strict=True)
-        definite = jnp.all(jnp.stack([_is_definite(*both) for both in pivots]))
+        definite = jnp.all(jnp.stack([is_definite(*both) for both in pivots]))
 
         def retraction() -> Arrow:
             largest = jnp.max(
@@ -321,12 +322,6 @@ class SparsePrecision(Family):
             return jnp.einsum("Np,Nqn->pqn", above[..., 0], below)
         above = jnp.repeat(above, below.shape[-1] // above.shape[-1], -1)
         return jnp.einsum("Npn,Nqn->pqn", above, below)
-
-
-def _is_definite(pivots: jax.Array, change: jax.Array) -> jax.Array:
-    """Whether a Cholesky factor's pivots are more than rounding; of a NaN they are not."""
-    rounding = 8 * float(jnp.finfo(pivots.dtype).eps) * jnp.maximum(1.0, jnp.abs(change))
-    return jnp.all(jnp.square(pivots) > rounding)
 
 
 def _without_locals(layout: Layout, found: Hierarchy) -> Family:

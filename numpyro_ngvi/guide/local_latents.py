@@ -40,13 +40,13 @@ from numpyro.distributions.util import periodic_repeat, sum_rightmost
 
 from ngvi.structure.forest import Forest
 from ngvi.structure.layout import Site
-from numpyro_ngvi.families.arrow import Arrow, join, split
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.block_diagonal import BlockDiagonal
 from numpyro_ngvi.families.diagonal import Diagonal
 from numpyro_ngvi.families.sparse_precision import SparsePrecision
 from numpyro_ngvi.guide.checks import WAYS_OUT, SubsampledLatent
 from numpyro_ngvi.guide.posterior import NaturalNormal
+from numpyro_ngvi.linalg.arrow import Arrow, join, split
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from numpyro_ngvi.families.base import Family, keep_off_zero
+from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.covariance_cholesky import CovarianceCholesky
 from numpyro_ngvi.families.diagonal import Diagonal
 from numpyro_ngvi.families.precision_cholesky import PrecisionCholesky
+from numpyro_ngvi.linalg.triangular import keep_off_zero
 from numpyro_ngvi.optim.joint import (
     Families,
     Schedule,

@@ -69,7 +69,7 @@ def IVON(
     curvature="stein")``, which needs a minibatch's gradient only. The estimate may be negative;
     a step that would leave the precision negative halves it, the most that the Riemannian
     correction of Lin, Schmidt and Khan (2020) takes away
-    (:mod:`~numpyro_ngvi.families.whitened`). The precision begins at ``1 / init_scale^2`` of
+    (:mod:`~numpyro_ngvi.linalg.definite`). The precision begins at ``1 / init_scale^2`` of
     the guide.
 
     :param step_size: ``alpha``, of the mean.

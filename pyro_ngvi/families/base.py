@@ -39,9 +39,6 @@ from torch import Tensor
 from ngvi.structure.forest import Forest
 from ngvi.structure.layout import Layout
 
-#: The fraction of a standard deviation (or Cholesky diagonal) that a step leaves at least.
-MIN_SHRINKAGE = 0.01
-
 
 class Family:
     """A Gaussian in some coordinates. See the module for the contract."""
@@ -304,7 +301,7 @@ class Family:
 
         so that ``rho = 1`` is exact for a conjugate model, and Newton's method if ``g`` and
         ``A`` are taken at the mean. Where ``A`` leaves ``S_new`` indefinite, see
-        :mod:`~pyro_ngvi.families.whitened`: the result is a Gaussian for any symmetric ``A``.
+        :mod:`~pyro_ngvi.linalg.definite`: the result is a Gaussian for any symmetric ``A``.
 
         :param direction: ``F^-1 dL/dlambda``, as :meth:`bonnet_price` gives it.
         :param step_size: ``rho``, in (0, 1].
@@ -338,14 +335,3 @@ def standard_normal_log_prob(noise: Tensor) -> Tensor:
     """Log density of ``N(0, I)`` in nats; ``(..., d)`` to ``(...)``."""
     dim = noise.shape[-1]
     return -0.5 * noise.square().sum(-1) - 0.5 * dim * math.log(2.0 * math.pi)
-
-
-def keep_off_zero(old: Tensor, new: Tensor) -> Tensor:
-    """``new``, or ``MIN_SHRINKAGE * |old|`` with its sign where it is smaller than that.
-
-    At zero ``q`` degenerates, and only there: beyond it lies its mirror image. A rule that
-    keeps the sign would halve the coordinate at every step for as long as a momentum points
-    at zero, which lasts longer than floating point numbers do.
-    """
-    floor = MIN_SHRINKAGE * old.abs()
-    return torch.where(new.abs() < floor, torch.copysign(floor, new), new)

@@ -6,7 +6,7 @@ block by block (algorithm 1S)::
 
     dmu = Sigma dL/dmu,        dC_i = C_i Phi(C_i^T G_i)
 
-Blocks of equal size are one array (:mod:`~pyro_ngvi.families.batched`).
+Blocks of equal size are one array (:mod:`~pyro_ngvi.linalg.batched`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch import Tensor
 from ngvi.structure.blocks import find_blocks
 from ngvi.structure.forest import Forest, check_dense, forest_from_indices
 from ngvi.structure.layout import Layout
-from pyro_ngvi.families import batched
-from pyro_ngvi.families.arrow import Arrow, Vector, add_keeping_off_zero, join, split
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.families.whitened import covariance_root
+from pyro_ngvi.linalg import batched
+from pyro_ngvi.linalg.arrow import Arrow, Vector, add_keeping_off_zero, join, split
+from pyro_ngvi.linalg.definite import covariance_root
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

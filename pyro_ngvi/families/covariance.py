@@ -24,11 +24,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.base import MIN_SHRINKAGE, standard_normal_log_prob
-from pyro_ngvi.families.dense import DenseFamily, symmetric
-from pyro_ngvi.families.symmetric import congruence, definite_square, definite_sum, divide
-from pyro_ngvi.families.triangular import halve_diagonal, log_abs_det, solve_lower
-from pyro_ngvi.families.whitened import cholesky, covariance_root
+from pyro_ngvi.families.base import standard_normal_log_prob
+from pyro_ngvi.families.dense import DenseFamily
+from pyro_ngvi.linalg.definite import cholesky, covariance_root, definite_square, definite_sum
+from pyro_ngvi.linalg.triangular import (
+    MIN_SHRINKAGE,
+    congruence,
+    divide,
+    halve_diagonal,
+    log_abs_det,
+    solve_lower,
+    symmetric,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

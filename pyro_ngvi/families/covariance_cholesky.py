@@ -27,15 +27,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.base import keep_off_zero
 from pyro_ngvi.families.dense import DenseFamily
-from pyro_ngvi.families.triangular import (
+from pyro_ngvi.linalg.definite import covariance_root
+from pyro_ngvi.linalg.triangular import (
     halve_diagonal,
+    keep_off_zero,
     log_abs_det,
     positive_diagonal,
     prefer_one_product,
 )
-from pyro_ngvi.families.whitened import covariance_root
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from pyro_ngvi.families.base import Family
+from pyro_ngvi.linalg.triangular import symmetric
 
 
 class DenseFamily(Family):
@@ -31,8 +32,3 @@ class DenseFamily(Family):
 
     def outer_products(self, left: Tensor, right: Tensor) -> Tensor:
         return symmetric(left.mT @ right)
-
-
-def symmetric(matrix: Tensor) -> Tensor:
-    """The symmetric part. Keeping a triangle instead would drop half of the information."""
-    return 0.5 * (matrix + matrix.mT)

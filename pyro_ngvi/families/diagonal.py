@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.base import Family, keep_off_zero
-from pyro_ngvi.families.whitened import new_variance_ratio
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.linalg.definite import new_variance_ratio
+from pyro_ngvi.linalg.triangular import keep_off_zero
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

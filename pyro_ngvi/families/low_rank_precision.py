@@ -55,10 +55,9 @@ from torch import Tensor
 
 from ngvi.structure.forest import check_dense
 from ngvi.structure.layout import Layout
-from pyro_ngvi.families.base import MIN_SHRINKAGE, Family
-from pyro_ngvi.families.dense import symmetric
-from pyro_ngvi.families.triangular import solve_lower
-from pyro_ngvi.families.whitened import cholesky
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.linalg.definite import cholesky
+from pyro_ngvi.linalg.triangular import MIN_SHRINKAGE, solve_lower, symmetric
 
 #: The eigenvalue of ``V^T V`` below which a direction's metric no longer falls.
 MIN_STRENGTH = 1e-3

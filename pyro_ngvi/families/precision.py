@@ -32,16 +32,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.base import MIN_SHRINKAGE, standard_normal_log_prob
-from pyro_ngvi.families.dense import DenseFamily, symmetric
-from pyro_ngvi.families.symmetric import definite_sum, divide
-from pyro_ngvi.families.triangular import (
+from pyro_ngvi.families.base import standard_normal_log_prob
+from pyro_ngvi.families.dense import DenseFamily
+from pyro_ngvi.linalg.definite import cholesky, definite_sum
+from pyro_ngvi.linalg.triangular import (
+    MIN_SHRINKAGE,
+    divide,
     halve_diagonal,
     log_abs_det,
     root_of_inverse,
     solve_lower,
+    symmetric,
 )
-from pyro_ngvi.families.whitened import cholesky
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -32,16 +32,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.base import keep_off_zero
 from pyro_ngvi.families.dense import DenseFamily
-from pyro_ngvi.families.triangular import (
+from pyro_ngvi.linalg.definite import precision_root
+from pyro_ngvi.linalg.triangular import (
     halve_diagonal,
+    keep_off_zero,
     log_abs_det,
     prefer_one_product,
     root_of_inverse,
     solve_lower,
 )
-from pyro_ngvi.families.whitened import precision_root
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ has the zeros of the Hessian. With the locals first, ``T`` keeps them (Tan, eq. 
         [ T_g1 ...  T_gn  T_g ]
 
 and for nested plates in the same way, each local with its own ancestors below it
-(:mod:`~pyro_ngvi.families.arrow`). The Fisher information is ``S`` for the mean and has one
+(:mod:`~pyro_ngvi.linalg.arrow`). The Fisher information is ``S`` for the mean and has one
 block for every block of columns of ``T``. Let ``G = dL/dT`` where ``T`` has entries, and write
 ``Phi`` for the lower triangle with the diagonal halved, applied to the diagonal blocks. Then
 
@@ -41,10 +41,11 @@ from torch import Tensor
 from ngvi.structure.forest import Forest, check_dense, forest_from_indices
 from ngvi.structure.hierarchy import Hierarchy, find_hierarchy
 from ngvi.structure.layout import Layout
-from pyro_ngvi.families import batched
-from pyro_ngvi.families.arrow import Arrow, Vector, add_keeping_off_zero, join, split
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.covariance_cholesky import CovarianceCholesky
+from pyro_ngvi.linalg import batched
+from pyro_ngvi.linalg.arrow import Arrow, Vector, add_keeping_off_zero, join, split
+from pyro_ngvi.linalg.definite import is_definite
 
 #: Globals are one dense block: up to 100 MB for its three arrays in float64.
 MAX_GLOBALS = 2000
@@ -250,7 +251,7 @@ class SparsePrecision(Family):
         symmetric = scaled.map_diagonal(lambda block: block + batched.transpose(block))
         plain = symmetric.combine(torch.add, eye).cholesky()
         pivots = zip(plain.diagonals(), symmetric.diagonals(), strict=True)
-        if all(_is_definite(*both) for both in pivots):
+        if all(is_definite(*both) for both in pivots):
             return plain
         largest = max(float(b.abs().max()) for mine in scaled.blocks for b in mine)
         short = min(1.0, MAX_RETRACTION / largest) if largest > 0 else 1.0
@@ -297,12 +298,6 @@ class SparsePrecision(Family):
             return torch.einsum("Np,Nqn->pqn", above[..., 0], below)
         above = above.repeat_interleave(below.shape[-1] // above.shape[-1], -1)
         return torch.einsum("Npn,Nqn->pqn", above, below)
-
-
-def _is_definite(pivots: Tensor, change: Tensor) -> bool:
-    """Whether a Cholesky factor's pivots are more than rounding; of a NaN they are not."""
-    rounding = 8 * torch.finfo(pivots.dtype).eps * change.abs().clamp(min=1.0)
-    return bool((pivots.square() > rounding).all())
 
 
 def _without_locals(layout: Layout, found: Hierarchy) -> Family:

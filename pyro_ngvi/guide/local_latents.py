@@ -43,13 +43,13 @@ from torch.distributions.constraints import Constraint
 
 from ngvi.structure.forest import Forest
 from ngvi.structure.layout import Site
-from pyro_ngvi.families.arrow import Arrow, join, split
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.block_diagonal import BlockDiagonal
 from pyro_ngvi.families.diagonal import Diagonal
 from pyro_ngvi.families.sparse_precision import SparsePrecision
 from pyro_ngvi.guide.checks import WAYS_OUT, SubsampledLatent
 from pyro_ngvi.guide.posterior import NaturalNormal
+from pyro_ngvi.linalg.arrow import Arrow, join, split
 
 
 @dataclasses.dataclass(frozen=True)

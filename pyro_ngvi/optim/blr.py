@@ -182,7 +182,7 @@ class BLR(JointOptim):
 
         S <- (1 - rho) S + rho A,        mu <- mu + rho S_new^-1 g,        S = Sigma^-1
 
-    kept positive definite for any ``A`` (:mod:`~pyro_ngvi.families.whitened`). One step of
+    kept positive definite for any ``A`` (:mod:`~pyro_ngvi.linalg.definite`). One step of
     ``rho = 1`` is exact for a conjugate model; with ``NaturalELBO(curvature="mean")`` it is
     Newton's method, whose fixed point is the Laplace approximation. The natural gradient may come
     from ``NaturalELBO`` or from any stock ELBO.

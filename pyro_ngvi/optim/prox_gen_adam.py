@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.base import Family, keep_off_zero
+from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
 from pyro_ngvi.families.covariance_cholesky import CovarianceCholesky
 from pyro_ngvi.families.diagonal import Diagonal
 from pyro_ngvi.families.precision_cholesky import PrecisionCholesky
+from pyro_ngvi.linalg.triangular import keep_off_zero
 from pyro_ngvi.optim.joint import Families, JointOptim
 from pyro_ngvi.optim.nadam import NAdamOptimizer
 

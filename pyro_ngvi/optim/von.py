@@ -95,7 +95,7 @@ class IVON(BLR):
     curvature="stein")``, which needs a minibatch's gradient only. The estimate may be negative;
     a step that would leave the precision negative halves it, the most that the Riemannian
     correction of Lin, Schmidt and Khan (2020) takes away
-    (:mod:`~pyro_ngvi.families.whitened`). The precision begins at ``1 / init_scale^2`` of
+    (:mod:`~pyro_ngvi.linalg.definite`). The precision begins at ``1 / init_scale^2`` of
     the guide.
 
     :param optim_args: ``lr`` (``alpha``, of the mean, default 0.1, or a schedule), ``beta1``

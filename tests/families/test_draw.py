@@ -45,7 +45,7 @@ def at(cases):
 @pytest.fixture(params=WAYS, ids=lambda way: " ".join(way).strip())
 def family_name(request, backend, monkeypatch):
     name, way = request.param
-    module = backend.module("families.triangular")
+    module = backend.module("linalg.triangular")
     sums = way == "cumulative sums"
     monkeypatch.setattr(module, "MANY_DRAWS", 10**9 if sums else 0)
     if hasattr(module, "SMALL_DIM"):

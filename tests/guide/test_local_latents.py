@@ -233,7 +233,7 @@ def _parts(ppl, family, at):
     loc = ppl.numpy(family.loc)
     if family.name == "diagonal":
         return loc, ppl.numpy(family.scale), slice(None)
-    arrow = module("families.arrow")
+    arrow = module("linalg.arrow")
     packed = family.scale_tril if family.name == "block_diagonal" else family.precision_tril
     numbers = arrow.split(family.structure, ppl.array(np.arange(family.dim, dtype=float)))
     columns = np.concatenate(
@@ -306,7 +306,7 @@ def test_unvisited_locals_do_not_move(ppl, family, optimiser):
 
 def _given_zero(ppl, family):
     """``T_i^T E[theta_i | globals = 0]`` at the locals, the mean at the globals."""
-    arrow = load(ppl.name).module("families.arrow")
+    arrow = load(ppl.name).module("linalg.arrow")
     factor = arrow.Arrow.unpack(family.structure, family.precision_tril)
     split = arrow.split(family.structure, family.loc)
     whitened = ppl.numpy(arrow.join(family.structure, factor.transpose_times(split)))

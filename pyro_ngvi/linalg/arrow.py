@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from ngvi.structure.forest import Forest
-from pyro_ngvi.families import batched
-from pyro_ngvi.families.base import keep_off_zero
+from pyro_ngvi.linalg import batched
+from pyro_ngvi.linalg.triangular import keep_off_zero
 
 Vector = list[Tensor]
 

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from ngvi.structure.forest import Forest
-from numpyro_ngvi.families import batched
-from numpyro_ngvi.families.base import keep_off_zero
+from numpyro_ngvi.linalg import batched
+from numpyro_ngvi.linalg.triangular import keep_off_zero
 
 Vector = list[jax.Array]
 

@@ -1,4 +1,4 @@
-"""Products with triangles that the Cholesky families share."""
+"""Products, solutions and steps with triangles."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ SMALL_DIM = 512
 #: XLA's cumulative sum is slow on a CPU; products with triangles of this size are not.
 CUMSUM_BLOCK = 32
 
+#: The fraction of a standard deviation (or Cholesky diagonal) that a step leaves at least.
+MIN_SHRINKAGE = 0.01
+
+
+def symmetric(matrix: jax.Array) -> jax.Array:
+    """The symmetric part. Keeping a triangle instead would drop half of the information."""
+    return 0.5 * (matrix + jnp.swapaxes(matrix, -2, -1))
+
 
 def halve_diagonal(matrix: jax.Array) -> jax.Array:
     """``Phi``: the lower triangle with its diagonal halved (Tan, Lemma 1)."""
@@ -29,6 +37,20 @@ def solve_lower(tril: jax.Array, rhs: jax.Array, trans: bool = False) -> jax.Arr
     :param rhs: ``b``, shape ``(d,)`` or ``(d, n)``.
     """
     return jax.scipy.linalg.solve_triangular(tril, rhs, trans=int(trans), lower=True)
+
+
+def congruence(root: jax.Array, matrix: jax.Array) -> jax.Array:
+    """``R^-1 A R^-T`` for the symmetric part of ``A``.
+
+    :param root: ``R``, lower triangular, shape ``(d, d)``.
+    """
+    half = solve_lower(root, symmetric(matrix))
+    return symmetric(solve_lower(root, half.T))
+
+
+def divide(root: jax.Array, rhs: jax.Array) -> jax.Array:
+    """``(R R^T)^-1 b``."""
+    return solve_lower(root, solve_lower(root, rhs), trans=True)
 
 
 def prefer_one_product(noise: jax.Array) -> bool:
@@ -76,3 +98,14 @@ def _times_triangle(matrix: jax.Array, diagonal: int) -> jax.Array:
     triangle = jnp.triu(jnp.ones((size, size), matrix.dtype), diagonal)
     # A GPU's default (tf32) would round the summands to ten bits.
     return jnp.matmul(matrix, triangle, precision=jax.lax.Precision.HIGHEST)
+
+
+def keep_off_zero(old: jax.Array, new: jax.Array) -> jax.Array:
+    """``new``, or ``MIN_SHRINKAGE * |old|`` with its sign where it is smaller than that.
+
+    At zero ``q`` degenerates, and only there: beyond it lies its mirror image. A rule that
+    keeps the sign would halve the coordinate at every step for as long as a momentum points
+    at zero, which lasts longer than floating point numbers do.
+    """
+    floor = MIN_SHRINKAGE * jnp.abs(old)
+    return jnp.where(jnp.abs(new) < floor, jnp.copysign(floor, new), new)

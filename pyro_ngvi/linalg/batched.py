@@ -12,6 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_ngvi.linalg import triangular
+
 #: Up to this size a triangular solve or a factorisation is written out.
 SMALL = 6
 #: Up to this many entries of a product, it is written out entry by entry.
@@ -104,8 +106,7 @@ def cholesky(matrix: Tensor) -> Tensor:
     """Lower factors of symmetric ``(k, k, n)``; NaN where one is not positive definite."""
     size = matrix.shape[0]
     if size > SMALL:
-        factor, info = torch.linalg.cholesky_ex(_batch_first(matrix))
-        return _batch_last(torch.where(info[:, None, None] == 0, factor, torch.nan))
+        return _batch_last(triangular.cholesky(_batch_first(matrix)))
     zero = torch.zeros_like(matrix[0, 0])
     rows: list[list[Tensor]] = []
     for i in range(size):
