@@ -1,15 +1,9 @@
 """Gaussian by a low-rank factor of its precision, ``S = U U^T + diag(D)`` (SLANG).
 
 Mishkin, Kunstner, Nielsen, Schmidt and Khan (2018), *SLANG: Fast structured covariance
-approximations for Bayesian deep learning with natural gradient*. Time is O(d r^2), memory O(d r).
-
-Let ``V = D^-1/2 U`` and ``L L^T = I + V^T V``, a Cholesky factorisation of size ``r``. Then
-
-    S = D^1/2 R R^T D^1/2,      R = I + V (I + L)^-1 V^T,      |R| = |L|,                  (1)
-    R^-T = I - V L^-T (I + L)^-1 V^T,
-
-because ``I + V J^-1 V^T`` is a root of ``I + V V^T`` where ``(J - I) (J - I)^T = I + V^T V``.
-Nothing is inverted that ``U = 0`` makes singular. A draw is ``theta = mu + D^-1/2 R^-T z``.
+approximations for Bayesian deep learning with natural gradient*. Time is O(d r^2), memory O(d r);
+the algebra, with ``V = D^-1/2 U`` and the roots ``R`` and ``L`` of its equation (1), is that of
+:mod:`~numpyro_ngvi.linalg.low_rank`. A draw is ``theta = mu + D^-1/2 R^-T z``.
 
 **First order.** ``U`` and ``U Q`` are the same Gaussian for every rotation ``Q``: the Fisher
 information ``F`` of ``(U, D)`` is singular. Orthogonal to the mean's, it is
@@ -45,7 +39,6 @@ out as ``rho`` decreases, and would become most of the precision.
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import jax
@@ -55,24 +48,18 @@ import numpy as np
 from ngvi.structure.forest import check_dense
 from ngvi.structure.layout import Layout
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.linalg.triangular import MIN_SHRINKAGE, solve_lower, symmetric
-
-#: The eigenvalue of ``V^T V`` below which a direction's metric no longer falls.
-MIN_STRENGTH = 1e-3
-
-#: The eigenvalues of ``V^T V`` at the start: ``U = 0`` is a saddle, which no gradient leaves.
-INITIAL_STRENGTH = 0.1
-
-#: Rows of a factor handled together, so that what is made of them stays in the cache.
-ROWS_AT_ONCE = 4096
-
-#: The rank up to which a product is written out as its sums.
-MAX_WRITTEN_OUT = 32
-
-#: Improvements of the diagonal in a projection to low rank at most, and the change, relative
-#: to the largest entry of the diagonal, that is not worth another.
-PROJECTION_SWEEPS = 100
-PROJECTION_TOLERANCE = 1e-6
+from numpyro_ngvi.linalg.low_rank import (
+    LowRank,
+    initial_factor,
+    inverse_values,
+    products,
+    project_dense,
+    rows_of,
+    shifted,
+    solve_rows,
+    turned,
+)
+from numpyro_ngvi.linalg.triangular import MIN_SHRINKAGE, symmetric
 
 
 @jax.tree_util.register_dataclass
@@ -134,41 +121,30 @@ class LowRankPrecision(Family):
     @property
     @jax.jit
     def variance(self) -> jax.Array:
-        # The share of D in S that U adds; of a share that is nearly one only rounding is left.
-        leverage = jnp.sum((self.factor @ _inverse(self._root()).T) ** 2, 1) / self.diagonal
-        return jnp.maximum(1.0 - leverage, float(jnp.finfo(leverage.dtype).eps)) / self.diagonal
+        return self._matrix.inverse_diagonal()
 
     @property
     def covariance_matrix(self) -> jax.Array:
         check_dense(self._bound())
-        half = (self.factor / self.diagonal[:, None]) @ _inverse(self._root()).T
-        return jnp.diag(1.0 / self.diagonal) - half @ half.T
+        return self._matrix.inverse()
 
     @property
     def precision_matrix(self) -> jax.Array:
         check_dense(self._bound())
-        return self.factor @ self.factor.T + jnp.diag(self.diagonal)
+        return self._matrix.to_dense()
 
     # -- density ----------------------------------------------------------------------
 
     def log_det_scale(self) -> jax.Array:
-        root = self._root()
-        return -0.5 * jnp.sum(jnp.log(self.diagonal)) - jnp.sum(jnp.log(jnp.diagonal(root)))
+        return -0.5 * self._matrix.log_det()
 
     @jax.jit
     def whiten(self, value: jax.Array) -> jax.Array:
-        root, sqrt = self._root(), jnp.sqrt(self.diagonal)
-        scaled = sqrt * (value - self.loc)
-        inner = (scaled / sqrt) @ self.factor
-        inner = _solve_rows(_shifted(root), inner, trans=True)
-        return scaled + (_rows_of(inner, self.factor)) / sqrt
+        return self._matrix.root_divide(value - self.loc)
 
     @jax.jit
     def sample(self, noise: jax.Array) -> jax.Array:
-        root, sqrt = self._root(), jnp.sqrt(self.diagonal)
-        inner = (noise / sqrt) @ self.factor
-        inner = _solve_rows(root, _solve_rows(_shifted(root), inner), trans=True)
-        return self.loc + noise / sqrt - (_rows_of(inner, self.factor)) / self.diagonal
+        return self.loc + self._matrix.root_times(noise)
 
     # -- natural gradients ------------------------------------------------------------
 
@@ -177,54 +153,55 @@ class LowRankPrecision(Family):
         # natural_gradient(change), but its factor only in products with delta: each array of size
         # d r that is made, and each use of one, is one more pass through memory. By (1),
         # U^T C = L^-T (I + L)^T (I + L)^-1 V^T and C^T U = V (I + L)^-T L^-1 (I + L).
-        root = self._root()
-        shifted, sqrt = _shifted(root), jnp.sqrt(self.diagonal)
-        _, inverse, (values, vectors) = self._metric()
+        matrix = self._matrix
+        root = matrix.root()
+        both, sqrt = shifted(root), jnp.sqrt(self.diagonal)
+        _, inverse, (values, vectors) = matrix.metric()
         # In the eigenvectors, so that U^T dU has one use, a product, and its cotangent is one.
-        weights = _inverse_values(values)
-        inner = vectors.T @ _products(self.factor, change.factor) @ vectors
+        weights = inverse_values(values)
+        inner = vectors.T @ products(self.factor, change.factor) @ vectors
         inner = (inner - 0.5 * weights[:, None] * symmetric(inner)) * weights
         inner = vectors @ inner @ vectors.T
-        delta = self.sample(noise) - self.loc
-        of_delta = _solve_rows(shifted, (noise / sqrt) @ self.factor) @ shifted
-        of_delta = _solve_rows(root, of_delta, trans=True)
-        times = self.diagonal * _rows_of(of_delta @ inverse, change.factor)
+        delta = matrix.root_times(noise)
+        of_delta = solve_rows(both, (noise / sqrt) @ self.factor) @ both
+        of_delta = solve_rows(root, of_delta, trans=True)
+        times = self.diagonal * rows_of(of_delta @ inverse, change.factor)
         times = times + 2.0 * self.diagonal**2 * change.diagonal * delta
         moved = change.loc - 0.5 * times
         across = ((self.diagonal * delta) @ change.factor) @ inverse + of_delta @ inner
         across = -0.5 * (of_delta @ inner.T + across)
-        across = across @ shifted.T - (moved / self.diagonal) @ self.factor
-        across = _solve_rows(shifted, _solve_rows(root, across), trans=True)
-        return (moved + _rows_of(across, self.factor)) / sqrt  # (3), by C^-1 Sigma = C^T
+        across = across @ both.T - (moved / self.diagonal) @ self.factor
+        across = solve_rows(both, solve_rows(root, across), trans=True)
+        return (moved + rows_of(across, self.factor)) / sqrt  # (3), by C^-1 Sigma = C^T
 
     @jax.jit
     def log_det_displacement(self, change: LowRankPrecision) -> jax.Array:
         n = self.natural_gradient(change)
-        both = jnp.sum(self._covariance_times_factor() * n.factor)
+        both = jnp.sum(self._matrix.divide_factor() * n.factor)
         return -both - 0.5 * jnp.sum(self.variance * n.diagonal)
 
     @jax.jit
     def natural_gradient(self, gradient: LowRankPrecision) -> LowRankPrecision:
-        _, inverse, _ = self._metric()
+        _, inverse, _ = self._matrix.metric()
         mixed = self.factor.T @ gradient.factor
         inner = mixed @ inverse - 0.5 * inverse @ symmetric(mixed) @ inverse
         factor = (self.diagonal[:, None] * gradient.factor) @ inverse + self.factor @ inner  # (2)
         diagonal = 2.0 * self.diagonal**2 * gradient.diagonal
-        return self._with(self._covariance_times(gradient.loc), factor, diagonal)
+        return self._with(self._matrix.divide(gradient.loc), factor, diagonal)
 
     @jax.jit
     def euclidean_gradient(self, natural_gradient: LowRankPrecision) -> LowRankPrecision:
-        metric, inverse, (values, vectors) = self._metric()
+        metric, inverse, (values, vectors) = self._matrix.metric()
         # (2) from the left by U^T Sigma, in the eigenvectors of V^T V: a 2 x 2 system for
         # each pair of entries of U^T G. The ratios are one where nothing is too weak.
-        of_factor = self._covariance_times(natural_gradient.factor.T).T @ metric
+        of_factor = self._matrix.divide(natural_gradient.factor.T).T @ metric
         product = vectors.T @ (self.factor.T @ of_factor) @ vectors
-        ratio = values / (1.0 + values) * _inverse_values(values) / 4.0
+        ratio = values / (1.0 + values) * inverse_values(values) / 4.0
         row, column = ratio[:, None], ratio[None, :]
         mixed = ((1.0 - column) * product + row * product.T) / (1.0 - row - column)
         inner = inverse @ (vectors @ symmetric(mixed) @ vectors.T)
-        factor = of_factor + 0.5 * self._covariance_times_factor() @ inner
-        loc = self._precision_times(natural_gradient.loc)
+        factor = of_factor + 0.5 * self._matrix.divide_factor() @ inner
+        loc = self._matrix.times(natural_gradient.loc)
         diagonal = 0.5 * natural_gradient.diagonal / self.diagonal**2
         return self._with(loc, factor, diagonal)
 
@@ -245,10 +222,10 @@ class LowRankPrecision(Family):
     def bonnet_price(self, gradient: jax.Array, hessian: jax.Array) -> LowRankPrecision:
         """The direction to the rule's target, see the module; ``hessian`` is ``(d, d)``."""
         self._bound()
-        factor, diagonal = _project_dense(-symmetric(hessian), self.factor, self.diagonal)
-        factor = _turned(factor, self.factor)
+        factor, diagonal = project_dense(-symmetric(hessian), self.factor, self.diagonal)
+        factor = turned(factor, self.factor)
         return self._with(
-            self._covariance_times(gradient), factor - self.factor, diagonal - self.diagonal
+            self._matrix.divide(gradient), factor - self.factor, diagonal - self.diagonal
         )
 
     # -- steps ------------------------------------------------------------------------
@@ -285,10 +262,10 @@ class LowRankPrecision(Family):
 
     @jax.jit
     def kl_divergence(self, other: LowRankPrecision) -> jax.Array:
-        spread = jnp.sum(other.factor * self._covariance_times(other.factor.T).T)
+        spread = jnp.sum(other.factor * self._matrix.divide(other.factor.T).T)
         trace = jnp.sum(other.diagonal * self.variance) + spread
         shift = self.loc - other.loc
-        distance = jnp.sum(shift * other._precision_times(shift))
+        distance = jnp.sum(shift * other._matrix.times(shift))
         change = 0.5 * (trace - self.dim + distance)
         return change + other.log_det_scale() - self.log_det_scale()
 
@@ -319,40 +296,14 @@ class LowRankPrecision(Family):
     ) -> LowRankPrecision:
         new = self._with(self.loc, *self._end(step, step_size, floor))
         # The new precision moves the mean.
-        shift = new._covariance_times(self._precision_times(step.loc))
+        shift = new._matrix.divide(self._matrix.times(step.loc))
         return self._with(self.loc + step_size * shift, new.factor, new.diagonal)
 
-    def _strength(self) -> jax.Array:
-        """``V^T V``."""
+    @property
+    def _matrix(self) -> LowRank:
+        """The precision."""
         self._bound()
-        return _weighted_products(self.factor, 1.0 / self.diagonal)
-
-    def _root(self) -> jax.Array:
-        """``L``."""
-        strength = self._strength()
-        return jnp.linalg.cholesky(symmetric(strength) + jnp.eye(self.rank, dtype=strength.dtype))
-
-    def _metric(self) -> tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array]]:
-        """``B``, its inverse, and the eigenvalues and eigenvectors of ``V^T V``."""
-        values, vectors = jnp.linalg.eigh(symmetric(self._strength()))
-        values = jnp.maximum(values, 0.0)
-        inverse = _inverse_values(values)
-        return (vectors / inverse) @ vectors.T, (vectors * inverse) @ vectors.T, (values, vectors)
-
-    def _covariance_times_factor(self) -> jax.Array:
-        """``Sigma U = D^-1 U (I + V^T V)^-1``."""
-        inverse = _inverse(self._root())
-        return (self.factor @ (inverse.T @ inverse)) / self.diagonal[:, None]
-
-    def _covariance_times(self, rows: jax.Array) -> jax.Array:
-        """``Sigma`` times each row, shape ``(..., d)``."""
-        root, scaled = self._root(), rows / self.diagonal
-        inner = _solve_rows(root, _solve_rows(root, scaled @ self.factor), trans=True)
-        return scaled - (_rows_of(inner, self.factor)) / self.diagonal
-
-    def _precision_times(self, rows: jax.Array) -> jax.Array:
-        """``S`` times each row, shape ``(..., d)``."""
-        return self.diagonal * rows + _rows_of(rows @ self.factor, self.factor)
+        return LowRank(self.factor, self.diagonal)
 
 
 def check_rank(rank: int, dim: int | None = None) -> None:
@@ -370,117 +321,3 @@ def check_rank(rank: int, dim: int | None = None) -> None:
             f"LowRankPrecision(rank={rank}) has a rank above the model's {dim} latents. Use a rank "
             f"of at most {dim}, or family='covariance_cholesky', which holds every covariance."
         )
-
-
-def initial_factor(dim: int, rank: int) -> np.ndarray:
-    """A faint ``U`` for ``D = I``, the same in every run, shape ``(d, rank)``."""
-    rows = np.random.default_rng(0).choice([-1.0, 1.0], (dim, rank))
-    return math.sqrt(INITIAL_STRENGTH / dim) * rows
-
-
-def _inverse_values(values: jax.Array) -> jax.Array:
-    return 1.0 + 1.0 / jnp.maximum(values, MIN_STRENGTH)
-
-
-def _shifted(root: jax.Array) -> jax.Array:
-    """``I + L``."""
-    return root + jnp.eye(root.shape[-1], dtype=root.dtype)
-
-
-def _inverse(lower: jax.Array) -> jax.Array:
-    return solve_lower(lower, jnp.eye(lower.shape[-1], dtype=lower.dtype))
-
-
-def _rows_of(inner: jax.Array, factor: jax.Array) -> jax.Array:
-    """``inner @ factor.T``, shape ``(..., d)``, whose derivative needs no copy of the transpose."""
-    return jax.lax.dot_general(inner, factor, (((inner.ndim - 1,), (1,)), ((), ())))
-
-
-def _products(left: jax.Array, right: jax.Array) -> jax.Array:
-    """``left^T right`` for two factors, shape ``(r, r)``."""
-    rank = left.shape[-1]
-    if rank > MAX_WRITTEN_OUT:
-        return left.T @ right
-    # The transpose of these sums joins the loop that makes the rest of a gradient; that of a
-    # matrix product is an array of size d r of its own, and a slow one.
-    return jnp.stack([jnp.sum(left[:, k, None] * right, 0) for k in range(rank)])
-
-
-@jax.custom_jvp
-def _weighted_products(factor: jax.Array, weights: jax.Array) -> jax.Array:
-    """``factor^T diag(weights) factor``, shape ``(r, r)``."""
-    dim, rank = factor.shape
-    if dim <= ROWS_AT_ONCE:
-        return (factor.T * weights) @ factor
-
-    def add(index: jax.Array, total: jax.Array) -> jax.Array:
-        start = jnp.minimum(index * ROWS_AT_ONCE, dim - ROWS_AT_ONCE)
-        rows = jax.lax.dynamic_slice_in_dim(factor, start, ROWS_AT_ONCE).T
-        weight = jax.lax.dynamic_slice_in_dim(weights, start, ROWS_AT_ONCE)
-        # The last piece begins within the one before.
-        new = start + jnp.arange(ROWS_AT_ONCE) >= index * ROWS_AT_ONCE
-        return total + (rows * jnp.where(new, weight, 0.0)) @ rows.T
-
-    zero = jnp.zeros((rank, rank), factor.dtype)
-    return jax.lax.fori_loop(0, -(-dim // ROWS_AT_ONCE), add, zero)
-
-
-# Its own derivative also keeps the loop whole: JAX would take it apart, in one place of a step
-# and not in another, and XLA could not see that they are the same.
-@_weighted_products.defjvp
-def _weighted_products_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-    (factor, weights), (change, change_of_weights) = primals, tangents
-    half = (change.T * weights) @ factor
-    return _weighted_products(factor, weights), half + half.T + (
-        factor.T * change_of_weights
-    ) @ factor
-
-
-def _solve_rows(lower: jax.Array, rows: jax.Array, trans: bool = False) -> jax.Array:
-    """``lower^-1`` (or its transpose) times each row, shape ``(..., r)``."""
-    columns = rows.reshape(-1, rows.shape[-1]).T
-    return solve_lower(lower, columns, trans=trans).T.reshape(rows.shape)
-
-
-def _project_dense(
-    matrix: jax.Array, factor: jax.Array, diagonal: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """``U`` and ``D`` with ``U U^T + D`` near a symmetric matrix, and its diagonal.
-
-    Principal factor analysis: the leading directions of what the diagonal leaves, by subspace
-    iteration, and the diagonal that they leave, in turn. Exact, once it has converged, where
-    the matrix has that form.
-
-    :param factor: where to start, with the diagonal.
-    """
-    dim, rank = factor.shape
-    whole = jnp.diagonal(matrix)
-    # Twice the rank: large negative eigenvalues may take a place, but not keep it.
-    spare = jnp.asarray(initial_factor(dim, min(rank, dim - rank)), factor.dtype)
-    basis = jnp.linalg.qr(jnp.concatenate([factor, spare], 1))[0]
-
-    def unsettled(state: tuple) -> jax.Array:
-        *_, count, change = state
-        return (count < PROJECTION_SWEEPS) & (change > PROJECTION_TOLERANCE)
-
-    def sweep(state: tuple) -> tuple:
-        basis, _, diagonal, count, _ = state
-        basis = jnp.linalg.qr(matrix @ basis - diagonal[:, None] * basis)[0]
-        inner = basis.T @ (matrix @ basis - diagonal[:, None] * basis)
-        values, vectors = jnp.linalg.eigh(symmetric(inner))
-        basis = basis @ vectors
-        leading = jnp.sqrt(jnp.maximum(values[-rank:], 0.0))
-        factor = basis[:, -rank:] * leading
-        new = whole - jnp.sum(factor**2, 1)
-        change = jnp.max(jnp.abs(new - diagonal)) / jnp.max(jnp.abs(whole))
-        return basis, factor, new, count + 1, change
-
-    far = jnp.full((), jnp.inf, factor.dtype)
-    start = (basis, factor, diagonal, jnp.zeros((), jnp.int32), far)
-    return jax.lax.while_loop(unsettled, sweep, start)[1:3]
-
-
-def _turned(factor: jax.Array, reference: jax.Array) -> jax.Array:
-    """The rotation of a factor that is nearest to another one."""
-    left, _, right = jnp.linalg.svd(factor.T @ reference)
-    return factor @ (left @ right)

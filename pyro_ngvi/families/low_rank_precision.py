@@ -1,15 +1,9 @@
 """Gaussian by a low-rank factor of its precision, ``S = U U^T + diag(D)`` (SLANG).
 
 Mishkin, Kunstner, Nielsen, Schmidt and Khan (2018), *SLANG: Fast structured covariance
-approximations for Bayesian deep learning with natural gradient*. Time is O(d r^2), memory O(d r).
-
-Let ``V = D^-1/2 U`` and ``L L^T = I + V^T V``, a Cholesky factorisation of size ``r``. Then
-
-    S = D^1/2 R R^T D^1/2,      R = I + V (I + L)^-1 V^T,      |R| = |L|,                  (1)
-    R^-T = I - V L^-T (I + L)^-1 V^T,
-
-because ``I + V J^-1 V^T`` is a root of ``I + V V^T`` where ``(J - I) (J - I)^T = I + V^T V``.
-Nothing is inverted that ``U = 0`` makes singular. A draw is ``theta = mu + D^-1/2 R^-T z``.
+approximations for Bayesian deep learning with natural gradient*. Time is O(d r^2), memory O(d r);
+the algebra, with ``V = D^-1/2 U`` and the roots ``R`` and ``L`` of its equation (1), is that of
+:mod:`~pyro_ngvi.linalg.low_rank`. A draw is ``theta = mu + D^-1/2 R^-T z``.
 
 **First order.** ``U`` and ``U Q`` are the same Gaussian for every rotation ``Q``: the Fisher
 information ``F`` of ``(U, D)`` is singular. Orthogonal to the mean's, it is
@@ -46,7 +40,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,25 +49,19 @@ from torch import Tensor
 from ngvi.structure.forest import check_dense
 from ngvi.structure.layout import Layout
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.linalg.definite import cholesky
-from pyro_ngvi.linalg.triangular import MIN_SHRINKAGE, solve_lower, symmetric
-
-#: The eigenvalue of ``V^T V`` below which a direction's metric no longer falls.
-MIN_STRENGTH = 1e-3
-
-#: The eigenvalues of ``V^T V`` at the start: ``U = 0`` is a saddle, which no gradient leaves.
-INITIAL_STRENGTH = 0.1
+from pyro_ngvi.linalg.low_rank import (
+    LowRank,
+    initial_factor,
+    inverse_values,
+    project_dense,
+    shifted,
+    solve_rows,
+    turned,
+)
+from pyro_ngvi.linalg.triangular import MIN_SHRINKAGE, symmetric
 
 #: The step size of :meth:`LowRankPrecision.retract`.
 WHOLE = 1.0
-
-#: Rows of a factor handled together, so that what is made of them stays in the cache.
-ROWS_AT_ONCE = 1 << 15
-
-#: Improvements of the diagonal in a projection to low rank at most, and the change, relative
-#: to the largest entry of the diagonal, that is not worth another.
-PROJECTION_SWEEPS = 100
-PROJECTION_TOLERANCE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -133,36 +120,28 @@ class LowRankPrecision(Family):
 
     @property
     def variance(self) -> Tensor:
-        # The share of D in S that U adds; of a share that is nearly one only rounding is left.
-        leverage = (self.factor @ _inverse(self._root()).mT).square().sum(1) / self.diagonal
-        return (1.0 - leverage).clamp(min=torch.finfo(leverage.dtype).eps) / self.diagonal
+        return self._matrix.inverse_diagonal()
 
     @property
     def covariance_matrix(self) -> Tensor:
         check_dense(self._bound())
-        half = (self.factor / self.diagonal[:, None]) @ _inverse(self._root()).mT
-        return torch.diag(1.0 / self.diagonal) - half @ half.mT
+        return self._matrix.inverse()
 
     @property
     def precision_matrix(self) -> Tensor:
         check_dense(self._bound())
-        return self.factor @ self.factor.mT + torch.diag(self.diagonal)
+        return self._matrix.to_dense()
 
     # -- density ----------------------------------------------------------------------
 
     def log_det_scale(self) -> Tensor:
-        root = self._root()
-        return -0.5 * self.diagonal.log().sum() - root.diagonal().log().sum()
+        return -0.5 * self._matrix.log_det()
 
     def whiten(self, value: Tensor) -> Tensor:
-        root, sqrt = self._root(), self.diagonal.sqrt()
-        scaled = sqrt * (value - self.loc)
-        inner = (scaled / sqrt) @ self.factor
-        inner = _solve_rows(_shifted(root), inner, trans=True)
-        return scaled + (inner @ self.factor.mT) / sqrt
+        return self._matrix.root_divide(value - self.loc)
 
     def sample(self, noise: Tensor) -> Tensor:
-        return self.loc + self._root_times(noise)[0]
+        return self.loc + self._matrix.root_times(noise)[0]
 
     # -- natural gradients ------------------------------------------------------------
 
@@ -177,8 +156,8 @@ class LowRankPrecision(Family):
         :return: the natural gradient of that function.
         """
         noise, slope = noise.reshape(-1, self.dim), slope.reshape(-1, self.dim)
-        _, inverse, _ = self._metric()
-        both, of_both = self._root_times(torch.cat([noise, slope]))
+        _, inverse, _ = self._matrix.metric()
+        both, of_both = self._matrix.root_times(torch.cat([noise, slope]))
         delta, of_theta = both.chunk(2)
         of_delta, of_slope = of_both.chunk(2)
         outer = of_delta.mT @ of_slope
@@ -193,47 +172,47 @@ class LowRankPrecision(Family):
     def displacement(self, change: LowRankPrecision, noise: Tensor) -> Tensor:
         # natural_gradient(change), but its factor only in products with delta: each use of an
         # array of size d r, and of its transpose, is one more pass through memory.
-        root = self._root()
-        _, inverse, _ = self._metric()
+        root = self._matrix.root()
+        _, inverse, _ = self._matrix.metric()
         mixed = self.factor.mT @ change.factor
         inner = mixed @ inverse - 0.5 * inverse @ symmetric(mixed) @ inverse
-        delta, of_delta = self._root_times(noise)
+        delta, of_delta = self._matrix.root_times(noise)
         times = self.diagonal * ((of_delta @ inverse) @ change.factor.mT)
         times = times + 2.0 * self.diagonal**2 * change.diagonal * delta
         moved = change.loc - 0.5 * times
         across = ((self.diagonal * delta) @ change.factor) @ inverse + of_delta @ inner
         across = -0.5 * (of_delta @ inner.mT + across)
         # By (1), C^T U = V (I + L)^-T L^-1 (I + L).
-        across = across @ _shifted(root).mT - (moved / self.diagonal) @ self.factor
-        across = _solve_rows(_shifted(root), _solve_rows(root, across), trans=True)
+        across = across @ shifted(root).mT - (moved / self.diagonal) @ self.factor
+        across = solve_rows(shifted(root), solve_rows(root, across), trans=True)
         # (3), by C^-1 Sigma = C^T
         return (moved + across @ self.factor.mT) / self.diagonal.sqrt()
 
     def log_det_displacement(self, change: LowRankPrecision) -> Tensor:
         n = self.natural_gradient(change)
-        both = (self._covariance_times_factor() * n.factor).sum()
+        both = (self._matrix.divide_factor() * n.factor).sum()
         return -both - 0.5 * (self.variance * n.diagonal).sum()
 
     def natural_gradient(self, gradient: LowRankPrecision) -> LowRankPrecision:
-        _, inverse, _ = self._metric()
+        _, inverse, _ = self._matrix.metric()
         mixed = self.factor.mT @ gradient.factor
         inner = mixed @ inverse - 0.5 * inverse @ symmetric(mixed) @ inverse
         factor = (self.diagonal[:, None] * gradient.factor) @ inverse + self.factor @ inner  # (2)
         diagonal = 2.0 * self.diagonal**2 * gradient.diagonal
-        return self._with(self._covariance_times(gradient.loc), factor, diagonal)
+        return self._with(self._matrix.divide(gradient.loc), factor, diagonal)
 
     def euclidean_gradient(self, natural_gradient: LowRankPrecision) -> LowRankPrecision:
-        metric, inverse, (values, vectors) = self._metric()
+        metric, inverse, (values, vectors) = self._matrix.metric()
         # (2) from the left by U^T Sigma, in the eigenvectors of V^T V: a 2 x 2 system for
         # each pair of entries of U^T G. The ratios are one where nothing is too weak.
-        of_factor = self._covariance_times(natural_gradient.factor.mT).mT @ metric
+        of_factor = self._matrix.divide(natural_gradient.factor.mT).mT @ metric
         product = vectors.mT @ (self.factor.mT @ of_factor) @ vectors
-        ratio = values / (1.0 + values) * _inverse_values(values) / 4.0
+        ratio = values / (1.0 + values) * inverse_values(values) / 4.0
         row, column = ratio[:, None], ratio[None, :]
         mixed = ((1.0 - column) * product + row * product.mT) / (1.0 - row - column)
         inner = inverse @ (vectors @ symmetric(mixed) @ vectors.mT)
-        factor = of_factor + 0.5 * self._covariance_times_factor() @ inner
-        loc = self._precision_times(natural_gradient.loc)
+        factor = of_factor + 0.5 * self._matrix.divide_factor() @ inner
+        loc = self._matrix.times(natural_gradient.loc)
         diagonal = 0.5 * natural_gradient.diagonal / self.diagonal**2
         return self._with(loc, factor, diagonal)
 
@@ -253,10 +232,10 @@ class LowRankPrecision(Family):
     def bonnet_price(self, gradient: Tensor, hessian: Tensor) -> LowRankPrecision:
         """The direction to the rule's target, see the module; ``hessian`` is ``(d, d)``."""
         self._bound()
-        factor, diagonal = _project_dense(-symmetric(hessian), self.factor, self.diagonal)
-        factor = _turned(factor, self.factor)
+        factor, diagonal = project_dense(-symmetric(hessian), self.factor, self.diagonal)
+        factor = turned(factor, self.factor)
         return self._with(
-            self._covariance_times(gradient), factor - self.factor, diagonal - self.diagonal
+            self._matrix.divide(gradient), factor - self.factor, diagonal - self.diagonal
         )
 
     # -- steps ------------------------------------------------------------------------
@@ -286,10 +265,10 @@ class LowRankPrecision(Family):
         return self._with(self.loc, factor, mixture + rest)
 
     def kl_divergence(self, other: LowRankPrecision) -> Tensor:
-        spread = (other.factor * self._covariance_times(other.factor.mT).mT).sum()
+        spread = (other.factor * self._matrix.divide(other.factor.mT).mT).sum()
         trace = (other.diagonal * self.variance).sum() + spread
         shift = self.loc - other.loc
-        distance = (shift * other._precision_times(shift)).sum()
+        distance = (shift * other._matrix.times(shift)).sum()
         change = 0.5 * (trace - self.dim + distance)
         return change + other.log_det_scale() - self.log_det_scale()
 
@@ -321,65 +300,23 @@ class LowRankPrecision(Family):
     ) -> LowRankPrecision:
         new = self._with(self.loc, *self._end(step, step_size, floor))
         # The new precision moves the mean.
-        shift = new._covariance_times(self._precision_times(step.loc))
+        shift = new._matrix.divide(self._matrix.times(step.loc))
         return self._with(self.loc + step_size * shift, new.factor, new.diagonal)
-
-    def _strength(self) -> Tensor:
-        """``V^T V``."""
-        self._bound()
-        pieces = zip(
-            self.factor.split(ROWS_AT_ONCE), self.diagonal.split(ROWS_AT_ONCE), strict=True
-        )
-        return sum((rows / scale[:, None]).mT @ rows for rows, scale in pieces)
 
     def detach(self) -> LowRankPrecision:
         return self._detached
+
+    @functools.cached_property
+    def _matrix(self) -> LowRank:
+        """The precision."""
+        self._bound()
+        return LowRank(self.factor, self.diagonal)
 
     @functools.cached_property
     def _detached(self) -> LowRankPrecision:
         # A step asks for it several times: with what it keeps of itself it costs one pass
         # through the factor, not one each time.
         return super().detach()
-
-    @functools.cached_property
-    def _small(self) -> Tensor:
-        return symmetric(self._strength())
-
-    def _root(self) -> Tensor:
-        """``L``."""
-        strength = self._small
-        return cholesky(strength + _eye(strength))
-
-    def _metric(self) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """``B``, its inverse, and the eigenvalues and eigenvectors of ``V^T V``."""
-        values, vectors = _eigen(self._small)
-        values = values.clamp(min=0.0)
-        inverse = _inverse_values(values)
-        return (vectors / inverse) @ vectors.mT, (vectors * inverse) @ vectors.mT, (values, vectors)
-
-    def _covariance_times_factor(self) -> Tensor:
-        """``Sigma U = D^-1 U (I + V^T V)^-1``."""
-        inverse = _inverse(self._root())
-        return (self.factor @ (inverse.mT @ inverse)) / self.diagonal[:, None]
-
-    def _covariance_times(self, rows: Tensor) -> Tensor:
-        """``Sigma`` times each row, shape ``(..., d)``."""
-        root, scaled = self._root(), rows / self.diagonal
-        inner = _solve_rows(root, _solve_rows(root, scaled @ self.factor), trans=True)
-        return scaled - (inner @ self.factor.mT) / self.diagonal
-
-    def _precision_times(self, rows: Tensor) -> Tensor:
-        """``S`` times each row, shape ``(..., d)``."""
-        return self.diagonal * rows + (rows @ self.factor) @ self.factor.mT
-
-    def _root_times(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """``C`` and ``U^T C`` times each row, for ``C = D^-1/2 R^-T``."""
-        root, scaled = self._root(), rows / self.diagonal.sqrt()
-        inner = _solve_rows(_shifted(root), scaled @ self.factor)
-        # By (1), U^T C = L^-T (I + L)^T (I + L)^-1 V^T.
-        of_factor = _solve_rows(root, inner @ _shifted(root), trans=True)
-        inner = _solve_rows(root, inner, trans=True)
-        return scaled - (inner @ self.factor.mT) / self.diagonal, of_factor
 
 
 class _Displaced(torch.autograd.Function):
@@ -434,78 +371,3 @@ def check_rank(rank: int, dim: int | None = None) -> None:
             f"LowRankPrecision(rank={rank}) has a rank above the model's {dim} latents. Use a rank "
             f"of at most {dim}, or family='covariance_cholesky', which holds every covariance."
         )
-
-
-def initial_factor(dim: int, rank: int) -> np.ndarray:
-    """A faint ``U`` for ``D = I``, the same in every run, shape ``(d, rank)``."""
-    rows = np.random.default_rng(0).choice([-1.0, 1.0], (dim, rank))
-    return math.sqrt(INITIAL_STRENGTH / dim) * rows
-
-
-def _inverse_values(values: Tensor) -> Tensor:
-    return 1.0 + 1.0 / values.clamp(min=MIN_STRENGTH)
-
-
-def _shifted(root: Tensor) -> Tensor:
-    """``I + L``."""
-    return root + _eye(root)
-
-
-def _inverse(lower: Tensor) -> Tensor:
-    return solve_lower(lower, _eye(lower))
-
-
-def _solve_rows(lower: Tensor, rows: Tensor, trans: bool = False) -> Tensor:
-    """``lower^-1`` (or its transpose) times each row, shape ``(..., r)``."""
-    columns = rows.reshape(-1, rows.shape[-1]).mT
-    return solve_lower(lower, columns, trans=trans).mT.reshape(rows.shape)
-
-
-def _project_dense(matrix: Tensor, factor: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor]:
-    """``U`` and ``D`` with ``U U^T + D`` near a symmetric matrix, and its diagonal.
-
-    Principal factor analysis: the leading directions of what the diagonal leaves, by subspace
-    iteration, and the diagonal that they leave, in turn. Exact, once it has converged, where
-    the matrix has that form.
-
-    :param factor: where to start, with the diagonal.
-    """
-    dim, rank = factor.shape
-    whole = matrix.diagonal()
-    if not (matrix.isfinite().all() and factor.isfinite().all() and diagonal.isfinite().all()):
-        # torch.linalg would raise; a NaN is for the optimiser to see and skip.
-        return torch.full_like(factor, torch.nan), torch.full_like(diagonal, torch.nan)
-    # Twice the rank: large negative eigenvalues may take a place, but not keep it.
-    spare = torch.as_tensor(initial_factor(dim, min(rank, dim - rank))).to(factor)
-    basis = torch.linalg.qr(torch.cat([factor, spare], 1)).Q
-    for _ in range(PROJECTION_SWEEPS):
-        basis = torch.linalg.qr(matrix @ basis - diagonal[:, None] * basis).Q
-        inner = basis.mT @ (matrix @ basis - diagonal[:, None] * basis)
-        values, vectors = torch.linalg.eigh(symmetric(inner))
-        basis = basis @ vectors
-        factor = basis[:, -rank:] * values[-rank:].clamp(min=0.0).sqrt()
-        new = whole - factor.square().sum(1)
-        change, diagonal = (new - diagonal).abs().max() / whole.abs().max(), new
-        if change <= PROJECTION_TOLERANCE:
-            break
-    return factor, diagonal
-
-
-def _turned(factor: Tensor, reference: Tensor) -> Tensor:
-    """The rotation of a factor that is nearest to another one."""
-    product = factor.mT @ reference
-    if not product.isfinite().all():
-        return torch.full_like(factor, torch.nan)
-    left, _, right = torch.linalg.svd(product)
-    return factor @ (left @ right)
-
-
-def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors, NaN where there are none (``torch.linalg.eigh`` raises)."""
-    if not matrix.isfinite().all():
-        return torch.full_like(matrix[0], torch.nan), torch.full_like(matrix, torch.nan)
-    return torch.linalg.eigh(matrix)
-
-
-def _eye(like: Tensor) -> Tensor:
-    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)

@@ -353,13 +353,13 @@ def test_a_factor_of_many_rows_is_summed_whole(backend, rng):
 def test_in_pieces_the_gradient_of_the_density_is_exact(numpyro_backend, rng, monkeypatch):
     import jax
 
-    from numpyro_ngvi.families import low_rank_precision
+    from numpyro_ngvi.linalg import low_rank
 
     family = make(numpyro_backend, *random_coordinates(12, 3, rng))
     value = numpyro_backend.array(rng.normal(size=12))
     gradient = jax.grad(lambda q: q.log_prob(value))
     whole = arrays_of(numpyro_backend, gradient(family))
-    monkeypatch.setattr(low_rank_precision, "ROWS_AT_ONCE", 5)
+    monkeypatch.setattr(low_rank, "ROWS_AT_ONCE", 5)
     jax.clear_caches()
     in_pieces = arrays_of(numpyro_backend, gradient(family))
     jax.clear_caches()
@@ -371,13 +371,13 @@ def test_the_displacement_is_the_derivative_at_any_rank(numpyro_backend, rng, mo
     """Whether its products are written out as sums or not."""
     import jax
 
-    from numpyro_ngvi.families import low_rank_precision
+    from numpyro_ngvi.linalg import low_rank
 
     family = make(numpyro_backend, *random_coordinates(12, 3, rng))
     change = change_of(numpyro_backend, family, rng)
     noise = numpyro_backend.array(rng.normal(size=12))
     written_out = numpyro_backend.numpy(family.displacement(change, noise))
-    monkeypatch.setattr(low_rank_precision, "MAX_WRITTEN_OUT", 0)
+    monkeypatch.setattr(low_rank, "MAX_WRITTEN_OUT", 0)
     jax.clear_caches()
     product = numpyro_backend.numpy(family.displacement(change, noise))
     jax.clear_caches()
