@@ -243,15 +243,15 @@ def _prefix(flags: np.ndarray) -> int:
 
 
 #: Dense matrices are refused beyond this dimension: 200 MB in float64.
-MAX_DENSE_DIM = 5000
+MAX_DENSIFIED_DIM = 5000
 
 
 def check_dense(family: Any) -> None:
     """Refuse a dense matrix that would not fit.
 
-    :raises ValueError: if the family's dimension is above ``MAX_DENSE_DIM``.
+    :raises ValueError: if the family's dimension is above ``MAX_DENSIFIED_DIM``.
     """
-    if family.dim > MAX_DENSE_DIM:
+    if family.dim > MAX_DENSIFIED_DIM:
         size = math.ceil(family.dim * family.loc.nbytes / 2**30)
         raise ValueError(
             f"A dense matrix of {family.dim} latents takes {size} GiB. Use .variance, .sample, "

@@ -20,17 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from ngvi.structure.blocks import find_blocks
-from ngvi.structure.forest import Forest, check_dense, forest_from_indices
+from ngvi.structure.forest import Forest, forest_from_indices
 from ngvi.structure.layout import Layout
-from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.families.forest_family import ForestFamily
 from numpyro_ngvi.linalg import batched
-from numpyro_ngvi.linalg.arrow import Arrow, Vector, add_keeping_off_zero, join, split
+from numpyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
 from numpyro_ngvi.linalg.definite import covariance_root
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class BlockDiagonal(Family):
+class BlockDiagonal(ForestFamily):
     """Gaussian with independent blocks.
 
     :param loc: mean, shape ``(d,)``, in the order of the latent vector.
@@ -60,6 +60,8 @@ class BlockDiagonal(Family):
     name: ClassVar[str] = "block_diagonal"
     relative_scale_step: ClassVar[float] = 0.01
     leaves_out_correlations: ClassVar[bool] = True
+    factor_name: ClassVar[str] = "scale_tril"
+    power: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if self.blocks is not None and not isinstance(self.blocks, tuple):
@@ -74,9 +76,6 @@ class BlockDiagonal(Family):
             self, structure=forest_from_indices(pieces), independent=independent
         )
 
-    def couples(self) -> str | Forest:
-        return self.structure if self.structure is not None else super().couples()
-
     def describe(self) -> str:
         """The blocks in words."""
         if self.structure is None:
@@ -89,21 +88,7 @@ class BlockDiagonal(Family):
         ]
         return " and ".join(words)
 
-    def initial(self, loc: jax.Array, scale: float) -> BlockDiagonal:
-        dim = loc.shape[-1]
-        structure = self.structure or forest_from_indices([np.arange(dim)[:, None]])
-        if structure.dim != dim:
-            raise ValueError(f"The blocks have {structure.dim} latents, but loc has {dim}.")
-        eye = jnp.asarray(structure.packed_identity(), loc.dtype)
-        return dataclasses.replace(
-            self, loc=loc, scale_tril=eye * jnp.asarray(scale, loc.dtype), structure=structure
-        )
-
     # -- shape and moments ------------------------------------------------------------
-
-    @property
-    def num_parameters(self) -> int:
-        return self.dim + self.structure.num_lower
 
     @property
     @jax.jit
@@ -112,23 +97,13 @@ class BlockDiagonal(Family):
 
     @property
     def covariance_matrix(self) -> jax.Array:
-        factor = self._factor()
-        check_dense(self)
-        dense = factor.to_dense()
-        return dense @ dense.T
+        return self._square()
 
     @property
     def precision_matrix(self) -> jax.Array:
-        factor = self._factor()
-        check_dense(self)
-        eye = self._split(jnp.eye(self.dim, dtype=self.loc.dtype))
-        root = self._join(factor.solve(eye))
-        return root @ root.T
+        return self._inverse_square()
 
     # -- density ----------------------------------------------------------------------
-
-    def log_det_scale(self) -> jax.Array:
-        return sum(jnp.sum(jnp.log(jnp.abs(d))) for d in self._factor().diagonals())
 
     @jax.jit
     def whiten(self, value: jax.Array) -> jax.Array:
@@ -148,24 +123,6 @@ class BlockDiagonal(Family):
         of_scale = inner.times(self._split(noise))
         return self._join([a + b for a, b in zip(of_loc, of_scale, strict=True)])
 
-    def log_det_displacement(self, change: BlockDiagonal) -> jax.Array:
-        self._bound()
-        return 0.5 * jnp.sum(self.scale_tril * change.scale_tril)
-
-    @jax.jit
-    def natural_gradient(self, gradient: BlockDiagonal) -> BlockDiagonal:
-        factor = self._factor()
-        inner = factor.transpose_matmul(gradient._factor()).map_diagonal(batched.halve_diagonal)
-        return self._with(self._covariance_times(factor, gradient.loc), factor.matmul(inner))
-
-    @jax.jit
-    def euclidean_gradient(self, natural_gradient: BlockDiagonal) -> BlockDiagonal:
-        factor = self._factor()
-        inner = factor.solve_matmul(natural_gradient._factor())
-        symmetric = inner.map_diagonal(lambda block: block + batched.transpose(block))
-        loc = factor.solve_transpose(factor.solve(self._split(natural_gradient.loc)))
-        return self._with(self._join(loc), factor.solve_transpose_products(symmetric))
-
     # -- curvature --------------------------------------------------------------------
 
     def hessian_probes(self) -> np.ndarray:
@@ -177,30 +134,13 @@ class BlockDiagonal(Family):
             numbers[piece] = first + (rows if shared else rows * piece.shape[1] + blocks)
         return numbers
 
-    @jax.jit
-    def assemble_hessian(self, products: jax.Array) -> jax.Array:
-        self._bound()
-        blocks = []
-        rows = self._split(products)
-        for index, group in enumerate(self.structure.groups):
-            first, shared = self._first_probes()[index], self._shared()[index]
-            size, num = group.size, group.num
-            if shared:
-                own = rows[index][first : first + size]
-            else:
-                own = rows[index][first : first + size * num].reshape(size, num, size, num)
-                own = jnp.diagonal(own, axis1=1, axis2=3)
-            blocks.append((0.5 * (own + batched.transpose(own)),))
-        return Arrow(self.structure, tuple(blocks)).pack()
-
-    @jax.jit
-    def outer_products(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        self._bound()
-        blocks = []
-        for a, b in zip(self._split(left), self._split(right), strict=True):
-            own = jnp.einsum("Npn,Nqn->pqn", a, b)
-            blocks.append((0.5 * (own + batched.transpose(own)),))
-        return Arrow(self.structure, tuple(blocks)).pack()
+    def _own_products(self, index: int, rows: jax.Array) -> jax.Array:
+        first, group = self._first_probes()[index], self.structure.groups[index]
+        size, num = group.size, group.num
+        if self._shared()[index]:
+            return rows[first : first + size]
+        own = rows[first : first + size * num].reshape(size, num, size, num)
+        return jnp.diagonal(own, axis1=1, axis2=3)
 
     @jax.jit
     def bonnet_price(self, gradient: jax.Array, hessian: jax.Array) -> BlockDiagonal:
@@ -234,21 +174,6 @@ class BlockDiagonal(Family):
         return dataclasses.replace(self, loc=self.loc + step.loc, scale_tril=packed)
 
     # -- helpers ----------------------------------------------------------------------
-
-    def _factor(self) -> Arrow:
-        return Arrow.unpack(self._bound().structure, self.scale_tril)
-
-    def _split(self, vector: jax.Array) -> Vector:
-        return split(self.structure, vector)
-
-    def _join(self, vector: Vector) -> jax.Array:
-        return join(self.structure, vector)
-
-    def _with(self, loc: jax.Array, factor: Arrow) -> BlockDiagonal:
-        return dataclasses.replace(self, loc=loc, scale_tril=factor.pack())
-
-    def _covariance_times(self, factor: Arrow, vector: jax.Array) -> jax.Array:
-        return self._join(factor.times(factor.transpose_times(self._split(vector))))
 
     def _shared(self) -> tuple[bool, ...]:
         return self.independent or (False,) * len(self.structure.groups)

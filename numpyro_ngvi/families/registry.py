@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
+from typing import NamedTuple
 
+from ngvi.structure.forest import Forest
 from ngvi.structure.layout import Layout
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.block_diagonal import BlockDiagonal
@@ -13,7 +14,7 @@ from numpyro_ngvi.families.diagonal import Diagonal
 from numpyro_ngvi.families.low_rank_precision import LowRankPrecision
 from numpyro_ngvi.families.precision import Precision
 from numpyro_ngvi.families.precision_cholesky import PrecisionCholesky
-from numpyro_ngvi.families.sparse_precision import SparsePrecision
+from numpyro_ngvi.families.sparse_precision import SparsePrecision, find_structure
 
 FAMILIES: dict[str, type[Family]] = {
     family.name: family
@@ -34,7 +35,6 @@ ALIASES = {"full": CovarianceCholesky.name}
 #: a factor that still fits the processor's caches.
 MAX_DENSE_DIM = 1000
 
-
 #: Beyond that, where the model has no locals, ``LowRankPrecision()`` up to this dimension: its
 #: gradient and momentum are six times as large as those of ``Diagonal``, and past the caches
 #: a step costs four to five times as much unless the model dominates.
@@ -44,29 +44,30 @@ MAX_LOW_RANK_DIM = 100_000
 MAX_SPARSE_ENTRIES = 100_000_000
 
 
-def resolve_family(
-    family: str | type[Family] | Family, dim: int, layout: Layout | None = None
-) -> tuple[Family, str]:
-    """The specification that ``family`` means for a model with ``dim`` latents.
+class Choice(NamedTuple):
+    """The specification of a family, and the reason for it in words."""
+
+    family: Family
+    reason: str
+
+
+def requested(family: str | type[Family] | Family) -> Choice | None:
+    """What the user asks for; None if that is ``"auto"``.
 
     :param family: a name, a class, or a specification such as ``CovarianceCholesky()``.
-    :param dim: the dimension of the unconstrained latent vector.
-    :param layout: of the latent vector, in which ``"auto"`` looks for locals where ``dim`` is too
-        large for a dense family.
-    :return: the specification, and the reason for it in words.
     :raises ValueError: if the name is unknown, or the family already has coordinates.
     :raises TypeError: if ``family`` is none of the above.
     """
-    if isinstance(family, str) and family == "auto":
-        return _automatic(dim, layout)
     if isinstance(family, str):
+        if family == "auto":
+            return None
         name = ALIASES.get(family, family)
         if name not in FAMILIES:
             known = ", ".join(repr(known) for known in ["auto", *ALIASES, *FAMILIES])
             raise ValueError(f"Unknown family={family!r}. Choose one of {known}.")
-        return FAMILIES[name](), "chosen by name"
+        return Choice(FAMILIES[name](), "chosen by name")
     if isinstance(family, type) and issubclass(family, Family):
-        return family(), "chosen by class"
+        return Choice(family(), "chosen by class")
     if isinstance(family, Family):
         if family.loc is not None:
             raise ValueError(
@@ -74,42 +75,42 @@ def resolve_family(
                 f"{type(family).__name__}() as the specification, and the starting point "
                 "by init_loc_fn= and init_scale=."
             )
-        return family, "chosen by the user"
+        return Choice(family, "chosen by the user")
     raise TypeError(
         f"family must be a name, a class or an instance of families.Family, got {family!r}."
     )
 
 
-def _automatic(dim: int, layout: Layout | None) -> tuple[Family, str]:
+def automatic(layout: Layout) -> Choice:
+    """What ``"auto"`` means for a model whose latent vector has this layout.
+
+    Only where it is too large for a dense family are locals looked for.
+    """
+    dim = layout.dim
     if dim <= MAX_DENSE_DIM:
-        return CovarianceCholesky(), f"auto: {dim} latents, dense up to {MAX_DENSE_DIM}"
+        return Choice(CovarianceCholesky(), f"auto: {dim} latents, dense up to {MAX_DENSE_DIM}")
     start = f"auto: {dim} latents, dense only up to {MAX_DENSE_DIM}"
-    sparse, obstacle = _sparse(layout)
-    if sparse is not None:
-        return sparse, f"{start}, and it has locals"
+    structure, obstacle = _locals(layout)
+    if structure is not None:
+        return Choice(SparsePrecision(structure=structure), f"{start}, and it has locals")
+    start = f"{start}, not sparse ({obstacle})"
     if dim <= MAX_LOW_RANK_DIM:
-        reason = f"low rank up to {MAX_LOW_RANK_DIM}"
-        return LowRankPrecision(), f"{start}, not sparse ({obstacle}), {reason}"
-    reason = f"low rank only up to {MAX_LOW_RANK_DIM}"
-    return Diagonal(), f"{start}, not sparse ({obstacle}), {reason}"
+        return Choice(LowRankPrecision(), f"{start}, low rank up to {MAX_LOW_RANK_DIM}")
+    return Choice(Diagonal(), f"{start}, low rank only up to {MAX_LOW_RANK_DIM}")
 
 
-def _sparse(layout: Layout | None) -> tuple[SparsePrecision | None, str]:
-    """The sparse family if the model has locals, or why not."""
-    if layout is None:
-        return None, "its structure is not known"
+def _locals(layout: Layout) -> tuple[Forest | None, str]:
+    """The blocks of the sparse family if the model has locals, or why not."""
     if not any(site.plates for site in layout.sites):
         return None, "no latent is in a plate"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            family = SparsePrecision().for_layout(layout)
-        except Exception as error:  # noqa: BLE001  another family will do
-            return None, str(error).removeprefix("family='sparse_precision' ").split(". ")[0]
-    if not isinstance(family, SparsePrecision):
-        return None, "no locals are independent given the rest"
-    if all(group.num == 1 for group in family.structure.groups):
+    try:
+        structure, obstacle = find_structure(layout)
+    except Exception as error:  # noqa: BLE001  another family will do
+        return None, f"looking for locals failed: {error}"
+    if structure is None:
+        return None, obstacle
+    if all(group.num == 1 for group in structure.groups):
         return None, "no latent is in a plate of more than one element"
-    if family.structure.num_lower > MAX_SPARSE_ENTRIES:
-        return None, f"its factor would have {family.structure.num_lower} entries"
-    return family, ""
+    if structure.num_lower > MAX_SPARSE_ENTRIES:
+        return None, f"its factor would have {structure.num_lower} entries"
+    return structure, ""

@@ -11,9 +11,6 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.families.block_diagonal import BlockDiagonal
-from numpyro_ngvi.families.sparse_precision import SparsePrecision
-from numpyro_ngvi.guide.posterior import to_distribution, to_transform
 
 
 class StructuredNormal(dist.Distribution):
@@ -92,8 +89,3 @@ class StructuredTransform(Transform):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StructuredTransform) and other.family is self.family
-
-
-for _family in (BlockDiagonal, SparsePrecision):
-    to_distribution.register(_family)(StructuredNormal)
-    to_transform.register(_family)(StructuredTransform)

@@ -20,7 +20,7 @@ from numpyro.infer.initialization import init_to_median
 
 from ngvi.structure.layout import Layout
 from numpyro_ngvi.families import Family, SparsePrecision
-from numpyro_ngvi.families.registry import resolve_family
+from numpyro_ngvi.families.registry import Choice, automatic, requested
 from numpyro_ngvi.guide.checks import (
     InvalidStartError,
     LatentShapes,
@@ -107,8 +107,7 @@ class NaturalGaussianGuide(AutoContinuous):
         sticking_the_landing: bool | str = "auto",
     ) -> None:
         self._init_scale = check_init_scale(init_scale)
-        resolve_family(family, dim=1)  # an unknown name fails here, not on the first call
-        self._requested_family = family
+        self._requested_family = requested(family)
         self._whole_model = model  # with its enumerated latents
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         super().__init__(
@@ -162,11 +161,13 @@ class NaturalGaussianGuide(AutoContinuous):
         if trace is not None:
             check_no_local_latents(trace)  # NumPyro's own error does not name the site
 
-    def _choose_family(self, layout: Layout) -> tuple[Family, str]:
+    def _choose_family(self, layout: Layout) -> Choice:
+        if self._requested_family is not None:
+            return self._requested_family
         local = subsampled_latents(self.prototype_trace)
-        if self._requested_family == "auto" and local:
-            return SparsePrecision(), f"auto: plate '{local[0].plate}' is subsampled"
-        return resolve_family(self._requested_family, self.latent_dim, layout)
+        if local:
+            return Choice(SparsePrecision(), f"auto: plate '{local[0].plate}' is subsampled")
+        return automatic(layout)
 
     def _hold_all_elements(self) -> None:
         """Let the latent vector have all elements of plates that the prototype subsamples."""
@@ -306,7 +307,7 @@ class NaturalGaussianGuide(AutoContinuous):
     def __repr__(self) -> str:
         if self.prototype_trace is None:
             family = self._requested_family
-            name = family if isinstance(family, str) else getattr(family, "name", family)
+            name = "auto" if family is None else family.family.name
             return f"NaturalGaussianGuide(family={name!r}, not set up yet)"
         return (
             f"NaturalGaussianGuide(family={self.family.name!r} [{self._family_reason}], "

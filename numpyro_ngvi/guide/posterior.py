@@ -2,7 +2,7 @@
 
 :class:`NaturalNormal` is what the guide samples from: its draws carry natural gradients.
 :func:`to_distribution` and :func:`to_transform` hand a family to the user as NumPyro's own
-objects; a new family registers itself with both.
+objects. Families for which NumPyro has none of its own are a ``StructuredNormal``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from numpyro.distributions.transforms import (
 
 from numpyro_ngvi.families import Diagonal, Family
 from numpyro_ngvi.families.dense import DenseFamily
+from numpyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
 
 
 class NaturalNormal(dist.Distribution):
@@ -93,13 +94,13 @@ class NaturalNormal(dist.Distribution):
 @singledispatch
 def to_distribution(family: Family) -> dist.Distribution:
     """The family as a NumPyro distribution over vectors of length ``d``."""
-    raise NotImplementedError(f"{type(family).__name__} has no NumPyro distribution.")
+    return StructuredNormal(family)
 
 
 @singledispatch
 def to_transform(family: Family) -> Transform:
     """The transform that takes ``N(0, I)`` to the family."""
-    raise NotImplementedError(f"{type(family).__name__} has no NumPyro transform.")
+    return StructuredTransform(family)
 
 
 @to_distribution.register

@@ -16,20 +16,19 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ngvi.structure.blocks import find_blocks
-from ngvi.structure.forest import Forest, check_dense, forest_from_indices
+from ngvi.structure.forest import Forest, forest_from_indices
 from ngvi.structure.layout import Layout
-from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.forest_family import ForestFamily
 from pyro_ngvi.linalg import batched
-from pyro_ngvi.linalg.arrow import Arrow, Vector, add_keeping_off_zero, join, split
+from pyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
 from pyro_ngvi.linalg.definite import covariance_root
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BlockDiagonal(Family):
+class BlockDiagonal(ForestFamily):
     """Gaussian with independent blocks.
 
     :param loc: mean, shape ``(d,)``, in the order of the latent vector.
@@ -59,6 +58,8 @@ class BlockDiagonal(Family):
     name: ClassVar[str] = "block_diagonal"
     relative_scale_step: ClassVar[float] = 0.01
     leaves_out_correlations: ClassVar[bool] = True
+    factor_name: ClassVar[str] = "scale_tril"
+    power: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if self.blocks is not None and not isinstance(self.blocks, tuple):
@@ -73,9 +74,6 @@ class BlockDiagonal(Family):
             self, structure=forest_from_indices(pieces), independent=independent
         )
 
-    def couples(self) -> str | Forest:
-        return self.structure if self.structure is not None else super().couples()
-
     def describe(self) -> str:
         """The blocks in words."""
         if self.structure is None:
@@ -88,19 +86,7 @@ class BlockDiagonal(Family):
         ]
         return " and ".join(words)
 
-    def initial(self, loc: Tensor, scale: float) -> BlockDiagonal:
-        dim = loc.shape[-1]
-        structure = self.structure or forest_from_indices([np.arange(dim)[:, None]])
-        if structure.dim != dim:
-            raise ValueError(f"The blocks have {structure.dim} latents, but loc has {dim}.")
-        eye = torch.as_tensor(structure.packed_identity()).to(loc)
-        return dataclasses.replace(self, loc=loc, scale_tril=eye * scale, structure=structure)
-
     # -- shape and moments ------------------------------------------------------------
-
-    @property
-    def num_parameters(self) -> int:
-        return self.dim + self.structure.num_lower
 
     @property
     def stddev(self) -> Tensor:
@@ -108,23 +94,13 @@ class BlockDiagonal(Family):
 
     @property
     def covariance_matrix(self) -> Tensor:
-        factor = self._factor()
-        check_dense(self)
-        dense = factor.to_dense()
-        return dense @ dense.mT
+        return self._square()
 
     @property
     def precision_matrix(self) -> Tensor:
-        factor = self._factor()
-        check_dense(self)
-        eye = self._split(torch.eye(self.dim).to(self.loc))
-        root = self._join(factor.solve(eye))
-        return root @ root.mT
+        return self._inverse_square()
 
     # -- density ----------------------------------------------------------------------
-
-    def log_det_scale(self) -> Tensor:
-        return sum(d.abs().log().sum() for d in self._factor().diagonals())
 
     def whiten(self, value: Tensor) -> Tensor:
         return self._join(self._factor().solve(self._split(value - self.loc)))
@@ -141,22 +117,6 @@ class BlockDiagonal(Family):
         of_scale = inner.times(self._split(noise))
         return self._join([a + b for a, b in zip(of_loc, of_scale, strict=True)])
 
-    def log_det_displacement(self, change: BlockDiagonal) -> Tensor:
-        self._bound()
-        return 0.5 * (self.scale_tril * change.scale_tril).sum()
-
-    def natural_gradient(self, gradient: BlockDiagonal) -> BlockDiagonal:
-        factor = self._factor()
-        inner = factor.transpose_matmul(gradient._factor()).map_diagonal(batched.halve_diagonal)
-        return self._with(self._covariance_times(factor, gradient.loc), factor.matmul(inner))
-
-    def euclidean_gradient(self, natural_gradient: BlockDiagonal) -> BlockDiagonal:
-        factor = self._factor()
-        inner = factor.solve_matmul(natural_gradient._factor())
-        symmetric = inner.map_diagonal(lambda block: block + batched.transpose(block))
-        loc = factor.solve_transpose(factor.solve(self._split(natural_gradient.loc)))
-        return self._with(self._join(loc), factor.solve_transpose_products(symmetric))
-
     # -- curvature --------------------------------------------------------------------
 
     def hessian_probes(self) -> np.ndarray:
@@ -168,28 +128,13 @@ class BlockDiagonal(Family):
             numbers[piece] = first + (rows if shared else rows * piece.shape[1] + blocks)
         return numbers
 
-    def assemble_hessian(self, products: Tensor) -> Tensor:
-        self._bound()
-        blocks = []
-        rows = self._split(products)
-        for index, group in enumerate(self.structure.groups):
-            first, shared = self._first_probes()[index], self._shared()[index]
-            size, num = group.size, group.num
-            if shared:
-                own = rows[index][first : first + size]
-            else:
-                own = rows[index][first : first + size * num].reshape(size, num, size, num)
-                own = own.diagonal(dim1=1, dim2=3)
-            blocks.append((0.5 * (own + batched.transpose(own)),))
-        return Arrow(self.structure, tuple(blocks)).pack()
-
-    def outer_products(self, left: Tensor, right: Tensor) -> Tensor:
-        self._bound()
-        blocks = []
-        for a, b in zip(self._split(left), self._split(right), strict=True):
-            own = torch.einsum("Npn,Nqn->pqn", a, b)
-            blocks.append((0.5 * (own + batched.transpose(own)),))
-        return Arrow(self.structure, tuple(blocks)).pack()
+    def _own_products(self, index: int, rows: Tensor) -> Tensor:
+        first, group = self._first_probes()[index], self.structure.groups[index]
+        size, num = group.size, group.num
+        if self._shared()[index]:
+            return rows[first : first + size]
+        own = rows[first : first + size * num].reshape(size, num, size, num)
+        return own.diagonal(dim1=1, dim2=3)
 
     def bonnet_price(self, gradient: Tensor, hessian: Tensor) -> BlockDiagonal:
         factor = self._factor()
@@ -219,21 +164,6 @@ class BlockDiagonal(Family):
         return dataclasses.replace(self, loc=self.loc + step.loc, scale_tril=packed)
 
     # -- helpers ----------------------------------------------------------------------
-
-    def _factor(self) -> Arrow:
-        return Arrow.unpack(self._bound().structure, self.scale_tril)
-
-    def _split(self, vector: Tensor) -> Vector:
-        return split(self.structure, vector)
-
-    def _join(self, vector: Vector) -> Tensor:
-        return join(self.structure, vector)
-
-    def _with(self, loc: Tensor, factor: Arrow) -> BlockDiagonal:
-        return dataclasses.replace(self, loc=loc, scale_tril=factor.pack())
-
-    def _covariance_times(self, factor: Arrow, vector: Tensor) -> Tensor:
-        return self._join(factor.times(factor.transpose_times(self._split(vector))))
 
     def _shared(self) -> tuple[bool, ...]:
         return self.independent or (False,) * len(self.structure.groups)

@@ -38,13 +38,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ngvi.structure.forest import Forest, check_dense, forest_from_indices
-from ngvi.structure.hierarchy import Hierarchy, find_hierarchy
+from ngvi.structure.forest import Forest, forest_from_indices
+from ngvi.structure.hierarchy import find_hierarchy
 from ngvi.structure.layout import Layout
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.covariance_cholesky import CovarianceCholesky
+from pyro_ngvi.families.forest_family import ForestFamily
 from pyro_ngvi.linalg import batched
-from pyro_ngvi.linalg.arrow import Arrow, Vector, add_keeping_off_zero, join, split
+from pyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
 from pyro_ngvi.linalg.definite import is_definite
 
 #: Globals are one dense block: up to 100 MB for its three arrays in float64.
@@ -55,7 +56,7 @@ MAX_RETRACTION = 1e6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SparsePrecision(Family):
+class SparsePrecision(ForestFamily):
     """Gaussian whose locals are independent given the globals.
 
     :param loc: mean, shape ``(d,)``, in the order of the latent vector.
@@ -78,41 +79,37 @@ class SparsePrecision(Family):
 
     name: ClassVar[str] = "sparse_precision"
     relative_scale_step: ClassVar[float] = 0.01
+    factor_name: ClassVar[str] = "precision_tril"
+    power: ClassVar[int] = -1
 
     def __post_init__(self) -> None:
         if self.locals is not None and not isinstance(self.locals, tuple):
             names = (self.locals,) if isinstance(self.locals, str) else tuple(self.locals)
             object.__setattr__(self, "locals", names)
 
-    def initial(self, loc: Tensor, scale: float) -> SparsePrecision:
-        dim = loc.shape[-1]
-        structure = self.structure or forest_from_indices([np.arange(dim)[:, None]])
-        if structure.dim != dim:
-            raise ValueError(f"The structure has {structure.dim} latents, but loc has {dim}.")
-        eye = torch.as_tensor(structure.packed_identity()).to(loc)
-        return dataclasses.replace(self, loc=loc, precision_tril=eye / scale, structure=structure)
-
     def for_layout(self, layout: Layout) -> Family:
         if self.structure is not None:
             return self
-        found = find_hierarchy(layout, self.locals)
-        if found.obstacles and not found.local_sites:
-            return _without_locals(layout, found)
-        _check_globals(layout, found)
-        return dataclasses.replace(self, structure=forest_from_indices(found.blocks, found.parents))
-
-    def couples(self) -> str | Forest:
-        return self.structure if self.structure is not None else super().couples()
+        structure, obstacle = find_structure(layout, self.locals)
+        if structure is not None:
+            return dataclasses.replace(self, structure=structure)
+        if layout.dim > MAX_GLOBALS:
+            raise ValueError(
+                f"family='sparse_precision' {obstacle}. A dense family is too large for "
+                f"{layout.dim} latents: put independent elements into a plate, use "
+                "family='block_diagonal' or 'diagonal', or say SparsePrecision(locals=[...]) if "
+                "the sites are independent given the rest."
+            )
+        warnings.warn(
+            f"family='sparse_precision' {obstacle}. The guide is dense instead.", stacklevel=2
+        )
+        return CovarianceCholesky()
 
     def describe(self) -> str:
         """The structure in words."""
         return "no structure yet" if self.structure is None else self.structure.describe()
 
     # -- shape and moments ------------------------------------------------------------
-
-    @property
-    def num_parameters(self) -> int:
-        return self.dim + self.structure.num_lower
 
     @property
     def stddev(self) -> Tensor:
@@ -122,25 +119,14 @@ class SparsePrecision(Family):
         return self._join(variance).sqrt()
 
     @property
-    def precision_matrix(self) -> Tensor:
-        factor = self._factor()
-        check_dense(self)
-        dense = factor.to_dense()
-        return dense @ dense.mT
+    def covariance_matrix(self) -> Tensor:
+        return self._inverse_square()
 
     @property
-    def covariance_matrix(self) -> Tensor:
-        factor = self._factor()
-        check_dense(self)
-        eye = self._split(torch.eye(self.dim).to(self.loc))
-        root = self._join(factor.solve_transpose(eye))
-        return root.mT @ root
+    def precision_matrix(self) -> Tensor:
+        return self._square()
 
     # -- density ----------------------------------------------------------------------
-
-    def log_det_scale(self) -> Tensor:
-        logs = [d.abs().log().sum() for d in self._factor().diagonals()]
-        return -sum(logs)
 
     def whiten(self, value: Tensor) -> Tensor:
         factor = self._factor()
@@ -169,55 +155,15 @@ class SparsePrecision(Family):
             of_tril.append(total)
         return self._join([a - b for a, b in zip(of_loc, of_tril, strict=True)])
 
-    def log_det_displacement(self, change: SparsePrecision) -> Tensor:
-        self._bound()
-        return -0.5 * (self.precision_tril * change.precision_tril).sum()
-
-    def natural_gradient(self, gradient: SparsePrecision) -> SparsePrecision:
-        factor = self._factor()
-        inner = factor.transpose_matmul(gradient._factor()).map_diagonal(batched.halve_diagonal)
-        return self._with(self._covariance_times(factor, gradient.loc), factor.matmul(inner))
-
-    def euclidean_gradient(self, natural_gradient: SparsePrecision) -> SparsePrecision:
-        factor = self._factor()
-        inner = factor.solve_matmul(natural_gradient._factor())
-        symmetric = inner.map_diagonal(lambda block: block + batched.transpose(block))
-        loc = factor.times(factor.transpose_times(self._split(natural_gradient.loc)))
-        return self._with(self._join(loc), factor.solve_transpose_products(symmetric))
-
     # -- curvature --------------------------------------------------------------------
 
     def hessian_probes(self) -> np.ndarray:
         self._bound()
         return self.structure.colours()
 
-    def assemble_hessian(self, products: Tensor) -> Tensor:
-        self._bound()
-        rows = self._split(products)  # by group (m, k, n)
-        offsets = self.structure.offsets()
-        blocks = []
-        for index, group in enumerate(self.structure.groups):
-            own = rows[index][offsets[index] : offsets[index] + group.size]
-            mine = [0.5 * (own + batched.transpose(own))]
-            for ancestor in self.structure.ancestors(index):
-                first = offsets[ancestor]
-                last = first + self.structure.groups[ancestor].size
-                mine.append(rows[index][first:last])
-            blocks.append(tuple(mine))
-        return Arrow(self.structure, tuple(blocks)).pack()
-
-    def outer_products(self, left: Tensor, right: Tensor) -> Tensor:
-        self._bound()
-        left, right = self._split(left), self._split(right)
-        blocks = []
-        for index in range(len(left)):
-            own = torch.einsum("Npn,Nqn->pqn", left[index], right[index])
-            mine = [0.5 * (own + batched.transpose(own))]
-            for ancestor in self.structure.ancestors(index):
-                pairs = [(left, right), (right, left)]
-                mine.append(0.5 * sum(self._outer(a[ancestor], b[index]) for a, b in pairs))
-            blocks.append(tuple(mine))
-        return Arrow(self.structure, tuple(blocks)).pack()
+    def _own_products(self, index: int, rows: Tensor) -> Tensor:
+        first = self.structure.offsets()[index]
+        return rows[first : first + self.structure.groups[index].size]
 
     def bonnet_price(self, gradient: Tensor, hessian: Tensor) -> SparsePrecision:
         factor = self._factor()
@@ -277,62 +223,26 @@ class SparsePrecision(Family):
 
     # -- helpers ----------------------------------------------------------------------
 
-    def _factor(self) -> Arrow:
-        return Arrow.unpack(self._bound().structure, self.precision_tril)
 
-    def _split(self, vector: Tensor) -> Vector:
-        return split(self.structure, vector)
+def find_structure(
+    layout: Layout, locals: tuple[str, ...] | None = None
+) -> tuple[Forest | None, str]:
+    """The blocks of a model's latents, or what stands in the way, in words.
 
-    def _join(self, vector: Vector) -> Tensor:
-        return join(self.structure, vector)
-
-    def _with(self, loc: Tensor, factor: Arrow) -> SparsePrecision:
-        return dataclasses.replace(self, loc=loc, precision_tril=factor.pack())
-
-    def _covariance_times(self, factor: Arrow, vector: Tensor) -> Tensor:
-        return self._join(factor.solve_transpose(factor.solve(self._split(vector))))
-
-    def _outer(self, above: Tensor, below: Tensor) -> Tensor:
-        """``sum_N above_N below_N^T`` for each block below: ``(k_a, k, n)``."""
-        if above.shape[-1] == 1:
-            return torch.einsum("Np,Nqn->pqn", above[..., 0], below)
-        above = above.repeat_interleave(below.shape[-1] // above.shape[-1], -1)
-        return torch.einsum("Npn,Nqn->pqn", above, below)
-
-
-def _without_locals(layout: Layout, found: Hierarchy) -> Family:
-    """The dense family in place of a sparse one that would have no locals.
-
-    :raises ValueError: if there are too many latents for it.
+    :param locals: names of the sites that are to be local; by default they are found.
+    :raises ValueError: if the model contradicts that they are local.
     """
-    reason = "; ".join(found.obstacles)
-    if layout.dim > MAX_GLOBALS:
-        raise ValueError(
-            f"family='sparse_precision' finds no locals: {reason}. A dense family is too large "
-            f"for {layout.dim} latents; use family='block_diagonal' or 'diagonal', or say "
-            "SparsePrecision(locals=[...]) if the sites are independent given the rest."
-        )
-    warnings.warn(
-        f"family='sparse_precision' finds no locals: {reason}. The guide is dense instead.",
-        stacklevel=2,
-    )
-    return CovarianceCholesky()
-
-
-def _check_globals(layout: Layout, found: Hierarchy) -> None:
-    """Refuse a dense block of globals that would not fit.
-
-    :raises ValueError: naming the largest globals, and why they are global.
-    """
+    found = find_hierarchy(layout, locals)
+    reasons = "; ".join(found.obstacles)
+    if found.obstacles and not found.local_sites:
+        return None, f"finds no locals: {reasons}"
     sites = [site for site in layout.sites if site.name not in found.local_sites]
     num = sum(site.size for site in sites)
-    if num <= MAX_GLOBALS:
-        return
-    largest = sorted(sites, key=lambda site: -site.size)[:3]
-    names = ", ".join(f"'{site.name}' ({site.size})" for site in largest)
-    reasons = "; ".join(found.obstacles) or "sites without a plate are global"
-    raise ValueError(
-        f"family='sparse_precision' has {num} globals, and they are one dense block of at most "
-        f"{MAX_GLOBALS}. The largest are {names}: {reasons}. Put independent elements into a "
-        "plate, or use family='block_diagonal' or 'diagonal'."
-    )
+    if num > MAX_GLOBALS:
+        largest = sorted(sites, key=lambda site: -site.size)[:3]
+        names = ", ".join(f"'{site.name}' ({site.size})" for site in largest)
+        return None, (
+            f"has {num} globals, and they are one dense block of at most {MAX_GLOBALS}. The "
+            f"largest are {names}: {reasons or 'sites without a plate are global'}"
+        )
+    return forest_from_indices(found.blocks, found.parents), ""

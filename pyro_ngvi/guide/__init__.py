@@ -1,6 +1,5 @@
 """The guide that gives a model's latents to a Gaussian family."""
 
-from pyro_ngvi.guide import low_rank as _low_rank  # noqa: F401  it registers itself
 from pyro_ngvi.guide.distributions import StructuredNormal
 from pyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 

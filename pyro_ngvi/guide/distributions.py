@@ -11,9 +11,6 @@ from torch import Tensor
 from torch.distributions import Transform
 
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.families.block_diagonal import BlockDiagonal
-from pyro_ngvi.families.sparse_precision import SparsePrecision
-from pyro_ngvi.guide.posterior import to_distribution, to_transform
 
 
 class StructuredNormal(TorchDistribution):
@@ -95,8 +92,3 @@ class StructuredTransform(Transform):
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         return self.family.log_det_scale().expand(x.shape[:-1])
-
-
-for _family in (BlockDiagonal, SparsePrecision):
-    to_distribution.register(_family)(StructuredNormal)
-    to_transform.register(_family)(StructuredTransform)

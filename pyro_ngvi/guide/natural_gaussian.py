@@ -17,7 +17,7 @@ from torch.distributions import Distribution, Transform, biject_to
 
 from ngvi.structure.layout import Layout
 from pyro_ngvi.families import Family, SparsePrecision
-from pyro_ngvi.families.registry import resolve_family
+from pyro_ngvi.families.registry import Choice, automatic, requested
 from pyro_ngvi.guide.checks import (
     LatentShapes,
     check_init_scale,
@@ -103,8 +103,7 @@ class NaturalGaussianGuide(AutoContinuous):
         sticking_the_landing: bool | str = "auto",
     ) -> None:
         self._init_scale = check_init_scale(init_scale)
-        resolve_family(family, dim=1)  # an unknown name fails here, not on the first call
-        self._requested_family = family
+        self._requested_family = requested(family)
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         super().__init__(model, init_loc_fn=init_loc_fn)
         self.create_plates = create_plates
@@ -146,11 +145,13 @@ class NaturalGaussianGuide(AutoContinuous):
         owner = self if self.master is None else self.master()
         return owner.create_plates is not None
 
-    def _choose_family(self, layout: Layout) -> tuple[Family, str]:
+    def _choose_family(self, layout: Layout) -> Choice:
+        if self._requested_family is not None:
+            return self._requested_family
         local = subsampled_latents(self.prototype_trace)
-        if self._requested_family == "auto" and local:
-            return SparsePrecision(), f"auto: plate '{local[0].plate}' is subsampled"
-        return resolve_family(self._requested_family, self.latent_dim, layout)
+        if local:
+            return Choice(SparsePrecision(), f"auto: plate '{local[0].plate}' is subsampled")
+        return automatic(layout)
 
     def _hold_all_elements(self) -> None:
         """Let the latent vector have all elements of plates that the prototype subsamples."""
@@ -265,7 +266,7 @@ class NaturalGaussianGuide(AutoContinuous):
     def __repr__(self) -> str:
         if self.prototype_trace is None:
             family = self._requested_family
-            name = family if isinstance(family, str) else getattr(family, "name", family)
+            name = "auto" if family is None else family.family.name
             return f"NaturalGaussianGuide(family={name!r}, not set up yet)"
         return (
             f"NaturalGaussianGuide(family={self.family.name!r} [{self._family_reason}], "

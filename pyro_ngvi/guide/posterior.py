@@ -3,7 +3,7 @@
 :class:`PosteriorParameters` keeps a family's coordinates in the parameter store.
 :class:`NaturalNormal` is what the guide samples from: its draws carry natural gradients.
 :func:`to_distribution` and :func:`to_transform` hand a family to the user as Pyro's own
-objects; a new family registers itself with both.
+objects. Families for which Pyro has none of its own are a ``StructuredNormal``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch.distributions import Transform
 from pyro_ngvi.families import Diagonal, Family
 from pyro_ngvi.families.coordinates import Coordinate, mark
 from pyro_ngvi.families.dense import DenseFamily
+from pyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
 
 
 class PosteriorParameters(PyroModule):
@@ -115,13 +116,13 @@ class NaturalNormal(TorchDistribution):
 @singledispatch
 def to_distribution(family: Family) -> TorchDistribution:
     """The family as a Pyro distribution over vectors of length ``d``."""
-    raise NotImplementedError(f"{type(family).__name__} has no Pyro distribution.")
+    return StructuredNormal(family)
 
 
 @singledispatch
 def to_transform(family: Family) -> Transform:
     """The transform that takes ``N(0, I)`` to the family."""
-    raise NotImplementedError(f"{type(family).__name__} has no Pyro transform.")
+    return StructuredTransform(family)
 
 
 @to_distribution.register

@@ -11,6 +11,11 @@ from ngvi.structure import layout as ngvi_layout
 from tests.reference import ALL_FAMILIES, SCALE_NAME
 
 
+@pytest.fixture
+def registry(backend):
+    return backend.module("families.registry")
+
+
 @pytest.mark.parametrize(
     "use",
     [
@@ -56,23 +61,21 @@ def test_coordinates_are_loc_and_the_scale_by_name(backend, family_name):
     assert list(family.coordinates()) == ["loc", SCALE_NAME[family_name]]
 
 
-def test_names_classes_and_instances_resolve_to_the_same_specification(backend, family_name):
-    resolve = backend.module("families.registry").resolve_family
+def test_names_classes_and_instances_mean_the_same_specification(registry, backend, family_name):
     cls = backend.family_class(family_name)
     assert cls.name == family_name
-    for requested in (family_name, cls, cls()):
-        specification, reason = resolve(requested, dim=3)
+    for asked in (family_name, cls, cls()):
+        specification, reason = registry.requested(asked)
         assert type(specification) is cls and specification.loc is None
         assert reason
 
 
-def test_full_is_an_alias(backend):
-    resolve = backend.module("families.registry").resolve_family
-    assert type(resolve("full", dim=3)[0]) is backend.families.CovarianceCholesky
+def test_full_is_an_alias_and_auto_is_left_to_the_model(registry, backend):
+    assert type(registry.requested("full").family) is backend.families.CovarianceCholesky
+    assert registry.requested("auto") is None
 
 
-def test_auto_goes_from_dense_to_low_rank_to_diagonal_and_says_why(backend):
-    resolve = backend.module("families.registry").resolve_family
+def test_auto_goes_from_dense_to_low_rank_to_diagonal_and_says_why(registry):
     expected = {
         1: "CovarianceCholesky",
         1000: "CovarianceCholesky",
@@ -81,9 +84,14 @@ def test_auto_goes_from_dense_to_low_rank_to_diagonal_and_says_why(backend):
         100_001: "Diagonal",
     }
     for dim, cls in expected.items():
-        specification, reason = resolve("auto", dim)
+        layout = ngvi_layout.Layout([ngvi_layout.Site("w", 0, (dim,))], _not_asked)
+        specification, reason = registry.automatic(layout)
         assert type(specification).__name__ == cls
         assert str(dim) in reason
+
+
+def _not_asked():
+    raise AssertionError("traced")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +105,7 @@ def test_auto_goes_from_dense_to_low_rank_to_diagonal_and_says_why(backend):
     ],
 )
 def test_auto_takes_locals_where_the_model_has_them(
-    backend, num_locals, num_globals, expected, reason
+    registry, num_locals, num_globals, expected, reason
 ):
     module = ngvi_layout
     sites = [module.Site("w", 0, (num_globals,))]
@@ -107,40 +115,37 @@ def test_auto_takes_locals_where_the_model_has_them(
     names = [site.name for site in sites]
     pairs = {(a, b): frozenset() for a in names for b in names}
     layout = module.Layout(sites, lambda: module.Dependencies(pairs))
-    family, why = backend.module("families.registry").resolve_family("auto", layout.dim, layout)
+    family, why = registry.automatic(layout)
     assert type(family).__name__ == expected
     assert reason in why
 
 
-def test_auto_asks_for_no_dependencies_where_it_is_dense(backend):
-    module = ngvi_layout
-
-    def fail():
-        raise AssertionError("traced")
-
-    sites = [module.Site("effect", 0, (900,), (module.Plate("groups", 900, 0),))]
-    resolve = backend.module("families.registry").resolve_family
-    family, _ = resolve("auto", 900, module.Layout(sites, fail))
-    assert type(family) is backend.families.CovarianceCholesky
+def test_an_obstacle_to_locals_is_in_the_reason(registry):
+    plate = ngvi_layout.Plate("groups", 600, 0)
+    layout = ngvi_layout.Layout([ngvi_layout.Site("effect", 0, (600, 2), (plate,))], _not_asked)
+    assert "looking for locals failed: traced" in registry.automatic(layout).reason
 
 
-def test_an_unknown_name_lists_the_known_ones(backend):
-    resolve = backend.module("families.registry").resolve_family
+def test_auto_asks_for_no_dependencies_where_it_is_dense(registry, backend):
+    plate = ngvi_layout.Plate("groups", 900, 0)
+    layout = ngvi_layout.Layout([ngvi_layout.Site("effect", 0, (900,), (plate,))], _not_asked)
+    assert type(registry.automatic(layout).family) is backend.families.CovarianceCholesky
+
+
+def test_an_unknown_name_lists_the_known_ones(registry):
     with pytest.raises(ValueError, match="'fool'") as error:
-        resolve("fool", dim=3)
+        registry.requested("fool")
     for name in ("auto", "full", *ALL_FAMILIES):
         assert name in str(error.value)
 
 
-def test_a_family_with_coordinates_is_not_a_specification(backend, family_name):
+def test_a_family_with_coordinates_is_not_a_specification(registry, backend, family_name):
     family = backend.family_class(family_name)().initial(backend.array(np.zeros(2)), 1.0)
-    resolve = backend.module("families.registry").resolve_family
     with pytest.raises(ValueError, match="already has coordinates.*init_loc_fn"):
-        resolve(family, dim=2)
+        registry.requested(family)
 
 
 @pytest.mark.parametrize("nonsense", [3, None, int])
-def test_other_types_are_refused(backend, nonsense):
-    resolve = backend.module("families.registry").resolve_family
+def test_other_types_are_refused(registry, nonsense):
     with pytest.raises(TypeError, match="family must be"):
-        resolve(nonsense, dim=2)
+        registry.requested(nonsense)
