@@ -1,16 +1,18 @@
-"""The two-loop recursion of L-BFGS in the Fisher metric of the present Gaussians.
+"""L-BFGS in the Fisher metric of the present Gaussians.
 
-Nocedal (1980, *Updating quasi-Newton matrices with limited storage*), with ``F`` in place of the
-identity: far from the optimum the natural gradient is the better direction, and close to it, where
-the bound is flatter or steeper than the metric, the pairs say by how much.
+:mod:`~ngvi.two_loop` with ``F`` in place of the identity: far from the optimum the natural gradient
+is the better direction, and close to it, where the bound is flatter or steeper than the metric, the
+pairs say by how much.
 
 All that the recursion needs of its vectors is their inner products. Those of the pairs are computed
-once for all directions of a place.
+once for all directions of a place, and it runs on the coefficients of a sum of vectors.
 """
 
 from __future__ import annotations
 
 import numpy as np
+
+from ngvi.two_loop import Pairs, two_loop
 
 #: A pair counts if the bound's curvature along it is at least this fraction of the Fisher
 #: metric's: of flatter ones the noise of the draws decides.
@@ -29,11 +31,12 @@ class Memory:
     def __init__(
         self, steps: np.ndarray, falls: np.ndarray, of_steps: np.ndarray, of_falls: np.ndarray
     ) -> None:
-        self._steps, self._falls, self._of_steps, self._of_falls = steps, falls, of_steps, of_falls
-        self._curvatures = (steps @ of_falls.T).astype(float)
-        self._fall_products = (falls @ of_falls.T).astype(float)
-        squares = np.einsum("ij,ij->i", steps, of_steps).astype(float)
-        curvature, fall_squares = self._curvatures.diagonal(), self._fall_products.diagonal()
+        # Rows: the steps, then the falls.
+        self._vectors = np.concatenate([steps, falls])
+        self._covectors = np.concatenate([of_steps, of_falls])
+        self._products = (self._vectors @ self._covectors.T).astype(float)
+        squares, fall_squares = np.split(self._products.diagonal(), 2)
+        curvature = self._products[: len(steps), len(steps) :].diagonal()
         eps = float(np.finfo(steps.dtype).eps) ** 0.5
         used = (curvature > MIN_CURVATURE * squares) & (
             curvature > eps * np.sqrt(np.abs(squares * fall_squares))
@@ -46,28 +49,12 @@ class Memory:
         :param vector: a natural gradient, shape ``(n,)``.
         :param of_vector: its covector, shape ``(n,)``.
         """
-        of_falls, of_steps = (
-            amounts.astype(vector.dtype)
-            for amounts in self._amounts(self._steps @ of_vector, self._falls @ of_vector)
-        )
-        return (
-            vector - of_falls @ self._falls + of_steps @ self._steps,
-            of_vector - of_falls @ self._of_falls + of_steps @ self._of_steps,
-        )
-
-    def _amounts(self, along_steps: np.ndarray, along_falls: np.ndarray) -> tuple:
-        """How much of each fall is taken off the direction, and of each step added to it.
-
-        :param along_steps: the direction's inner products with the steps.
-        :param along_falls: with the falls.
-        """
-        count = len(self._weights)
-        of_falls, of_steps = np.zeros(count), np.zeros(count)
-        for i in reversed(range(count)):
-            rest = along_steps[i] - self._curvatures[i] @ of_falls
-            of_falls[i] = self._weights[i] * rest
-        along_falls = along_falls - self._fall_products @ of_falls
-        for i in range(count):
-            result = along_falls[i] + self._curvatures[:, i] @ of_steps
-            of_steps[i] = of_falls[i] - self._weights[i] * result
-        return of_falls, of_steps
+        # A vector is its coefficients of the direction, the steps and the falls.
+        along = (self._vectors @ of_vector).astype(float)
+        unit = np.eye(1 + len(along))
+        steps, falls = np.split(unit[1:], 2)
+        of_steps, of_falls = np.split(np.column_stack([along, self._products]), 2)
+        # Gradients are natural ones already: what the metric makes of a gradient is itself.
+        pairs = Pairs(steps, falls, of_steps, of_falls, self._weights)
+        amounts = two_loop(pairs, unit[0], lambda rest: rest)[1:].astype(vector.dtype)
+        return vector + amounts @ self._vectors, of_vector + amounts @ self._covectors

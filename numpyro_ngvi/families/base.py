@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import jax
@@ -299,6 +300,24 @@ class Family:
         gradient = self.euclidean_gradient(left)
         products = jax.tree.map(lambda a, b: jnp.sum(a * b), gradient, right)
         return sum(jax.tree.leaves(products))
+
+    def fisher_products(
+        self, directions: Sequence[Self], others: Sequence[Self] = ()
+    ) -> tuple[jax.Array, jax.Array]:
+        """Fisher inner products of ``k`` directions with each other and with ``n`` others.
+
+        :return: of their means and of all their other coordinates, which are orthogonal; both
+            of shape ``(k, k + n)``, in nats.
+        """
+
+        def rows(vectors: Sequence[Self]) -> Self:
+            return jax.tree.map(lambda *x: jnp.stack([leaf.ravel() for leaf in x]), *vectors)
+
+        duals = rows([self.euclidean_gradient(direction) for direction in directions])
+        products = jax.tree.map(lambda a, b: a @ b.T, duals, rows([*directions, *others]))
+        products = products.coordinates()
+        of_means = products.pop("loc")
+        return of_means, sum(jax.tree.leaves(products))
 
     def retract(self, step: Self) -> Self:
         """The family at ``lambda + step``, kept off the border of its domain.

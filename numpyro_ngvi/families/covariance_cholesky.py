@@ -22,6 +22,7 @@ The factor is stored as a full ``(d, d)`` array with zeros above the diagonal.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -108,6 +109,21 @@ class CovarianceCholesky(DenseFamily):
         inner = self._solve(natural_gradient.scale_tril)
         loc = self._solve(self._solve(natural_gradient.loc), trans=True)
         return CovarianceCholesky(loc, jnp.tril(self._solve(inner + inner.T, trans=True)))
+
+    def fisher_products(
+        self,
+        directions: Sequence[CovarianceCholesky],
+        others: Sequence[CovarianceCholesky] = (),
+    ) -> tuple[jax.Array, jax.Array]:
+        # In whitened coordinates X = C^-1 dC, lower triangular, the metric of (1) is
+        # <dC, dC'> = sum_ij (1 + [i = j]) X_ij X'_ij: one solve for all directions together.
+        columns = [jnp.column_stack([one.scale_tril, one.loc]) for one in (*directions, *others)]
+        whitened = self._solve(jnp.concatenate(columns, 1))
+        whitened = jnp.moveaxis(whitened.reshape(self.dim, len(columns), self.dim + 1), 1, 0)
+        roots = jnp.sqrt(1.0 + jnp.eye(self.dim, dtype=whitened.dtype))
+        scales = (whitened[..., :-1] * roots).reshape(len(columns), -1)
+        means, num = whitened[..., -1], len(directions)
+        return means[:num] @ means.T, scales[:num] @ scales.T
 
     def bonnet_price(self, gradient: jax.Array, hessian: jax.Array) -> CovarianceCholesky:
         tril = self._bound().scale_tril

@@ -11,8 +11,8 @@ import numpy as np
 
 from ngvi.fit import geometry
 from ngvi.fit.engine import Direction, Place, Step
-from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in, replace_families
+from numpyro_ngvi.families.direction import Families, dual, natural_step
 from numpyro_ngvi.optim.trust_region import longest_within
 
 
@@ -52,12 +52,12 @@ class Geometry(geometry.Geometry):
         return Step(place, change, slope, length, backward, rho)
 
 
-def flat(families: list[Family]) -> jax.Array:
+def flat(families: Families) -> jax.Array:
     """All coordinates, one after another."""
     return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(families)])
 
 
-def unflat(vector: jax.Array, like: list[Family]) -> list[Family]:
+def unflat(vector: jax.Array, like: Families) -> Families:
     """The inverse of :func:`flat`, for families like these."""
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
@@ -66,25 +66,24 @@ def unflat(vector: jax.Array, like: list[Family]) -> list[Family]:
     return jax.tree.unflatten(structure, shaped)
 
 
-def covector(families: list[Family], direction: list[Family]) -> jax.Array:
+def covector(families: Families, direction: Families) -> jax.Array:
     """``F`` times a direction, whose products with others are their Fisher inner products."""
-    pairs = zip(families, direction, strict=True)
-    return flat([family.euclidean_gradient(part) for family, part in pairs])
+    return flat(dual(families, direction))
 
 
 @jax.jit
-def _covectors(families: list[Family], vectors: jax.Array) -> jax.Array:
+def _covectors(families: Families, vectors: jax.Array) -> jax.Array:
     return jax.vmap(lambda vector: covector(families, unflat(vector, families)))(vectors)
 
 
 @jax.jit
 def _advance(
-    families: list[Family], vector: jax.Array, rho: jax.Array, radius: jax.Array
-) -> tuple[list[Family], jax.Array, jax.Array]:
+    families: Families, vector: jax.Array, rho: jax.Array, radius: jax.Array
+) -> tuple[Families, jax.Array, jax.Array]:
     directions = unflat(vector, families)
 
-    def advance(rho: jax.Array) -> list[Family]:
-        return [f.natural_step(d, rho) for f, d in zip(families, directions, strict=True)]
+    def advance(rho: jax.Array) -> Families:
+        return natural_step(families, directions, rho)
 
     moved, length, rho = longest_within(radius, families, advance, rho)
     backward = sum(old.kl_divergence(new) for new, old in zip(moved, families, strict=True))

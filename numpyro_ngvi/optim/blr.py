@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,17 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ngvi.checks import check_learning_rule
+from numpyro_ngvi.families import direction
+from numpyro_ngvi.families.direction import Families
 from numpyro_ngvi.optim import quasi_newton, trust_region
-from numpyro_ngvi.optim.joint import (
-    Families,
-    Schedule,
-    check_momentum,
-    check_rho,
-    check_step_size,
-    joint,
-    step_size_at,
-)
+from numpyro_ngvi.optim.joint import joint
 from numpyro_ngvi.optim.quasi_newton import Memory
+from numpyro_ngvi.optim.rule import Schedule, step_size_at
 from numpyro_ngvi.optim.trust_region import Progress
 
 #: A quasi-Newton memory overshoots now and then before noise does: its turns count for less.
@@ -63,22 +59,10 @@ def BLR(
     :raises ValueError: for a number outside its range; on ``init``, if there are no natural
         parameters.
     """
-    if isinstance(step_size, str) and step_size != "auto":
-        raise ValueError(f"step_size must be 'auto', a number or a schedule, got {step_size!r}.")
-    if precision_step_size is not None:
-        check_rho(precision_step_size, "precision_step_size")
-    if step_size != "auto":
-        # A mean with a step size of its own may move as it likes.
-        check = check_rho if precision_step_size is None else check_step_size
-        check(step_size, "step_size")
-    if isinstance(max_kl, str):
-        if max_kl != "auto":
-            raise ValueError(f"max_kl must be 'auto', a number or None, got {max_kl!r}.")
-        max_kl = "auto" if step_size == "auto" else None
-    elif max_kl is not None and not max_kl > 0:
-        raise ValueError(f"max_kl must be positive, got {max_kl}.")
-    rule = _BlrRule(step_size, precision_step_size, check_momentum(momentum, "momentum"), max_kl)
-    return joint(rule, optax.adam(1e-3) if other is None else other, "BLR")
+    check_learning_rule(step_size, precision_step_size, momentum, max_kl)
+    if max_kl == "auto" and step_size != "auto":
+        max_kl = None
+    return joint(BlrRule(step_size, precision_step_size, momentum, max_kl), other, "BLR")
 
 
 class BlrState(NamedTuple):
@@ -89,14 +73,16 @@ class BlrState(NamedTuple):
     memory: Memory | None  #: of a quasi-Newton method
 
 
-class _BlrRule(NamedTuple):
+class BlrRule(NamedTuple):
+    """Directions are those of the bound: the loss falls along them."""
+
     step_size: float | Schedule | str
     precision_step_size: float | Schedule | None
     momentum: float
     max_kl: float | str | None
 
     def init(self, families: Families) -> BlrState:
-        loc = _join([family.loc for family in families])
+        loc = _join(families)
         return BlrState(
             trust_region.start(families),
             jnp.zeros_like(loc) if self.momentum else None,
@@ -107,55 +93,36 @@ class _BlrRule(NamedTuple):
         self, gradients: Families, state: BlrState, families: Families, count: jax.Array
     ) -> tuple[Families, BlrState]:
         dtype = families[0].loc.dtype
-        directions = jax.tree.map(jnp.negative, gradients)
+        directions = direction.negate(gradients)
         progress = trust_region.judge(state.progress, families, directions)
-        gradient, memory = state.gradient, state.memory
-        steered = directions
+        euclidean = _join(direction.dual(families, directions))
+        memory, gradient, means = state.memory, state.gradient, directions
         if memory is not None:
-            euclidean = _euclidean_mean(families, directions)
-            change = _join([step.loc for step in progress.change])
-            memory = quasi_newton.remember(memory, change, euclidean)
+            memory = quasi_newton.remember(memory, _join(progress.change), euclidean)
         if gradient is not None:
-            euclidean = _euclidean_mean(families, directions)
             gradient = (self.momentum * gradient + (1 - self.momentum) * euclidean).astype(dtype)
             corrected = (gradient / (1 - self.momentum ** (count + 1.0))).astype(dtype)
-            means = _natural_mean(families, corrected)
-            steered = [dataclasses.replace(d, loc=m) for d, m in zip(steered, means, strict=True)]
+            means = _natural(families, corrected)
         of_mean, rho = self._step_sizes(progress, memory, count)
-        ratio = jnp.asarray(of_mean / rho, dtype)
-
-        def advance(rho: jax.Array) -> Families:
-            moved = [
-                family.natural_step(dataclasses.replace(step, loc=ratio * step.loc), rho)
-                for family, step in zip(families, steered, strict=True)
-            ]
-            if memory is None:
-                return moved
-            change = quasi_newton.direction(
-                memory, memory.gradient, lambda g: _join(_natural_mean(moved, g))
-            )
-            return [
-                dataclasses.replace(new, loc=old.loc + rho * ratio * part)
-                for new, old, part in zip(moved, families, _split(change, families), strict=True)
-            ]
-
-        rho = jnp.asarray(rho, dtype)
+        ratio, rho = jnp.asarray(of_mean / rho, dtype), jnp.asarray(rho, dtype)
+        steered = direction.with_means(directions, [ratio * one.loc for one in means])
+        advance = _path(families, steered, memory, ratio)
         radius = progress.radius if self.max_kl == "auto" else self.max_kl
         if radius is None:
             moved, length = advance(rho), progress.length
         else:
             moved, length = trust_region.advance_within(radius, families, advance, rho)
-        change = jax.tree.map(jnp.subtract, moved, families)
-        slope = trust_region.slope_along(families, directions, change)
+        change = direction.subtract(moved, families)
+        slope = direction.inner(families, directions, change)
         progress = progress._replace(slope=slope, length=length, change=change)
         return moved, BlrState(progress, gradient, memory)
 
     def recover(self, state: BlrState, families: Families) -> tuple[Families, BlrState]:
         """Back to where the last step began, with a tenth of its radius."""
         progress = state.progress
-        earlier = jax.tree.map(jnp.subtract, families, progress.change)
+        earlier = direction.subtract(families, progress.change)
         length = jnp.where(progress.length > 0, progress.length, progress.radius)
-        stay = jax.tree.map(jnp.zeros_like, progress.change)
+        stay = direction.zeros(progress.change)
         radius = jnp.maximum(0.1 * length, trust_region.smallest_radius(families))
         zero = jnp.zeros_like(length)
         progress = progress._replace(radius=radius, slope=zero, length=zero, change=stay)
@@ -182,26 +149,36 @@ class _BlrRule(NamedTuple):
         return of_mean, step_size_at(self.precision_step_size, count)
 
 
-def _euclidean_mean(families: Families, directions: Families) -> jax.Array:
-    """``E[grad log p]`` of all families, from their natural gradients."""
-    return _join(
-        [
-            family.euclidean_gradient(direction).loc
-            for family, direction in zip(families, directions, strict=True)
-        ]
-    )
+def _path(
+    families: Families, directions: Families, memory: Memory | None, ratio: jax.Array
+) -> Callable[[jax.Array], Families]:
+    """Where a step of a given size ends.
+
+    :param ratio: by what a step of the mean is longer than that of the precision.
+    """
+
+    def advance(rho: jax.Array) -> Families:
+        moved = direction.natural_step(families, directions, rho)
+        if memory is None:
+            return moved
+        change = quasi_newton.corrected(
+            memory, memory.gradient, lambda gradient: _join(_natural(moved, gradient))
+        )
+        parts = zip(families, _split(change, families), strict=True)
+        return direction.with_means(moved, [old.loc + rho * ratio * part for old, part in parts])
+
+    return advance
 
 
-def _natural_mean(families: Families, gradient: jax.Array) -> list[jax.Array]:
-    """``Sigma g`` of each family, by its own means."""
-    results = []
-    for family, part in zip(families, _split(gradient, families), strict=True):
-        zeros = jax.tree.map(jnp.zeros_like, family)
-        results.append(family.natural_gradient(dataclasses.replace(zeros, loc=part)).loc)
-    return results
+def _natural(families: Families, gradient: jax.Array) -> Families:
+    """``Sigma g``, in families whose other coordinates are zero."""
+    still = direction.zeros(families)
+    return direction.natural(families, direction.with_means(still, _split(gradient, families)))
 
 
-def _join(parts: list[jax.Array]) -> jax.Array:
+def _join(families: Families) -> jax.Array:
+    """The means of all families, one after another."""
+    parts = [family.loc for family in families]
     return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
 
 

@@ -8,17 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from numpyro_ngvi.optim.joint import (
-    Families,
-    Schedule,
-    check_momentum,
-    check_positive,
-    check_step_size,
-    joint,
-    retract,
-    step_size_at,
-    zeros_like,
-)
+from ngvi.checks import check_momentum, check_positive, check_step_size
+from numpyro_ngvi.families import direction
+from numpyro_ngvi.families.direction import Families
+from numpyro_ngvi.optim.joint import joint
+from numpyro_ngvi.optim.rule import Schedule, step_size_at
 
 
 def NAdam(
@@ -51,13 +45,13 @@ def NAdam(
     :raises ValueError: for a number outside its range; on ``init``, if there are no natural
         parameters.
     """
-    rule = _NAdamRule(
+    rule = NAdamRule(
         check_step_size(step_size),
         check_momentum(beta1, "beta1"),
         check_momentum(beta2, "beta2"),
         check_positive(eps, "eps"),
     )
-    return joint(rule, optax.adam(1e-3) if other is None else other, "NAdam")
+    return joint(rule, other, "NAdam")
 
 
 class Moments(NamedTuple):
@@ -66,21 +60,30 @@ class Moments(NamedTuple):
     first: Families  #: ``m_t``
     second: Families  #: ``v_t``
 
+    @classmethod
+    def zeros(cls, families: Families) -> Moments:
+        """Before the first gradient."""
+        return cls(direction.zeros(families), direction.zeros(families))
+
     def update(self, gradients: Families, beta1: float, beta2: float) -> Moments:
         """After one more gradient; zeros at first, without a correction of that bias."""
-        first = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, self.first, gradients)
-        second = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g**2, self.second, gradients)
-        return Moments(first, second)
+        squares = jax.tree.map(jnp.square, gradients)
+        return Moments(
+            direction.combine(beta1, self.first, 1 - beta1, gradients),
+            direction.combine(beta2, self.second, 1 - beta2, squares),
+        )
 
 
-class _NAdamRule(NamedTuple):
+class NAdamRule(NamedTuple):
+    """Its state are the moments."""
+
     step_size: float | Schedule
     beta1: float
     beta2: float
     eps: float
 
     def init(self, families: Families) -> Moments:
-        return Moments(zeros_like(families), zeros_like(families))
+        return Moments.zeros(families)
 
     def step(
         self, gradients: Families, state: Moments, families: Families, count: jax.Array
@@ -92,4 +95,4 @@ class _NAdamRule(NamedTuple):
         def along(m: jax.Array, v: jax.Array) -> jax.Array:
             return -(alpha * m / (jnp.sqrt(v / bias) + self.eps)).astype(m.dtype)
 
-        return retract(families, jax.tree.map(along, *moments)), moments
+        return direction.retract(families, jax.tree.map(along, *moments)), moments

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.optim.joint import (
-    Families,
-    Schedule,
-    check_momentum,
-    check_step_size,
-    joint,
-    joint_norm,
-    retract,
-    step_size_at,
-    zeros_like,
-)
+from ngvi.checks import check_momentum, check_positive, check_step_size
+from numpyro_ngvi.families import direction
+from numpyro_ngvi.families.direction import Families
+from numpyro_ngvi.optim.joint import joint
+from numpyro_ngvi.optim.rule import Schedule, step_size_at
 
 
 def Nagm(
@@ -58,54 +50,37 @@ def Nagm(
     """
     check_step_size(step_size)
     check_momentum(beta)
-    if not max_norm > 0:
-        raise ValueError(f"max_norm must be positive, got {max_norm}.")
+    check_positive(max_norm, "max_norm")
     if scale_step_size is not None:
         check_step_size(scale_step_size, "scale_step_size")
-    rule = _NagmRule(step_size, beta, max_norm, scale_step_size)
-    return joint(rule, optax.adam(1e-3) if other is None else other, "Nagm")
+    rule = NagmRule(step_size, beta, max_norm, scale_step_size)
+    return joint(rule, other, "Nagm")
 
 
-class _NagmRule(NamedTuple):
+class NagmRule(NamedTuple):
+    """Its state is the momentum."""
+
     step_size: float | Schedule
     beta: float
     max_norm: float
     scale_step_size: float | Schedule | None
 
     def init(self, families: Families) -> Families:
-        return zeros_like(families)
+        return direction.zeros(families)
 
     def step(
         self, gradients: Families, state: Families, families: Families, count: jax.Array
     ) -> tuple[Families, Families]:
-        euclidean = [
-            family.euclidean_gradient(gradient)
-            for family, gradient in zip(families, gradients, strict=True)
-        ]
-        norm = joint_norm(euclidean)
+        euclidean = direction.dual(families, gradients)
+        norm = direction.joint_norm(euclidean)
         clip = jnp.where(norm > self.max_norm, self.max_norm / norm, 1.0)
-        momentum = jax.tree.map(
-            lambda m, g: (self.beta * m + (1 - self.beta) * clip * g).astype(m.dtype),
-            state,
-            euclidean,
-        )
-        step = [
-            self._scaled(family, family.natural_gradient(m), count)
-            for family, m in zip(families, momentum, strict=True)
-        ]
-        return retract(families, step), momentum
-
-    def _scaled(self, family: Family, direction: Family, count: jax.Array) -> Family:
-        loc_step = step_size_at(self.step_size, count)
-        if self.scale_step_size is None:
-            scale_step = family.relative_scale_step * loc_step
-        else:
-            scale_step = step_size_at(self.scale_step_size, count)
-        sizes = {name: scale_step for name in direction.coordinates()} | {"loc": loc_step}
-        return dataclasses.replace(
-            direction,
-            **{
-                name: -(sizes[name] * value).astype(value.dtype)
-                for name, value in direction.coordinates().items()
-            },
-        )
+        momentum = direction.combine(self.beta, state, (1 - self.beta) * clip, euclidean)
+        steps = []
+        for family, along in zip(families, direction.natural(families, momentum), strict=True):
+            of_mean = of_scale = step_size_at(self.step_size, count)
+            if self.scale_step_size is None:
+                of_scale = family.relative_scale_step * of_scale
+            else:
+                of_scale = step_size_at(self.scale_step_size, count)
+            steps += direction.scale_parts(-of_mean, -of_scale, [along])
+        return direction.retract(families, steps), momentum

@@ -10,22 +10,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ngvi.checks import check_momentum, check_positive, check_step_size
+from numpyro_ngvi.families import direction
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.covariance_cholesky import CovarianceCholesky
 from numpyro_ngvi.families.diagonal import Diagonal
+from numpyro_ngvi.families.direction import Families
 from numpyro_ngvi.families.precision_cholesky import PrecisionCholesky
 from numpyro_ngvi.linalg.triangular import keep_off_zero
-from numpyro_ngvi.optim.joint import (
-    Families,
-    Schedule,
-    check_momentum,
-    check_positive,
-    check_step_size,
-    joint,
-    step_size_at,
-    zeros_like,
-)
+from numpyro_ngvi.optim.joint import joint
 from numpyro_ngvi.optim.nadam import Moments
+from numpyro_ngvi.optim.rule import Schedule, step_size_at
 
 
 def ProxGenAdam(
@@ -62,16 +57,18 @@ def ProxGenAdam(
         parameters, or for a family other than ``Diagonal``, ``CovarianceCholesky`` and
         ``PrecisionCholesky``.
     """
-    rule = _ProxGenAdamRule(
+    rule = ProxGenAdamRule(
         check_step_size(step_size),
         check_momentum(beta1, "beta1"),
         check_momentum(beta2, "beta2"),
         check_positive(eps, "eps"),
     )
-    return joint(rule, optax.adam(1e-3) if other is None else other, "ProxGenAdam")
+    return joint(rule, other, "ProxGenAdam")
 
 
-class _ProxGenAdamRule(NamedTuple):
+class ProxGenAdamRule(NamedTuple):
+    """Its state are the moments of the gradient of ``E_q[log p]``."""
+
     step_size: float | Schedule
     beta1: float
     beta2: float
@@ -80,15 +77,13 @@ class _ProxGenAdamRule(NamedTuple):
     def init(self, families: Families) -> Moments:
         for family in families:
             check_family(family)
-        return Moments(zeros_like(families), zeros_like(families))
+        return Moments.zeros(families)
 
     def step(
         self, gradients: Families, state: Moments, families: Families, count: jax.Array
     ) -> tuple[Families, Moments]:
-        expected = [
-            _without_entropy(family, family.euclidean_gradient(gradient))
-            for family, gradient in zip(families, gradients, strict=True)
-        ]
+        euclidean = direction.dual(families, gradients)
+        expected = [_without_entropy(*parts) for parts in zip(families, euclidean, strict=True)]
         moments = state.update(expected, self.beta1, self.beta2)
         alpha = step_size_at(self.step_size, count)
         gammas = jax.tree.map(

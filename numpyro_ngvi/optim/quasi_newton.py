@@ -15,9 +15,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-#: Pairs that are kept, if there is room: no more than this many numbers.
-MAX_PAIRS = 50
-MAX_NUMBERS = 2_000_000
+from ngvi.two_loop import Pairs, two_loop
+
+#: Pairs of means that are kept, if there is room: no more than this many numbers. They are many,
+#: because all that a mean field knows of correlations is in them, and each costs two means.
+MAX_MEAN_PAIRS = 50
+MAX_MEAN_NUMBERS = 2_000_000
 
 
 class Memory(NamedTuple):
@@ -30,7 +33,7 @@ class Memory(NamedTuple):
 
 def empty(loc: jax.Array) -> Memory:
     """No pairs yet, for means of this shape."""
-    rows = max(1, min(MAX_PAIRS, MAX_NUMBERS // max(1, loc.size)))
+    rows = max(1, min(MAX_MEAN_PAIRS, MAX_MEAN_NUMBERS // max(1, loc.size)))
     pairs = jnp.zeros((rows, *loc.shape), loc.dtype)
     return Memory(pairs, pairs, jnp.zeros_like(loc))
 
@@ -52,29 +55,17 @@ def remember(memory: Memory, step: jax.Array, gradient: jax.Array) -> Memory:
     return Memory(steps, falls, gradient)
 
 
-def direction(
+def corrected(
     memory: Memory, gradient: jax.Array, metric: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
-    """The two-loop recursion: a quasi-Newton step from ``gradient``.
+    """A quasi-Newton step of the mean from ``gradient``.
 
     Coordinates without a gradient, latents that a minibatch does not visit, stay.
 
     :param metric: ``S^-1`` times a vector.
     """
-    products = jnp.sum(memory.steps * memory.falls, -1)
-    used = products > 0
-    weights = jnp.where(used, 1.0 / jnp.where(used, products, 1.0), 0.0)
-
-    def backward(rest: jax.Array, pair: tuple) -> tuple[jax.Array, jax.Array]:
-        step, fall, weight = pair
-        amount = weight * (step @ rest)
-        return rest - amount * fall, amount
-
-    def forward(result: jax.Array, pair: tuple) -> tuple[jax.Array, None]:
-        step, fall, weight, amount = pair
-        return result + step * (amount - weight * (fall @ result)), None
-
-    pairs = (memory.steps, memory.falls, weights)
-    rest, amounts = jax.lax.scan(backward, gradient, pairs, reverse=True)
-    result = jax.lax.scan(forward, metric(rest), (*pairs, amounts))[0]
+    steps, falls = memory.steps, memory.falls
+    products = jnp.sum(steps * falls, -1)
+    weights = jnp.where(products > 0, 1.0 / jnp.where(products > 0, products, 1.0), 0.0)
+    result = two_loop(Pairs(steps, falls, steps, falls, weights), gradient, metric, jax.lax.scan)
     return jnp.where(gradient != 0, result, 0.0)

@@ -9,20 +9,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ngvi.checks import check_momentum, check_step_size, is_auto
+from numpyro_ngvi.families import direction
 from numpyro_ngvi.families.coordinates import num_parameters
-from numpyro_ngvi.optim import adaptive
-from numpyro_ngvi.optim.adaptive import Pace
-from numpyro_ngvi.optim.joint import (
-    Families,
-    Schedule,
-    check_momentum,
-    check_step_size,
-    joint,
-    joint_norm,
-    retract,
-    step_size_at,
-    zeros_like,
-)
+from numpyro_ngvi.families.direction import Families
+from numpyro_ngvi.optim import pace
+from numpyro_ngvi.optim.joint import joint
+from numpyro_ngvi.optim.pace import Pace
+from numpyro_ngvi.optim.rule import Schedule, step_size_at
 
 
 def Snngm(
@@ -46,7 +40,7 @@ def Snngm(
     By default nothing needs tuning. A gradient is then cut to a length in the Fisher metric, for
     mean and scale separately, instead of normalised; that length and the step size adapt to
     whether fresh gradients agree with the last step, and the step size decreases once they do
-    not, so that noise averages out (:mod:`~numpyro_ngvi.optim.adaptive`)::
+    not, so that noise averages out (:mod:`~numpyro_ngvi.optim.pace`)::
 
         m_t = beta m_{t-1} + (1 - beta) min(rho_t, limit_t / |g_t|) g_t
         lambda <- lambda + m_t / (1 - beta^t)
@@ -61,37 +55,32 @@ def Snngm(
         there are no natural parameters.
     """
     check_momentum(beta)
-    if isinstance(step_size, str):
-        if step_size != "auto":
-            raise ValueError(
-                f"step_size must be 'auto', a number or a schedule, got {step_size!r}."
-            )
-        rule = _AdaptiveRule(beta)
-    else:
-        rule = _SnngmRule(check_step_size(step_size), beta)
-    return joint(rule, optax.adam(1e-3) if other is None else other, "Snngm")
+    if is_auto(step_size, "step_size"):
+        return joint(PacedRule(beta), other, "Snngm")
+    return joint(SnngmRule(check_step_size(step_size), beta), other, "Snngm")
 
 
-class _SnngmRule(NamedTuple):
+class SnngmRule(NamedTuple):
+    """Of a given step size. Its state is the momentum."""
+
     step_size: float | Schedule
     beta: float
 
     def init(self, families: Families) -> Families:
-        return zeros_like(families)
+        return direction.zeros(families)
 
     def step(
         self, gradients: Families, state: Families, families: Families, count: jax.Array
     ) -> tuple[Families, Families]:
-        norm = joint_norm(gradients)
+        norm = direction.joint_norm(gradients)
         weight = (1 - self.beta) / jnp.where(norm > 0, norm, 1.0)
-        momentum = jax.tree.map(lambda m, g: self.beta * m + weight * g, state, gradients)
+        momentum = direction.combine(self.beta, state, weight, gradients)
         alpha = step_size_at(self.step_size, count) * math.sqrt(num_parameters(families))
-        scale = alpha / (1 - self.beta ** (count + 1.0))
-        step = jax.tree.map(lambda m: -(scale * m).astype(m.dtype), momentum)
-        return retract(families, step), momentum
+        step = direction.scale(-alpha / (1 - self.beta ** (count + 1.0)), momentum)
+        return direction.retract(families, step), momentum
 
 
-class SnngmState(NamedTuple):
+class PacedState(NamedTuple):
     """State of the rule that needs no step size."""
 
     pace: Pace
@@ -99,49 +88,48 @@ class SnngmState(NamedTuple):
     change: Families  #: the last step, in coordinates
 
 
-class _AdaptiveRule(NamedTuple):
+class PacedRule(NamedTuple):
+    """Of a step size that adapts."""
+
     beta: float
 
-    def init(self, families: Families) -> SnngmState:
-        pace = adaptive.start(families[0].loc.dtype)
-        return SnngmState(pace, zeros_like(families), zeros_like(families))
+    def init(self, families: Families) -> PacedState:
+        still = direction.zeros(families)
+        return PacedState(pace.start(families[0].loc.dtype), still, still)
 
     def step(
-        self, gradients: Families, state: SnngmState, families: Families, count: jax.Array
-    ) -> tuple[Families, SnngmState]:
+        self, gradients: Families, state: PacedState, families: Families, count: jax.Array
+    ) -> tuple[Families, PacedState]:
         dtype = families[0].loc.dtype
-        dual, of_mean, of_scale = adaptive.lengths(families, gradients)
-        slope = -adaptive.product(dual, state.change)
-        pace = adaptive.judge(state.pace, slope, jnp.hypot(of_mean, of_scale), count)
-        limit = pace.limit
-        limit_of_scale = jnp.minimum(limit, adaptive.INITIAL_LIMIT)
-        rho = 1.0 / pace.slowness
-        entering = adaptive.scaled(
-            gradients,
-            adaptive.within(rho, limit, of_mean),
-            adaptive.within(rho, limit_of_scale, of_scale),
+        # All that the rule wants to know of the three are their inner products: the lengths
+        # of sums of them follow, and no vector is taken to the Fisher metric twice.
+        of_means, of_scales = direction.products(
+            families, [gradients, state.momentum], [state.change]
         )
-        momentum = jax.tree.map(
-            lambda m, g: self.beta * m - (1 - self.beta) * g, state.momentum, entering
-        )
-        # A momentum grows long when q becomes narrow under it.
+        slope, norm = -(of_means + of_scales)[0, 2], pace.length(of_means + of_scales, 1.0)
+        now = pace.judge(state.pace, slope, norm, count)
+        limits = now.limit, jnp.minimum(now.limit, pace.INITIAL_LIMIT)
+        # A momentum grows long when q becomes narrow under it: it is cut as well.
         weight = (1 - self.beta ** (count + 1.0)).astype(dtype)
-        _, of_mean, of_scale = adaptive.lengths(families, momentum)
-        of_mean, of_scale = of_mean / weight, of_scale / weight
-        cut_mean = adaptive.within(1.0, limit, of_mean)
-        cut_scale = adaptive.within(1.0, limit_of_scale, of_scale)
-        momentum = adaptive.scaled(momentum, cut_mean, cut_scale)
-        moved = retract(families, jax.tree.map(lambda m: m / weight, momentum))
-        change = jax.tree.map(jnp.subtract, moved, families)
-        pace = pace._replace(length=jnp.hypot(cut_mean * of_mean, cut_scale * of_scale))
-        return moved, SnngmState(pace, momentum, change)
+        kept, entering, lengths = [], [], []
+        for products, limit in zip((of_means, of_scales), limits, strict=True):
+            amount = pace.within(1.0 / now.slowness, limit, pace.length(products, 1.0))
+            amounts = -(1 - self.beta) * amount, self.beta
+            whole = pace.length(products, *amounts) / weight
+            cut = pace.within(1.0, limit, whole)
+            entering.append(cut * amounts[0])
+            kept.append(cut * amounts[1])
+            lengths.append(cut * whole)
+        momentum = direction.add(
+            direction.scale_parts(*kept, state.momentum),
+            direction.scale_parts(*entering, gradients),
+        )
+        moved = direction.retract(families, direction.scale(1.0 / weight, momentum))
+        change = direction.subtract(moved, families)
+        return moved, PacedState(now._replace(length=jnp.hypot(*lengths)), momentum, change)
 
-    def recover(self, state: SnngmState, families: Families) -> tuple[Families, SnngmState]:
+    def recover(self, state: PacedState, families: Families) -> tuple[Families, PacedState]:
         """Back to where the last step began, with a tenth of its length."""
-        earlier = jax.tree.map(jnp.subtract, families, state.change)
-        pace = state.pace
-        length = jnp.where(pace.length > 0, pace.length, pace.limit)
-        limit = jnp.minimum(pace.limit, jnp.maximum(0.1 * length, adaptive.SMALLEST_LIMIT))
-        pace = pace._replace(limit=limit, length=jnp.zeros_like(length))
-        still = jax.tree.map(jnp.zeros_like, state.change)
-        return earlier, SnngmState(pace, still, still)
+        earlier = direction.subtract(families, state.change)
+        still = direction.zeros(state.change)
+        return earlier, PacedState(pace.shortened(state.pace), still, still)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from numpyro_ngvi.optim.joint import Families
+from numpyro_ngvi.families.direction import Families
 
 #: The first radius, in nats.
 INITIAL_RADIUS = 1.0

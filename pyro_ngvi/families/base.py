@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -320,6 +320,23 @@ class Family:
         gradient = self.euclidean_gradient(left)
         products = gradient.map(lambda a, b: (a * b).sum(), right)
         return sum(products.coordinates().values())
+
+    def fisher_products(
+        self, directions: Sequence[Self], others: Sequence[Self] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Fisher inner products of ``k`` directions with each other and with ``n`` others.
+
+        :return: of their means and of all their other coordinates, which are orthogonal; both
+            of shape ``(k, k + n)``, in nats.
+        """
+
+        def rows(first: Self, *rest: Self) -> Self:
+            return first.map(lambda *x: torch.stack([value.reshape(-1) for value in x]), *rest)
+
+        duals = rows(*[self.euclidean_gradient(direction) for direction in directions])
+        products = duals.map(lambda a, b: a @ b.mT, rows(*directions, *others)).coordinates()
+        of_means = products.pop("loc")
+        return of_means, sum(products.values())
 
     def retract(self, step: Self) -> Self:
         """The family at ``lambda + step``, kept off the border of its domain.

@@ -22,6 +22,8 @@ The factor is stored as a full ``(d, d)`` tensor with zeros above the diagonal.
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -106,6 +108,21 @@ class CovarianceCholesky(DenseFamily):
         loc = self._solve(self._solve(natural_gradient.loc.unsqueeze(-1)), trans=True)
         scale_tril = self._solve(inner + inner.mT, trans=True).tril()
         return CovarianceCholesky(loc.squeeze(-1), scale_tril)
+
+    def fisher_products(
+        self,
+        directions: Sequence[CovarianceCholesky],
+        others: Sequence[CovarianceCholesky] = (),
+    ) -> tuple[Tensor, Tensor]:
+        # In whitened coordinates X = C^-1 dC, lower triangular, the metric of (1) is
+        # <dC, dC'> = sum_ij (1 + [i = j]) X_ij X'_ij: one solve for all directions together.
+        columns = [torch.column_stack([one.scale_tril, one.loc]) for one in (*directions, *others)]
+        whitened = self._bound()._solve(torch.cat(columns, 1))
+        whitened = whitened.reshape(self.dim, len(columns), self.dim + 1).movedim(1, 0)
+        means, scales = whitened[..., -1], whitened[..., :-1].contiguous()
+        scales.diagonal(dim1=-2, dim2=-1).mul_(math.sqrt(2.0))
+        scales, num = scales.reshape(len(columns), -1), len(directions)
+        return means[:num] @ means.mT, scales[:num] @ scales.mT
 
     def bonnet_price(self, gradient: Tensor, hessian: Tensor) -> CovarianceCholesky:
         tril = self._bound().scale_tril

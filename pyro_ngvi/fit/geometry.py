@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ngvi.fit import geometry
 from ngvi.fit.engine import Direction, Step
-from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.direction import Families, dual, natural_step, values
 from pyro_ngvi.fit.parameters import Place
 from pyro_ngvi.optim.trust_region import longest_within
 from pyro_ngvi.tracing.messengers import quiet
@@ -51,8 +51,8 @@ class Geometry(geometry.Geometry):
         families = self._families
         directions = unflat(torch.as_tensor(direction.vector).to(self._like), families)
 
-        def advance(rho: float) -> list[Family]:
-            return [f.natural_step(d, rho) for f, d in zip(families, directions, strict=True)]
+        def advance(rho: float) -> Families:
+            return natural_step(families, directions, rho)
 
         moved, length, rho = longest_within(radius, families, advance, rho)
         change = (flat(moved) - flat(families)).cpu().numpy()
@@ -67,28 +67,26 @@ class Geometry(geometry.Geometry):
         return Step(place, change, slope, length, backward, rho)
 
 
-def flat(families: list[Family]) -> Tensor:
+def flat(families: Families) -> Tensor:
     """All coordinates, one after another."""
-    values = [value for family in families for value in family.coordinates().values()]
-    return torch.cat([value.reshape(-1) for value in values])
+    return torch.cat([value.reshape(-1) for value in values(families)])
 
 
-def unflat(vector: Tensor, like: list[Family]) -> list[Family]:
+def unflat(vector: Tensor, like: Families) -> Families:
     """The inverse of :func:`flat`, for families like these."""
     direction, start = [], 0
     for family in like:
-        values = {}
+        parts = {}
         for name, value in family.coordinates().items():
-            values[name] = vector[start : start + value.numel()].view(value.shape)
+            parts[name] = vector[start : start + value.numel()].view(value.shape)
             start += value.numel()
-        direction.append(dataclasses.replace(family, **values))
+        direction.append(dataclasses.replace(family, **parts))
     return direction
 
 
-def covector(families: list[Family], vector: Tensor) -> Tensor:
+def covector(families: Families, vector: Tensor) -> Tensor:
     """``F`` times a vector, whose products with others are their Fisher inner products."""
-    parts = zip(families, unflat(vector, families), strict=True)
-    return flat([family.euclidean_gradient(part) for family, part in parts])
+    return flat(dual(families, unflat(vector, families)))
 
 
 class EachRow:

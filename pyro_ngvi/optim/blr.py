@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ngvi.checks import check_learning_rule
+from pyro_ngvi.families import direction
+from pyro_ngvi.families.direction import Families
 from pyro_ngvi.optim import quasi_newton, trust_region
-from pyro_ngvi.optim.joint import (
-    Families,
-    JointOptim,
-    JointOptimizer,
-    check_momentum,
-    check_rho,
-    check_step_size,
-)
+from pyro_ngvi.optim.pyro_optim import JointOptim
 from pyro_ngvi.optim.quasi_newton import Memory
+from pyro_ngvi.optim.rule import Rule
+from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 from pyro_ngvi.optim.trust_region import Progress
 
 #: A quasi-Newton memory overshoots now and then before noise does: its turns count for less.
@@ -33,146 +31,25 @@ class BLROptimizer(JointOptimizer):
         "momentum": 0.0,
         "max_kl": "auto",
     }
+    #: A step of the precision moves the mean as well: they have one length.
+    per_coordinate: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def check_values(cls, options: dict[str, Any]) -> None:
-        lr, max_kl = options["lr"], options["max_kl"]
-        if isinstance(lr, str) and lr != "auto":
-            raise ValueError(f"lr must be 'auto', a number or a schedule, got {lr!r}.")
-        if options["precision_lr"] is not None:
-            check_rho(options["precision_lr"], "precision_lr")
-        if lr != "auto":
-            # A mean with a step size of its own may move as it likes.
-            check = check_rho if options["precision_lr"] is None else check_step_size
-            check(lr, "lr")
-        check_momentum(options["momentum"], "momentum")
-        if isinstance(max_kl, str):
-            if max_kl != "auto":
-                raise ValueError(f"max_kl must be 'auto', a number or None, got {max_kl!r}.")
-        elif max_kl is not None and not max_kl > 0:
-            raise ValueError(f"max_kl must be positive, got {max_kl}.")
+        names = ("lr", "precision_lr", "momentum", "max_kl")
+        check_learning_rule(*(options[name] for name in names), names=names[:2])
 
-    def initial_state(self, param: Tensor) -> dict[str, Any]:
-        return {"change": torch.zeros_like(param)}
-
-    def move(self, gradients: Families, families: Families) -> Families:
-        directions = [gradient.map(Tensor.neg) for gradient in gradients]
-        here = [family.detach() for family in families]
-        progress = self._progress(families)
-        changes = [family.map(lambda param: self.state[param]["change"]) for family in families]
-        progress = trust_region.judge(progress, here, directions, changes)
-        memory = self._memory(families)
-        if memory is not None:
-            change = _join([step.loc for step in changes])
-            memory = quasi_newton.remember(memory, change, _euclidean_mean(here, directions))
-        steered = self._with_momentum(directions, here, families)
-        of_mean, rho = self._step_sizes(progress, memory)
-        ratio = of_mean / rho
-
-        def advance(rho: float) -> Families:
-            moved = [
-                family.natural_step(dataclasses.replace(step, loc=ratio * step.loc), rho)
-                for family, step in zip(here, steered, strict=True)
-            ]
-            if memory is None:
-                return moved
-            change = quasi_newton.direction(
-                memory, memory.gradient, lambda g: _join(_natural_mean(moved, g))
-            )
-            return [
-                dataclasses.replace(new, loc=old.loc + rho * ratio * part)
-                for new, old, part in zip(moved, here, _split(change, here), strict=True)
-            ]
-
-        radius = self._radius(progress)
-        if radius is None:
-            moved, length = advance(rho), progress.length
-        else:
-            moved, length = trust_region.advance_within(radius, here, advance, rho)
-        changes = [new.map(torch.sub, old) for new, old in zip(moved, here, strict=True)]
-        slope = trust_region.slope_along(here, directions, changes)
-        self._remember(families, progress._replace(slope=slope, length=length), changes, memory)
-        return moved
-
-    def recover(self, families: Families) -> Families:
-        """Back to where the last step began, with a tenth of its radius."""
-        progress = self._progress(families)
-        earlier = [
-            family.map(lambda param: param - self.state[param]["change"]) for family in families
-        ]
-        stay = [family.map(torch.zeros_like) for family in families]
-        length = progress.length if progress.length > 0 else progress.radius
-        radius = max(0.1 * length, trust_region.smallest_radius(families))
-        progress = progress._replace(radius=radius, slope=0.0, length=0.0)
-        self._remember(families, progress, stay, self._memory(families))
-        return earlier
-
-    # -- state ------------------------------------------------------------------------
-    # What is common to all families is kept with the mean of the first.
-
-    def _progress(self, families: Families) -> Progress:
-        return Progress(*self.state[families[0].loc].get("progress", Progress()))
-
-    def _memory(self, families: Families) -> Memory | None:
-        accelerates = (
-            self.option("lr") == "auto"
-            and not self._momentum()
-            and any(family.leaves_out_correlations for family in families)
-        )
-        if not accelerates:
-            return None
-        state = self.state[families[0].loc]
-        if "steps" not in state:
-            return quasi_newton.empty(_join([family.loc.detach() for family in families]))
-        return Memory(state["steps"], state["falls"], state["gradient"])
-
-    def _remember(
-        self, families: Families, progress: Progress, changes: Families, memory: Memory | None
-    ) -> None:
-        for family, change in zip(families, changes, strict=True):
-            for name, param in family.coordinates().items():
-                self.state[param]["change"] = getattr(change, name)
-        state = self.state[families[0].loc]
-        state["progress"] = tuple(progress)
-        if memory is not None:
-            state.update(memory._asdict())
-
-    def _with_momentum(self, directions: Families, here: Families, families: Families) -> Families:
-        beta = self._momentum()
-        if not beta:
-            return directions
-        steered = []
-        for direction, family, params in zip(directions, here, families, strict=True):
-            state = self.state[params.loc]
-            old = state.get("momentum", torch.zeros_like(family.loc))
-            state["momentum"] = beta * old + (1 - beta) * _euclidean_mean([family], [direction])
-            corrected = state["momentum"] / (1 - beta ** (self.count(families) + 1))
-            (mean,) = _natural_mean([family], corrected)
-            steered.append(dataclasses.replace(direction, loc=mean))
-        return steered
-
-    # -- options ----------------------------------------------------------------------
-
-    def _momentum(self) -> float:
-        return self.option("momentum")
-
-    def _precision_step_size(self) -> float | None:
-        return self.option("precision_lr")
-
-    def _step_sizes(self, progress: Progress, memory: Memory | None) -> tuple[float, float]:
-        """``rho`` of the mean and of the precision."""
-        of_mean = self.option("lr")
-        if of_mean == "auto":
-            decrease = trust_region.DECREASE if memory is None else DECREASE_WITH_MEMORY
-            of_mean = trust_region.step_size(progress, decrease)
-        of_precision = self._precision_step_size()
-        return of_mean, of_mean if of_precision is None else of_precision
-
-    def _radius(self, progress: Progress) -> float | None:
-        max_kl = self.option("max_kl")
-        if max_kl == "auto":
-            return progress.radius if self.option("lr") == "auto" else None
-        return max_kl
+    @classmethod
+    def make_rule(
+        cls,
+        lr: float | str,
+        precision_lr: float | None = None,
+        momentum: float = 0.0,
+        max_kl: float | str | None = "auto",
+    ) -> Rule:
+        if max_kl == "auto" and lr != "auto":
+            max_kl = None
+        return BlrRule(lr, precision_lr, momentum, max_kl)
 
 
 class BLR(JointOptim):
@@ -211,26 +88,114 @@ class BLR(JointOptim):
     torch_optimizer = BLROptimizer
 
 
-def _euclidean_mean(families: Families, directions: Families) -> Tensor:
-    """``E[grad log p]`` of all families, from their natural gradients."""
-    return _join(
-        [
-            family.euclidean_gradient(direction).loc
-            for family, direction in zip(families, directions, strict=True)
-        ]
-    )
+class BlrState(NamedTuple):
+    """State of the Bayesian learning rule."""
+
+    progress: Progress  #: of the trust region
+    change: Families  #: the last step, in coordinates
+    gradient: Tensor | None  #: momentum of ``g``, all families together
+    memory: Memory | None  #: of a quasi-Newton method
 
 
-def _natural_mean(families: Families, gradient: Tensor) -> list[Tensor]:
-    """``Sigma g`` of each family, by its own means."""
-    results = []
-    for family, part in zip(families, _split(gradient, families), strict=True):
-        zeros = family.map(torch.zeros_like)
-        results.append(family.natural_gradient(dataclasses.replace(zeros, loc=part)).loc)
-    return results
+class BlrRule(NamedTuple):
+    """Directions are those of the bound: the loss falls along them."""
+
+    lr: float | str
+    precision_lr: float | None
+    momentum: float
+    max_kl: float | str | None
+
+    def init(self, families: Families) -> BlrState:
+        loc = _join(families)
+        return BlrState(
+            Progress(),
+            direction.zeros(families),
+            torch.zeros_like(loc) if self.momentum else None,
+            quasi_newton.empty(loc) if self._accelerates(families) else None,
+        )
+
+    def step(
+        self, gradients: Families, state: BlrState, families: Families, count: int
+    ) -> tuple[Families, BlrState]:
+        directions = direction.negate(gradients)
+        progress = trust_region.judge(state.progress, families, directions, state.change)
+        duals = direction.dual(families, directions)
+        euclidean = _join(duals)
+        memory, gradient, means = state.memory, state.gradient, directions
+        if memory is not None:
+            memory = quasi_newton.remember(memory, _join(state.change), euclidean)
+        if gradient is not None:
+            gradient = self.momentum * gradient + (1 - self.momentum) * euclidean
+            means = _natural(families, gradient / (1 - self.momentum ** (count + 1)))
+        of_mean, rho = self._step_sizes(progress, memory)
+        ratio = of_mean / rho
+        steered = direction.with_means(directions, [ratio * one.loc for one in means])
+        advance = _path(families, steered, memory, ratio)
+        radius = progress.radius if self.max_kl == "auto" else self.max_kl
+        if radius is None:
+            moved, length = advance(rho), progress.length
+        else:
+            moved, length = trust_region.advance_within(radius, families, advance, rho)
+        change = direction.subtract(moved, families)
+        slope = float(direction.dot(duals, change))
+        progress = progress._replace(slope=slope, length=length)
+        return moved, BlrState(progress, change, gradient, memory)
+
+    def recover(self, state: BlrState, families: Families) -> tuple[Families, BlrState]:
+        """Back to where the last step began, with a tenth of its radius."""
+        progress = state.progress
+        earlier = direction.subtract(families, state.change)
+        length = progress.length if progress.length > 0 else progress.radius
+        radius = max(0.1 * length, trust_region.smallest_radius(families))
+        progress = progress._replace(radius=radius, slope=0.0, length=0.0)
+        return earlier, state._replace(progress=progress, change=direction.zeros(families))
+
+    def _accelerates(self, families: Families) -> bool:
+        return (
+            self.lr == "auto"
+            and not self.momentum
+            and any(family.leaves_out_correlations for family in families)
+        )
+
+    def _step_sizes(self, progress: Progress, memory: Memory | None) -> tuple[float, float]:
+        """``rho`` of the mean and of the precision."""
+        of_mean = self.lr
+        if of_mean == "auto":
+            decrease = trust_region.DECREASE if memory is None else DECREASE_WITH_MEMORY
+            of_mean = trust_region.step_size(progress, decrease)
+        return of_mean, of_mean if self.precision_lr is None else self.precision_lr
 
 
-def _join(parts: list[Tensor]) -> Tensor:
+def _path(
+    families: Families, directions: Families, memory: Memory | None, ratio: float
+) -> Callable[[float], Families]:
+    """Where a step of a given size ends.
+
+    :param ratio: by what a step of the mean is longer than that of the precision.
+    """
+
+    def advance(rho: float) -> Families:
+        moved = direction.natural_step(families, directions, rho)
+        if memory is None:
+            return moved
+        change = quasi_newton.corrected(
+            memory, memory.gradient, lambda gradient: _join(_natural(moved, gradient))
+        )
+        parts = zip(families, _split(change, families), strict=True)
+        return direction.with_means(moved, [old.loc + rho * ratio * part for old, part in parts])
+
+    return advance
+
+
+def _natural(families: Families, gradient: Tensor) -> Families:
+    """``Sigma g``, in families whose other coordinates are zero."""
+    still = direction.zeros(families)
+    return direction.natural(families, direction.with_means(still, _split(gradient, families)))
+
+
+def _join(families: Families) -> Tensor:
+    """The means of all families, one after another."""
+    parts = [family.loc for family in families]
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_ngvi.optim.joint import (
-    Families,
-    JointOptim,
-    JointOptimizer,
-    check_momentum,
-    check_positive,
-    check_step_size,
-)
+from ngvi.checks import check_momentum, check_positive, check_step_size
+from pyro_ngvi.families import direction
+from pyro_ngvi.families.direction import Families
+from pyro_ngvi.optim.pyro_optim import JointOptim
+from pyro_ngvi.optim.rule import Rates, Rule, at_rates
+from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
 
 class NAdamOptimizer(JointOptimizer):
@@ -34,34 +32,9 @@ class NAdamOptimizer(JointOptimizer):
         check_momentum(options["beta2"], "beta2")
         check_positive(options["eps"], "eps")
 
-    def initial_state(self, param: Tensor) -> dict[str, Any]:
-        return {"first_moment": torch.zeros_like(param), "second_moment": torch.zeros_like(param)}
-
-    def update_moments(self, gradients: Families, families: Families) -> tuple[Families, Families]:
-        """Moving averages of the gradients and of their squares, element by element.
-
-        Zeros at first, without a correction of that bias.
-        """
-        beta1, beta2 = self.option("beta1"), self.option("beta2")
-        for family, gradient in zip(families, gradients, strict=True):
-            for name, param in family.coordinates().items():
-                state, g = self.state[param], getattr(gradient, name)
-                state["first_moment"] = beta1 * state["first_moment"] + (1 - beta1) * g
-                state["second_moment"] = beta2 * state["second_moment"] + (1 - beta2) * g**2
-        first = [f.map(lambda param: self.state[param]["first_moment"]) for f in families]
-        second = [f.map(lambda param: self.state[param]["second_moment"]) for f in families]
-        return first, second
-
-    def direction(self, gradients: Families, families: Families) -> Families:
-        count = self.count(families) + 1
-        of_first, of_second = (1 - self.option(beta) ** count for beta in ("beta1", "beta2"))
-        eps = self.option("eps")
-
-        def along(m: Tensor, v: Tensor) -> Tensor:
-            return (m / of_first) / ((v / of_second).sqrt() + eps)
-
-        moments = self.update_moments(gradients, families)
-        return [m.map(along, v) for m, v in zip(*moments, strict=True)]
+    @classmethod
+    def make_rule(cls, **options: Any) -> Rule:
+        return NAdamRule(**options)
 
 
 class NAdam(JointOptim):
@@ -93,3 +66,48 @@ class NAdam(JointOptim):
     """
 
     torch_optimizer = NAdamOptimizer
+
+
+class Moments(NamedTuple):
+    """Moving averages of a gradient and of its square, element by element."""
+
+    first: Families  #: ``m_t``
+    second: Families  #: ``v_t``
+
+    @classmethod
+    def zeros(cls, families: Families) -> Moments:
+        """Before the first gradient."""
+        return cls(direction.zeros(families), direction.zeros(families))
+
+    def update(self, gradients: Families, beta1: float, beta2: float) -> Moments:
+        """After one more gradient; zeros at first, without a correction of that bias."""
+        squares = direction.each(torch.square, gradients)
+        return Moments(
+            direction.combine(beta1, self.first, 1 - beta1, gradients),
+            direction.combine(beta2, self.second, 1 - beta2, squares),
+        )
+
+
+class NAdamRule(NamedTuple):
+    """Its state are the moments."""
+
+    lr: Rates
+    beta1: float
+    beta2: float
+    eps: float
+
+    def init(self, families: Families) -> Moments:
+        return Moments.zeros(families)
+
+    def step(
+        self, gradients: Families, state: Moments, families: Families, count: int
+    ) -> tuple[Families, Moments]:
+        moments = state.update(gradients, self.beta1, self.beta2)
+        alpha = 1.0 / (1 - self.beta1 ** (count + 1))
+        bias = 1 - self.beta2 ** (count + 1)
+
+        def along(m: Tensor, v: Tensor) -> Tensor:
+            return m / ((v / bias).sqrt() + self.eps)
+
+        steps = at_rates(self.lr, direction.each(along, *moments), -alpha)
+        return direction.retract(families, steps), moments

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from torch import Tensor
-
-from pyro_ngvi.families.coordinates import coordinate_of
-from pyro_ngvi.optim.joint import (
-    Families,
-    JointOptim,
-    JointOptimizer,
-    check_step_size,
-    joint_norm,
-)
+from ngvi.checks import check_momentum, check_positive, check_step_size
+from pyro_ngvi.families import direction
+from pyro_ngvi.families.coordinates import Coordinate
+from pyro_ngvi.families.direction import Families
+from pyro_ngvi.optim.pyro_optim import JointOptim
+from pyro_ngvi.optim.rule import Rates, Rule, at_rates
+from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
 
 class NagmOptimizer(JointOptimizer):
-    """The torch optimiser of :class:`Nagm`, with its options."""
+    """The torch optimiser of :class:`Nagm`, with its options.
+
+    The ``lr`` of a scale's or factor's group is that of the scale, so that torch schedulers
+    move both.
+    """
 
     default_options: ClassVar[dict[str, Any]] = {
         "lr": 1e-2,
@@ -25,37 +26,27 @@ class NagmOptimizer(JointOptimizer):
         "max_norm": 5e5,
         "scale_lr": None,
     }
+    per_coordinate: ClassVar[tuple[str, ...]] = ("lr", "scale_lr")
 
     @classmethod
     def check_values(cls, options: dict[str, Any]) -> None:
-        super().check_values(options)
-        if not options["max_norm"] > 0:
-            raise ValueError(f"max_norm must be positive, got {options['max_norm']}.")
+        check_step_size(options["lr"], "lr")
+        check_momentum(options["beta"])
+        check_positive(options["max_norm"], "max_norm")
         if options["scale_lr"] is not None:
             check_step_size(options["scale_lr"], "scale_lr")
 
-    def group_options(self, param: Tensor, options: dict[str, Any]) -> dict[str, Any]:
-        coordinate = coordinate_of(param)
+    @classmethod
+    def group_options(cls, coordinate: Coordinate, options: dict[str, Any]) -> dict[str, Any]:
         if coordinate.field == "loc":
             return options
         if options["scale_lr"] is not None:
             return {**options, "lr": options["scale_lr"]}
         return {**options, "lr": coordinate.family.relative_scale_step * options["lr"]}
 
-    def direction(self, gradients: Families, families: Families) -> Families:
-        beta, max_norm = self.option("beta"), self.option("max_norm")
-        euclidean = [
-            family.euclidean_gradient(gradient)
-            for family, gradient in zip(families, gradients, strict=True)
-        ]
-        norm = float(joint_norm(euclidean))
-        weight = (1 - beta) * min(1.0, max_norm / norm if norm > 0 else 1.0)
-        momentum = [
-            m.map(lambda m, g: (beta * m).add_(g, alpha=weight), g)
-            for m, g in zip(self.momentum(families), euclidean, strict=True)
-        ]
-        self.set_momentum(families, momentum)
-        return [family.natural_gradient(m) for family, m in zip(families, momentum, strict=True)]
+    @classmethod
+    def make_rule(cls, lr: Rates, beta: float, max_norm: float, scale_lr: Any) -> Rule:
+        return NagmRule(lr, beta, max_norm)
 
 
 class Nagm(JointOptim):
@@ -90,3 +81,24 @@ class Nagm(JointOptim):
     """
 
     torch_optimizer = NagmOptimizer
+
+
+class NagmRule(NamedTuple):
+    """Its state is the momentum."""
+
+    lr: Rates
+    beta: float
+    max_norm: float
+
+    def init(self, families: Families) -> Families:
+        return direction.zeros(families)
+
+    def step(
+        self, gradients: Families, state: Families, families: Families, count: int
+    ) -> tuple[Families, Families]:
+        euclidean = direction.dual(families, gradients)
+        norm = direction.joint_norm(euclidean)
+        clip = self.max_norm / norm if norm > self.max_norm else 1.0
+        momentum = direction.combine(self.beta, state, (1 - self.beta) * clip, euclidean)
+        steps = at_rates(self.lr, direction.natural(families, momentum), -1.0)
+        return direction.retract(families, steps), momentum

@@ -4,44 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyro_ngvi.families import direction
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.families.coordinates import coordinate_of
 from pyro_ngvi.families.covariance_cholesky import CovarianceCholesky
 from pyro_ngvi.families.diagonal import Diagonal
+from pyro_ngvi.families.direction import Families
 from pyro_ngvi.families.precision_cholesky import PrecisionCholesky
 from pyro_ngvi.linalg.triangular import keep_off_zero
-from pyro_ngvi.optim.joint import Families, JointOptim
-from pyro_ngvi.optim.nadam import NAdamOptimizer
+from pyro_ngvi.optim.nadam import Moments, NAdamOptimizer
+from pyro_ngvi.optim.pyro_optim import JointOptim
+from pyro_ngvi.optim.rule import Rates, Rule, at_rates
 
 
 class ProxGenAdamOptimizer(NAdamOptimizer):
     """The torch optimiser of :class:`ProxGenAdam`, with its options."""
 
-    def initial_state(self, param: Tensor) -> dict[str, Any]:
-        check_family(coordinate_of(param).family)
-        return super().initial_state(param)
-
-    def move(self, gradients: Families, families: Families) -> Families:
-        here = [family.detach() for family in families]
-        expected = [
-            _without_entropy(family, family.euclidean_gradient(gradient))
-            for family, gradient in zip(here, gradients, strict=True)
-        ]
-        first, second = self.update_moments(expected, families)
-        gammas = [
-            v.map(lambda v, param: self.rate(param) / (v + self.option("eps")).sqrt(), family)
-            for v, family in zip(second, families, strict=True)
-        ]
-        ends = [
-            family.map(lambda x, m, gamma: x + gamma * m, m, gamma)
-            for family, m, gamma in zip(here, first, gammas, strict=True)
-        ]
-        return [_proximal(*step) for step in zip(here, ends, gammas, strict=True)]
+    @classmethod
+    def make_rule(cls, **options: Any) -> Rule:
+        return ProxGenAdamRule(**options)
 
 
 class ProxGenAdam(JointOptim):
@@ -77,6 +62,32 @@ class ProxGenAdam(JointOptim):
     """
 
     torch_optimizer = ProxGenAdamOptimizer
+
+
+class ProxGenAdamRule(NamedTuple):
+    """Its state are the moments of the gradient of ``E_q[log p]``."""
+
+    lr: Rates
+    beta1: float
+    beta2: float
+    eps: float
+
+    def init(self, families: Families) -> Moments:
+        for family in families:
+            check_family(family)
+        return Moments.zeros(families)
+
+    def step(
+        self, gradients: Families, state: Moments, families: Families, count: int
+    ) -> tuple[Families, Moments]:
+        euclidean = direction.dual(families, gradients)
+        expected = [_without_entropy(*parts) for parts in zip(families, euclidean, strict=True)]
+        moments = state.update(expected, self.beta1, self.beta2)
+        roots = direction.each(lambda v: (v + self.eps).rsqrt(), moments.second)
+        gammas = at_rates(self.lr, roots)
+        ends = direction.each(lambda x, m, gamma: x + gamma * m, families, moments.first, gammas)
+        moved = [_proximal(*step) for step in zip(families, ends, gammas, strict=True)]
+        return moved, moments
 
 
 def check_family(family: Family) -> None:

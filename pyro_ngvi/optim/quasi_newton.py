@@ -15,9 +15,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-#: Pairs that are kept, if there is room: no more than this many numbers.
-MAX_PAIRS = 50
-MAX_NUMBERS = 2_000_000
+from ngvi.two_loop import Pairs, two_loop
+
+#: Pairs of means that are kept, if there is room: no more than this many numbers. They are many,
+#: because all that a mean field knows of correlations is in them, and each costs two means.
+MAX_MEAN_PAIRS = 50
+MAX_MEAN_NUMBERS = 2_000_000
 
 
 class Memory(NamedTuple):
@@ -47,27 +50,20 @@ def remember(memory: Memory, step: Tensor, gradient: Tensor) -> Memory:
     tiny = torch.finfo(step.dtype).eps * step.norm() * fall.norm()
     if not (curvature.isfinite() and curvature > tiny):
         return memory._replace(gradient=gradient)
-    rows = max(1, min(MAX_PAIRS, MAX_NUMBERS // max(1, step.numel())))
+    rows = max(1, min(MAX_MEAN_PAIRS, MAX_MEAN_NUMBERS // max(1, step.numel())))
     steps = torch.cat([memory.steps, step[None]])[-rows:]
     falls = torch.cat([memory.falls, fall[None]])[-rows:]
     return Memory(steps, falls, gradient)
 
 
-def direction(memory: Memory, gradient: Tensor, metric: Callable[[Tensor], Tensor]) -> Tensor:
-    """The two-loop recursion: a quasi-Newton step from ``gradient``.
+def corrected(memory: Memory, gradient: Tensor, metric: Callable[[Tensor], Tensor]) -> Tensor:
+    """A quasi-Newton step of the mean from ``gradient``.
 
     Coordinates without a gradient, latents that a minibatch does not visit, stay.
 
     :param metric: ``S^-1`` times a vector.
     """
-    weights = (memory.steps * memory.falls).sum(-1).reciprocal()
-    pairs = list(zip(memory.steps, memory.falls, weights, strict=True))
-    rest, amounts = gradient, []
-    for step, fall, weight in reversed(pairs):
-        amount = weight * (step @ rest)
-        rest = rest - amount * fall
-        amounts.append(amount)
-    result = metric(rest)
-    for (step, fall, weight), amount in zip(pairs, reversed(amounts), strict=True):
-        result = result + step * (amount - weight * (fall @ result))
+    steps, falls = memory.steps, memory.falls
+    weights = (steps * falls).sum(-1).reciprocal()
+    result = two_loop(Pairs(steps, falls, steps, falls, weights), gradient, metric)
     return result.where(gradient != 0, 0.0)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
 
+from ngvi.checks import check_momentum, check_step_size, is_auto
+from pyro_ngvi.families import direction
 from pyro_ngvi.families.coordinates import num_parameters
-from pyro_ngvi.optim import adaptive
-from pyro_ngvi.optim.adaptive import Pace
-from pyro_ngvi.optim.joint import (
-    Families,
-    JointOptim,
-    JointOptimizer,
-    check_momentum,
-    check_step_size,
-    joint_norm,
-)
+from pyro_ngvi.families.direction import Families
+from pyro_ngvi.optim import pace
+from pyro_ngvi.optim.pace import Pace
+from pyro_ngvi.optim.pyro_optim import JointOptim
+from pyro_ngvi.optim.rule import Rates, Rule, at_rates
+from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
 
 class SnngmOptimizer(JointOptimizer):
@@ -28,115 +25,13 @@ class SnngmOptimizer(JointOptimizer):
 
     @classmethod
     def check_values(cls, options: dict[str, Any]) -> None:
-        lr = options["lr"]
-        if isinstance(lr, str):
-            if lr != "auto":
-                raise ValueError(f"lr must be 'auto', a number or a schedule, got {lr!r}.")
-        else:
-            check_step_size(lr, "lr")
+        if not is_auto(options["lr"], "lr"):
+            check_step_size(options["lr"], "lr")
         check_momentum(options["beta"])
 
-    def direction(self, gradients: Families, families: Families) -> Families:
-        momentum, scale = self._advance(gradients, families)
-        return [m.map(lambda m: scale * m) for m in momentum]
-
-    def move(self, gradients: Families, families: Families) -> Families:
-        if self.option("lr") == "auto":
-            return self._adapt(gradients, families)
-        # As by direction, with one product instead of two.
-        momentum, scale = self._advance(gradients, families)
-        return [
-            family.retract(m.map(lambda m, param: (-self.rate(param) * scale) * m, family))
-            for family, m in zip(families, momentum, strict=True)
-        ]
-
-    def _advance(self, gradients: Families, families: Families) -> tuple[Families, float]:
-        """The new momentum, stored, and by what to multiply it."""
-        beta = self.option("beta")
-        norm = float(joint_norm(gradients))
-        weight = (1 - beta) / norm if norm > 0 else 0.0
-
-        def advance(m: Tensor, g: Tensor) -> Tensor:
-            if self.may_overwrite_gradients:
-                return g.mul_(weight).add_(m, alpha=beta)
-            return (beta * m).add_(g, alpha=weight)
-
-        momentum = [
-            m.map(advance, g) for m, g in zip(self.momentum(families), gradients, strict=True)
-        ]
-        self.set_momentum(families, momentum)
-        scale = math.sqrt(num_parameters(families)) / (1 - beta ** (self.count(families) + 1))
-        return momentum, scale
-
-    # -- without a step size ----------------------------------------------------------
-    # What is common to all families is kept with the mean of the first.
-
-    def _adapt(self, gradients: Families, families: Families) -> Families:
-        beta, count = self.option("beta"), self.count(families)
-        here = [family.detach() for family in families]
-        dual, of_mean, of_scale = adaptive.lengths(here, gradients)
-        slope = -float(adaptive.product(dual, self._change(families)))
-        pace = adaptive.judge(self._pace(families), slope, math.hypot(of_mean, of_scale), count)
-        limit = pace.limit
-        limit_of_scale = min(limit, adaptive.INITIAL_LIMIT)
-        rho = 1.0 / pace.slowness
-        entering = adaptive.scaled(
-            gradients,
-            adaptive.within(rho, limit, of_mean),
-            adaptive.within(rho, limit_of_scale, of_scale),
-        )
-        momentum = [
-            m.map(lambda m, g: (beta * m).sub_(g, alpha=1 - beta), g)
-            for m, g in zip(self.momentum(families), entering, strict=True)
-        ]
-        # A momentum grows long when q becomes narrow under it.
-        weight = 1 - beta ** (count + 1)
-        _, of_mean, of_scale = adaptive.lengths(here, momentum)
-        of_mean, of_scale = of_mean / weight, of_scale / weight
-        cut_mean = adaptive.within(1.0, limit, of_mean)
-        cut_scale = adaptive.within(1.0, limit_of_scale, of_scale)
-        momentum = adaptive.scaled(momentum, cut_mean, cut_scale)
-        moved = [
-            family.retract(m.map(lambda m: m / weight))
-            for family, m in zip(here, momentum, strict=True)
-        ]
-        change = [new.map(torch.sub, old) for new, old in zip(moved, here, strict=True)]
-        length = math.hypot(cut_mean * of_mean, cut_scale * of_scale)
-        self._remember(families, pace._replace(length=length), momentum, change)
-        return moved
-
-    def recover(self, families: Families) -> Families | None:
-        """Back to where the last step began, with a tenth of its length."""
-        if self.option("lr") != "auto":
-            return None
-        earlier = [
-            family.detach().map(torch.sub, change)
-            for family, change in zip(families, self._change(families), strict=True)
-        ]
-        pace = self._pace(families)
-        length = pace.length if pace.length > 0 else pace.limit
-        limit = min(pace.limit, max(0.1 * length, adaptive.SMALLEST_LIMIT))
-        still = [family.map(torch.zeros_like) for family in families]
-        self._remember(families, pace._replace(limit=limit, length=0.0), still, still)
-        return earlier
-
-    def _pace(self, families: Families) -> Pace:
-        return Pace(*self.state[families[0].loc].get("pace", Pace()))
-
-    def _change(self, families: Families) -> Families:
-        return [
-            family.map(lambda p: self.state[p].get("change", torch.zeros_like(p)))
-            for family in families
-        ]
-
-    def _remember(
-        self, families: Families, pace: Pace, momentum: Families, change: Families
-    ) -> None:
-        self.set_momentum(families, momentum)
-        for family, value in zip(families, change, strict=True):
-            for name, param in family.coordinates().items():
-                self.state[param]["change"] = getattr(value, name)
-        self.state[families[0].loc]["pace"] = tuple(pace)
+    @classmethod
+    def make_rule(cls, lr: Rates | str, beta: float) -> Rule:
+        return PacedRule(beta) if lr == "auto" else SnngmRule(lr, beta)
 
 
 class Snngm(JointOptim):
@@ -155,7 +50,7 @@ class Snngm(JointOptim):
     By default nothing needs tuning. A gradient is then cut to a length in the Fisher metric, for
     mean and scale separately, instead of normalised; that length and the step size adapt to
     whether fresh gradients agree with the last step, and the step size decreases once they do
-    not, so that noise averages out (:mod:`~pyro_ngvi.optim.adaptive`)::
+    not, so that noise averages out (:mod:`~pyro_ngvi.optim.pace`)::
 
         m_t = beta m_{t-1} + (1 - beta) min(rho_t, limit_t / |g_t|) g_t
         lambda <- lambda + m_t / (1 - beta^t)
@@ -175,3 +70,75 @@ class Snngm(JointOptim):
     """
 
     torch_optimizer = SnngmOptimizer
+
+
+class SnngmRule(NamedTuple):
+    """Of a given step size. Its state is the momentum."""
+
+    lr: Rates
+    beta: float
+
+    def init(self, families: Families) -> Families:
+        return direction.zeros(families)
+
+    def step(
+        self, gradients: Families, state: Families, families: Families, count: int
+    ) -> tuple[Families, Families]:
+        norm = direction.joint_norm(gradients)
+        weight = (1 - self.beta) / norm if norm > 0 else 0.0
+        momentum = direction.combine(self.beta, state, weight, gradients)
+        scale = math.sqrt(num_parameters(families)) / (1 - self.beta ** (count + 1))
+        return direction.retract(families, at_rates(self.lr, momentum, -scale)), momentum
+
+
+class PacedState(NamedTuple):
+    """State of the rule that needs no step size."""
+
+    pace: Pace
+    momentum: Families
+    change: Families  #: the last step, in coordinates
+
+
+class PacedRule(NamedTuple):
+    """Of a step size that adapts."""
+
+    beta: float
+
+    def init(self, families: Families) -> PacedState:
+        still = direction.zeros(families)
+        return PacedState(Pace(), still, still)
+
+    def step(
+        self, gradients: Families, state: PacedState, families: Families, count: int
+    ) -> tuple[Families, PacedState]:
+        # All that the rule wants to know of the three are their inner products: the lengths
+        # of sums of them follow, and no vector is taken to the Fisher metric twice.
+        products = direction.products(families, [gradients, state.momentum], [state.change])
+        of_all, *of_parts = torch.stack([sum(products), *products]).tolist()
+        slope, norm = -of_all[0][2], pace.length(of_all, 1.0)
+        now = pace.judge(state.pace, slope, norm, count)
+        limits = now.limit, min(now.limit, pace.INITIAL_LIMIT)
+        # A momentum grows long when q becomes narrow under it: it is cut as well.
+        weight = 1 - self.beta ** (count + 1)
+        kept, entering, lengths = [], [], []
+        for of_part, limit in zip(of_parts, limits, strict=True):
+            amount = pace.within(1.0 / now.slowness, limit, pace.length(of_part, 1.0))
+            amounts = -(1 - self.beta) * amount, self.beta
+            whole = pace.length(of_part, *amounts) / weight
+            cut = pace.within(1.0, limit, whole)
+            entering.append(cut * amounts[0])
+            kept.append(cut * amounts[1])
+            lengths.append(cut * whole)
+        momentum = direction.add(
+            direction.scale_parts(*kept, state.momentum),
+            direction.scale_parts(*entering, gradients),
+        )
+        moved = direction.retract(families, direction.scale(1.0 / weight, momentum))
+        change = direction.subtract(moved, families)
+        return moved, PacedState(now._replace(length=math.hypot(*lengths)), momentum, change)
+
+    def recover(self, state: PacedState, families: Families) -> tuple[Families, PacedState]:
+        """Back to where the last step began, with a tenth of its length."""
+        earlier = direction.subtract(families, state.change)
+        still = direction.zeros(state.change)
+        return earlier, PacedState(pace.shortened(state.pace), still, still)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 
-from pyro_ngvi.optim.joint import Families
+from pyro_ngvi.families.direction import Families
 
 #: The first radius, in nats.
 INITIAL_RADIUS = 1.0

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ngvi.checks import check_momentum, check_rho, check_step_size
 from pyro_ngvi.optim.blr import BLR, BLROptimizer
-from pyro_ngvi.optim.joint import check_momentum, check_rho, check_step_size
-from pyro_ngvi.optim.trust_region import Progress
+from pyro_ngvi.optim.rule import Rule
 
 
 class VONOptimizer(BLROptimizer):
@@ -22,14 +22,9 @@ class VONOptimizer(BLROptimizer):
     def check_values(cls, options: dict[str, Any]) -> None:
         check_rho(options["lr"], "lr")
 
-    def _momentum(self) -> float:
-        return 0.0
-
-    def _precision_step_size(self) -> float | None:
-        return None
-
-    def _radius(self, progress: Progress) -> None:
-        return None
+    @classmethod
+    def make_rule(cls, lr: float) -> Rule:
+        return super().make_rule(lr=lr, max_kl=None)
 
 
 class VON(BLR):
@@ -46,7 +41,7 @@ class VON(BLR):
     torch_optimizer = VONOptimizer
 
 
-class VOGNOptimizer(VONOptimizer):
+class VOGNOptimizer(BLROptimizer):
     """The torch optimiser of :class:`VOGN`, with options ``lr``, ``beta1`` and ``beta2``."""
 
     default_options: ClassVar[dict[str, Any]] = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999}
@@ -57,11 +52,9 @@ class VOGNOptimizer(VONOptimizer):
         check_momentum(options["beta1"], "beta1")
         check_momentum(options["beta2"], "beta2")
 
-    def _momentum(self) -> float:
-        return self.option("beta1")
-
-    def _precision_step_size(self) -> float:
-        return 1 - self.option("beta2")
+    @classmethod
+    def make_rule(cls, lr: float, beta1: float, beta2: float) -> Rule:
+        return super().make_rule(lr=lr, precision_lr=1 - beta2, momentum=beta1, max_kl=None)
 
 
 class VOGN(BLR):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import numpy as np
@@ -60,6 +61,14 @@ def test_a_torch_scheduler_changes_the_step_size(pyro_backend, rng):
         assert_same(run, target)
 
 
+def test_a_scheduler_of_steps_that_choose_themselves_is_refused(pyro_backend, rng):
+    point = start(rng)
+    scheduler = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9)
+    run = driver(pyro_backend, Snngm(scheduler=scheduler), point)
+    with pytest.raises(ValueError, match="scheduler= needs a number as lr"):
+        run.step(*random_gradients(point, 1, rng))
+
+
 def test_options_may_depend_on_the_parameters_name(pyro_backend, rng):
     point = start(rng)
     seen = []
@@ -82,6 +91,31 @@ def test_options_may_depend_on_the_parameters_name(pyro_backend, rng):
         run.gaussian("dense")[0] - loc, 2 * (half.gaussian("dense")[0] - loc), rtol=1e-12
     )
     np.testing.assert_array_equal(run.gaussian("dense")[1], half.gaussian("dense")[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "values"),
+    [
+        ("BLR", "lr", (0.5, 0.1)),
+        ("BLR", "precision_lr", (None, 0.1)),
+        ("BLR", "momentum", (0.5, 0.0)),
+        ("BLR", "max_kl", ("auto", 0.1)),
+        ("VOGN", "beta2", (0.9, 0.99)),
+        ("Snngm", "beta", (0.5, 0.9)),
+        ("Snngm", "lr", ("auto", 0.1)),
+        ("Nagm", "max_norm", (1.0, 2.0)),
+        ("NAdam", "eps", (1e-8, 1e-6)),
+    ],
+)
+def test_what_a_rule_has_one_of_may_not_differ(pyro_backend, name, option, values, rng):
+    def options(parameter):
+        return {option: values[parameter == "dense.scale_tril"]}
+
+    point = start(rng)
+    (gradient,) = random_gradients(point, 1, rng)
+    run = driver(pyro_backend, getattr(pyro_backend.package, name)(options), point)
+    with pytest.raises(ValueError, match=rf"one '{option}', and was given.*{values[1]}"):
+        run.step(gradient)
 
 
 def test_clip_norm_clips_the_joint_natural_gradient(pyro_backend, rng):
@@ -126,6 +160,65 @@ def _optimiser(name):
     return {"Snngm": Snngm, "Nagm": Nagm}[name](
         {"lr": 0.01}, other=pyro.optim.Adam({"lr": 0.01}), scheduler=scheduler
     )
+
+
+def _torch_optimiser(name, point, backend):
+    """An optimiser as in plain torch, and the driver whose tensors it moves."""
+    run = driver(backend, None, point)
+    options = {} if name == "BLR" else {"lr": 0.01}
+    constructor = getattr(backend.package, name).torch_optimizer
+    run.optimiser = constructor(list(run.params.values()), **options)
+    return run
+
+
+def _torch_step(run, gradient):
+    for name, (family, *values) in gradient.items():
+        fields = "loc", table5.reference.SCALE_NAME[family]
+        for field, value in zip(fields, values, strict=True):
+            run.params[f"{name}.{field}"].grad = torch.as_tensor(value)
+    run.optimiser.step()
+
+
+@pytest.mark.parametrize("name", ["Snngm", "Nagm", "NAdam", "BLR"])
+def test_a_torch_optimiser_alone_takes_the_same_steps_and_resumes(pyro_backend, name, rng):
+    """The memory of a mean field, which grows, is in the state of ``BLR``."""
+    point = start(rng)
+    gradients = random_gradients(point, STEPS, rng)
+    options = {} if name == "BLR" else {"lr": 0.01}
+    whole = driver(pyro_backend, getattr(pyro_backend.package, name)(options), point)
+    alone = _torch_optimiser(name, point, pyro_backend)
+    for gradient in gradients[:7]:
+        whole.step(gradient)
+        _torch_step(alone, gradient)
+    resumed = _torch_optimiser(name, {k: (f, *alone.gaussian(k)) for k, (f, *_) in point.items()},
+                               pyro_backend)  # fmt: skip
+    resumed.optimiser.load_state_dict(copy.deepcopy(alone.optimiser.state_dict()))
+    for gradient in gradients[7:]:
+        whole.step(gradient)
+        _torch_step(resumed, gradient)
+    assert_same(resumed, {k: (f, *whole.gaussian(k)) for k, (f, *_) in point.items()}, rtol=0)
+
+
+def test_families_that_are_seen_in_turn_keep_states_of_their_own(pyro_backend, rng):
+    """As with one optimiser for two ``SVI`` objects, or a part of the guides frozen."""
+    point = start(rng)
+    gradients = random_gradients(point, 6, rng)
+    run = driver(pyro_backend, Snngm(), point)
+    alone = {name: driver(pyro_backend, Snngm(), {name: point[name]}) for name in point}
+    for i, gradient in enumerate(gradients):
+        name = list(point)[i % 2]
+        for each in (run, alone[name]):
+            for tensor in each.params.values():
+                tensor.grad = None
+            part = {name: gradient[name]}
+            for key, (family, *values) in part.items():
+                fields = "loc", table5.reference.SCALE_NAME[family]
+                for field, value in zip(fields, values, strict=True):
+                    each.params[f"{key}.{field}"].grad = torch.as_tensor(value)
+            each.optimiser(set(each.params.values()))
+    for name in point:
+        for a, e in zip(run.gaussian(name), alone[name].gaussian(name), strict=True):
+            np.testing.assert_array_equal(a, e)
 
 
 @pytest.mark.parametrize("through", ["state", "file"])

@@ -45,7 +45,7 @@ def test_the_two_loops_are_the_dense_recursion(backend, memory, rng):
     scale, gradient = rng.uniform(0.5, 2.0, size=6), rng.normal(size=6)
     pairs = filled(backend, memory, steps, falls)
     of_scale = backend.array(scale)
-    actual = memory.direction(pairs, backend.array(gradient), lambda g: of_scale * g)
+    actual = memory.corrected(pairs, backend.array(gradient), lambda g: of_scale * g)
     expected = dense(steps, falls, np.diag(scale)) @ gradient
     np.testing.assert_allclose(backend.numpy(actual), expected, rtol=1e-11)
 
@@ -53,13 +53,13 @@ def test_the_two_loops_are_the_dense_recursion(backend, memory, rng):
 def test_it_knows_the_last_step_exactly(backend, memory, rng):
     _, steps, falls = on_a_quadratic(rng, 3, 6)
     pairs = filled(backend, memory, steps, falls)
-    actual = memory.direction(pairs, backend.array(falls[-1]), lambda g: g)
+    actual = memory.corrected(pairs, backend.array(falls[-1]), lambda g: g)
     np.testing.assert_allclose(backend.numpy(actual), steps[-1], rtol=1e-11)
 
 
 def test_an_empty_memory_is_the_metric(backend, memory, rng):
     gradient = backend.array(rng.normal(size=3))
-    actual = memory.direction(memory.empty(gradient), gradient, lambda g: 2.0 * g)
+    actual = memory.corrected(memory.empty(gradient), gradient, lambda g: 2.0 * g)
     np.testing.assert_array_equal(backend.numpy(actual), 2.0 * backend.numpy(gradient))
 
 
@@ -78,13 +78,13 @@ def test_a_pair_without_positive_curvature_is_left_out(backend, memory, curvatur
 
 
 def test_only_the_newest_pairs_are_kept(backend, memory, monkeypatch, rng):
-    monkeypatch.setattr(memory, "MAX_PAIRS", 3)
+    monkeypatch.setattr(memory, "MAX_MEAN_PAIRS", 3)
     _, steps, falls = on_a_quadratic(rng, 5, 6)
     pairs = filled(backend, memory, steps, falls)
     assert pairs.steps.shape == pairs.falls.shape == (3, 6)
     np.testing.assert_array_equal(backend.numpy(pairs.steps), steps[2:])
     gradient = rng.normal(size=6)
-    actual = memory.direction(pairs, backend.array(gradient), lambda g: g)
+    actual = memory.corrected(pairs, backend.array(gradient), lambda g: g)
     expected = dense(steps[2:], falls[2:], np.eye(6)) @ gradient
     np.testing.assert_allclose(backend.numpy(actual), expected, rtol=1e-10)
 
@@ -147,7 +147,8 @@ def has_memory(loop):
     loop.step()
     if loop.backend.name == "numpyro":
         return loop.run.state.rule.memory is not None
-    return any("falls" in state for state in loop.run.optimiser._joint.state.values())
+    (state,) = loop.run.optimiser._joint.states.values()
+    return state.rule.memory is not None
 
 
 def test_only_a_mean_field_that_chooses_its_steps_needs_a_memory(backend):

@@ -20,13 +20,8 @@ than the bound's gradient if noise is skewed, and as ``rho`` decreases nothing i
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from typing import NamedTuple
-
-import torch
-from torch import Tensor
-
-from pyro_ngvi.optim.joint import Families
 
 #: The first limit of a step, in Fisher length, and the largest of the scale.
 INITIAL_LIMIT = 0.2
@@ -74,30 +69,25 @@ def judge(pace: Pace, slope: float, norm: float, count: int) -> Pace:
     return Pace(limit, max(slowness, 1.0), agreement, pace.length)
 
 
-def lengths(families: Families, vectors: Families) -> tuple[Families, float, float]:
-    """``F v``, and the Fisher lengths of the means and of the scales of all ``v`` together."""
-    dual = [f.euclidean_gradient(v) for f, v in zip(families, vectors, strict=True)]
-    of_mean = sum(torch.dot(a.loc, b.loc) for a, b in zip(dual, vectors, strict=True))
-    squares = torch.stack([of_mean, product(dual, vectors) - of_mean])
-    return dual, *squares.clamp(min=0.0).sqrt().tolist()
+def shortened(pace: Pace) -> Pace:
+    """After a step that led to where nothing is finite: a tenth of its length."""
+    length = pace.length if pace.length > 0 else pace.limit
+    limit = min(pace.limit, max(0.1 * length, SMALLEST_LIMIT))
+    return pace._replace(limit=limit, length=0.0)
 
 
-def product(dual: Families, vectors: Families) -> Tensor:
-    """The sum of products of all coordinates."""
-    return sum(
-        value
-        for a, b in zip(dual, vectors, strict=True)
-        for value in a.map(lambda x, y: (x * y).sum(), b).coordinates().values()
-    )
+def length(products: list[list[float]], *amounts: float) -> float:
+    """The Fisher length of a sum of directions, each times its amount.
+
+    :param products: the directions' inner products, ``k`` rows of ``k`` numbers.
+    """
+    pairs = [(i, j) for i in range(len(amounts)) for j in range(len(amounts))]
+    sizes = [(amounts[i] * amounts[j], products[i][j]) for i, j in pairs]
+    # No amount of what has overflowed is nothing.
+    square = sum(size * product for size, product in sizes if size)
+    return math.sqrt(max(square, 0.0))
 
 
 def within(largest: float, limit: float, length: float) -> float:
     """The factor, ``largest`` at most, that keeps ``length`` within the limit."""
     return min(largest, limit / length) if length > 0 else largest
-
-
-def scaled(vectors: Families, of_mean: float, of_scale: float) -> Families:
-    """The means times one number, the scales times another."""
-    return [
-        dataclasses.replace(v.map(lambda x: of_scale * x), loc=of_mean * v.loc) for v in vectors
-    ]

@@ -20,13 +20,10 @@ than the bound's gradient if noise is skewed, and as ``rho`` decreases nothing i
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-
-from numpyro_ngvi.optim.joint import Families
 
 #: The first limit of a step, in Fisher length, and the largest of the scale.
 INITIAL_LIMIT = 0.2
@@ -84,29 +81,26 @@ def judge(pace: Pace, slope: jax.Array, norm: jax.Array, count: jax.Array) -> Pa
     return Pace(limit, jnp.maximum(slowness, 1.0), agreement, pace.length)
 
 
-def lengths(families: Families, vectors: Families) -> tuple[Families, jax.Array, jax.Array]:
-    """``F v``, and the Fisher lengths of the means and of the scales of all ``v`` together."""
-    dual = [f.euclidean_gradient(v) for f, v in zip(families, vectors, strict=True)]
-    of_mean = sum(jnp.sum(a.loc * b.loc) for a, b in zip(dual, vectors, strict=True))
-    of_scale = product(dual, vectors) - of_mean
-    return dual, jnp.sqrt(jnp.maximum(of_mean, 0.0)), jnp.sqrt(jnp.maximum(of_scale, 0.0))
+def shortened(pace: Pace) -> Pace:
+    """After a step that led to where nothing is finite: a tenth of its length."""
+    length = jnp.where(pace.length > 0, pace.length, pace.limit)
+    limit = jnp.minimum(pace.limit, jnp.maximum(0.1 * length, SMALLEST_LIMIT))
+    return pace._replace(limit=limit, length=jnp.zeros_like(length))
 
 
-def product(dual: Families, vectors: Families) -> jax.Array:
-    """The sum of products of all coordinates."""
-    products = jax.tree.map(lambda a, b: jnp.sum(a * b), dual, vectors)
-    return sum(jax.tree.leaves(products))
+def length(products: jax.Array, *amounts: jax.Array | float) -> jax.Array:
+    """The Fisher length of a sum of directions, each times its amount.
+
+    :param products: the directions' inner products, shape ``(k, k)``.
+    """
+    pairs = [(i, j) for i in range(len(amounts)) for j in range(len(amounts))]
+    sizes = [(amounts[i] * amounts[j], products[i, j]) for i, j in pairs]
+    # No amount of what has overflowed is nothing.
+    square = sum(jnp.where(size == 0, 0.0, size * product) for size, product in sizes)
+    return jnp.sqrt(jnp.maximum(square, 0.0))
 
 
 def within(largest: jax.Array, limit: jax.Array, length: jax.Array) -> jax.Array:
     """The factor, ``largest`` at most, that keeps ``length`` within the limit."""
     tiny = jnp.finfo(length.dtype).tiny
     return jnp.minimum(largest, limit / jnp.maximum(length, tiny))
-
-
-def scaled(vectors: Families, of_mean: jax.Array, of_scale: jax.Array) -> Families:
-    """The means times one number, the scales times another."""
-    return [
-        dataclasses.replace(jax.tree.map(lambda x: of_scale * x, v), loc=of_mean * v.loc)
-        for v in vectors
-    ]

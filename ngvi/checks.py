@@ -1,0 +1,82 @@
+"""What the optimisers of both packages refuse: each check returns the value that it lets through.
+
+A schedule, a callable from the number of steps taken, stands for its values, which nobody checks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def is_auto(value: Any, name: str, otherwise: str = "a number or a schedule") -> bool:
+    """Whether ``value`` is ``"auto"``.
+
+    :param otherwise: what else the option may be, for the error.
+    :raises ValueError: for any other string.
+    """
+    if isinstance(value, str) and value != "auto":
+        raise ValueError(f"{name} must be 'auto', {otherwise}, got {value!r}.")
+    return isinstance(value, str)
+
+
+def check_step_size(step_size: Any, name: str = "step_size") -> Any:
+    """``step_size``, if it is a positive number or a schedule.
+
+    :raises ValueError: if it is not.
+    """
+    if not callable(step_size) and not step_size > 0:
+        raise ValueError(f"{name} must be positive or a schedule, got {step_size}.")
+    return step_size
+
+
+def check_rho(rho: Any, name: str) -> Any:
+    """``rho``, if it is a number in (0, 1] or a schedule.
+
+    :raises ValueError: if it is not.
+    """
+    if not callable(rho) and not 0 < rho <= 1:
+        raise ValueError(f"{name} must be in (0, 1] or a schedule, got {rho}.")
+    return rho
+
+
+def check_momentum(beta: float, name: str = "beta") -> float:
+    """``beta``, if it is in [0, 1).
+
+    :raises ValueError: if it is not.
+    """
+    if not 0 <= beta < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {beta}.")
+    return beta
+
+
+def check_positive(value: float, name: str) -> float:
+    """``value``, if it is positive.
+
+    :raises ValueError: if it is not.
+    """
+    if not value > 0:
+        raise ValueError(f"{name} must be positive, got {value}.")
+    return value
+
+
+def check_learning_rule(
+    step_size: Any,
+    precision_step_size: Any,
+    momentum: float,
+    max_kl: Any,
+    names: tuple[str, str] = ("step_size", "precision_step_size"),
+) -> None:
+    """Refuse what the Bayesian learning rule cannot take.
+
+    :param names: what the package calls the two step sizes.
+    :raises ValueError: naming the option.
+    """
+    if precision_step_size is not None:
+        check_rho(precision_step_size, names[1])
+    if not is_auto(step_size, names[0]):
+        # A mean with a step size of its own may move as it likes.
+        check = check_rho if precision_step_size is None else check_step_size
+        check(step_size, names[0])
+    check_momentum(momentum, "momentum")
+    if max_kl is not None and not is_auto(max_kl, "max_kl", "a number or None"):
+        check_positive(max_kl, "max_kl")

@@ -1,0 +1,50 @@
+"""The two-loop recursion of L-BFGS (Nocedal, 1980, *Updating quasi-Newton matrices with limited
+storage*), for arrays of any library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Pairs(NamedTuple):
+    """Steps, and by what the gradient fell along them: one pair a row, the newest last."""
+
+    steps: Any  #: what a pair adds to the direction
+    falls: Any  #: what it takes off the gradient
+    of_steps: Any  #: by what a gradient's products with the steps are taken
+    of_falls: Any  #: by what a direction's products with the falls are taken
+    weights: Any  #: one by the curvature along the step; zero for a pair that is not used
+
+
+def _scan(function: Callable, state: Any, rows: tuple, reverse: bool = False) -> tuple[Any, list]:
+    """As ``jax.lax.scan``, one row after another."""
+    order = list(zip(*rows, strict=True))
+    results = []
+    for row in reversed(order) if reverse else order:
+        state, result = function(state, row)
+        results.append(result)
+    return state, results[::-1] if reverse else results
+
+
+def two_loop(
+    pairs: Pairs, gradient: Any, metric: Callable[[Any], Any], scan: Callable = _scan
+) -> Any:
+    """A quasi-Newton direction from ``gradient``.
+
+    :param metric: the direction that the pairs correct, a linear function of the gradient.
+    :param scan: ``jax.lax.scan`` for JAX's arrays.
+    """
+
+    def backward(rest: Any, row: tuple) -> tuple[Any, Any]:
+        _, fall, of_step, _, weight = row
+        amount = weight * (of_step @ rest)
+        return rest - amount * fall, amount
+
+    def forward(result: Any, row: tuple) -> tuple[Any, None]:
+        step, _, _, of_fall, weight, amount = row
+        return result + (amount - weight * (of_fall @ result)) * step, None
+
+    rest, amounts = scan(backward, gradient, tuple(pairs), reverse=True)
+    return scan(forward, metric(rest), (*pairs, amounts))[0]

@@ -1,0 +1,192 @@
+"""A rule as the ``PyroOptim`` that ``SVI`` takes.
+
+:class:`JointOptim` binds the natural parameters that ``SVI`` hands over to one
+:class:`~pyro_ngvi.optim.torch_optimizer.JointOptimizer`, clips, reads schedules, and gives
+parameters that are not a family to ``other``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import torch
+from pyro.optim import Adam
+from pyro.optim.optim import PyroOptim
+from pyro.params.param_store import normalize_param_name
+from torch import Tensor
+
+from pyro_ngvi.families.coordinates import coordinate_of, split
+from pyro_ngvi.optim.torch_optimizer import JointOptimizer, all_finite
+
+
+class JointOptim(PyroOptim):
+    """A ``PyroOptim`` with one torch optimiser for all natural parameters.
+
+    :param optim_args: options of the torch optimiser, or a callable from a parameter's name
+        (such as ``"posterior.loc"``) to options. ``lr`` may be a schedule, a callable from
+        the number of steps taken to a step size.
+    :param clip_args: ``clip_norm`` (of the joint natural gradient) and ``clip_value``, or a
+        callable from module name and parameter name to these, as in ``PyroOptim``.
+    :param other: a ``PyroOptim`` for parameters that are not natural; by default
+        ``pyro.optim.Adam({"lr": 1e-3})``.
+    :param scheduler: makes a ``torch.optim.lr_scheduler`` from the torch optimiser, for
+        instance ``partial(ExponentialLR, gamma=0.99)``. Call :meth:`step` to advance it.
+    """
+
+    torch_optimizer: ClassVar[type[JointOptimizer]]
+
+    def __init__(
+        self,
+        optim_args: dict[str, Any] | Callable[..., dict[str, Any]] | None = None,
+        clip_args: dict[str, Any] | Callable[..., dict[str, Any]] | None = None,
+        *,
+        other: PyroOptim | None = None,
+        scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    ) -> None:
+        optim_args = {} if optim_args is None else optim_args
+        if not callable(optim_args):
+            self.torch_optimizer.check_options(optim_args)
+        super().__init__(self.torch_optimizer, optim_args, clip_args)
+        if other is not None and not isinstance(other, PyroOptim):
+            raise TypeError(f"other must be a pyro.optim.PyroOptim, got {other!r}.")
+        self.other = Adam({"lr": 1e-3}) if other is None else other
+        self._make_scheduler = scheduler
+        self._scheduler: Any = None
+        self._tensors: dict[str, Tensor] = {}
+        self._scheduled: dict[str, dict[str, Any]] = {}
+        self._joint: JointOptimizer | None = None
+
+    def __call__(self, params: Iterable[Tensor], *args: Any, **kwargs: Any) -> None:
+        """One step, on the gradients that the parameters have.
+
+        :param params: unconstrained tensors, as ``SVI`` hands them over.
+        :raises ValueError: if none of them is natural, or the first gradient is not finite.
+        """
+        natural, ordinary = split(params)
+        if not natural:
+            raise ValueError(
+                f"{type(self).__name__} sees no natural parameters among {len(ordinary)} "
+                "tensors. It moves the posterior of a NaturalGaussianGuide: use that guide, or "
+                "an ordinary optimiser such as pyro.optim.Adam."
+            )
+        self._bind(natural)
+        tensors = list(natural.values())
+        if not all_finite(tensor.grad for tensor in ordinary if tensor.grad is not None):
+            self._joint.skip(tensors)
+            return
+        self._clip(tensors)
+        self._read_schedules(self._joint.count(tensors))
+        num_skipped = self._joint.num_skipped
+        self._joint.step(*args, **kwargs)
+        for tensor in tensors:
+            # Not for SVI to fill with zeros, and the next gradient to be added to them.
+            tensor.grad = None
+        if ordinary and self._joint.num_skipped == num_skipped:
+            self.other(ordinary, *args, **kwargs)
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Advance the scheduler, and that of ``other`` if it has one.
+
+        :raises RuntimeError: if there is no scheduler at all.
+        """
+        has_other = hasattr(self.other, "step")
+        if self._make_scheduler is None and not has_other:
+            raise RuntimeError(f"{type(self).__name__} was made without a scheduler=.")
+        if self._scheduler is not None:
+            self._scheduler.step(*args, **kwargs)
+        if has_other:
+            self.other.step(*args, **kwargs)
+
+    @property
+    def num_skipped(self) -> int:
+        """Steps not taken because something was not finite."""
+        return 0 if self._joint is None else self._joint.num_skipped
+
+    # -- state ------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """The state of all optimisers and schedulers, for ``torch.save``."""
+        if self._joint is None:
+            return dict(self._state_waiting_to_be_consumed)
+        options = {}
+        for group in self._joint.param_groups:
+            (param,) = group["params"]
+            own = {key: value for key, value in group.items() if key != "params"}
+            options[coordinate_of(param).name] = own
+        return {
+            "options": options,
+            "state": self._joint.joint_state(),
+            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            "other": self.other.get_state(),
+        }
+
+    def set_state(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a state of :meth:`get_state`."""
+        self._state_waiting_to_be_consumed = dict(state_dict)
+        self.other.set_state(state_dict.get("other", {}))
+        self._tensors, self._joint, self._scheduler = {}, None, None
+
+    # -- internals --------------------------------------------------------------------
+
+    def _bind(self, natural: dict[str, Tensor]) -> None:
+        """Make the torch optimiser, anew when a tensor is new or has been replaced."""
+        if all(self._tensors.get(name) is tensor for name, tensor in natural.items()):
+            return
+        saved = self.get_state()
+        self._tensors = dict(sorted({**self._tensors, **natural}.items()))
+        self._scheduled = {}
+        groups = []
+        for name, tensor in self._tensors.items():
+            options = self._options(name)
+            if any(callable(value) for value in options.values()):
+                self._scheduled[name] = options
+            groups.append({"params": [tensor], **_at(options, 0)})
+        self._joint = self.pt_optim_constructor(groups)
+        self._restore_options(saved.get("options", {}))
+        self._joint.load_joint_state(saved.get("state", {}))
+        if self._make_scheduler is not None:
+            if any(isinstance(group["lr"], str) for group in self._joint.param_groups):
+                raise ValueError("scheduler= needs a number as lr: 'auto' chooses its own.")
+            self._scheduler = self._make_scheduler(self._joint)
+            if saved.get("scheduler") is not None:
+                self._scheduler.load_state_dict(saved["scheduler"])
+                self._restore_options(saved["options"])  # making a scheduler resets the rates
+        self.optim_objs = dict.fromkeys(self._tensors.values(), self._scheduler or self._joint)
+        self._state_waiting_to_be_consumed = {}
+
+    def _restore_options(self, saved: dict[str, Any]) -> None:
+        for group in self._joint.param_groups:
+            (param,) = group["params"]
+            group.update(saved.get(coordinate_of(param).name, {}))
+
+    def _options(self, name: str) -> dict[str, Any]:
+        if not callable(self.pt_optim_args):
+            return self.pt_optim_args
+        module, _, field = name.rpartition(".")
+        arguments = (
+            (normalize_param_name(name),) if self.pt_optim_args_argc == 1 else (module, field)
+        )
+        options = self.pt_optim_args(*arguments)
+        self.torch_optimizer.check_options(options)
+        return options
+
+    def _read_schedules(self, count: int) -> None:
+        for group in self._joint.param_groups if self._scheduled else ():
+            coordinate = coordinate_of(group["params"][0])
+            options = self._scheduled.get(coordinate.name)
+            if options is not None:
+                options = {**group, **_at(options, count)}
+                group.update(self._joint.group_options(coordinate, options))
+
+    def _clip(self, tensors: list[Tensor]) -> None:
+        if not callable(self.pt_clip_args):
+            self._clip_grad(tensors, **self.pt_clip_args)
+            return
+        for tensor in tensors:
+            coordinate = coordinate_of(tensor)
+            self._clip_grad(tensor, **self.pt_clip_args(coordinate.owner, coordinate.field))
+
+
+def _at(options: dict[str, Any], count: int) -> dict[str, Any]:
+    return {k: v(count) if callable(v) else v for k, v in options.items()}

@@ -1,0 +1,282 @@
+"""A rule as a ``torch.optim.Optimizer``.
+
+What all natural-gradient optimisers share:
+
+- families move by their own maps (``retract``, ``natural_step``), and stay Gaussians;
+- a step with a gradient or a result that is not finite is not taken: parameters and state
+  stay as they are (or return to an earlier point, if the rule can
+  :meth:`~pyro_ngvi.optim.rule.Recovering.recover`), and ``num_skipped`` counts it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
+from pyro_ngvi.families.direction import Families, values
+from pyro_ngvi.optim.rule import Recovering, Rule
+
+
+class JointState(NamedTuple):
+    """State of families that move together."""
+
+    count: int  #: steps taken
+    num_skipped: int  #: steps not taken because something was not finite
+    rule: Any  #: state of the natural-gradient rule
+
+
+class JointOptimizer(torch.optim.Optimizer):
+    """A torch optimiser that moves whole families by a rule, which a subclass names.
+
+    Every parameter is a coordinate of a family, marked as such by the guide, with the natural
+    gradient of the loss as its ``grad``. Each has a parameter group of its own, so that torch
+    schedulers and per-parameter options work as usual. All families that have gradients move
+    together, in one step of the rule.
+
+    :param params: tensors, or groups of them, as in ``torch.optim``.
+    :param options: options of every group, ``lr`` and ``beta`` among them.
+    :ivar states: what is remembered, by the names of the posteriors that move together.
+    :raises ValueError: if an option is unknown or out of range, or if a tensor is not a
+        coordinate of a family.
+    """
+
+    #: Default options of every coordinate, by name.
+    default_options: ClassVar[dict[str, Any]]
+    #: Options that may differ from coordinate to coordinate; of the others there is one.
+    per_coordinate: ClassVar[tuple[str, ...]] = ("lr",)
+
+    def __init__(self, params: Iterable, **options: Any) -> None:
+        self.check_options(options)
+        self.states: dict[tuple[str, ...], JointState] = {}
+        super().__init__(params, {**self.default_options, **options})
+
+    # -- what an algorithm says -------------------------------------------------------
+
+    @classmethod
+    def check_values(cls, options: dict[str, Any]) -> None:
+        """Refuse values out of range; ``options`` is complete.
+
+        :raises ValueError: naming the option.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def make_rule(cls, **options: Any) -> Rule:
+        """The rule with these options."""
+        raise NotImplementedError
+
+    @classmethod
+    def group_options(cls, coordinate: Coordinate, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of one coordinate's group; rules may scale ``lr`` by coordinate."""
+        return options
+
+    # -- options ----------------------------------------------------------------------
+
+    @classmethod
+    def check_options(cls, options: dict[str, Any]) -> None:
+        """Refuse unknown options and values out of range.
+
+        :raises ValueError: naming the option.
+        """
+        for name in options:
+            if name not in cls.default_options:
+                known = ", ".join(cls.default_options)
+                raise ValueError(f"{cls.__name__} has no option {name!r}, only {known}.")
+        cls.check_values({**cls.default_options, **options})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add coordinates, each as a group of its own.
+
+        :raises ValueError: if a tensor is not a coordinate of a family.
+        """
+        options = {key: value for key, value in param_group.items() if key != "params"}
+        params = param_group["params"]
+        for param in [params] if isinstance(params, Tensor) else params:
+            coordinate = coordinate_of(param)
+            if coordinate is None:
+                raise ValueError(
+                    f"{type(self).__name__} moves the posterior of a NaturalGaussianGuide, "
+                    "and a tensor it was given is no part of one. Give it guide.parameters() "
+                    "after the guide's first call, and other parameters to another optimiser."
+                )
+            group = self.group_options(coordinate, {**self.defaults, **options})
+            super().add_param_group({"params": [param], **group})
+
+    def _rule(self, families: Families) -> Rule:
+        """The rule with the present options of these families."""
+        groups = {group["params"][0]: group for group in self.param_groups}
+        groups = [[groups[param] for param in family.coordinates().values()] for family in families]
+        options = {name: self._option(name, groups) for name in self.default_options}
+        return self.make_rule(**options)
+
+    def _option(self, name: str, groups: list[list[dict[str, Any]]]) -> Any:
+        """What all coordinates have, or what each has.
+
+        :raises ValueError: if they differ, and the rule has one for all of them.
+        """
+        first = groups[0][0][name]
+        if all(group[name] == first for family in groups for group in family):
+            return first
+        by_coordinate = [
+            {coordinate_of(group["params"][0]).field: group[name] for group in family}
+            for family in groups
+        ]
+        numbers = [value for sizes in by_coordinate for value in sizes.values()]
+        if name in self.per_coordinate and not any(isinstance(x, str) for x in numbers):
+            return by_coordinate
+        raise ValueError(
+            f"{type(self).__name__} moves all coordinates by one {name!r}, and was given "
+            f"several, {', '.join(map(repr, dict.fromkeys(numbers)))}. Let the callable of "
+            f"options return the same {name!r} for all of them."
+        )
+
+    # -- steps ------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move every family whose coordinates have gradients.
+
+        :param closure: re-evaluates the loss, as in ``torch.optim``.
+        :return: the closure's loss.
+        :raises ValueError: if the very first gradient is not finite, or if coordinates differ
+            in an option of which the rule has one.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        params = [param for group in self.param_groups for param in group["params"]]
+        params = [param for param in params if param.grad is not None]
+        families = families_in(params)
+        if not families:
+            return loss
+        gradients = [family.map(lambda param: param.grad) for family in families]
+        if not all_finite(values(gradients)):
+            self.skip(params)
+            return loss
+        here, rule = [family.detach() for family in families], self._rule(families)
+        owners = _owners(params)
+        state = self.states.get(owners)
+        if state is None:
+            state = JointState(0, 0, rule.init(here))
+        moved, rule_state = rule.step(gradients, state.rule, here, state.count)
+        if not all_finite(values(moved)):
+            self.states[owners] = state
+            self.skip(params)
+            return loss
+        _copy(moved, families)
+        self.states[owners] = JointState(state.count + 1, state.num_skipped, rule_state)
+        return loss
+
+    @torch.no_grad()
+    def skip(self, params: Iterable[Tensor]) -> None:
+        """Count a step that is not taken.
+
+        :raises ValueError: if no step has been taken at all.
+        """
+        params = list(params)
+        owners, families = _owners(params), families_in(params)
+        state = self.states.get(owners)
+        if state is None or not state.count:
+            raise ValueError(
+                f"The first gradient of {', '.join(owners)} is not finite: the bound is not "
+                "finite where the guide starts. Start elsewhere (init_loc_fn=), narrower "
+                "(init_scale=), or check the data for values outside the likelihood's support."
+            )
+        rule, rule_state = self._rule(families), state.rule
+        if isinstance(rule, Recovering):
+            here = [family.detach() for family in families]
+            earlier, rule_state = rule.recover(rule_state, here)
+            _copy(earlier, families)
+        self.states[owners] = JointState(state.count, state.num_skipped + 1, rule_state)
+        warnings.warn(
+            f"A step of {', '.join(owners)} was skipped: a gradient or the step's result is not "
+            "finite. Parameters keep their last good value.",
+            stacklevel=3,
+        )
+
+    def count(self, params: Iterable[Tensor]) -> int:
+        """Steps taken by the families whose coordinates these are, together."""
+        state = self.states.get(_owners(params))
+        return 0 if state is None else state.count
+
+    @property
+    def num_skipped(self) -> int:
+        """Steps not taken because something was not finite."""
+        return max((state.num_skipped for state in self.states.values()), default=0)
+
+    # -- state ------------------------------------------------------------------------
+
+    def joint_state(self) -> dict[tuple[str, ...], dict[str, Any]]:
+        """What is remembered, in dicts, with tensors by the names of their coordinates."""
+        return {owners: _packed(state, owners) for owners, state in self.states.items()}
+
+    @torch.no_grad()
+    def load_joint_state(self, saved: dict[tuple[str, ...], dict[str, Any]]) -> None:
+        """Continue from a :meth:`joint_state`, of those families that are here."""
+        params = [param for group in self.param_groups for param in group["params"]]
+        known = dict(zip(_owners(params), families_in(params), strict=True))
+        for owners, entry in saved.items():
+            if all(owner in known for owner in owners):
+                families = [known[owner] for owner in owners]
+                like = self._rule(families).init([family.detach() for family in families])
+                self.states[owners] = _unpacked(entry, JointState(0, 0, like), owners)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in ``torch.optim``, with the :meth:`joint_state`."""
+        return {**super().state_dict(), "joint": self.joint_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a :meth:`state_dict`."""
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "joint"})
+        self.load_joint_state(state_dict["joint"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "states": self.states}
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether every entry is finite."""
+    # The extremes of a tensor are not finite if one of its entries is not, NaN included.
+    extremes = [torch.stack(torch.aminmax(t)) for t in tensors if t.numel()]
+    return not extremes or bool(torch.stack([e.to(extremes[0]) for e in extremes]).isfinite().all())
+
+
+def _owners(params: Iterable[Tensor]) -> tuple[str, ...]:
+    return tuple(sorted({coordinate_of(param).owner for param in params}))
+
+
+def _copy(new: Families, families: Families) -> None:
+    for family, value in zip(families, new, strict=True):
+        family.map(Tensor.copy_, value)
+
+
+def _packed(state: Any, owners: tuple[str, ...]) -> Any:
+    if isinstance(state, list):
+        named = zip(owners, state, strict=True)
+        return {f"{o}.{k}": v.clone() for o, q in named for k, v in q.coordinates().items()}
+    if isinstance(state, tuple):
+        return {name: _packed(part, owners) for name, part in state._asdict().items()}
+    return state.clone() if isinstance(state, Tensor) else state
+
+
+def _unpacked(saved: Any, like: Any, owners: tuple[str, ...]) -> Any:
+    if isinstance(like, list):
+        named = zip(owners, like, strict=True)
+        return [_with_values(q, {k: saved[f"{o}.{k}"] for k in q.coordinates()}) for o, q in named]
+    if isinstance(like, tuple):
+        parts = like._asdict().items()
+        return type(like)(*(_unpacked(saved[name], part, owners) for name, part in parts))
+    return saved.to(like, copy=True) if isinstance(like, Tensor) else saved
+
+
+def _with_values(family: Family, saved: dict[str, Tensor]) -> Family:
+    new = {k: saved[k].to(value, copy=True) for k, value in family.coordinates().items()}
+    return dataclasses.replace(family, **new)
