@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
+import importlib.metadata
+import os
 import random
 import resource
 import sys
@@ -11,6 +16,20 @@ import pytest
 
 from tests.ppl import PPLS, load
 from tests.reference import FAMILIES
+
+#: Most of the time of JAX's tests is the compiler's, for problems too small to notice how well it
+#: does. With these flags it takes half as long. A flag that a version of XLA does not know ends the
+#: process, so that they are given only to a version that they were tried with.
+XLA_FLAGS = (
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_use_fusion_emitters=false",
+)
+XLA_FLAGS_OF = ("0.10.",)
+
+with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+    if importlib.metadata.version("jaxlib").startswith(XLA_FLAGS_OF):
+        os.environ.setdefault("XLA_FLAGS", " ".join(XLA_FLAGS))
 
 
 @pytest.fixture(autouse=True)
@@ -29,25 +48,33 @@ def _fresh_state():
     pyro.clear_param_store()
 
 
-#: JAX keeps every program that it compiled; thousands of tests would fill the memory.
-MAX_KIB = 3_000_000
+#: JAX keeps every program that it compiled, of two megabytes or so; thousands of tests would fill
+#: the memory. A process forgets them beyond this size, or if that does not help, in larger steps.
+MAX_BYTES, GROWTH = 1_400_000_000, 400_000_000
+
+_limit = MAX_BYTES
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def _forget_compiled_programs():
+    global _limit
     yield
-    if "jax" in sys.modules and _resident_kib() > MAX_KIB:
+    if "jax" in sys.modules and _resident_bytes() > _limit:
         import jax
 
         jax.clear_caches()
+        gc.collect()
+        with contextlib.suppress(OSError, AttributeError):  # the C library of Linux
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        _limit = max(MAX_BYTES, _resident_bytes() + GROWTH)
 
 
-def _resident_kib() -> float:
+def _resident_bytes() -> int:
     try:
         with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize() / 1024
+            return int(file.read().split()[1]) * resource.getpagesize()
     except OSError:  # no such file outside Linux; the peak will do
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @pytest.fixture
