@@ -43,6 +43,7 @@ from numpyro_ngvi.guide.local_latents import (
     unpacking,
 )
 from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
+from numpyro_ngvi.guide.prototype import CompiledPrototype
 
 
 @contextlib.contextmanager
@@ -53,7 +54,7 @@ def _without_support_warnings() -> Iterator[None]:
         yield
 
 
-class NaturalGaussianGuide(AutoContinuous):
+class NaturalGaussianGuide(AutoContinuous, CompiledPrototype):
     """A Gaussian over all latents, whose gradients are natural gradients.
 
     A drop-in for NumPyro's Gaussian autoguides: with any stock ELBO, ``jax.grad`` of the

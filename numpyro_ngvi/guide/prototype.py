@@ -1,0 +1,187 @@
+"""NumPyro's set-up of a guide, compiled.
+
+NumPyro runs the model operation by operation: for its trace, for the start and for the gradient
+there, which says whether the start is valid. In a new process each operation is a program of its
+own to be compiled, and these are most of the seconds until the first step. Here the three are one
+program. Whatever it cannot do (a model that cannot be traced, a start that is not valid, arguments
+that are being traced themselves) is left to NumPyro, with its further attempts and its errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import biject_to
+from numpyro.infer.autoguide import AutoGuide
+from numpyro.infer.util import get_potential_fn, potential_energy, transform_fn
+from numpyro.primitives import Messenger
+
+from numpyro_ngvi.tracing.arguments import Arguments, compiled_quickly
+
+Trace = dict[str, dict[str, Any]]
+
+
+class CompiledPrototype(AutoGuide):
+    """``AutoGuide`` whose prototype comes from one program; a base to be listed last."""
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        rng_key = numpyro.prng_key()
+        with handlers.block():
+            found = _prototype(self.model, self.init_loc_fn, rng_key, args, kwargs)
+        if found is None:
+            with _Keyed(key=rng_key):
+                super()._setup_prototype(*args, **kwargs)
+            return
+        self.prototype_trace, self._init_locs = found
+        model = _prepared(self.model, self.prototype_trace)
+        transforms = _transforms(self.prototype_trace)
+        self._potential_fn_gen, postprocess_fn_gen = get_potential_fn(
+            model,
+            transforms,
+            replay_model=_is_replayed(self.prototype_trace),
+            dynamic_args=True,
+            model_args=args,
+            model_kwargs=kwargs,
+        )
+        self._potential_fn = self._potential_fn_gen(*args, **kwargs)
+        self._postprocess_fn = handlers.seed(postprocess_fn_gen(*args, **kwargs), rng_seed=0)
+        self._prototype_plate_sizes = {}
+        self._prototype_frames = _frames(self.prototype_trace)
+        self._prototype_frame_full_sizes = {
+            name: site["args"][0]
+            for name, site in self.prototype_trace.items()
+            if site["type"] == "plate"
+        }
+
+
+def _prototype(
+    model: Callable, init_loc_fn: Callable, rng_key: jax.Array, args: tuple, kwargs: dict
+) -> tuple[Trace, dict[str, jax.Array]] | None:
+    """The model's trace and the unconstrained start by site; None if there is no valid one."""
+    arguments = Arguments(args, kwargs)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((rng_key, args, kwargs))):
+        return None
+    for _ in range(2):
+        try:
+            trace, locs, is_valid = _run(model, init_loc_fn, rng_key, arguments)
+            if is_valid:
+                # These need distributions that survive being taken apart.
+                _transforms(trace), _frames(trace)
+                return trace, locs
+            return None
+        except Exception:  # noqa: BLE001  NumPyro, or the model in its hands, knows what to say
+            arguments.hold_constant()
+    return None
+
+
+def _run(
+    model: Callable, init_loc_fn: Callable, rng_key: jax.Array, arguments: Arguments
+) -> tuple[Trace, dict[str, jax.Array], bool]:
+    """The trace, the unconstrained start by site, and whether it is valid, by one program."""
+    recorded: list[_Recorded] = []
+
+    def run(rng_key: jax.Array, arrays: list) -> tuple:
+        args, kwargs = arguments.rebuilt(arrays)
+        started = handlers.substitute(handlers.seed(model, rng_key), substitute_fn=init_loc_fn)
+        trace = handlers.trace(started).get_trace(*args, **kwargs)
+        latents = _latents(trace)
+        if any(isinstance(site["fn"], dist.Delta) for site in latents.values()):
+            raise NotImplementedError("NumPyro has advice.")
+        values = {name: site["value"] for name, site in latents.items()}
+        locs = transform_fn(_transforms(trace), values, invert=True)
+        plates = {name: site["value"] for name, site in trace.items() if site["type"] == "plate"}
+        prepared = handlers.substitute(_prepared(model, trace), data=plates)
+        energy, gradient = jax.value_and_grad(partial(potential_energy, prepared, args, kwargs))(
+            locs
+        )
+        finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((energy, gradient))]
+        recorded[:] = [_Recorded(trace)]
+        return recorded[0].computed, locs, jnp.stack(finite).all()
+
+    computed, locs, is_valid = compiled_quickly(run)(rng_key, arguments.arrays)
+    return recorded[0].rebuilt(computed), locs, bool(is_valid)
+
+
+class _Recorded:
+    """A trace, without what is computed in it."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._names = list(trace)
+        # A dictionary would come back sorted.
+        self._leaves, self._structure = jax.tree.flatten(list(trace.values()))
+        self._indices = [
+            index for index, leaf in enumerate(self._leaves) if isinstance(leaf, jax.core.Tracer)
+        ]
+        self.computed = [self._leaves[index] for index in self._indices]
+
+    def rebuilt(self, computed: Iterable[jax.Array]) -> Trace:
+        leaves = list(self._leaves)
+        for index, value in zip(self._indices, computed, strict=True):
+            leaves[index] = value
+        return dict(zip(self._names, jax.tree.unflatten(self._structure, leaves), strict=True))
+
+
+class _Keyed(Messenger):
+    """Answers ``numpyro.prng_key()`` with always the same key, by default ``random.key(0)``."""
+
+    def __init__(self, fn: Callable | None = None, key: jax.Array | None = None) -> None:
+        super().__init__(fn)
+        self.key = key
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "prng_key" and msg["value"] is None:
+            msg["value"] = jax.random.key(0) if self.key is None else self.key
+
+
+def _prepared(model: Callable, trace: Trace) -> Callable:
+    """The model with the values that its parameters and mutable state have in the trace."""
+    values = {
+        name: site["value"] for name, site in trace.items() if site["type"] in ("param", "mutable")
+    }
+    return _Keyed(handlers.substitute(model, data=values))
+
+
+def _latents(trace: Trace) -> Trace:
+    return {
+        name: site
+        for name, site in trace.items()
+        if site["type"] == "sample" and not site["is_observed"]
+    }
+
+
+def _frames(trace: Trace) -> dict[str, Any]:
+    """The plates around latents, by name."""
+    frames: dict[str, Any] = {}
+    for site in _latents(trace).values():
+        for frame in site["cond_indep_stack"]:
+            if frames.setdefault(frame.name, frame) != frame:
+                raise ValueError(f"Plate '{frame.name}' has two sizes or dimensions.")
+    return frames
+
+
+def _transforms(trace: Trace) -> dict[str, Any]:
+    """From unconstrained values of latents and parameters, by site."""
+    of_params = {
+        name: site["kwargs"].get("constraint", constraints.real)
+        for name, site in trace.items()
+        if site["type"] == "param"
+    }
+    supports = {name: site["fn"].support for name, site in _latents(trace).items()}
+    return {name: biject_to(support) for name, support in {**supports, **of_params}.items()}
+
+
+def _is_replayed(trace: Trace) -> bool:
+    """Whether constraining takes a run of the model: for its deterministic sites, or supports
+    that depend on other sites.
+    """
+    supports = [site["fn"].support for site in _latents(trace).values()]
+    bounds = [leaf for leaf in jax.tree.leaves(supports) if not isinstance(leaf, (int, float))]
+    return bool(bounds) or any(site["type"] == "deterministic" for site in trace.values())
