@@ -107,7 +107,9 @@ def _run(
         return recorded[0].computed, locs, jnp.stack(finite).all()
 
     computed, locs, is_valid = compiled_quickly(run)(rng_key, arguments.arrays)
-    return recorded[0].rebuilt(computed), locs, bool(is_valid)
+    trace = recorded[0].rebuilt(computed)
+    # In the model's order again, which is that of the latent vector.
+    return trace, {name: locs[name] for name in _latents(trace)}, bool(is_valid)
 
 
 class _Recorded:
