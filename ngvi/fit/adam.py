@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +19,7 @@ class Adam:
     means: list[np.ndarray] = field(default_factory=list)
     squares: list[np.ndarray] = field(default_factory=list)
 
-    def steps(self, gradients: list[np.ndarray], step_size: float) -> list[np.ndarray]:
+    def steps(self, gradients: Sequence[np.ndarray], step_size: float) -> list[np.ndarray]:
         """What to add to the parameters.
 
         :param gradients: of what is to rise, one array for each parameter.

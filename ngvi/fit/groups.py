@@ -104,9 +104,9 @@ class Groups(NamedTuple):
         return [Draws(group, int(seed)) for group, seed in zip(points, seeds, strict=True)]
 
     def _antithetic(self, rng: np.random.Generator) -> Points:
-        noise = []
+        parts: list[np.ndarray] = []
         for count in (self.num_hessians, self.num_gradients - self.num_hessians):
             half = rng.standard_normal((-(-count // 2), self.dim))
-            noise.extend((half, -half[: count // 2]))
-        noise = np.concatenate(noise)
+            parts.extend((half, -half[: count // 2]))
+        noise = np.concatenate(parts)
         return Points(noise, np.full(len(noise), 1.0 / len(noise)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -127,9 +128,16 @@ def no_start(engine: Engine) -> Outcome:
     return Outcome(engine.parameters.initial, Reason.NOT_FINITE)
 
 
-def verdict(outcome: Outcome, engine: Engine, settings: Settings, error: Exception | None) -> str:
-    """Why the fit stopped, in words; with a warning if it has not converged.
+def account(
+    outcome: Outcome,
+    engine: Engine,
+    settings: Settings,
+    start_time: float,
+    error: Exception | None = None,
+) -> dict[str, Any]:
+    """What a result tells of a fit, by its fields; a fit that has not converged also warns.
 
+    :param start_time: of the fit, by ``time.perf_counter()``.
     :param error: why the model has no start, if it has none.
     """
     reason = in_words(
@@ -141,4 +149,12 @@ def verdict(outcome: Outcome, engine: Engine, settings: Settings, error: Excepti
     )
     if not outcome.converged:
         warnings.warn(f"fit has not converged: {reason}.", stacklevel=3)
-    return reason
+    return {
+        "trace": outcome.trace,
+        "converged": outcome.converged,
+        "reason": reason,
+        "num_steps": len(outcome.trace),
+        "num_gradients": engine.evaluator.num_gradients,
+        "num_hessian_products": engine.evaluator.num_hessian_products,
+        "seconds": time.perf_counter() - start_time,
+    }

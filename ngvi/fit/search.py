@@ -74,7 +74,7 @@ class Search:
 
     place: Place = None
     draws: list[Draws] = field(default_factory=list)  #: of the present stage
-    measured: Measured = None  #: at the place, over these draws
+    measured: Measured = field(init=False)  #: at the place, over these draws
     #: Changes of the Gaussians, and the falls of the natural gradient along them.
     pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     radius: float = INITIAL_RADIUS

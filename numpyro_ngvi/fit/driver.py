@@ -123,14 +123,8 @@ def fit(
         kwargs=kwargs,
         guide=guide,
         params=engine.parameters.constrain(outcome.place),
-        trace=outcome.trace,
-        converged=outcome.converged,
-        reason=run.verdict(outcome, engine, settings, error),
-        num_steps=len(outcome.trace),
-        num_gradients=engine.evaluator.num_gradients,
-        num_hessian_products=engine.evaluator.num_hessian_products,
-        seconds=time.perf_counter() - start_time,
         rng_key=result_key,
+        **run.account(outcome, engine, settings, start_time, error),
     )
 
 

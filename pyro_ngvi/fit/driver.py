@@ -131,13 +131,7 @@ def fit(
         kwargs=kwargs,
         guide=guide,
         params=params,
-        trace=outcome.trace,
-        converged=outcome.converged,
-        reason=run.verdict(outcome, engine, settings, error),
-        num_steps=len(outcome.trace),
-        num_gradients=engine.evaluator.num_gradients,
-        num_hessian_products=engine.evaluator.num_hessian_products,
-        seconds=time.perf_counter() - start_time,
+        **run.account(outcome, engine, settings, start_time, error),
     )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 import pyro
@@ -15,21 +14,17 @@ import torch
 from pyro import poutine
 from pyro.infer import Predictive
 from torch import Tensor
-from torch.distributions import biject_to, transform_to
+from torch.distributions import transform_to
 
-from ngvi.fit import arviz_bridge
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
-from ngvi.fit.picture import plot_result
-from ngvi.fit.report import final_bound, report
-from ngvi.fit.trace import Trace
-from pyro_ngvi.families import Family
+from ngvi.fit.result import Result
 from pyro_ngvi.fit.importance import diagnose, gaussians
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.posterior import to_distribution
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
-class FitResult:
+class FitResult(Result):
     """A fitted posterior, how the fit went, and whether to believe it.
 
     It is that of :attr:`params`, whatever becomes of the parameter store: guides of one class share
@@ -39,27 +34,7 @@ class FitResult:
     diagnostics, once; ``repr(result)`` leaves them out until they have been asked for.
     """
 
-    #: The model, and its arguments as given to ``fit``.
-    model: Callable
-    args: tuple = ()
-    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
-    #: The guide, which is set up and reads its parameters from the store.
-    guide: Any
-    #: A copy of all parameters of model and guide, by their names in the parameter store.
-    params: dict[str, Tensor]
-    #: What each step looked like.
-    trace: Trace
-    #: Whether the bound is at its optimum, to the tolerance that was asked for.
-    converged: bool
-    #: Why the fit stopped and, if it has not converged, what to try.
-    reason: str
-    num_steps: int
-    #: Gradients of the log density.
-    num_gradients: int
-    #: Hessian-vector products; a Hessian of ``d`` latents counts as ``d``.
-    num_hessian_products: int
-    #: Wall-clock time of the fit.
-    seconds: float
+    library: ClassVar[str] = "pyro_ngvi"
 
     def __post_init__(self) -> None:
         constraints = pyro.get_param_store().get_state()["constraints"]
@@ -72,49 +47,10 @@ class FitResult:
             "constraints": found,
         }
 
-    # -- how it went ------------------------------------------------------------------
-
-    @property
-    def num_evaluations(self) -> int:
-        """Gradient equivalents: gradients and Hessian-vector products."""
-        return self.num_gradients + self.num_hessian_products
-
-    @property
-    def losses(self) -> np.ndarray:
-        """Minus the bound in nats, as estimated at each step; shape ``(num_steps,)``."""
-        return np.asarray(self.trace.losses, float)
-
-    @property
-    def bound(self) -> float:
-        """The bound on the log evidence in nats, averaged over the last tenth of the steps."""
-        return final_bound(self.trace)[0]
-
-    @property
-    def bound_error(self) -> float:
-        """The standard error of :attr:`bound`, in nats, if the steps' errors are independent."""
-        return final_bound(self.trace)[1]
-
-    # -- the posterior ----------------------------------------------------------------
-
     @property
     def posterior(self) -> dist.Distribution:
         """The Gaussian over the unconstrained latent vector, as a Pyro distribution."""
         return to_distribution(self.family)
-
-    @property
-    def family(self) -> Family:
-        """The same Gaussian in its own coordinates."""
-        return self._family_of(self._gaussian())
-
-    @property
-    def family_name(self) -> str:
-        """The name of the family; of each, if the guide is a list with several Gaussians."""
-        return " + ".join(part.family.name for part in gaussians(self.guide)) or "no Gaussian"
-
-    @property
-    def dim(self) -> int:
-        """The number of unconstrained latents that are Gaussian."""
-        return sum(part.latent_dim for part in gaussians(self.guide))
 
     @torch.no_grad()
     def sample(self, num_samples: int = 1000) -> dict[str, Tensor]:
@@ -124,7 +60,7 @@ class FitResult:
         :return: by site, an axis of draws followed by the site's shape.
         """
         if isinstance(self.guide, NaturalGaussianGuide):
-            return _sample(self.guide, self._family_of(self.guide), num_samples)
+            return self.guide._sample(self.family, num_samples)
         with self._own_parameters(), poutine.block():
             draws = Predictive(self.guide, num_samples=num_samples)(*self.args, **self.kwargs)
             trace = poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
@@ -151,13 +87,6 @@ class FitResult:
         with self._own_parameters():
             return predictive(*args, **kwargs)
 
-    # -- did it work ------------------------------------------------------------------
-
-    @functools.cached_property
-    def diagnostics(self) -> Diagnostics:
-        """Pareto k-hat, importance-weighted bound and marginals, from 4000 draws."""
-        return self.diagnose()
-
     def diagnose(self, num_draws: int = NUM_DRAWS, *, seed: int = 0) -> Diagnostics:
         """:attr:`diagnostics` from other draws, or more of them.
 
@@ -170,31 +99,6 @@ class FitResult:
             return diagnose(
                 self.model, self.guide, self.args, self.kwargs, num_draws=num_draws, seed=seed
             )
-
-    def plot(self) -> Any:
-        """Bound, step sizes, importance weights and worst marginals as a matplotlib figure.
-
-        :raises ModuleNotFoundError: without matplotlib.
-        """
-        return plot_result(self)
-
-    def to_arviz(self, num_samples: int = 1000) -> Any:
-        """Draws of :meth:`sample` and the observed data, for ArviZ.
-
-        :param num_samples: how many draws; they are one chain.
-        :return: an ``arviz.InferenceData``, or an ``xarray.DataTree`` from ArviZ 1 on.
-        :raises ModuleNotFoundError: without ArviZ.
-        """
-        draws = self.sample(num_samples)
-        posterior = {name: value.cpu().numpy() for name, value in draws.items()}
-        first = {name: value[0] for name, value in draws.items()}
-        sites = [site for part in gaussians(self.guide) for site in part.sites]
-        return arviz_bridge.inference_data(
-            posterior,
-            self._observed(first),
-            arviz_bridge.plate_dims(sites, posterior),
-            {"inference_library": "pyro_ngvi", "bound": self.bound, "reason": self.reason},
-        )
 
     @torch.no_grad()
     def _observed(self, latents: dict[str, Tensor]) -> dict[str, np.ndarray]:
@@ -210,43 +114,10 @@ class FitResult:
             and site["value"].numel()
         }
 
-    # -- words ------------------------------------------------------------------------
-
-    def __str__(self) -> str:
-        return report(self, complete=True)
-
-    def __repr__(self) -> str:
-        return report(self, complete="diagnostics" in vars(self))
-
-    def _gaussian(self) -> NaturalGaussianGuide:
-        parts = gaussians(self.guide)
-        if len(parts) != 1:
-            raise ValueError(
-                f"The guide ({type(self.guide).__name__}) has {len(parts)} NaturalGaussianGuides "
-                "in it, not one: ask its parts."
-            )
-        return parts[0]
-
-    def _family_of(self, part: NaturalGaussianGuide) -> Family:
-        specification = part.posterior._specification
-        names = {key: f"{part.posterior._pyro_name}.{key}" for key in specification.coordinates()}
-        if not self._store["params"].keys() >= set(names.values()):
-            return part._family().detach()  # the store is not in use
-        values = {key: self.params[name].detach() for key, name in names.items()}
-        return dataclasses.replace(specification, **values)
+    def _gaussians(self) -> list[NaturalGaussianGuide]:
+        return gaussians(self.guide)
 
     @contextlib.contextmanager
     def _own_parameters(self) -> Iterator[None]:
         with pyro.get_param_store().scope({key: dict(v) for key, v in self._store.items()}):
             yield
-
-
-def _sample(guide: NaturalGaussianGuide, family: Family, num_samples: int) -> dict[str, Tensor]:
-    latent = family.sample(family.loc.new_empty(num_samples, family.dim).normal_())
-    draws = {}
-    for site in guide.sites:
-        value = latent[:, site.start : site.start + site.size]
-        prototype = guide.prototype_trace.nodes[site.name]["fn"]
-        support = guide._supports.get(site.name, prototype.support)
-        draws[site.name] = biject_to(support)(value.reshape(num_samples, *site.shape))
-    return draws

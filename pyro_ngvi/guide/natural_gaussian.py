@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -262,6 +263,29 @@ class NaturalGaussianGuide(AutoContinuous):
                 "guide(...) once."
             )
         return self.posterior.family()
+
+    def _family_of(self, params: dict[str, Tensor]) -> Family:
+        """The family at a copy of the parameter store, or at its own values if they are not there.
+
+        :param params: constrained parameters by their names in the store.
+        """
+        specification = self.posterior._specification
+        names = {key: f"{self.posterior._pyro_name}.{key}" for key in specification.coordinates()}
+        if not params.keys() >= set(names.values()):
+            return self._family().detach()
+        values = {key: params[name].detach() for key, name in names.items()}
+        return dataclasses.replace(specification, **values)
+
+    def _sample(self, family: Family, num_samples: int) -> dict[str, Tensor]:
+        """Draws of every latent site, constrained, from a family of this guide."""
+        latent = family.sample(family.loc.new_empty(num_samples, family.dim).normal_())
+        draws = {}
+        for site in self.sites:
+            value = latent[:, site.start : site.start + site.size]
+            prototype = self.prototype_trace.nodes[site.name]["fn"]
+            support = self._supports.get(site.name, prototype.support)
+            draws[site.name] = biject_to(support)(value.reshape(num_samples, *site.shape))
+        return draws
 
     def __repr__(self) -> str:
         if self.prototype_trace is None:

@@ -1,0 +1,157 @@
+"""What a fit returns, as far as it needs no tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ngvi.fit import arviz_bridge
+from ngvi.fit.diagnostics import Diagnostics
+from ngvi.fit.picture import plot_result
+from ngvi.fit.report import final_bound, report
+from ngvi.fit.trace import Trace
+
+
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
+class Result:
+    """A package's ``FitResult`` but for its draws."""
+
+    #: The package that has made it.
+    library: ClassVar[str]
+
+    #: The model, and its arguments as given to ``fit``.
+    model: Callable
+    args: tuple = ()
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    #: The guide, which is set up.
+    guide: Any
+    #: All parameters of model and guide, by their names.
+    params: dict[str, Any]
+    #: What each step looked like.
+    trace: Trace
+    #: Whether the bound is at its optimum, to the tolerance that was asked for.
+    converged: bool
+    #: Why the fit stopped and, if it has not converged, what to try.
+    reason: str
+    num_steps: int
+    #: Gradients of the log density.
+    num_gradients: int
+    #: Hessian-vector products; a Hessian of ``d`` latents counts as ``d``.
+    num_hessian_products: int
+    #: Wall-clock time of the fit.
+    seconds: float
+
+    # -- what a package adds ----------------------------------------------------------
+
+    def sample(self, num_samples: int = 1000, **options: Any) -> dict[str, Any]:
+        """Draws of every latent site, constrained."""
+        raise NotImplementedError
+
+    def diagnose(self) -> Diagnostics:
+        """:attr:`diagnostics` from other draws, or more of them."""
+        raise NotImplementedError
+
+    def _gaussians(self) -> list[Any]:
+        """The ``NaturalGaussianGuide`` in the guide."""
+        raise NotImplementedError
+
+    def _observed(self, latents: dict[str, Any]) -> dict[str, np.ndarray]:
+        """The observed data, from a run of the model with these latents."""
+        raise NotImplementedError
+
+    # -- how it went ------------------------------------------------------------------
+
+    @property
+    def num_evaluations(self) -> int:
+        """Gradient equivalents: gradients and Hessian-vector products."""
+        return self.num_gradients + self.num_hessian_products
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Minus the bound in nats, as estimated at each step; shape ``(num_steps,)``."""
+        return np.asarray(self.trace.losses, float)
+
+    @property
+    def bound(self) -> float:
+        """The bound on the log evidence in nats, averaged over the last tenth of the steps."""
+        return final_bound(self.trace)[0]
+
+    @property
+    def bound_error(self) -> float:
+        """The standard error of :attr:`bound`, in nats, if the steps' errors are independent."""
+        return final_bound(self.trace)[1]
+
+    # -- the posterior ----------------------------------------------------------------
+
+    @property
+    def family(self) -> Any:
+        """The Gaussian over the unconstrained latent vector, in its own coordinates."""
+        return self._gaussian()._family_of(self.params)
+
+    @property
+    def family_name(self) -> str:
+        """The name of the family; of each, if the guide is a list with several Gaussians."""
+        return " + ".join(part.family.name for part in self._gaussians()) or "no Gaussian"
+
+    @property
+    def dim(self) -> int:
+        """The number of unconstrained latents that are Gaussian."""
+        return sum(part.latent_dim for part in self._gaussians())
+
+    def _gaussian(self) -> Any:
+        parts = self._gaussians()
+        if len(parts) != 1:
+            raise ValueError(
+                f"The guide ({type(self.guide).__name__}) has {len(parts)} NaturalGaussianGuides "
+                "in it, not one: ask its parts."
+            )
+        return parts[0]
+
+    # -- did it work ------------------------------------------------------------------
+
+    @functools.cached_property
+    def diagnostics(self) -> Diagnostics:
+        """Pareto k-hat, importance-weighted bound and marginals, from 4000 draws."""
+        return self.diagnose()
+
+    def plot(self) -> Any:
+        """Bound, step sizes, importance weights and worst marginals as a matplotlib figure.
+
+        :raises ModuleNotFoundError: without matplotlib.
+        """
+        return plot_result(self)
+
+    def to_arviz(self, num_samples: int = 1000, **options: Any) -> Any:
+        """Draws of :meth:`sample` and the observed data, for ArviZ.
+
+        :param num_samples: how many draws; they are one chain.
+        :param options: as for :meth:`sample`.
+        :return: an ``arviz.InferenceData``, or an ``xarray.DataTree`` from ArviZ 1 on.
+        :raises ModuleNotFoundError: without ArviZ.
+        """
+        draws = self.sample(num_samples, **options)
+        first = {name: value[0] for name, value in draws.items()}
+        # On a GPU a tensor has to be fetched.
+        posterior = {
+            name: np.asarray(value.cpu() if hasattr(value, "cpu") else value)
+            for name, value in draws.items()
+        }
+        sites = [site for part in self._gaussians() for site in part.sites]
+        return arviz_bridge.inference_data(
+            posterior,
+            self._observed(first),
+            arviz_bridge.plate_dims(sites, posterior),
+            {"inference_library": self.library, "bound": self.bound, "reason": self.reason},
+        )
+
+    # -- words ------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        return report(self, complete=True)
+
+    def __repr__(self) -> str:
+        return report(self, complete="diagnostics" in vars(self))
