@@ -38,6 +38,7 @@ import numpy as np
 
 from ngvi.structure.forest import Forest
 from ngvi.structure.layout import Layout
+from numpyro_ngvi.families.path import Path, WhitenedPath
 
 
 class Family:
@@ -271,6 +272,7 @@ class Family:
 
     # -- steps ------------------------------------------------------------------------
 
+    @jax.jit
     def natural_step(self, direction: Self, step_size: jax.Array | float) -> Self:
         """A step of the Bayesian learning rule along a natural gradient of the bound.
 
@@ -286,7 +288,12 @@ class Family:
         :param direction: ``F^-1 dL/dlambda``, as :meth:`bonnet_price` gives it.
         :param step_size: ``rho``, in (0, 1].
         """
-        raise NotImplementedError
+        path = self.along(direction)
+        return path.end(path.at(step_size))
+
+    def along(self, direction: Self) -> Path | WhitenedPath:
+        """The steps of :meth:`natural_step`, of every size (:mod:`~numpyro_ngvi.families.path`)."""
+        return Path(self, lambda step_size: self.natural_step(direction, step_size))
 
     def kl_divergence(self, other: Self) -> jax.Array:
         """``KL(self || other)`` in nats, a scalar.

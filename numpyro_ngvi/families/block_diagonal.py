@@ -23,9 +23,10 @@ from ngvi.structure.blocks import find_blocks
 from ngvi.structure.forest import Forest, forest_from_indices
 from ngvi.structure.layout import Layout
 from numpyro_ngvi.families.forest_family import ForestFamily
+from numpyro_ngvi.families.path import WhitenedPath
 from numpyro_ngvi.linalg import batched
 from numpyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
-from numpyro_ngvi.linalg.definite import covariance_root
+from numpyro_ngvi.linalg.definite import CovarianceStep
 
 
 @jax.tree_util.register_dataclass
@@ -151,14 +152,21 @@ class BlockDiagonal(ForestFamily):
 
     # -- steps ------------------------------------------------------------------------
 
-    @jax.jit
-    def natural_step(self, direction: BlockDiagonal, step_size: jax.Array | float) -> BlockDiagonal:
+    def along(self, direction: BlockDiagonal) -> WhitenedPath:
         factor = self._factor()
         inner = factor.solve_matmul(direction._factor())
-        root = inner.map_diagonal(lambda block: _covariance_root(block, step_size))
-        shift = root.transpose_times(factor.solve(self._split(direction.loc)))
-        new = factor.matmul(root)
-        return self._with(self.loc + step_size * self._join(new.times(shift)), new)
+        shifts = factor.solve(self._split(direction.loc))
+        blocks = [
+            (jnp.moveaxis(-(own + batched.transpose(own)), -1, 0), shift.T)
+            for (own,), shift in zip(inner.blocks, shifts, strict=True)
+        ]
+
+        def finish(_: Any, *steps: CovarianceStep) -> BlockDiagonal:
+            root = Arrow(self.structure, tuple((jnp.moveaxis(step.root, 0, -1),) for step in steps))
+            shift = factor.times([step.shift.T for step in steps])
+            return self._with(self.loc + self._join(shift), factor.matmul(root))
+
+        return WhitenedPath(blocks, CovarianceStep.along, finish)
 
     @jax.jit
     def kl_divergence(self, other: BlockDiagonal) -> jax.Array:
@@ -189,8 +197,3 @@ class BlockDiagonal(ForestFamily):
 def _whiten(factor: jax.Array, curvature: jax.Array) -> jax.Array:
     inner = batched.matmul(batched.transpose(factor), batched.matmul(curvature, factor))
     return inner + batched.identity(factor.shape[0], factor.shape[-1], factor)
-
-
-def _covariance_root(inner: jax.Array, step_size: Any) -> jax.Array:
-    change = jnp.moveaxis(-step_size * (inner + batched.transpose(inner)), -1, 0)
-    return jnp.moveaxis(covariance_root(change), 0, -1)

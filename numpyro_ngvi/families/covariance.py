@@ -19,14 +19,15 @@ With ``Sigma = C C^T`` a draw is ``theta = mu + C z``; along (1) it moves by
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from numpyro_ngvi.families.base import standard_normal_log_prob
 from numpyro_ngvi.families.dense import DenseFamily
-from numpyro_ngvi.linalg.definite import covariance_root, definite_square, definite_sum
+from numpyro_ngvi.families.path import WhitenedPath
+from numpyro_ngvi.linalg.definite import CovarianceStep, definite_square, definite_sum
 from numpyro_ngvi.linalg.triangular import (
     MIN_SHRINKAGE,
     congruence,
@@ -121,13 +122,15 @@ class Covariance(DenseFamily):
         curvature = symmetric(matrix @ hessian @ matrix)
         return Covariance(matrix @ gradient, curvature + matrix)
 
-    def natural_step(self, direction: Covariance, step_size: jax.Array | float) -> Covariance:
+    def along(self, direction: Covariance) -> WhitenedPath:
         root = self.lower_factor
-        inner = covariance_root(-step_size * congruence(root, direction.covariance))
-        covariance, _ = definite_square(root @ inner, self.covariance_matrix)
-        whitened = solve_lower(root, direction.loc)
-        shift = root @ (inner @ (inner.T @ whitened))
-        return Covariance(self.loc + step_size * shift, covariance)
+        block = -congruence(root, direction.covariance), solve_lower(root, direction.loc)
+
+        def finish(_: Any, step: CovarianceStep) -> Covariance:
+            covariance, _ = definite_square(root @ step.root, self.covariance_matrix)
+            return Covariance(self.loc + root @ step.shift, covariance)
+
+        return WhitenedPath([block], CovarianceStep.along, finish)
 
     def kl_divergence(self, other: Covariance) -> jax.Array:
         root, other_root = self.lower_factor, other.lower_factor

@@ -23,14 +23,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 
 from numpyro_ngvi.families.dense import DenseFamily
-from numpyro_ngvi.linalg.definite import covariance_root
+from numpyro_ngvi.families.path import WhitenedPath
+from numpyro_ngvi.linalg.definite import CovarianceStep
 from numpyro_ngvi.linalg.triangular import (
     halve_diagonal,
     keep_off_zero,
@@ -38,6 +38,7 @@ from numpyro_ngvi.linalg.triangular import (
     positive_diagonal,
     prefer_one_product,
     row_cumsum,
+    solve_lower,
 )
 
 
@@ -130,14 +131,14 @@ class CovarianceCholesky(DenseFamily):
         inner = tril.T @ hessian @ tril + jnp.eye(self.dim, dtype=tril.dtype)
         return CovarianceCholesky(tril @ (tril.T @ gradient), tril @ halve_diagonal(inner))
 
-    def natural_step(
-        self, direction: CovarianceCholesky, step_size: jax.Array | float
-    ) -> CovarianceCholesky:
-        inner = self._solve(direction.scale_tril)
-        root = covariance_root(-step_size * (inner + inner.T))
-        shift = root @ (root.T @ self._solve(direction.loc))
+    def along(self, direction: CovarianceCholesky) -> WhitenedPath:
+        inner, shift = self._solve(direction.scale_tril), self._solve(direction.loc)
         tril = self.scale_tril
-        return CovarianceCholesky(self.loc + step_size * (tril @ shift), tril @ root)
+
+        def finish(_: Any, step: CovarianceStep) -> CovarianceCholesky:
+            return CovarianceCholesky(self.loc + tril @ step.shift, tril @ step.root)
+
+        return WhitenedPath([(-(inner + inner.T), shift)], CovarianceStep.along, finish)
 
     def kl_divergence(self, other: CovarianceCholesky) -> jax.Array:
         ratio = other._solve(self._bound().scale_tril)
@@ -154,4 +155,4 @@ class CovarianceCholesky(DenseFamily):
         )
 
     def _solve(self, rhs: jax.Array, trans: bool = False) -> jax.Array:
-        return solve_triangular(self._bound().scale_tril, rhs, trans=int(trans), lower=True)
+        return solve_lower(self._bound().scale_tril, rhs, trans)

@@ -70,11 +70,6 @@ def retract(families: Families, steps: Families) -> Families:
     return [family.retract(step) for family, step in zip(families, steps, strict=True)]
 
 
-def natural_step(families: Families, directions: Families, rho: jax.Array | float) -> Families:
-    """Every family after a step of the Bayesian learning rule."""
-    return [f.natural_step(one, rho) for f, one in zip(families, directions, strict=True)]
-
-
 # -- the Fisher metric ----------------------------------------------------------------
 
 

@@ -27,16 +27,18 @@ with the square root of the condition number.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from numpyro_ngvi.families.base import standard_normal_log_prob
 from numpyro_ngvi.families.dense import DenseFamily
-from numpyro_ngvi.linalg.definite import definite_sum
+from numpyro_ngvi.families.path import WhitenedPath
+from numpyro_ngvi.linalg.definite import PrecisionStep, definite_sum
 from numpyro_ngvi.linalg.triangular import (
     MIN_SHRINKAGE,
+    congruence,
     divide,
     halve_diagonal,
     log_abs_det,
@@ -126,6 +128,15 @@ class Precision(DenseFamily):
 
     def natural_step(self, direction: Precision, step_size: jax.Array | float) -> Precision:
         return self._bound()._moved(direction, step_size)
+
+    def along(self, direction: Precision) -> WhitenedPath:
+        root = self._root()
+        block = congruence(root, direction.precision), direction.loc @ root
+
+        def finish(step_size: Any, _: PrecisionStep) -> Precision:
+            return self._moved(direction, step_size)
+
+        return WhitenedPath([block], PrecisionStep.along, finish)
 
     def kl_divergence(self, other: Precision) -> jax.Array:
         root, other_root = self._root(), other._root()

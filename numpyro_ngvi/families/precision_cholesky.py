@@ -27,13 +27,14 @@ The factor is stored as a full ``(d, d)`` array with zeros above the diagonal.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from numpyro_ngvi.families.dense import DenseFamily
-from numpyro_ngvi.linalg.definite import precision_root
+from numpyro_ngvi.families.path import WhitenedPath
+from numpyro_ngvi.linalg.definite import PrecisionStep
 from numpyro_ngvi.linalg.triangular import (
     halve_diagonal,
     keep_off_zero,
@@ -123,15 +124,15 @@ class PrecisionCholesky(DenseFamily):
             inverse.T @ (inverse @ gradient), -self.precision_tril @ halve_diagonal(inner)
         )
 
-    def natural_step(
-        self, direction: PrecisionCholesky, step_size: jax.Array | float
-    ) -> PrecisionCholesky:
-        inner = self._solve(direction.precision_tril)  # -Phi(P)
-        root = precision_root(step_size * (inner + inner.T))
-        whitened = solve_lower(root, direction.loc @ self.precision_tril)
-        tril = self.precision_tril @ root
-        shift = solve_lower(tril, whitened, trans=True)
-        return PrecisionCholesky(self.loc + step_size * shift, tril)
+    def along(self, direction: PrecisionCholesky) -> WhitenedPath:
+        inner, tril = self._solve(direction.precision_tril), self.precision_tril  # -Phi(P)
+
+        def finish(_: Any, step: PrecisionStep) -> PrecisionCholesky:
+            return PrecisionCholesky(
+                self.loc + self._solve(step.shift, trans=True), tril @ step.root
+            )
+
+        return WhitenedPath([(inner + inner.T, direction.loc @ tril)], PrecisionStep.along, finish)
 
     def kl_divergence(self, other: PrecisionCholesky) -> jax.Array:
         ratio = self._solve(other.precision_tril)

@@ -32,7 +32,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -44,15 +44,13 @@ from ngvi.structure.layout import Layout
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.covariance_cholesky import CovarianceCholesky
 from numpyro_ngvi.families.forest_family import ForestFamily
+from numpyro_ngvi.families.path import WhitenedPath
 from numpyro_ngvi.linalg import batched
 from numpyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
-from numpyro_ngvi.linalg.definite import is_definite
+from numpyro_ngvi.linalg.arrow_step import ArrowStep
 
 #: Globals are one dense block: up to 100 MB for its three arrays in float64.
 MAX_GLOBALS = 2000
-
-#: The largest entry of a multiplicative step: beyond, squares of a float32 overflow.
-MAX_RETRACTION = 1e6
 
 
 @jax.tree_util.register_dataclass
@@ -182,43 +180,18 @@ class SparsePrecision(ForestFamily):
 
     # -- steps ------------------------------------------------------------------------
 
-    @jax.jit
-    def natural_step(
-        self, direction: SparsePrecision, step_size: jax.Array | float
-    ) -> SparsePrecision:
+    def along(self, direction: SparsePrecision) -> WhitenedPath:
         factor = self._factor()
-        inner = factor.solve_matmul(direction._factor())
-        root = self._whitened_root(inner, step_size)
-        shift = factor.transpose_times(self._split(direction.loc))
-        new = factor.matmul(root)
-        shift = self._join(new.solve_transpose(root.solve(shift)))
-        return self._with(self.loc + step_size * shift, new)
+        block = (
+            factor.solve_matmul(direction._factor()),
+            factor.transpose_times(self._split(direction.loc)),
+        )
 
-    def _whitened_root(self, inner: Arrow, step_size: jax.Array | float) -> Arrow:
-        """``R`` with ``S_new = T R R^T T^T`` for ``dT = T M``.
+        def finish(_: Any, step: ArrowStep) -> SparsePrecision:
+            shift = self._join(factor.solve_transpose(step.shift))
+            return self._with(self.loc + shift, factor.matmul(step.root))
 
-        ``R R^T = I + rho (M + M^T)`` is the plain step. Where it is not positive definite the
-        retraction ``R = I + rho M + rho^2 M^2 / 2`` (Lin, Nielsen, Khan and Schmidt, 2021) always
-        is: its diagonal is at least one half.
-        """
-        scaled = inner.combine(lambda block: step_size * block)
-        eye = Arrow.identity(self.structure, self.loc)
-        symmetric = scaled.map_diagonal(lambda block: block + batched.transpose(block))
-        plain = symmetric.combine(jnp.add, eye).cholesky()
-        pivots = zip(plain.diagonals(), symmetric.diagonals(), strict=True)
-        definite = jnp.all(jnp.stack([is_definite(*both) for both in pivots]))
-
-        def retraction() -> Arrow:
-            largest = jnp.max(
-                jnp.stack([jnp.max(jnp.abs(b)) for mine in scaled.blocks for b in mine])
-            )
-            short = jnp.minimum(1.0, MAX_RETRACTION / largest)
-            step = scaled.combine(lambda block: jnp.where(largest > 0, short, 1.0) * block)
-            square = step.matmul(step)
-            return step.combine(lambda m, m2, one: one + m + 0.5 * m2, square, eye)
-
-        blocks = jax.lax.cond(definite, lambda: plain.blocks, lambda: retraction().blocks)
-        return Arrow(self.structure, blocks)
+        return WhitenedPath([block], ArrowStep.along, finish)
 
     @jax.jit
     def kl_divergence(self, other: SparsePrecision) -> jax.Array:

@@ -12,7 +12,8 @@ import numpy as np
 from ngvi.fit import geometry
 from ngvi.fit.engine import Direction, Place, Step
 from numpyro_ngvi.families.coordinates import families_in, replace_families
-from numpyro_ngvi.families.direction import Families, dual, natural_step
+from numpyro_ngvi.families.direction import Families, dual
+from numpyro_ngvi.families.path import JointPath
 from numpyro_ngvi.optim.trust_region import longest_within
 
 
@@ -80,11 +81,7 @@ def _covectors(families: Families, vectors: jax.Array) -> jax.Array:
 def _advance(
     families: Families, vector: jax.Array, rho: jax.Array, radius: jax.Array
 ) -> tuple[Families, jax.Array, jax.Array]:
-    directions = unflat(vector, families)
-
-    def advance(rho: jax.Array) -> Families:
-        return natural_step(families, directions, rho)
-
-    moved, length, rho = longest_within(radius, families, advance, rho)
-    backward = sum(old.kl_divergence(new) for new, old in zip(moved, families, strict=True))
+    path = JointPath(families, unflat(vector, families))
+    attempt, length, rho = longest_within(radius, path, rho)
+    moved, backward = path.end(attempt), path.backward_kl(attempt)
     return moved, flat(moved) - flat(families), jnp.stack([length, backward, rho])

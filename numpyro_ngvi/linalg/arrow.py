@@ -13,6 +13,7 @@ Vectors are lists with one array ``(..., k, n)`` a group (:func:`split`, :func:`
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -60,6 +61,9 @@ def join(structure: Forest, vector: Vector) -> jax.Array:
     return joined if structure.permutation is None else joined[..., structure.permutation.inverse]
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["blocks"], meta_fields=["structure"]
+)
 @dataclasses.dataclass(frozen=True)
 class Arrow:
     """A matrix of a structure, or the lower half of a symmetric one.

@@ -20,6 +20,13 @@ conjugate models.
 factorisation gives them; where it is corrected they come from the eigenvectors by a QR
 factorisation, because in float32 a Cholesky factorisation of the corrected ``M`` can fail.
 
+A step of ``q`` is that root and the mean's shift ``s = rho M^-1 w``, with ``w = C^-1 dmu``. How far
+it goes follows from them, without another solution (:class:`CovarianceStep`,
+:class:`PrecisionStep`):
+
+    KL(new || old) = (tr M^-1 - k + |s|^2 + log |M|) / 2,
+    KL(old || new) = (tr M - k + s^T M s - log |M|) / 2.                            (2)
+
 A symmetric matrix that is itself the coordinate, ``Sigma`` or ``Sigma^-1``, moves by
 :func:`definite_sum`: a sum ``S + dS`` that is positive definite is left as it is. Otherwise the
 eigenvalues of ``I + L^-1 dS L^-T``, with ``S = L L^T``, are corrected in the same way.
@@ -30,11 +37,12 @@ every call.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from numpyro_ngvi.linalg.triangular import congruence, symmetric
+from numpyro_ngvi.linalg.triangular import congruence, divide, symmetric, times
 
 #: What an eigenvalue of the new precision becomes that is not positive.
 SMALLEST = 0.5
@@ -55,23 +63,75 @@ def precision_root(change: jax.Array, floor: float = 0.0) -> jax.Array:
 
 
 @jax.jit
-def covariance_root(change: jax.Array) -> jax.Array:
-    """The lower triangular ``R`` with ``R R^T = M^-1``, its diagonal positive.
+def covariance_root(change: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The lower triangular ``R`` with ``R R^T = M^-1``, its diagonal positive, and ``R^-1``.
 
     With ``M = Q Q^T`` for an upper triangular ``Q``, it is ``Q^-T``.
 
     :param change: ``-rho P``, symmetric, shape ``(..., k, k)``.
-    :return: shape ``(..., k, k)``.
+    :return: both of shape ``(..., k, k)``.
     """
     flipped = jnp.flip(change, (-2, -1))
     factor = jnp.linalg.cholesky(_eye(change) + flipped)
+    inverse = jnp.swapaxes(jnp.flip(factor, (-2, -1)), -2, -1)
 
-    def inverse() -> jax.Array:
-        lower = jnp.swapaxes(jnp.flip(factor, (-2, -1)), -2, -1)
-        return jax.scipy.linalg.solve_triangular(lower, _eye(change), lower=True)
+    def corrected() -> tuple[jax.Array, jax.Array]:
+        root = _corrected_root(change, -0.5)
+        return root, _inverse(root)
 
-    definite = _has_root(factor, flipped)
-    return jax.lax.cond(definite, inverse, lambda: _corrected_root(change, -0.5))
+    return jax.lax.cond(_has_root(factor, flipped), lambda: (_inverse(inverse), inverse), corrected)
+
+
+class CovarianceStep(NamedTuple):
+    """A step in whitened coordinates, by the root ``R`` of the new covariance.
+
+    For a batch of blocks it is one step of all of them.
+    """
+
+    root: jax.Array  #: ``R`` with ``R R^T = M^-1``, lower triangular, shape ``(..., k, k)``
+    inverse: jax.Array  #: ``R^-1``
+    shift: jax.Array  #: ``s``, shape ``(..., k)``
+
+    @classmethod
+    def along(cls, rho: jax.Array | float, change: jax.Array, shift: jax.Array) -> CovarianceStep:
+        """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
+        root, inverse = covariance_root(rho * change)
+        return cls(root, inverse, rho * times(root, times(jnp.swapaxes(root, -2, -1), shift)))
+
+    def kl(self) -> jax.Array:
+        """``KL(new || old)`` in nats, by (2)."""
+        size = jnp.sum(self.root**2) + jnp.sum(self.shift**2) - self.shift.size
+        return 0.5 * size - jnp.sum(jnp.log(_diagonal(self.root)))
+
+    def backward_kl(self) -> jax.Array:
+        """``KL(old || new)`` in nats, by (2)."""
+        shift = times(self.inverse, self.shift)
+        size = jnp.sum(self.inverse**2) + jnp.sum(shift**2) - shift.size
+        return 0.5 * size + jnp.sum(jnp.log(_diagonal(self.root)))
+
+
+class PrecisionStep(NamedTuple):
+    """A step in whitened coordinates, by the root ``R`` of the new precision."""
+
+    root: jax.Array  #: ``R`` with ``R R^T = M``, lower triangular, shape ``(..., k, k)``
+    shift: jax.Array  #: ``s``, shape ``(..., k)``
+
+    @classmethod
+    def along(cls, rho: jax.Array | float, change: jax.Array, shift: jax.Array) -> PrecisionStep:
+        """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
+        root = precision_root(rho * change)
+        return cls(root, rho * divide(root, shift))
+
+    def kl(self) -> jax.Array:
+        """``KL(new || old)`` in nats, by (2)."""
+        size = jnp.sum(_inverse(self.root) ** 2) + jnp.sum(self.shift**2) - self.shift.size
+        return 0.5 * size + jnp.sum(jnp.log(_diagonal(self.root)))
+
+    def backward_kl(self) -> jax.Array:
+        """``KL(old || new)`` in nats, by (2)."""
+        shift = times(jnp.swapaxes(self.root, -2, -1), self.shift)
+        size = jnp.sum(self.root**2) + jnp.sum(shift**2) - shift.size
+        return 0.5 * size - jnp.sum(jnp.log(_diagonal(self.root)))
 
 
 def new_variance_ratio(change: jax.Array) -> jax.Array:
@@ -119,6 +179,10 @@ def _diagonal(matrix: jax.Array) -> jax.Array:
 
 def _eye(like: jax.Array) -> jax.Array:
     return jnp.broadcast_to(jnp.eye(like.shape[-1], dtype=like.dtype), like.shape)
+
+
+def _inverse(root: jax.Array) -> jax.Array:
+    return jax.scipy.linalg.solve_triangular(root, _eye(root), lower=True)
 
 
 def _corrected_root(change: jax.Array, power: float, floor: float = 0.0) -> jax.Array:

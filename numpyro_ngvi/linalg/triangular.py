@@ -25,6 +25,11 @@ def symmetric(matrix: jax.Array) -> jax.Array:
     return 0.5 * (matrix + jnp.swapaxes(matrix, -2, -1))
 
 
+def times(matrix: jax.Array, vector: jax.Array) -> jax.Array:
+    """``A x`` for each of a batch, ``(..., p, q)`` times ``(..., q)``."""
+    return (matrix @ vector[..., None])[..., 0]
+
+
 def halve_diagonal(matrix: jax.Array) -> jax.Array:
     """``Phi``: the lower triangle with its diagonal halved (Tan, Lemma 1)."""
     return jnp.tril(matrix) - 0.5 * jnp.diag(jnp.diagonal(matrix))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +12,7 @@ import optax
 from ngvi.checks import check_learning_rule
 from numpyro_ngvi.families import direction
 from numpyro_ngvi.families.direction import Families
+from numpyro_ngvi.families.path import JointPath
 from numpyro_ngvi.optim import quasi_newton, trust_region
 from numpyro_ngvi.optim.joint import joint
 from numpyro_ngvi.optim.quasi_newton import Memory
@@ -106,12 +106,15 @@ class BlrRule(NamedTuple):
         of_mean, rho = self._step_sizes(progress, memory, count)
         ratio, rho = jnp.asarray(of_mean / rho, dtype), jnp.asarray(rho, dtype)
         steered = direction.with_means(directions, [ratio * one.loc for one in means])
-        advance = _path(families, steered, memory, ratio)
+        path = JointPath(families, steered)
+        if memory is not None:
+            path = AcceleratedPath(families, path, memory, ratio)
         radius = progress.radius if self.max_kl == "auto" else self.max_kl
         if radius is None:
-            moved, length = advance(rho), progress.length
+            attempt, length = path.at(rho), progress.length
         else:
-            moved, length = trust_region.advance_within(radius, families, advance, rho)
+            attempt, length, _ = trust_region.longest_within(radius, path, rho)
+        moved = path.end(attempt)
         change = direction.subtract(moved, families)
         slope = direction.inner(families, directions, change)
         progress = progress._replace(slope=slope, length=length, change=change)
@@ -149,25 +152,31 @@ class BlrRule(NamedTuple):
         return of_mean, step_size_at(self.precision_step_size, count)
 
 
-def _path(
-    families: Families, directions: Families, memory: Memory | None, ratio: jax.Array
-) -> Callable[[jax.Array], Families]:
-    """Where a step of a given size ends.
+class AcceleratedPath(NamedTuple):
+    """The steps of a path whose mean a quasi-Newton memory corrects, with the new precision."""
 
-    :param ratio: by what a step of the mean is longer than that of the precision.
-    """
+    families: Families
+    path: JointPath
+    memory: Memory
+    ratio: jax.Array  #: by what a step of the mean is longer than that of the precision
 
-    def advance(rho: jax.Array) -> Families:
-        moved = direction.natural_step(families, directions, rho)
-        if memory is None:
-            return moved
+    def at(self, rho: jax.Array) -> Families:
+        """See :class:`~numpyro_ngvi.families.path.Path`."""
+        moved = self.path.end(self.path.at(rho))
         change = quasi_newton.corrected(
-            memory, memory.gradient, lambda gradient: _join(_natural(moved, gradient))
+            self.memory, self.memory.gradient, lambda gradient: _join(_natural(moved, gradient))
         )
-        parts = zip(families, _split(change, families), strict=True)
-        return direction.with_means(moved, [old.loc + rho * ratio * part for old, part in parts])
+        parts = zip(self.families, _split(change, self.families), strict=True)
+        means = [old.loc + rho * self.ratio * part for old, part in parts]
+        return direction.with_means(moved, means)
 
-    return advance
+    def kl(self, moved: Families) -> jax.Array:
+        """See :class:`~numpyro_ngvi.families.path.Path`."""
+        return sum(new.kl_divergence(old) for new, old in zip(moved, self.families, strict=True))
+
+    def end(self, moved: Families) -> Families:
+        """See :class:`~numpyro_ngvi.families.path.Path`."""
+        return moved
 
 
 def _natural(families: Families, gradient: jax.Array) -> Families:

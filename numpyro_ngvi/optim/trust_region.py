@@ -14,8 +14,7 @@ be the derivative of the bound along the last change of ``q``, at its beginning 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,63 +95,54 @@ def step_size(progress: Progress, decrease: float = DECREASE) -> jax.Array:
     return 1.0 / (1.0 + decrease * progress.num_turns.astype(progress.radius.dtype))
 
 
-def advance_within(
-    radius: jax.Array | float,
-    families: Families,
-    advance: Callable[[jax.Array], Families],
-    rho: jax.Array,
-) -> tuple[Families, jax.Array]:
-    """The largest step up to ``rho`` that stays within the radius.
-
-    :param radius: largest KL divergence from the old Gaussians, in nats, all together.
-    :param advance: the families after a step of a given size.
-    :return: the families, and the KL divergence of the step.
-    """
-    return longest_within(radius, families, advance, rho)[:2]
-
-
 def longest_within(
-    radius: jax.Array | float,
-    families: Families,
-    advance: Callable[[jax.Array], Families],
-    rho: jax.Array,
-) -> tuple[Families, jax.Array, jax.Array]:
-    """As :func:`advance_within`, which also tells the step's size."""
-    dtype = families[0].loc.dtype
-    full = jnp.asarray(rho, dtype)
+    radius: jax.Array | float, path: Any, rho: jax.Array
+) -> tuple[Any, jax.Array, jax.Array]:
+    """The step that goes about as far as a trust region allows.
 
-    def attempt(rho: jax.Array) -> tuple[Families, jax.Array]:
-        moved = advance(rho)
-        length = sum(new.kl_divergence(old) for new, old in zip(moved, families, strict=True))
-        return moved, length
+    The divergence grows with ``rho``, like its square while it is small, faster later, and jumps
+    where a correction of the new precision sets in. So ``rho`` falls until an attempt fits, by the
+    square root of what is missing within limits that widen, and is then bracketed between that and
+    the last that did not, until the divergence is at least ``CLOSE`` times the radius.
+
+    :param radius: the largest ``KL(new || old)``, in nats.
+    :param path: a :class:`~numpyro_ngvi.families.path.JointPath`, or what has its methods.
+    :param rho: the full step.
+    :return: the attempt, its divergence and its ``rho``. If the divergence is above the radius, or
+        NaN, none was found that fits.
+    """
 
     def unsettled(search: _Search) -> jax.Array:
         fits = search.length <= radius
-        close = fits & ((search.length >= CLOSE * radius) | (search.rho >= full))
-        more = ~close & (~fits | (search.count <= MAX_REFINEMENTS)) & (search.count <= MAX_ATTEMPTS)
-        return (search.count == 0) | more
+        enough = (search.length >= CLOSE * radius) | (search.rho >= search.high)
+        enough |= search.count > MAX_REFINEMENTS
+        settled = (fits & enough) | (search.count > MAX_ATTEMPTS)
+        return (search.count == 0) | ~settled
 
     def narrow(search: _Search) -> _Search:
         fits = search.length <= radius
         low = jnp.where(fits, search.rho, search.low)
-        high = jnp.where(fits, search.high, search.rho)
+        high = jnp.where(fits | (search.count == 0), search.high, search.rho)
         least = 0.1 ** jnp.maximum(1, search.count + 1 - PATIENCE).astype(dtype)
-        # The divergence grows like rho^2 while it is small, and faster later.
-        # Far from a fit it may grow like log rho: then the size of rho is to be found first.
-        most = jnp.where(search.count > PATIENCE, 0.1, 0.8).astype(dtype)
-        factor = jnp.clip(jnp.sqrt(radius / search.length), jnp.minimum(least, most), most)
-        guess = high * jnp.where(jnp.isfinite(search.length), factor, least)
-        rho = jnp.where(low > 0, jnp.sqrt(low) * jnp.sqrt(high), guess)
-        rho = jnp.where(search.count == 0, full, rho)
-        # The divergence may jump, where a correction sets in: what fits on one side of it will do.
-        rho = jnp.where((search.count >= MAX_REFINEMENTS) & (low > 0), low, rho)
-        return _Search(search.count + 1, rho, low, high, *attempt(rho))
+        # Far from a fit the divergence may grow like log rho: then its size is to be found first.
+        most = jnp.where(search.count <= PATIENCE, 0.8, 0.1).astype(dtype)
+        ratio = jnp.where(jnp.isfinite(search.length), jnp.sqrt(radius / search.length), least)
+        shorter = high * jnp.clip(ratio, jnp.minimum(least, most), most)
+        # What fits on one side of a jump will do.
+        between = jnp.where(search.count < MAX_REFINEMENTS, jnp.sqrt(low) * jnp.sqrt(high), low)
+        rho = jnp.where(low > 0, between, shorter)
+        rho = jnp.where(search.count == 0, search.rho, rho)
+        attempt = path.at(rho)
+        return _Search(search.count + 1, rho, low, high, attempt, path.kl(attempt))
 
     # The full step is the loop's first attempt: in front of it, it would be compiled twice.
-    nowhere = jnp.full((), jnp.nan, dtype)
-    search = _Search(jnp.zeros((), jnp.int32), full, jnp.zeros((), dtype), full, families, nowhere)
+    dtype = rho.dtype
+    shapes = jax.eval_shape(path.at, rho)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    count, zero = jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
+    search = _Search(count, rho, zero, rho, nothing, jnp.full((), jnp.nan, dtype))
     search = jax.lax.while_loop(unsettled, narrow, search)
-    return search.moved, search.length, search.rho
+    return search.attempt, search.length, search.rho
 
 
 class _Search(NamedTuple):
@@ -160,7 +150,7 @@ class _Search(NamedTuple):
     rho: jax.Array
     low: jax.Array  # the largest rho known to fit
     high: jax.Array  # the smallest known not to, or the full step
-    moved: Families
+    attempt: Any
     length: jax.Array
 
 

@@ -38,6 +38,7 @@ from torch import Tensor
 
 from ngvi.structure.forest import Forest
 from ngvi.structure.layout import Layout
+from pyro_ngvi.families.path import Path, WhitenedPath
 
 
 class Family:
@@ -306,7 +307,12 @@ class Family:
         :param direction: ``F^-1 dL/dlambda``, as :meth:`bonnet_price` gives it.
         :param step_size: ``rho``, in (0, 1].
         """
-        raise NotImplementedError
+        path = self.along(direction)
+        return path.end(path.at(step_size))
+
+    def along(self, direction: Self) -> Path | WhitenedPath:
+        """The steps of :meth:`natural_step`, of every size (:mod:`~pyro_ngvi.families.path`)."""
+        return Path(self, lambda step_size: self.natural_step(direction, step_size))
 
     def kl_divergence(self, other: Self) -> Tensor:
         """``KL(self || other)`` in nats, a scalar.

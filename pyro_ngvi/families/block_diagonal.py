@@ -22,9 +22,10 @@ from ngvi.structure.blocks import find_blocks
 from ngvi.structure.forest import Forest, forest_from_indices
 from ngvi.structure.layout import Layout
 from pyro_ngvi.families.forest_family import ForestFamily
+from pyro_ngvi.families.path import WhitenedPath
 from pyro_ngvi.linalg import batched
 from pyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
-from pyro_ngvi.linalg.definite import covariance_root
+from pyro_ngvi.linalg.definite import CovarianceStep
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -144,13 +145,21 @@ class BlockDiagonal(ForestFamily):
 
     # -- steps ------------------------------------------------------------------------
 
-    def natural_step(self, direction: BlockDiagonal, step_size: Tensor | float) -> BlockDiagonal:
+    def along(self, direction: BlockDiagonal) -> WhitenedPath:
         factor = self._factor()
         inner = factor.solve_matmul(direction._factor())
-        root = inner.map_diagonal(lambda block: _covariance_root(block, step_size))
-        shift = root.transpose_times(factor.solve(self._split(direction.loc)))
-        new = factor.matmul(root)
-        return self._with(self.loc + step_size * self._join(new.times(shift)), new)
+        shifts = factor.solve(self._split(direction.loc))
+        blocks = [
+            (-(own + batched.transpose(own)).movedim(-1, 0), shift.mT)
+            for (own,), shift in zip(inner.blocks, shifts, strict=True)
+        ]
+
+        def finish(_: Any, *steps: CovarianceStep) -> BlockDiagonal:
+            root = Arrow(self.structure, tuple((step.root.movedim(0, -1),) for step in steps))
+            shift = factor.times([step.shift.mT for step in steps])
+            return self._with(self.loc + self._join(shift), factor.matmul(root))
+
+        return WhitenedPath(blocks, CovarianceStep.along, finish)
 
     def kl_divergence(self, other: BlockDiagonal) -> Tensor:
         ratio = other._factor().solve_matmul(self._factor())
@@ -179,8 +188,3 @@ class BlockDiagonal(ForestFamily):
 def _whiten(factor: Tensor, curvature: Tensor) -> Tensor:
     inner = batched.matmul(batched.transpose(factor), batched.matmul(curvature, factor))
     return inner + batched.identity(factor.shape[0], factor.shape[-1], factor)
-
-
-def _covariance_root(inner: Tensor, step_size: Any) -> Tensor:
-    change = (-step_size * (inner + batched.transpose(inner))).movedim(-1, 0)
-    return covariance_root(change).movedim(0, -1)

@@ -24,19 +24,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pyro_ngvi.families.dense import DenseFamily
-from pyro_ngvi.linalg.definite import covariance_root
+from pyro_ngvi.families.path import WhitenedPath
+from pyro_ngvi.linalg.definite import CovarianceStep
 from pyro_ngvi.linalg.triangular import (
     halve_diagonal,
     keep_off_zero,
     log_abs_det,
     positive_diagonal,
     prefer_one_product,
+    solve_lower,
 )
 
 
@@ -104,10 +106,9 @@ class CovarianceCholesky(DenseFamily):
         return CovarianceCholesky(tril @ (tril.mT @ gradient.loc), tril @ inner)
 
     def euclidean_gradient(self, natural_gradient: CovarianceCholesky) -> CovarianceCholesky:
-        inner = self._bound()._solve(natural_gradient.scale_tril)
-        loc = self._solve(self._solve(natural_gradient.loc.unsqueeze(-1)), trans=True)
-        scale_tril = self._solve(inner + inner.mT, trans=True).tril()
-        return CovarianceCholesky(loc.squeeze(-1), scale_tril)
+        inner = self._solve(natural_gradient.scale_tril)
+        loc = self._solve(self._solve(natural_gradient.loc), trans=True)
+        return CovarianceCholesky(loc, self._solve(inner + inner.mT, trans=True).tril())
 
     def fisher_products(
         self,
@@ -129,18 +130,18 @@ class CovarianceCholesky(DenseFamily):
         inner = tril.mT @ hessian @ tril + torch.eye(self.dim).to(tril)
         return CovarianceCholesky(tril @ (tril.mT @ gradient), tril @ halve_diagonal(inner))
 
-    def natural_step(
-        self, direction: CovarianceCholesky, step_size: Tensor | float
-    ) -> CovarianceCholesky:
-        inner = self._bound()._solve(direction.scale_tril)
-        root = covariance_root(-step_size * (inner + inner.mT))
-        shift = root @ (root.mT @ self._solve(direction.loc.unsqueeze(-1)))
+    def along(self, direction: CovarianceCholesky) -> WhitenedPath:
+        inner, shift = self._solve(direction.scale_tril), self._solve(direction.loc)
         tril = self.scale_tril
-        return CovarianceCholesky(self.loc + step_size * (tril @ shift).squeeze(-1), tril @ root)
+
+        def finish(_: Any, step: CovarianceStep) -> CovarianceCholesky:
+            return CovarianceCholesky(self.loc + tril @ step.shift, tril @ step.root)
+
+        return WhitenedPath([(-(inner + inner.mT), shift)], CovarianceStep.along, finish)
 
     def kl_divergence(self, other: CovarianceCholesky) -> Tensor:
         ratio = other._solve(self._bound().scale_tril)
-        shift = other._solve((self.loc - other.loc).unsqueeze(-1))
+        shift = other._solve(self.loc - other.loc)
         change = 0.5 * (ratio.square().sum() - self.dim + shift.square().sum())
         return change - self.log_det_scale() + other.log_det_scale()
 
@@ -151,5 +152,4 @@ class CovarianceCholesky(DenseFamily):
         return CovarianceCholesky(self.loc + step.loc, torch.diagonal_scatter(new, diagonal))
 
     def _solve(self, rhs: Tensor, trans: bool = False) -> Tensor:
-        tril = self._bound().scale_tril
-        return torch.linalg.solve_triangular(tril.mT if trans else tril, rhs, upper=trans)
+        return solve_lower(self._bound().scale_tril, rhs, trans)

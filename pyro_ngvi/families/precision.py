@@ -27,16 +27,19 @@ with the square root of the condition number.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pyro_ngvi.families.base import standard_normal_log_prob
 from pyro_ngvi.families.dense import DenseFamily
-from pyro_ngvi.linalg.definite import cholesky, definite_sum
+from pyro_ngvi.families.path import WhitenedPath
+from pyro_ngvi.linalg.definite import PrecisionStep, definite_sum
 from pyro_ngvi.linalg.triangular import (
     MIN_SHRINKAGE,
+    cholesky,
+    congruence,
     divide,
     halve_diagonal,
     log_abs_det,
@@ -125,6 +128,15 @@ class Precision(DenseFamily):
 
     def natural_step(self, direction: Precision, step_size: Tensor | float) -> Precision:
         return self._bound()._moved(direction, step_size)
+
+    def along(self, direction: Precision) -> WhitenedPath:
+        root = self._root()
+        block = congruence(root, direction.precision), direction.loc @ root
+
+        def finish(step_size: Any, _: PrecisionStep) -> Precision:
+            return self._moved(direction, step_size)
+
+        return WhitenedPath([block], PrecisionStep.along, finish)
 
     def kl_divergence(self, other: Precision) -> Tensor:
         root, other_root = self._root(), other._root()

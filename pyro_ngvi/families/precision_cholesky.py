@@ -27,13 +27,14 @@ The factor is stored as a full ``(d, d)`` tensor with zeros above the diagonal.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pyro_ngvi.families.dense import DenseFamily
-from pyro_ngvi.linalg.definite import precision_root
+from pyro_ngvi.families.path import WhitenedPath
+from pyro_ngvi.linalg.definite import PrecisionStep
 from pyro_ngvi.linalg.triangular import (
     halve_diagonal,
     keep_off_zero,
@@ -121,15 +122,15 @@ class PrecisionCholesky(DenseFamily):
             inverse.mT @ (inverse @ gradient), -self.precision_tril @ halve_diagonal(inner)
         )
 
-    def natural_step(
-        self, direction: PrecisionCholesky, step_size: Tensor | float
-    ) -> PrecisionCholesky:
-        inner = self._solve(direction.precision_tril)  # -Phi(P)
-        root = precision_root(step_size * (inner + inner.mT))
-        whitened = solve_lower(root, direction.loc @ self.precision_tril)
-        tril = self.precision_tril @ root
-        shift = solve_lower(tril, whitened, trans=True)
-        return PrecisionCholesky(self.loc + step_size * shift, tril)
+    def along(self, direction: PrecisionCholesky) -> WhitenedPath:
+        inner, tril = self._solve(direction.precision_tril), self.precision_tril  # -Phi(P)
+
+        def finish(_: Any, step: PrecisionStep) -> PrecisionCholesky:
+            return PrecisionCholesky(
+                self.loc + self._solve(step.shift, trans=True), tril @ step.root
+            )
+
+        return WhitenedPath([(inner + inner.mT, direction.loc @ tril)], PrecisionStep.along, finish)
 
     def kl_divergence(self, other: PrecisionCholesky) -> Tensor:
         ratio = self._solve(other.precision_tril)

@@ -32,7 +32,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -44,15 +44,13 @@ from ngvi.structure.layout import Layout
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.covariance_cholesky import CovarianceCholesky
 from pyro_ngvi.families.forest_family import ForestFamily
+from pyro_ngvi.families.path import WhitenedPath
 from pyro_ngvi.linalg import batched
 from pyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
-from pyro_ngvi.linalg.definite import is_definite
+from pyro_ngvi.linalg.arrow_step import ArrowStep
 
 #: Globals are one dense block: up to 100 MB for its three arrays in float64.
 MAX_GLOBALS = 2000
-
-#: The largest entry of a multiplicative step: beyond, squares of a float32 overflow.
-MAX_RETRACTION = 1e6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -174,35 +172,18 @@ class SparsePrecision(ForestFamily):
 
     # -- steps ------------------------------------------------------------------------
 
-    def natural_step(
-        self, direction: SparsePrecision, step_size: Tensor | float
-    ) -> SparsePrecision:
+    def along(self, direction: SparsePrecision) -> WhitenedPath:
         factor = self._factor()
-        inner = factor.solve_matmul(direction._factor())
-        root = self._whitened_root(inner, step_size)
-        shift = factor.transpose_times(self._split(direction.loc))
-        new = factor.matmul(root)
-        shift = self._join(new.solve_transpose(root.solve(shift)))
-        return self._with(self.loc + step_size * shift, new)
+        block = (
+            factor.solve_matmul(direction._factor()),
+            factor.transpose_times(self._split(direction.loc)),
+        )
 
-    def _whitened_root(self, inner: Arrow, step_size: Tensor | float) -> Arrow:
-        """``R`` with ``S_new = T R R^T T^T`` for ``dT = T M``.
+        def finish(_: Any, step: ArrowStep) -> SparsePrecision:
+            shift = self._join(factor.solve_transpose(step.shift))
+            return self._with(self.loc + shift, factor.matmul(step.root))
 
-        ``R R^T = I + rho (M + M^T)`` is the plain step. Where it is not positive definite the
-        retraction ``R = I + rho M + rho^2 M^2 / 2`` (Lin, Nielsen, Khan and Schmidt, 2021) always
-        is: its diagonal is at least one half.
-        """
-        scaled = inner.combine(lambda block: step_size * block)
-        eye = Arrow.identity(self.structure, self.loc)
-        symmetric = scaled.map_diagonal(lambda block: block + batched.transpose(block))
-        plain = symmetric.combine(torch.add, eye).cholesky()
-        pivots = zip(plain.diagonals(), symmetric.diagonals(), strict=True)
-        if all(is_definite(*both) for both in pivots):
-            return plain
-        largest = max(float(b.abs().max()) for mine in scaled.blocks for b in mine)
-        short = min(1.0, MAX_RETRACTION / largest) if largest > 0 else 1.0
-        step = scaled.combine(lambda block: short * block)
-        return step.combine(lambda m, m2, one: one + m + 0.5 * m2, step.matmul(step), eye)
+        return WhitenedPath([block], ArrowStep.along, finish)
 
     def kl_divergence(self, other: SparsePrecision) -> Tensor:
         # tr(S' Sigma) = |T^-1 T'|^2

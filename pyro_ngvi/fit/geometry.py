@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ngvi.fit import geometry
 from ngvi.fit.engine import Direction, Step
-from pyro_ngvi.families.direction import Families, dual, natural_step, values
+from pyro_ngvi.families.direction import Families, dual, values
+from pyro_ngvi.families.path import JointPath
 from pyro_ngvi.fit.parameters import Place
 from pyro_ngvi.optim.trust_region import longest_within
 from pyro_ngvi.tracing.messengers import quiet
@@ -50,19 +51,15 @@ class Geometry(geometry.Geometry):
     def step(self, direction: Direction, rho: float, radius: float) -> Step | None:
         families = self._families
         directions = unflat(torch.as_tensor(direction.vector).to(self._like), families)
-
-        def advance(rho: float) -> Families:
-            return natural_step(families, directions, rho)
-
-        moved, length, rho = longest_within(radius, families, advance, rho)
+        path = JointPath(families, directions)
+        attempt, length, rho = longest_within(radius, path, rho)
+        moved = path.end(attempt)
         change = (flat(moved) - flat(families)).cpu().numpy()
         with np.errstate(all="ignore"):
             slope = float(direction.covector @ change)
         if not (math.isfinite(slope) and length <= radius):
             return None
-        backward = sum(
-            float(old.kl_divergence(new)) for new, old in zip(moved, families, strict=True)
-        )
+        backward = float(path.backward_kl(attempt))
         place = self.place._replace(families=moved)
         return Step(place, change, slope, length, backward, rho)
 

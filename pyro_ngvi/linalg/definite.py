@@ -20,6 +20,13 @@ conjugate models.
 factorisation gives them; where it is corrected they come from the eigenvectors by a QR
 factorisation, because in float32 a Cholesky factorisation of the corrected ``M`` can fail.
 
+A step of ``q`` is that root and the mean's shift ``s = rho M^-1 w``, with ``w = C^-1 dmu``. How far
+it goes follows from them, without another solution (:class:`CovarianceStep`,
+:class:`PrecisionStep`):
+
+    KL(new || old) = (tr M^-1 - k + |s|^2 + log |M|) / 2,
+    KL(old || new) = (tr M - k + s^T M s - log |M|) / 2.                            (2)
+
 A symmetric matrix that is itself the coordinate, ``Sigma`` or ``Sigma^-1``, moves by
 :func:`definite_sum`: a sum ``S + dS`` that is positive definite is left as it is. Otherwise the
 eigenvalues of ``I + L^-1 dS L^-T``, with ``S = L L^T``, are corrected in the same way.
@@ -28,11 +35,12 @@ eigenvalues of ``I + L^-1 dS L^-T``, with ``S = L L^T``, are corrected in the sa
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_ngvi.linalg.triangular import cholesky, congruence, symmetric
+from pyro_ngvi.linalg.triangular import cholesky, congruence, divide, symmetric, times
 
 #: What an eigenvalue of the new precision becomes that is not positive.
 SMALLEST = 0.5
@@ -46,25 +54,78 @@ def precision_root(change: Tensor, floor: float = 0.0) -> Tensor:
     :return: shape ``(..., k, k)``.
     """
     eye = _eye(change)
-    if _has_root(cholesky((1.0 - floor) * eye + change), change):
-        return cholesky(eye + change)
-    return _corrected_root(change, 0.5, floor)
+    factor = cholesky(eye + change)
+    of_rest = factor if floor == 0.0 else cholesky((1.0 - floor) * eye + change)
+    return factor if _has_root(of_rest, change) else _corrected_root(change, 0.5, floor)
 
 
-def covariance_root(change: Tensor) -> Tensor:
-    """The lower triangular ``R`` with ``R R^T = M^-1``, its diagonal positive.
+def covariance_root(change: Tensor) -> tuple[Tensor, Tensor]:
+    """The lower triangular ``R`` with ``R R^T = M^-1``, its diagonal positive, and ``R^-1``.
 
     With ``M = Q Q^T`` for an upper triangular ``Q``, it is ``Q^-T``.
 
     :param change: ``-rho P``, symmetric, shape ``(..., k, k)``.
-    :return: shape ``(..., k, k)``.
+    :return: both of shape ``(..., k, k)``.
     """
     flipped = change.flip(-2, -1)
     factor = cholesky(_eye(change) + flipped)
     if _has_root(factor, flipped):
-        lower = factor.flip(-2, -1).mT
-        return torch.linalg.solve_triangular(lower, _eye(change), upper=False)
-    return _corrected_root(change, -0.5)
+        inverse = factor.flip(-2, -1).mT
+        return _inverse(inverse), inverse
+    root = _corrected_root(change, -0.5)
+    return root, _inverse(root)
+
+
+class CovarianceStep(NamedTuple):
+    """A step in whitened coordinates, by the root ``R`` of the new covariance.
+
+    For a batch of blocks it is one step of all of them.
+    """
+
+    root: Tensor  #: ``R`` with ``R R^T = M^-1``, lower triangular, shape ``(..., k, k)``
+    inverse: Tensor  #: ``R^-1``
+    shift: Tensor  #: ``s``, shape ``(..., k)``
+
+    @classmethod
+    def along(cls, rho: Tensor | float, change: Tensor, shift: Tensor) -> CovarianceStep:
+        """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
+        root, inverse = covariance_root(rho * change)
+        return cls(root, inverse, rho * times(root, times(root.mT, shift)))
+
+    def kl(self) -> Tensor:
+        """``KL(new || old)`` in nats, by (2)."""
+        size = self.root.square().sum() + self.shift.square().sum() - self.shift.numel()
+        return 0.5 * size - _diagonal(self.root).log().sum()
+
+    def backward_kl(self) -> Tensor:
+        """``KL(old || new)`` in nats, by (2)."""
+        shift = times(self.inverse, self.shift)
+        size = self.inverse.square().sum() + shift.square().sum() - shift.numel()
+        return 0.5 * size + _diagonal(self.root).log().sum()
+
+
+class PrecisionStep(NamedTuple):
+    """A step in whitened coordinates, by the root ``R`` of the new precision."""
+
+    root: Tensor  #: ``R`` with ``R R^T = M``, lower triangular, shape ``(..., k, k)``
+    shift: Tensor  #: ``s``, shape ``(..., k)``
+
+    @classmethod
+    def along(cls, rho: Tensor | float, change: Tensor, shift: Tensor) -> PrecisionStep:
+        """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
+        root = precision_root(rho * change)
+        return cls(root, rho * divide(root, shift))
+
+    def kl(self) -> Tensor:
+        """``KL(new || old)`` in nats, by (2)."""
+        size = _inverse(self.root).square().sum() + self.shift.square().sum() - self.shift.numel()
+        return 0.5 * size + _diagonal(self.root).log().sum()
+
+    def backward_kl(self) -> Tensor:
+        """``KL(old || new)`` in nats, by (2)."""
+        shift = times(self.root.mT, self.shift)
+        size = self.root.square().sum() + shift.square().sum() - shift.numel()
+        return 0.5 * size - _diagonal(self.root).log().sum()
 
 
 def new_variance_ratio(change: Tensor) -> Tensor:
@@ -111,6 +172,10 @@ def _diagonal(matrix: Tensor) -> Tensor:
 
 def _eye(like: Tensor) -> Tensor:
     return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device).expand(like.shape)
+
+
+def _inverse(root: Tensor) -> Tensor:
+    return torch.linalg.solve_triangular(root, _eye(root), upper=False)
 
 
 def _corrected_root(change: Tensor, power: float, floor: float = 0.0) -> Tensor:

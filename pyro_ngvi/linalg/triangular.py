@@ -20,6 +20,11 @@ def symmetric(matrix: Tensor) -> Tensor:
     return 0.5 * (matrix + matrix.mT)
 
 
+def times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """``A x`` for each of a batch, ``(..., p, q)`` times ``(..., q)``."""
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
 def halve_diagonal(matrix: Tensor) -> Tensor:
     """``Phi``: the lower triangle with its diagonal halved (Tan, Lemma 1)."""
     return matrix.tril() - 0.5 * torch.diag(matrix.diagonal())

@@ -15,8 +15,7 @@ be the derivative of the bound along the last change of ``q``, at its beginning 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -80,50 +79,39 @@ def step_size(progress: Progress, decrease: float = DECREASE) -> float:
     return 1.0 / (1.0 + decrease * progress.num_turns)
 
 
-def advance_within(
-    radius: float, families: Families, advance: Callable[[float], Families], rho: float
-) -> tuple[Families, float]:
-    """The largest step up to ``rho`` that stays within the radius.
+def longest_within(radius: float, path: Any, rho: float) -> tuple[Any, float, float]:
+    """The step that goes about as far as a trust region allows.
 
-    :param radius: largest KL divergence from the old Gaussians, in nats, all together.
-    :param advance: the families after a step of a given size.
-    :return: the families, and the KL divergence of the step.
+    The divergence grows with ``rho``, like its square while it is small, faster later, and jumps
+    where a correction of the new precision sets in. So ``rho`` falls until an attempt fits, by the
+    square root of what is missing within limits that widen, and is then bracketed between that and
+    the last that did not, until the divergence is at least ``CLOSE`` times the radius.
+
+    :param radius: the largest ``KL(new || old)``, in nats.
+    :param path: a :class:`~pyro_ngvi.families.path.JointPath`, or what has its methods.
+    :param rho: the full step.
+    :return: the attempt, its divergence and its ``rho``. If the divergence is above the radius, or
+        NaN, none was found that fits.
     """
-    return longest_within(radius, families, advance, rho)[:2]
-
-
-def longest_within(
-    radius: float, families: Families, advance: Callable[[float], Families], rho: float
-) -> tuple[Families, float, float]:
-    """As :func:`advance_within`, which also tells the step's size."""
     low, high = 0.0, rho
     for count in range(MAX_ATTEMPTS + 1):
-        moved = advance(rho)
-        length = sum(
-            float(new.kl_divergence(old)) for new, old in zip(moved, families, strict=True)
-        )
-        if length <= radius:
-            low = rho
-            if length >= CLOSE * radius or rho >= high or count >= MAX_REFINEMENTS:
-                break
-        else:
-            high = rho
-        least = 0.1 ** max(1, count + 2 - PATIENCE)
-        if count == MAX_ATTEMPTS:
+        attempt = path.at(rho)
+        length = float(path.kl(attempt))
+        fits = length <= radius
+        enough = length >= CLOSE * radius or rho >= high or count >= MAX_REFINEMENTS
+        if (fits and enough) or count == MAX_ATTEMPTS:
             break
-        if low > 0 and count + 1 >= MAX_REFINEMENTS:
-            # The divergence may jump, where a correction sets in: what fits on one side will do.
-            rho = low
-        elif low > 0:
-            rho = math.sqrt(low) * math.sqrt(high)
-        elif math.isfinite(length):
-            # The divergence grows like rho^2 while it is small, and faster later.
-            # Far from a fit it may grow like log rho: then the size of rho is to be found first.
-            most = 0.1 if count + 1 > PATIENCE else 0.8
-            rho = high * min(max(math.sqrt(radius / length), least), most)
+        low, high = (rho, high) if fits else (low, rho)
+        if low > 0:
+            # What fits on one side of a jump will do.
+            rho = math.sqrt(low) * math.sqrt(high) if count + 1 < MAX_REFINEMENTS else low
         else:
-            rho = least * high
-    return moved, length, rho
+            least = 0.1 ** max(1, count + 2 - PATIENCE)
+            # Far from a fit it may grow like log rho: then the size of rho is to be found first.
+            most = 0.8 if count < PATIENCE else 0.1
+            ratio = math.sqrt(radius / length) if math.isfinite(length) else least
+            rho = high * min(max(ratio, least), most)
+    return attempt, length, rho
 
 
 def slope_along(families: Families, directions: Families, change: Families) -> float:

@@ -27,7 +27,8 @@ def whitened(backend):
     module = backend.module("linalg.definite")
 
     def call(name, change, *args):
-        return backend.numpy(getattr(module, name)(backend.array(change), *args))
+        result = getattr(module, name)(backend.array(change), *args)
+        return backend.numpy(result[0] if isinstance(result, tuple) else result)
 
     return call
 

@@ -76,7 +76,8 @@ def test_the_step_size_decreases_with_every_turn(backend, region):
 def advanced(backend, region, radius, advance, rho=1.0):
     """``(loc, scale, length)`` after the step that is found."""
     rho = backend.array(rho) if backend.name == "numpyro" else rho
-    (moved,), length = region.advance_within(radius, [point(backend)], lambda r: [advance(r)], rho)
+    path = backend.module("families.path").Path(point(backend), advance)
+    moved, length, _ = region.longest_within(radius, path, rho)
     loc, scale = (c.item() for c in backend.coordinates(moved))
     return loc, scale, float(length)
 

@@ -1,0 +1,100 @@
+"""The steps of Gaussians along one direction, for every step size.
+
+Whoever seeks a step's length makes several attempts. An attempt (:meth:`Path.at`) is what it takes
+to know how far it leads (:meth:`Path.kl`); only the one that is taken is made a Gaussian
+(:meth:`Path.end`). Families whiten the direction once, and an attempt then costs its own
+factorisation and no solution against the old factor (:class:`WhitenedPath`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+
+@dataclasses.dataclass(frozen=True)
+class Path:
+    """Steps that are known by their ends.
+
+    :param start: a family, which knows its ``kl_divergence``.
+    :param advance: the family after a step of a given size.
+    """
+
+    start: Any
+    advance: Callable[[jax.Array | float], Any]
+
+    def at(self, step_size: jax.Array | float) -> Any:
+        """The attempt with this step size, ``rho``."""
+        return self.advance(step_size)
+
+    def kl(self, attempt: Any) -> jax.Array:
+        """``KL(new || old)`` in nats, a scalar."""
+        return attempt.kl_divergence(self.start)
+
+    def backward_kl(self, attempt: Any) -> jax.Array:
+        """``KL(old || new)`` in nats, a scalar."""
+        return self.start.kl_divergence(attempt)
+
+    def end(self, attempt: Any) -> Any:
+        """The family after the step."""
+        return attempt
+
+
+@dataclasses.dataclass(frozen=True)
+class WhitenedPath:
+    """Steps in whitened coordinates, of one block or of several independent ones.
+
+    :param blocks: of each ``-P``, see :mod:`~numpyro_ngvi.linalg.definite`, and ``w = C^-1 dmu``.
+    :param step: a step from ``rho``, ``-P`` and ``w``, such as ``CovarianceStep.along``.
+    :param finish: the family, from ``rho`` and the blocks' steps.
+    """
+
+    blocks: Sequence[tuple[Any, Any]]
+    step: Callable[[Any, Any, Any], Any]
+    finish: Callable[..., Any]
+
+    def at(self, step_size: jax.Array | float) -> Any:
+        """See :class:`Path`."""
+        return step_size, [self.step(step_size, p, w) for p, w in self.blocks]
+
+    def kl(self, attempt: Any) -> jax.Array:
+        """See :class:`Path`."""
+        return sum(step.kl() for step in attempt[1])
+
+    def backward_kl(self, attempt: Any) -> jax.Array:
+        """See :class:`Path`."""
+        return sum(step.backward_kl() for step in attempt[1])
+
+    def end(self, attempt: Any) -> Any:
+        """See :class:`Path`."""
+        return self.finish(attempt[0], *attempt[1])
+
+
+class JointPath:
+    """The steps of several families, all with one step size.
+
+    :param families: where they begin.
+    :param directions: natural gradients of the bound.
+    """
+
+    def __init__(self, families: Sequence[Any], directions: Sequence[Any]) -> None:
+        self._paths = [f.along(d) for f, d in zip(families, directions, strict=True)]
+
+    def at(self, step_size: jax.Array | float) -> list:
+        """See :class:`Path`."""
+        return [path.at(step_size) for path in self._paths]
+
+    def kl(self, attempt: list) -> jax.Array:
+        """See :class:`Path`."""
+        return sum(path.kl(one) for path, one in zip(self._paths, attempt, strict=True))
+
+    def backward_kl(self, attempt: list) -> jax.Array:
+        """See :class:`Path`."""
+        return sum(path.backward_kl(one) for path, one in zip(self._paths, attempt, strict=True))
+
+    def end(self, attempt: list) -> list:
+        """See :class:`Path`; one for each family."""
+        return [path.end(one) for path, one in zip(self._paths, attempt, strict=True)]

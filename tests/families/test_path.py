@@ -1,0 +1,59 @@
+"""The steps along a direction: what an attempt knows of its length before it is a Gaussian."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ngvi.structure.forest import forest_from_indices
+
+DIM = 6
+BLOCKS = [np.arange(4).reshape(2, 2).T, np.arange(4, DIM)[:, None]]
+SPECIFICATIONS = {
+    "CovarianceCholesky": {},
+    "PrecisionCholesky": {},
+    "Precision": {},
+    "Covariance": {},
+    "Diagonal": {},
+    "BlockDiagonal": {"structure": forest_from_indices(BLOCKS)},
+    "SparsePrecision": {"structure": forest_from_indices(BLOCKS, [1, None])},
+    "LowRankPrecision": {"rank": 2},
+}
+
+
+def start_and_direction(backend, name, rng):
+    """A Gaussian, and a natural gradient at it whose curvature has a negative eigenvalue."""
+    specification = getattr(backend.families, name)(**SPECIFICATIONS[name])
+    family = specification.initial(backend.array(rng.normal(size=DIM)), 0.7)
+    for curvature in (-1.0, 2.0):
+        hessian = -np.eye(DIM) - np.ones((DIM, DIM)) + np.diag([curvature, 0, 0, 0, 0, curvature])
+        probes = family.hessian_probes()
+        products = np.stack([hessian[:, probes == c].sum(1) for c in range(probes.max() + 1)])
+        gradient = backend.array(rng.normal(size=DIM))
+        direction = family.bonnet_price(gradient, family.assemble_hessian(backend.array(products)))
+        if curvature < 0:
+            family = family.natural_step(direction, 0.5)
+    return family, direction
+
+
+@pytest.mark.parametrize("name", SPECIFICATIONS)
+def test_an_attempt_knows_both_divergences_of_its_end(backend, name, rng):
+    family, direction = start_and_direction(backend, name, rng)
+    path = family.along(direction)
+    for step_size in (0.1, 1.0):
+        attempt = path.at(step_size)
+        end = path.end(attempt)
+        forward, backward = end.kl_divergence(family), family.kl_divergence(end)
+        assert float(path.kl(attempt)) == pytest.approx(float(forward), rel=1e-9)
+        assert float(path.backward_kl(attempt)) == pytest.approx(float(backward), rel=1e-9)
+        stepped = family.natural_step(direction, step_size)
+        np.testing.assert_allclose(backend.numpy(stepped.mean), backend.numpy(end.mean), rtol=1e-12)
+
+
+def test_families_move_jointly_with_one_step_size(backend, rng):
+    pairs = [start_and_direction(backend, name, rng) for name in ("Diagonal", "Covariance")]
+    joint = backend.module("families.path").JointPath(*zip(*pairs, strict=True))
+    attempt = joint.at(0.3)
+    lengths = [float(f.along(d).kl(f.along(d).at(0.3))) for f, d in pairs]
+    assert float(joint.kl(attempt)) == pytest.approx(sum(lengths))
+    assert [type(end) for end in joint.end(attempt)] == [type(family) for family, _ in pairs]
