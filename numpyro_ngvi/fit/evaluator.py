@@ -19,11 +19,11 @@ from numpyro_ngvi.curvature.draws import default_num_gradients
 from numpyro_ngvi.curvature.spherical import spherical_direction
 from numpyro_ngvi.families.base import Family, standard_normal_log_prob
 from numpyro_ngvi.families.coordinates import families_in
-from numpyro_ngvi.fit.arguments import Arguments
 from numpyro_ngvi.fit.geometry import covector, flat
 from numpyro_ngvi.fit.importance import subsampled_plate
 from numpyro_ngvi.fit.parameters import Parameters, Place, ordinary, posteriors
 from numpyro_ngvi.tracing import LogDensity, why_no_hessian
+from numpyro_ngvi.tracing.arguments import Arguments
 
 #: Points that are evaluated at once: no more than this, and than so many times the data.
 POINTS_AT_ONCE = 512

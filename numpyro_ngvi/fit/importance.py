@@ -17,9 +17,9 @@ from numpyro.infer.initialization import init_to_uniform
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
 from ngvi.structure.layout import Site
 from numpyro_ngvi.families.base import Family, standard_normal_log_prob
-from numpyro_ngvi.fit.arguments import Arguments
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, latent_site, posteriors_in
+from numpyro_ngvi.tracing.arguments import Arguments
 
 #: Draws share a pass as long as their intermediate results stay below.
 BYTES_PER_PASS = 2**28
