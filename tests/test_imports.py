@@ -1,31 +1,51 @@
-"""Importing a package: what it needs, what it leaves alone, what it says when it fails."""
+"""Importing a package: what it needs, what it leaves alone, what it says when it fails.
+
+An interpreter takes seconds to import a PPL: there is one for each set of modules that it may not
+import, and it prints all that is claimed of it, by name.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import tomllib
+import zipfile
+from pathlib import Path
 
 import pytest
 
-BLOCK = """
-import sys
+ROOT = Path(__file__).parent.parent
+
+PYRO = {"torch", "pyro", "pyro_ngvi"}
+NUMPYRO = {"jax", "jaxlib", "numpyro", "optax", "numpyro_ngvi"}
+
+PROLOGUE = """
+import json, sys, warnings
 class Blocker:
+    blocked = {blocked}
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {blocked}:
+        if name.partition(".")[0] in self.blocked:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Blocker())
+found = {{}}
+def imported_without_warnings(name):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        __import__(name)
+    found["warnings"] = [str(warning.message) for warning in caught]
+    found["slow"] = sorted(set(sys.modules) & {{"arviz", "matplotlib"}})
 """
 
 
-def _run(code, blocked=()):
-    """Run ``code`` in a fresh interpreter that cannot import ``blocked``."""
-    return subprocess.run(
-        [sys.executable, "-c", BLOCK.format(blocked=set(blocked) or "()") + code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+def _found(code, blocked=()):
+    """What ``code`` puts into ``found``, in an interpreter that cannot import ``blocked``."""
+    code = PROLOGUE.format(blocked=set(blocked) or "set()") + code + "\nprint(json.dumps(found))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
     )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 def test_ngvi_needs_neither_torch_nor_jax():
@@ -33,91 +53,101 @@ def test_ngvi_needs_neither_torch_nor_jax():
 import pkgutil, ngvi
 for module in pkgutil.walk_packages(ngvi.__path__, "ngvi."):
     __import__(module.name)
+found["modules"] = sum(name.startswith("ngvi.") for name in sys.modules)
 """
-    ppls = {"torch", "pyro", "pyro_ngvi", "jax", "jaxlib", "numpyro", "optax", "numpyro_ngvi"}
-    result = _run(every_module, {*ppls, "matplotlib", "arviz"})
-    assert result.returncode == 0, result.stderr
+    assert _found(every_module, {*PYRO, *NUMPYRO, "matplotlib", "arviz"})["modules"] > 10
 
 
-def test_pyro_ngvi_needs_no_jax():
+def test_pyro_ngvi_needs_no_jax_and_changes_nothing():
+    """Without warnings of our own, and without the slow imports of a report."""
     pytest.importorskip("pyro")
-    result = _run("import pyro_ngvi", {"jax", "jaxlib", "numpyro", "optax", "numpyro_ngvi"})
-    assert result.returncode == 0, result.stderr
+    found = _found(
+        """
+import pyro, torch
+def state():
+    return (torch.get_rng_state().tolist(), str(torch.get_default_dtype()),
+            repr(pyro.settings.get()), len(pyro.get_param_store()))
+before = state()
+imported_without_warnings("pyro_ngvi")
+found["changed"] = state() != before
+""",
+        NUMPYRO,
+    )
+    assert found == {"warnings": [], "slow": [], "changed": False}
 
 
-def test_numpyro_ngvi_needs_no_torch():
+def test_numpyro_ngvi_needs_no_torch_starts_no_backend_and_changes_nothing():
+    """Without warnings of our own, and without the slow imports of a report."""
     pytest.importorskip("numpyro")
-    result = _run("import numpyro_ngvi", {"torch", "pyro", "pyro_ngvi"})
-    assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.parametrize("missing", ["pyro", "torch"])
-def test_without_its_ppl_pyro_ngvi_names_the_extra(missing):
-    pytest.importorskip("pyro")
-    result = _run("import pyro_ngvi", {missing})
-    assert result.returncode != 0
-    last = result.stderr.strip().splitlines()[-1]
-    assert last.startswith("ModuleNotFoundError")
-    assert f"needs {missing}" in last
-    assert "ngvi[pyro]" in last
-
-
-@pytest.mark.parametrize("missing", ["numpyro", "jax", "optax"])
-def test_without_its_ppl_numpyro_ngvi_names_the_extra(missing):
-    pytest.importorskip("numpyro")
-    result = _run("import numpyro_ngvi", {missing})
-    assert result.returncode != 0
-    last = result.stderr.strip().splitlines()[-1]
-    assert last.startswith("ModuleNotFoundError")
-    assert f"needs {missing}" in last
-    assert "ngvi[numpyro]" in last
-
-
-def test_importing_numpyro_ngvi_starts_no_jax_backend_and_changes_no_default():
-    pytest.importorskip("numpyro")
-    result = _run(
+    found = _found(
         """
 import numpy
 import numpyro, optax, jax
-before = numpy.random.get_state()[1].tolist()
 from jax._src import xla_bridge
-assert not xla_bridge.backends_are_initialized(), "numpyro itself started a backend"
-import numpyro_ngvi
-assert not xla_bridge.backends_are_initialized(), "a backend was started"
-assert numpy.random.get_state()[1].tolist() == before
-assert jax.numpy.zeros(1).dtype == "float32"
-assert xla_bridge.backends_are_initialized()  # so the check above can fail
-"""
+before = numpy.random.get_state()[1].tolist()
+found["started by numpyro"] = xla_bridge.backends_are_initialized()
+imported_without_warnings("numpyro_ngvi")
+found["started"] = xla_bridge.backends_are_initialized()
+found["changed"] = numpy.random.get_state()[1].tolist() != before
+found["dtype"] = str(jax.numpy.zeros(1).dtype)
+found["can be started"] = xla_bridge.backends_are_initialized()  # so the check can fail
+""",
+        PYRO,
     )
-    assert result.returncode == 0, result.stderr
+    assert found == {
+        "started by numpyro": False,
+        "started": False,
+        "can be started": True,
+        "changed": False,
+        "dtype": "float32",
+        "warnings": [],
+        "slow": [],
+    }
 
 
-def test_importing_pyro_ngvi_changes_no_default_and_no_seed():
+def test_without_its_ppl_a_package_names_the_extra():
     pytest.importorskip("pyro")
-    result = _run(
-        """
-import pyro, torch
-state, dtype, validation = torch.get_rng_state(), torch.get_default_dtype(), pyro.settings.get()
-import pyro_ngvi
-assert torch.equal(torch.get_rng_state(), state)
-assert torch.get_default_dtype() == dtype
-assert pyro.settings.get() == validation
-assert len(pyro.get_param_store()) == 0
+    pytest.importorskip("numpyro")
+    missing = {"pyro": ["pyro", "torch"], "numpyro": ["numpyro", "jax", "optax"]}
+    found = _found(
+        f"""
+for ppl, missing in {missing}.items():
+    for name in missing:
+        Blocker.blocked = {{name}}
+        try:
+            __import__(f"{{ppl}}_ngvi")
+        except ModuleNotFoundError as error:
+            found[name] = str(error)
 """
     )
-    assert result.returncode == 0, result.stderr
+    assert found == {
+        name: f"{ppl}_ngvi needs {name}: pip install 'ngvi[{ppl}]'"
+        for ppl, names in missing.items()
+        for name in names
+    }
 
 
-@pytest.mark.parametrize("name", ["pyro", "numpyro"])
-def test_imports_are_free_of_warnings_of_our_own(name):
-    pytest.importorskip(name)
-    result = _run(
-        f"""
-import warnings
-import {name}
-with warnings.catch_warnings():
-    warnings.simplefilter("error")
-    import {name}_ngvi
-""".replace("import numpyro\n", "import numpyro, optax\n")
-    )
-    assert result.returncode == 0, result.stderr
+# -- the wheel ------------------------------------------------------------------------
+
+
+def _packages():
+    return {path.parent.name for path in ROOT.glob("*ngvi/__init__.py")}
+
+
+def test_the_wheel_is_told_of_all_three_packages():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert _packages() == {"ngvi", "numpyro_ngvi", "pyro_ngvi"}
+    assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == _packages()
+    assert all((ROOT / name / "py.typed").exists() for name in _packages())
+
+
+@pytest.mark.slow
+def test_the_wheel_carries_every_module(tmp_path):
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "-w", tmp_path, ROOT]
+    subprocess.run(command, check=True, timeout=300)
+    (wheel,) = tmp_path.glob("*.whl")
+    carried = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
+    modules = {
+        str(path.relative_to(ROOT)) for name in _packages() for path in (ROOT / name).rglob("*.py")
+    }
+    assert carried == modules

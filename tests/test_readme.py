@@ -1,10 +1,8 @@
-"""Every ```python block of the README runs as printed, each in a fresh interpreter."""
+"""Every ```python block of the README runs as printed, with the names that it imports itself."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,16 +28,9 @@ def test_the_readme_has_an_example_for_each_package():
 
 
 @pytest.mark.parametrize("code", _blocks())
-def test_a_block_of_the_readme_runs_as_printed(code, tmp_path):
+def test_a_block_of_the_readme_runs_as_printed(code, tmp_path, monkeypatch):
     for ppl in ("numpyro", "pyro"):
         if re.search(rf"^(from|import) {ppl}\b", code, re.MULTILINE):
             pytest.importorskip(ppl)
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=300,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})  # noqa: S102
