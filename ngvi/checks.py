@@ -1,10 +1,12 @@
-"""What the optimisers of both packages refuse: each check returns the value that it lets through.
+"""What both packages refuse: each check of an argument returns the value that it lets through.
 
 A schedule, a callable from the number of steps taken, stands for its values, which nobody checks.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 
@@ -80,3 +82,49 @@ def check_learning_rule(
     check_momentum(momentum, "momentum")
     if max_kl is not None and not is_auto(max_kl, "max_kl", "a number or None"):
         check_positive(max_kl, "max_kl")
+
+
+def check_init_scale(init_scale: float) -> float:
+    """``init_scale``, if it is a positive, finite number.
+
+    :raises ValueError: if it is not.
+    """
+    if not 0 < init_scale < math.inf:
+        raise ValueError(f"Expected init_scale > 0. but got {init_scale}")
+    return float(init_scale)
+
+
+class InvalidStartError(ValueError):
+    """The log density is not finite where a guide would start."""
+
+
+class LatentShapes:
+    """The unconstrained shapes of a model's latents, checked once for every new kind of arguments.
+
+    A guide holds one coordinate per latent. A model whose latents follow the data would be
+    replayed with values of the wrong size, and fail far from the cause.
+
+    :param expected: the shapes that the guide was set up with, by site.
+    :param signature: what tells the arguments of its set-up from others, hashable.
+    """
+
+    def __init__(self, expected: dict[str, tuple[int, ...]], signature: Any) -> None:
+        self._expected, self._seen = expected, {signature}
+
+    def compare(self, signature: Any, shapes: Callable[[], dict[str, tuple[int, ...]]]) -> None:
+        """Look at the shapes for arguments with a new signature.
+
+        :param shapes: finds them.
+        :raises ValueError: naming the site whose size has changed.
+        """
+        if signature in self._seen:
+            return
+        for name, shape in shapes().items():
+            expected = self._expected.get(name)
+            if expected is not None and shape != expected:
+                raise ValueError(
+                    f"Latent site '{name}' has unconstrained shape {shape} for these arguments, "
+                    f"but the guide was set up with {expected}. A guide's latents are fixed by "
+                    "its first call: make a new NaturalGaussianGuide for the new size."
+                )
+        self._seen.add(signature)

@@ -14,6 +14,7 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
+from ngvi.checks import InvalidStartError
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
 from ngvi.fit.settings import Settings
@@ -22,7 +23,6 @@ from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.fit.engine import make_engine
 from numpyro_ngvi.fit.result import FitResult
 from numpyro_ngvi.guide import NaturalGaussianGuide
-from numpyro_ngvi.guide.checks import InvalidStartError
 
 
 def fit(

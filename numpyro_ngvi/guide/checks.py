@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +11,9 @@ from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 from numpyro.primitives import Messenger
 
+from ngvi import checks
+from ngvi.structure.subsampling import SubsampledLatent
 from numpyro_ngvi.tracing.sites import is_enumerated
-
-
-def check_init_scale(init_scale: float) -> float:
-    """``init_scale``, if it is a positive, finite number.
-
-    :raises ValueError: if it is not.
-    """
-    if not 0 < init_scale < math.inf:
-        raise ValueError(f"Expected init_scale > 0. but got {init_scale}")
-    return float(init_scale)
 
 
 class RefuseDiscreteLatents(Messenger):
@@ -46,24 +37,6 @@ class RefuseDiscreteLatents(Messenger):
             )
 
 
-class SubsampledLatent(NamedTuple):
-    """A latent site inside a subsampled plate."""
-
-    site: str
-    plate: str
-    axis: int  #: of the plate in the site's constrained value, counted from the right
-    size: int  #: the elements that the trace has
-    full_size: int
-
-
-#: What to do about them.
-WAYS_OUT = (
-    "Pass create_plates=... together with family='diagonal', 'block_diagonal' or "
-    "'sparse_precision', draw the site in a plate without subsampling and index it inside the "
-    "subsampled one, or give it a guide of its own in an AutoGuideList."
-)
-
-
 def subsampled_latents(trace: dict[str, Any]) -> list[SubsampledLatent]:
     """The latents of a trace that have fewer elements than their plates, once for each plate."""
     found = []
@@ -74,23 +47,6 @@ def subsampled_latents(trace: dict[str, Any]) -> list[SubsampledLatent]:
                 axis = frame.dim - site["fn"].event_dim
                 found.append(SubsampledLatent(name, frame.name, axis, frame.size, full_size))
     return found
-
-
-def check_no_local_latents(trace: dict[str, Any]) -> None:
-    """Refuse latents inside a subsampled plate, whose number is not the plate's.
-
-    :raises ValueError: naming the site, the plate and the ways out.
-    """
-    for site, plate, _, size, full_size in subsampled_latents(trace):
-        raise ValueError(
-            f"Latent site '{site}' is inside plate '{plate}', which is subsampled ({size} of "
-            f"{full_size}): without create_plates this guide does not support local latent "
-            f"variables. {WAYS_OUT}"
-        )
-
-
-class InvalidStartError(ValueError):
-    """The log density is not finite where a guide would start."""
 
 
 def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str | None:
@@ -112,11 +68,8 @@ def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: d
     return "; ".join(bad) or None
 
 
-class LatentShapes:
+class LatentShapes(checks.LatentShapes):
     """The shapes of the model's latents, checked once for every new shape of arguments.
-
-    A guide holds one coordinate per latent. A model whose latents follow the data would be
-    replayed with values of the wrong size, and fail far from the cause.
 
     :param subsampled: whether the guide holds all elements of subsampled plates.
     """
@@ -125,26 +78,14 @@ class LatentShapes:
         self, trace: dict[str, Any], args: tuple, kwargs: dict, subsampled: bool = False
     ) -> None:
         self._subsampled = subsampled
-        self._expected = _unconstrained_shapes(trace, subsampled)
-        self._seen = {_signature((args, kwargs))}
+        super().__init__(_unconstrained_shapes(trace, subsampled), _signature((args, kwargs)))
 
     def check(self, model: Callable, args: tuple, kwargs: dict) -> None:
         """Trace the model for arguments of a new shape.
 
         :raises ValueError: naming the site whose size has changed.
         """
-        signature = _signature((args, kwargs))
-        if signature in self._seen:
-            return
-        for name, shape in self._trace_shapes(model, args, kwargs).items():
-            expected = self._expected.get(name)
-            if expected is not None and shape != expected:
-                raise ValueError(
-                    f"Latent site '{name}' has unconstrained shape {shape} for these arguments, "
-                    f"but the guide was set up with {expected}. A guide's latents are fixed by "
-                    "its first call: make a new NaturalGaussianGuide for the new size."
-                )
-        self._seen.add(signature)
+        self.compare(_signature((args, kwargs)), lambda: self._trace_shapes(model, args, kwargs))
 
     def _trace_shapes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
         shapes: dict[str, tuple] = {}

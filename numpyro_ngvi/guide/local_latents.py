@@ -38,45 +38,20 @@ from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.transforms import UnpackTransform, biject_to
 from numpyro.distributions.util import periodic_repeat, sum_rightmost
 
+from ngvi.structure import subsampling
 from ngvi.structure.forest import Forest
 from ngvi.structure.layout import Site
+from ngvi.structure.subsampling import SubsampledLatent
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.block_diagonal import BlockDiagonal
 from numpyro_ngvi.families.diagonal import Diagonal
 from numpyro_ngvi.families.sparse_precision import SparsePrecision
-from numpyro_ngvi.guide.checks import WAYS_OUT, SubsampledLatent
 from numpyro_ngvi.guide.posterior import NaturalNormal
 from numpyro_ngvi.linalg.arrow import Arrow, join, split
 
 
-@dataclasses.dataclass(frozen=True)
-class Visits:
-    """Which elements of the plates around latents a minibatch has.
-
-    :param sites: of the latent vector, all elements.
-    :param indices: by plate, the elements visited, shape ``(B,)``.
-    """
-
-    sites: tuple[Site, ...]
-    indices: dict[str, jax.Array]
-
-    def subsampled(self, site: Site) -> list[str]:
-        """The plates around a site of which the minibatch has fewer elements."""
-        return [
-            plate.name
-            for plate in site.plates
-            if plate.name in self.indices and len(self.indices[plate.name]) < plate.size
-        ]
-
-    @property
-    def plates(self) -> frozenset[str]:
-        """The subsampled plates around latents."""
-        return frozenset(name for site in self.sites for name in self.subsampled(site))
-
-    @property
-    def are_partial(self) -> bool:
-        """Whether there is a latent that is not visited."""
-        return bool(self.plates)
+class Visits(subsampling.Visits):
+    """Which elements of the plates around latents a minibatch has; indices are arrays."""
 
     def gather(self, site: Site, value: jax.Array) -> jax.Array:
         """The visited elements of a site's unconstrained value."""
@@ -99,57 +74,6 @@ class Visits:
                 weight = weight * counts.reshape((-1,) + (1,) * (len(site.shape) - plate.axis - 1))
             parts.append(jnp.broadcast_to(weight, site.shape).reshape(-1))
         return jnp.concatenate(parts)
-
-    def check(self, family: Family) -> None:
-        """Refuse a family that cannot move some elements without the others.
-
-        :raises ValueError: naming a site, its plate and the ways out.
-        """
-        structure = getattr(family, "structure", None)
-        if isinstance(family, Diagonal) or not self.are_partial:
-            return
-        if not isinstance(family, (BlockDiagonal, SparsePrecision)) or structure is None:
-            self._refuse(family, [site for site in self.sites if self.subsampled(site)])
-        elements = self._elements()
-        pieces = structure.split_indices()
-        for index, piece in enumerate(pieces):
-            for of_plate in elements.values():
-                own = of_plate[piece]
-                mixed = (own != own[:1]).any(0)
-                for ancestor in structure.ancestors(index):
-                    above = of_plate[pieces[ancestor][:1]]
-                    above = np.repeat(above, own.shape[1] // above.shape[1], 1)
-                    mixed |= ((above >= 0) & (above != own[:1])).any(0)
-                if mixed.any():
-                    wrong = piece[:, mixed][of_plate[piece[:, mixed]] >= 0]
-                    wrong = wrong if wrong.size else piece[:, mixed].reshape(-1)
-                    self._refuse(family, [self._site_of(int(wrong[0]))])
-
-    def _elements(self) -> dict[str, np.ndarray]:
-        """By subsampled plate, the element that each coordinate belongs to, or -1."""
-        elements = {name: np.full(sum(s.size for s in self.sites), -1) for name in self.plates}
-        for site in self.sites:
-            for name in self.subsampled(site):
-                indices = site.indices([name])
-                elements[name][indices] = np.arange(len(indices))[:, None]
-        return elements
-
-    def _site_of(self, coordinate: int) -> Site:
-        return next(s for s in self.sites if s.start <= coordinate < s.start + s.size)
-
-    def _refuse(self, family: Family, sites: list[Site]) -> None:
-        site = sites[0]
-        plates = self.subsampled(site) or self.subsampled(
-            next(s for s in self.sites if self.subsampled(s))
-        )
-        name = plates[0]
-        size = next(p.size for s in self.sites for p in s.plates if p.name == name)
-        raise ValueError(
-            f"Latent site '{site.name}' is inside plate '{name}', which is subsampled "
-            f"({len(self.indices[name])} of {size}): a family={family.name!r} guide of these "
-            "latents does not support local latent variables, because it has no parameters of "
-            f"the plate's single elements. {WAYS_OUT}"
-        )
 
 
 class VisitedNormal(NaturalNormal):

@@ -18,15 +18,14 @@ from numpyro.distributions.transforms import Transform, biject_to
 from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_median
 
+from ngvi.checks import InvalidStartError, check_init_scale
 from ngvi.structure.layout import Layout
+from ngvi.structure.subsampling import check_no_local_latents
 from numpyro_ngvi.families import Family, SparsePrecision
 from numpyro_ngvi.families.registry import Choice, automatic, requested
 from numpyro_ngvi.guide.checks import (
-    InvalidStartError,
     LatentShapes,
     RefuseDiscreteLatents,
-    check_init_scale,
-    check_no_local_latents,
     invalid_start,
     is_enumerated,
     subsampled_latents,
@@ -160,7 +159,9 @@ class NaturalGaussianGuide(AutoContinuous, CompiledPrototype):
                 "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
             ) from error
         if trace is not None:
-            check_no_local_latents(trace)  # NumPyro's own error does not name the site
+            check_no_local_latents(
+                subsampled_latents(trace)
+            )  # NumPyro's own error does not name the site
 
     def _choose_family(self, layout: Layout) -> Choice:
         if self._requested_family is not None:

@@ -17,6 +17,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from ngvi.checks import InvalidStartError
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
 from ngvi.fit.settings import Settings
@@ -25,7 +26,6 @@ from pyro_ngvi.families.base import Family
 from pyro_ngvi.fit.engine import make_engine
 from pyro_ngvi.fit.result import FitResult
 from pyro_ngvi.guide import NaturalGaussianGuide
-from pyro_ngvi.guide.checks import InvalidStartError
 from pyro_ngvi.tracing.messengers import repeatable_noise
 
 

@@ -16,14 +16,14 @@ from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor
 from torch.distributions import Distribution, Transform, biject_to
 
+from ngvi.checks import check_init_scale
 from ngvi.structure.layout import Layout
+from ngvi.structure.subsampling import check_no_local_latents
 from pyro_ngvi.families import Family, SparsePrecision
 from pyro_ngvi.families.registry import Choice, automatic, requested
 from pyro_ngvi.guide.checks import (
     LatentShapes,
-    check_init_scale,
     check_no_discrete_latents,
-    check_no_local_latents,
     check_start,
     is_enumerated,
     quiet_trace,
@@ -117,7 +117,7 @@ class NaturalGaussianGuide(AutoContinuous):
         trace = quiet_trace(self.model, args, kwargs)
         check_no_discrete_latents(trace)
         if not self._has_plates:
-            check_no_local_latents(trace)
+            check_no_local_latents(subsampled_latents(trace))
         try:
             super()._setup_prototype(*args, **kwargs)
             latents = dict(self.prototype_trace.iter_stochastic_nodes())
