@@ -249,9 +249,10 @@ MAX_DENSIFIED_DIM = 5000
 def check_dense(family: Any) -> None:
     """Refuse a dense matrix that would not fit.
 
-    :raises ValueError: if the family's dimension is above ``MAX_DENSIFIED_DIM``.
+    :raises ValueError: if the dimension is above ``MAX_DENSIFIED_DIM`` and the family itself is
+        not of that size.
     """
-    if family.dim > MAX_DENSIFIED_DIM:
+    if family.dim > MAX_DENSIFIED_DIM and family.num_parameters < family.dim**2 // 2:
         size = math.ceil(family.dim * family.loc.nbytes / 2**30)
         raise ValueError(
             f"A dense matrix of {family.dim} latents takes {size} GiB. Use .variance, .sample, "

@@ -23,6 +23,13 @@ blocks), they have :meth:`~Family.bonnet_price`, the natural gradient of the bou
 ``f(q.precondition())`` is ``F^-1`` times ``jax.grad`` of ``f(q)``, because ``F`` is
 symmetric. It is a ``jax.custom_jvp``, so that forward mode, reverse mode, ``vmap`` and
 ``jit`` all work and evaluating it costs nothing.
+
+**A new family** writes ``initial``, ``num_parameters``, ``stddev``, ``sample``, ``whiten``,
+``log_det_scale``, ``natural_gradient``, ``euclidean_gradient``, ``bonnet_price``, ``retract``, and
+``natural_step`` or ``along``. What else it has follows from these, for a dense Gaussian at the cost
+of a few O(d^3) products; a family writes itself what it can do cheaper, and one that is not dense
+``hessian_probes``, ``assemble_hessian`` and ``outer_products``, what its bonnet_price needs of a
+Hessian. ``tests/families/test_contract.py`` has one in thirty lines.
 """
 
 from __future__ import annotations
@@ -36,9 +43,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ngvi.structure.forest import Forest
+from ngvi.structure.forest import Forest, check_dense
 from ngvi.structure.layout import Layout
 from numpyro_ngvi.families.path import Path, WhitenedPath
+from numpyro_ngvi.linalg.triangular import symmetric
 
 
 class Family:
@@ -137,13 +145,29 @@ class Family:
 
     @property
     def covariance_matrix(self) -> jax.Array:
-        """Dense covariance, shape ``(d, d)``."""
-        raise NotImplementedError
+        """Dense covariance, shape ``(d, d)``.
+
+        :raises ValueError: if it would not fit.
+        """
+        centred = self._centred()
+        check_dense(self)
+        columns = centred.sample(jnp.eye(self.dim, dtype=self.loc.dtype))
+        return columns.T @ columns
 
     @property
     def precision_matrix(self) -> jax.Array:
-        """Dense inverse covariance, shape ``(d, d)``."""
-        raise NotImplementedError
+        """Dense inverse covariance, shape ``(d, d)``.
+
+        :raises ValueError: if it would not fit.
+        """
+        centred = self._centred()
+        check_dense(self)
+        columns = centred.whiten(jnp.eye(self.dim, dtype=self.loc.dtype))
+        return columns @ columns.T
+
+    def _centred(self) -> Self:
+        """``N(0, Sigma)``."""
+        return dataclasses.replace(self, loc=jnp.zeros_like(self._bound().loc))
 
     # -- density ----------------------------------------------------------------------
 
@@ -195,11 +219,14 @@ class Family:
         :param noise: ``z``, shape ``(..., d)``.
         :return: shape ``(..., d)``.
         """
-        raise NotImplementedError
+        tangent = self.natural_gradient(change)
+        moved = jax.jvp(lambda family: family.sample(noise), (self,), (tangent,))[1]
+        return self._centred().whiten(moved)
 
     def log_det_displacement(self, change: Self) -> jax.Array:
         """The derivative of :meth:`log_det_scale` in the direction ``F^-1 change``."""
-        raise NotImplementedError
+        tangent = self.natural_gradient(change)
+        return jax.jvp(type(self).log_det_scale, (self,), (tangent,))[1]
 
     def displaced(self, noise: jax.Array) -> jax.Array:
         """``noise``, whose derivative is :meth:`displacement`."""
@@ -240,7 +267,7 @@ class Family:
 
         :return: integers from 0 to ``m - 1``, shape ``(d,)``.
         """
-        raise NotImplementedError
+        return np.arange(self.dim)
 
     def assemble_hessian(self, products: jax.Array) -> Any:
         """The family's part of a Hessian ``H``, a linear function of the products.
@@ -249,7 +276,7 @@ class Family:
         :return: a pytree of arrays, such as ``H`` itself for a dense family and its
             diagonal for :class:`Diagonal`.
         """
-        raise NotImplementedError
+        return symmetric(products)
 
     def outer_products(self, left: jax.Array, right: jax.Array) -> Any:
         """The family's part of ``sum_i (l_i r_i^T + r_i l_i^T) / 2``.
@@ -258,7 +285,7 @@ class Family:
         :param right: rows ``r_i``, shape ``(N, d)``.
         :return: as :meth:`assemble_hessian`.
         """
-        raise NotImplementedError
+        return symmetric(left.T @ right)
 
     def bonnet_price(self, gradient: jax.Array, hessian: Any) -> Self:
         """The natural gradient of the bound ``E_q[l] + H(q)``, by Bonnet and Price.
@@ -300,7 +327,15 @@ class Family:
 
         :param other: a Gaussian of the same family and dimension.
         """
-        raise NotImplementedError
+        size = 0.5 * (self._trace_ratio(other) - self.dim)
+        shift = jnp.sum(other.whiten(self.loc) ** 2)
+        return size + 0.5 * shift - self.log_det_scale() + other.log_det_scale()
+
+    def _trace_ratio(self, other: Self) -> jax.Array:
+        """``tr(S' Sigma)``, with the other's precision."""
+        columns = self._centred().sample(jnp.eye(self.dim, dtype=self.loc.dtype))
+        columns = other._centred().whiten(columns)
+        return jnp.sum(columns**2)
 
     def inner(self, left: Self, right: Self) -> jax.Array:
         """``left^T F right``, the Fisher inner product of two directions, in nats."""

@@ -96,14 +96,6 @@ class BlockDiagonal(ForestFamily):
     def stddev(self) -> jax.Array:
         return self._join([jnp.sqrt(jnp.sum(own**2, 1)) for (own,) in self._factor().blocks])
 
-    @property
-    def covariance_matrix(self) -> jax.Array:
-        return self._square()
-
-    @property
-    def precision_matrix(self) -> jax.Array:
-        return self._inverse_square()
-
     # -- density ----------------------------------------------------------------------
 
     @jax.jit
@@ -167,13 +159,6 @@ class BlockDiagonal(ForestFamily):
             return self._with(self.loc + self._join(shift), factor.matmul(root))
 
         return WhitenedPath(blocks, CovarianceStep.along, finish)
-
-    @jax.jit
-    def kl_divergence(self, other: BlockDiagonal) -> jax.Array:
-        ratio = other._factor().solve_matmul(self._factor())
-        trace = sum(jnp.sum(own**2) for (own,) in ratio.blocks)
-        change = 0.5 * (trace - self.dim + jnp.sum(other.whiten(self.loc) ** 2))
-        return change - self.log_det_scale() + other.log_det_scale()
 
     @jax.jit
     def retract(self, step: BlockDiagonal) -> BlockDiagonal:

@@ -73,12 +73,6 @@ class Covariance(DenseFamily):
         return symmetric(self._bound().covariance)
 
     @property
-    def precision_matrix(self) -> jax.Array:
-        root = self.lower_factor
-        inverse = solve_lower(root, jnp.eye(self.dim, dtype=root.dtype))
-        return inverse.T @ inverse
-
-    @property
     def lower_factor(self) -> jax.Array:
         return jnp.linalg.cholesky(self._bound().covariance)
 
@@ -131,13 +125,6 @@ class Covariance(DenseFamily):
             return Covariance(self.loc + root @ step.shift, covariance)
 
         return WhitenedPath([block], CovarianceStep.along, finish)
-
-    def kl_divergence(self, other: Covariance) -> jax.Array:
-        root, other_root = self.lower_factor, other.lower_factor
-        ratio = solve_lower(other_root, root)
-        shift = solve_lower(other_root, self.loc - other.loc)
-        change = 0.5 * (jnp.sum(ratio**2) - self.dim + jnp.sum(shift**2))
-        return change - log_abs_det(root) + log_abs_det(other_root)
 
     def retract(self, step: Covariance) -> Covariance:
         """:class:`Family`'s; an indefinite ``Sigma + dSigma`` is corrected."""

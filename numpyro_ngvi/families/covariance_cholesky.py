@@ -70,11 +70,6 @@ class CovarianceCholesky(DenseFamily):
         return self._bound().scale_tril @ self.scale_tril.T
 
     @property
-    def precision_matrix(self) -> jax.Array:
-        inverse = self._solve(jnp.eye(self.dim, dtype=self.scale_tril.dtype))
-        return inverse.T @ inverse
-
-    @property
     def lower_factor(self) -> jax.Array:
         return positive_diagonal(self._bound().scale_tril)
 
@@ -139,12 +134,6 @@ class CovarianceCholesky(DenseFamily):
             return CovarianceCholesky(self.loc + tril @ step.shift, tril @ step.root)
 
         return WhitenedPath([(-(inner + inner.T), shift)], CovarianceStep.along, finish)
-
-    def kl_divergence(self, other: CovarianceCholesky) -> jax.Array:
-        ratio = other._solve(self._bound().scale_tril)
-        shift = other._solve(self.loc - other.loc)
-        change = 0.5 * (jnp.sum(ratio**2) - self.dim + jnp.sum(shift**2))
-        return change - self.log_det_scale() + other.log_det_scale()
 
     def retract(self, step: CovarianceCholesky) -> CovarianceCholesky:
         old, new = self._bound().scale_tril, self.scale_tril + step.scale_tril

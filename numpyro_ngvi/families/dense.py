@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import jax
-import numpy as np
 
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.linalg.triangular import symmetric
 
 
 class DenseFamily(Family):
@@ -23,12 +21,3 @@ class DenseFamily(Family):
     def lower_factor(self) -> jax.Array:
         """The lower triangular ``C`` with a positive diagonal and ``Sigma = C C^T``."""
         raise NotImplementedError
-
-    def hessian_probes(self) -> np.ndarray:
-        return np.arange(self.dim)
-
-    def assemble_hessian(self, products: jax.Array) -> jax.Array:
-        return symmetric(products)
-
-    def outer_products(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        return symmetric(left.T @ right)

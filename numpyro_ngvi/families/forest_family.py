@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ngvi.structure.forest import Forest, check_dense, forest_from_indices
+from ngvi.structure.forest import Forest, forest_from_indices
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.linalg import batched
 from numpyro_ngvi.linalg.arrow import Arrow, Vector, join, split
@@ -106,6 +106,12 @@ class ForestFamily(Family):
             blocks.append(tuple(mine))
         return Arrow(self.structure, tuple(blocks)).pack()
 
+    @jax.jit
+    def _trace_ratio(self, other: Self) -> jax.Array:
+        left, right = (other, self) if self.power > 0 else (self, other)
+        ratio = left._factor().solve_matmul(right._factor())
+        return sum(jnp.sum(block**2) for mine in ratio.blocks for block in mine)
+
     # -- helpers ----------------------------------------------------------------------
 
     def _packed(self) -> jax.Array:
@@ -130,20 +136,6 @@ class ForestFamily(Family):
     def _precision_times(self, factor: Arrow, vector: jax.Array) -> jax.Array:
         times = _square_divide if self.power > 0 else _square_times
         return self._join(times(factor, self._split(vector)))
-
-    def _square(self) -> jax.Array:
-        """``F F^T``, dense."""
-        factor = self._factor()
-        check_dense(self)
-        dense = factor.to_dense()
-        return dense @ dense.T
-
-    def _inverse_square(self) -> jax.Array:
-        """``(F F^T)^-1``, dense."""
-        factor = self._factor()
-        check_dense(self)
-        rows = self._join(factor.solve(self._split(jnp.eye(self.dim, dtype=self.loc.dtype))))
-        return rows @ rows.T
 
 
 def _square_times(factor: Arrow, vector: Vector) -> Vector:

@@ -48,6 +48,7 @@ import numpy as np
 from ngvi.structure.forest import check_dense
 from ngvi.structure.layout import Layout
 from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.linalg.definite import positive
 from numpyro_ngvi.linalg.low_rank import (
     LowRank,
     initial_factor,
@@ -123,16 +124,6 @@ class LowRankPrecision(Family):
     def variance(self) -> jax.Array:
         return self._matrix.inverse_diagonal()
 
-    @property
-    def covariance_matrix(self) -> jax.Array:
-        check_dense(self._bound())
-        return self._matrix.inverse()
-
-    @property
-    def precision_matrix(self) -> jax.Array:
-        check_dense(self._bound())
-        return self._matrix.to_dense()
-
     # -- density ----------------------------------------------------------------------
 
     def log_det_scale(self) -> jax.Array:
@@ -207,9 +198,6 @@ class LowRankPrecision(Family):
 
     # -- curvature --------------------------------------------------------------------
 
-    def hessian_probes(self) -> np.ndarray:
-        return np.arange(self.dim)
-
     def assemble_hessian(self, products: jax.Array) -> jax.Array:
         check_dense(self._bound())
         return symmetric(products)
@@ -261,13 +249,9 @@ class LowRankPrecision(Family):
         return self._with(self.loc, factor, mixture + rest)
 
     @jax.jit
-    def kl_divergence(self, other: LowRankPrecision) -> jax.Array:
+    def _trace_ratio(self, other: LowRankPrecision) -> jax.Array:
         spread = jnp.sum(other.factor * self._matrix.divide(other.factor.T).T)
-        trace = jnp.sum(other.diagonal * self.variance) + spread
-        shift = self.loc - other.loc
-        distance = jnp.sum(shift * other._matrix.times(shift))
-        change = 0.5 * (trace - self.dim + distance)
-        return change + other.log_det_scale() - self.log_det_scale()
+        return jnp.sum(other.diagonal * self.variance) + spread
 
     @jax.jit
     def retract(self, step: LowRankPrecision) -> LowRankPrecision:
@@ -284,11 +268,7 @@ class LowRankPrecision(Family):
         self, step: LowRankPrecision, step_size: jax.Array | float, floor: float
     ) -> tuple[jax.Array, jax.Array]:
         ratio = step_size * step.diagonal / self._bound().diagonal
-        # A square beyond the largest float would leave a standard deviation of zero.
-        ratio = jnp.maximum(ratio, -(float(jnp.finfo(ratio.dtype).max) ** 0.25))
-        rounding = 8 * float(jnp.finfo(ratio.dtype).eps) * jnp.maximum(1.0, jnp.abs(ratio))
-        plain = 1.0 + ratio
-        growth = jnp.where(plain > floor + rounding, plain, plain + 0.5 * ratio**2)
+        growth = positive(ratio, ratio, floor)
         return self.factor + step_size * step.factor, self.diagonal * growth
 
     def _moved(

@@ -70,11 +70,6 @@ class PrecisionCholesky(DenseFamily):
         return jnp.linalg.norm(self._inverse(), axis=-2)
 
     @property
-    def covariance_matrix(self) -> jax.Array:
-        inverse = self._inverse()
-        return inverse.T @ inverse
-
-    @property
     def precision_matrix(self) -> jax.Array:
         return self._bound().precision_tril @ self.precision_tril.T
 
@@ -133,12 +128,6 @@ class PrecisionCholesky(DenseFamily):
             )
 
         return WhitenedPath([(inner + inner.T, direction.loc @ tril)], PrecisionStep.along, finish)
-
-    def kl_divergence(self, other: PrecisionCholesky) -> jax.Array:
-        ratio = self._solve(other.precision_tril)
-        shift = (self.loc - other.loc) @ other.precision_tril
-        change = 0.5 * (jnp.sum(ratio**2) - self.dim + jnp.sum(shift**2))
-        return change - self.log_det_scale() + other.log_det_scale()
 
     def retract(self, step: PrecisionCholesky) -> PrecisionCholesky:
         old, new = self._bound().precision_tril, self.precision_tril + step.precision_tril

@@ -118,14 +118,6 @@ class SparsePrecision(ForestFamily):
         variance = [sum(jnp.sum(block**2, 0) for block in mine) for mine in inverse.blocks]
         return jnp.sqrt(self._join(variance))
 
-    @property
-    def covariance_matrix(self) -> jax.Array:
-        return self._inverse_square()
-
-    @property
-    def precision_matrix(self) -> jax.Array:
-        return self._square()
-
     # -- density ----------------------------------------------------------------------
 
     @jax.jit
@@ -192,15 +184,6 @@ class SparsePrecision(ForestFamily):
             return self._with(self.loc + shift, factor.matmul(step.root))
 
         return WhitenedPath([block], ArrowStep.along, finish)
-
-    @jax.jit
-    def kl_divergence(self, other: SparsePrecision) -> jax.Array:
-        # tr(S' Sigma) = |T^-1 T'|^2
-        ratio = self._factor().solve_matmul(other._factor())
-        trace = sum(jnp.sum(block**2) for mine in ratio.blocks for block in mine)
-        shift = jnp.sum(other.whiten(self.loc) ** 2)
-        change = 0.5 * (trace - self.dim + shift)
-        return change - self.log_det_scale() + other.log_det_scale()
 
     @jax.jit
     def retract(self, step: SparsePrecision) -> SparsePrecision:

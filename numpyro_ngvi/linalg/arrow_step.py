@@ -1,22 +1,29 @@
 """Steps in whitened coordinates of a precision whose factor is an arrow.
 
 As in :mod:`~numpyro_ngvi.linalg.definite`, with a root ``R`` of ``M = I + rho (N + N^T)`` that is
-an :class:`~numpyro_ngvi.linalg.arrow.Arrow`, and ``|A|^2`` the sum of its squared entries.
+an :class:`~numpyro_ngvi.linalg.arrow.Arrow`.
+
+``M`` is eliminated block by block, children before parents. Where it is not positive definite,
+the same rule holds for the eigenvalues of what is left of each diagonal block, the precision of
+its latents given those above: one that is not positive becomes one half. The eigenvalues of ``M``
+itself belong to eigenvectors without zeros, which no arrow holds. What couples a block to those
+above stays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from numpyro_ngvi.linalg import batched
+from numpyro_ngvi.linalg import batched, definite
 from numpyro_ngvi.linalg.arrow import Arrow, Vector
 from numpyro_ngvi.linalg.definite import is_definite
 
-#: The largest entry of a multiplicative step: beyond, squares of a float32 overflow.
-MAX_RETRACTION = 1e6
+#: The largest entry of a step that is corrected: beyond, squares of a float32 overflow.
+MAX_ENTRY = 1e6
 
 
 class ArrowStep(NamedTuple):
@@ -55,20 +62,28 @@ def _log_det(root: Arrow) -> jax.Array:
 def precision_root(half: Arrow) -> Arrow:
     """``R`` with ``R R^T = I + N + N^T``, its diagonal positive.
 
-    Where that is not positive definite the retraction ``R = I + N + N^2 / 2`` (Lin, Nielsen, Khan
-    and Schmidt, 2021) always is: its diagonal is at least one half.
+    Where that is not positive definite, see the module.
 
     :param half: ``N``.
     """
+    plain, change = _plain(half)
+    is_plain = jnp.all(jnp.stack(list(map(is_definite, plain.diagonals(), change.diagonals()))))
+
+    def corrected() -> Arrow:
+        largest = jnp.max(jnp.stack([jnp.max(jnp.abs(b)) for mine in half.blocks for b in mine]))
+        short = jnp.where(largest > MAX_ENTRY, MAX_ENTRY / largest, 1.0)
+        return _plain(half.combine(lambda block: short * block), _root)[0]
+
+    return jax.lax.cond(is_plain, lambda: plain, corrected)
+
+
+def _plain(half: Arrow, root: Callable = batched.cholesky) -> tuple[Arrow, Arrow]:
+    """The factor of ``I + N + N^T``, and ``N + N^T``."""
     eye = Arrow.identity(half.structure, half.blocks[0][0])
     change = half.map_diagonal(lambda block: block + batched.transpose(block))
-    plain = change.combine(jnp.add, eye).cholesky()
-    definite = list(map(is_definite, plain.diagonals(), change.diagonals()))
+    return change.combine(jnp.add, eye).cholesky(root), change
 
-    def retraction() -> Arrow:
-        largest = jnp.max(jnp.stack([jnp.max(jnp.abs(b)) for mine in half.blocks for b in mine]))
-        short = jnp.where(largest > 0, jnp.minimum(1.0, MAX_RETRACTION / largest), 1.0)
-        step = half.combine(lambda block: short * block)
-        return step.combine(lambda m, m2, one: one + m + 0.5 * m2, step.matmul(step), eye)
 
-    return jax.lax.cond(jnp.all(jnp.stack(definite)), lambda: plain, retraction)
+def _root(blocks: jax.Array) -> jax.Array:
+    change = jnp.moveaxis(blocks, -1, 0) - jnp.eye(len(blocks), dtype=blocks.dtype)
+    return jnp.moveaxis(definite.precision_root(change), 0, -1)

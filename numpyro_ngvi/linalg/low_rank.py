@@ -78,15 +78,6 @@ class LowRank:
         leverage = jnp.sum((self.factor @ _inverse(self.root()).T) ** 2, 1) / self.diagonal
         return jnp.maximum(1.0 - leverage, float(jnp.finfo(leverage.dtype).eps)) / self.diagonal
 
-    def to_dense(self) -> jax.Array:
-        """``S``, for small ``d``."""
-        return self.factor @ self.factor.T + jnp.diag(self.diagonal)
-
-    def inverse(self) -> jax.Array:
-        """``S^-1``, dense, for small ``d``."""
-        half = (self.factor / self.diagonal[:, None]) @ _inverse(self.root()).T
-        return jnp.diag(1.0 / self.diagonal) - half @ half.T
-
     def times(self, rows: jax.Array) -> jax.Array:
         """``S`` times each row, shape ``(..., d)``."""
         return self.diagonal * rows + rows_of(rows @ self.factor, self.factor)

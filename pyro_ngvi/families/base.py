@@ -23,6 +23,13 @@ blocks), they have :meth:`~Family.bonnet_price`, the natural gradient of the bou
 ``f(q.precondition())`` is ``F^-1`` times the gradient of ``f(q)``, because ``F`` is
 symmetric. It is written straight-through, ``x.detach() + M(x - x.detach())``, with ordinary
 operations, which ``torch.jit`` and ``torch.func`` understand.
+
+**A new family** writes ``initial``, ``num_parameters``, ``stddev``, ``sample``, ``whiten``,
+``log_det_scale``, ``natural_gradient``, ``euclidean_gradient``, ``bonnet_price``, ``retract``, and
+``natural_step`` or ``along``. What else it has follows from these, for a dense Gaussian at the cost
+of a few O(d^3) products; a family writes itself what it can do cheaper, and one that is not dense
+``hessian_probes``, ``assemble_hessian`` and ``outer_products``, what its bonnet_price needs of a
+Hessian. ``tests/families/test_contract.py`` has one in thirty lines.
 """
 
 from __future__ import annotations
@@ -35,10 +42,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import jvp
 
-from ngvi.structure.forest import Forest
+from ngvi.structure.forest import Forest, check_dense
 from ngvi.structure.layout import Layout
 from pyro_ngvi.families.path import Path, WhitenedPath
+from pyro_ngvi.linalg.triangular import symmetric
 
 
 class Family:
@@ -153,13 +162,29 @@ class Family:
 
     @property
     def covariance_matrix(self) -> Tensor:
-        """Dense covariance, shape ``(d, d)``."""
-        raise NotImplementedError
+        """Dense covariance, shape ``(d, d)``.
+
+        :raises ValueError: if it would not fit.
+        """
+        centred = self._centred()
+        check_dense(self)
+        columns = centred.sample(torch.eye(self.dim).to(self.loc))
+        return columns.mT @ columns
 
     @property
     def precision_matrix(self) -> Tensor:
-        """Dense inverse covariance, shape ``(d, d)``."""
-        raise NotImplementedError
+        """Dense inverse covariance, shape ``(d, d)``.
+
+        :raises ValueError: if it would not fit.
+        """
+        centred = self._centred()
+        check_dense(self)
+        columns = centred.whiten(torch.eye(self.dim).to(self.loc))
+        return columns @ columns.mT
+
+    def _centred(self) -> Self:
+        """``N(0, Sigma)``."""
+        return dataclasses.replace(self, loc=torch.zeros_like(self._bound().loc))
 
     # -- density ----------------------------------------------------------------------
 
@@ -213,11 +238,21 @@ class Family:
         :param noise: ``z``, shape ``(..., d)``.
         :return: shape ``(..., d)``.
         """
-        raise NotImplementedError
+        moved = self._derivative(lambda family: family.sample(noise), change)
+        return self._centred().whiten(moved)
 
     def log_det_displacement(self, change: Self) -> Tensor:
         """The derivative of :meth:`log_det_scale` in the direction ``F^-1 change``."""
-        raise NotImplementedError
+        return self._derivative(type(self).log_det_scale, change)
+
+    def _derivative(self, function: Callable[[Self], Tensor], change: Self) -> Tensor:
+        """Of a function of the family, in the direction ``F^-1 change``."""
+        names, tangents = self.coordinates(), self.natural_gradient(change).coordinates()
+
+        def of_coordinates(*values: Tensor) -> Tensor:
+            return function(dataclasses.replace(self, **dict(zip(names, values, strict=True))))
+
+        return jvp(of_coordinates, tuple(names.values()), tuple(tangents.values()))[1]
 
     def displaced(self, noise: Tensor) -> Tensor:
         """``noise``, whose derivative is :meth:`displacement`."""
@@ -260,7 +295,7 @@ class Family:
 
         :return: integers from 0 to ``m - 1``, shape ``(d,)``.
         """
-        raise NotImplementedError
+        return np.arange(self.dim)
 
     def assemble_hessian(self, products: Tensor) -> Any:
         """The family's part of a Hessian ``H``, a linear function of the products.
@@ -269,7 +304,7 @@ class Family:
         :return: a tensor, or a (nested) tuple of them, such as ``H`` itself for a dense
             family and its diagonal for :class:`Diagonal`.
         """
-        raise NotImplementedError
+        return symmetric(products)
 
     def outer_products(self, left: Tensor, right: Tensor) -> Any:
         """The family's part of ``sum_i (l_i r_i^T + r_i l_i^T) / 2``.
@@ -278,7 +313,7 @@ class Family:
         :param right: rows ``r_i``, shape ``(N, d)``.
         :return: as :meth:`assemble_hessian`.
         """
-        raise NotImplementedError
+        return symmetric(left.mT @ right)
 
     def bonnet_price(self, gradient: Tensor, hessian: Any) -> Self:
         """The natural gradient of the bound ``E_q[l] + H(q)``, by Bonnet and Price.
@@ -319,7 +354,14 @@ class Family:
 
         :param other: a Gaussian of the same family and dimension.
         """
-        raise NotImplementedError
+        size = 0.5 * (self._trace_ratio(other) - self.dim)
+        shift = other.whiten(self.loc).square().sum()
+        return size + 0.5 * shift - self.log_det_scale() + other.log_det_scale()
+
+    def _trace_ratio(self, other: Self) -> Tensor:
+        """``tr(S' Sigma)``, with the other's precision."""
+        columns = other._centred().whiten(self._centred().sample(torch.eye(self.dim).to(self.loc)))
+        return columns.square().sum()
 
     def inner(self, left: Self, right: Self) -> Tensor:
         """``left^T F right``, the Fisher inner product of two directions, in nats."""

@@ -93,14 +93,6 @@ class BlockDiagonal(ForestFamily):
     def stddev(self) -> Tensor:
         return self._join([own.square().sum(1).sqrt() for (own,) in self._factor().blocks])
 
-    @property
-    def covariance_matrix(self) -> Tensor:
-        return self._square()
-
-    @property
-    def precision_matrix(self) -> Tensor:
-        return self._inverse_square()
-
     # -- density ----------------------------------------------------------------------
 
     def whiten(self, value: Tensor) -> Tensor:
@@ -160,12 +152,6 @@ class BlockDiagonal(ForestFamily):
             return self._with(self.loc + self._join(shift), factor.matmul(root))
 
         return WhitenedPath(blocks, CovarianceStep.along, finish)
-
-    def kl_divergence(self, other: BlockDiagonal) -> Tensor:
-        ratio = other._factor().solve_matmul(self._factor())
-        trace = sum(own.square().sum() for (own,) in ratio.blocks)
-        change = 0.5 * (trace - self.dim + other.whiten(self.loc).square().sum())
-        return change - self.log_det_scale() + other.log_det_scale()
 
     def retract(self, step: BlockDiagonal) -> BlockDiagonal:
         structure = self._bound().structure

@@ -69,11 +69,6 @@ class CovarianceCholesky(DenseFamily):
         return self._bound().scale_tril @ self.scale_tril.mT
 
     @property
-    def precision_matrix(self) -> Tensor:
-        inverse = self._solve(torch.eye(self.dim).to(self._bound().scale_tril))
-        return inverse.mT @ inverse
-
-    @property
     def lower_factor(self) -> Tensor:
         return positive_diagonal(self._bound().scale_tril)
 
@@ -138,12 +133,6 @@ class CovarianceCholesky(DenseFamily):
             return CovarianceCholesky(self.loc + tril @ step.shift, tril @ step.root)
 
         return WhitenedPath([(-(inner + inner.mT), shift)], CovarianceStep.along, finish)
-
-    def kl_divergence(self, other: CovarianceCholesky) -> Tensor:
-        ratio = other._solve(self._bound().scale_tril)
-        shift = other._solve(self.loc - other.loc)
-        change = 0.5 * (ratio.square().sum() - self.dim + shift.square().sum())
-        return change - self.log_det_scale() + other.log_det_scale()
 
     def retract(self, step: CovarianceCholesky) -> CovarianceCholesky:
         old = self._bound().scale_tril

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from torch import Tensor
 
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.linalg.triangular import symmetric
 
 
 class DenseFamily(Family):
@@ -23,12 +21,3 @@ class DenseFamily(Family):
     def lower_factor(self) -> Tensor:
         """The lower triangular ``C`` with a positive diagonal and ``Sigma = C C^T``."""
         raise NotImplementedError
-
-    def hessian_probes(self) -> np.ndarray:
-        return np.arange(self.dim)
-
-    def assemble_hessian(self, products: Tensor) -> Tensor:
-        return symmetric(products)
-
-    def outer_products(self, left: Tensor, right: Tensor) -> Tensor:
-        return symmetric(left.mT @ right)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ngvi.structure.forest import Forest, check_dense, forest_from_indices
+from ngvi.structure.forest import Forest, forest_from_indices
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.linalg import batched
 from pyro_ngvi.linalg.arrow import Arrow, Vector, join, split
@@ -101,6 +101,11 @@ class ForestFamily(Family):
             blocks.append(tuple(mine))
         return Arrow(self.structure, tuple(blocks)).pack()
 
+    def _trace_ratio(self, other: Self) -> Tensor:
+        left, right = (other, self) if self.power > 0 else (self, other)
+        ratio = left._factor().solve_matmul(right._factor())
+        return sum(block.square().sum() for mine in ratio.blocks for block in mine)
+
     # -- helpers ----------------------------------------------------------------------
 
     def _packed(self) -> Tensor:
@@ -125,20 +130,6 @@ class ForestFamily(Family):
     def _precision_times(self, factor: Arrow, vector: Tensor) -> Tensor:
         times = _square_divide if self.power > 0 else _square_times
         return self._join(times(factor, self._split(vector)))
-
-    def _square(self) -> Tensor:
-        """``F F^T``, dense."""
-        factor = self._factor()
-        check_dense(self)
-        dense = factor.to_dense()
-        return dense @ dense.mT
-
-    def _inverse_square(self) -> Tensor:
-        """``(F F^T)^-1``, dense."""
-        factor = self._factor()
-        check_dense(self)
-        rows = self._join(factor.solve(self._split(torch.eye(self.dim).to(self.loc))))
-        return rows @ rows.mT
 
 
 def _square_times(factor: Arrow, vector: Vector) -> Vector:

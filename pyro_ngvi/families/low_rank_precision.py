@@ -49,6 +49,7 @@ from torch import Tensor
 from ngvi.structure.forest import check_dense
 from ngvi.structure.layout import Layout
 from pyro_ngvi.families.base import Family
+from pyro_ngvi.linalg.definite import positive
 from pyro_ngvi.linalg.low_rank import (
     LowRank,
     initial_factor,
@@ -121,16 +122,6 @@ class LowRankPrecision(Family):
     @property
     def variance(self) -> Tensor:
         return self._matrix.inverse_diagonal()
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        check_dense(self._bound())
-        return self._matrix.inverse()
-
-    @property
-    def precision_matrix(self) -> Tensor:
-        check_dense(self._bound())
-        return self._matrix.to_dense()
 
     # -- density ----------------------------------------------------------------------
 
@@ -218,9 +209,6 @@ class LowRankPrecision(Family):
 
     # -- curvature --------------------------------------------------------------------
 
-    def hessian_probes(self) -> np.ndarray:
-        return np.arange(self.dim)
-
     def assemble_hessian(self, products: Tensor) -> Tensor:
         check_dense(self._bound())
         return symmetric(products)
@@ -264,13 +252,9 @@ class LowRankPrecision(Family):
         mixture = (1.0 - step_size) * self.diagonal + step_size * diagonal
         return self._with(self.loc, factor, mixture + rest)
 
-    def kl_divergence(self, other: LowRankPrecision) -> Tensor:
+    def _trace_ratio(self, other: LowRankPrecision) -> Tensor:
         spread = (other.factor * self._matrix.divide(other.factor.mT).mT).sum()
-        trace = (other.diagonal * self.variance).sum() + spread
-        shift = self.loc - other.loc
-        distance = (shift * other._matrix.times(shift)).sum()
-        change = 0.5 * (trace - self.dim + distance)
-        return change + other.log_det_scale() - self.log_det_scale()
+        return (other.diagonal * self.variance).sum() + spread
 
     def retract(self, step: LowRankPrecision) -> LowRankPrecision:
         """``lambda + step``; where ``D`` would not stay positive it is corrected."""
@@ -286,11 +270,7 @@ class LowRankPrecision(Family):
         self, step: LowRankPrecision, step_size: Tensor | float, floor: float
     ) -> tuple[Tensor, Tensor]:
         ratio = step_size * step.diagonal / self._bound().diagonal
-        # A square beyond the largest float would leave a standard deviation of zero.
-        ratio = ratio.clamp(min=-(torch.finfo(ratio.dtype).max ** 0.25))
-        rounding = 8 * torch.finfo(ratio.dtype).eps * ratio.abs().clamp(min=1.0)
-        plain = 1.0 + ratio
-        growth = torch.where(plain > floor + rounding, plain, plain + 0.5 * ratio**2)
+        growth = positive(ratio, ratio, floor)
         # An array of size d r is too large to be multiplied by one.
         factor = step.factor if step_size is WHOLE else step_size * step.factor
         return self.factor + factor, self.diagonal * growth

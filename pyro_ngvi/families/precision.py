@@ -74,11 +74,6 @@ class Precision(DenseFamily):
         return torch.linalg.vector_norm(self._inverse_root(), dim=-2)
 
     @property
-    def covariance_matrix(self) -> Tensor:
-        inverse = self._inverse_root()
-        return inverse.mT @ inverse
-
-    @property
     def precision_matrix(self) -> Tensor:
         return symmetric(self._bound().precision)
 
@@ -137,13 +132,6 @@ class Precision(DenseFamily):
             return self._moved(direction, step_size)
 
         return WhitenedPath([block], PrecisionStep.along, finish)
-
-    def kl_divergence(self, other: Precision) -> Tensor:
-        root, other_root = self._root(), other._root()
-        ratio = solve_lower(root, other_root)
-        shift = (self.loc - other.loc) @ other_root
-        change = 0.5 * ((ratio**2).sum() - self.dim + (shift**2).sum())
-        return change + log_abs_det(root) - log_abs_det(other_root)
 
     def retract(self, step: Precision) -> Precision:
         """:class:`Family`'s, by equation (2); an indefinite ``S + dS`` is corrected."""

@@ -68,11 +68,6 @@ class PrecisionCholesky(DenseFamily):
         return torch.linalg.vector_norm(self._inverse(), dim=-2)
 
     @property
-    def covariance_matrix(self) -> Tensor:
-        inverse = self._inverse()
-        return inverse.mT @ inverse
-
-    @property
     def precision_matrix(self) -> Tensor:
         return self._bound().precision_tril @ self.precision_tril.mT
 
@@ -131,12 +126,6 @@ class PrecisionCholesky(DenseFamily):
             )
 
         return WhitenedPath([(inner + inner.mT, direction.loc @ tril)], PrecisionStep.along, finish)
-
-    def kl_divergence(self, other: PrecisionCholesky) -> Tensor:
-        ratio = self._solve(other.precision_tril)
-        shift = (self.loc - other.loc) @ other.precision_tril
-        change = 0.5 * ((ratio**2).sum() - self.dim + (shift**2).sum())
-        return change - self.log_det_scale() + other.log_det_scale()
 
     def retract(self, step: PrecisionCholesky) -> PrecisionCholesky:
         old, new = self._bound().precision_tril, self.precision_tril + step.precision_tril

@@ -116,14 +116,6 @@ class SparsePrecision(ForestFamily):
         variance = [sum(block.square().sum(0) for block in mine) for mine in inverse.blocks]
         return self._join(variance).sqrt()
 
-    @property
-    def covariance_matrix(self) -> Tensor:
-        return self._inverse_square()
-
-    @property
-    def precision_matrix(self) -> Tensor:
-        return self._square()
-
     # -- density ----------------------------------------------------------------------
 
     def whiten(self, value: Tensor) -> Tensor:
@@ -184,14 +176,6 @@ class SparsePrecision(ForestFamily):
             return self._with(self.loc + shift, factor.matmul(step.root))
 
         return WhitenedPath([block], ArrowStep.along, finish)
-
-    def kl_divergence(self, other: SparsePrecision) -> Tensor:
-        # tr(S' Sigma) = |T^-1 T'|^2
-        ratio = self._factor().solve_matmul(other._factor())
-        trace = sum(block.square().sum() for mine in ratio.blocks for block in mine)
-        shift = other.whiten(self.loc).square().sum()
-        change = 0.5 * (trace - self.dim + shift)
-        return change - self.log_det_scale() + other.log_det_scale()
 
     def retract(self, step: SparsePrecision) -> SparsePrecision:
         factor = self._factor()

@@ -260,13 +260,16 @@ class Arrow:
         self._add_products(result, self.blocks, 1.0)
         return Arrow(self.structure, tuple(tuple(mine) for mine in result))
 
-    def cholesky(self) -> Arrow:
-        """The factor ``T`` of a symmetric matrix; NaN if it is not positive definite."""
+    def cholesky(self, root: Callable[[Tensor], Tensor] = batched.cholesky) -> Arrow:
+        """The factor ``T`` of a symmetric matrix; NaN if it is not positive definite.
+
+        :param root: the factors of what elimination leaves of diagonal blocks, ``(k, k, n)``.
+        """
         rest = [list(mine) for mine in self.blocks]
         result: list[tuple[Tensor, ...]] = []
         for index in range(len(rest)):
             diagonal, *below = rest[index]
-            own = batched.cholesky(diagonal)
+            own = root(diagonal)
             mine = [
                 batched.transpose(batched.solve_matrix(own, batched.transpose(block)))
                 for block in below

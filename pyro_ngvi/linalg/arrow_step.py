@@ -1,22 +1,29 @@
 """Steps in whitened coordinates of a precision whose factor is an arrow.
 
 As in :mod:`~pyro_ngvi.linalg.definite`, with a root ``R`` of ``M = I + rho (N + N^T)`` that is an
-:class:`~pyro_ngvi.linalg.arrow.Arrow`, and ``|A|^2`` the sum of its squared entries.
+:class:`~pyro_ngvi.linalg.arrow.Arrow`.
+
+``M`` is eliminated block by block, children before parents. Where it is not positive definite,
+the same rule holds for the eigenvalues of what is left of each diagonal block, the precision of
+its latents given those above: one that is not positive becomes one half. The eigenvalues of ``M``
+itself belong to eigenvectors without zeros, which no arrow holds. What couples a block to those
+above stays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_ngvi.linalg import batched
+from pyro_ngvi.linalg import batched, definite
 from pyro_ngvi.linalg.arrow import Arrow, Vector
 from pyro_ngvi.linalg.definite import is_definite
 
-#: The largest entry of a multiplicative step: beyond, squares of a float32 overflow.
-MAX_RETRACTION = 1e6
+#: The largest entry of a step that is corrected: beyond, squares of a float32 overflow.
+MAX_ENTRY = 1e6
 
 
 class ArrowStep(NamedTuple):
@@ -55,17 +62,26 @@ def _log_det(root: Arrow) -> Tensor:
 def precision_root(half: Arrow) -> Arrow:
     """``R`` with ``R R^T = I + N + N^T``, its diagonal positive.
 
-    Where that is not positive definite the retraction ``R = I + N + N^2 / 2`` (Lin, Nielsen, Khan
-    and Schmidt, 2021) always is: its diagonal is at least one half.
+    Where that is not positive definite, see the module.
 
     :param half: ``N``.
     """
-    eye = Arrow.identity(half.structure, half.blocks[0][0])
-    change = half.map_diagonal(lambda block: block + batched.transpose(block))
-    plain = change.combine(torch.add, eye).cholesky()
+    plain, change = _plain(half)
     if all(map(is_definite, plain.diagonals(), change.diagonals())):
         return plain
     largest = max(float(b.abs().max()) for mine in half.blocks for b in mine)
-    short = min(1.0, MAX_RETRACTION / largest) if largest > 0 else 1.0
-    step = half.combine(lambda block: short * block)
-    return step.combine(lambda m, m2, one: one + m + 0.5 * m2, step.matmul(step), eye)
+    if largest > MAX_ENTRY:
+        half = half.combine(lambda block: MAX_ENTRY / largest * block)
+    return _plain(half, _root)[0]
+
+
+def _plain(half: Arrow, root: Callable = batched.cholesky) -> tuple[Arrow, Arrow]:
+    """The factor of ``I + N + N^T``, and ``N + N^T``."""
+    eye = Arrow.identity(half.structure, half.blocks[0][0])
+    change = half.map_diagonal(lambda block: block + batched.transpose(block))
+    return change.combine(torch.add, eye).cholesky(root), change
+
+
+def _root(blocks: Tensor) -> Tensor:
+    change = blocks.movedim(-1, 0) - torch.eye(len(blocks)).to(blocks)
+    return definite.precision_root(change).movedim(0, -1)

@@ -79,15 +79,6 @@ class LowRank:
         leverage = (self.factor @ _inverse(self.root()).mT).square().sum(1) / self.diagonal
         return (1.0 - leverage).clamp(min=torch.finfo(leverage.dtype).eps) / self.diagonal
 
-    def to_dense(self) -> Tensor:
-        """``S``, for small ``d``."""
-        return self.factor @ self.factor.mT + torch.diag(self.diagonal)
-
-    def inverse(self) -> Tensor:
-        """``S^-1``, dense, for small ``d``."""
-        half = (self.factor / self.diagonal[:, None]) @ _inverse(self.root()).mT
-        return torch.diag(1.0 / self.diagonal) - half @ half.mT
-
     def times(self, rows: Tensor) -> Tensor:
         """``S`` times each row, shape ``(..., d)``."""
         return self.diagonal * rows + (rows @ self.factor) @ self.factor.mT
