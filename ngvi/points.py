@@ -10,15 +10,21 @@ all at one radius, and the centre::
 It is unbiased for every integrable ``f`` and exact, without any noise, for cubic ones. A *group*
 is the ``2 d + 1`` points of one orthogonal matrix; its weighted second moment is exactly ``I``.
 
-The draws come from numpy's generator, so that both packages can see the same ones.
+The draws of :func:`spherical_points` come from numpy's generator, so that both packages can see the
+same ones.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 from scipy.stats import chi2
+
+#: The ends would be a radius of zero, whose weights are infinite, and an infinite one.
+LEVELS = (1e-6, 1.0 - 1e-6)
 
 
 class Points(NamedTuple):
@@ -39,8 +45,7 @@ def spherical_points(rng: np.random.Generator, dim: int, num_groups: int) -> lis
     :return: a group has ``2 d + 1`` points.
     """
     levels = (rng.random() + np.arange(num_groups) / num_groups) % 1.0
-    # The ends would be a radius of zero, whose weights are infinite, and an infinite one.
-    squares = chi2.ppf(np.clip(levels, 1e-6, 1.0 - 1e-6), dim + 2)
+    squares = chi2.ppf(np.clip(levels, *LEVELS), dim + 2)
     groups = []
     for square in squares:
         rotation, triangle = np.linalg.qr(rng.standard_normal((dim, dim)))
@@ -50,3 +55,15 @@ def spherical_points(rng: np.random.Generator, dim: int, num_groups: int) -> lis
         weights = np.append(np.full(2 * dim, 0.5 / square), 1.0 - dim / square)
         groups.append(Points(noise, weights))
     return groups
+
+
+@functools.cache
+def squared_radii(dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Levels and quantiles of ``r^2``, between which linear interpolation is right to 1e-5.
+
+    For compiled programs, which have no quantile function.
+
+    :return: two arrays, increasing.
+    """
+    levels = ndtr(np.linspace(*ndtri(LEVELS), 2001))
+    return levels, chi2.ppf(levels, dim + 2)

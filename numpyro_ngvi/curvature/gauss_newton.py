@@ -7,55 +7,55 @@ For a likelihood of independent examples, ``-hess log p(y_i | theta)`` is replac
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from numpyro_ngvi.curvature.hessian import num_products, value_gradient_hessian
-from numpyro_ngvi.curvature.moments import Moments, average, first_draws, over_draws
-from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.curvature.hessian import Hessian, value_gradients_hessians
+from numpyro_ngvi.curvature.moments import Arrays, Density, Families, Gradients
 
-#: ``split(theta, context)``: log likelihoods ``(N,)``, how many examples each stands for
+#: ``split(latents, ordinary, key)``: log likelihoods ``(N,)``, how many examples each stands for
 #: ``(N,)``, and the rest of the log density, a scalar.
-Split = Callable[[jax.Array, Any], tuple[jax.Array, jax.Array, jax.Array]]
+Split = Callable[[Arrays, Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
 
-def gauss_newton_moments(
-    split: Split, draws: jax.Array, context: Any, family: Family, num_hessians: int
-) -> Moments:
+@dataclasses.dataclass(frozen=True)
+class GaussNewton(Hessian):
     """``E[grad l]``, and the Gauss-Newton estimate in place of ``E[hess l]``.
 
     :param split: the log density by examples.
-    :param draws: ``theta``, shape ``(G, d)``.
-    :param context: of each draw, a pytree with leading axes of length ``G``.
-    :param family: what part of the Hessian is needed.
-    :param num_hessians: ``K``, at how many of the draws curvature is taken, the first.
     """
 
-    def at(argument: Any) -> tuple[jax.Array, jax.Array, Any]:
-        theta, of_draw = argument
-        log_likelihood, scale, _ = split(theta, of_draw)
+    split: Split
+
+    def at(
+        self, density: Density, here: Families, latents: Arrays, ordinary: Any, key: jax.Array
+    ) -> tuple[Gradients, dict[str, Any]]:
+        def rest(latents: Arrays, ordinary: Any, key: jax.Array) -> jax.Array:
+            return self.split(latents, ordinary, key)[2]
+
+        found, hessians = value_gradients_hessians(rest, here, latents, ordinary, key)
+        log_likelihood, scale, _ = self.split(latents, ordinary, key)
         scale = jax.lax.stop_gradient(scale)
-        jacobian = _jacobian(lambda x: split(x, of_draw)[0], theta)
-        value, of_rest, hessian = value_gradient_hessian(
-            lambda x: split(x, of_draw)[2], theta, family
-        )
-        curvature = family.outer_products(scale[:, None] * jacobian, jacobian)
-        return (
-            value + jnp.sum(scale * log_likelihood),
-            of_rest + scale @ jacobian,
-            jax.tree.map(jnp.subtract, hessian, curvature),
-        )
+        by_site = {}
+        for site, family in here.items():
+            jacobian = _jacobian(
+                lambda x, site=site: self.split({**latents, site: x}, ordinary, key)[0],
+                latents[site],
+            )
+            by_site[site] = found.by_site[site] + scale @ jacobian
+            curvature = family.outer_products(scale[:, None] * jacobian, jacobian)
+            hessians[site] = jax.tree.map(jnp.subtract, hessians[site], curvature)
 
-    def density(theta: jax.Array, of_draw: Any) -> jax.Array:
-        log_likelihood, scale, rest = split(theta, of_draw)
-        return jnp.sum(scale * log_likelihood) + rest
+        def likelihood(ordinary: Any) -> jax.Array:
+            return jnp.sum(scale * self.split(latents, ordinary, key)[0])
 
-    arguments = first_draws(num_hessians, draws, context)
-    at_draws = over_draws(at, arguments, num_products(family))
-    return average(at_draws, density, draws, context)
+        of_ordinary = jax.tree.map(jnp.add, found.ordinary, jax.grad(likelihood)(ordinary))
+        value = found.values + jnp.sum(scale * log_likelihood)
+        return Gradients(value, by_site, of_ordinary), hessians
 
 
 def _jacobian(function: Callable[[jax.Array], jax.Array], theta: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ Hessian-vector product each, forward over reverse, gives its part of the Hessian
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +14,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_ngvi.curvature.moments import Density, Moments, average, first_draws, over_draws
+from numpyro_ngvi.curvature.moments import (
+    Arrays,
+    Density,
+    Estimate,
+    Families,
+    Gradients,
+    Points,
+    finite_draws,
+    gradients,
+    masked_mean,
+)
 from numpyro_ngvi.families.base import Family
 
 #: Products computed together.
 PRODUCTS_AT_ONCE = 256
+
+#: Draws are batched only up to this many Hessian-vector products each: beyond, a single draw
+#: keeps the processor busy, and memory is what runs out.
+MAX_BATCHED_PRODUCTS = 128
 
 
 def num_products(family: Family) -> int:
@@ -25,44 +40,93 @@ def num_products(family: Family) -> int:
     return int(family.hessian_probes().max()) + 1
 
 
-def hessian_moments(
-    density: Density, draws: jax.Array, context: Any, family: Family, num_hessians: int
-) -> Moments:
+@dataclasses.dataclass(frozen=True)
+class Hessian:
     """``E[grad l]`` and ``E[hess l]`` by automatic differentiation.
 
-    :param density: the log density.
-    :param draws: ``theta``, shape ``(G, d)``.
-    :param context: of each draw, a pytree with leading axes of length ``G``.
-    :param family: what part of the Hessian is needed.
+    A gradient costs as much as one of a Hessian's many products, and most of the noise is the
+    gradient's: it is averaged over more draws than the Hessian.
+
     :param num_hessians: ``K``, at how many of the draws Hessians are taken, the first.
+    :param at_once: how many draws share a pass of gradients.
     """
 
-    def at(argument: Any) -> tuple[jax.Array, jax.Array, Any]:
-        theta, of_draw = argument
-        return value_gradient_hessian(lambda x: density(x, of_draw), theta, family)
+    num_hessians: int
+    at_once: int
 
-    arguments = first_draws(num_hessians, draws, context)
-    at_draws = over_draws(at, arguments, num_products(family))
-    return average(at_draws, density, draws, context)
+    def __call__(
+        self, density: Density, here: Families, points: Points, ordinary: Any = ()
+    ) -> Estimate:
+        latents = points.of(here)
+        first = (_first(latents, self.num_hessians), points.keys[: self.num_hessians])
+        found, hessians = over_draws(
+            lambda draw: self.at(density, here, draw[0], ordinary, draw[1]), first, here
+        )
+        kept = finite_draws((found.values, found.by_site, hessians))
+        hessian = jax.tree.map(lambda leaf: masked_mean(leaf, kept), hessians)
+        values = found.values
+        if len(points.weights) > len(kept):
+            rest = jax.tree.map(lambda leaf: leaf[len(kept) :], (latents, points.keys))
+            more = gradients(density, rest[0], ordinary, rest[1], self.at_once)
+            found = jax.tree.map(lambda *parts: jnp.concatenate(parts), found, more)
+            kept = jnp.concatenate([kept, finite_draws((more.values, more.by_site))])
+        directions = {
+            site: family.bonnet_price(masked_mean(found.by_site[site], kept), hessian[site])
+            for site, family in here.items()
+        }
+        of_ordinary = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.ordinary)
+        return Estimate(directions, values, kept, of_ordinary)
+
+    def at(
+        self, density: Density, here: Families, latents: Arrays, ordinary: Any, key: jax.Array
+    ) -> tuple[Gradients, dict[str, Any]]:
+        """Value, gradients, and the families' parts of the Hessian at one draw."""
+        return value_gradients_hessians(density, here, latents, ordinary, key)
 
 
-def value_gradient_hessian(
-    function: Callable[[jax.Array], jax.Array], theta: jax.Array, family: Family
-) -> tuple[jax.Array, jax.Array, Any]:
-    """Value, gradient, and the family's part of the Hessian at one point."""
-    (value, gradient), push = jax.linearize(jax.value_and_grad(function), theta)
-    products = _products(lambda v: push(v)[1], family, theta.dtype)
-    return value, gradient, family.assemble_hessian(products)
+def value_gradients_hessians(
+    density: Density, here: Families, latents: Arrays, ordinary: Any, key: jax.Array
+) -> tuple[Gradients, dict[str, Any]]:
+    """Value, gradients, and the families' parts of the Hessian at one draw."""
+
+    def first(latents: Arrays) -> tuple[Arrays, tuple]:
+        value, (of_latents, of_ordinary) = jax.value_and_grad(density, (0, 1))(
+            latents, ordinary, key
+        )
+        return of_latents, (value, of_ordinary)
+
+    by_site, push, (value, of_ordinary) = jax.linearize(first, latents, has_aux=True)
+    hessians = {}
+    for site, family in here.items():
+
+        def product(vector: jax.Array, site: str = site) -> jax.Array:
+            nowhere = jax.tree.map(jnp.zeros_like, latents)
+            return push({**nowhere, site: vector})[site]
+
+        products = _products(product, family, latents[site].dtype)
+        hessians[site] = family.assemble_hessian(products)
+    return Gradients(value, by_site, of_ordinary), hessians
 
 
-def _products(push: Callable, family: Family, dtype: jnp.dtype) -> jax.Array:
+def over_draws(function: Callable, arguments: Any, here: Families) -> Any:
+    """``function`` of every draw, all at once where that is cheap, else one after another."""
+    if max(map(num_products, here.values())) <= MAX_BATCHED_PRODUCTS:
+        return jax.vmap(function)(arguments)
+    return jax.lax.map(function, arguments)
+
+
+def _first(latents: Arrays, count: int) -> Arrays:
+    return {site: value[:count] for site, value in latents.items()}
+
+
+def _products(product: Callable, family: Family, dtype: jnp.dtype) -> jax.Array:
     number = jnp.asarray(family.hessian_probes())
     count = num_products(family)
 
-    def product(index: jax.Array) -> jax.Array:
-        return push((number == index).astype(dtype))
+    def of_probe(index: jax.Array) -> jax.Array:
+        return product((number == index).astype(dtype))
 
     indices = jnp.asarray(np.arange(count))
     if count <= PRODUCTS_AT_ONCE:
-        return jax.vmap(product)(indices)
-    return jax.lax.map(product, indices, batch_size=PRODUCTS_AT_ONCE)
+        return jax.vmap(of_probe)(indices)
+    return jax.lax.map(of_probe, indices, batch_size=PRODUCTS_AT_ONCE)

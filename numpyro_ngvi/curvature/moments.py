@@ -1,4 +1,4 @@
-"""Moments of a log density under ``q``, as far as a family needs them."""
+"""What an estimator is given, what it returns, and averages over the draws that are finite."""
 
 from __future__ import annotations
 
@@ -8,46 +8,91 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-#: ``density(theta, context)``: the log density at ``theta``, shape ``(d,)``; the context is
-#: whatever else belongs to a draw, a pytree.
-Density = Callable[[jax.Array, Any], jax.Array]
+from numpyro_ngvi.families.base import Family, standard_normal_log_prob
+
+#: Families, noise or latent vectors, by the site of the guide that draws them.
+Families = dict[str, Family]
+Arrays = dict[str, jax.Array]
+
+#: ``density(latents, ordinary, key)``: the log density at one draw, a scalar. ``ordinary`` is a
+#: pytree of whatever else is to be differentiated, the key is that of the guide's other draws.
+Density = Callable[[Arrays, Any, jax.Array], jax.Array]
 
 
-class Moments(NamedTuple):
-    """Averages over the draws that were finite."""
+class Points(NamedTuple):
+    """Draws of all sites' latent vectors."""
 
-    gradient: jax.Array  #: ``E[grad l]``, shape ``(d,)``
-    hessian: Any  #: ``E[hess l]``, as the family assembles it
-    kept: jax.Array  #: which draws count, booleans of shape ``(G,)``
-    values: jax.Array  #: of the log density at the first draws, shape ``(K,)``
+    noise: Arrays  #: by site, shapes ``(N, d)``
+    weights: jax.Array  #: shape ``(N,)``, which sum to one
+    keys: jax.Array  #: for what else is drawn, shape ``(N,)``
+
+    def of(self, here: Families) -> Arrays:
+        """``theta`` by site, shapes ``(N, d)``."""
+        return {site: family.sample(self.noise[site]) for site, family in here.items()}
+
+    def some(self, kept: Any) -> Points:
+        """The draws at some indices."""
+        return jax.tree.map(lambda leaf: leaf[kept], self)
 
 
-def average(at_draws: tuple, density: Density, draws: jax.Array, context: Any) -> Moments:
-    """Averages over the draws all of whose numbers are finite; NaN if there are none.
+class Estimate(NamedTuple):
+    """Averages over the draws all of whose numbers are finite; NaN if there are none."""
 
-    A gradient costs as much as one of a Hessian's many products, and most of the noise is the
-    gradient's: it is averaged over more draws than the Hessian.
+    directions: Families  #: the natural gradients of the bound
+    values: jax.Array  #: of the log density at the first draws, shape ``(M,)``
+    kept: jax.Array  #: which draws count, booleans of shape ``(N,)``
+    ordinary: Any  #: the mean gradient for ``ordinary``
 
-    :param at_draws: value ``(K,)``, gradient ``(K, d)`` and Hessian (a pytree of arrays with a
-        leading axis of length ``K``) at the first ``K`` draws.
-    :param density: gives values and gradients at the other draws.
-    :param draws: all of them, shape ``(G, d)``.
-    :param context: of each draw, a pytree with leading axes of length ``G``.
+
+class Gradients(NamedTuple):
+    """Values and gradients at draws."""
+
+    values: jax.Array  #: shape ``(N,)``
+    by_site: Arrays  #: shapes ``(N, d)``
+    ordinary: Any  #: a leading axis of ``N``
+
+
+def gradients(
+    density: Density, latents: Arrays, ordinary: Any, keys: jax.Array, at_once: int
+) -> Gradients:
+    """Values and gradients of the log density, of all sites in one pass."""
+
+    def at(argument: Any) -> Gradients:
+        value, (of_latents, of_ordinary) = jax.value_and_grad(density, (0, 1))(
+            argument[0], ordinary, argument[1]
+        )
+        return Gradients(value, of_latents, of_ordinary)
+
+    return in_passes(at, (latents, keys), at_once)
+
+
+def in_passes(function: Callable, arguments: Any, at_once: int) -> Any:
+    """``function`` of every draw, so many at once, in one program.
+
+    :param function: of one draw's arguments.
+    :param arguments: a pytree of arrays with a leading axis of draws.
     """
-    values, gradients, hessians = at_draws
-    kept = finite_draws((values, gradients, hessians))
-    hessian = jax.tree.map(lambda h: masked_mean(h, kept), hessians)
-    if len(draws) > len(kept):
-        rest = jax.tree.map(lambda leaf: leaf[len(kept) :], (draws, context))
-        of_rest = jax.vmap(jax.value_and_grad(density))(*rest)
-        gradients = jnp.concatenate([gradients, of_rest[1]])
-        kept = jnp.concatenate([kept, finite_draws(of_rest)])
-    return Moments(masked_mean(gradients, kept), hessian, kept, values)
+    count = len(jax.tree.leaves(arguments)[0])
+    if count <= at_once:
+        return jax.vmap(function)(arguments)
+    passes = -(-count // at_once)
+    size = -(-count // passes)
+    # A shorter last pass would be compiled once more: the last draw fills it up.
+    index = jnp.minimum(jnp.arange(passes * size), count - 1).reshape(passes, size)
+    results = jax.lax.map(lambda some: jax.vmap(function)(_take(arguments, some)), index)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)
 
 
-def first_draws(count: int, draws: jax.Array, context: Any) -> tuple[jax.Array, Any]:
-    """The draws, with their contexts, at which Hessians are taken."""
-    return jax.tree.map(lambda leaf: leaf[:count], (draws, context))
+def _take(tree: Any, index: jax.Array) -> Any:
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def log_q(here: Families, noise: Arrays) -> jax.Array:
+    """``log q`` of the draws, summed over sites; shape ``(N,)``."""
+    return sum(
+        standard_normal_log_prob(noise[site]) - family.log_det_scale()
+        for site, family in here.items()
+    )
 
 
 def finite_draws(tree: Any) -> jax.Array:
@@ -57,24 +102,9 @@ def finite_draws(tree: Any) -> jax.Array:
     return jnp.isfinite(sum(sums))
 
 
-def masked_mean(values: jax.Array, kept: jax.Array) -> jax.Array:
-    """The mean over the leading axis of what is kept; NaN if nothing is."""
-    mask = kept.reshape(-1, *[1] * (values.ndim - 1))
-    return jnp.sum(jnp.where(mask, values, 0), 0) / jnp.sum(kept).astype(values.dtype)
-
-
-def over_draws(function: Callable, arguments: Any, num_products: int) -> Any:
-    """``function`` of every draw, all at once where that is cheap, else one after another.
-
-    :param function: of one draw's arguments.
-    :param arguments: a pytree of arrays with a leading axis of draws.
-    :param num_products: how many Hessian-vector products a draw takes.
-    """
-    if num_products <= MAX_BATCHED_PRODUCTS:
-        return jax.vmap(function)(arguments)
-    return jax.lax.map(function, arguments)
-
-
-#: Draws are batched only up to this many Hessian-vector products each: beyond, a single draw
-#: keeps the processor busy, and memory is what runs out.
-MAX_BATCHED_PRODUCTS = 128
+def masked_mean(values: jax.Array, kept: jax.Array, weights: jax.Array | float = 1.0) -> jax.Array:
+    """The weighted mean over the leading axis of what is kept; NaN if nothing is."""
+    weights = jnp.where(kept, weights, 0).astype(values.dtype)
+    shape = (-1, *[1] * (values.ndim - 1))
+    total = jnp.sum(jnp.where(kept.reshape(shape), weights.reshape(shape) * values, 0), 0)
+    return total / jnp.sum(weights)

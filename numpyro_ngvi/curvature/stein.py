@@ -9,34 +9,53 @@ that the noise vanishes where ``q`` is exact.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from numpyro_ngvi.curvature.moments import Density, finite_draws, masked_mean
+from numpyro_ngvi.curvature.moments import (
+    Density,
+    Estimate,
+    Families,
+    Points,
+    finite_draws,
+    gradients,
+    masked_mean,
+)
 from numpyro_ngvi.families.base import Family
 
 
-def stein_direction(
-    density: Density, noise: jax.Array, context: Any, family: Family
-) -> tuple[Family, jax.Array, jax.Array]:
+@dataclasses.dataclass(frozen=True)
+class Stein:
     """The natural gradient of the bound from gradients of the log density.
 
-    :param density: the log density.
-    :param noise: ``z``, shape ``(K, d)``.
-    :param context: of each draw, a pytree with leading axes of length ``K``.
-    :return: the direction of ascent, which draws count, booleans of shape ``(K,)``, and the
-        log density at the draws, shape ``(K,)``.
+    :param at_once: how many draws share a pass.
     """
-    values, gradients = jax.vmap(jax.value_and_grad(density))(family.sample(noise), context)
-    kept = finite_draws((values, gradients))
-    gradients = jnp.where(kept[:, None], gradients, 0)
+
+    at_once: int
+
+    def __call__(
+        self, density: Density, here: Families, points: Points, ordinary: Any = ()
+    ) -> Estimate:
+        found = gradients(density, points.of(here), ordinary, points.keys, self.at_once)
+        kept = finite_draws((found.values, found.by_site))
+        directions = {
+            site: _direction(family, found.by_site[site], points.noise[site], kept)
+            for site, family in here.items()
+        }
+        of_ordinary = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.ordinary)
+        return Estimate(directions, found.values, kept, of_ordinary)
+
+
+def _direction(family: Family, gradient: jax.Array, noise: jax.Array, kept: jax.Array) -> Family:
+    gradient = jnp.where(kept[:, None], gradient, 0)
 
     def bound(q: Family) -> jax.Array:
         # Its derivative is the bound's: the gradients are constants here.
         displaced = q.displaced(noise)
-        along = jnp.sum(gradients * q.draw_at(displaced), -1)
+        along = jnp.sum(gradient * q.draw_at(displaced), -1)
         return masked_mean(along - q.sticking_log_prob(displaced), kept)
 
-    return jax.grad(bound)(family), kept, values
+    return jax.grad(bound)(family)

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import random
 from numpyro.infer.elbo import ELBO
 
+from ngvi.curvature import (
+    Cost,
+    check_curvature,
+    choose,
+    cost_of_step,
+    points_at_once,
+)
 from numpyro_ngvi.curvature import (
-    gauss_newton_moments,
-    hessian_moments,
+    Families,
+    Points,
+    log_q,
+    make_estimator,
     num_products,
+    orthogonal_points,
     standard_normal,
-    stein_direction,
 )
-from numpyro_ngvi.curvature.draws import default_num_gradients
-from numpyro_ngvi.curvature.moments import Density, finite_draws, first_draws, masked_mean
-from numpyro_ngvi.families.base import Family, standard_normal_log_prob
+from numpyro_ngvi.curvature.moments import finite_draws, in_passes, masked_mean
+from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide
-from numpyro_ngvi.tracing import (
-    LogDensity,
-    examples,
-    posteriors_in,
-    sites_without_hessian,
-    why_no_hessian,
-)
-
-CURVATURES = ("auto", "hessian", "gauss_newton", "stein", "mean")
-
-#: ``curvature="auto"`` takes exact Hessians up to this many Hessian-vector products a draw.
-MAX_PRODUCTS = 2000
+from numpyro_ngvi.tracing import LogDensity, examples, hessian_obstacle, posteriors_in
 
 
 class NaturalELBO(ELBO):
@@ -51,20 +50,27 @@ class NaturalELBO(ELBO):
 
         svi = SVI(model, NaturalGaussianGuide(model), BLR(), NaturalELBO())
 
-    :param num_particles: ``K``, how many draws a step averages over; each takes a gradient and
-        a Hessian.
+    :param num_particles: ``K``, how much a step averages over. With Hessians, ``K`` draws, each of
+        which takes a gradient and a Hessian; with ``"spherical"``, one group of ``2 d + 1`` points
+        for every two particles, which costs about as much as two Hessians; else ``K`` draws with
+        a gradient.
     :param num_gradients: how many draws the gradient is averaged over, the ``K`` among them.
-        Nearly all of a step's noise is the gradient's, and a gradient costs no more than one of
-        the Hessian's products. By default ``10 K``, or fewer, so that they add at most a
-        quarter to the cost of the Hessians; ``K`` for ``"stein"``.
-    :param curvature: where ``E[hess log p]`` comes from. ``"hessian"``: automatic
+        With Hessians, nearly all of a step's noise is the gradient's, and a gradient costs no more
+        than one of the Hessian's products: by default ``10 K``, or fewer, so that they add at most
+        a quarter to the cost of the Hessians. With ``"spherical"`` it is rounded up to whole
+        groups, and with ``"stein"`` and ``"mean"`` it has no meaning.
+    :param curvature: where ``E[hess log p]`` comes from. ``"spherical"``: differences of gradients
+        at orthogonal points, with far less noise than random draws, whose Hessian is exact for a
+        cubic ``log p`` (:mod:`numpyro_ngvi.curvature.spherical`). ``"hessian"``: automatic
         differentiation, exactly and only as much as the family needs. ``"gauss_newton"``:
         squared gradients of single examples, which needs the observations in a plate (Tan,
         S5.1). ``"stein"``: gradients alone (Lin, Khan and Schmidt, 2019). ``"mean"``: gradient and
-        Hessian at the mean (delta method). ``"auto"``: ``"hessian"`` up to 2000
-        Hessian-vector products if the model can be differentiated twice, else ``"stein"``.
-    :param antithetic: whether draws come in pairs ``z, -z``.
-    :param quasi_random: whether draws come from a scrambled Sobol sequence.
+        Hessian at the mean (delta method). ``"auto"``, as in ``fit``: ``"hessian"`` for structured
+        families, if the model can be differentiated twice, else ``"spherical"`` up to 2000
+        latents, else ``"stein"``; beside partners that draw values of their own, ``"hessian"``
+        rather than ``"spherical"`` (:func:`ngvi.curvature.choose`).
+    :param antithetic: whether random draws come in pairs ``z, -z``; orthogonal points always do.
+    :param quasi_random: whether random draws come from a scrambled Sobol sequence.
     :param vectorize_particles: as in NumPyro's ELBOs, for the value of the bound.
     :raises ValueError: for an unknown curvature or a ``num_particles`` below 1; on the first call,
         if the guide holds no ``NaturalGaussianGuide``, if the model has no Hessian and
@@ -83,9 +89,7 @@ class NaturalELBO(ELBO):
         quasi_random: bool = False,
         vectorize_particles: bool = True,
     ) -> None:
-        if curvature not in CURVATURES:
-            known = ", ".join(repr(name) for name in CURVATURES)
-            raise ValueError(f"Unknown curvature={curvature!r}. Choose one of {known}.")
+        check_curvature(curvature)
         if not isinstance(num_particles, int) or num_particles < 1:
             raise ValueError(
                 f"num_particles must be an integer, at least 1, got {num_particles!r}."
@@ -119,133 +123,77 @@ class NaturalELBO(ELBO):
         model_key, guide_key, draw_key = random.split(rng_key, 3)
         density = LogDensity(model, guide, args, kwargs, model_key)
         posteriors = posteriors_in(param_map)
-        here = jax.lax.stop_gradient(posteriors)
-        num_draws = self._num_draws(here)
-        noise = self._noise(draw_key, here, num_draws)
-        if isinstance(guide, NaturalGaussianGuide):  # no other draws than those given to it
-            guide_keys = jnp.broadcast_to(guide_key, (num_draws,))
-        else:
-            guide_keys = random.split(guide_key, num_draws)
-        frozen = jax.lax.stop_gradient(param_map)
-        directions, kept, values = {}, True, None
-        for site in here:
-            directions[site], kept_by, values = self._direction(
-                density, site, here, noise, guide_keys, frozen
+        here, frozen = jax.lax.stop_gradient((posteriors, param_map))
+        partners = not all(
+            isinstance(part, NaturalGaussianGuide) for part in getattr(guide, "_guides", [guide])
+        )
+        curvature, cost = self._chosen(density, here, frozen, guide_key, partners)
+        at_once = points_at_once(max(map(np.size, jax.tree.leaves((args, kwargs))), default=1))
+        points = self._points(draw_key, guide_key, here, cost, partners)
+
+        def at(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> jax.Array:
+            return density(latents, frozen, key)
+
+        def split(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> tuple:
+            return tuple(examples(density, latents, frozen, key))
+
+        estimator = make_estimator(curvature, cost, at_once, split=split, partners=partners)
+        estimate = jax.lax.stop_gradient(estimator(at, here, points))
+        self._report(jnp.sum(~estimate.kept))
+        count = cost.num_hessians
+        first, kept = points.some(slice(count)), estimate.kept[:count]
+        kept, values = jnp.broadcast_to(kept, (count,)), estimate.values
+        mutable_state = None
+        if not len(values) or len(posteriors) < len(param_map):
+            values, first, mutable_state = self._differentiable_values(
+                density, here, first, param_map, kept, at_once
             )
-            kept = kept & kept_by
-        noise = {site: value[: self.num_particles] for site, value in noise.items()}
-        if values is None or len(posteriors) < len(param_map):
-            values, noise, mutable_state = self._differentiable_values(
-                density, here, noise, guide_keys, param_map, kept
-            )
-        else:
-            mutable_state = None
-        loss = _mean_loss(values, here, noise, kept)
+        kept = kept & finite_draws(values)
+        loss = -masked_mean(values - log_q(here, first.noise), kept, first.weights)
         for site, family in posteriors.items():
-            loss = loss - _as_gradient(directions[site], family)
+            loss = loss - _as_gradient(estimate.directions[site], family)
         return {"loss": loss, "mutable_state": mutable_state}
 
-    # -- the direction ----------------------------------------------------------------
-
-    def _direction(
+    def _chosen(
         self,
         density: LogDensity,
-        site: str,
-        here: dict[str, Family],
-        noise: dict[str, jax.Array],
-        guide_keys: jax.Array,
+        here: Families,
         params: dict[str, Any],
-    ) -> tuple[Family, jax.Array, jax.Array | None]:
-        """The natural gradient for one guide, given the draws of the others.
-
-        :return: the direction, which of the first draws count, and the log density at them.
-        """
-        family = here[site]
-        draws = {name: q.sample(noise[name]) for name, q in here.items()}
-        others = {name: value for name, value in draws.items() if name != site}
-        context = (others, guide_keys)
-
-        def of_latents(function: Callable) -> Callable:
-            def at(theta: jax.Array, context: Any) -> Any:
-                others, key = context
-                return function({**others, site: theta}, params, key)
-
-            return at
-
-        log_density = of_latents(density)
-        kind = self._kind(density, log_density, family, draws, params, guide_keys)
-        if kind == "stein":
-            at_first = first_draws(self.num_particles, noise[site], context)
-            direction, kept, values = stein_direction(log_density, *at_first, family)
-        else:
-            points = draws[site]
-            if kind == "mean":
-                points, context = _at_the_means(site, here, guide_keys, density.guide)
-            if kind == "gauss_newton":
-                split = of_latents(lambda *at: tuple(examples(density, *at)))
-                moments = gauss_newton_moments(split, points, context, family, self.num_particles)
-            else:
-                moments = hessian_moments(
-                    log_density, points, context, family, min(self.num_particles, len(points))
-                )
-            kept, values = moments.kept, None if kind == "mean" else moments.values
-            direction = family.bonnet_price(moments.gradient, moments.hessian)
-        self._report(jnp.sum(~kept))
-        kept = jnp.broadcast_to(kept, max(kept.shape, (self.num_particles,)))
-        return jax.lax.stop_gradient(direction), kept[: self.num_particles], values
-
-    def _kind(
-        self,
-        density: LogDensity,
-        log_density: Density,
-        family: Family,
-        draws: dict[str, jax.Array],
-        params: dict[str, Any],
-        guide_keys: jax.Array,
-    ) -> str:
-        """``curvature``, with ``"auto"`` resolved and the Hessian known to exist."""
-        kind = self.curvature
-        if kind == "auto":
-            kind = "hessian" if num_products(family) <= MAX_PRODUCTS else "stein"
-        if kind not in ("hessian", "mean"):
-            return kind
-        first = {name: value[0] for name, value in draws.items()}
-        error = why_no_hessian(lambda v: density(v, params, guide_keys[0]), first)
-        if error is not None:
-            sites = sites_without_hessian(density, first, params, guide_keys[0])
-            if not sites:
-                raise error
-            names = ", ".join(repr(name) for name in sites)
-            reason = f"The log density of {names} cannot be differentiated twice ({error})"
-            if self.curvature != "auto":
-                raise ValueError(
-                    f"{reason}. Use curvature='stein', which needs gradients only."
-                ) from error
-            warnings.warn(f"{reason}: curvature='stein' is used instead.", stacklevel=2)
-            return "stein"
-        return kind
+        key: jax.Array,
+        partners: bool,
+    ) -> tuple[str, Cost]:
+        """The estimator's name, ``"auto"`` resolved, and what it evaluates."""
+        dim = sum(family.dim for family in here.values())
+        products = max(map(num_products, here.values()))
+        means = {site: family.mean for site, family in here.items()}
+        obstacle = functools.partial(hessian_obstacle, density, means, params, key)
+        choice = choose(self.curvature, dim, products, obstacle, partners=partners)
+        if choice.obstacle is not None:
+            warnings.warn(
+                f"{choice.obstacle}: curvature={choice.curvature!r} is used instead.", stacklevel=2
+            )
+        name = choice.curvature
+        return name, cost_of_step(name, dim, products, self.num_particles, self.num_gradients)
 
     # -- the value --------------------------------------------------------------------
 
     def _differentiable_values(
         self,
         density: LogDensity,
-        here: dict[str, Family],
-        noise: dict[str, jax.Array],
-        guide_keys: jax.Array,
+        here: Families,
+        points: Points,
         params: dict[str, Any],
         kept: jax.Array,
-    ) -> tuple[jax.Array, dict[str, jax.Array], Any]:
+        at_once: int,
+    ) -> tuple[jax.Array, Points, Any]:
         """The log density as a function of the ordinary parameters.
 
-        :return: values at the draws, the noise of the draws that they belong to, and the
-            model's mutable state.
+        :return: values at the draws, the points that they belong to, and the model's mutable
+            state.
         """
         # The gradient of a dropped draw would be NaN times zero: a good draw stands in.
-        guide_keys = guide_keys[: self.num_particles]
-        stand_in = jnp.where(kept, jnp.arange(self.num_particles), jnp.argmax(kept))
-        noise = {site: value[stand_in] for site, value in noise.items()}
-        draws = {site: family.sample(noise[site]) for site, family in here.items()}
+        count = len(points.weights)
+        points = points.some(jnp.where(kept, jnp.arange(count), jnp.argmax(kept)))
         params = {
             name: jax.lax.stop_gradient(value) if isinstance(value, Family) else value
             for name, value in params.items()
@@ -255,43 +203,51 @@ class NaturalELBO(ELBO):
             latents, key = argument
             return density.with_mutable_state(latents, params, key)
 
-        arguments = (draws, guide_keys[stand_in])
-        if self.num_particles == 1:
+        arguments = (points.of(here), points.keys)
+        if count == 1:
             value, mutable_state = particle(jax.tree.map(lambda leaf: leaf[0], arguments))
-            return value[None], noise, mutable_state
-        values, mutable_state = self.vectorize_particles_fn(particle, arguments)
+            return value[None], points, mutable_state
+        if self.vectorize_particles:
+            values, mutable_state = in_passes(particle, arguments, at_once)
+        else:
+            values, mutable_state = jax.lax.map(particle, arguments)
         if mutable_state is not None:
             warnings.warn(
                 "mutable state is currently ignored when num_particles > 1.", stacklevel=2
             )
-        return values, noise, None
+        return values, points, None
 
     # -- draws ------------------------------------------------------------------------
 
-    def _num_draws(self, here: dict[str, Family]) -> int:
-        if self.num_gradients is not None:
-            return self.num_gradients
-        if self.curvature in ("stein", "mean"):
-            return self.num_particles
-        return default_num_gradients(
-            self.num_particles, min(num_products(family) for family in here.values())
-        )
-
-    def _noise(
-        self, key: jax.Array, here: dict[str, Family], num_draws: int
-    ) -> dict[str, jax.Array]:
-        keys = random.split(key, len(here)) if len(here) > 1 else key[None]
-        return {
+    def _points(
+        self, key: jax.Array, guide_key: jax.Array, here: Families, cost: Cost, partners: bool
+    ) -> Points:
+        count = cost.num_gradients
+        if not partners:  # there are no other draws than those of the latent vectors
+            keys = jnp.broadcast_to(guide_key, (count,))
+        elif cost.num_groups:  # differences of gradients are those of the same draws
+            keys = jnp.repeat(random.split(guide_key, cost.num_groups), count // cost.num_groups)
+        else:
+            keys = random.split(guide_key, count)
+        dims = [family.dim for family in here.values()]
+        dtype = next(iter(here.values())).loc.dtype
+        if cost.num_groups:
+            noise, weights = orthogonal_points(key, sum(dims), cost.num_groups, dtype)
+            parts = jnp.split(noise, np.cumsum(dims)[:-1], -1)
+            return Points(dict(zip(here, parts, strict=True)), weights, keys)
+        of_sites = random.split(key, len(here)) if len(here) > 1 else key[None]
+        noise = {
             site: standard_normal(
-                key,
-                (self.num_particles, num_draws - self.num_particles),
+                of_site,
+                (cost.num_hessians, count - cost.num_hessians),
                 family.dim,
                 family.loc.dtype,
                 antithetic=self.antithetic,
                 quasi_random=self.quasi_random,
             )
-            for key, (site, family) in zip(keys, here.items(), strict=True)
+            for of_site, (site, family) in zip(of_sites, here.items(), strict=True)
         }
+        return Points(noise, jnp.full(count, 1.0 / count, dtype), keys)
 
     def _report(self, num_dropped: jax.Array) -> None:
         def report() -> None:
@@ -307,30 +263,6 @@ class NaturalELBO(ELBO):
                 stacklevel=2,
             )
         self._num_dropped += int(num_dropped)
-
-
-def _mean_loss(
-    values: jax.Array, here: dict[str, Family], noise: dict[str, jax.Array], kept: jax.Array
-) -> jax.Array:
-    """Minus the bound, over the draws that are kept."""
-    log_q = sum(
-        standard_normal_log_prob(noise[site]) - family.log_det_scale()
-        for site, family in here.items()
-    )
-    return -masked_mean(values - log_q, kept & finite_draws(values))
-
-
-def _at_the_means(
-    site: str, here: dict[str, Family], guide_keys: jax.Array, guide: Callable
-) -> tuple[jax.Array, Any]:
-    """The means in place of draws of all guides' latent vectors, and the context."""
-    if isinstance(guide, NaturalGaussianGuide):
-        guide_keys = guide_keys[:1]  # partners draw their own values, and here are none
-    means = {
-        name: jnp.broadcast_to(family.mean, (len(guide_keys), family.dim))
-        for name, family in here.items()
-    }
-    return means.pop(site), (means, guide_keys)
 
 
 def _as_gradient(direction: Family, family: Family) -> jax.Array:

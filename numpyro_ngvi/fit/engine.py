@@ -29,7 +29,7 @@ def make_engine(
     :param model: a NumPyro model.
     :param guide: a guide with one or more ``NaturalGaussianGuide``.
     :param rng_key: for the initial parameters.
-    :param curvature: one of :data:`ngvi.fit.groups.CURVATURES`.
+    :param curvature: one of :data:`ngvi.curvature.CURVATURES_OF_FIT`.
     :raises ValueError: for a guide without a Gaussian, an unknown curvature, or Hessians of a log
         density that has none.
     """

@@ -11,22 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
+from ngvi.curvature import CURVATURES_OF_FIT, check_curvature, choose, points_at_once
 from ngvi.fit.engine import Direction, Draws, Measured
-from ngvi.fit.groups import NUMBERS_AT_ONCE, Groups, check_curvature, choose
+from ngvi.fit.groups import Groups
 from ngvi.points import Points
-from numpyro_ngvi.curvature import hessian_moments, num_products, stein_direction
-from numpyro_ngvi.curvature.draws import default_num_gradients
-from numpyro_ngvi.curvature.spherical import spherical_direction
-from numpyro_ngvi.families.base import Family, standard_normal_log_prob
+from numpyro_ngvi import curvature
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.fit.geometry import covector, flat
 from numpyro_ngvi.fit.importance import subsampled_plate
 from numpyro_ngvi.fit.parameters import Parameters, Place, ordinary, posteriors
-from numpyro_ngvi.tracing import LogDensity, why_no_hessian
+from numpyro_ngvi.tracing import LogDensity, hessian_obstacle
 from numpyro_ngvi.tracing.arguments import Arguments
-
-#: Points that are evaluated at once: no more than this, and than so many times the data.
-POINTS_AT_ONCE = 512
 
 
 class Evaluator:
@@ -35,7 +30,7 @@ class Evaluator:
     :param model: a NumPyro model.
     :param guide: a guide with one or more ``NaturalGaussianGuide``.
     :param parameters: of both.
-    :param curvature: one of :data:`ngvi.fit.groups.CURVATURES`.
+    :param kind: one of :data:`ngvi.curvature.CURVATURES_OF_FIT`.
     """
 
     def __init__(
@@ -45,19 +40,19 @@ class Evaluator:
         args: tuple,
         kwargs: dict[str, Any],
         parameters: Parameters,
-        curvature: str = "auto",
+        kind: str = "auto",
     ) -> None:
-        check_curvature(curvature)
+        check_curvature(kind, CURVATURES_OF_FIT)
         self.model, self.guide, self._parameters = model, guide, parameters
         self._arguments = Arguments(args, kwargs)
-        self._data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
-        products = max(num_products(family) for family in families_in(parameters.initial))
+        products = max(curvature.num_products(family) for family in families_in(parameters.initial))
         dim = parameters.dim
-        curvature = choose(
-            curvature, dim, products, functools.partial(self._obstacle, args, kwargs)
-        )
-        self._groups = Groups.of(curvature, dim, products, self._data_size, default_num_gradients)
-        self.draws = self._groups.draws
+        obstacle = functools.partial(self._obstacle, args, kwargs)
+        kind = choose(kind, dim, products, obstacle).curvature
+        data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
+        groups = Groups.of(kind, dim, products, data_size)
+        self.draws, self._cost = groups.draws, groups.cost
+        self._estimator = curvature.make_estimator(kind, self._cost, points_at_once(data_size))
         self.num_gradients = self.num_hessian_products = 0
         self._group = jax.jit(self._one_group)
         self._point = jax.jit(self._one_point)
@@ -66,8 +61,8 @@ class Evaluator:
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
         """The bound and its natural gradient; not finite where the model is not."""
-        self.num_gradients += len(draws) * self._groups.num_gradients
-        self.num_hessian_products += len(draws) * self._groups.num_products
+        self.num_gradients += len(draws) * self._cost.num_gradients
+        self.num_hessian_products += len(draws) * self._cost.num_products
         dtype, found = self._parameters.dtype, []
         for group in draws:
             points = Points(*(part.astype(dtype) for part in group.points))
@@ -108,73 +103,21 @@ class Evaluator:
 
     def _one_group(self, place: Place, points: Points, seed: jax.Array, arrays: list) -> tuple:
         model_key, guide_key = random.split(random.key(seed))
-        density = self._density(arrays, model_key)
-        here, kind = posteriors(place), self._groups.curvature
-        noise = self._by_site(points.noise)
-        draws = {site: family.sample(noise[site]) for site, family in here.items()}
+        density, here = self._density(arrays, model_key), posteriors(place)
         keys = jnp.broadcast_to(guide_key, (len(points.weights),))
+        points = curvature.Points(self._by_site(points.noise), points.weights, keys)
 
         def log_density(latents: dict[str, jax.Array], others: Place, key: jax.Array) -> jax.Array:
             return density(latents, self._parameters.constrain({**place, **others}), key)
 
-        gradient_of_ordinary = {}
-        if kind == "spherical" or self._parameters.has_ordinary:
-            values, gradients, gradient_of_ordinary = self._gradients(
-                log_density, place, draws, keys, points
-            )
-        directions = {}
-        for site, family in here.items():
-            if kind == "spherical":
-                directions[site] = spherical_direction(
-                    family, gradients[site], draws[site], points.weights
-                )
-                continue
-
-            def of_site(theta: jax.Array, context: Any, site: str = site) -> jax.Array:
-                others, key = context
-                return log_density({**others, site: theta}, {}, key)
-
-            others = {name: value for name, value in draws.items() if name != site}
-            context = (others, keys)
-            if kind == "hessian":
-                moments = hessian_moments(
-                    of_site, draws[site], context, family, self._groups.num_hessians
-                )
-                site_values = moments.values
-                directions[site] = family.bonnet_price(moments.gradient, moments.hessian)
-            else:
-                directions[site], _, site_values = stein_direction(
-                    of_site, noise[site], context, family
-                )
-        if kind == "spherical":
-            value = jnp.sum(points.weights * (values - _log_q(here, noise)))
-        else:
-            count = len(site_values)
-            log_q = _log_q(here, {site: z[:count] for site, z in noise.items()})
-            value = jnp.mean(site_values - log_q)
-        found = list(directions.values())
+        estimate = self._estimator(log_density, here, points, ordinary(place))
+        first = points.some(slice(len(estimate.values)))
+        # Not finite, if a value is not: the search is to see it.
+        gains = first.weights * (estimate.values - curvature.log_q(here, first.noise))
+        value = jnp.sum(gains) / jnp.sum(first.weights)
+        found = [estimate.directions[site] for site in here]
         of_direction = covector(list(here.values()), found)
-        return value, flat(found), of_direction, gradient_of_ordinary
-
-    def _gradients(
-        self, log_density: Callable, place: Place, draws: dict, keys: jax.Array, points: Points
-    ) -> tuple:
-        """Values and gradients at all points, and the weighted sum of the ordinary gradients."""
-
-        def at(argument: Any) -> tuple:
-            latents, key, weight = argument
-            value, (gradient, of_ordinary) = jax.value_and_grad(log_density, (0, 1))(
-                latents, ordinary(place), key
-            )
-            return value, gradient, jax.tree.map(lambda leaf: weight * leaf, of_ordinary)
-
-        arguments, count = (draws, keys, points.weights), len(points.weights)
-        at_once = max(8, min(POINTS_AT_ONCE, NUMBERS_AT_ONCE // self._data_size))
-        if count <= at_once:
-            values, gradients, of_ordinary = jax.vmap(at)(arguments)
-        else:
-            values, gradients, of_ordinary = jax.lax.map(at, arguments, batch_size=at_once)
-        return values, gradients, jax.tree.map(lambda leaf: jnp.sum(leaf, 0), of_ordinary)
+        return value, flat(found), of_direction, estimate.ordinary
 
     def _density(self, arrays: list, model_key: jax.Array) -> LogDensity:
         args, kwargs = self._arguments.rebuilt(arrays)
@@ -191,11 +134,4 @@ class Evaluator:
         initial = self._parameters.initial
         params = self._parameters.constrain(initial)
         means = {site: family.mean for site, family in posteriors(initial).items()}
-        return why_no_hessian(lambda v: density(v, params, random.key(0)), means)
-
-
-def _log_q(here: dict[str, Family], noise: dict[str, jax.Array]) -> jax.Array:
-    return sum(
-        standard_normal_log_prob(noise[site]) - family.log_det_scale()
-        for site, family in here.items()
-    )
+        return hessian_obstacle(density, means, params, random.key(0))

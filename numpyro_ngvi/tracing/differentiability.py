@@ -12,6 +12,28 @@ from numpyro_ngvi.tracing.log_density import Latents, LogDensity
 from numpyro_ngvi.tracing.per_example import site_log_probs
 
 
+def hessian_obstacle(
+    density: LogDensity, latents: Latents, params: dict[str, Any], guide_key: jax.Array
+) -> Exception | None:
+    """Why the log density has no Hessian, naming the sites; None if it has one.
+
+    Only traces abstractly; nothing is evaluated. A model that cannot even be run raises.
+    """
+
+    def function(values: Latents) -> jax.Array:
+        return density(values, params, guide_key)
+
+    jax.eval_shape(function, latents)
+    error = why_no_hessian(function, latents)
+    if error is None:
+        return None
+    names = ", ".join(map(repr, sites_without_hessian(density, latents, params, guide_key)))
+    of_sites = f" of {names}" if names else ""
+    reason = ValueError(f"The log density{of_sites} cannot be differentiated twice ({error})")
+    reason.__cause__ = error
+    return reason
+
+
 def sites_without_hessian(
     density: LogDensity, latents: Latents, params: dict[str, Any], guide_key: jax.Array
 ) -> list[str]:

@@ -6,20 +6,6 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-#: Gradients per Hessian, and the most that they may add to the Hessians' cost.
-GRADIENTS_PER_HESSIAN = 10
-MAX_ADDED_COST = 0.25
-
-
-def default_num_gradients(num_hessians: int, num_products: int) -> int:
-    """How many draws to average the gradient over.
-
-    :param num_hessians: ``K``, at how many draws a Hessian is taken.
-    :param num_products: Hessian-vector products, or gradients, that a Hessian costs.
-    """
-    added = min(GRADIENTS_PER_HESSIAN - 1, int(MAX_ADDED_COST * num_products))
-    return num_hessians * (1 + added)
-
 
 def standard_normal(
     num_draws: int, like: Tensor, *, antithetic: bool = True, quasi_random: bool = False

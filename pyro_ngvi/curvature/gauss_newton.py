@@ -7,17 +7,46 @@ For a likelihood of independent examples, ``-hess log p(y_i | theta)`` is replac
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyro_ngvi.curvature.hessian import BYTES_AT_ONCE, MAX_AT_ONCE, Hessians
-from pyro_ngvi.curvature.moments import finite_draws, map_structure
+from pyro_ngvi.curvature.evaluate import Curvature, Parts
+from pyro_ngvi.curvature.hessian import BYTES_AT_ONCE, MAX_AT_ONCE, Hessian, Hessians
+from pyro_ngvi.curvature.moments import Arrays, finite_draws, map_structure
 from pyro_ngvi.families.base import Family
+from pyro_ngvi.tracing import LogDensity, examples
 
 
-class GaussNewton:
+@dataclasses.dataclass(frozen=True)
+class GaussNewton(Hessian):
+    """``E[grad l]``, and the Gauss-Newton estimate in place of ``E[hess l]``.
+
+    :param bytes_per_draw: of the intermediate results of one draw.
+    """
+
+    bytes_per_draw: float
+
+    def parts(self, density: LogDensity, latents: Arrays) -> Parts:
+        """The log density by examples; its rest is differentiated twice."""
+        split = examples(density, latents)
+        values = (split.scale * split.log_likelihood).sum(-1) + split.rest
+        return Parts(values, split.rest, split)
+
+    def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
+        """The rest's Hessians minus the examples' squares."""
+        rows = example_gradients(
+            parts.rest.log_likelihood,
+            theta,
+            bytes_per_product=self.bytes_per_draw * len(theta),
+        )
+        return Squares(Hessians(products(q), q), rows, parts.rest.scale, q)
+
+
+class Squares:
     """The Gauss-Newton estimate of the Hessian at each of ``K`` draws.
 
     :param rest: exact Hessians of what is not an example.

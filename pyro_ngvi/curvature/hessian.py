@@ -7,6 +7,7 @@ one does not depend on another: differentiating the sum of their gradients gives
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_ngvi.curvature.moments import finite_draws
+from pyro_ngvi.curvature.evaluate import Curvature, Evaluator, Parts
+from pyro_ngvi.curvature.moments import (
+    Arrays,
+    Estimate,
+    Families,
+    Points,
+    finite_draws,
+    map_structure,
+    nowhere,
+)
 from pyro_ngvi.families.base import Family
+from pyro_ngvi.tracing import LogDensity
 
 #: Products computed together: as many as this many bytes of intermediate results allow, to stay
 #: in the cache and off the limits of memory.
@@ -27,6 +38,50 @@ MAX_AT_ONCE = 256
 def num_products(family: Family) -> int:
     """How many Hessian-vector products the family's part of a Hessian takes."""
     return int(family.hessian_probes().max()) + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Hessian:
+    """``E[grad l]`` and ``E[hess l]`` by automatic differentiation.
+
+    A gradient costs as much as one of a Hessian's many products, and most of the noise is the
+    gradient's: it is averaged over more draws than the Hessian.
+
+    :param num_hessians: ``K``, at how many of the draws Hessians are taken, the first.
+    """
+
+    num_hessians: int
+
+    def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
+        first = evaluate(here, points.some(slice(self.num_hessians)), self)
+        found = [first]
+        if len(points.weights) > self.num_hessians:
+            found.append(evaluate(here, points.some(slice(self.num_hessians, None))))
+        num_kept, count = int(first.kept.sum()), sum(int(one.kept.sum()) for one in found)
+        directions = {}
+        for site, family in here.items():
+            if not num_kept:
+                directions[site] = nowhere(family)
+                continue
+            gradient = torch.cat([one.gradients[site][one.kept] for one in found]).mean(0)
+            hessian = map_structure(lambda h: h / num_kept, first.hessians[site])
+            directions[site] = family.bonnet_price(gradient, hessian)
+        sums: dict[int, tuple[Tensor, Tensor]] = {}
+        for one in found:
+            for leaf, gradient in one.ordinary:
+                before = sums.get(id(leaf), (leaf, 0.0))[1]
+                sums[id(leaf)] = leaf, before + gradient / count
+        dropped = len(points.weights) - count
+        return Estimate(directions, first.values, first.kept, dropped, list(sums.values()))
+
+    def parts(self, density: LogDensity, latents: Arrays) -> Parts:
+        """The log density, all of which is differentiated twice."""
+        values = density(latents)
+        return Parts(values, values)
+
+    def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
+        """Exact Hessians."""
+        return Hessians(products(q), q)
 
 
 class HessianProducts:
@@ -77,7 +132,7 @@ class HessianProducts:
                 return self._all(self._ways[self.way], gradient, theta, number, indices, evaluate)
             except (RuntimeError, NotImplementedError):
                 if self.way == len(self._ways) - 1:
-                    self.way = 0
+                    self.way = 0  # another model, or other arguments, may go the first way
                     raise
                 self.way += 1
 

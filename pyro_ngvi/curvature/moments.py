@@ -1,22 +1,56 @@
-"""Averages over the draws whose numbers are finite."""
+"""What an estimator is given, what it returns, and averages over the draws that are finite."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyro_ngvi.families.base import Family, standard_normal_log_prob
 
-class Curvature(Protocol):
-    """An estimate of the Hessian at each of ``K`` draws, as far as a family needs it."""
+#: Families, noise or latent vectors, by the site of the guide that draws them.
+Families = dict[str, Family]
+Arrays = dict[str, Tensor]
 
-    def finite(self) -> Tensor:
-        """Which draws have a finite one, booleans of shape ``(K,)``."""
 
-    def total(self, kept: Tensor) -> Any:
-        """The sum over the draws that are ``kept``, as the family assembles it."""
+class Points(NamedTuple):
+    """Draws of all sites' latent vectors."""
+
+    noise: Arrays  #: by site, shapes ``(N, d)``
+    weights: Tensor  #: shape ``(N,)``, which sum to one
+
+    def of(self, here: Families) -> Arrays:
+        """``theta`` by site, shapes ``(N, d)``."""
+        return {site: family.sample(self.noise[site]) for site, family in here.items()}
+
+    def some(self, kept: Any) -> Points:
+        """The draws at some indices."""
+        return Points({site: z[kept] for site, z in self.noise.items()}, self.weights[kept])
+
+
+class Estimate(NamedTuple):
+    """Averages over the draws all of whose numbers are finite; NaN if there are none."""
+
+    directions: Families  #: the natural gradients of the bound
+    values: Tensor  #: of the log density at the first draws, shape ``(M,)``
+    kept: Tensor  #: which of these count, booleans of shape ``(M,)``
+    num_dropped: int  #: of all draws
+    ordinary: list[tuple[Tensor, Tensor]]  #: other parameters, and their mean gradients
+
+
+def log_q(here: Families, noise: Arrays) -> Tensor:
+    """``log q`` of the draws, summed over sites; shape ``(N,)``."""
+    return sum(
+        standard_normal_log_prob(noise[site]) - family.log_det_scale()
+        for site, family in here.items()
+    )
+
+
+def nowhere(family: Family) -> Family:
+    """The direction of no draws."""
+    return family.map(lambda value: torch.full_like(value, torch.nan))
 
 
 def finite_draws(*tensors: Tensor) -> Tensor:

@@ -14,10 +14,56 @@ with a pair of exact Hessians and their gradients, which costs as much.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from ngvi.points import spherical_points
+from pyro_ngvi.curvature.evaluate import Evaluated, FromGradients
+from pyro_ngvi.curvature.moments import Points
 from pyro_ngvi.families.base import Family
+
+
+@dataclasses.dataclass(frozen=True)
+class Spherical(FromGradients):
+    """The natural gradient of the bound from gradients at orthogonal points."""
+
+    weighted = True
+
+    def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
+        weighted = found.gradients[site]
+        if not found.kept.all():
+            # The others stand for the points that are left out.
+            squares = points.weights * sum(z.square().sum(-1) for z in points.noise.values())
+            part = squares[found.kept].sum() / squares.sum()
+            weighted = torch.where(found.kept[:, None], weighted, 0.0) / part
+        draws = family.sample(points.noise[site])
+        return weighted_direction(family, weighted, scores(family, draws))
+
+    def of_groups(
+        self, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
+    ) -> Tensor:
+        of_draws = scores(family, family.sample(noise))
+        return rows(lambda w, s: weighted_direction(family, w, s), weighted, of_draws)
+
+
+def orthogonal_points(dim: int, num_groups: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The noise and the weights of some groups (:func:`ngvi.points.spherical_points`).
+
+    They come from torch's global generator, by a seed.
+
+    :param like: of the dtype and device of the result.
+    :return: shapes ``(num_groups (2 d + 1), d)`` and ``(num_groups (2 d + 1),)``; the weights sum
+        to one.
+    """
+    rng = np.random.default_rng(int(torch.randint(2**63 - 1, ())))
+    groups = spherical_points(rng, dim, num_groups)
+    noise = np.concatenate([group.noise for group in groups])
+    weights = np.concatenate([group.weights for group in groups]) / num_groups
+    return torch.as_tensor(noise).to(like), torch.as_tensor(weights).to(like)
 
 
 def spherical_direction(

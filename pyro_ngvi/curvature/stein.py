@@ -10,11 +10,35 @@ that the noise vanishes where ``q`` is exact.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from pyro_ngvi.curvature.evaluate import Evaluated, FromGradients
+from pyro_ngvi.curvature.moments import Points
 from pyro_ngvi.families.base import Family
+
+
+@dataclasses.dataclass(frozen=True)
+class Stein(FromGradients):
+    """The natural gradient of the bound from gradients of the log density."""
+
+    weighted = False
+
+    def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
+        kept = found.kept
+        return stein_direction(found.gradients[site][kept], points.noise[site][kept], family)
+
+    def of_groups(
+        self, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
+    ) -> Tensor:
+        return torch.cat(
+            [
+                rows(lambda g, z: stein_direction(g, z, family), g[k][None] * len(g), z[k][None])
+                for g, z, k in zip(weighted, noise, kept, strict=True)
+            ]
+        )
 
 
 def stein_direction(gradients: Tensor, noise: Tensor, family: Family) -> Family:

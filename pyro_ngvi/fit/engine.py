@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from ngvi.curvature import CURVATURES_OF_FIT, check_curvature
 from ngvi.fit.engine import Engine
-from ngvi.fit.groups import check_curvature
 from pyro_ngvi.fit.evaluator import Evaluator
 from pyro_ngvi.fit.geometry import EachRow, Geometry
 from pyro_ngvi.fit.importance import check_has_gaussian
@@ -30,11 +30,11 @@ def make_engine(
     :param model: a Pyro model.
     :param guide: a guide with one or more ``NaturalGaussianGuide``.
     :param seed: for the initial parameters. Pyro's own random numbers are left as they are.
-    :param curvature: one of :data:`ngvi.fit.groups.CURVATURES`.
+    :param curvature: one of :data:`ngvi.curvature.CURVATURES_OF_FIT`.
     :raises ValueError: for a guide without a Gaussian, an unknown curvature, or Hessians of a log
         density that has none.
     """
-    check_curvature(curvature)
+    check_curvature(curvature, CURVATURES_OF_FIT)
     check_has_gaussian(guide)
     with repeatable_noise(), torch.enable_grad():
         torch.manual_seed(seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,11 +13,10 @@ from torch import Tensor
 
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
 from ngvi.structure.layout import Site
-from pyro_ngvi.elbo.particles import log_prob
-from pyro_ngvi.elbo.plan import make_plan
+from pyro_ngvi.curvature import log_q, make_plan
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide
-from pyro_ngvi.tracing import LogDensity, inspect
+from pyro_ngvi.tracing import inspect
 from pyro_ngvi.tracing.messengers import repeatable_noise
 
 
@@ -99,9 +97,8 @@ class ImportanceDraws:
         seed: int = 0,
     ) -> None:
         self.num_draws, self.seed = num_draws, seed
-        # Of the curvatures the one that asks for nothing; the plan says how draws share a run.
-        plan = make_plan(model, guide, args, kwargs, "stein", math.inf, True)
-        self._density = LogDensity(model, guide, args, kwargs, plan.facts)
+        # The plan says how draws share a run.
+        plan, self._density = make_plan(model, guide, args, kwargs)
         self.families = {site: family.detach() for site, family in self._density.posteriors.items()}
         self.sites = _sites(guide, self.families)
         self.dim = sum(family.dim for family in self.families.values())
@@ -112,15 +109,15 @@ class ImportanceDraws:
     @torch.no_grad()
     def log_weights(self) -> tuple[np.ndarray, float]:
         """``log w`` in nats, shape ``(num_draws,)``, and the rounding error of one."""
-        densities, log_q = [], []
+        densities, of_q = [], []
         for noise in self._chunks():
             densities.append(self._density(self._sample(noise)).double().cpu().numpy())
-            log_q.append(log_prob(self.families, noise).double().cpu().numpy())
+            of_q.append(log_q(self.families, noise).double().cpu().numpy())
         density = np.concatenate(densities)[: self.num_draws]
         finite = density[np.isfinite(density)]
         size = np.abs(finite).max(initial=0.0) + self.dim
         eps = max(torch.finfo(family.loc.dtype).eps for family in self.families.values())
-        return density - np.concatenate(log_q)[: self.num_draws], eps * float(size)
+        return density - np.concatenate(of_q)[: self.num_draws], eps * float(size)
 
     @torch.no_grad()
     def moments(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,165 @@
+"""Where ``E_q[grad l]`` and ``E_q[hess l]`` come from: names, costs, and the choice among them.
+
+======================  =====================================================================
+``"spherical"``         gradients at orthogonal points: ``2 d + 1`` of them make a group
+``"hessian"``           automatic differentiation, as much as the family needs, at random draws
+``"gauss_newton"``      squared gradients of single examples in place of the likelihood's Hessian
+``"stein"``             gradients at a few random draws
+``"mean"``              gradient and Hessian at the mean of ``q`` (delta method)
+``"auto"``              one of the above; see :func:`choose`
+======================  =====================================================================
+
+The estimators themselves are in the packages' ``curvature``, one file each; this page is what
+both, and both ``NaturalELBO`` and ``fit``, share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+CURVATURES = ("auto", "spherical", "hessian", "gauss_newton", "stein", "mean")
+#: Those with which a bound over fixed draws has the gradient that is asked for.
+CURVATURES_OF_FIT = ("auto", "spherical", "hessian", "stein")
+#: Those that differentiate the log density twice.
+TWICE = ("hessian", "mean")
+
+#: ``"auto"`` takes Hessians where they take fewer products than ``d`` over the first number (those
+#: of structured families), and fewer than the second.
+CHEAP_HESSIAN = 8
+MAX_PRODUCTS = 2000
+#: Otherwise it takes groups of ``2 d + 1`` gradients up to this many latents, and beyond them
+#: gradients at few draws.
+MAX_SPHERICAL_DIM = 2000
+
+#: Gradients per Hessian, and the most that they may add to the Hessians' cost: nearly all of a
+#: Hessian's noise is averaged out by its ``d`` products, and a gradient's is not.
+GRADIENTS_PER_HESSIAN = 10
+MAX_ADDED_COST = 0.25
+
+#: Particles that make one group of orthogonal points: an antithetic pair of Hessians has two
+#: gradients and ``2 d`` products, a group ``2 d + 1`` gradients.
+PARTICLES_PER_GROUP = 2
+
+#: In a group of ``fit``: Hessians, in antithetic pairs, and draws with gradients only.
+MIN_HESSIANS, MAX_HESSIANS = 4, 64
+NUM_STEIN = 10
+
+#: Draws that are evaluated at once: no more than this, and than so many times the data.
+POINTS_AT_ONCE = 512
+NUMBERS_AT_ONCE = 2**25
+
+
+def check_curvature(curvature: str, known: tuple[str, ...] = CURVATURES) -> None:
+    """Raise a ``ValueError`` for a name that is none of these."""
+    if curvature not in known:
+        names = ", ".join(repr(name) for name in known)
+        raise ValueError(f"Unknown curvature={curvature!r}. Choose one of {names}.")
+
+
+class Choice(NamedTuple):
+    """An estimator, and what kept ``"auto"`` from the one that it would rather have taken."""
+
+    curvature: str
+    obstacle: str | None = None
+
+
+def choose(
+    curvature: str,
+    dim: int,
+    products: int,
+    obstacle: Callable[[], Exception | None],
+    *,
+    partners: bool = False,
+) -> Choice:
+    """What ``"auto"`` stands for, and the others themselves.
+
+    :param curvature: one of :data:`CURVATURES`.
+    :param dim: ``d``, the number of latents of all Gaussians.
+    :param products: Hessian-vector products that the Hessian takes, as much as is needed of it.
+    :param obstacle: finds out why there is no Hessian; called only if one is wanted.
+    :param partners: whether the guide draws other values as well: their noise is that of random
+        draws, of which there are more beside Hessians.
+    :raises ValueError: if Hessians are asked for, and there are none.
+    """
+    otherwise = "spherical" if dim <= MAX_SPHERICAL_DIM else "stein"
+    is_cheap = partners or CHEAP_HESSIAN * products <= dim
+    if curvature == "auto" and not (is_cheap and products <= MAX_PRODUCTS):
+        return Choice(otherwise)
+    if curvature not in ("auto", *TWICE):
+        return Choice(curvature)
+    error = obstacle()
+    if error is None:
+        return Choice("hessian" if curvature == "auto" else curvature)
+    if curvature == "auto":
+        return Choice(otherwise, str(error))
+    raise ValueError(
+        f"{error}. Use curvature='spherical' or curvature='stein', which need gradients only."
+    ) from error
+
+
+class Cost(NamedTuple):
+    """What one estimate is made from."""
+
+    num_hessians: int  #: at the first draws; or values, where no draw has a Hessian
+    num_gradients: int  #: at all draws
+    num_products: int  #: Hessian-vector products
+    num_groups: int = 0  #: of orthogonal points, with ``"spherical"``
+
+
+def cost_of_step(
+    curvature: str,
+    dim: int,
+    products: int,
+    num_particles: int,
+    num_gradients: int | None = None,
+) -> Cost:
+    """What ``NaturalELBO`` evaluates in a step.
+
+    :param curvature: not ``"auto"``.
+    :param products: Hessian-vector products, or gradients, that a Hessian costs.
+    :param num_particles: ``K``; see ``NaturalELBO``.
+    :param num_gradients: over how many draws to average the gradient; None for the default.
+    """
+    if curvature == "spherical":
+        size = 2 * dim + 1
+        wanted = -(-num_particles // PARTICLES_PER_GROUP)
+        groups = wanted if num_gradients is None else max(1, -(-num_gradients // size))
+        return Cost(groups * size, groups * size, 0, groups)
+    if curvature in ("stein", "mean"):
+        return Cost(num_particles, num_particles, products * (curvature == "mean"))
+    if num_gradients is None:
+        num_gradients = default_num_gradients(num_particles, products)
+    return Cost(num_particles, num_gradients, num_particles * products)
+
+
+def cost_of_group(curvature: str, dim: int, products: int, data_size: int) -> Cost:
+    """What ``fit`` evaluates in a group: about as much, whatever the curvature.
+
+    :param data_size: numbers in the model's largest argument.
+    """
+    if curvature == "spherical":
+        return Cost(2 * dim + 1, 2 * dim + 1, 0, 1)
+    if curvature == "stein":
+        return Cost(NUM_STEIN, NUM_STEIN, 0)
+    affordable = min(dim // products, MAX_HESSIANS, NUMBERS_AT_ONCE // data_size)
+    hessians = max(MIN_HESSIANS, 2 * (affordable // 2))
+    return Cost(hessians, default_num_gradients(hessians, products), hessians * products)
+
+
+def default_num_gradients(num_hessians: int, products: int) -> int:
+    """How many draws to average the gradient over.
+
+    :param num_hessians: ``K``, at how many draws a Hessian is taken.
+    :param products: Hessian-vector products, or gradients, that a Hessian costs.
+    """
+    added = min(GRADIENTS_PER_HESSIAN - 1, int(MAX_ADDED_COST * products))
+    return num_hessians * (1 + added)
+
+
+def points_at_once(data_size: int) -> int:
+    """How many draws share a pass.
+
+    :param data_size: numbers in the model's largest argument.
+    """
+    return max(8, min(POINTS_AT_ONCE, NUMBERS_AT_ONCE // max(data_size, 1)))

@@ -1,0 +1,258 @@
+"""The log density at many draws: values, gradients and curvature, as many in a pass as fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from pyro_ngvi.curvature.moments import (
+    Arrays,
+    Estimate,
+    Families,
+    Points,
+    finite_draws,
+    map_structure,
+    nowhere,
+)
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.tracing import LogDensity, NoiseState
+
+
+class Curvature(Protocol):
+    """An estimate of the Hessian at each of ``K`` draws, as far as a family needs it."""
+
+    def finite(self) -> Tensor:
+        """Which draws have a finite one, booleans of shape ``(K,)``."""
+
+    def total(self, kept: Tensor) -> Any:
+        """The sum over the draws that are ``kept``, as the family assembles it."""
+
+
+class Parts(NamedTuple):
+    """A log density with its graph, shape ``(K,)``, and what its curvature is made of."""
+
+    values: Tensor
+    smooth: Tensor  #: what is differentiated twice: all of the values, or a part
+    rest: Any = None
+
+
+class SecondOrder(Protocol):
+    """How the curvature at a draw is found."""
+
+    def parts(self, density: LogDensity, latents: Arrays) -> Parts:
+        """The log density at some draws."""
+
+    def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
+        """One site's curvature at the same draws.
+
+        :param products: gives the products of the Hessian of ``parts.smooth`` with probes.
+        """
+
+
+@dataclasses.dataclass
+class Evaluated:
+    """What is known of ``N`` draws.
+
+    :ivar values: the log density at each, shape ``(N,)``.
+    :ivar gradients: of the log density times the draws' weights, by site, shapes ``(N, d)``.
+    :ivar kept: which draws have nothing in them that is not finite, shape ``(N,)``.
+    :ivar hessians: the sums of the curvatures of those that are kept, by site.
+    :ivar ordinary: the weighted sum of the gradients for each ordinary parameter.
+    """
+
+    values: Tensor
+    gradients: Arrays
+    kept: Tensor
+    hessians: dict[str, Any]
+    ordinary: list[tuple[Tensor, Tensor]]
+
+
+@dataclasses.dataclass
+class Evaluator:
+    """Runs a log density.
+
+    :param plan: how many draws share a pass, and which way of differentiating works.
+    :param leaves: the ordinary parameters; None finds them, and leaves draws out of their
+        gradients that are not finite.
+    """
+
+    density: LogDensity
+    plan: Any
+    leaves: list[Tensor] | None = None
+
+    def __call__(
+        self,
+        here: Families,
+        points: Points,
+        second: SecondOrder | None = None,
+        *,
+        weighted: bool = False,
+    ) -> Evaluated:
+        """Differentiate the log density at some points once or twice.
+
+        :param second: how to differentiate twice.
+        :param weighted: whether gradients are multiplied by the weights; else these are one.
+        """
+        found: list[_Pass] = []
+        hessians: dict[str, Any] = {}
+        ordinary: dict[int, tuple[Tensor, Tensor]] = {}
+        at_once = self.plan.draws_per_pass(self.density.args, self.density.kwargs)
+        for start in range(0, len(points.weights), at_once):
+            some = points.some(slice(start, start + at_once))
+            one = self._pass(here, some, second, weighted)
+            found.append(one)
+            for site, curvature in one.curvatures.items():
+                total = curvature.total(one.kept)
+                if site in hessians:
+                    total = map_structure(torch.add, hessians[site], total)
+                hessians[site] = total
+            kept = one.kept
+            while self.leaves is None and one.ordinary and not kept.all() and kept.any():
+                # The gradient of a sum with a draw in it that is not finite is not either.
+                some = some.some(kept)
+                one = self._pass(here, some, None, weighted)
+                kept = one.kept
+            for leaf, gradient in one.ordinary if kept.any() or self.leaves is not None else ():
+                if id(leaf) in ordinary:
+                    gradient = ordinary[id(leaf)][1] + gradient
+                ordinary[id(leaf)] = leaf, gradient
+        return Evaluated(
+            torch.cat([one.values for one in found]),
+            {site: torch.cat([one.gradients[site] for one in found]) for site in here},
+            torch.cat([one.kept for one in found]),
+            hessians,
+            list(ordinary.values()),
+        )
+
+    def _pass(
+        self, here: Families, points: Points, second: SecondOrder | None, weighted: bool
+    ) -> _Pass:
+        density, plan = self.density, self.plan
+        latents = {site: v.detach().requires_grad_() for site, v in points.of(here).items()}
+        state = NoiseState() if density.facts.is_stochastic else None
+        with torch.enable_grad():
+            if second is None:
+                values = density(latents)
+                parts = Parts(values, values)
+            else:
+                parts = second.parts(density, latents)
+            leaves = self.leaves
+            if leaves is None:
+                leaves = _ordinary_leaves(parts.values, latents)
+            total = (points.weights * parts.values if weighted else parts.values).sum()
+            keep = second is not None
+            gradients = gradients_of(total, [*latents.values(), *leaves], keep)
+            by_site = dict(zip(latents, gradients, strict=False))
+            curvatures = {}
+            bytes_per_product = plan.bytes(density.args, density.kwargs) * len(parts.values)
+            for site, theta in latents.items() if keep else ():
+                gradient = by_site[site]
+                if parts.smooth is not parts.values:
+                    (gradient,) = gradients_of(parts.smooth.sum(), [theta], True)
+
+                def again(theta: Tensor, site: str = site) -> Tensor:
+                    at = {name: v.detach() for name, v in latents.items()} | {site: theta}
+                    if state is None:
+                        return second.parts(density, at).smooth
+                    with state.again():
+                        return second.parts(density, at).smooth
+
+                def products(
+                    family: Family,
+                    gradient: Tensor = gradient,
+                    at: Tensor = theta,
+                    f: Callable = again,
+                ) -> Tensor:
+                    return plan.products(
+                        gradient,
+                        at,
+                        family.hessian_probes(),
+                        f,
+                        bytes_per_product=bytes_per_product,
+                    )
+
+                curvatures[site] = second.curvature(parts, products, theta, here[site])
+        values = parts.values.detach()
+        by_site = {site: gradient.detach() for site, gradient in by_site.items()}
+        kept = finite_draws(values, *by_site.values())
+        for curvature in curvatures.values():
+            kept = kept & curvature.finite()
+        of_leaves = [g.detach() for g in gradients[len(latents) :]]
+        return _Pass(values, by_site, curvatures, kept, list(zip(leaves, of_leaves, strict=True)))
+
+
+class _Pass(NamedTuple):
+    """As :class:`Evaluated`, of the draws of one pass."""
+
+    values: Tensor
+    gradients: Arrays
+    curvatures: dict[str, Curvature]
+    kept: Tensor
+    ordinary: list[tuple[Tensor, Tensor]]
+
+
+class FromGradients:
+    """An estimator that needs the gradients at all draws, and no more.
+
+    :cvar weighted: whether the points' weights count; else all draws count alike.
+    """
+
+    weighted: ClassVar[bool]
+
+    def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
+        found = evaluate(here, points, weighted=self.weighted)
+        count, total = int(found.kept.sum()), len(points.weights)
+        directions = {
+            site: self.direction(site, family, found, points) if count else nowhere(family)
+            for site, family in here.items()
+        }
+        part = 1.0 if self.weighted else count
+        ordinary = [(leaf, gradient / part) for leaf, gradient in found.ordinary]
+        return Estimate(directions, found.values, found.kept, total - count, ordinary)
+
+    def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
+        """One site's natural gradient, from what is known of the draws."""
+        raise NotImplementedError
+
+    def of_groups(
+        self, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
+    ) -> Tensor:
+        """One site's natural gradients from many groups, not finite where a gradient is not.
+
+        :param weighted: gradients times weights that sum to one, shape ``(groups, n, d)``.
+        :param noise: shape ``(groups, n, d)``.
+        :param kept: which draws are finite, shape ``(groups, n)``.
+        :param rows: a function of a group to families, at each group; see ``EachRow`` of ``fit``.
+        :return: all coordinates of a direction in a row, shape ``(groups, m)``.
+        """
+        raise NotImplementedError
+
+
+def gradients_of(total: Tensor, leaves: list[Tensor], create_graph: bool) -> tuple[Tensor, ...]:
+    """The gradients of a scalar, zero where there are none."""
+    if not total.requires_grad:
+        return tuple(torch.zeros_like(leaf) for leaf in leaves)
+    return torch.autograd.grad(
+        total, leaves, create_graph=create_graph, retain_graph=create_graph, materialize_grads=True
+    )
+
+
+def _ordinary_leaves(values: Tensor, latents: Arrays) -> list[Tensor]:
+    """The tensors besides the latents that ``values`` can be differentiated for."""
+    known = {id(value) for value in latents.values()}
+    leaves: dict[int, Tensor] = {}
+    nodes, seen = [values.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) not in known:
+            leaves[id(leaf)] = leaf
+        nodes.extend(following for following, _ in node.next_functions)
+    return list(leaves.values())

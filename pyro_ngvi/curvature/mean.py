@@ -1,0 +1,32 @@
+"""The delta method: gradient and Hessian at the mean of ``q`` in place of their averages."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from pyro_ngvi.curvature.evaluate import Evaluator
+from pyro_ngvi.curvature.hessian import Hessian
+from pyro_ngvi.curvature.moments import Estimate, Families, Points
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean:
+    """``grad l`` and ``hess l`` at the mean, and values at the draws.
+
+    :param partners: whether the guide draws more than latent vectors: over its other draws the
+        mean's gradient is averaged.
+    """
+
+    partners: bool
+
+    def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
+        values = evaluate(here, points)
+        at_mean = points if self.partners else points.some(slice(1))
+        noise = {site: torch.zeros_like(z) for site, z in at_mean.noise.items()}
+        found = Hessian(len(at_mean.weights))(evaluate, here, at_mean._replace(noise=noise))
+        count = int(values.kept.sum())
+        ordinary = [(leaf, gradient / count) for leaf, gradient in values.ordinary]
+        dropped = len(points.weights) - count
+        return Estimate(found.directions, values.values, values.kept, dropped, ordinary)

@@ -1,0 +1,196 @@
+"""What is found out on the first call with a model and a guide, and kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_ngvi.curvature.evaluate import gradients_of
+from pyro_ngvi.curvature.hessian import HessianProducts
+from pyro_ngvi.curvature.moments import Arrays
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.tracing import (
+    LogDensity,
+    ModelFacts,
+    NoiseState,
+    examples,
+    hessian_misses_curvature,
+    inspect,
+    sites_without_hessian,
+)
+
+#: Draws share a pass as long as their intermediate results stay below.
+BYTES_PER_PASS = 2**28
+
+#: Half the length of the segment on which the Hessian is compared with the gradient, in
+#: standard deviations: long enough to meet the kinks of a likelihood, if it has any.
+STEP = 0.5
+
+
+@dataclasses.dataclass
+class Plan:
+    """How to evaluate a model and its guide.
+
+    :ivar products: computes Hessian-vector products, in the way that was found to work.
+    :ivar bytes_per_draw: of intermediate results.
+    :ivar num_elements: of the arguments that these were measured with.
+    :ivar bytes_of_rows: of one draw's gradients by example, where they are wanted.
+    """
+
+    model: Callable
+    guide: Callable
+    facts: ModelFacts
+    products: HessianProducts
+    bytes_per_draw: float
+    num_elements: int
+    bytes_of_rows: float = 0.0
+
+    def is_for(self, model: Callable, guide: Callable) -> bool:
+        """Whether the plan was made for these two."""
+        return self.model == model and self.guide == guide
+
+    def density(self, args: tuple, kwargs: dict) -> LogDensity:
+        """The log density for these arguments, with a minibatch of its own."""
+        return LogDensity(self.model, self.guide, args, kwargs, self.facts)
+
+    def bytes(self, args: tuple, kwargs: dict) -> float:
+        """Of one draw's intermediate results, for arguments of this size."""
+        return self.bytes_per_draw * self._growth(args, kwargs)
+
+    def draws_per_pass(self, args: tuple, kwargs: dict) -> int:
+        """How many draws to evaluate at once."""
+        kept = (self.bytes_per_draw + self.bytes_of_rows) * self._growth(args, kwargs)
+        return max(1, int(BYTES_PER_PASS // max(kept, 1.0)))
+
+    def _growth(self, args: tuple, kwargs: dict) -> float:
+        return max(_num_elements((args, kwargs)), 1) / self.num_elements
+
+    # -- the second derivative --------------------------------------------------------
+
+    def check_examples(self, density: LogDensity) -> None:
+        """Make room for the gradients of single examples.
+
+        :raises ValueError: if the model has none.
+        """
+        centre, step = _segment(density)
+        with torch.no_grad():
+            split = examples(density, _line(centre, step, 1))
+        largest = max(theta.numel() for theta in centre.values())
+        self.bytes_of_rows = split.scale[0].nbytes * largest
+
+    def hessian_obstacle(self, density: LogDensity) -> Exception | None:
+        """Why the log density has no Hessian, naming the sites; None if it has one."""
+        centre, step = _segment(density)
+        reason, error = None, None
+        try:
+            try:
+                self._try_one_product(density, centre)
+            except (RuntimeError, NotImplementedError):
+                if self.facts.particles == "loop":
+                    raise
+                # An operation may be differentiable twice, but not in a batch.
+                self.facts.particles = "loop"
+                self._try_one_product(density, centre)
+        except (RuntimeError, NotImplementedError) as raised:
+            reason, error = f"cannot be differentiated twice ({raised})", raised
+        if reason is None and self.products.reverse:
+            if hessian_misses_curvature(density, centre, step):
+                reason = (
+                    "has a curvature that its Hessian misses, by automatic differentiation (a "
+                    "kink, a step, or a backward pass that is not itself differentiable)"
+                )
+        if reason is None:
+            return None
+        names = ", ".join(map(repr, sites_without_hessian(density, centre, step)))
+        obstacle = ValueError(f"The log density {f'of {names} ' if names else ''}{reason}")
+        obstacle.__cause__ = error
+        return obstacle
+
+    def _try_one_product(self, density: LogDensity, centre: Arrays) -> None:
+        """Let ``products`` find a way that works; raises if there is none."""
+        state = NoiseState()
+        latents = {site: theta[None].clone().requires_grad_() for site, theta in centre.items()}
+        gradients = gradients_of(density(latents).sum(), list(latents.values()), True)
+        for (site, theta), gradient in zip(latents.items(), gradients, strict=True):
+
+            def again(theta: Tensor, site: str = site) -> Tensor:
+                others = {name: value.detach() for name, value in latents.items()}
+                with state.again():
+                    return density(others | {site: theta})
+
+            self.products(gradient, theta, np.zeros(theta.shape[-1], int), again)
+
+
+def make_plan(
+    model: Callable,
+    guide: Callable,
+    args: tuple,
+    kwargs: dict,
+    max_plate_nesting: float = math.inf,
+    vectorize_particles: bool = True,
+) -> tuple[Plan, LogDensity]:
+    """Run model and guide a few times and find out.
+
+    :return: the plan, and the log density for these arguments.
+    :raises ValueError: if the guide holds no ``NaturalGaussianGuide``.
+    """
+    facts = inspect(model, guide, args, kwargs, max_plate_nesting)
+    density = LogDensity(model, guide, args, kwargs, facts)
+    centre, step = _segment(density)
+    density.validate(centre)
+    if vectorize_particles:
+        density.choose_particles(_line(centre, step, 2))
+    # The difference leaves out the data, which all draws share.
+    few, many = (_saved_bytes(density, _line(centre, step, num)) for num in (2, 7))
+    num_elements = max(_num_elements((args, kwargs)), 1)
+    return Plan(model, guide, facts, HessianProducts(), (many - few) / 5, num_elements), density
+
+
+def _segment(density: LogDensity) -> tuple[Arrays, Arrays]:
+    """The means, and half a segment through them, by site."""
+    families = {site: family.detach() for site, family in density.posteriors.items()}
+    centre = {site: family.mean for site, family in families.items()}
+    return centre, {site: _step(family) for site, family in families.items()}
+
+
+def _step(family: Family) -> Tensor:
+    mean, generator = family.mean, torch.Generator().manual_seed(0)
+    noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype).to(mean.device)
+    return STEP * (family.sample(noise) - mean)
+
+
+def _line(centre: Arrays, step: Arrays, num: int) -> Arrays:
+    return {
+        site: theta + torch.linspace(-1, 1, num).to(theta)[:, None] * step[site]
+        for site, theta in centre.items()
+    }
+
+
+def _saved_bytes(density: LogDensity, latents: Arrays) -> int:
+    """What autograd keeps of one evaluation."""
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        sizes[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    latents = {site: value.requires_grad_() for site, value in latents.items()}
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        density(latents)
+    return sum(sizes.values())
+
+
+def _num_elements(tree: Any) -> int:
+    if isinstance(tree, Tensor):
+        return tree.numel()
+    if isinstance(tree, dict):
+        tree = tree.values()
+    if isinstance(tree, (list, tuple, type({}.values()))):
+        return sum(map(_num_elements, tree))
+    return 0
