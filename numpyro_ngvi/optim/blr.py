@@ -94,8 +94,9 @@ class BlrRule(NamedTuple):
     ) -> tuple[Families, BlrState]:
         dtype = families[0].loc.dtype
         directions = direction.negate(gradients)
-        progress = trust_region.judge(state.progress, families, directions)
-        euclidean = _join(direction.dual(families, directions))
+        duals = direction.dual(families, directions)
+        progress = trust_region.judge(state.progress, families, duals)
+        euclidean = _join(duals)
         memory, gradient, means = state.memory, state.gradient, directions
         if memory is not None:
             memory = quasi_newton.remember(memory, _join(progress.change), euclidean)
@@ -116,7 +117,7 @@ class BlrRule(NamedTuple):
             attempt, length, _ = trust_region.longest_within(radius, path, rho)
         moved = path.end(attempt)
         change = direction.subtract(moved, families)
-        slope = direction.inner(families, directions, change)
+        slope = direction.dot(duals, change)
         progress = progress._replace(slope=slope, length=length, change=change)
         return moved, BlrState(progress, gradient, memory)
 
@@ -144,12 +145,13 @@ class BlrRule(NamedTuple):
         """``rho`` of the mean and of the precision."""
         if self.step_size == "auto":
             decrease = trust_region.DECREASE if memory is None else DECREASE_WITH_MEMORY
-            of_mean = trust_region.step_size(progress, decrease)
+            of_mean = trust_region.step_size(progress.mean_turns, decrease)
+            of_precision = trust_region.step_size(progress.scale_turns, decrease)
         else:
-            of_mean = step_size_at(self.step_size, count)
-        if self.precision_step_size is None:
-            return of_mean, of_mean
-        return of_mean, step_size_at(self.precision_step_size, count)
+            of_mean = of_precision = step_size_at(self.step_size, count)
+        if self.precision_step_size is not None:
+            of_precision = step_size_at(self.precision_step_size, count)
+        return of_mean, of_precision
 
 
 class AcceleratedPath(NamedTuple):

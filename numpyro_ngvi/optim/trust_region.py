@@ -9,7 +9,8 @@ be the derivative of the bound along the last change of ``q``, at its beginning 
 - The *step size* is ``1 / (1 + DECREASE n)``, where ``n`` counts the steps at whose end the slope
   was negative (Kesten, 1958, *Accelerated stochastic approximation*): far from the optimum steps
   stay whole, and at the optimum, where noise turns the slope every other time, they decrease
-  as averaging needs them to.
+  as averaging needs them to. The mean and the precision have a count each, of their parts of the
+  slope, because noise reaches the precision first: the mean still has whole steps to take.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from numpyro_ngvi.families import direction
 from numpyro_ngvi.families.direction import Families
 
 #: The first radius, in nats.
@@ -44,7 +46,8 @@ class Progress(NamedTuple):
     """What the rule remembers of its last step."""
 
     radius: jax.Array  #: largest KL divergence of a step, in nats
-    num_turns: jax.Array  #: steps at whose end the bound was falling
+    mean_turns: jax.Array  #: steps at whose end the bound was falling with the mean's change
+    scale_turns: jax.Array  #: ... and with that of all other coordinates
     slope: jax.Array  #: of the bound at the beginning of the last step; 0 before the first
     length: jax.Array  #: KL divergence of the last step, in nats
     change: Families  #: the last step, in coordinates
@@ -56,21 +59,22 @@ def start(families: Families) -> Progress:
     zero = jnp.zeros((), dtype)
     return Progress(
         radius=jnp.full((), INITIAL_RADIUS, dtype),
-        num_turns=jnp.zeros((), jnp.int32),
+        mean_turns=jnp.zeros((), jnp.int32),
+        scale_turns=jnp.zeros((), jnp.int32),
         slope=zero,
         length=zero,
         change=jax.tree.map(jnp.zeros_like, families),
     )
 
 
-def judge(progress: Progress, families: Families, directions: Families) -> Progress:
-    """The radius and the number of turns, after looking at the end of the last step.
+def judge(progress: Progress, families: Families, duals: Families) -> Progress:
+    """The radius and the numbers of turns, after looking at the end of the last step.
 
-    :param directions: natural gradients of the bound at ``families``.
+    :param duals: Euclidean gradients of the bound at ``families``.
     """
-    slope = slope_along(families, directions, progress.change)
+    slope = direction.dot(duals, progress.change)
+    of_mean = direction.dot([d.loc for d in duals], [c.loc for c in progress.change])
     known = progress.slope > 0
-    turned = known & (slope < 0)
     overshot = known & (slope < -progress.slope)
     radius = jnp.where(
         overshot,
@@ -81,7 +85,11 @@ def judge(progress: Progress, families: Families, directions: Families) -> Progr
             progress.radius,
         ),
     )
-    return progress._replace(radius=radius, num_turns=progress.num_turns + turned)
+    return progress._replace(
+        radius=radius,
+        mean_turns=progress.mean_turns + (known & (of_mean < 0)),
+        scale_turns=progress.scale_turns + (known & (slope - of_mean < 0)),
+    )
 
 
 def smallest_radius(families: Families) -> float:
@@ -90,9 +98,9 @@ def smallest_radius(families: Families) -> float:
     return ROUNDING * dim * float(jnp.finfo(families[0].loc.dtype).eps)
 
 
-def step_size(progress: Progress, decrease: float = DECREASE) -> jax.Array:
+def step_size(num_turns: jax.Array, decrease: float = DECREASE) -> jax.Array:
     """The step size that decreases with every turn."""
-    return 1.0 / (1.0 + decrease * progress.num_turns.astype(progress.radius.dtype))
+    return 1.0 / (1.0 + decrease * num_turns)
 
 
 def longest_within(
@@ -152,11 +160,3 @@ class _Search(NamedTuple):
     high: jax.Array  # the smallest known not to, or the full step
     attempt: Any
     length: jax.Array
-
-
-def slope_along(families: Families, directions: Families, change: Families) -> jax.Array:
-    """The derivative of the bound along a change of coordinates, in nats."""
-    return sum(
-        family.inner(direction, step)
-        for family, direction, step in zip(families, directions, change, strict=True)
-    )

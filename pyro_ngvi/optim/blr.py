@@ -118,8 +118,8 @@ class BlrRule(NamedTuple):
         self, gradients: Families, state: BlrState, families: Families, count: int
     ) -> tuple[Families, BlrState]:
         directions = direction.negate(gradients)
-        progress = trust_region.judge(state.progress, families, directions, state.change)
         duals = direction.dual(families, directions)
+        progress = trust_region.judge(state.progress, families, duals, state.change)
         euclidean = _join(duals)
         memory, gradient, means = state.memory, state.gradient, directions
         if memory is not None:
@@ -162,11 +162,12 @@ class BlrRule(NamedTuple):
 
     def _step_sizes(self, progress: Progress, memory: Memory | None) -> tuple[float, float]:
         """``rho`` of the mean and of the precision."""
-        of_mean = self.lr
-        if of_mean == "auto":
+        of_mean = of_precision = self.lr
+        if self.lr == "auto":
             decrease = trust_region.DECREASE if memory is None else DECREASE_WITH_MEMORY
-            of_mean = trust_region.step_size(progress, decrease)
-        return of_mean, of_mean if self.precision_lr is None else self.precision_lr
+            of_mean = trust_region.step_size(progress.mean_turns, decrease)
+            of_precision = trust_region.step_size(progress.scale_turns, decrease)
+        return of_mean, of_precision if self.precision_lr is None else self.precision_lr
 
 
 class AcceleratedPath(NamedTuple):

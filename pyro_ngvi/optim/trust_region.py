@@ -9,7 +9,8 @@ be the derivative of the bound along the last change of ``q``, at its beginning 
 - The *step size* is ``1 / (1 + DECREASE n)``, where ``n`` counts the steps at whose end the slope
   was negative (Kesten, 1958, *Accelerated stochastic approximation*): far from the optimum steps
   stay whole, and at the optimum, where noise turns the slope every other time, they decrease
-  as averaging needs them to.
+  as averaging needs them to. The mean and the precision have a count each, of their parts of the
+  slope, because noise reaches the precision first: the mean still has whole steps to take.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pyro_ngvi.families import direction
 from pyro_ngvi.families.direction import Families
 
 #: The first radius, in nats.
@@ -44,28 +46,32 @@ class Progress(NamedTuple):
     """What the rule remembers of its last step."""
 
     radius: float = INITIAL_RADIUS  #: largest KL divergence of a step, in nats
-    num_turns: int = 0  #: steps at whose end the bound was falling
+    mean_turns: int = 0  #: steps at whose end the bound was falling with the mean's change
+    scale_turns: int = 0  #: ... and with that of all other coordinates
     slope: float = 0.0  #: of the bound at the beginning of the last step; 0 before the first
     length: float = 0.0  #: KL divergence of the last step, in nats
 
 
-def judge(
-    progress: Progress, families: Families, directions: Families, change: Families
-) -> Progress:
-    """The radius and the number of turns, after looking at the end of the last step.
+def judge(progress: Progress, families: Families, duals: Families, change: Families) -> Progress:
+    """The radius and the numbers of turns, after looking at the end of the last step.
 
-    :param directions: natural gradients of the bound at ``families``.
+    :param duals: Euclidean gradients of the bound at ``families``.
     :param change: the last step, in coordinates.
     """
     if not progress.slope > 0:
         return progress
-    slope = slope_along(families, directions, change)
+    means = sum((d.loc * c.loc).sum() for d, c in zip(duals, change, strict=True))
+    slope, of_mean = torch.stack([direction.dot(duals, change), means]).tolist()
     radius = progress.radius
     if slope < -progress.slope:
         radius = max(SHRINKAGE * progress.length, smallest_radius(families))
     elif slope > 0:
         radius = max(radius, GROWTH * progress.length)
-    return progress._replace(radius=radius, num_turns=progress.num_turns + (slope < 0))
+    return progress._replace(
+        radius=radius,
+        mean_turns=progress.mean_turns + (of_mean < 0),
+        scale_turns=progress.scale_turns + (slope - of_mean < 0),
+    )
 
 
 def smallest_radius(families: Families) -> float:
@@ -74,9 +80,9 @@ def smallest_radius(families: Families) -> float:
     return ROUNDING * dim * torch.finfo(families[0].loc.dtype).eps
 
 
-def step_size(progress: Progress, decrease: float = DECREASE) -> float:
+def step_size(num_turns: int, decrease: float = DECREASE) -> float:
     """The step size that decreases with every turn."""
-    return 1.0 / (1.0 + decrease * progress.num_turns)
+    return 1.0 / (1.0 + decrease * num_turns)
 
 
 def longest_within(radius: float, path: Any, rho: float) -> tuple[Any, float, float]:
@@ -112,11 +118,3 @@ def longest_within(radius: float, path: Any, rho: float) -> tuple[Any, float, fl
             ratio = math.sqrt(radius / length) if math.isfinite(length) else least
             rho = high * min(max(ratio, least), most)
     return attempt, length, rho
-
-
-def slope_along(families: Families, directions: Families, change: Families) -> float:
-    """The derivative of the bound along a change of coordinates, in nats."""
-    return sum(
-        float(family.inner(direction, step))
-        for family, direction, step in zip(families, directions, change, strict=True)
-    )
