@@ -1,0 +1,156 @@
+"""An engine whose bound is known: a diagonal Gaussian in numpy, and whatever can go wrong.
+
+The bound is minus the divergence from ``N(centre, scale^2)``, so that its optimum is zero, or what
+a test makes of it: noise, walls, plateaus, NaN.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from ngvi.fit.engine import Direction, Draws, Engine, Measured, Step
+from ngvi.fit.geometry import Geometry
+from ngvi.points import Points
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Place:
+    """``N(loc, exp(2 log_scale))``, and one ordinary parameter."""
+
+    loc: np.ndarray
+    log_scale: np.ndarray
+    ordinary: float = 0.0
+
+
+@dataclasses.dataclass
+class Target:
+    """All three rooms.
+
+    :ivar steepness: of the bound; one is that of the Fisher metric at the optimum.
+    :ivar noise: sd of what a seed adds to a group's gradient with respect to the mean.
+    :ivar change: of a place and its bound, what the bound is instead.
+    :ivar of_ordinary: value and derivative of what the ordinary parameter adds.
+    """
+
+    centre: np.ndarray
+    scale: np.ndarray
+    steepness: float = 1.0
+    noise: float = 0.0
+    change: object = None
+    of_ordinary: object = None
+    is_subsampled: bool = False
+    max_pairs: int = 6
+
+    num_gradients: int = 0
+    num_hessian_products: int = 0
+    measured: list = dataclasses.field(default_factory=list)
+    written: list = dataclasses.field(default_factory=list)
+
+    eps: float = 2.0**-52
+
+    def __post_init__(self):
+        self.dim = len(self.centre)
+        self.initial = Place(np.zeros(self.dim), np.zeros(self.dim))
+        self.has_ordinary = self.of_ordinary is not None
+
+    def engine(self):
+        return Engine(self, self, lambda place, pairs: Metric(self, place, pairs))
+
+    # -- the evaluator ----------------------------------------------------------------
+
+    def draws(self, rng, num_groups):
+        points = Points(np.zeros((5, self.dim)), np.full(5, 0.2))
+        return [Draws(points, int(seed)) for seed in rng.integers(2**31, size=num_groups)]
+
+    def measure(self, place, draws):
+        self.num_gradients += 5 * len(draws)
+        self.measured.append((place, len(draws)))
+        shift = np.array(
+            [self.noise * np.random.default_rng(g.seed).normal(size=self.dim) for g in draws]
+        )
+        gap = (place.loc - self.centre) / self.scale
+        log_ratio = place.log_scale - np.log(self.scale)
+        variances = np.exp(2 * log_ratio)
+        value = -self.steepness * np.sum(0.5 * (variances + gap**2 - 1) - log_ratio)
+        values = value + shift @ place.loc
+        of_loc = -self.steepness * gap / self.scale + shift
+        of_scale = np.broadcast_to(self.steepness * (1 - variances), of_loc.shape)
+        ordinary = []
+        if self.has_ordinary:
+            add, derivative = self.of_ordinary(place.ordinary)
+            values, ordinary = values + add, [np.array(derivative)]
+        if self.change is not None:
+            values = np.array([self.change(place, value) for value in values], float)
+        gradients = np.concatenate([of_loc, of_scale], 1)
+        vectors = gradients / metric(place)
+        mean = Direction(vectors.mean(0), gradients.mean(0), ordinary)
+        return Measured(values, vectors, mean)
+
+    def value_and_gradient(self, theta):
+        self.num_gradients += 1
+        gap = (theta - self.centre) / self.scale
+        value = -0.5 * self.steepness * gap @ gap
+        if self.change is not None:
+            value = self.change(Place(theta, np.full(self.dim, -20.0)), value)
+        return value, -self.steepness * gap / self.scale
+
+    # -- the parameters ---------------------------------------------------------------
+
+    def at(self, mean, scale):
+        mean = self.initial.loc if mean is None else mean
+        return Place(mean, np.full(self.dim, np.log(scale)))
+
+    def mean(self, place):
+        return place.loc
+
+    def stddevs(self, place):
+        return {"x": np.exp(place.log_scale)}
+
+    def moved(self, place, steps):
+        return dataclasses.replace(place, ordinary=place.ordinary + float(steps[0]))
+
+    def write(self, place):
+        self.written.append(place)
+
+
+def metric(place):
+    """The Fisher information of ``(loc, log_scale)``, diagonal."""
+    return np.concatenate([np.exp(-2 * place.log_scale), np.full(len(place.loc), 2.0)])
+
+
+class Metric(Geometry):
+    def __init__(self, target, place, pairs):
+        super().__init__(place, 2 * target.dim, pairs)
+        self.max_pairs = min(self.max_pairs, target.max_pairs)
+
+    def covectors(self, vectors):
+        return vectors * metric(self.place)
+
+    def step(self, direction, rho, radius):
+        while rho > 1e-60:
+            loc, log_scale = np.split(rho * direction.vector, 2)
+            place = dataclasses.replace(
+                self.place,
+                loc=self.place.loc + loc,
+                log_scale=self.place.log_scale + np.clip(log_scale, -3.0, 3.0),
+            )
+            length, backward = divergence(place, self.place), divergence(self.place, place)
+            if length <= radius:
+                change = np.concatenate(
+                    [place.loc - self.place.loc, place.log_scale - self.place.log_scale]
+                )
+                slope = float(direction.covector @ change)
+                return Step(place, change, slope, length, backward, rho)
+            closer = (max(radius, 0.0) / length) ** 0.5 if np.isfinite(length) else 0.0
+            rho *= np.clip(closer, 0.1, 0.7)
+        return None
+
+
+def divergence(one, other):
+    """``KL(one || other)``."""
+    log_ratio = one.log_scale - other.log_scale
+    gap = (one.loc - other.loc) * np.exp(-other.log_scale)
+    with np.errstate(over="ignore"):
+        return float(np.sum(0.5 * (np.exp(2 * log_ratio) + gap**2 - 1) - log_ratio))

@@ -1,0 +1,296 @@
+"""Every way of the search, on an engine whose optimum is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from ngvi.fit import search
+from ngvi.fit.engine import Direction
+from ngvi.fit.outcome import Reason
+from ngvi.fit.progress import Progress
+from ngvi.fit.search import Search
+from ngvi.fit.settings import Settings
+from ngvi.fit.start import find_start
+from ngvi.trust_region import GROWTH, INITIAL_RADIUS, SHRINKAGE
+from tests.fit.numpy_engine import Metric, Place, Target, divergence
+
+CENTRE, SCALE = np.array([2.0, -1.0, 0.5]), np.array([0.3, 1.0, 2.0])
+OPTIMUM = Place(CENTRE, np.log(SCALE))
+
+
+def target(**options):
+    options = {"centre": CENTRE, "scale": SCALE, **options}
+    return Target(**options)
+
+
+def new_search(target, tolerance=0.05, max_steps=200, **options):
+    settings = Settings(tolerance, max_steps, **options)
+    progress = Progress(max_steps, enabled=False)
+    return Search(target.engine(), np.random.default_rng(0), settings, progress)
+
+
+def begin(one):
+    """The search at its first place."""
+    start = find_start(one.engine, one.rng, 1)
+    one.place, one.draws, one.measured = start
+    return start
+
+
+def searched(target, **options):
+    one = new_search(target, **options)
+    return one, one.run(*find_start(one.engine, one.rng, 1))
+
+
+def gap(outcome):
+    return divergence(outcome.place, OPTIMUM)
+
+
+# -- to the optimum -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"deterministic": True}])
+def test_a_search_ends_at_the_optimum(options):
+    one, outcome = searched(target(), **options)
+    assert outcome.reason is Reason.CONVERGED and outcome.converged
+    assert gap(outcome) < 0.01
+    assert outcome.remaining == one.gain + one.noise < 0.05
+    assert len({len(values) for values in vars(outcome.trace).values()}) == 1
+    assert outcome.trace.losses[-1] == pytest.approx(gap(outcome), abs=1e-6)
+    assert outcome.trace.step_sizes[-1] == 0.0  # fresh draws, or the last word
+
+
+@pytest.mark.parametrize("steepness", [0.05, 20.0])
+def test_a_metric_that_is_wrong_is_no_obstacle(steepness):
+    """Of a flat bound the natural gradients are too short, and of a steep one too long."""
+    for max_pairs in (0, 6):
+        wrong = target(steepness=steepness, max_pairs=max_pairs)
+        _, outcome = searched(wrong, max_steps=500)
+        assert outcome.converged
+        assert steepness * gap(outcome) < 0.05
+
+
+def test_noise_asks_for_as_many_draws_as_it_needs():
+    few, many = (searched(target(noise=noise))[1] for noise in (0.1, 0.6))
+    assert few.converged and many.converged
+    assert few.trace.num_draws[-1] < many.trace.num_draws[-1]
+    assert gap(many) < 0.2
+
+
+def test_draws_that_are_nearly_enough_are_joined_by_the_fresh_ones():
+    one = new_search(target(noise=0.5))
+    begin(one)
+    one._use(one.engine.evaluator.draws(one.rng, 4))
+    first, one.noise = list(one.draws), 2 * search.NOISE_PART * 0.05
+    assert one._confirm()[0] is None
+    assert one.draws[:4] == first and len(one.draws) == len(one.measured.values) == 8
+    one.noise = 5.99 * search.NOISE_PART * 0.05  # six times too much: that many more draws
+    assert one._confirm()[0] is None
+    assert len(one.draws) == 48 and one.draws[0].seed not in {group.seed for group in first}
+
+
+def test_noise_beyond_all_draws_is_a_reason():
+    one, outcome = searched(target(noise=30.0))
+    assert outcome.reason is Reason.NOISE
+    assert len(one.draws) == search.MAX_GROUPS
+    assert outcome.remaining > 0.05
+    assert searched(target(noise=30.0), deterministic=True)[1].reason is Reason.NOISE
+
+
+def test_the_most_draws_may_be_enough(monkeypatch):
+    monkeypatch.setattr(search, "MAX_GROUPS", 2)
+    monkeypatch.setattr(search, "NOISE_PART", 1e-9)
+    assert searched(target(noise=0.05))[1].reason is Reason.CONVERGED
+
+
+def test_fresh_draws_that_are_not_finite_confirm_nothing(monkeypatch):
+    monkeypatch.setattr(search, "MAX_GROUPS", 2)
+    one = new_search(target())
+    begin(one)
+    one._use(one.engine.evaluator.draws(one.rng, 2))
+    one.gain, one.engine.evaluator.change = 0.0, lambda place, value: math.nan
+    assert one._confirm()[0] is Reason.NOISE
+
+
+# -- why a stage ends -----------------------------------------------------------------
+
+
+def test_steps_may_be_used_up():
+    _, outcome = searched(target(), max_steps=2)
+    assert outcome.reason is Reason.MAX_STEPS
+    assert len(outcome.trace) == 2
+
+
+def test_a_posterior_without_limit_is_found_out():
+    _, outcome = searched(target(scale=np.full(3, 1e30)))
+    assert outcome.reason is Reason.UNBOUNDED
+    assert len(outcome.trace) % search.CHECK_EVERY in (0, 1)
+
+
+def test_steps_that_lead_nowhere_are_given_up():
+    """The bound is far from its optimum, says its gradient, and does not rise."""
+
+    def flat(place, value):
+        return -1e6 - 1e-9 * place.loc[0]
+
+    _, outcome = searched(target(steepness=1e4, change=flat))
+    assert outcome.reason is Reason.STUCK
+    assert len(outcome.trace) <= search.STALL + search.MAX_REFUSED
+
+
+def test_without_a_step_there_is_no_way(monkeypatch):
+    one = new_search(target())
+    start = find_start(one.engine, one.rng, 1)
+    monkeypatch.setattr(Metric, "step", lambda *_: None)
+    assert one.run(*start).reason is Reason.STUCK
+
+
+def test_a_cliff_all_around_is_the_end():
+    here = target().initial
+
+    def cliff(place, value):
+        return value if divergence(place, here) == 0.0 else math.nan
+
+    _, outcome = searched(target(change=cliff))
+    assert outcome.reason is Reason.STUCK
+    assert len(outcome.trace) == search.MAX_REFUSED
+    assert divergence(outcome.place, here) == 0.0
+
+
+def test_a_wall_on_the_way_shortens_the_steps_and_is_no_end():
+    """Beyond the wall the bound is not finite; the optimum is on this side."""
+
+    def wall(place, value):
+        return math.nan if place.loc[0] > 2.5 or place.log_scale[1] > 0.3 else value
+
+    one, outcome = searched(target(change=wall))
+    assert outcome.converged
+    assert gap(outcome) < 0.01
+
+
+# -- one step -------------------------------------------------------------------------
+
+
+def proposed():
+    """A search, its first step, and what is measured at its end."""
+    one = new_search(target())
+    begin(one)
+    step = one._propose(1e-6)
+    return one, step, one.engine.evaluator.measure(step.place, one.draws)
+
+
+def with_slope(measured, step, slope):
+    """Another end, at which the bound has this derivative along the step."""
+    size = step.change @ step.change
+    mean = Direction(measured.mean.vector, slope * step.change / size)
+    return measured._replace(mean=mean)
+
+
+def test_the_radius_grows_past_a_step_at_whose_end_the_bound_rises():
+    one, step, measured = proposed()
+    ends = one._slope_at_the_end(step, with_slope(measured, step, 0.5))
+    assert ends == pytest.approx(0.5)
+    one._accept(step, ends, measured)
+    assert one.radius == max(INITIAL_RADIUS, GROWTH * step.length)
+    assert one.place is step.place and one.measured is measured
+
+
+def test_the_radius_is_half_a_step_that_nearly_went_too_far():
+    one, step, measured = proposed()
+    ends = -0.95 * step.slope
+    assert one._slope_at_the_end(step, with_slope(measured, step, ends)) is not None
+    one._accept(step, ends, measured)
+    assert one.radius == 0.5 * step.length
+
+
+def test_a_step_that_lost_is_refused_if_the_slope_has_turned_or_it_lost_much():
+    one, step, measured = proposed()
+    value = one.measured.value
+    turned = with_slope(measured, step, -2 * step.slope)
+    a_little = np.full(1, value - 0.1)
+    assert one._slope_at_the_end(step, turned._replace(values=a_little)) is None
+    assert one._slope_at_the_end(step, measured._replace(values=a_little)) is not None
+    much = np.full(1, value - 1.1 - abs(step.slope))
+    assert one._slope_at_the_end(step, measured._replace(values=much)) is None
+    assert one._slope_at_the_end(step, with_slope(measured, step, math.nan)) is None
+
+
+def test_a_refused_step_shortens_the_radius_and_a_second_one_forgets_the_pairs():
+    one, step, _ = proposed()
+    one.pairs.append((step.change, step.change))
+    one._refuse(step, 1)
+    assert one.radius == SHRINKAGE * step.length and one.pairs
+    one._refuse(step, 2)
+    assert not one.pairs
+
+
+def test_short_steps_are_remembered_and_long_ones_are_not():
+    one, step, measured = proposed()
+    before = one.measured.mean.vector
+    one._accept(step._replace(length=0.01, backward=0.01), 0.1, measured)
+    ((change, fall),) = one.pairs
+    np.testing.assert_array_equal(change, step.change)
+    np.testing.assert_allclose(fall, before - measured.mean.vector)
+    one._accept(step._replace(length=0.01, backward=0.5), 0.1, measured)
+    assert not one.pairs
+
+
+def test_a_memory_that_promises_a_loss_is_forgotten(monkeypatch):
+    one = new_search(target())
+    begin(one)
+    one.pairs.append((np.ones(6), np.ones(6)))
+    corrected = Metric.corrected
+    monkeypatch.setattr(
+        Metric,
+        "corrected",
+        lambda self, direction: corrected(self, direction)._replace(gain=-1.0),
+    )
+    direction = one._direction()
+    assert not one.pairs and direction is one.measured.mean
+    assert one.gain == pytest.approx(0.5 * direction.covector @ direction.vector)
+
+
+def test_a_start_is_forgotten_before_another_and_the_trace_goes_on():
+    one, outcome = searched(target())
+    count = len(outcome.trace)
+    one.begin_again()
+    fresh = {**vars(new_search(target())), "begun": count}
+    for name in ("radius", "rho", "gain", "noise", "begun"):
+        assert getattr(one, name) == fresh[name], name
+    again = one.run(*find_start(one.engine, one.rng, 1))
+    assert again.converged and len(again.trace) > count
+
+
+def test_groups_that_join_are_averaged_as_if_measured_together():
+    one = new_search(target(noise=0.4))
+    evaluator, place = one.engine.evaluator, OPTIMUM
+    draws = evaluator.draws(one.rng, 5)
+    joined = evaluator.measure(place, draws[:2]).joined(evaluator.measure(place, draws[2:]))
+    expected = evaluator.measure(place, draws)
+    for left, right in zip(
+        joined[:2] + joined.mean[:2], expected[:2] + expected.mean[:2], strict=True
+    ):
+        np.testing.assert_allclose(left, right, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tolerance": 0.0, "max_steps": 3}, "tolerance must be positive"),
+        ({"tolerance": math.nan, "max_steps": 3}, "tolerance must be positive"),
+        ({"tolerance": 0.1, "max_steps": 0}, "max_steps must be an integer"),
+        ({"tolerance": 0.1, "max_steps": 2.5}, "max_steps must be an integer"),
+    ],
+)
+def test_bad_settings_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        Settings(**options)
+
+
+def test_a_search_is_nowhere_but_at_its_initial_place_before_it_runs():
+    one = new_search(target())
+    assert one.place is one.engine.parameters.initial
+    assert not any(dataclasses.asdict(one.trace).values())
