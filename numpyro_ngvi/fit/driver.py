@@ -81,8 +81,7 @@ def fit(
     start_time = time.perf_counter()
     settings = Settings(tolerance, max_steps, deterministic)
     rng_key = random.key(0) if rng_key is None else rng_key
-    init_key, draw_key, result_key = random.split(rng_key, 3)
-    seeds = 0 if deterministic else np.asarray(random.bits(draw_key, (4,), jnp.uint32))
+    init_key, seeds, result_key = _keys(rng_key)
 
     def set_up(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
         own = guide
@@ -115,7 +114,7 @@ def fit(
         elif guide is not None:
             place = made[0].parameters.initial
         engine, guide = made
-        rng = np.random.default_rng(seeds)
+        rng = np.random.default_rng(0 if deterministic else np.asarray(seeds))
         outcome = run.search(engine, rng, settings, progress_bar, place)
     return FitResult(
         model=model,
@@ -126,6 +125,13 @@ def fit(
         rng_key=result_key,
         **run.account(outcome, engine, settings, start_time, error),
     )
+
+
+@jax.jit
+def _keys(rng_key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """For the guide, for numpy's draws, and for the result."""
+    init_key, draw_key, result_key = random.split(rng_key, 3)
+    return init_key, random.bits(draw_key, (4,), jnp.uint32), result_key
 
 
 def _holds_nan(tree: Any) -> bool:

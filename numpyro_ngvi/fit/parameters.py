@@ -14,6 +14,7 @@ from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in, replace_families
 from numpyro_ngvi.fit.importance import gaussians
 from numpyro_ngvi.tracing import latent_site, posteriors_in
+from numpyro_ngvi.tracing.arguments import compiled_quickly
 
 Place = dict[str, Any]
 
@@ -96,11 +97,11 @@ def _shapes(family: Any) -> dict[str, tuple] | None:
     return {name: np.shape(value) for name, value in family.coordinates().items()}
 
 
-@jax.jit
+@compiled_quickly
 def _initial(families: list[Family], locs: list[jax.Array], scale: jax.Array) -> list[Family]:
     return [family.initial(loc, scale) for family, loc in zip(families, locs, strict=True)]
 
 
-@jax.jit
+@compiled_quickly
 def _stddevs(families: list[Family]) -> list[jax.Array]:
     return [family.stddev for family in families]
