@@ -16,6 +16,7 @@ from numpyro_ngvi.fit.geometry import Geometry
 from numpyro_ngvi.fit.importance import check_has_gaussian
 from numpyro_ngvi.fit.parameters import Parameters
 from numpyro_ngvi.guide import NaturalGaussianGuide
+from numpyro_ngvi.guide.prototype import Keyed
 
 
 def make_engine(
@@ -50,7 +51,7 @@ def _initial(
         # Its set-up tells whether the model has parameters: where it has none, nothing is left to
         # run, operation by operation, each of which would be compiled.
         if guide.prototype_trace is None:
-            with handlers.block(), handlers.seed(rng_seed=rng_key):
+            with handlers.block(), Keyed(key=rng_key):
                 guide._setup_prototype(*args, **kwargs)
         kinds = {site["type"] for site in guide.prototype_trace.values()}
         if not kinds & {"param", "mutable"}:

@@ -37,7 +37,7 @@ class CompiledPrototype(AutoGuide):
         with handlers.block():
             found = _prototype(self.model, self.init_loc_fn, rng_key, args, kwargs)
         if found is None:
-            with _Keyed(key=rng_key):
+            with Keyed(key=rng_key):
                 super()._setup_prototype(*args, **kwargs)
             return
         self.prototype_trace, self._init_locs = found
@@ -131,7 +131,7 @@ class _Recorded:
         return dict(zip(self._names, jax.tree.unflatten(self._structure, leaves), strict=True))
 
 
-class _Keyed(Messenger):
+class Keyed(Messenger):
     """Answers ``numpyro.prng_key()`` with always the same key, by default ``random.key(0)``."""
 
     def __init__(self, fn: Callable | None = None, key: jax.Array | None = None) -> None:
@@ -148,7 +148,7 @@ def _prepared(model: Callable, trace: Trace) -> Callable:
     values = {
         name: site["value"] for name, site in trace.items() if site["type"] in ("param", "mutable")
     }
-    return _Keyed(handlers.substitute(model, data=values))
+    return Keyed(handlers.substitute(model, data=values))
 
 
 def _latents(trace: Trace) -> Trace:
