@@ -135,10 +135,15 @@ class Ppl:
     def dtype(self, value: Any) -> str:
         raise NotImplementedError
 
-    def grad(self, function: Callable, *args: Any) -> Any:
+    def gradient(self, function: Callable) -> Callable:
         """Reverse-mode gradient of a scalar function with respect to its first argument,
-        a family or an array; the gradient has the type of the argument."""
+        a family or an array; the gradient has the type of the argument. A function of the same
+        arguments, which NumPyro compiles once."""
         raise NotImplementedError
+
+    def grad(self, function: Callable, *args: Any) -> Any:
+        """:meth:`gradient` at these arguments."""
+        return self.gradient(function)(*args)
 
     def jvp(self, function: Callable, family: Any, tangent: Any) -> Any:
         """Forward-mode derivative of ``function(family)`` in the direction ``tangent``."""
@@ -323,6 +328,10 @@ class Svi:
         """From ``N(0, I)`` to the posterior."""
         return self.guide.get_transform(*self._reading)
 
+    def predictive(self, num_draws: int, model: Callable | None = None) -> dict[str, np.ndarray]:
+        """Draws of the guide by the PPL's ``Predictive``, or runs of ``model`` with them."""
+        raise NotImplementedError
+
     def _numpy(self, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
         return {site: self.ppl.numpy(value) for site, value in values.items()}
 
@@ -369,6 +378,15 @@ class NumPyroSvi(Svi):
     def quantiles(self, levels):
         return self._numpy(self.guide.quantiles(self.params, levels))
 
+    def predictive(self, num_draws, model=None):
+        import jax
+
+        what = {} if model is None else {"guide": self.guide}
+        predictive = self.ppl.infer.Predictive(
+            model or self.guide, params=self.params, num_samples=num_draws, **what
+        )
+        return self._numpy(predictive(jax.random.key(0), *self.args, **self.static))
+
 
 class NumPyro(Ppl):
     name = "numpyro"
@@ -400,10 +418,10 @@ class NumPyro(Ppl):
     def dtype(self, value: Any) -> str:
         return str(value.dtype)
 
-    def grad(self, function: Callable, *args: Any) -> Any:
+    def gradient(self, function: Callable) -> Callable:
         import jax
 
-        return jax.jit(jax.grad(function), compiler_options=QUICKLY)(*args)
+        return jax.jit(jax.grad(function), compiler_options=QUICKLY)
 
     def jvp(self, function: Callable, family: Any, tangent: Any) -> Any:
         import jax
@@ -506,6 +524,11 @@ class PyroSvi(Svi):
     def median(self):
         return self._numpy(self.guide.median(*self.args, **self.static))
 
+    def predictive(self, num_draws, model=None):
+        what = {} if model is None else {"guide": self.guide}
+        predictive = self.ppl.infer.Predictive(model or self.guide, num_samples=num_draws, **what)
+        return self._numpy(predictive(*self.args, **self.static))
+
 
 class Pyro(Ppl):
     name = "pyro"
@@ -535,22 +558,20 @@ class Pyro(Ppl):
     def dtype(self, value: Any) -> str:
         return str(value.dtype).removeprefix("torch.")
 
-    def grad(self, function: Callable, *args: Any) -> Any:
+    def gradient(self, function: Callable) -> Callable:
         import torch
 
-        first, *rest = args
-        if isinstance(first, torch.Tensor):
-            leaf = first.detach().clone().requires_grad_()
-            return torch.autograd.grad(function(leaf, *rest), leaf)[0]
-        leaves = [c.detach().clone().requires_grad_() for c in first.coordinates().values()]
-        value = function(type(first)(*leaves), *rest)
-        gradients = torch.autograd.grad(value, leaves, allow_unused=True)
-        return type(first)(
-            *(
-                torch.zeros_like(x) if g is None else g
-                for g, x in zip(gradients, leaves, strict=True)
-            )
-        )
+        def gradient(first, *rest):
+            if isinstance(first, torch.Tensor):
+                leaf = first.detach().clone().requires_grad_()
+                return torch.autograd.grad(function(leaf, *rest), leaf)[0]
+            leaves = [c.detach().clone().requires_grad_() for c in first.coordinates().values()]
+            value = function(type(first)(*leaves), *rest)
+            gradients = torch.autograd.grad(value, leaves, allow_unused=True)
+            pairs = zip(gradients, leaves, strict=True)
+            return type(first)(*(torch.zeros_like(x) if g is None else g for g, x in pairs))
+
+        return gradient
 
     def jvp(self, function: Callable, family: Any, tangent: Any) -> Any:
         import torch
