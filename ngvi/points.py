@@ -65,5 +65,5 @@ def squared_radii(dim: int) -> tuple[np.ndarray, np.ndarray]:
 
     :return: two arrays, increasing.
     """
-    levels = ndtr(np.linspace(*ndtri(LEVELS), 2001))
+    levels = ndtr(np.linspace(ndtri(LEVELS[0]), ndtri(LEVELS[1]), 2001))
     return levels, chi2.ppf(levels, dim + 2)
