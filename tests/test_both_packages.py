@@ -216,8 +216,8 @@ def test_the_packages_have_the_same_files():
     assert files[1] - files[0] <= {
         "optim/torch_optimizer.py",
         "optim/pyro_optim.py",
-        "elbo/particles.py",
-        "elbo/plan.py",
+        "curvature/evaluate.py",
+        "curvature/plan.py",
         "tracing/batching.py",
         "tracing/enumeration.py",
         "tracing/messengers.py",

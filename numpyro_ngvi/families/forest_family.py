@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi.structure.arrow import Vector
 from ngvi.structure.forest import Forest, forest_from_indices
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.linalg import batched
-from numpyro_ngvi.linalg.arrow import Arrow, Vector, join, split
+from numpyro_ngvi.linalg.arrow import Arrow
 
 
 class ForestFamily(Family):
@@ -121,10 +122,10 @@ class ForestFamily(Family):
         return Arrow.unpack(self._bound().structure, self._packed())
 
     def _split(self, vector: jax.Array) -> Vector:
-        return split(self.structure, vector)
+        return Arrow.split(self.structure, vector)
 
     def _join(self, vector: Vector) -> jax.Array:
-        return join(self.structure, vector)
+        return Arrow.join(self.structure, vector)
 
     def _with(self, loc: jax.Array, factor: Arrow) -> Self:
         return dataclasses.replace(self, **{"loc": loc, self.factor_name: factor.pack()})

@@ -47,7 +47,7 @@ from numpyro_ngvi.families.block_diagonal import BlockDiagonal
 from numpyro_ngvi.families.diagonal import Diagonal
 from numpyro_ngvi.families.sparse_precision import SparsePrecision
 from numpyro_ngvi.guide.posterior import NaturalNormal
-from numpyro_ngvi.linalg.arrow import Arrow, join, split
+from numpyro_ngvi.linalg.arrow import Arrow
 
 
 class Visits(subsampling.Visits):
@@ -164,22 +164,22 @@ def _(family: SparsePrecision, weights: jax.Array) -> SparsePrecision:
     loc = jax.lax.stop_gradient(family.loc)
     factor = Arrow.unpack(structure, jax.lax.stop_gradient(family.precision_tril))
     # The transpose of T^-T diag(share) T^T, which is what the natural gradient meets.
-    change = factor.solve_linear(split(structure, family.loc - loc))
-    change = [s * c for s, c in zip(split(structure, share), change, strict=True)]
-    loc = loc + join(structure, factor.times(change))
+    change = factor.solve_linear(Arrow.split(structure, family.loc - loc))
+    change = [s * c for s, c in zip(Arrow.split(structure, share), change, strict=True)]
+    loc = loc + Arrow.join(structure, factor.times(change))
     return dataclasses.replace(family, loc=loc, precision_tril=packed)
 
 
 def _log_diagonal(structure: Forest, packed: jax.Array) -> jax.Array:
     diagonals = Arrow.unpack(structure, packed).diagonals()
-    return join(structure, [jnp.log(jnp.abs(diagonal)) for diagonal in diagonals])
+    return Arrow.join(structure, [jnp.log(jnp.abs(diagonal)) for diagonal in diagonals])
 
 
 def _of_columns(structure: Forest, values: jax.Array) -> jax.Array:
     """A value for each block, at every entry of the block's columns, packed."""
     pieces = [
         jnp.broadcast_to(value[0], shape).reshape(-1)
-        for value, shapes in zip(split(structure, values), structure.shapes(), strict=True)
+        for value, shapes in zip(Arrow.split(structure, values), structure.shapes(), strict=True)
         for shape in shapes
     ]
     return jnp.concatenate(pieces)

@@ -1,166 +1,29 @@
-"""Lower triangular matrices with the arrow of Tan's eq. (4), and trees of them.
-
-The matrix of a :class:`~ngvi.structure.forest.Forest` has, below the diagonal
-block ``T_i`` of a block ``i``, one block ``T_ai`` for each ancestor ``a`` of ``i`` and zeros
-elsewhere. Children come before parents. Then nothing fills in: products, inverses and
-Cholesky factors of such matrices have the same zeros, because the ancestors of a block are
-ancestors of one another. Every operation costs ``n k (k + a)`` or ``n k a^2`` for ``n`` blocks of
-size ``k`` with ``a`` coordinates in their ancestors: linear in ``n``.
-
-Vectors are lists with one array ``(..., k, n)`` a group (:func:`split`, :func:`join`).
-"""
+"""Lower triangular matrices with the arrow of Tan's eq. (4); see :mod:`ngvi.structure.arrow`."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
+from ngvi.structure import arrow
+from ngvi.structure.arrow import Vector, diagonal_slices
 from ngvi.structure.forest import Forest
 from numpyro_ngvi.linalg import batched
 from numpyro_ngvi.linalg.triangular import keep_off_zero
-
-Vector = list[jax.Array]
-
-
-def split(structure: Forest, vector: jax.Array) -> Vector:
-    """A vector ``(..., d)`` by groups."""
-    if structure.permutation is not None:
-        vector = vector[..., structure.permutation.order]
-    pieces: list[dict[int, dict[int, jax.Array]]] = [{} for _ in structure.groups]
-    segments = jax.lax.split(vector, [run.num * run.width for run in structure.runs], -1)
-    for run, segment in zip(structure.runs, segments, strict=True):
-        piece = segment.reshape(*vector.shape[:-1], run.num, run.width)
-        piece = jnp.swapaxes(piece, -2, -1)
-        pieces[run.group].setdefault(run.block, {})[run.row] = piece
-    return [
-        _concatenate(
-            [
-                _concatenate([rows[row] for row in sorted(rows)], -2)
-                for _, rows in sorted(b.items())
-            ],
-            -1,
-        )
-        for b in pieces
-    ]
-
-
-def join(structure: Forest, vector: Vector) -> jax.Array:
-    """The inverse of :func:`split`."""
-    pieces = []
-    for run in structure.runs:
-        rows = slice(run.row, run.row + run.width)
-        blocks = slice(run.block, run.block + run.num)
-        piece = jnp.swapaxes(vector[run.group][..., rows, blocks], -2, -1)
-        pieces.append(piece.reshape(*piece.shape[:-2], run.num * run.width))
-    joined = _concatenate(pieces, -1)
-    return joined if structure.permutation is None else joined[..., structure.permutation.inverse]
 
 
 @functools.partial(
     jax.tree_util.register_dataclass, data_fields=["blocks"], meta_fields=["structure"]
 )
 @dataclasses.dataclass(frozen=True)
-class Arrow:
-    """A matrix of a structure, or the lower half of a symmetric one.
+class Arrow(arrow.Arrow):
+    """A matrix of a structure; a pytree of its blocks."""
 
-    :param structure: which blocks there are.
-    :param blocks: for each group its diagonal blocks ``(k, k, n)``, then those below it
-        ``(k_a, k, n)``, by ancestor, the nearest first.
-    """
-
-    structure: Forest
-    blocks: tuple[tuple[jax.Array, ...], ...]
-
-    # -- packing ----------------------------------------------------------------------
-
-    @classmethod
-    def unpack(cls, structure: Forest, packed: jax.Array) -> Arrow:
-        """From one flat array of all blocks."""
-        shapes = structure.shapes()
-        # The derivative of one split is one concatenation; that of slices is a sum of zeros.
-        sizes = [math.prod(shape) for mine in shapes for shape in mine]
-        pieces = iter(jax.lax.split(packed, sizes))
-        blocks = tuple(tuple(next(pieces).reshape(shape) for shape in mine) for mine in shapes)
-        return cls(structure, blocks)
-
-    def pack(self) -> jax.Array:
-        """All blocks as one flat array."""
-        return jnp.concatenate([block.reshape(-1) for mine in self.blocks for block in mine])
-
-    @classmethod
-    def identity(cls, structure: Forest, like: jax.Array) -> Arrow:
-        """The identity, with the dtype of ``like``."""
-        blocks = []
-        for first, *rest in structure.shapes():
-            diagonal = batched.identity(first[0], first[2], like)
-            blocks.append((diagonal, *(jnp.zeros(shape, like.dtype) for shape in rest)))
-        return cls(structure, tuple(blocks))
-
-    def map_diagonal(self, function: Callable[[jax.Array], jax.Array]) -> Arrow:
-        """``function`` of the diagonal blocks, the rest as it is."""
-        blocks = tuple((function(diagonal), *below) for diagonal, *below in self.blocks)
-        return Arrow(self.structure, blocks)
-
-    def combine(self, function: Callable[..., jax.Array], *others: Arrow) -> Arrow:
-        """``function`` of corresponding blocks."""
-        blocks = tuple(
-            tuple(function(*same) for same in zip(*mine, strict=True))
-            for mine in zip(self.blocks, *(other.blocks for other in others), strict=True)
-        )
-        return Arrow(self.structure, blocks)
-
-    def diagonals(self) -> Vector:
-        """The diagonal as a vector."""
-        return [batched.diagonal(mine[0]) for mine in self.blocks]
-
-    # -- with vectors -----------------------------------------------------------------
-
-    def times(self, vector: Vector) -> Vector:
-        """``T x``."""
-        result = [batched.times(mine[0], x) for mine, x in zip(self.blocks, vector, strict=True)]
-        for index, (_, *below) in enumerate(self.blocks):
-            for ancestor, block in zip(self.structure.ancestors(index), below, strict=True):
-                up = self._gather_up(ancestor, block, vector[index])
-                result[ancestor] = result[ancestor] + up
-        return result
-
-    def transpose_times(self, vector: Vector) -> Vector:
-        """``T^T x``."""
-        result = []
-        for index, (diagonal, *below) in enumerate(self.blocks):
-            total = batched.transpose_times(diagonal, vector[index])
-            for ancestor, block in zip(self.structure.ancestors(index), below, strict=True):
-                above = self.at(index, vector[ancestor])
-                total = total + batched.transpose_times(block, above)
-            result.append(total)
-        return result
-
-    def solve(self, vector: Vector) -> Vector:
-        """``T^-1 x``, from the leaves up."""
-        rest, result = list(vector), []
-        for index, (diagonal, *below) in enumerate(self.blocks):
-            result.append(batched.solve(diagonal, rest[index]))
-            for ancestor, block in zip(self.structure.ancestors(index), below, strict=True):
-                up = self._gather_up(ancestor, block, result[index])
-                rest[ancestor] = rest[ancestor] - up
-        return result
-
-    def solve_transpose(self, vector: Vector) -> Vector:
-        """``T^-T x``, from the roots down."""
-        result: dict[int, jax.Array] = {}
-        for index in reversed(range(len(self.blocks))):
-            diagonal, *below = self.blocks[index]
-            rest = vector[index]
-            for ancestor, block in zip(self.structure.ancestors(index), below, strict=True):
-                above = self.at(index, result[ancestor])
-                rest = rest - batched.transpose_times(block, above)
-            result[index] = batched.solve_transpose(diagonal, rest)
-        return [result[index] for index in range(len(self.blocks))]
+    ops = batched
 
     def solve_linear(self, vector: Vector) -> Vector:
         """:meth:`solve`, whose derivative in the vector is written out as well.
@@ -188,229 +51,6 @@ class Arrow:
             one = jax.vmap(one)
         return one(vector)
 
-    def above(self, vector: Vector) -> list[list[jax.Array]]:
-        """For each group and ancestor ``a``, ``(T_aa' x_a')`` summed over the ancestors ``a'``.
-
-        The ancestors' own part of the matrix times their part of the vector.
-        """
-        result = []
-        for index in range(len(self.blocks)):
-            chain = self.structure.ancestors(index)
-            mine = []
-            for place, ancestor in enumerate(chain):
-                total = batched.times(self.blocks[ancestor][0], vector[ancestor])
-                for lower in reversed(chain[:place]):  # fewer blocks first
-                    part = batched.times(self._block(ancestor, lower), vector[lower])
-                    total = self.at(lower, total, expand=True) + part
-                mine.append(total)
-            result.append(mine)
-        return result
-
-    # -- with matrices ----------------------------------------------------------------
-
-    def matmul(self, other: Arrow) -> Arrow:
-        """``T M``."""
-
-        def column(index: int, diagonal: jax.Array, below: list[jax.Array]) -> list[jax.Array]:
-            chain = self.structure.ancestors(index)
-            result = []
-            for place, ancestor in enumerate(chain):
-                total = batched.matmul(self.blocks[index][1 + place], diagonal)
-                for lower in range(place + 1):
-                    block = self._block_at(index, ancestor, chain[lower])
-                    total = total + batched.matmul(block, below[lower])
-                result.append(total)
-            return [batched.matmul(self.blocks[index][0], diagonal), *result]
-
-        return self._by_column(column, other)
-
-    def transpose_matmul(self, other: Arrow) -> Arrow:
-        """``T^T G`` where the structure has entries."""
-
-        def column(index: int, diagonal: jax.Array, below: list[jax.Array]) -> list[jax.Array]:
-            own, *mine = self.blocks[index]
-            first = batched.matmul(batched.transpose(own), diagonal)
-            for block, entry in zip(mine, below, strict=True):
-                first = first + batched.matmul(batched.transpose(block), entry)
-            return [first, *self._chain_transpose_times(index, below)]
-
-        return self._by_column(column, other)
-
-    def solve_matmul(self, other: Arrow) -> Arrow:
-        """``T^-1 M``."""
-
-        def column(index: int, diagonal: jax.Array, below: list[jax.Array]) -> list[jax.Array]:
-            own, *mine = self.blocks[index]
-            first = batched.solve_matrix(own, diagonal)
-            rest = [
-                entry - batched.matmul(block, first)
-                for block, entry in zip(mine, below, strict=True)
-            ]
-            return [first, *self._chain_solve(index, rest)]
-
-        return self._by_column(column, other)
-
-    def solve_transpose_products(self, other: Arrow) -> Arrow:
-        """The ``G`` whose :meth:`transpose_matmul` has the lower triangle of ``other``."""
-
-        def column(index: int, diagonal: jax.Array, below: list[jax.Array]) -> list[jax.Array]:
-            own, *mine = self.blocks[index]
-            solved = self._chain_solve_transpose(index, below)
-            for block, entry in zip(mine, solved, strict=True):
-                diagonal = diagonal - batched.matmul(batched.transpose(block), entry)
-            return [batched.tril(batched.solve_transpose_matrix(own, diagonal)), *solved]
-
-        return self._by_column(column, other)
-
-    def congruence(self, symmetric: Arrow) -> Arrow:
-        """The lower half of ``T^-1 S T^-T`` for symmetric ``S``."""
-        rest = [list(mine) for mine in symmetric.blocks]
-        for index, (own, *mine) in enumerate(self.blocks):
-            chain = self.structure.ancestors(index)
-            left = batched.solve_matrix(own, rest[index][0])
-            first = batched.transpose(batched.solve_matrix(own, batched.transpose(left)))
-            below = [
-                batched.transpose(batched.solve_matrix(own, batched.transpose(entry)))
-                - batched.matmul(block, first)
-                for block, entry in zip(mine, rest[index][1:], strict=True)
-            ]
-            for row in range(len(chain)):
-                for column in range(row + 1):
-                    lower, place = chain[column], row - column
-                    half = below[row] + batched.matmul(mine[row], first)
-                    change = self._gather_product(lower, half, mine[column])
-                    change = change + self._gather_product(lower, mine[row], below[column])
-                    rest[lower][place] = rest[lower][place] - change
-            rest[index] = [first, *self._chain_solve(index, below)]
-        return Arrow(self.structure, tuple(tuple(mine) for mine in rest))
-
-    def gram(self) -> Arrow:
-        """The lower half of ``T T^T``."""
-        result = [[batched.matmul(own, batched.transpose(own))] for own, *_ in self.blocks]
-        for (own, *mine), total in zip(self.blocks, result, strict=True):
-            total.extend(batched.matmul(block, batched.transpose(own)) for block in mine)
-        self._add_products(result, self.blocks, 1.0)
-        return Arrow(self.structure, tuple(tuple(mine) for mine in result))
-
-    def cholesky(self, root: Callable[[jax.Array], jax.Array] = batched.cholesky) -> Arrow:
-        """The factor ``T`` of a symmetric matrix; NaN if it is not positive definite.
-
-        :param root: the factors of what elimination leaves of diagonal blocks, ``(k, k, n)``.
-        """
-        rest = [list(mine) for mine in self.blocks]
-        result: list[tuple[jax.Array, ...]] = []
-        for index in range(len(rest)):
-            diagonal, *below = rest[index]
-            own = root(diagonal)
-            mine = [
-                batched.transpose(batched.solve_matrix(own, batched.transpose(block)))
-                for block in below
-            ]
-            result.append((own, *mine))
-            self._add_products(rest, {index: result[-1]}, -1.0)
-        return Arrow(self.structure, tuple(result))
-
-    def to_dense(self) -> jax.Array:
-        """As a ``(d, d)`` array in the order of the vector; for small ``d`` only."""
-        dim = self.structure.dim
-        eye = split(self.structure, jnp.eye(dim, dtype=self.blocks[0][0].dtype))
-        return join(self.structure, self.times(eye)).T
-
-    # -- along the chain of a block's ancestors ---------------------------------------
-
-    def _by_column(self, function: Callable, other: Arrow) -> Arrow:
-        blocks = (
-            tuple(function(index, diagonal, list(below)))
-            for index, (diagonal, *below) in enumerate(other.blocks)
-        )
-        return Arrow(self.structure, tuple(blocks))
-
-    def _chain_transpose_times(self, index: int, entries: list[jax.Array]) -> list[jax.Array]:
-        chain = self.structure.ancestors(index)
-        result = []
-        for place, ancestor in enumerate(chain):
-            total = 0.0
-            for upper in range(place, len(chain)):
-                block = self._block_at(index, chain[upper], ancestor)
-                total = total + batched.matmul(batched.transpose(block), entries[upper])
-            result.append(total)
-        return result
-
-    def _chain_solve(self, index: int, entries: list[jax.Array]) -> list[jax.Array]:
-        chain = self.structure.ancestors(index)
-        result: list[jax.Array] = []
-        for place, ancestor in enumerate(chain):
-            rest = entries[place]
-            for lower in range(place):
-                block = self._block_at(index, ancestor, chain[lower])
-                rest = rest - batched.matmul(block, result[lower])
-            own = self._block_at(index, ancestor, ancestor)
-            result.append(batched.solve_matrix(own, rest))
-        return result
-
-    def _chain_solve_transpose(self, index: int, entries: list[jax.Array]) -> list[jax.Array]:
-        chain = self.structure.ancestors(index)
-        result: dict[int, jax.Array] = {}
-        for place in reversed(range(len(chain))):
-            rest = entries[place]
-            for upper in range(place + 1, len(chain)):
-                block = self._block_at(index, chain[upper], chain[place])
-                rest = rest - batched.matmul(batched.transpose(block), result[upper])
-            own = self._block_at(index, chain[place], chain[place])
-            result[place] = batched.solve_transpose_matrix(own, rest)
-        return [result[place] for place in range(len(chain))]
-
-    def _block(self, row: int, column: int) -> jax.Array:
-        """The blocks in the rows of group ``row`` and the columns of group ``column``."""
-        if row == column:
-            return self.blocks[column][0]
-        return self.blocks[column][1 + self.structure.ancestors(column).index(row)]
-
-    def _block_at(self, index: int, row: int, column: int) -> jax.Array:
-        return self.at(index, self._block(row, column))
-
-    def at(self, index: int, value: jax.Array, expand: bool = False) -> jax.Array:
-        """The ancestors' entries, once for each block of group ``index``."""
-        num = value.shape[-1]
-        repeats = self.structure.groups[index].num // num
-        if repeats == 1 or (num == 1 and not expand):
-            return value
-        wide = jnp.broadcast_to(value[..., None], (*value.shape, repeats))
-        return wide.reshape(*value.shape[:-1], num * repeats)
-
-    def _gather_up(self, ancestor: int, block: jax.Array, vector: jax.Array) -> jax.Array:
-        """``block`` times ``vector``, summed over the blocks below each ancestor."""
-        num = self.structure.groups[ancestor].num
-        if num == 1:
-            product = jnp.tensordot(
-                vector, block, ((-2, -1), (1, 2)), precision=jax.lax.Precision.HIGHEST
-            )
-            return product[..., None]
-        product = batched.times(block, vector)
-        return jnp.sum(product.reshape(*product.shape[:-1], num, -1), -1)
-
-    def _gather_product(self, lower: int, left: jax.Array, right: jax.Array) -> jax.Array:
-        """``left`` times ``right^T``, summed over the blocks below each one of ``lower``."""
-        num = self.structure.groups[lower].num
-        if num == 1:
-            product = jnp.tensordot(
-                left, right, ((1, 2), (1, 2)), precision=jax.lax.Precision.HIGHEST
-            )
-            return product[..., None]
-        product = batched.matmul(left, batched.transpose(right))
-        return jnp.sum(product.reshape(*product.shape[:-1], num, -1), -1)
-
-    def _add_products(self, result: list, columns: object, sign: float) -> None:
-        """Add ``T_ai T_bi^T`` of these columns ``i`` to the entries ``(a, b)`` of ``result``."""
-        items = columns.items() if isinstance(columns, dict) else enumerate(columns)
-        for index, (_, *mine) in items:
-            chain = self.structure.ancestors(index)
-            for row in range(len(chain)):
-                for column in range(row + 1):
-                    lower, place = chain[column], row - column
-                    product = self._gather_product(lower, mine[row], mine[column])
-                    result[lower][place] = result[lower][place] + sign * product
-
 
 def add_keeping_off_zero(structure: Forest, old: jax.Array, step: jax.Array) -> jax.Array:
     """Two packed matrices' sum, its diagonal kept off zero as :func:`keep_off_zero` does.
@@ -419,7 +59,7 @@ def add_keeping_off_zero(structure: Forest, old: jax.Array, step: jax.Array) -> 
     """
     new = old + step
     start = 0
-    for size, num, total in _diagonal_slices(structure):
+    for size, num, total in diagonal_slices(structure):
         stop = start + size * size * num
         rows = old[start:stop].reshape(size, size, num), new[start:stop].reshape(size, size, num)
         on_diagonal = jnp.eye(size, dtype=bool)[..., None]
@@ -427,15 +67,3 @@ def add_keeping_off_zero(structure: Forest, old: jax.Array, step: jax.Array) -> 
         new = new.at[start:stop].set(kept.reshape(-1))
         start += total
     return new
-
-
-def _diagonal_slices(structure: Forest) -> list[tuple[int, int, int]]:
-    """For each group the size and number of its diagonal blocks, and the length of all its own."""
-    return [
-        (own[0], own[2], sum(math.prod(shape) for shape in (own, *below)))
-        for own, *below in structure.shapes()
-    ]
-
-
-def _concatenate(pieces: list[jax.Array], axis: int) -> jax.Array:
-    return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis)

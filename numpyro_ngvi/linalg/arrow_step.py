@@ -18,8 +18,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ngvi.structure.arrow import Vector
 from numpyro_ngvi.linalg import batched, definite
-from numpyro_ngvi.linalg.arrow import Arrow, Vector
+from numpyro_ngvi.linalg.arrow import Arrow
 from numpyro_ngvi.linalg.definite import is_definite
 
 #: The largest entry of a step that is corrected: beyond, squares of a float32 overflow.

@@ -9,6 +9,8 @@ take ten times as long for 10^5 matrices of size 1 to 4. Larger sizes go to LAPA
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
@@ -165,6 +167,33 @@ def identity(size: int, num: int, like: jax.Array) -> jax.Array:
 def diagonal(matrix: jax.Array) -> jax.Array:
     """The diagonals, shape ``(k, n)``."""
     return jnp.swapaxes(jnp.diagonal(matrix), 0, 1)
+
+
+def zeros(shape: Sequence[int], like: jax.Array) -> jax.Array:
+    """Zeros, with the dtype of ``like``."""
+    return jnp.zeros(shape, like.dtype)
+
+
+def split(array: jax.Array, sizes: list[int]) -> Sequence[jax.Array]:
+    """The last axis cut into pieces."""
+    return jax.lax.split(array, sizes, array.ndim - 1)
+
+
+def concatenate(pieces: list[jax.Array], axis: int) -> jax.Array:
+    """The pieces joined along an axis."""
+    return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis)
+
+
+def repeat(value: jax.Array, repeats: int) -> jax.Array:
+    """Every element of the last axis, ``repeats`` times in a row."""
+    wide = jnp.broadcast_to(value[..., None], (*value.shape, repeats))
+    return wide.reshape(*value.shape[:-1], -1)
+
+
+def contract(left: jax.Array, right: jax.Array) -> jax.Array:
+    """``(..., k, n)`` and ``(p, k, n)`` summed over ``k`` and ``n``, to ``(..., p)``."""
+    axes = ((-2, -1), (1, 2))
+    return jnp.tensordot(left, right, axes, precision=jax.lax.Precision.HIGHEST)
 
 
 def _solve_lapack(tril: jax.Array, vector: jax.Array, trans: int) -> jax.Array:

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ngvi.structure.arrow import Vector
 from ngvi.structure.forest import Forest, forest_from_indices
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.linalg import batched
-from pyro_ngvi.linalg.arrow import Arrow, Vector, join, split
+from pyro_ngvi.linalg.arrow import Arrow
 
 
 class ForestFamily(Family):
@@ -115,10 +116,10 @@ class ForestFamily(Family):
         return Arrow.unpack(self._bound().structure, self._packed())
 
     def _split(self, vector: Tensor) -> Vector:
-        return split(self.structure, vector)
+        return Arrow.split(self.structure, vector)
 
     def _join(self, vector: Vector) -> Tensor:
-        return join(self.structure, vector)
+        return Arrow.join(self.structure, vector)
 
     def _with(self, loc: Tensor, factor: Arrow) -> Self:
         return dataclasses.replace(self, **{"loc": loc, self.factor_name: factor.pack()})

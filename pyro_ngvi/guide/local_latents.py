@@ -49,7 +49,7 @@ from pyro_ngvi.families.block_diagonal import BlockDiagonal
 from pyro_ngvi.families.diagonal import Diagonal
 from pyro_ngvi.families.sparse_precision import SparsePrecision
 from pyro_ngvi.guide.posterior import NaturalNormal
-from pyro_ngvi.linalg.arrow import Arrow, join, split
+from pyro_ngvi.linalg.arrow import Arrow
 
 
 class Visits(subsampling.Visits):
@@ -164,22 +164,22 @@ def _(family: SparsePrecision, weights: Tensor) -> SparsePrecision:
     loc = family.loc.detach()
     factor = Arrow.unpack(structure, family.precision_tril.detach())
     # The transpose of T^-T diag(share) T^T, which is what the natural gradient meets.
-    change = factor.solve(split(structure, family.loc - loc))
-    change = [s * c for s, c in zip(split(structure, share), change, strict=True)]
-    loc = loc + join(structure, factor.times(change))
+    change = factor.solve(Arrow.split(structure, family.loc - loc))
+    change = [s * c for s, c in zip(Arrow.split(structure, share), change, strict=True)]
+    loc = loc + Arrow.join(structure, factor.times(change))
     return dataclasses.replace(family, loc=loc, precision_tril=packed)
 
 
 def _log_diagonal(structure: Forest, packed: Tensor) -> Tensor:
     diagonals = Arrow.unpack(structure, packed).diagonals()
-    return join(structure, [diagonal.abs().log() for diagonal in diagonals])
+    return Arrow.join(structure, [diagonal.abs().log() for diagonal in diagonals])
 
 
 def _of_columns(structure: Forest, values: Tensor) -> Tensor:
     """A value for each block, at every entry of the block's columns, packed."""
     pieces = [
         value[0].expand(shape).reshape(-1)
-        for value, shapes in zip(split(structure, values), structure.shapes(), strict=True)
+        for value, shapes in zip(Arrow.split(structure, values), structure.shapes(), strict=True)
         for shape in shapes
     ]
     return torch.cat(pieces)

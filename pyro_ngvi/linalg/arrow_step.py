@@ -18,8 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ngvi.structure.arrow import Vector
 from pyro_ngvi.linalg import batched, definite
-from pyro_ngvi.linalg.arrow import Arrow, Vector
+from pyro_ngvi.linalg.arrow import Arrow
 from pyro_ngvi.linalg.definite import is_definite
 
 #: The largest entry of a step that is corrected: beyond, squares of a float32 overflow.

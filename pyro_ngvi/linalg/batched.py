@@ -9,6 +9,8 @@ take ten times as long for 10^5 matrices of size 1 to 4. Larger sizes go to LAPA
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -141,6 +143,31 @@ def identity(size: int, num: int, like: Tensor) -> Tensor:
 def diagonal(matrix: Tensor) -> Tensor:
     """The diagonals, shape ``(k, n)``."""
     return matrix.diagonal().mT
+
+
+def zeros(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Zeros, with the dtype and device of ``like``."""
+    return like.new_zeros(shape)
+
+
+def split(tensor: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+    """The last axis cut into pieces."""
+    return tensor.split(sizes, -1)
+
+
+def concatenate(pieces: list[Tensor], axis: int) -> Tensor:
+    """The pieces joined along an axis."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, axis)
+
+
+def repeat(value: Tensor, repeats: int) -> Tensor:
+    """Every element of the last axis, ``repeats`` times in a row."""
+    return value[..., None].expand(*value.shape, repeats).reshape(*value.shape[:-1], -1)
+
+
+def contract(left: Tensor, right: Tensor) -> Tensor:
+    """``(..., k, n)`` and ``(p, k, n)`` summed over ``k`` and ``n``, to ``(..., p)``."""
+    return torch.tensordot(left, right, ([-2, -1], [1, 2]))
 
 
 def _solve_lapack(tril: Tensor, vector: Tensor, upper: bool) -> Tensor:

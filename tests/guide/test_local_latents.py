@@ -235,7 +235,7 @@ def _parts(ppl, family, at):
         return loc, ppl.numpy(family.scale), slice(None)
     arrow = module("linalg.arrow")
     packed = family.scale_tril if family.name == "block_diagonal" else family.precision_tril
-    numbers = arrow.split(family.structure, ppl.array(np.arange(family.dim, dtype=float)))
+    numbers = arrow.Arrow.split(family.structure, ppl.array(np.arange(family.dim, dtype=float)))
     columns = np.concatenate(
         [
             np.broadcast_to(ppl.numpy(number)[0], shape).reshape(-1)
@@ -245,8 +245,8 @@ def _parts(ppl, family, at):
     ).astype(int)
     if family.name == "sparse_precision":
         factor = arrow.Arrow.unpack(at.structure, at.precision_tril)
-        split = arrow.split(at.structure, family.loc)
-        loc = ppl.numpy(arrow.join(at.structure, factor.transpose_times(split)))
+        split = arrow.Arrow.split(at.structure, family.loc)
+        loc = ppl.numpy(arrow.Arrow.join(at.structure, factor.transpose_times(split)))
     return loc, ppl.numpy(packed), columns
 
 
@@ -308,8 +308,8 @@ def _given_zero(ppl, family):
     """``T_i^T E[theta_i | globals = 0]`` at the locals, the mean at the globals."""
     arrow = load(ppl.name).module("linalg.arrow")
     factor = arrow.Arrow.unpack(family.structure, family.precision_tril)
-    split = arrow.split(family.structure, family.loc)
-    whitened = ppl.numpy(arrow.join(family.structure, factor.transpose_times(split)))
+    split = arrow.Arrow.split(family.structure, family.loc)
+    whitened = ppl.numpy(arrow.Arrow.join(family.structure, factor.transpose_times(split)))
     loc = ppl.numpy(family.loc).copy()
     for index, group in zip(family.structure.split_indices(), family.structure.groups, strict=True):
         if group.parent is not None:

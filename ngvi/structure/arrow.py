@@ -1,0 +1,451 @@
+"""Lower triangular matrices with the arrow of Tan's eq. (4), and trees of them.
+
+The matrix of a :class:`~ngvi.structure.forest.Forest` has, below the diagonal
+block ``T_i`` of a block ``i``, one block ``T_ai`` for each ancestor ``a`` of ``i`` and zeros
+elsewhere. Children come before parents. Then nothing fills in: products, inverses and
+Cholesky factors of such matrices have the same zeros, because the ancestors of a block are
+ancestors of one another. Every operation costs ``n k (k + a)`` or ``n k a^2`` for ``n`` blocks of
+size ``k`` with ``a`` coordinates in their ancestors: linear in ``n``.
+
+Vectors are lists with one tensor ``(..., k, n)`` a group (:meth:`Arrow.split`,
+:meth:`Arrow.join`). Which blocks meet, and in which order, is decided here; what a product or a
+factor of blocks is, the packages' :class:`BlockAlgebra` knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol, Self
+
+from ngvi.structure.forest import Forest
+
+#: A tensor of whichever library.
+Array = Any
+Vector = list[Array]
+
+
+class BlockAlgebra(Protocol):
+    """Batches of ``n`` matrices ``(p, q, n)`` and vectors ``(..., q, n)``; an ``n`` of 1 repeats.
+
+    The modules ``linalg.batched`` of the packages.
+    """
+
+    def transpose(self, matrix: Array) -> Array:
+        """The transpose of every matrix."""
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        """``(p, q, n)`` times ``(q, r, n)``."""
+
+    def times(self, matrix: Array, vector: Array) -> Array:
+        """``(p, q, n)`` times ``(..., q, n)``."""
+
+    def transpose_times(self, matrix: Array, vector: Array) -> Array:
+        """The transpose of ``(p, q, n)`` times ``(..., p, n)``."""
+
+    def solve(self, tril: Array, vector: Array) -> Array:
+        """``T^-1 x``."""
+
+    def solve_transpose(self, tril: Array, vector: Array) -> Array:
+        """``T^-T x``."""
+
+    def solve_matrix(self, tril: Array, matrix: Array) -> Array:
+        """``T^-1 M`` for ``(k, k, n)`` and ``(k, r, n)``."""
+
+    def solve_transpose_matrix(self, tril: Array, matrix: Array) -> Array:
+        """``T^-T M``."""
+
+    def cholesky(self, matrix: Array) -> Array:
+        """Factors; NaN where a matrix is not positive definite."""
+
+    def tril(self, matrix: Array) -> Array:
+        """The lower triangles."""
+
+    def diagonal(self, matrix: Array) -> Array:
+        """The diagonals, as vectors."""
+
+    def identity(self, size: int, num: int, like: Array) -> Array:
+        """Identities of the dtype and device of ``like``."""
+
+    def zeros(self, shape: Sequence[int], like: Array) -> Array:
+        """Zeros of the dtype and device of ``like``."""
+
+    def split(self, tensor: Array, sizes: list[int]) -> Sequence[Array]:
+        """The last axis cut into pieces."""
+
+    def concatenate(self, pieces: list[Array], axis: int) -> Array:
+        """The pieces joined along an axis."""
+
+    def repeat(self, value: Array, repeats: int) -> Array:
+        """Every element of the last axis, ``repeats`` times in a row."""
+
+    def contract(self, left: Array, right: Array) -> Array:
+        """``(..., k, n)`` and ``(p, k, n)`` summed over ``k`` and ``n``, to ``(..., p)``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrow:
+    """A matrix of a structure, or the lower half of a symmetric one.
+
+    :param structure: which blocks there are.
+    :param blocks: for each group its diagonal blocks ``(k, k, n)``, then those below it
+        ``(k_a, k, n)``, by ancestor, the nearest first.
+    """
+
+    structure: Forest
+    blocks: tuple[tuple[Array, ...], ...]
+
+    #: What computes with blocks, and with tensors of them.
+    ops: ClassVar[BlockAlgebra]
+
+    # -- vectors ----------------------------------------------------------------------
+
+    @classmethod
+    def split(cls, structure: Forest, vector: Array) -> Vector:
+        """A vector ``(..., d)`` by groups."""
+        if structure.permutation is not None:
+            vector = vector[..., structure.permutation.order]
+        pieces: list[dict[int, dict[int, Array]]] = [{} for _ in structure.groups]
+        segments = cls.ops.split(vector, [run.num * run.width for run in structure.runs])
+        for run, segment in zip(structure.runs, segments, strict=True):
+            piece = segment.reshape(*vector.shape[:-1], run.num, run.width).mT
+            pieces[run.group].setdefault(run.block, {})[run.row] = piece
+        return [
+            cls.ops.concatenate(
+                [
+                    cls.ops.concatenate([rows[row] for row in sorted(rows)], -2)
+                    for _, rows in sorted(b.items())
+                ],
+                -1,
+            )
+            for b in pieces
+        ]
+
+    @classmethod
+    def join(cls, structure: Forest, vector: Vector) -> Array:
+        """The inverse of :meth:`split`."""
+        pieces = []
+        for run in structure.runs:
+            rows = slice(run.row, run.row + run.width)
+            blocks = slice(run.block, run.block + run.num)
+            piece = vector[run.group][..., rows, blocks].mT
+            pieces.append(piece.reshape(*piece.shape[:-2], run.num * run.width))
+        joined = cls.ops.concatenate(pieces, -1)
+        return (
+            joined if structure.permutation is None else joined[..., structure.permutation.inverse]
+        )
+
+    # -- packing ----------------------------------------------------------------------
+
+    @classmethod
+    def unpack(cls, structure: Forest, packed: Array) -> Self:
+        """From one flat array of all blocks."""
+        shapes = structure.shapes()
+        # The derivative of one split is one concatenation; that of slices is a sum of zeros.
+        sizes = [math.prod(shape) for mine in shapes for shape in mine]
+        pieces = iter(cls.ops.split(packed, sizes))
+        blocks = tuple(tuple(next(pieces).reshape(shape) for shape in mine) for mine in shapes)
+        return cls(structure, blocks)
+
+    def pack(self) -> Array:
+        """All blocks as one flat array."""
+        return self.ops.concatenate(
+            [block.reshape(-1) for mine in self.blocks for block in mine], -1
+        )
+
+    @classmethod
+    def identity(cls, structure: Forest, like: Array) -> Self:
+        """The identity, with the dtype of ``like``."""
+        blocks = []
+        for first, *rest in structure.shapes():
+            diagonal = cls.ops.identity(first[0], first[2], like)
+            blocks.append((diagonal, *(cls.ops.zeros(shape, like) for shape in rest)))
+        return cls(structure, tuple(blocks))
+
+    def map_diagonal(self, function: Callable[[Array], Array]) -> Self:
+        """``function`` of the diagonal blocks, the rest as it is."""
+        blocks = tuple((function(diagonal), *below) for diagonal, *below in self.blocks)
+        return type(self)(self.structure, blocks)
+
+    def combine(self, function: Callable[..., Array], *others: Self) -> Self:
+        """``function`` of corresponding blocks."""
+        blocks = tuple(
+            tuple(function(*same) for same in zip(*mine, strict=True))
+            for mine in zip(self.blocks, *(other.blocks for other in others), strict=True)
+        )
+        return type(self)(self.structure, blocks)
+
+    def diagonals(self) -> Vector:
+        """The diagonal as a vector."""
+        return [self.ops.diagonal(mine[0]) for mine in self.blocks]
+
+    # -- with vectors -----------------------------------------------------------------
+
+    def times(self, vector: Vector) -> Vector:
+        """``T x``."""
+        result = [self.ops.times(mine[0], x) for mine, x in zip(self.blocks, vector, strict=True)]
+        for index, (_, *below) in enumerate(self.blocks):
+            for ancestor, block in zip(self.structure.ancestors(index), below, strict=True):
+                up = self._gather_up(ancestor, block, vector[index])
+                result[ancestor] = result[ancestor] + up
+        return result
+
+    def transpose_times(self, vector: Vector) -> Vector:
+        """``T^T x``."""
+        result = []
+        for index, (diagonal, *below) in enumerate(self.blocks):
+            total = self.ops.transpose_times(diagonal, vector[index])
+            for ancestor, block in zip(self.structure.ancestors(index), below, strict=True):
+                above = self.at(index, vector[ancestor])
+                total = total + self.ops.transpose_times(block, above)
+            result.append(total)
+        return result
+
+    def solve(self, vector: Vector) -> Vector:
+        """``T^-1 x``, from the leaves up."""
+        rest, result = list(vector), []
+        for index, (diagonal, *below) in enumerate(self.blocks):
+            result.append(self.ops.solve(diagonal, rest[index]))
+            for ancestor, block in zip(self.structure.ancestors(index), below, strict=True):
+                up = self._gather_up(ancestor, block, result[index])
+                rest[ancestor] = rest[ancestor] - up
+        return result
+
+    def solve_transpose(self, vector: Vector) -> Vector:
+        """``T^-T x``, from the roots down."""
+        result: dict[int, Array] = {}
+        for index in reversed(range(len(self.blocks))):
+            diagonal, *below = self.blocks[index]
+            rest = vector[index]
+            for ancestor, block in zip(self.structure.ancestors(index), below, strict=True):
+                above = self.at(index, result[ancestor])
+                rest = rest - self.ops.transpose_times(block, above)
+            result[index] = self.ops.solve_transpose(diagonal, rest)
+        return [result[index] for index in range(len(self.blocks))]
+
+    def above(self, vector: Vector) -> list[list[Array]]:
+        """For each group and ancestor ``a``, ``(T_aa' x_a')`` summed over the ancestors ``a'``.
+
+        The ancestors' own part of the matrix times their part of the vector.
+        """
+        result = []
+        for index in range(len(self.blocks)):
+            chain = self.structure.ancestors(index)
+            mine = []
+            for place, ancestor in enumerate(chain):
+                total = self.ops.times(self.blocks[ancestor][0], vector[ancestor])
+                for lower in reversed(chain[:place]):  # fewer blocks first
+                    part = self.ops.times(self._block(ancestor, lower), vector[lower])
+                    total = self.at(lower, total, expand=True) + part
+                mine.append(total)
+            result.append(mine)
+        return result
+
+    # -- with matrices ----------------------------------------------------------------
+
+    def matmul(self, other: Self) -> Self:
+        """``T M``."""
+
+        def column(index: int, diagonal: Array, below: list[Array]) -> list[Array]:
+            chain = self.structure.ancestors(index)
+            result = []
+            for place, ancestor in enumerate(chain):
+                total = self.ops.matmul(self.blocks[index][1 + place], diagonal)
+                for lower in range(place + 1):
+                    block = self._block_at(index, ancestor, chain[lower])
+                    total = total + self.ops.matmul(block, below[lower])
+                result.append(total)
+            return [self.ops.matmul(self.blocks[index][0], diagonal), *result]
+
+        return self._by_column(column, other)
+
+    def transpose_matmul(self, other: Self) -> Self:
+        """``T^T G`` where the structure has entries."""
+
+        def column(index: int, diagonal: Array, below: list[Array]) -> list[Array]:
+            own, *mine = self.blocks[index]
+            first = self.ops.matmul(self.ops.transpose(own), diagonal)
+            for block, entry in zip(mine, below, strict=True):
+                first = first + self.ops.matmul(self.ops.transpose(block), entry)
+            return [first, *self._chain_transpose_times(index, below)]
+
+        return self._by_column(column, other)
+
+    def solve_matmul(self, other: Self) -> Self:
+        """``T^-1 M``."""
+
+        def column(index: int, diagonal: Array, below: list[Array]) -> list[Array]:
+            own, *mine = self.blocks[index]
+            first = self.ops.solve_matrix(own, diagonal)
+            rest = [
+                entry - self.ops.matmul(block, first)
+                for block, entry in zip(mine, below, strict=True)
+            ]
+            return [first, *self._chain_solve(index, rest)]
+
+        return self._by_column(column, other)
+
+    def solve_transpose_products(self, other: Self) -> Self:
+        """The ``G`` whose :meth:`transpose_matmul` has the lower triangle of ``other``."""
+
+        def column(index: int, diagonal: Array, below: list[Array]) -> list[Array]:
+            own, *mine = self.blocks[index]
+            solved = self._chain_solve_transpose(index, below)
+            for block, entry in zip(mine, solved, strict=True):
+                diagonal = diagonal - self.ops.matmul(self.ops.transpose(block), entry)
+            return [self.ops.tril(self.ops.solve_transpose_matrix(own, diagonal)), *solved]
+
+        return self._by_column(column, other)
+
+    def congruence(self, symmetric: Self) -> Self:
+        """The lower half of ``T^-1 S T^-T`` for symmetric ``S``."""
+        rest = [list(mine) for mine in symmetric.blocks]
+        for index, (own, *mine) in enumerate(self.blocks):
+            chain = self.structure.ancestors(index)
+            left = self.ops.solve_matrix(own, rest[index][0])
+            first = self.ops.transpose(self.ops.solve_matrix(own, self.ops.transpose(left)))
+            below = [
+                self.ops.transpose(self.ops.solve_matrix(own, self.ops.transpose(entry)))
+                - self.ops.matmul(block, first)
+                for block, entry in zip(mine, rest[index][1:], strict=True)
+            ]
+            for row in range(len(chain)):
+                for column in range(row + 1):
+                    lower, place = chain[column], row - column
+                    half = below[row] + self.ops.matmul(mine[row], first)
+                    change = self._gather_product(lower, half, mine[column])
+                    change = change + self._gather_product(lower, mine[row], below[column])
+                    rest[lower][place] = rest[lower][place] - change
+            rest[index] = [first, *self._chain_solve(index, below)]
+        return type(self)(self.structure, tuple(tuple(mine) for mine in rest))
+
+    def gram(self) -> Self:
+        """The lower half of ``T T^T``."""
+        result = [[self.ops.matmul(own, self.ops.transpose(own))] for own, *_ in self.blocks]
+        for (own, *mine), total in zip(self.blocks, result, strict=True):
+            total.extend(self.ops.matmul(block, self.ops.transpose(own)) for block in mine)
+        self._add_products(result, self.blocks, 1.0)
+        return type(self)(self.structure, tuple(tuple(mine) for mine in result))
+
+    def cholesky(self, root: Callable[[Array], Array] | None = None) -> Self:
+        """The factor ``T`` of a symmetric matrix; NaN if it is not positive definite.
+
+        :param root: the factors of what elimination leaves of diagonal blocks, ``(k, k, n)``; by
+            default their Cholesky factors.
+        """
+        root = self.ops.cholesky if root is None else root
+        rest = [list(mine) for mine in self.blocks]
+        result: list[tuple[Array, ...]] = []
+        for index in range(len(rest)):
+            diagonal, *below = rest[index]
+            own = root(diagonal)
+            mine = [
+                self.ops.transpose(self.ops.solve_matrix(own, self.ops.transpose(block)))
+                for block in below
+            ]
+            result.append((own, *mine))
+            self._add_products(rest, {index: result[-1]}, -1.0)
+        return type(self)(self.structure, tuple(result))
+
+    def to_dense(self) -> Array:
+        """As a ``(d, d)`` array in the order of the vector; for small ``d`` only."""
+        dim = self.structure.dim
+        eye = self.ops.identity(dim, 1, self.blocks[0][0])[..., 0]
+        return self.join(self.structure, self.times(self.split(self.structure, eye))).mT
+
+    # -- along the chain of a block's ancestors ---------------------------------------
+
+    def _by_column(self, function: Callable, other: Self) -> Self:
+        blocks = (
+            tuple(function(index, diagonal, list(below)))
+            for index, (diagonal, *below) in enumerate(other.blocks)
+        )
+        return type(self)(self.structure, tuple(blocks))
+
+    def _chain_transpose_times(self, index: int, entries: list[Array]) -> list[Array]:
+        chain = self.structure.ancestors(index)
+        result = []
+        for place, ancestor in enumerate(chain):
+            total = 0.0
+            for upper in range(place, len(chain)):
+                block = self._block_at(index, chain[upper], ancestor)
+                total = total + self.ops.matmul(self.ops.transpose(block), entries[upper])
+            result.append(total)
+        return result
+
+    def _chain_solve(self, index: int, entries: list[Array]) -> list[Array]:
+        chain = self.structure.ancestors(index)
+        result: list[Array] = []
+        for place, ancestor in enumerate(chain):
+            rest = entries[place]
+            for lower in range(place):
+                block = self._block_at(index, ancestor, chain[lower])
+                rest = rest - self.ops.matmul(block, result[lower])
+            own = self._block_at(index, ancestor, ancestor)
+            result.append(self.ops.solve_matrix(own, rest))
+        return result
+
+    def _chain_solve_transpose(self, index: int, entries: list[Array]) -> list[Array]:
+        chain = self.structure.ancestors(index)
+        result: dict[int, Array] = {}
+        for place in reversed(range(len(chain))):
+            rest = entries[place]
+            for upper in range(place + 1, len(chain)):
+                block = self._block_at(index, chain[upper], chain[place])
+                rest = rest - self.ops.matmul(self.ops.transpose(block), result[upper])
+            own = self._block_at(index, chain[place], chain[place])
+            result[place] = self.ops.solve_transpose_matrix(own, rest)
+        return [result[place] for place in range(len(chain))]
+
+    def _block(self, row: int, column: int) -> Array:
+        """The blocks in the rows of group ``row`` and the columns of group ``column``."""
+        if row == column:
+            return self.blocks[column][0]
+        return self.blocks[column][1 + self.structure.ancestors(column).index(row)]
+
+    def _block_at(self, index: int, row: int, column: int) -> Array:
+        return self.at(index, self._block(row, column))
+
+    def at(self, index: int, value: Array, expand: bool = False) -> Array:
+        """The ancestors' entries, once for each block of group ``index``."""
+        num = value.shape[-1]
+        repeats = self.structure.groups[index].num // num
+        if repeats == 1 or (num == 1 and not expand):
+            return value
+        return self.ops.repeat(value, repeats)
+
+    def _gather_up(self, ancestor: int, block: Array, vector: Array) -> Array:
+        """``block`` times ``vector``, summed over the blocks below each ancestor."""
+        num = self.structure.groups[ancestor].num
+        if num == 1:
+            return self.ops.contract(vector, block)[..., None]
+        product = self.ops.times(block, vector)
+        return product.reshape(*product.shape[:-1], num, -1).sum(-1)
+
+    def _gather_product(self, lower: int, left: Array, right: Array) -> Array:
+        """``left`` times ``right^T``, summed over the blocks below each one of ``lower``."""
+        num = self.structure.groups[lower].num
+        if num == 1:
+            return self.ops.contract(left, right)[..., None]
+        product = self.ops.matmul(left, self.ops.transpose(right))
+        return product.reshape(*product.shape[:-1], num, -1).sum(-1)
+
+    def _add_products(self, result: list, columns: Any, sign: float) -> None:
+        """Add ``T_ai T_bi^T`` of these columns ``i`` to the entries ``(a, b)`` of ``result``."""
+        items = columns.items() if isinstance(columns, dict) else enumerate(columns)
+        for index, (_, *mine) in items:
+            chain = self.structure.ancestors(index)
+            for row in range(len(chain)):
+                for column in range(row + 1):
+                    lower, place = chain[column], row - column
+                    product = self._gather_product(lower, mine[row], mine[column])
+                    result[lower][place] = result[lower][place] + sign * product
+
+
+def diagonal_slices(structure: Forest) -> list[tuple[int, int, int]]:
+    """For each group the size and number of its diagonal blocks, and the length of all its own."""
+    return [
+        (own[0], own[2], sum(math.prod(shape) for shape in (own, *below)))
+        for own, *below in structure.shapes()
+    ]
