@@ -132,9 +132,9 @@ class Arrow:
             piece = vector[run.group][..., rows, blocks].mT
             pieces.append(piece.reshape(*piece.shape[:-2], run.num * run.width))
         joined = cls.ops.concatenate(pieces, -1)
-        return (
-            joined if structure.permutation is None else joined[..., structure.permutation.inverse]
-        )
+        if structure.permutation is None:
+            return joined
+        return joined[..., structure.permutation.inverse]
 
     # -- packing ----------------------------------------------------------------------
 
@@ -328,22 +328,19 @@ class Arrow:
         self._add_products(result, self.blocks, 1.0)
         return type(self)(self.structure, tuple(tuple(mine) for mine in result))
 
-    def cholesky(self, root: Callable[[Array], Array] | None = None) -> Self:
+    def cholesky(self, root: Callable[..., tuple] | None = None) -> Self:
         """The factor ``T`` of a symmetric matrix; NaN if it is not positive definite.
 
-        :param root: the factors of what elimination leaves of diagonal blocks, ``(k, k, n)``; by
-            default their Cholesky factors.
+        :param root: the factors of what elimination leaves of a group's diagonal blocks, and the
+            blocks below them; by default these as they are.
         """
-        root = self.ops.cholesky if root is None else root
+        ops = self.ops
         rest = [list(mine) for mine in self.blocks]
         result: list[tuple[Array, ...]] = []
         for index in range(len(rest)):
             diagonal, *below = rest[index]
-            own = root(diagonal)
-            mine = [
-                self.ops.transpose(self.ops.solve_matrix(own, self.ops.transpose(block)))
-                for block in below
-            ]
+            own, below = root(diagonal, below) if root else (ops.cholesky(diagonal), below)
+            mine = [ops.transpose(ops.solve_matrix(own, ops.transpose(b))) for b in below]
             result.append((own, *mine))
             self._add_products(rest, {index: result[-1]}, -1.0)
         return type(self)(self.structure, tuple(result))

@@ -185,20 +185,40 @@ def _inverse(root: jax.Array) -> jax.Array:
     return jax.scipy.linalg.solve_triangular(root, _eye(root), lower=True)
 
 
+def raised_root(change: jax.Array, floor: float) -> tuple[jax.Array, jax.Array]:
+    """:func:`precision_root`, and the projector on the eigenvectors that are not corrected."""
+    if change.shape[-1] == 1:  # of numbers, LAPACK would be called for each
+        value = positive(change, change, floor)
+        return jnp.sqrt(value), (value == 1.0 + change).astype(change.dtype)
+    values, vectors, kept = _eigen(change, floor)
+    projector = vectors * kept[..., None, :] @ jnp.swapaxes(vectors, -2, -1)
+    return _root_of(values, vectors, 0.5), projector
+
+
 def _corrected_root(change: jax.Array, power: float, floor: float = 0.0) -> jax.Array:
-    """The lower triangular ``R`` with ``R R^T = M^(2 power)`` from the eigenvectors of ``M``."""
+    return _root_of(*_eigen(change, floor)[:2], power)
+
+
+def _eigen(change: jax.Array, floor: float) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Eigenvalues of ``M``, corrected, its eigenvectors, and which are not corrected."""
     size = jnp.max(jnp.abs(change), (-2, -1), keepdims=True)
     size = jnp.where(size > 0, size, 1.0)
     # LAPACK's float32 eigensolver can fail on a matrix far from unit size.
-    values, vectors = jnp.linalg.eigh(change / size)
-    values = positive(values * size[..., 0], size[..., 0], floor)
+    plain, vectors = jnp.linalg.eigh(change / size)
+    plain = plain * size[..., 0]
+    values = positive(plain, size[..., 0], floor)
+    return values, vectors, values == 1.0 + plain
+
+
+def _root_of(values: jax.Array, vectors: jax.Array, power: float) -> jax.Array:
+    """The lower triangular ``R`` with ``R R^T = M^(2 power)`` from the eigenvectors of ``M``."""
     upper = jnp.linalg.qr(values[..., :, None] ** power * jnp.swapaxes(vectors, -2, -1), "r")
     diagonal = _diagonal(upper)
     lower = jnp.swapaxes(upper * jnp.where(diagonal < 0, -1.0, 1.0)[..., :, None], -2, -1)
     # Rounding may leave a zero on the diagonal of a root of very unequal columns.
-    floor = jnp.finfo(change.dtype).eps * jnp.max(jnp.abs(diagonal), -1)[..., None]
+    floor = jnp.finfo(values.dtype).eps * jnp.max(jnp.abs(diagonal), -1)[..., None]
     missing = jnp.maximum(floor - jnp.abs(diagonal), 0.0)
-    return jnp.tril(lower + missing[..., None] * _eye(change))
+    return jnp.tril(lower + missing[..., None] * _eye(vectors))
 
 
 @jax.jit

@@ -3,11 +3,15 @@
 As in :mod:`~pyro_ngvi.linalg.definite`, with a root ``R`` of ``M = I + rho (N + N^T)`` that is an
 :class:`~pyro_ngvi.linalg.arrow.Arrow`.
 
-``M`` is eliminated block by block, children before parents. Where it is not positive definite,
-the same rule holds for the eigenvalues of what is left of each diagonal block, the precision of
-its latents given those above: one that is not positive becomes one half. The eigenvalues of ``M``
-itself belong to eigenvectors without zeros, which no arrow holds. What couples a block to those
-above stays.
+``M`` is eliminated block by block, children before parents. The eigenvectors of ``M`` have no
+zeros, so that no arrow holds an ``M`` whose eigenvalues are corrected. Where ``M`` is not positive
+definite, the rule is applied to what is left of each diagonal block, the precision of its latents
+given those above: an eigenvalue of up to one half becomes one half, and what couples its
+eigenvector to the latents above goes. So no conditional variance more than doubles. Correcting
+only what is not positive would leave locals with hardly any precision coupled to those above, and
+their marginal variances would explode. In 24 runs of ``BLR()`` on six hierarchical models, far from
+the optimum, the multiplicative retraction ``I + N + N^2 / 2`` (Lin, Nielsen, Khan and Schmidt,
+2021) that was here before left 4 by 36 to 5,000 nats after 40 steps, and this rule 1, by 23.
 """
 
 from __future__ import annotations
@@ -76,13 +80,14 @@ def precision_root(half: Arrow) -> Arrow:
     return _plain(half, _root)[0]
 
 
-def _plain(half: Arrow, root: Callable = batched.cholesky) -> tuple[Arrow, Arrow]:
+def _plain(half: Arrow, root: Callable | None = None) -> tuple[Arrow, Arrow]:
     """The factor of ``I + N + N^T``, and ``N + N^T``."""
     eye = Arrow.identity(half.structure, half.blocks[0][0])
     change = half.map_diagonal(lambda block: block + batched.transpose(block))
     return change.combine(torch.add, eye).cholesky(root), change
 
 
-def _root(blocks: Tensor) -> Tensor:
-    change = blocks.movedim(-1, 0) - torch.eye(len(blocks)).to(blocks)
-    return definite.precision_root(change).movedim(0, -1)
+def _root(diagonal: Tensor, below: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    change = diagonal.movedim(-1, 0) - torch.eye(len(diagonal)).to(diagonal)
+    root, kept = (x.movedim(0, -1) for x in definite.raised_root(change, definite.SMALLEST))
+    return root, [batched.matmul(block, kept) for block in below]

@@ -178,23 +178,43 @@ def _inverse(root: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(root, _eye(root), upper=False)
 
 
+def raised_root(change: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    """:func:`precision_root`, and the projector on the eigenvectors that are not corrected."""
+    if change.shape[-1] == 1:  # of numbers, LAPACK would be called for each
+        value = positive(change, change, floor)
+        return value.sqrt(), (value == 1.0 + change).to(change)
+    values, vectors, kept = _eigen(change, floor)
+    return _root_of(values, vectors, 0.5), (vectors * kept.unsqueeze(-2)) @ vectors.mT
+
+
 def _corrected_root(change: Tensor, power: float, floor: float = 0.0) -> Tensor:
-    """The lower triangular ``R`` with ``R R^T = M^(2 power)`` from the eigenvectors of ``M``."""
+    return _root_of(*_eigen(change, floor)[:2], power)
+
+
+def _eigen(change: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Eigenvalues of ``M``, corrected, its eigenvectors, and which are not corrected."""
     size = change.abs().amax((-2, -1), keepdim=True)
     if not size.isfinite().all():
         # torch.linalg.eigh would raise; a NaN is for the optimiser to see and skip.
-        return torch.full_like(change, torch.nan)
+        nan = torch.full_like(change, torch.nan)
+        return nan[..., 0], nan, nan[..., 0]
     size = torch.where(size > 0, size, 1.0)
     # LAPACK's float32 eigensolver can fail on a matrix far from unit size.
-    values, vectors = torch.linalg.eigh(change / size)
-    values = positive(values * size[..., 0], size[..., 0], floor)
+    plain, vectors = torch.linalg.eigh(change / size)
+    plain = plain * size[..., 0]
+    values = positive(plain, size[..., 0], floor)
+    return values, vectors, values == 1.0 + plain
+
+
+def _root_of(values: Tensor, vectors: Tensor, power: float) -> Tensor:
+    """The lower triangular ``R`` with ``R R^T = M^(2 power)`` from the eigenvectors of ``M``."""
     upper = torch.linalg.qr(values.unsqueeze(-1) ** power * vectors.mT, mode="r").R
     diagonal = _diagonal(upper)
     lower = (upper * torch.where(diagonal < 0, -1.0, 1.0).to(upper).unsqueeze(-1)).mT
     # Rounding may leave a zero on the diagonal of a root of very unequal columns.
-    floor = torch.finfo(change.dtype).eps * diagonal.abs().amax(-1, keepdim=True)
+    floor = torch.finfo(values.dtype).eps * diagonal.abs().amax(-1, keepdim=True)
     missing = (floor - diagonal.abs()).clamp(min=0.0)
-    return (lower + missing.unsqueeze(-1) * _eye(change)).tril()
+    return (lower + missing.unsqueeze(-1) * _eye(vectors)).tril()
 
 
 def definite_sum(matrix: Tensor, change: Tensor, floor: float = 0.0) -> tuple[Tensor, Tensor]:

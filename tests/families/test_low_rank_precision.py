@@ -280,6 +280,15 @@ def test_a_step_along_any_curvature_is_a_gaussian(backend, dtype, rho, rng):
         assert backend.dtype(new.factor) == dtype
 
 
+def test_an_entry_of_the_diagonal_that_would_not_be_positive_is_halved(backend, rng):
+    loc, factor, diagonal = random_coordinates(6, 2, rng)
+    change = np.array([-1e20, -3.0, -1.0, -0.5, 0.0, 2.0])
+    direction = make(backend, np.zeros(6), np.zeros((6, 2)), change * diagonal)
+    new = make(backend, loc, factor, diagonal).natural_step(direction, 1.0)
+    expected = diagonal * np.array([0.5, 0.5, 0.5, 0.5, 1.0, 3.0])
+    np.testing.assert_allclose(backend.numpy(new.diagonal), expected, rtol=1e-14)
+
+
 def test_a_retraction_keeps_the_diagonal_positive(backend, rng):
     family = make(backend, *random_coordinates(5, 2, rng))
     for size in (0.5, 1.0, 100.0):

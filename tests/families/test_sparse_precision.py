@@ -248,6 +248,12 @@ def test_a_step_is_a_gaussian_for_any_curvature(backend, case, dtype, rng):
         assert np.isfinite(backend.numpy(moved.precision_tril)).all()
         assert (np.abs(np.diag(arrows.coordinates(backend, case, moved)[1])) > 0).all()
         assert backend.dtype(moved.precision_tril) == dtype
+    new = arrows.coordinates(backend, case, moved)[1]  # of a step far outside of the cone
+    for block in blocks:
+        for rows in block.T:
+            here = np.ix_(rows, rows)
+            ratio = np.linalg.svd(np.linalg.solve(tril[here], new[here]))[1] ** 2
+            assert (ratio > 0.4999).all()  # of precisions, given the latents above
 
 
 def test_kl_divergence(backend, case, instance, rng):
