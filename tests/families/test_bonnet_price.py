@@ -32,7 +32,7 @@ def _bonnet_price(backend, family, gradient, hessian):
     return family.bonnet_price(backend.array(gradient), structured)
 
 
-@pytest.mark.parametrize("dim", [1, 2, 5, 12])
+@pytest.mark.parametrize("dim", [1, 5])
 def test_it_is_the_dense_solve_of_the_chain_rule(backend, family_name, dim, rng):
     loc, scale = random_gaussian(family_name, dim, rng)
     gradient, hessian = rng.normal(size=dim), _symmetric(dim, rng)

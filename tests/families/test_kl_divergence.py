@@ -10,7 +10,7 @@ from tests.reference import covariance, gaussian_from_covariance, random_gaussia
 torch = pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize("dim", [1, 2, 7])
+@pytest.mark.parametrize("dim", [1, 5])
 def test_it_is_torchs(backend, family_name, dim, rng):
     p, q = (random_gaussian(family_name, dim, rng) for _ in range(2))
     first, second = (

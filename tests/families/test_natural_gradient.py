@@ -11,7 +11,7 @@ from tests.reference import felt, natural_gradient, random_gaussian, relative_er
 #: The bar of the issue. The dense solve itself loses cond(F) * 1e-16, about 1e-12 here.
 TOLERANCE = 1e-10
 
-DIMS = (1, 2, 5, 12)
+DIMS = (1, 5)
 
 
 def _instance(family_name, dim, rng):
@@ -34,7 +34,7 @@ def _test_function(backend, dim, rng):
 
 @pytest.mark.parametrize("dim", DIMS)
 def test_natural_gradient_is_the_dense_solve(backend, family_name, dim, rng):
-    for _ in range(3 if dim < 12 else 1):
+    for _ in range(3):
         q, g = _instance(family_name, dim, rng)
         expected = natural_gradient(family_name, *q, *g)
         actual = backend.family(family_name, *q).natural_gradient(backend.family(family_name, *g))
@@ -44,7 +44,7 @@ def test_natural_gradient_is_the_dense_solve(backend, family_name, dim, rng):
 
 @pytest.mark.parametrize("dim", DIMS)
 def test_euclidean_gradient_is_the_dense_product(backend, family_name, dim, rng):
-    for _ in range(3 if dim < 12 else 1):
+    for _ in range(3):
         q, n = _instance(family_name, dim, rng)
         n = n[0], felt(family_name, n[1])
         expected = reference.euclidean_gradient(family_name, *q, *n)
@@ -53,7 +53,7 @@ def test_euclidean_gradient_is_the_dense_product(backend, family_name, dim, rng)
             assert relative_error(a, e) < TOLERANCE
 
 
-@pytest.mark.parametrize("dim", [1, 12, 60])
+@pytest.mark.parametrize("dim", [1, 40])
 def test_euclidean_gradient_inverts_natural_gradient(backend, family_name, dim, rng):
     q, g = _instance(family_name, dim, rng)
     g = g[0], felt(family_name, g[1])
@@ -63,7 +63,7 @@ def test_euclidean_gradient_inverts_natural_gradient(backend, family_name, dim, 
         assert relative_error(a, e) < TOLERANCE
 
 
-@pytest.mark.parametrize("dim", [1, 5, 12])
+@pytest.mark.parametrize("dim", DIMS)
 def test_precondition_is_the_identity_in_value(backend, family_name, dim, rng):
     q, _ = _instance(family_name, dim, rng)
     for a, e in zip(
@@ -72,7 +72,7 @@ def test_precondition_is_the_identity_in_value(backend, family_name, dim, rng):
         np.testing.assert_array_equal(a, e)
 
 
-@pytest.mark.parametrize("dim", [1, 5, 12])
+@pytest.mark.parametrize("dim", DIMS)
 def test_precondition_is_the_inverse_fisher_in_reverse_mode(backend, family_name, dim, rng):
     q, _ = _instance(family_name, dim, rng)
     family, function = backend.family(family_name, *q), _test_function(backend, dim, rng)
@@ -83,7 +83,7 @@ def test_precondition_is_the_inverse_fisher_in_reverse_mode(backend, family_name
         assert relative_error(a, e) < TOLERANCE
 
 
-@pytest.mark.parametrize("dim", [1, 5, 12])
+@pytest.mark.parametrize("dim", DIMS)
 def test_precondition_is_the_inverse_fisher_in_forward_mode(backend, family_name, dim, rng):
     q, direction = _instance(family_name, dim, rng)
     direction = direction[0], felt(family_name, direction[1])
@@ -130,7 +130,7 @@ def test_the_norm_of_a_direction_is_that_of_its_free_coordinates(backend, family
     assert np.isclose(norm, expected, rtol=1e-14)
 
 
-@pytest.mark.parametrize("dim", [1, 5])
+@pytest.mark.parametrize("dim", DIMS)
 def test_the_inner_product_is_the_fisher_matrixs(backend, family_name, dim, rng):
     q, left = _instance(family_name, dim, rng)
     right = rng.normal(size=left[0].shape), felt(family_name, rng.normal(size=left[1].shape))

@@ -48,7 +48,7 @@ def test_one_step_is_exact_for_a_conjugate_model(backend, family_name, dim, rati
 def test_it_mixes_precisions_and_moves_the_mean_by_the_new_one(
     backend, family_name, step_size, rng
 ):
-    dim = 4
+    dim = 5
     loc, scale = random_gaussian(family_name, dim, rng)
     curvature = np.linalg.inv(covariance(family_name, random_gaussian(family_name, dim, rng)[1]))
     gradient = rng.normal(size=dim)
@@ -148,8 +148,8 @@ def test_float32_never_returns_nan_for_badly_scaled_curvature(backend, family_na
 def test_the_step_size_may_be_traced(numpyro_backend, family_name, rng):
     import jax
 
-    family = numpyro_backend.family(family_name, *random_gaussian(family_name, 3, rng))
-    direction = _direction(numpyro_backend, family, np.ones(3), -2 * np.eye(3))
+    family = numpyro_backend.family(family_name, *random_gaussian(family_name, 5, rng))
+    direction = _direction(numpyro_backend, family, np.ones(5), -2 * np.eye(5))
     traced = jax.jit(lambda rho: family.natural_step(direction, rho))(0.3)
     for a, e in zip(
         numpyro_backend.coordinates(traced),
@@ -160,7 +160,7 @@ def test_the_step_size_may_be_traced(numpyro_backend, family_name, rng):
 
 
 def test_what_is_not_finite_is_left_to_the_optimiser(backend, family_name, rng):
-    family = backend.family(family_name, *random_gaussian(family_name, 3, rng))
-    direction = _direction(backend, family, np.zeros(3), np.full((3, 3), np.nan))
+    family = backend.family(family_name, *random_gaussian(family_name, 5, rng))
+    direction = _direction(backend, family, np.zeros(5), np.full((5, 5), np.nan))
     scale = backend.coordinates(family.natural_step(direction, 0.5))[1]
     assert np.isnan(scale).any()
