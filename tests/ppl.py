@@ -168,6 +168,10 @@ class Ppl:
         """``(loc, scale)`` of a family as numpy arrays."""
         return tuple(self.numpy(value).copy() for value in family.coordinates().values())
 
+    def copy(self, family: Any) -> Any:
+        """A family that does not change with the parameters of a guide."""
+        return family
+
     # -- models -----------------------------------------------------------------------
 
     @property
@@ -259,8 +263,8 @@ class Ppl:
     ) -> Callable[..., tuple[float, Any]]:
         """What ``loss`` leaves on a guide that is set up.
 
-        :return: a function of the family at which, and of a seed; it gives the loss and the
-            gradient, of the family's type.
+        :return: a function of the family at which, of a seed, and of other ``args`` if given; it
+            gives the loss and the gradient, of the family's type.
         """
         raise NotImplementedError
 
@@ -455,13 +459,14 @@ class NumPyro(Ppl):
     def loss_and_gradient(self, loss, model, guide, *args, **kwargs):
         import jax
 
-        def of(params, key):
+        def of(params, key, args):
             return loss.loss(key, params, model, guide, *args, **kwargs)
 
         compiled = jax.jit(jax.value_and_grad(of), compiler_options=QUICKLY)
 
-        def run(family, seed=0):
-            value, gradient = compiled({guide._parameter_name: family}, jax.random.key(seed))
+        def run(family, seed=0, *others):
+            params, key = {guide._parameter_name: family}, jax.random.key(seed)
+            value, gradient = compiled(params, key, others or args)
             return float(value), gradient[guide._parameter_name]
 
         return run
@@ -580,6 +585,9 @@ class Pyro(Ppl):
         tangents = tuple(tangent.coordinates().values())
         return torch.func.jvp(lambda *c: function(type(family)(*c)), primals, tangents)[1]
 
+    def copy(self, family: Any) -> Any:
+        return family.detach().map(lambda value: value.clone())
+
     def visited(self, name: str, size: int, indices: Any) -> Any:
         return self.lib.plate(name, size, subsample=self.index(indices))
 
@@ -598,7 +606,7 @@ class Pyro(Ppl):
         return {name: v.detach().clone() for name, v in self.lib.get_param_store().items()}
 
     def initial(self, guide: Any) -> Any:
-        return guide.posterior.family().detach().map(lambda value: value.clone())
+        return self.copy(guide.posterior.family())
 
     def move_to(self, guide: Any, family: Any) -> None:
         """Put the guide there."""
@@ -613,11 +621,11 @@ class Pyro(Ppl):
         return getattr(self.package, name)(options, **other)
 
     def loss_and_gradient(self, loss, model, guide, *args, **kwargs):
-        def run(family, seed=0):
+        def run(family, seed=0, *others):
             self.move_to(guide, family)
             guide.zero_grad()
             self.lib.set_rng_seed(seed)
-            value = loss.loss_and_grads(model, guide, *args, **kwargs)
+            value = loss.loss_and_grads(model, guide, *(others or args), **kwargs)
             return float(value), guide.posterior.family().map(lambda leaf: leaf.grad.clone())
 
         return run
