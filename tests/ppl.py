@@ -223,12 +223,22 @@ class Ppl:
         """The family of a guide that is set up and not trained."""
         raise NotImplementedError
 
-    def optimiser(self, name: str = "BLR", *, adam: float | None = None, **options: Any) -> Any:
+    def optimiser(
+        self,
+        name: str = "BLR",
+        step_size: float | None = None,
+        *,
+        adam: float | None = None,
+        **options: Any,
+    ) -> Any:
         """An optimiser of ours, by NumPyro's names of options.
 
+        :param step_size: by default the optimiser's own.
         :param adam: the step size of Adam, which moves the other parameters.
         """
-        raise NotImplementedError
+        if step_size is not None:
+            options["step_size"] = step_size
+        return self._optimiser(name, adam, options)
 
     def elbo(self, name: str = "Trace_ELBO", **options: Any) -> Any:
         """A stock ELBO of the PPL, or our ``NaturalELBO``."""
@@ -453,7 +463,7 @@ class NumPyro(Ppl):
     def initial(self, guide: Any) -> Any:
         return guide._initial_posterior
 
-    def optimiser(self, name: str = "BLR", *, adam: float | None = None, **options: Any) -> Any:
+    def _optimiser(self, name: str, adam: float | None, options: dict[str, Any]) -> Any:
         return _numpyro_optimiser(name, adam, tuple(options.items()))
 
     def loss_and_gradient(self, loss, model, guide, *args, **kwargs):
@@ -615,7 +625,7 @@ class Pyro(Ppl):
         with torch.no_grad():
             guide.posterior.family().map(torch.Tensor.copy_, family)
 
-    def optimiser(self, name: str = "BLR", *, adam: float | None = None, **options: Any) -> Any:
+    def _optimiser(self, name: str, adam: float | None, options: dict[str, Any]) -> Any:
         other = {} if adam is None else {"other": self.lib.optim.Adam({"lr": adam})}
         options = {PYRO_NAMES.get(key, key): value for key, value in options.items()}
         return getattr(self.package, name)(options, **other)

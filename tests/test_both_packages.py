@@ -7,8 +7,8 @@ import inspect
 import numpy as np
 import pytest
 
-from tests.backends import load
-from tests.reference import FAMILIES, SCALE_NAME
+from tests.ppl import PPLS, PYRO_NAMES, load
+from tests.reference import FAMILIES
 
 pytest.importorskip("numpyro")
 pytest.importorskip("pyro")
@@ -36,91 +36,65 @@ def noise():
     return np.random.default_rng(5).normal(size=(STEPS, 11))
 
 
-def _by_numpyro(optimiser, family, X, y, noise, monkeypatch):
-    import jax
-    import numpyro
-    import numpyro.distributions as dist
-    from numpyro.infer import Trace_ELBO
-    from numpyro.infer.initialization import init_to_value
-
-    from numpyro_ngvi import NaturalGaussianGuide
-
+def _model(ppl):
     def model(X, y):
-        tau = numpyro.sample("tau", dist.HalfNormal(2.0))
-        beta = numpyro.sample("beta", dist.Normal(0.0, tau).expand([X.shape[1]]).to_event(1))
-        with numpyro.plate("data", len(y)):
-            numpyro.sample("y", dist.Bernoulli(logits=X @ beta), obs=y)
+        tau = ppl.sample("tau", ppl.dist.HalfNormal(ppl.array(2.0)))
+        prior = ppl.dist.Normal(ppl.array(0.0), tau).expand([X.shape[1]]).to_event(1)
+        beta = ppl.sample("beta", prior)
+        with ppl.plate("data", len(y)):
+            ppl.sample("y", ppl.dist.Bernoulli(logits=X @ beta), obs=y)
 
-    start = init_to_value(values={"tau": 1.0, "beta": jax.numpy.zeros(X.shape[1])})
-    guide = NaturalGaussianGuide(model, family, init_loc_fn=start)
-    svi = numpyro.infer.SVI(model, guide, optimiser, Trace_ELBO())
-    X, y = jax.numpy.asarray(X), jax.numpy.asarray(y)
-    state = svi.init(jax.random.key(0), X, y)
+    return model
+
+
+def _run(name, optimiser, family, X, y, noise, monkeypatch):
+    """Losses, ``loc`` and scale of a run of stock ``SVI`` whose draws have this noise."""
+    ppl = load(name)
+    with ppl.float64():
+        start = ppl.start_at(tau=1.0, beta=np.zeros(X.shape[1]))
+        guide = ppl.guide(_model(ppl), family, init_loc_fn=start)
+        svi = ppl.svi(guide.model, guide, ppl.optimiser(*optimiser), ppl.elbo(), (X, y))
+        steps = _steps_of_numpyro if ppl.is_numpyro else _steps_of_pyro
+        losses = np.array(steps(svi, noise, monkeypatch))
+        monkeypatch.undo()
+        return losses, *ppl.coordinates(svi.family)
+
+
+def _steps_of_numpyro(svi, noise, monkeypatch):
+    import jax
+
     drawn = {}
     monkeypatch.setattr(jax.random, "normal", lambda key, shape, dtype: drawn["z"].reshape(shape))
 
     @jax.jit
     def update(state, z):
         drawn["z"] = z
-        return svi.update(state, X, y)
+        return svi.svi.update(state, *svi.args)
 
     losses = []
     for z in noise:
-        state, loss = update(state, jax.numpy.asarray(z))
+        svi.state, loss = update(svi.state, jax.numpy.asarray(z))
         losses.append(float(loss))
-    monkeypatch.undo()
-    coordinates = svi.get_params(state)["auto_posterior"].coordinates()
-    return np.array(losses), *map(np.asarray, coordinates.values())
+    return losses
 
 
-def _by_pyro(optimiser, family, X, y, noise, monkeypatch):
-    import pyro
-    import pyro.distributions as dist
+def _steps_of_pyro(svi, noise, monkeypatch):
     import torch
-    from pyro.infer import SVI, Trace_ELBO
-    from pyro.infer.autoguide.initialization import init_to_value
 
-    from pyro_ngvi import NaturalGaussianGuide
-
-    def model(X, y):
-        tau = pyro.sample("tau", dist.HalfNormal(2.0))
-        beta = pyro.sample("beta", dist.Normal(0.0, tau).expand([X.shape[1]]).to_event(1))
-        with pyro.plate("data", len(y)):
-            pyro.sample("y", dist.Bernoulli(logits=X @ beta), obs=y)
-
-    start = init_to_value(values={"tau": torch.tensor(1.0), "beta": torch.zeros(X.shape[1])})
-    guide = NaturalGaussianGuide(model, family, init_loc_fn=start)
-    X, y = torch.as_tensor(X), torch.as_tensor(y)
-    guide(X, y)
-    svi = SVI(model, guide, optimiser, Trace_ELBO())
     draws = map(torch.as_tensor, noise)
     monkeypatch.setattr(torch, "randn", lambda shape, **kwargs: next(draws).reshape(shape))
-    losses = [svi.step(X, y) for _ in range(STEPS)]
-    monkeypatch.undo()
-    posterior = guide.posterior
-    values = posterior.loc, getattr(posterior, SCALE_NAME[family])
-    return np.array(losses), *(value.detach().numpy() for value in values)
+    return svi.run(len(noise))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("optimiser", "step_size"), [("Snngm", 0.005), ("Nagm", 0.1)])
+@pytest.mark.parametrize("optimiser", [("Snngm", 0.005), ("Nagm", 0.1)], ids=["Snngm", "Nagm"])
 def test_both_give_the_same_posterior_after_a_hundred_steps_with_the_same_noise(
-    optimiser, step_size, family, birthwt, noise, monkeypatch
+    optimiser, family, birthwt, noise, monkeypatch
 ):
-    import numpyro_ngvi
-    import pyro_ngvi
-
-    with load("numpyro").float64():
-        by_numpyro = _by_numpyro(
-            getattr(numpyro_ngvi, optimiser)(step_size), family, *birthwt, noise, monkeypatch
-        )
-    with load("pyro").float64():
-        by_pyro = _by_pyro(
-            getattr(pyro_ngvi, optimiser)({"lr": step_size}), family, *birthwt, noise, monkeypatch
-        )
-    for a, b in zip(by_numpyro, by_pyro, strict=True):
+    runs = [_run(name, optimiser, family, *birthwt, noise, monkeypatch) for name in PPLS]
+    for a, b in zip(*runs, strict=True):
         np.testing.assert_allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
-    assert np.abs(by_numpyro[1]).max() > 0.1  # and it went somewhere, from zero
+    assert np.abs(runs[0][1]).max() > 0.1  # and it went somewhere, from zero
 
 
 # -- names and defaults ---------------------------------------------------------------
@@ -167,12 +141,7 @@ def test_the_optimisers_have_the_same_defaults(name):
     a, b = (getattr(package, name) for package in _packages())
     of_numpyro = _defaults(a)
     assert of_numpyro.pop("other") is None
-    renamed = {  # torch's word is lr
-        "step_size": "lr",
-        "scale_step_size": "scale_lr",
-        "precision_step_size": "precision_lr",
-    }
-    of_numpyro = {renamed.get(key, key): value for key, value in of_numpyro.items()}
+    of_numpyro = {PYRO_NAMES.get(key, key): value for key, value in of_numpyro.items()}
     assert of_numpyro == b.torch_optimizer.default_options
 
 
@@ -210,16 +179,21 @@ def test_the_packages_have_the_same_files():
     # What jit needs: the arrays among a model's arguments become arguments of the compiled
     # function, and a guide is set up by one program. An optax transformation of a rule is one
     # file, a torch optimiser and the PyroOptim around it are two.
-    assert files[0] - files[1] <= {"tracing/arguments.py", "guide/prototype.py", "optim/joint.py"}
+    assert files[0] - files[1] <= {
+        "guide/prototype.py",
+        "optim/joint.py",
+        "tracing/arguments.py",
+        "tracing/compilation.py",
+    }
     # Pyro has no functional tracing: what vmap and jit do for NumPyro takes messengers, a choice
     # of how to batch, and a plan that remembers both.
     assert files[1] - files[0] <= {
-        "optim/torch_optimizer.py",
-        "optim/pyro_optim.py",
         "curvature/evaluate.py",
         "curvature/plan.py",
+        "optim/pyro_optim.py",
+        "optim/torch_optimizer.py",
         "tracing/batching.py",
         "tracing/enumeration.py",
-        "tracing/messengers.py",
         "tracing/inspection.py",
+        "tracing/messengers.py",
     }
