@@ -19,9 +19,13 @@ import dataclasses
 
 import numpy as np
 
+from ngvi.structure.forest import Forest, forest_from_indices
 from ngvi.structure.layout import Dependencies, Layout, Site
 
 Plates = frozenset[str]
+
+#: Globals are one dense block: up to 100 MB for its three arrays in float64.
+MAX_GLOBALS = 2000
 
 #: Coordinates of a site's block that are checked against a Hessian, at most.
 MAX_CHECKED = 32
@@ -239,3 +243,27 @@ class _Search:
 def _words(site: Site) -> str:
     names = " and ".join(repr(plate.name) for plate in site.plates)
     return f"'{site.name}' (plate {names})" if names else f"'{site.name}'"
+
+
+def find_structure(
+    layout: Layout, locals: tuple[str, ...] | None = None
+) -> tuple[Forest | None, str]:
+    """The blocks of a model's latents, or what stands in the way, in words.
+
+    :param locals: names of the sites that are to be local; by default they are found.
+    :raises ValueError: if the model contradicts that they are local.
+    """
+    found = find_hierarchy(layout, locals)
+    reasons = "; ".join(found.obstacles)
+    if found.obstacles and not found.local_sites:
+        return None, f"finds no locals: {reasons}"
+    sites = [site for site in layout.sites if site.name not in found.local_sites]
+    num = sum(site.size for site in sites)
+    if num > MAX_GLOBALS:
+        largest = sorted(sites, key=lambda site: -site.size)[:3]
+        names = ", ".join(f"'{site.name}' ({site.size})" for site in largest)
+        return None, (
+            f"has {num} globals, and they are one dense block of at most {MAX_GLOBALS}. The "
+            f"largest are {names}: {reasons or 'sites without a plate are global'}"
+        )
+    return forest_from_indices(found.blocks, found.parents), ""

@@ -1,11 +1,8 @@
-"""Families by name, and the automatic choice."""
+"""The families by name; see :mod:`ngvi.structure.choice`."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from ngvi.structure.forest import Forest
-from ngvi.structure.layout import Layout
+from ngvi.structure.choice import Registry
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.block_diagonal import BlockDiagonal
 from numpyro_ngvi.families.covariance import Covariance
@@ -14,11 +11,11 @@ from numpyro_ngvi.families.diagonal import Diagonal
 from numpyro_ngvi.families.low_rank_precision import LowRankPrecision
 from numpyro_ngvi.families.precision import Precision
 from numpyro_ngvi.families.precision_cholesky import PrecisionCholesky
-from numpyro_ngvi.families.sparse_precision import SparsePrecision, find_structure
+from numpyro_ngvi.families.sparse_precision import SparsePrecision
 
-FAMILIES: dict[str, type[Family]] = {
-    family.name: family
-    for family in (
+REGISTRY = Registry(
+    Family,
+    (
         CovarianceCholesky,
         PrecisionCholesky,
         Precision,
@@ -27,90 +24,6 @@ FAMILIES: dict[str, type[Family]] = {
         BlockDiagonal,
         SparsePrecision,
         LowRankPrecision,
-    )
-}
-ALIASES = {"full": CovarianceCholesky.name}
-
-#: ``family="auto"`` takes a dense covariance up to this dimension: 500,000 parameters, and
-#: a factor that still fits the processor's caches.
-MAX_DENSE_DIM = 1000
-
-#: Beyond that, where the model has no locals, ``LowRankPrecision()`` up to this dimension: its
-#: gradient and momentum are six times as large as those of ``Diagonal``, and past the caches
-#: a step costs four to five times as much unless the model dominates.
-MAX_LOW_RANK_DIM = 100_000
-
-#: The most entries of a sparse factor that ``family="auto"`` takes: 400 MB in float32.
-MAX_SPARSE_ENTRIES = 100_000_000
-
-
-class Choice(NamedTuple):
-    """The specification of a family, and the reason for it in words."""
-
-    family: Family
-    reason: str
-
-
-def requested(family: str | type[Family] | Family) -> Choice | None:
-    """What the user asks for; None if that is ``"auto"``.
-
-    :param family: a name, a class, or a specification such as ``CovarianceCholesky()``.
-    :raises ValueError: if the name is unknown, or the family already has coordinates.
-    :raises TypeError: if ``family`` is none of the above.
-    """
-    if isinstance(family, str):
-        if family == "auto":
-            return None
-        name = ALIASES.get(family, family)
-        if name not in FAMILIES:
-            known = ", ".join(repr(known) for known in ["auto", *ALIASES, *FAMILIES])
-            raise ValueError(f"Unknown family={family!r}. Choose one of {known}.")
-        return Choice(FAMILIES[name](), "chosen by name")
-    if isinstance(family, type) and issubclass(family, Family):
-        return Choice(family(), "chosen by class")
-    if isinstance(family, Family):
-        if family.loc is not None:
-            raise ValueError(
-                f"family={type(family).__name__}(...) already has coordinates. Pass "
-                f"{type(family).__name__}() as the specification, and the starting point "
-                "by init_loc_fn= and init_scale=."
-            )
-        return Choice(family, "chosen by the user")
-    raise TypeError(
-        f"family must be a name, a class or an instance of families.Family, got {family!r}."
-    )
-
-
-def automatic(layout: Layout) -> Choice:
-    """What ``"auto"`` means for a model whose latent vector has this layout.
-
-    Only where it is too large for a dense family are locals looked for.
-    """
-    dim = layout.dim
-    if dim <= MAX_DENSE_DIM:
-        return Choice(CovarianceCholesky(), f"auto: {dim} latents, dense up to {MAX_DENSE_DIM}")
-    start = f"auto: {dim} latents, dense only up to {MAX_DENSE_DIM}"
-    structure, obstacle = _locals(layout)
-    if structure is not None:
-        return Choice(SparsePrecision(structure=structure), f"{start}, and it has locals")
-    start = f"{start}, not sparse ({obstacle})"
-    if dim <= MAX_LOW_RANK_DIM:
-        return Choice(LowRankPrecision(), f"{start}, low rank up to {MAX_LOW_RANK_DIM}")
-    return Choice(Diagonal(), f"{start}, low rank only up to {MAX_LOW_RANK_DIM}")
-
-
-def _locals(layout: Layout) -> tuple[Forest | None, str]:
-    """The blocks of the sparse family if the model has locals, or why not."""
-    if not any(site.plates for site in layout.sites):
-        return None, "no latent is in a plate"
-    try:
-        structure, obstacle = find_structure(layout)
-    except Exception as error:  # noqa: BLE001  another family will do
-        return None, f"looking for locals failed: {error}"
-    if structure is None:
-        return None, obstacle
-    if all(group.num == 1 for group in structure.groups):
-        return None, "no latent is in a plate of more than one element"
-    if structure.num_lower > MAX_SPARSE_ENTRIES:
-        return None, f"its factor would have {structure.num_lower} entries"
-    return structure, ""
+    ),
+)
+requested, automatic = REGISTRY.requested, REGISTRY.automatic

@@ -38,8 +38,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ngvi.structure.forest import Forest, forest_from_indices
-from ngvi.structure.hierarchy import find_hierarchy
+from ngvi.structure.forest import Forest
+from ngvi.structure.hierarchy import MAX_GLOBALS, find_structure
 from ngvi.structure.layout import Layout
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.covariance_cholesky import CovarianceCholesky
@@ -48,9 +48,6 @@ from numpyro_ngvi.families.path import WhitenedPath
 from numpyro_ngvi.linalg import batched
 from numpyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
 from numpyro_ngvi.linalg.arrow_step import ArrowStep
-
-#: Globals are one dense block: up to 100 MB for its three arrays in float64.
-MAX_GLOBALS = 2000
 
 
 @jax.tree_util.register_dataclass
@@ -194,29 +191,3 @@ class SparsePrecision(ForestFamily):
         shift = new.solve_transpose(factor.transpose_times(self._split(step.loc)))
         loc = self.loc + self._join(shift)
         return dataclasses.replace(self, loc=loc, precision_tril=packed)
-
-    # -- helpers ----------------------------------------------------------------------
-
-
-def find_structure(
-    layout: Layout, locals: tuple[str, ...] | None = None
-) -> tuple[Forest | None, str]:
-    """The blocks of a model's latents, or what stands in the way, in words.
-
-    :param locals: names of the sites that are to be local; by default they are found.
-    :raises ValueError: if the model contradicts that they are local.
-    """
-    found = find_hierarchy(layout, locals)
-    reasons = "; ".join(found.obstacles)
-    if found.obstacles and not found.local_sites:
-        return None, f"finds no locals: {reasons}"
-    sites = [site for site in layout.sites if site.name not in found.local_sites]
-    num = sum(site.size for site in sites)
-    if num > MAX_GLOBALS:
-        largest = sorted(sites, key=lambda site: -site.size)[:3]
-        names = ", ".join(f"'{site.name}' ({site.size})" for site in largest)
-        return None, (
-            f"has {num} globals, and they are one dense block of at most {MAX_GLOBALS}. The "
-            f"largest are {names}: {reasons or 'sites without a plate are global'}"
-        )
-    return forest_from_indices(found.blocks, found.parents), ""

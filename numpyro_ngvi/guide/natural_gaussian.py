@@ -19,10 +19,11 @@ from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_median
 
 from ngvi.checks import InvalidStartError, check_init_scale
+from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
 from ngvi.structure.subsampling import check_no_local_latents
 from numpyro_ngvi.families import Family, SparsePrecision
-from numpyro_ngvi.families.registry import Choice, automatic, requested
+from numpyro_ngvi.families.registry import automatic, requested
 from numpyro_ngvi.guide.checks import (
     LatentShapes,
     RefuseDiscreteLatents,

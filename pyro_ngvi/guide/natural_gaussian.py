@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.distributions import Distribution, Transform, biject_to
 
 from ngvi.checks import check_init_scale
+from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
 from ngvi.structure.subsampling import check_no_local_latents
 from pyro_ngvi.families import Family, SparsePrecision
-from pyro_ngvi.families.registry import Choice, automatic, requested
+from pyro_ngvi.families.registry import automatic, requested
 from pyro_ngvi.guide.checks import (
     LatentShapes,
     check_no_discrete_latents,
