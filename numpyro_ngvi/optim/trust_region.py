@@ -3,14 +3,17 @@
 Two numbers adapt to what the steps did, without further evaluations of the model. Let ``slope``
 be the derivative of the bound along the last change of ``q``, at its beginning and at its end.
 
-- The *radius* bounds ``KL(q_new || q_old)``. It grows tenfold past a step whose slope is still
-  positive at its end (it could have been longer), and falls to a quarter of a step's length
-  when the slope has turned and is larger than before (it went far beyond the optimum).
+- The *radius* bounds ``KL(q_new || q_old)``. It grows past a step whose slope is still positive at
+  its end (it could have been longer), and falls below the length of one whose slope has turned
+  and is larger than before (it went far beyond the optimum): to where a linear slope would vanish,
+  at most tenfold.
 - The *step size* is ``1 / (1 + DECREASE n)``, where ``n`` counts the steps at whose end the slope
   was negative (Kesten, 1958, *Accelerated stochastic approximation*): far from the optimum steps
   stay whole, and at the optimum, where noise turns the slope every other time, they decrease
   as averaging needs them to. The mean and the precision have a count each, of their parts of the
-  slope, because noise reaches the precision first: the mean still has whole steps to take.
+  slope, because noise reaches the precision first: the mean still has whole steps to take. On a
+  long way there are turns that tell of curvature and not of noise: two steps in a row that leave
+  between half and all of their slope give two turns back, as noise alone hardly ever does.
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ from numpyro_ngvi.families.direction import Families
 #: The first radius, in nats.
 INITIAL_RADIUS = 1.0
 GROWTH = 10.0
-SHRINKAGE = 0.25
 DECREASE = 0.5
+#: What part of their slope steps leave that are far too short, and how many turns two give back.
+STEADY, GIVEN_BACK = (0.5, 1.0), 2
 
 #: The divergence of ``d`` dimensions is rounded by this many times ``d`` units of precision: a
 #: smaller radius could not be told from zero, and would never grow again.
@@ -49,6 +53,7 @@ class Progress(NamedTuple):
     mean_turns: jax.Array  #: steps at whose end the bound was falling with the mean's change
     scale_turns: jax.Array  #: ... and with that of all other coordinates
     slope: jax.Array  #: of the bound at the beginning of the last step; 0 before the first
+    ratio: jax.Array  #: of the slopes at the end and at the beginning of the step before
     length: jax.Array  #: KL divergence of the last step, in nats
     change: Families  #: the last step, in coordinates
 
@@ -62,6 +67,7 @@ def start(families: Families) -> Progress:
         mean_turns=jnp.zeros((), jnp.int32),
         scale_turns=jnp.zeros((), jnp.int32),
         slope=zero,
+        ratio=zero,
         length=zero,
         change=jax.tree.map(jnp.zeros_like, families),
     )
@@ -75,20 +81,26 @@ def judge(progress: Progress, families: Families, duals: Families) -> Progress:
     slope = direction.dot(duals, progress.change)
     of_mean = direction.dot([d.loc for d in duals], [c.loc for c in progress.change])
     known = progress.slope > 0
-    overshot = known & (slope < -progress.slope)
+    ratio = jnp.where(known, slope / jnp.where(known, progress.slope, 1), 0)
+    # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.
+    factor = 1 / (1 - jnp.minimum(ratio, 0.9)) ** 2
+    radius = jnp.minimum(factor, GROWTH) * progress.length
     radius = jnp.where(
-        overshot,
-        jnp.maximum(SHRINKAGE * progress.length, smallest_radius(families)),
-        jnp.where(
-            known & (slope > 0),
-            jnp.maximum(progress.radius, GROWTH * progress.length),
-            progress.radius,
-        ),
+        ratio < -1,
+        jnp.maximum(radius, smallest_radius(families)),
+        jnp.where(ratio > 0, jnp.maximum(radius, progress.radius), progress.radius),
     )
+    both = jnp.stack([ratio, progress.ratio])
+    given_back = GIVEN_BACK * jnp.all((both > STEADY[0]) & (both <= STEADY[1]))
+
+    def counted(turns: jax.Array, slope: jax.Array) -> jax.Array:
+        return jnp.maximum(turns + (known & (slope < 0)) - given_back, 0)
+
     return progress._replace(
         radius=radius,
-        mean_turns=progress.mean_turns + (known & (of_mean < 0)),
-        scale_turns=progress.scale_turns + (known & (slope - of_mean < 0)),
+        mean_turns=counted(progress.mean_turns, of_mean),
+        scale_turns=counted(progress.scale_turns, slope - of_mean),
+        ratio=ratio,
     )
 
 

@@ -3,14 +3,17 @@
 Two numbers adapt to what the steps did, without further evaluations of the model. Let ``slope``
 be the derivative of the bound along the last change of ``q``, at its beginning and at its end.
 
-- The *radius* bounds ``KL(q_new || q_old)``. It grows tenfold past a step whose slope is still
-  positive at its end (it could have been longer), and falls to a quarter of a step's length
-  when the slope has turned and is larger than before (it went far beyond the optimum).
+- The *radius* bounds ``KL(q_new || q_old)``. It grows past a step whose slope is still positive at
+  its end (it could have been longer), and falls below the length of one whose slope has turned
+  and is larger than before (it went far beyond the optimum): to where a linear slope would vanish,
+  at most tenfold.
 - The *step size* is ``1 / (1 + DECREASE n)``, where ``n`` counts the steps at whose end the slope
   was negative (Kesten, 1958, *Accelerated stochastic approximation*): far from the optimum steps
   stay whole, and at the optimum, where noise turns the slope every other time, they decrease
   as averaging needs them to. The mean and the precision have a count each, of their parts of the
-  slope, because noise reaches the precision first: the mean still has whole steps to take.
+  slope, because noise reaches the precision first: the mean still has whole steps to take. On a
+  long way there are turns that tell of curvature and not of noise: two steps in a row that leave
+  between half and all of their slope give two turns back, as noise alone hardly ever does.
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ from pyro_ngvi.families.direction import Families
 #: The first radius, in nats.
 INITIAL_RADIUS = 1.0
 GROWTH = 10.0
-SHRINKAGE = 0.25
 DECREASE = 0.5
+#: What part of their slope steps leave that are far too short, and how many turns two give back.
+STEADY, GIVEN_BACK = (0.5, 1.0), 2
 
 #: The divergence of ``d`` dimensions is rounded by this many times ``d`` units of precision: a
 #: smaller radius could not be told from zero, and would never grow again.
@@ -49,6 +53,7 @@ class Progress(NamedTuple):
     mean_turns: int = 0  #: steps at whose end the bound was falling with the mean's change
     scale_turns: int = 0  #: ... and with that of all other coordinates
     slope: float = 0.0  #: of the bound at the beginning of the last step; 0 before the first
+    ratio: float = 0.0  #: of the slopes at the end and at the beginning of the step before
     length: float = 0.0  #: KL divergence of the last step, in nats
 
 
@@ -59,18 +64,24 @@ def judge(progress: Progress, families: Families, duals: Families, change: Famil
     :param change: the last step, in coordinates.
     """
     if not progress.slope > 0:
-        return progress
+        return progress._replace(ratio=0.0)
     means = sum((d.loc * c.loc).sum() for d, c in zip(duals, change, strict=True))
     slope, of_mean = torch.stack([direction.dot(duals, change), means]).tolist()
-    radius = progress.radius
-    if slope < -progress.slope:
-        radius = max(SHRINKAGE * progress.length, smallest_radius(families))
-    elif slope > 0:
-        radius = max(radius, GROWTH * progress.length)
+    ratio = slope / progress.slope
+    # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.
+    factor = 1 / (1 - min(ratio, 0.9)) ** 2
+    radius = min(factor, GROWTH) * progress.length
+    if ratio < -1:
+        radius = max(radius, smallest_radius(families))
+    else:
+        radius = max(radius, progress.radius) if ratio > 0 else progress.radius
+    is_steady = all(STEADY[0] < one <= STEADY[1] for one in (ratio, progress.ratio))
+    given_back = GIVEN_BACK if is_steady else 0
     return progress._replace(
         radius=radius,
-        mean_turns=progress.mean_turns + (of_mean < 0),
-        scale_turns=progress.scale_turns + (slope - of_mean < 0),
+        mean_turns=max(progress.mean_turns + (of_mean < 0) - given_back, 0),
+        scale_turns=max(progress.scale_turns + (slope - of_mean < 0) - given_back, 0),
+        ratio=ratio,
     )
 
 

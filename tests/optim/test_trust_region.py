@@ -17,57 +17,74 @@ def point(backend, loc=0.0, scale=1.0):
     return backend.family("diagonal", np.array([loc]), np.array([scale]))
 
 
-def judged(backend, region, end_slope, slope=2.0, length=0.3, radius=1.0, num_turns=4):
-    """``(radius, num_turns)`` after a step of these slopes and this length."""
-    # At a standard normal the Fisher product of a step of one and a direction is the direction.
-    here, change, direction = (
-        point(backend),
-        point(backend, 1.0, 0.0),
-        point(backend, end_slope, 0.0),
-    )
+def judged(backend, region, end_slope, slope=2.0, length=0.3, radius=1.0, turns=4, ratio=0.0):
+    """The progress after a step of these slopes and this length, of the mean alone."""
+    # At a standard normal a dual is the direction, and the change is of length one.
+    here, change, dual = point(backend), point(backend, 1.0, 0.0), point(backend, end_slope, 0.0)
+    known = {
+        "radius": radius,
+        "mean_turns": turns,
+        "scale_turns": turns,
+        "slope": slope,
+        "ratio": ratio,
+        "length": length,
+    }
     if backend.name == "pyro":
-        progress = region.Progress(radius, num_turns, slope, length)
-        progress = region.judge(progress, [here], [direction], [change])
-    else:
-        numbers = (backend.array(x) for x in (radius, num_turns, slope, length))
-        progress = region.judge(region.Progress(*numbers, [change]), [here], [direction])
-    return float(progress.radius), int(progress.num_turns)
+        return region.judge(region.Progress(**known), [here], [dual], [change])
+    known = {name: backend.array(value) for name, value in known.items()}
+    return region.judge(region.Progress(**known, change=[change]), [here], [dual])
 
 
-def test_the_radius_grows_tenfold_past_a_step_that_could_have_been_longer(backend, region):
-    assert judged(backend, region, 0.1) == (3.0, 4)
-    assert judged(backend, region, 1e9) == (3.0, 4)
-    assert judged(backend, region, 0.1, length=0.01) == (1.0, 4)  # and never shrinks by that
+def radius_after(backend, region, end_slope, **known):
+    return float(judged(backend, region, end_slope, **known).radius)
 
 
-def test_it_falls_to_a_quarter_of_a_step_that_went_far_beyond_the_optimum(backend, region):
-    assert judged(backend, region, -2.1) == (0.075, 5)
-    assert judged(backend, region, -2.1, length=20.0) == (5.0, 5)
+def turns_after(backend, region, end_slope, **known):
+    progress = judged(backend, region, end_slope, **known)
+    return int(progress.mean_turns), int(progress.scale_turns)
+
+
+def test_the_radius_grows_tenfold_past_a_step_that_hardly_changed_the_slope(backend, region):
+    assert radius_after(backend, region, 1.9) == pytest.approx(3.0)
+    assert radius_after(backend, region, 1e9) == pytest.approx(3.0)
+    assert radius_after(backend, region, 1.9, length=0.01) == 1.0  # and never shrinks by that
+
+
+def test_it_moves_to_where_a_linear_slope_vanishes(backend, region):
+    assert radius_after(backend, region, 1.0, length=1.0) == pytest.approx(4.0)
+    assert radius_after(backend, region, -2.1) == pytest.approx(0.3 * (2 / 4.1) ** 2)
+    assert radius_after(backend, region, -6.0, length=20.0) == pytest.approx(20 / 16)
 
 
 def test_a_step_a_little_beyond_the_optimum_is_counted_and_nothing_else(backend, region):
-    assert judged(backend, region, -0.1) == (1.0, 5)
-    assert judged(backend, region, -1.9) == (1.0, 5)
+    for end_slope in (-0.1, -1.9):
+        assert radius_after(backend, region, end_slope) == 1.0
+        assert turns_after(backend, region, end_slope) == (5, 4)
+
+
+@pytest.mark.parametrize(("ratio", "turns"), [(0.8, 2), (0.4, 4), (1.5, 4)])
+def test_two_steps_in_a_row_that_leave_most_of_their_slope_give_two_turns_back(
+    backend, region, ratio, turns
+):
+    """Noise may do it once, and leaves more than all of it as often."""
+    assert turns_after(backend, region, 1.6, ratio=ratio) == (turns, turns)
+    assert turns_after(backend, region, 1.6, ratio=0.8, turns=1) == (0, 0)
+    assert turns_after(backend, region, 2.4, ratio=0.8) == (4, 4)
 
 
 @pytest.mark.parametrize("end_slope", [-5.0, 0.0, 5.0])
 def test_without_a_step_before_there_is_nothing_to_learn(backend, region, end_slope):
-    assert judged(backend, region, end_slope, slope=0.0) == (1.0, 4)
+    assert radius_after(backend, region, end_slope, slope=0.0) == 1.0
+    assert turns_after(backend, region, end_slope, slope=0.0, ratio=0.8) == (4, 4)
 
 
 def test_the_radius_does_not_fall_below_what_rounding_resolves(backend, region):
-    radius, _ = judged(backend, region, -5.0, length=-1e-17)
-    assert 1e-16 < radius < 1e-13
+    assert 1e-16 < radius_after(backend, region, -5.0, length=-1e-17) < 1e-13
 
 
-def test_the_step_size_decreases_with_every_turn(backend, region):
+def test_the_step_size_decreases_with_every_turn(region):
     for num_turns, expected in [(0, 1.0), (2, 0.5), (18, 0.1)]:
-        if backend.name == "pyro":
-            progress = region.Progress(num_turns=num_turns)
-        else:
-            progress = region.start([point(backend)])
-            progress = progress._replace(num_turns=backend.array(num_turns))
-        assert float(region.step_size(progress)) == pytest.approx(expected)
+        assert region.step_size(num_turns) == pytest.approx(expected)
 
 
 # -- the search ---------------------------------------------------------------------------
