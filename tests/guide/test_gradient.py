@@ -111,5 +111,6 @@ def test_by_default_the_landing_sticks_in_every_linear_elbo(name, elbo, family):
         assert_natural(name, elbo, family, "1", None, "auto", True)
 
 
+@pytest.mark.parametrize("family_name", ["covariance_cholesky"])
 def test_by_default_the_landing_does_not_stick_in_an_elbo_that_weights_its_draws(ppl, family_name):
     assert_natural(ppl.name, "Renyi", family_name, "1", None, "auto", False)
