@@ -12,6 +12,8 @@ import numpyro.optim
 import optax
 from numpyro.infer.svi import SVIState
 
+from numpyro_ngvi.tracing.compilation import compiled
+
 
 class SVI(numpyro.infer.SVI):
     """``numpyro.infer.SVI`` that can also keep its own state, as Pyro's does.
@@ -104,7 +106,7 @@ class SVI(numpyro.infer.SVI):
                 args, kwargs = jax.tree.unflatten(structure, leaves)
                 return self.update(state, *args, **kwargs)
 
-            self._compiled[key] = jax.jit(update)
+            self._compiled[key] = compiled(update)
         return self._compiled[key]
 
 

@@ -177,8 +177,8 @@ def test_the_packages_have_the_same_files():
         for root in (Path(package.__file__).parent for package in _packages())
     ]
     # What jit needs: the arrays among a model's arguments become arguments of the compiled
-    # function, and a guide is set up by one program. An optax transformation of a rule is one
-    # file, a torch optimiser and the PyroOptim around it are two.
+    # function, a guide is set up by one program, and programs are compiled soon. An optax
+    # transformation of a rule is one file, a torch optimiser and the PyroOptim around it are two.
     assert files[0] - files[1] <= {
         "guide/prototype.py",
         "optim/joint.py",

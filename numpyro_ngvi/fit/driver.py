@@ -23,7 +23,7 @@ from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.fit.engine import make_engine
 from numpyro_ngvi.fit.result import FitResult
 from numpyro_ngvi.guide import NaturalGaussianGuide
-from numpyro_ngvi.tracing.arguments import compiled_quickly
+from numpyro_ngvi.tracing.compilation import compiled
 
 
 def fit(
@@ -128,7 +128,7 @@ def fit(
     )
 
 
-@compiled_quickly
+@partial(compiled, runs_once=True)
 def _keys(rng_key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """For the guide, for numpy's draws, and for the result."""
     init_key, draw_key, result_key = random.split(rng_key, 3)

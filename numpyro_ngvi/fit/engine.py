@@ -8,13 +8,12 @@ from typing import Any
 import jax
 import numpyro
 import optax
-from numpyro import handlers
 
 from ngvi.fit.engine import Engine
 from numpyro_ngvi.fit.evaluator import Evaluator
 from numpyro_ngvi.fit.geometry import Geometry
 from numpyro_ngvi.fit.importance import check_has_gaussian
-from numpyro_ngvi.fit.parameters import Parameters
+from numpyro_ngvi.fit.parameters import Parameters, Place
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.guide.prototype import Keyed
 
@@ -45,17 +44,14 @@ def make_engine(
 
 def _initial(
     model: Callable, guide: Callable, args: tuple, kwargs: dict[str, Any], rng_key: jax.Array
-) -> tuple[dict[str, Any], Callable]:
-    """All parameters at first, unconstrained, and what constrains them."""
-    if isinstance(guide, NaturalGaussianGuide):
-        # Its set-up tells whether the model has parameters: where it has none, nothing is left to
-        # run, operation by operation, each of which would be compiled.
-        if guide.prototype_trace is None:
-            with handlers.block(), Keyed(key=rng_key):
-                guide._setup_prototype(*args, **kwargs)
-        kinds = {site["type"] for site in guide.prototype_trace.values()}
-        if not kinds & {"param", "mutable"}:
-            return {guide._parameter_name: guide._initial_posterior}, lambda params: params
+) -> tuple[Place, Callable[[Place], Place]]:
+    """The first parameters of model and guide, and what constrains parameters."""
+    if type(guide) is NaturalGaussianGuide and guide.model_as_given is model:
+        with Keyed(key=rng_key):
+            initial = guide.set_up(*args, **kwargs)
+        sites = guide.prototype_trace.values()
+        if not any(site["type"] in ("param", "mutable") for site in sites):
+            return dict(initial), dict  # without a run, whose operations are compiled one by one
     svi = numpyro.infer.SVI(model, guide, optax.sgd(0.0), numpyro.infer.Trace_ELBO())
     state = svi.init(rng_key, *args, **kwargs)
     return svi.optim.get_params(state.optim_state), svi.constrain_fn

@@ -22,6 +22,7 @@ from numpyro_ngvi.fit.importance import subsampled_plate
 from numpyro_ngvi.fit.parameters import Parameters, Place, ordinary, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle
 from numpyro_ngvi.tracing.arguments import Arguments
+from numpyro_ngvi.tracing.compilation import compiled
 
 
 class Evaluator:
@@ -54,8 +55,8 @@ class Evaluator:
         self.draws, self._cost = groups.draws, groups.cost
         self._estimator = curvature.make_estimator(kind, self._cost, points_at_once(data_size))
         self.num_gradients = self.num_hessian_products = 0
-        self._group = jax.jit(self._one_group)
-        self._point = jax.jit(self._one_point)
+        self._group = compiled(self._one_group)
+        self._point = compiled(self._one_point)
         start = parameters.constrain(ordinary(parameters.initial))
         self.is_subsampled = subsampled_plate(model, start, args, kwargs) is not None
 

@@ -15,7 +15,7 @@ from numpyro_ngvi.families.coordinates import families_in, replace_families
 from numpyro_ngvi.families.direction import Families, dual
 from numpyro_ngvi.families.path import JointPath
 from numpyro_ngvi.optim.trust_region import longest_within
-from numpyro_ngvi.tracing.arguments import compiled_quickly
+from numpyro_ngvi.tracing.compilation import compiled
 
 
 class Geometry(geometry.Geometry):
@@ -73,12 +73,12 @@ def covector(families: Families, direction: Families) -> jax.Array:
     return flat(dual(families, direction))
 
 
-@compiled_quickly
+@compiled
 def _covectors(families: Families, vectors: jax.Array) -> jax.Array:
     return jax.vmap(lambda vector: covector(families, unflat(vector, families)))(vectors)
 
 
-@compiled_quickly
+@compiled
 def _advance(
     families: Families, vector: jax.Array, rho: jax.Array, radius: jax.Array
 ) -> tuple[Families, jax.Array, jax.Array]:

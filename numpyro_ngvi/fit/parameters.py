@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in, replace_families
 from numpyro_ngvi.fit.importance import gaussians
 from numpyro_ngvi.tracing import latent_site, posteriors_in
-from numpyro_ngvi.tracing.arguments import compiled_quickly
+from numpyro_ngvi.tracing.compilation import compiled
 
 Place = dict[str, Any]
 
@@ -97,11 +98,11 @@ def _shapes(family: Any) -> dict[str, tuple] | None:
     return {name: np.shape(value) for name, value in family.coordinates().items()}
 
 
-@compiled_quickly
+@partial(compiled, runs_once=True)
 def _initial(families: list[Family], locs: list[jax.Array], scale: jax.Array) -> list[Family]:
     return [family.initial(loc, scale) for family, loc in zip(families, locs, strict=True)]
 
 
-@compiled_quickly
+@partial(compiled, runs_once=True)
 def _stddevs(families: list[Family]) -> list[jax.Array]:
     return [family.stddev for family in families]

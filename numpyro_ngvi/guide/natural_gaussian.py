@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -44,6 +45,7 @@ from numpyro_ngvi.guide.local_latents import (
 )
 from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
 from numpyro_ngvi.guide.prototype import CompiledPrototype
+from numpyro_ngvi.tracing.compilation import compiled
 
 
 @contextlib.contextmanager
@@ -109,7 +111,7 @@ class NaturalGaussianGuide(AutoContinuous, CompiledPrototype):
     ) -> None:
         self._init_scale = check_init_scale(init_scale)
         self._requested_family = requested(family)
-        self._whole_model = model  # with its enumerated latents
+        self.model_as_given = model  # with its enumerated latents
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         super().__init__(
             RefuseDiscreteLatents(handlers.block(model, hide_fn=is_enumerated)),
@@ -136,7 +138,7 @@ class NaturalGaussianGuide(AutoContinuous, CompiledPrototype):
                 raise
         try:
             self._hold_all_elements()
-            layout = layout_of(self, self._whole_model, args, kwargs)
+            layout = layout_of(self, self.model_as_given, args, kwargs)
             self.family, self._family_reason = self._choose_family(layout)
             self.family = self.family.for_layout(layout)
             self.sites = layout.sites
@@ -145,7 +147,8 @@ class NaturalGaussianGuide(AutoContinuous, CompiledPrototype):
         except Exception:
             self.prototype_trace = None
             raise
-        self._initial_posterior = self.family.initial(self._init_latent, self._init_scale)
+        initial = partial(self.family.initial, scale=self._init_scale)
+        self._initial_posterior = compiled(initial, runs_once=True)(self._init_latent)
         self._latent_shapes = LatentShapes(
             self.prototype_trace, args, kwargs, subsampled=self.create_plates is not None
         )
@@ -187,11 +190,21 @@ class NaturalGaussianGuide(AutoContinuous, CompiledPrototype):
             support = self.prototype_trace[name]["fn"].support
             self._supports[name] = one_support(support, axes, name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
+    def set_up(self, *args: Any, **kwargs: Any) -> dict[str, Family]:
+        """What the first call does before it draws; later calls only check the arguments.
+
+        As NumPyro's guides do, it takes a key from the handler around it.
+
+        :return: the guide's parameters at its start.
+        """
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
         else:
             self._latent_shapes.check(self.model, args, kwargs)
+        return {self._parameter_name: self._initial_posterior}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
+        self.set_up(*args, **kwargs)
         if self.create_plates is None:
             return super().__call__(*args, **kwargs)
         plates = self._create_plates(*args, **kwargs)  # their sites carry the indices

@@ -24,7 +24,8 @@ from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import get_potential_fn, potential_energy, transform_fn
 from numpyro.primitives import Messenger
 
-from numpyro_ngvi.tracing.arguments import Arguments, compiled_quickly
+from numpyro_ngvi.tracing.arguments import Arguments
+from numpyro_ngvi.tracing.compilation import compiled
 
 Trace = dict[str, dict[str, Any]]
 
@@ -106,7 +107,7 @@ def _run(
         recorded[:] = [_Recorded(trace)]
         return recorded[0].computed, locs, jnp.stack(finite).all()
 
-    computed, locs, is_valid = compiled_quickly(run)(rng_key, arguments.arrays)
+    computed, locs, is_valid = compiled(run, runs_once=True)(rng_key, arguments.arrays)
     trace = recorded[0].rebuilt(computed)
     # In the model's order again, which is that of the latent vector.
     return trace, {name: locs[name] for name in _latents(trace)}, bool(is_valid)
@@ -132,7 +133,10 @@ class _Recorded:
 
 
 class Keyed(Messenger):
-    """Answers ``numpyro.prng_key()`` with always the same key, by default ``random.key(0)``."""
+    """Answers ``numpyro.prng_key()`` with always the same key, by default ``random.key(0)``.
+
+    As a seed, it saves the programs that split a key.
+    """
 
     def __init__(self, fn: Callable | None = None, key: jax.Array | None = None) -> None:
         super().__init__(fn)
