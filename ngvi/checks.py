@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 
 def is_auto(value: Any, name: str, otherwise: str = "a number or a schedule") -> bool:
     """Whether ``value`` is ``"auto"``.
@@ -128,3 +130,20 @@ class LatentShapes:
                     "its first call: make a new NaturalGaussianGuide for the new size."
                 )
         self._seen.add(signature)
+
+
+def check_rank(rank: int, dim: int | None = None) -> None:
+    """Refuse a rank that no factor can have.
+
+    :raises ValueError: if it is below 1 or above the dimension.
+    """
+    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
+        raise ValueError(
+            f"LowRankPrecision(rank={rank!r}): rank must be an integer of at least 1. Without "
+            "correlations use family='diagonal'."
+        )
+    if dim is not None and rank > dim:
+        raise ValueError(
+            f"LowRankPrecision(rank={rank}) has a rank above the model's {dim} latents. Use a rank "
+            f"of at most {dim}, or family='covariance_cholesky', which holds every covariance."
+        )

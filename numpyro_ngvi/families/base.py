@@ -43,9 +43,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi.path import Path, WhitenedPath
 from ngvi.structure.forest import Forest, check_dense
 from ngvi.structure.layout import Layout
-from numpyro_ngvi.families.path import Path, WhitenedPath
 from numpyro_ngvi.linalg.triangular import symmetric
 
 
@@ -319,7 +319,7 @@ class Family:
         return path.end(path.at(step_size))
 
     def along(self, direction: Self) -> Path | WhitenedPath:
-        """The steps of :meth:`natural_step`, of every size (:mod:`~numpyro_ngvi.families.path`)."""
+        """The steps of :meth:`natural_step`, of every size (:mod:`~ngvi.path`)."""
         return Path(self, lambda step_size: self.natural_step(direction, step_size))
 
     def kl_divergence(self, other: Self) -> jax.Array:

@@ -19,11 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi.path import WhitenedPath
 from ngvi.structure.blocks import find_blocks
 from ngvi.structure.forest import Forest, forest_from_indices
 from ngvi.structure.layout import Layout
 from numpyro_ngvi.families.forest_family import ForestFamily
-from numpyro_ngvi.families.path import WhitenedPath
 from numpyro_ngvi.linalg import batched
 from numpyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
 from numpyro_ngvi.linalg.definite import CovarianceStep

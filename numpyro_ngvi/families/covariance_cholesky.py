@@ -28,8 +28,8 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from ngvi.path import WhitenedPath
 from numpyro_ngvi.families.dense import DenseFamily
-from numpyro_ngvi.families.path import WhitenedPath
 from numpyro_ngvi.linalg.definite import CovarianceStep
 from numpyro_ngvi.linalg.triangular import (
     halve_diagonal,

@@ -43,8 +43,8 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from ngvi.checks import check_rank
 from ngvi.structure.forest import check_dense
 from ngvi.structure.layout import Layout
 from numpyro_ngvi.families.base import Family
@@ -284,20 +284,3 @@ class LowRankPrecision(Family):
         """The precision."""
         self._bound()
         return LowRank(self.factor, self.diagonal)
-
-
-def check_rank(rank: int, dim: int | None = None) -> None:
-    """Refuse a rank that no factor can have.
-
-    :raises ValueError: if it is below 1 or above the dimension.
-    """
-    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
-        raise ValueError(
-            f"LowRankPrecision(rank={rank!r}): rank must be an integer of at least 1. Without "
-            "correlations use family='diagonal'."
-        )
-    if dim is not None and rank > dim:
-        raise ValueError(
-            f"LowRankPrecision(rank={rank}) has a rank above the model's {dim} latents. Use a rank "
-            f"of at most {dim}, or family='covariance_cholesky', which holds every covariance."
-        )

@@ -38,13 +38,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi.path import WhitenedPath
 from ngvi.structure.forest import Forest
 from ngvi.structure.hierarchy import MAX_GLOBALS, find_structure
 from ngvi.structure.layout import Layout
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.covariance_cholesky import CovarianceCholesky
 from numpyro_ngvi.families.forest_family import ForestFamily
-from numpyro_ngvi.families.path import WhitenedPath
 from numpyro_ngvi.linalg import batched
 from numpyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
 from numpyro_ngvi.linalg.arrow_step import ArrowStep

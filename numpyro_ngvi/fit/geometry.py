@@ -11,9 +11,9 @@ import numpy as np
 
 from ngvi.fit import geometry
 from ngvi.fit.engine import Direction, Place, Step
+from ngvi.path import JointPath
 from numpyro_ngvi.families.coordinates import families_in, replace_families
 from numpyro_ngvi.families.direction import Families, dual
-from numpyro_ngvi.families.path import JointPath
 from numpyro_ngvi.optim.trust_region import longest_within
 from numpyro_ngvi.tracing.compilation import compiled
 

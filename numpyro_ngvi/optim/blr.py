@@ -10,9 +10,9 @@ import numpy as np
 import optax
 
 from ngvi.checks import check_learning_rule
+from ngvi.path import JointPath
 from numpyro_ngvi.families import direction
 from numpyro_ngvi.families.direction import Families
-from numpyro_ngvi.families.path import JointPath
 from numpyro_ngvi.optim import quasi_newton, trust_region
 from numpyro_ngvi.optim.joint import joint
 from numpyro_ngvi.optim.quasi_newton import Memory
@@ -163,7 +163,7 @@ class AcceleratedPath(NamedTuple):
     ratio: jax.Array  #: by what a step of the mean is longer than that of the precision
 
     def at(self, rho: jax.Array) -> Families:
-        """See :class:`~numpyro_ngvi.families.path.Path`."""
+        """See :class:`~ngvi.path.Path`."""
         moved = self.path.end(self.path.at(rho))
         change = quasi_newton.corrected(
             self.memory, self.memory.gradient, lambda gradient: _join(_natural(moved, gradient))
@@ -173,11 +173,11 @@ class AcceleratedPath(NamedTuple):
         return direction.with_means(moved, means)
 
     def kl(self, moved: Families) -> jax.Array:
-        """See :class:`~numpyro_ngvi.families.path.Path`."""
+        """See :class:`~ngvi.path.Path`."""
         return sum(new.kl_divergence(old) for new, old in zip(moved, self.families, strict=True))
 
     def end(self, moved: Families) -> Families:
-        """See :class:`~numpyro_ngvi.families.path.Path`."""
+        """See :class:`~ngvi.path.Path`."""
         return moved
 
 

@@ -44,9 +44,9 @@ import torch
 from torch import Tensor
 from torch.func import jvp
 
+from ngvi.path import Path, WhitenedPath
 from ngvi.structure.forest import Forest, check_dense
 from ngvi.structure.layout import Layout
-from pyro_ngvi.families.path import Path, WhitenedPath
 from pyro_ngvi.linalg.triangular import symmetric
 
 
@@ -346,7 +346,7 @@ class Family:
         return path.end(path.at(step_size))
 
     def along(self, direction: Self) -> Path | WhitenedPath:
-        """The steps of :meth:`natural_step`, of every size (:mod:`~pyro_ngvi.families.path`)."""
+        """The steps of :meth:`natural_step`, of every size (:mod:`~ngvi.path`)."""
         return Path(self, lambda step_size: self.natural_step(direction, step_size))
 
     def kl_divergence(self, other: Self) -> Tensor:

@@ -18,11 +18,11 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
+from ngvi.path import WhitenedPath
 from ngvi.structure.blocks import find_blocks
 from ngvi.structure.forest import Forest, forest_from_indices
 from ngvi.structure.layout import Layout
 from pyro_ngvi.families.forest_family import ForestFamily
-from pyro_ngvi.families.path import WhitenedPath
 from pyro_ngvi.linalg import batched
 from pyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
 from pyro_ngvi.linalg.definite import CovarianceStep

@@ -42,10 +42,10 @@ import dataclasses
 import functools
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from ngvi.checks import check_rank
 from ngvi.structure.forest import check_dense
 from ngvi.structure.layout import Layout
 from pyro_ngvi.families.base import Family
@@ -334,20 +334,3 @@ class _Displaced(torch.autograd.Function):
         change = [torch.zeros_like(value) if t is None else t for t, value in pairs]
         moved = ctx.here.displacement(ctx.here._with(*change), ctx.saved_tensors[0])
         return moved if noise is None else noise + moved
-
-
-def check_rank(rank: int, dim: int | None = None) -> None:
-    """Refuse a rank that no factor can have.
-
-    :raises ValueError: if it is below 1 or above the dimension.
-    """
-    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
-        raise ValueError(
-            f"LowRankPrecision(rank={rank!r}): rank must be an integer of at least 1. Without "
-            "correlations use family='diagonal'."
-        )
-    if dim is not None and rank > dim:
-        raise ValueError(
-            f"LowRankPrecision(rank={rank}) has a rank above the model's {dim} latents. Use a rank "
-            f"of at most {dim}, or family='covariance_cholesky', which holds every covariance."
-        )

@@ -32,8 +32,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ngvi.path import WhitenedPath
 from pyro_ngvi.families.dense import DenseFamily
-from pyro_ngvi.families.path import WhitenedPath
 from pyro_ngvi.linalg.definite import PrecisionStep
 from pyro_ngvi.linalg.triangular import (
     halve_diagonal,

@@ -38,13 +38,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ngvi.path import WhitenedPath
 from ngvi.structure.forest import Forest
 from ngvi.structure.hierarchy import MAX_GLOBALS, find_structure
 from ngvi.structure.layout import Layout
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.covariance_cholesky import CovarianceCholesky
 from pyro_ngvi.families.forest_family import ForestFamily
-from pyro_ngvi.families.path import WhitenedPath
 from pyro_ngvi.linalg import batched
 from pyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
 from pyro_ngvi.linalg.arrow_step import ArrowStep

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ngvi.fit import geometry
 from ngvi.fit.engine import Direction, Step
+from ngvi.path import JointPath
 from pyro_ngvi.families.direction import Families, dual, values
-from pyro_ngvi.families.path import JointPath
 from pyro_ngvi.fit.parameters import Place
 from pyro_ngvi.optim.trust_region import longest_within
 from pyro_ngvi.tracing.messengers import quiet

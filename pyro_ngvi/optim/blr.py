@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ngvi.checks import check_learning_rule
+from ngvi.path import JointPath
 from pyro_ngvi.families import direction
 from pyro_ngvi.families.direction import Families
-from pyro_ngvi.families.path import JointPath
 from pyro_ngvi.optim import quasi_newton, trust_region
 from pyro_ngvi.optim.pyro_optim import JointOptim
 from pyro_ngvi.optim.quasi_newton import Memory
@@ -179,7 +179,7 @@ class AcceleratedPath(NamedTuple):
     ratio: float  #: by what a step of the mean is longer than that of the precision
 
     def at(self, rho: float) -> Families:
-        """See :class:`~pyro_ngvi.families.path.Path`."""
+        """See :class:`~ngvi.path.Path`."""
         moved = self.path.end(self.path.at(rho))
         change = quasi_newton.corrected(
             self.memory, self.memory.gradient, lambda gradient: _join(_natural(moved, gradient))
@@ -189,11 +189,11 @@ class AcceleratedPath(NamedTuple):
         return direction.with_means(moved, means)
 
     def kl(self, moved: Families) -> Tensor:
-        """See :class:`~pyro_ngvi.families.path.Path`."""
+        """See :class:`~ngvi.path.Path`."""
         return sum(new.kl_divergence(old) for new, old in zip(moved, self.families, strict=True))
 
     def end(self, moved: Families) -> Families:
-        """See :class:`~pyro_ngvi.families.path.Path`."""
+        """See :class:`~ngvi.path.Path`."""
         return moved
 
 

@@ -105,7 +105,7 @@ def longest_within(radius: float, path: Any, rho: float) -> tuple[Any, float, fl
     the last that did not, until the divergence is at least ``CLOSE`` times the radius.
 
     :param radius: the largest ``KL(new || old)``, in nats.
-    :param path: a :class:`~pyro_ngvi.families.path.JointPath`, or what has its methods.
+    :param path: a :class:`~ngvi.path.JointPath`, or what has its methods.
     :param rho: the full step.
     :return: the attempt, its divergence and its ``rho``. If the divergence is above the radius, or
         NaN, none was found that fits.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ngvi.path import JointPath
 from ngvi.structure.forest import forest_from_indices
 
 DIM = 6
@@ -52,7 +53,7 @@ def test_an_attempt_knows_both_divergences_of_its_end(backend, name, rng):
 
 def test_families_move_jointly_with_one_step_size(backend, rng):
     pairs = [start_and_direction(backend, name, rng) for name in ("Diagonal", "Covariance")]
-    joint = backend.module("families.path").JointPath(*zip(*pairs, strict=True))
+    joint = JointPath(*zip(*pairs, strict=True))
     attempt = joint.at(0.3)
     lengths = [float(f.along(d).kl(f.along(d).at(0.3))) for f, d in pairs]
     assert float(joint.kl(attempt)) == pytest.approx(sum(lengths))

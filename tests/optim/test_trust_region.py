@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ngvi.path import Path
 from tests.optim.runs import kl_divergence
 
 
@@ -93,7 +94,7 @@ def test_the_step_size_decreases_with_every_turn(region):
 def advanced(backend, region, radius, advance, rho=1.0):
     """``(loc, scale, length)`` after the step that is found."""
     rho = backend.array(rho) if backend.name == "numpyro" else rho
-    path = backend.module("families.path").Path(point(backend), advance)
+    path = Path(point(backend), advance)
     moved, length, _ = region.longest_within(radius, path, rho)
     loc, scale = (c.item() for c in backend.coordinates(moved))
     return loc, scale, float(length)

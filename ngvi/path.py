@@ -12,8 +12,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
 
 @dataclasses.dataclass(frozen=True)
 class Path:
@@ -24,17 +22,17 @@ class Path:
     """
 
     start: Any
-    advance: Callable[[jax.Array | float], Any]
+    advance: Callable[[Any], Any]
 
-    def at(self, step_size: jax.Array | float) -> Any:
+    def at(self, step_size: Any) -> Any:
         """The attempt with this step size, ``rho``."""
         return self.advance(step_size)
 
-    def kl(self, attempt: Any) -> jax.Array:
+    def kl(self, attempt: Any) -> Any:
         """``KL(new || old)`` in nats, a scalar."""
         return attempt.kl_divergence(self.start)
 
-    def backward_kl(self, attempt: Any) -> jax.Array:
+    def backward_kl(self, attempt: Any) -> Any:
         """``KL(old || new)`` in nats, a scalar."""
         return self.start.kl_divergence(attempt)
 
@@ -47,7 +45,7 @@ class Path:
 class WhitenedPath:
     """Steps in whitened coordinates, of one block or of several independent ones.
 
-    :param blocks: of each ``-P``, see :mod:`~numpyro_ngvi.linalg.definite`, and ``w = C^-1 dmu``.
+    :param blocks: of each ``-P``, see the packages' ``linalg.definite``, and ``w = C^-1 dmu``.
     :param step: a step from ``rho``, ``-P`` and ``w``, such as ``CovarianceStep.along``.
     :param finish: the family, from ``rho`` and the blocks' steps.
     """
@@ -56,15 +54,15 @@ class WhitenedPath:
     step: Callable[[Any, Any, Any], Any]
     finish: Callable[..., Any]
 
-    def at(self, step_size: jax.Array | float) -> Any:
+    def at(self, step_size: Any) -> Any:
         """See :class:`Path`."""
         return step_size, [self.step(step_size, p, w) for p, w in self.blocks]
 
-    def kl(self, attempt: Any) -> jax.Array:
+    def kl(self, attempt: Any) -> Any:
         """See :class:`Path`."""
         return sum(step.kl() for step in attempt[1])
 
-    def backward_kl(self, attempt: Any) -> jax.Array:
+    def backward_kl(self, attempt: Any) -> Any:
         """See :class:`Path`."""
         return sum(step.backward_kl() for step in attempt[1])
 
@@ -83,15 +81,15 @@ class JointPath:
     def __init__(self, families: Sequence[Any], directions: Sequence[Any]) -> None:
         self._paths = [f.along(d) for f, d in zip(families, directions, strict=True)]
 
-    def at(self, step_size: jax.Array | float) -> list:
+    def at(self, step_size: Any) -> list:
         """See :class:`Path`."""
         return [path.at(step_size) for path in self._paths]
 
-    def kl(self, attempt: list) -> jax.Array:
+    def kl(self, attempt: list) -> Any:
         """See :class:`Path`."""
         return sum(path.kl(one) for path, one in zip(self._paths, attempt, strict=True))
 
-    def backward_kl(self, attempt: list) -> jax.Array:
+    def backward_kl(self, attempt: list) -> Any:
         """See :class:`Path`."""
         return sum(path.backward_kl(one) for path, one in zip(self._paths, attempt, strict=True))
 
