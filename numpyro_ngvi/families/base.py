@@ -345,21 +345,24 @@ class Family:
 
     def fisher_products(
         self, directions: Sequence[Self], others: Sequence[Self] = ()
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[list[list[jax.Array]], list[list[jax.Array]]]:
         """Fisher inner products of ``k`` directions with each other and with ``n`` others.
 
         :return: of their means and of all their other coordinates, which are orthogonal; both
-            of shape ``(k, k + n)``, in nats.
+            ``k`` rows of ``k + n`` numbers, in nats. XLA computes those that are used.
         """
 
-        def rows(vectors: Sequence[Self]) -> Self:
-            return jax.tree.map(lambda *x: jnp.stack([leaf.ravel() for leaf in x]), *vectors)
+        def row(dual: Self) -> tuple[list[jax.Array], list[jax.Array]]:
+            of_means, of_scales = [], []
+            for direction in (*directions, *others):
+                products = jax.tree.map(lambda a, b: jnp.sum(a * b), dual, direction)
+                of_mean, *of_scale = jax.tree.leaves(products)
+                of_means.append(of_mean)
+                of_scales.append(sum(of_scale))
+            return of_means, of_scales
 
-        duals = rows([self.euclidean_gradient(direction) for direction in directions])
-        products = jax.tree.map(lambda a, b: a @ b.T, duals, rows([*directions, *others]))
-        products = products.coordinates()
-        of_means = products.pop("loc")
-        return of_means, sum(jax.tree.leaves(products))
+        rows = [row(self.euclidean_gradient(direction)) for direction in directions]
+        return [of_means for of_means, _ in rows], [of_scales for _, of_scales in rows]
 
     def retract(self, step: Self) -> Self:
         """The family at ``lambda + step``, kept off the border of its domain.

@@ -22,7 +22,7 @@ The factor is stored as a full ``(d, d)`` array with zeros above the diagonal.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -38,6 +38,7 @@ from numpyro_ngvi.linalg.triangular import (
     positive_diagonal,
     prefer_one_product,
     row_cumsum,
+    solve_columns,
     solve_lower,
 )
 
@@ -110,16 +111,21 @@ class CovarianceCholesky(DenseFamily):
         self,
         directions: Sequence[CovarianceCholesky],
         others: Sequence[CovarianceCholesky] = (),
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[list[list[jax.Array]], list[list[jax.Array]]]:
         # In whitened coordinates X = C^-1 dC, lower triangular, the metric of (1) is
         # <dC, dC'> = sum_ij (1 + [i = j]) X_ij X'_ij: one solve for all directions together.
         columns = [jnp.column_stack([one.scale_tril, one.loc]) for one in (*directions, *others)]
-        whitened = self._solve(jnp.concatenate(columns, 1))
-        whitened = jnp.moveaxis(whitened.reshape(self.dim, len(columns), self.dim + 1), 1, 0)
-        roots = jnp.sqrt(1.0 + jnp.eye(self.dim, dtype=whitened.dtype))
-        scales = (whitened[..., :-1] * roots).reshape(len(columns), -1)
-        means, num = whitened[..., -1], len(directions)
-        return means[:num] @ means.T, scales[:num] @ scales.T
+        whitened = solve_columns(self._bound().scale_tril, jnp.concatenate(columns, 1))
+        whitened = jnp.split(whitened, len(columns), 1)
+        weights = 1.0 + jnp.eye(self.dim, dtype=self.loc.dtype)
+
+        def rows(product: Callable[[jax.Array, jax.Array], jax.Array]) -> list[list[jax.Array]]:
+            return [[product(a, b) for b in whitened] for a in whitened[: len(directions)]]
+
+        return (
+            rows(lambda a, b: jnp.sum(a[:, -1] * b[:, -1])),
+            rows(lambda a, b: jnp.sum(weights * a[:, :-1] * b[:, :-1])),
+        )
 
     def bonnet_price(self, gradient: jax.Array, hessian: jax.Array) -> CovarianceCholesky:
         tril = self._bound().scale_tril

@@ -99,10 +99,10 @@ def inner(families: Families, left: Families, right: Families) -> jax.Array:
 
 def products(
     families: Families, directions: Sequence[Families], others: Sequence[Families] = ()
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[list[list[jax.Array]], list[list[jax.Array]]]:
     """Fisher inner products of ``k`` directions with each other and with ``n`` others.
 
-    :return: of their means and of their scales, both of shape ``(k, k + n)``, in nats.
+    :return: of their means and of their scales, both ``k`` rows of ``k + n`` numbers, in nats.
     """
     results = [
         family.fisher_products(
@@ -110,7 +110,7 @@ def products(
         )
         for i, family in enumerate(families)
     ]
-    return tuple(sum(part) for part in zip(*results, strict=True))
+    return jax.tree.map(lambda *numbers: sum(numbers), *results)
 
 
 # -- the joint vector of all coordinates ----------------------------------------------

@@ -94,7 +94,7 @@ def length(products: jax.Array, *amounts: jax.Array | float) -> jax.Array:
     :param products: the directions' inner products, shape ``(k, k)``.
     """
     pairs = [(i, j) for i in range(len(amounts)) for j in range(len(amounts))]
-    sizes = [(amounts[i] * amounts[j], products[i, j]) for i, j in pairs]
+    sizes = [(amounts[i] * amounts[j], products[i][j]) for i, j in pairs]
     # No amount of what has overflowed is nothing.
     square = sum(jnp.where(size == 0, 0.0, size * product) for size, product in sizes)
     return jnp.sqrt(jnp.maximum(square, 0.0))

@@ -83,7 +83,7 @@ class SnngmRule(NamedTuple):
 class PacedState(NamedTuple):
     """State of the rule that needs no step size."""
 
-    pace: Pace
+    pace: jax.Array  #: the numbers of a :class:`~numpyro_ngvi.optim.pace.Pace`, shape ``(4,)``
     momentum: Families
     change: Families  #: the last step, in coordinates
 
@@ -95,7 +95,7 @@ class PacedRule(NamedTuple):
 
     def init(self, families: Families) -> PacedState:
         still = direction.zeros(families)
-        return PacedState(pace.start(families[0].loc.dtype), still, still)
+        return PacedState(jnp.stack(pace.start(families[0].loc.dtype)), still, still)
 
     def step(
         self, gradients: Families, state: PacedState, families: Families, count: jax.Array
@@ -106,8 +106,9 @@ class PacedRule(NamedTuple):
         of_means, of_scales = direction.products(
             families, [gradients, state.momentum], [state.change]
         )
-        slope, norm = -(of_means + of_scales)[0, 2], pace.length(of_means + of_scales, 1.0)
-        now = pace.judge(state.pace, slope, norm, count)
+        slope = -of_means[0][2] - of_scales[0][2]
+        norm = jnp.hypot(pace.length(of_means, 1.0), pace.length(of_scales, 1.0))
+        now = pace.judge(Pace(*state.pace), slope, norm, count)
         limits = now.limit, jnp.minimum(now.limit, pace.INITIAL_LIMIT)
         # A momentum grows long when q becomes narrow under it: it is cut as well.
         weight = (1 - self.beta ** (count + 1.0)).astype(dtype)
@@ -126,10 +127,12 @@ class PacedRule(NamedTuple):
         )
         moved = direction.retract(families, direction.scale(1.0 / weight, momentum))
         change = direction.subtract(moved, families)
-        return moved, PacedState(now._replace(length=jnp.hypot(*lengths)), momentum, change)
+        # One array leaves the program sooner than four numbers.
+        now = jnp.stack(now._replace(length=jnp.hypot(*lengths)))
+        return moved, PacedState(now, momentum, change)
 
     def recover(self, state: PacedState, families: Families) -> tuple[Families, PacedState]:
         """Back to where the last step began, with a tenth of its length."""
         earlier = direction.subtract(families, state.change)
         still = direction.zeros(state.change)
-        return earlier, PacedState(pace.shortened(state.pace), still, still)
+        return earlier, PacedState(jnp.stack(pace.shortened(Pace(*state.pace))), still, still)
