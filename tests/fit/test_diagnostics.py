@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from ngvi.fit import diagnostics as ngvi_diagnostics
-from ngvi.structure import layout as ngvi_layout
+from ngvi.fit.diagnostics import from_log_weights
+from ngvi.structure.layout import Site
 from tests import models
-from tests.backends import load
-from tests.fit.results import Ppl, log_evidence
+from tests.fit.results import conjugate, conjugate_result, log_evidence, result, shared_result
+from tests.ppl import PPLS, load
 
 pytest.importorskip("arviz")
 
@@ -22,7 +22,7 @@ pytest.importorskip("arviz")
 
 
 def test_of_an_exact_posterior_the_weights_are_the_evidence(ppl):
-    found = ppl.conjugate_result().diagnostics
+    found = shared_result(ppl).diagnostics
     assert found.pareto_k < 0.5 and "good" in found.verdict
     assert found.num_draws == len(found.log_weights) == 4000
     assert found.importance_weighted_bound == pytest.approx(log_evidence(), abs=1e-9)
@@ -33,20 +33,19 @@ def test_of_an_exact_posterior_the_weights_are_the_evidence(ppl):
         assert abs(marginal.shift) < 1e-9 and abs(marginal.scale_ratio - 1) < 1e-9
 
 
-@pytest.mark.parametrize("name", ["numpyro", "pyro"])
+@pytest.mark.parametrize("name", PPLS)
 def test_float32_is_enough(name):
-    ppl = Ppl(load(name))
-    ppl.dtype = "float32"
-    found = ppl.conjugate_result().diagnostics
-    assert found.pareto_k < 0.5 and "good" in found.verdict
-    assert found.importance_weighted_bound == pytest.approx(log_evidence(), abs=1e-3)
-    wrong = ppl.conjugate_result(shift=0.3).diagnostics
-    assert 0 < wrong.pareto_k < 0.7
-    assert wrong.worst(1)[0].shift == pytest.approx(-0.3, abs=0.1)
+    ppl = load(name)
+    with ppl.precision("float32"):
+        found = conjugate_result(ppl, shift=0.3).diagnostics
+    assert 0 < found.pareto_k < 0.7
+    error = found.importance_weighted_bound_error
+    assert found.importance_weighted_bound == pytest.approx(log_evidence(), abs=4 * error)
+    assert found.worst(1)[0].shift == pytest.approx(-0.3, abs=0.1)
 
 
 def test_a_posterior_that_is_a_little_off_is_corrected(ppl):
-    found = ppl.conjugate_result(shift=0.3, factor=1.2).diagnostics
+    found = conjugate_result(ppl, shift=0.3, factor=1.2).diagnostics
     assert found.pareto_k < 0.7
     error = found.importance_weighted_bound_error
     assert 0 < error < 0.1
@@ -59,7 +58,7 @@ def test_a_posterior_that_is_a_little_off_is_corrected(ppl):
 
 
 def test_a_scale_that_is_far_too_small_is_found_out(ppl):
-    found = ppl.conjugate_result(factor=0.2).diagnostics
+    found = shared_result(ppl, factor=0.2).diagnostics
     assert found.pareto_k > 0.7
     assert found.verdict.startswith(("poor", "bad"))
     assert found.importance_weighted_bound_error is None
@@ -67,23 +66,23 @@ def test_a_scale_that_is_far_too_small_is_found_out(ppl):
 
 
 def test_draws_may_be_more_and_others(ppl):
-    result = ppl.conjugate_result(shift=0.3)
-    assert result.diagnose(1003).num_draws == 1003
-    again = result.diagnose(1003)
-    assert again.pareto_k == result.diagnose(1003).pareto_k
+    fitted = shared_result(ppl, shift=0.3)
+    again = fitted.diagnose(1003)
+    assert again.num_draws == 1003
+    assert again.pareto_k == fitted.diagnose(1003).pareto_k
     if ppl.is_numpyro:
         import jax
 
-        other = result.diagnose(1003, rng_key=jax.random.key(8))
+        other = fitted.diagnose(1003, rng_key=jax.random.key(8))
     else:
-        other = result.diagnose(1003, seed=8)
+        other = fitted.diagnose(1003, seed=8)
     assert other.pareto_k != again.pareto_k
 
 
 def test_draws_in_many_passes_are_as_good(ppl, monkeypatch):
     pass_size = "fit.importance" if ppl.is_numpyro else "elbo.plan"
-    monkeypatch.setattr(ppl.backend.module(pass_size), "BYTES_PER_PASS", 20_000)
-    importance = ppl.backend.module("fit.importance")
+    monkeypatch.setattr(ppl.module(pass_size), "BYTES_PER_PASS", 20_000)
+    importance = ppl.module("fit.importance")
     draws = importance.ImportanceDraws
     counts, log_weights = [], draws.log_weights
 
@@ -92,7 +91,7 @@ def test_draws_in_many_passes_are_as_good(ppl, monkeypatch):
         return log_weights(self)
 
     monkeypatch.setattr(draws, "log_weights", counted)
-    found = ppl.conjugate_result(shift=0.3).diagnose(1003)
+    found = shared_result(ppl, shift=0.3).diagnose(1003)
     assert counts[0] > 5
     assert len(found.log_weights) == 1003
     assert found.importance_weighted_bound == pytest.approx(log_evidence(), abs=0.1)
@@ -109,15 +108,13 @@ def test_both_packages_give_the_same_numbers_on_the_same_draws(monkeypatch):
     noise = np.random.default_rng(2).normal(size=(1000, 8))
     at = (np.linspace(-0.5, 0.5, 8), 0.3 * np.eye(8) + 0.05 * np.tri(8))
     found = []
-    for name in ("numpyro", "pyro"):
-        backend = load(name)
-        with backend.float64():
-            ppl = Ppl(backend)
-            model = getattr(models, f"{name}_models")().hierarchy
+    for name in PPLS:
+        ppl = load(name)
+        with ppl.float64():
             X, group, y = models.data()
-            group = backend.array(group, "int64")
-            result = ppl.result(model, (ppl.array(X), group, ppl.array(y)), at=at)
-            draws = backend.module("fit.importance").ImportanceDraws
+            args = (ppl.array(X), ppl.index(group), ppl.array(y))
+            fitted = result(ppl, models.hierarchy(ppl), args, at=at)
+            draws = ppl.module("fit.importance").ImportanceDraws
             monkeypatch.setattr(
                 draws,
                 "_noise",
@@ -125,7 +122,7 @@ def test_both_packages_give_the_same_numbers_on_the_same_draws(monkeypatch):
                     site: ppl.array(noise[:count]) for site in self.families
                 },
             )
-            found.append(result.diagnose(1000))
+            found.append(fitted.diagnose(1000))
     one, other = found
     np.testing.assert_allclose(one.log_weights, other.log_weights, rtol=1e-10)
     for field in (
@@ -148,75 +145,70 @@ def test_both_packages_give_the_same_numbers_on_the_same_draws(monkeypatch):
 
 
 def test_minibatches_have_no_weights_and_say_so(ppl):
-    model, args = ppl.conjugate()
-    result = ppl.result(model, args, {"subsample_size": 5})
-    found = result.diagnostics
+    model, args = conjugate(ppl)
+    fitted = result(ppl, model, args, {"subsample_size": 5})
+    found = fitted.diagnostics
     assert found.pareto_k is None and found.importance_weighted_bound is None
     assert "minibatches" in found.verdict
-    assert not found.worst() and "minibatches" in str(result)
+    assert not found.worst() and "minibatches" in str(fitted)
 
 
 def test_locals_of_minibatches_have_no_weights_either(ppl):
     def plates(y):
-        return ppl.ppl.plate("data", len(y), subsample_size=2)
+        return ppl.plate("data", len(y), subsample_size=2)
 
     def model(y):
-        with ppl.ppl.plate("data", len(y), subsample_size=2) as index:
-            effect = ppl.ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 1.0))
-            ppl.ppl.sample("y", ppl.dist.Normal(effect, 1.0), obs=y[index])
+        with ppl.plate("data", len(y), subsample_size=2) as index:
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 1.0))
+            ppl.sample("y", ppl.dist.Normal(effect, 1.0), obs=y[index])
 
-    guide = ppl.package.NaturalGaussianGuide(model, "diagonal", create_plates=plates)
-    result = ppl.result(model, (ppl.array(np.arange(4.0)),), guide=guide)
-    assert result.diagnostics.pareto_k is None
-    assert "minibatches" in str(result)
+    guide = ppl.guide(model, "diagonal", create_plates=plates)
+    fitted = result(ppl, model, (ppl.array(np.arange(4.0)),), guide=guide)
+    assert fitted.diagnostics.pareto_k is None
+    assert "minibatches" in str(fitted)
 
 
 def test_enumerated_latents_are_summed_out(ppl):
     y = np.array([0.3, 2.6, -0.4, 3.5, 0.9])
 
     def model(y):
-        centre = ppl.ppl.sample("centre", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        with ppl.ppl.plate("data", len(y)):
-            which = ppl.ppl.sample(
+        centre = ppl.sample("centre", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("data", len(y)):
+            which = ppl.sample(
                 "which", ppl.dist.Bernoulli(ppl.array(0.4)), infer={"enumerate": "parallel"}
             )
-            ppl.ppl.sample("y", ppl.dist.Normal(centre + 3.0 * which, 1.0), obs=y)
+            ppl.sample("y", ppl.dist.Normal(centre + 3.0 * which, 1.0), obs=y)
 
     def joint(centre):
         likelihood = 0.6 * stats.norm.pdf(y - centre) + 0.4 * stats.norm.pdf(y - centre - 3.0)
         return stats.norm.pdf(centre) * np.prod(likelihood)
 
     evidence, _ = integrate.quad(joint, -8.0, 8.0)
-    result = ppl.result(model, (ppl.array(y),), at=(np.array([0.2]), np.array([[0.5]])))
-    found = result.diagnostics
+    fitted = result(ppl, model, (ppl.array(y),), at=(np.array([0.2]), np.array([[0.5]])))
+    found = fitted.diagnostics
     assert found.pareto_k < 0.7
     error = found.importance_weighted_bound_error
     assert abs(found.importance_weighted_bound - np.log(evidence)) < 4 * error + 1e-6
     assert [marginal.name for marginal in found.marginals] == ["centre"]
-    assert set(result.sample(3)) == {"centre"}
+    assert set(fitted.sample(3)) == {"centre"}
 
 
 def two_latents(ppl):
     def model():
         for name in ("a", "b"):
-            latent = ppl.ppl.sample(name, ppl.dist.Normal(ppl.array(0.0), 1.0))
-            ppl.ppl.sample(f"y_{name}", ppl.dist.Normal(latent, 1.0), obs=ppl.array(1.0))
+            latent = ppl.sample(name, ppl.dist.Normal(ppl.array(0.0), 1.0))
+            ppl.sample(f"y_{name}", ppl.dist.Normal(latent, 1.0), obs=ppl.array(1.0))
 
     return model
 
 
 def list_with_a_partner(ppl, model):
     """An ``AutoGuideList`` of a Gaussian for ``a`` and an ``AutoNormal`` for ``b``."""
-    if ppl.is_numpyro:
-        from numpyro.handlers import block
-        from numpyro.infer.autoguide import AutoGuideList, AutoNormal
-    else:
-        from pyro.infer.autoguide import AutoGuideList, AutoNormal
-        from pyro.poutine import block
-    guide = AutoGuideList(model)
-    gaussian = ppl.package.NaturalGaussianGuide(block(model, hide=["b", "y_b"]))
+    guide = ppl.autoguide.AutoGuideList(model)
+    gaussian = ppl.guide(ppl.handlers.block(model, hide=["b", "y_b"]))
     guide.append(gaussian)
-    guide.append(AutoNormal(block(model, hide=["a", "y_a"]), init_scale=0.6))
+    partner = ppl.handlers.block(model, hide=["a", "y_a"])
+    guide.append(ppl.autoguide.AutoNormal(partner, init_scale=0.6))
     return guide, gaussian
 
 
@@ -224,28 +216,24 @@ def test_partners_in_a_list_are_weighed_too(ppl):
     model = two_latents(ppl)
     guide, gaussian = list_with_a_partner(ppl, model)
     exact = np.array([0.5]), np.array([[np.sqrt(0.5)]])
-    result = ppl.result(model, guide=guide, gaussian=gaussian, at=exact)
-    found = result.diagnostics
+    fitted = result(ppl, model, guide=guide, gaussian=gaussian, at=exact)
+    found = fitted.diagnostics
     evidence = 2 * stats.norm(0, np.sqrt(2)).logpdf(1.0)
     error = found.importance_weighted_bound_error
     assert abs(found.importance_weighted_bound - evidence) < 4 * error
     assert found.bound < evidence - 0.05  # the partner is not at its best
     assert [marginal.name for marginal in found.marginals] == ["a"]
-    assert set(result.sample(4)) == {"a", "b"}
-    assert "effective draws" in str(result)
-    assert result.posterior.mean.shape == (1,)
+    assert set(fitted.sample(4)) == {"a", "b"}
+    assert "effective draws" in str(fitted)
+    assert fitted.posterior.mean.shape == (1,)
 
 
 def test_a_guide_without_a_gaussian_of_ours_is_named(ppl):
-    if ppl.is_numpyro:
-        from numpyro.infer.autoguide import AutoNormal
-    else:
-        from pyro.infer.autoguide import AutoNormal
     model = two_latents(ppl)
-    result = ppl.result(model, guide=AutoNormal(model))
+    fitted = result(ppl, model, guide=ppl.autoguide.AutoNormal(model))
     with pytest.raises(ValueError, match=r"need a NaturalGaussianGuide.*AutoNormal"):
-        result.diagnostics  # noqa: B018
-    assert "failed: Diagnostics need" in str(result)
+        fitted.diagnostics  # noqa: B018
+    assert "failed: Diagnostics need" in str(fitted)
 
 
 def test_a_hundred_thousand_latents_need_no_memory_for_all_draws(ppl):
@@ -253,105 +241,103 @@ def test_a_hundred_thousand_latents_need_no_memory_for_all_draws(ppl):
 
     def model():
         prior = ppl.dist.Normal(ppl.array(np.zeros(dim)), 1.0).to_event(1)
-        ppl.ppl.sample("theta", prior)
+        ppl.sample("theta", prior)
 
-    start = ppl.init_to_value(theta=np.zeros(dim))
-    guide = ppl.package.NaturalGaussianGuide(model, "diagonal", init_loc_fn=start, init_scale=1.0)
-    found = ppl.result(model, guide=guide).diagnose(40)
+    start = ppl.start_at(theta=np.zeros(dim))
+    guide = ppl.guide(model, "diagonal", init_loc_fn=start, init_scale=1.0)
+    found = result(ppl, model, guide=guide).diagnose(40)
     assert len(found.marginals) == dim
     assert found.importance_weighted_bound == pytest.approx(0.0, abs=1e-6)
 
 
 def test_coordinates_are_named_by_site_and_index(ppl):
     def model():
-        ppl.ppl.sample("tau", ppl.dist.HalfNormal(ppl.array(1.0)))
+        ppl.sample("tau", ppl.dist.HalfNormal(ppl.array(1.0)))
         prior = ppl.dist.Normal(ppl.array(np.zeros((2, 2))), 1.0).to_event(2)
-        ppl.ppl.sample("matrix", prior)
+        ppl.sample("matrix", prior)
 
-    names = [marginal.name for marginal in ppl.result(model).diagnose(100).marginals]
+    names = [marginal.name for marginal in result(ppl, model).diagnose(100).marginals]
     assert names == ["tau", "matrix[0,0]", "matrix[0,1]", "matrix[1,0]", "matrix[1,1]"]
 
 
 def test_diagnostics_of_pyro_leave_its_random_numbers_alone(pyro_backend):
     import torch
 
-    result = Ppl(pyro_backend).conjugate_result()
+    fitted = conjugate_result(pyro_backend)
     before = torch.get_rng_state()
-    str(result)
+    str(fitted)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_numpy_code_in_a_model_of_numpyro_works(numpyro_backend):
-    ppl = Ppl(numpyro_backend)
+    ppl = numpyro_backend
 
     def model(y):
         scale = float(np.std(y))  # which a tracer has not
-        centre = ppl.ppl.sample("centre", ppl.dist.Normal(0.0, 1.0))
-        ppl.ppl.sample("y", ppl.dist.Normal(centre, scale).expand([3]).to_event(1), obs=y)
+        centre = ppl.sample("centre", ppl.dist.Normal(0.0, 1.0))
+        ppl.sample("y", ppl.dist.Normal(centre, scale).expand([3]).to_event(1), obs=y)
 
-    assert ppl.result(model, (np.array([1.0, 2.0, 3.0]),)).diagnose(200).pareto_k is not None
+    assert result(ppl, model, (np.array([1.0, 2.0, 3.0]),)).diagnose(200).pareto_k is not None
 
 
 # -- weights that are not numbers -----------------------------------------------------
 
 
-def from_weights(backend, log_weights, rounding=1e-12):
-    module = ngvi_diagnostics
-    site = ngvi_layout.Site("x", 0, (2,))
+def from_weights(log_weights, rounding=1e-12):
     theta = np.random.default_rng(0).normal(size=(len(log_weights), 2))
-    return module.from_log_weights(
-        log_weights, lambda w: (w @ theta, w @ theta**2), (site,), rounding
+    return from_log_weights(
+        log_weights, lambda w: (w @ theta, w @ theta**2), (Site("x", 0, (2,)),), rounding
     )
 
 
-def test_weights_that_are_not_numbers_are_dropped_and_counted(backend, rng):
+def test_weights_that_are_not_numbers_are_dropped_and_counted(rng):
     log_weights = 0.3 * rng.normal(size=1000)
-    expected = from_weights(backend, log_weights[4:])
+    expected = from_weights(log_weights[4:])
     log_weights[:4] = np.nan, np.inf, np.nan, np.inf
-    found = from_weights(backend, log_weights)
+    found = from_weights(log_weights)
     assert found.num_dropped == 4 and "4 of 1000 draws" in found.verdict
     assert found.pareto_k == pytest.approx(expected.pareto_k)
     assert found.importance_weighted_bound == pytest.approx(expected.importance_weighted_bound)
 
 
-def test_a_density_of_zero_counts_in_the_mean_of_the_weights(backend):
+def test_a_density_of_zero_counts_in_the_mean_of_the_weights():
     log_weights = np.repeat([0.0, -np.inf], 500)
-    found = from_weights(backend, log_weights)
+    found = from_weights(log_weights)
     assert found.importance_weighted_bound == pytest.approx(np.log(0.5))
     assert found.importance_weighted_bound_error == pytest.approx(1 / np.sqrt(1000))
     assert found.num_dropped == 500
 
 
 @pytest.mark.parametrize("left", [0, 1, 3])
-def test_hardly_any_weight_is_a_verdict_and_no_error(backend, left):
+def test_hardly_any_weight_is_a_verdict_and_no_error(left):
     log_weights = np.full(100, np.nan)
     log_weights[:left] = np.arange(left)
-    found = from_weights(backend, log_weights)
+    found = from_weights(log_weights)
     assert found.num_dropped == 100 - left
     assert found.verdict.startswith("useless" if left == 0 else ("bad", "good"))
     repr(found), found.worst()
 
 
-def test_rounding_that_hides_the_weights_is_told(backend, rng):
+def test_rounding_that_hides_the_weights_is_told(rng):
     log_weights = 1e7 + np.round(2 * rng.normal(size=1000))
-    found = from_weights(backend, log_weights, rounding=1.0)
+    found = from_weights(log_weights, rounding=1.0)
     assert found.pareto_k is None
     assert "rounding" in found.verdict and "float64" in found.verdict
-    assert "float64" in from_weights(backend, 40 * rng.normal(size=1000), rounding=0.1).verdict
+    assert "float64" in from_weights(40 * rng.normal(size=1000), rounding=0.1).verdict
 
 
-def test_heavy_tails_are_told_from_light_ones(backend, rng):
+def test_heavy_tails_are_told_from_light_ones(rng):
     for shape in (0.1, 0.6, 1.2):
         weights = stats.genpareto(shape).rvs(20_000, random_state=rng)
-        found = from_weights(backend, np.log(weights))
+        found = from_weights(np.log(weights))
         assert found.pareto_k == pytest.approx(shape, abs=0.25)
 
 
-def test_arviz_1_gives_the_same_whatever_sign_it_takes(backend, rng, monkeypatch):
+def test_arviz_1_gives_the_same_whatever_sign_it_takes(rng, monkeypatch):
     import arviz
 
     log_weights = rng.normal(size=500)
-    expected = from_weights(backend, log_weights)
+    expected = from_weights(log_weights)
     psislw = arviz.psislw
     for sign in (-1, 1):
         names = ("arviz", "arviz_stats", "arviz_stats.base")
@@ -361,14 +347,14 @@ def test_arviz_1_gives_the_same_whatever_sign_it_takes(backend, rng, monkeypatch
         )
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
-        found = from_weights(backend, log_weights)
+        found = from_weights(log_weights)
         assert found.pareto_k == expected.pareto_k
         assert found.effective_sample_size == pytest.approx(expected.effective_sample_size)
 
 
 def test_without_arviz_the_error_says_what_to_install(ppl, monkeypatch):
-    result = ppl.conjugate_result(shift=0.1)
+    fitted = conjugate_result(ppl, shift=0.1)
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(ModuleNotFoundError, match="pip install arviz"):
-        result.diagnostics  # noqa: B018
-    assert "failed" in str(result)
+        fitted.diagnostics  # noqa: B018
+    assert "failed" in str(fitted)

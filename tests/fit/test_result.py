@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-import importlib
+import importlib.util
 import math
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from ngvi.fit import progress as ngvi_progress
-from ngvi.fit import report as ngvi_report
-from ngvi.fit import trace as ngvi_trace
+from ngvi.fit.progress import Progress, progress_text
+from ngvi.fit.report import final_bound
+from ngvi.fit.trace import Trace
 from tests import models
-from tests.fit.results import exact_posterior, log_evidence
+from tests.fit.results import conjugate, conjugate_result, log_evidence, result, shared_result
 
 pytest.importorskip("arviz")
 
@@ -31,74 +32,56 @@ def pyplot():
 
 
 def hierarchy(ppl):
-    model = getattr(models, f"{ppl.backend.name}_models")().hierarchy
     X, group, y = models.data()
-    return model, (ppl.array(X), ppl.backend.array(group, "int64"), ppl.array(y))
-
-
-def fitted(ppl, steps=20):
-    """A result of stock ``SVI``."""
-    model, args = ppl.conjugate()
-    package = ppl.package
-    guide = package.NaturalGaussianGuide(model)
-    svi = importlib.import_module(f"{ppl.backend.name}.infer").SVI
-    svi = svi(model, guide, package.BLR(), package.NaturalELBO(4))
-    if ppl.is_numpyro:
-        import jax
-
-        run = svi.run(jax.random.key(0), steps, *args, progress_bar=False)
-        losses, params = np.asarray(run.losses), run.params
-    else:
-        losses = [svi.step(*args) for _ in range(steps)]
-        params = {name: v.detach().clone() for name, v in ppl.ppl.get_param_store().items()}
-    result = ppl.result(model, args, guide=guide, num_steps=steps)
-    trace = dataclasses.replace(result.trace, losses=[float(loss) for loss in losses])
-    return dataclasses.replace(result, params=params, trace=trace)
+    return models.hierarchy(ppl), (ppl.array(X), ppl.index(group), ppl.array(y))
 
 
 # -- a fit ----------------------------------------------------------------------------
 
 
 def test_a_fit_by_stock_svi_is_told_to_be_exact(ppl):
-    result = fitted(ppl)
-    mean, covariance = exact_posterior()
-    np.testing.assert_allclose(ppl.backend.numpy(result.posterior.mean), mean, rtol=1e-6)
-    np.testing.assert_allclose(
-        ppl.backend.numpy(result.family.covariance_matrix), covariance, rtol=1e-6
-    )
-    assert result.diagnostics.pareto_k < 0.5
-    assert result.bound == pytest.approx(log_evidence(), abs=1e-3)
-    assert result.diagnostics.importance_weighted_bound == pytest.approx(log_evidence(), abs=1e-6)
+    """Of stock ``SVI``, whose parameters and losses make a result."""
+    model, args = conjugate(ppl)
+    run = ppl.svi(model, "auto", loss=ppl.elbo("NaturalELBO", num_particles=4), args=args)
+    losses = run.run(20)
+    params = run.params if ppl.is_numpyro else ppl.set_up(run.guide, *args)
+    stock = result(ppl, model, args, guide=run.guide)
+    trace = dataclasses.replace(stock.trace, losses=list(losses))
+    stock = dataclasses.replace(stock, params=params, trace=trace)
+    mean, covariance, _ = models.exact_posterior()
+    np.testing.assert_allclose(ppl.numpy(stock.posterior.mean), mean, rtol=1e-6)
+    np.testing.assert_allclose(ppl.numpy(stock.family.covariance_matrix), covariance, rtol=1e-6)
+    assert stock.diagnostics.pareto_k < 0.5
+    assert stock.bound == pytest.approx(log_evidence(), abs=1e-3)
+    assert stock.diagnostics.importance_weighted_bound == pytest.approx(log_evidence(), abs=1e-6)
 
 
 def test_evaluations_are_gradients_and_hessian_products(ppl):
-    assert ppl.conjugate_result().num_evaluations == 2600
+    assert shared_result(ppl).num_evaluations == 2600
 
 
 # -- the bound ------------------------------------------------------------------------
 
 
-def bound_of(backend, losses, errors):
-    trace = ngvi_trace.Trace(losses=losses, loss_errors=errors)
-    return ngvi_report.final_bound(trace)
+def bound_of(losses, errors):
+    return final_bound(Trace(losses=losses, loss_errors=errors))
 
 
-def test_the_bound_is_the_mean_of_the_last_losses_weighted_by_their_errors(backend):
-    losses, errors = [50.0] * 18 + [2.0, 5.0], [0.1] * 18 + [1.0, 2.0]
-    bound, error = bound_of(backend, losses, errors)
+def test_the_bound_is_the_mean_of_the_last_losses_weighted_by_their_errors():
+    bound, error = bound_of([50.0] * 18 + [2.0, 5.0], [0.1] * 18 + [1.0, 2.0])
     assert bound == pytest.approx(-(2.0 * 1 + 5.0 / 4) / (1 + 1 / 4))
     assert error == pytest.approx(1 / math.sqrt(1 + 1 / 4))
 
 
-def test_losses_that_are_not_finite_are_left_out_of_the_bound(backend):
-    bound, error = bound_of(backend, [9.0] * 18 + [math.inf, 5.0], [0.1] * 18 + [math.nan, 2.0])
+def test_losses_that_are_not_finite_are_left_out_of_the_bound():
+    bound, error = bound_of([9.0] * 18 + [math.inf, 5.0], [0.1] * 18 + [math.nan, 2.0])
     assert (bound, error) == (-5.0, 2.0)
-    assert all(math.isnan(value) for value in bound_of(backend, [math.nan], [math.nan]))
-    assert all(math.isnan(value) for value in bound_of(backend, [], []))
+    assert all(math.isnan(value) for value in bound_of([math.nan], [math.nan]))
+    assert all(math.isnan(value) for value in bound_of([], []))
 
 
-def test_losses_without_noise_make_a_bound_without_error(backend):
-    assert bound_of(backend, [3.0, 2.0], [0.0, 0.0]) == (-2.0, 0.0)
+def test_losses_without_noise_make_a_bound_without_error():
+    assert bound_of([3.0, 2.0], [0.0, 0.0]) == (-2.0, 0.0)
 
 
 # -- draws ----------------------------------------------------------------------------
@@ -106,8 +89,8 @@ def test_losses_without_noise_make_a_bound_without_error(backend):
 
 def test_draws_are_constrained_and_those_of_the_posterior(ppl):
     at = (np.linspace(-0.5, 0.5, 8), 0.2 * np.eye(8))
-    result = ppl.result(*hierarchy(ppl), at=at)
-    draws = {name: ppl.backend.numpy(value) for name, value in result.sample(2000).items()}
+    draws = result(ppl, *hierarchy(ppl), at=at).sample(2000)
+    draws = {name: ppl.numpy(value) for name, value in draws.items()}
     shapes = {"sigma": (), "weights": (3,), "centre": (), "effect": (4,)}
     for name, shape in shapes.items():
         assert draws[name].shape == (2000, *shape)
@@ -120,70 +103,62 @@ def test_draws_are_constrained_and_those_of_the_posterior(ppl):
 
 
 def test_predictions_for_the_fit_s_own_arguments_are_replications_of_its_data(ppl):
-    result = ppl.conjugate_result()
-    (X, y) = (ppl.backend.numpy(value) for value in result.args)
-    replicated = ppl.backend.numpy(result.predictive(num_samples=300)["y"])
+    fitted = shared_result(ppl)
+    X, y = (ppl.numpy(value) for value in fitted.args)
+    replicated = ppl.numpy(fitted.predictive(num_samples=300)["y"])
     assert replicated.shape == (300, len(y))
     assert replicated.std(0).min() > 0.3
-    np.testing.assert_allclose(replicated.mean(0), X @ exact_posterior()[0], atol=0.25)
-
-
-def test_predictions_for_other_arguments_are_the_ppl_s_own(ppl):
-    result = ppl.conjugate_result()
-    new = ppl.array([[10.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    predicted = ppl.backend.numpy(result.predictive(new, num_samples=200)["y"])
-    assert predicted.shape == (200, 2)
-    assert predicted[:, 0].mean() == pytest.approx(10 * exact_posterior()[0][0], abs=1.0)
+    np.testing.assert_allclose(replicated.mean(0), X @ models.exact_posterior()[0], atol=0.25)
 
 
 def test_draws_of_numpyro_take_a_key(numpyro_backend):
     import jax
 
-    from tests.fit.results import Ppl
-
-    result = Ppl(numpyro_backend).conjugate_result()
-    same = [result.sample(3)["weights"] for _ in range(2)]
+    fitted = shared_result(numpyro_backend)
+    same = [fitted.sample(3)["weights"] for _ in range(2)]
     np.testing.assert_array_equal(*same)
-    other = result.sample(3, rng_key=jax.random.key(9))["weights"]
+    other = fitted.sample(3, rng_key=jax.random.key(9))["weights"]
     assert not np.allclose(same[0], other)
 
 
 def test_a_later_result_leaves_an_earlier_one_alone(ppl):
-    first = ppl.conjugate_result(shift=0.3)
-    second = ppl.conjugate_result(factor=1.2)
-    mean, covariance = exact_posterior()
+    """Its posterior, draws, diagnostics, and predictions, here for other arguments."""
+    first = conjugate_result(ppl, shift=0.3)
+    second = conjugate_result(ppl, factor=1.2)
+    mean, covariance, _ = models.exact_posterior()
     shifted = mean + 0.3 * np.sqrt(np.diag(covariance))
-    np.testing.assert_allclose(ppl.backend.numpy(first.posterior.mean), shifted)
-    drawn = ppl.backend.numpy(first.sample(2000)["weights"])
+    np.testing.assert_allclose(ppl.numpy(first.posterior.mean), shifted)
+    drawn = ppl.numpy(first.sample(2000)["weights"])
     np.testing.assert_allclose(drawn.mean(0), shifted, atol=0.02)
     assert first.diagnostics.worst(1)[0].shift == pytest.approx(-0.3, abs=0.1)
     assert second.diagnostics.worst(1)[0].shift == pytest.approx(0.0, abs=0.1)
-    new = ppl.array([[100.0, 0.0, 0.0]])
-    predicted = ppl.backend.numpy(first.predictive(new, num_samples=200)["y"])
-    assert predicted.mean() == pytest.approx(100 * shifted[0], abs=4.0)
+    predicted = first.predictive(ppl.array([[100.0, 0.0, 0.0], [0.0, 0.0, 0.0]]), num_samples=200)
+    assert predicted["y"].shape == (200, 2)
+    assert ppl.numpy(predicted["y"])[:, 0].mean() == pytest.approx(100 * shifted[0], abs=4.0)
 
 
 # -- ArviZ ----------------------------------------------------------------------------
 
 
 def test_arviz_gets_one_chain_with_plates_as_dimensions_and_the_data(ppl):
-    result = ppl.result(*hierarchy(ppl))
-    data = result.to_arviz(50)
+    fitted = result(ppl, *hierarchy(ppl))
+    data = fitted.to_arviz(50)
     posterior = data["posterior"]
     assert posterior["effect"].dims == ("chain", "draw", "groups")
     assert posterior["effect"].shape == (1, 50, 4)
     assert posterior["weights"].shape == (1, 50, 3)
-    assert posterior.attrs["inference_library"] == f"{ppl.backend.name}_ngvi"
+    assert posterior.attrs["inference_library"] == f"{ppl.name}_ngvi"
     assert list(data["observed_data"].data_vars) == ["y"]
-    np.testing.assert_allclose(data["observed_data"]["y"], ppl.backend.numpy(result.args[2]))
+    np.testing.assert_allclose(data["observed_data"]["y"], ppl.numpy(fitted.args[2]))
 
 
 # -- the report -----------------------------------------------------------------------
 
 
 def test_the_report_says_what_one_wants_to_know(ppl):
-    result = ppl.conjugate_result(shift=0.2)
-    lines = str(result).splitlines()
+    fitted = conjugate_result(ppl, shift=0.2)
+    assert "not computed yet" in repr(fitted)  # which computes nothing
+    lines = str(fitted).splitlines()
     assert lines[0] == "FitResult: converged after 20 steps, 1.2 s"
     assert len(lines) < 16 and max(map(len, lines)) < 100
     text = "\n".join(lines)
@@ -197,27 +172,20 @@ def test_the_report_says_what_one_wants_to_know(ppl):
         "within 0.02 nats",
     ):
         assert words in text, words
+    assert repr(fitted) == text
 
 
 def test_a_fit_that_has_not_converged_says_so_first(ppl):
-    result = ppl.conjugate_result(converged=False, reason="1000 steps were not enough: try more")
-    assert str(result).startswith("FitResult: NOT converged")
-    assert "try more" in str(result)
-
-
-def test_repr_computes_nothing(ppl):
-    result = ppl.conjugate_result()
-    assert "not computed yet" in repr(result)
-    str(result)
-    assert repr(result) == str(result)
+    fitted = dataclasses.replace(shared_result(ppl), converged=False, reason="too few: try more")
+    assert repr(fitted).startswith("FitResult: NOT converged")
+    assert "try more" in repr(fitted)
 
 
 # -- pictures -------------------------------------------------------------------------
 
 
 def test_the_picture_has_bound_steps_weights_and_marginals(ppl, pyplot):
-    result = ppl.conjugate_result(shift=0.3)
-    figure = result.plot()
+    figure = shared_result(ppl, shift=0.3).plot()
     figure.canvas.draw()
     titles = [ax.get_title() for ax in figure.axes]
     assert any("bound -30.0" in title for title in titles)
@@ -228,14 +196,16 @@ def test_the_picture_has_bound_steps_weights_and_marginals(ppl, pyplot):
 
 
 @pytest.mark.parametrize("case", ["exact", "minibatch", "no trace", "bad"])
-def test_there_is_a_picture_of_everything(ppl, case, pyplot):
+def test_there_is_a_picture_of_everything(pyro_backend, case, pyplot):
+    """Of either package: the pictures know none."""
+    ppl = pyro_backend
     if case == "minibatch":
-        result = ppl.result(*ppl.conjugate(), {"subsample_size": 5})
+        fitted = result(ppl, *conjugate(ppl), {"subsample_size": 5})
     elif case == "no trace":
-        result = ppl.conjugate_result(trace=ngvi_trace.Trace())
+        fitted = conjugate_result(ppl, trace=Trace())
     else:
-        result = ppl.conjugate_result(factor=1.0 if case == "exact" else 0.02)
-    result.plot().canvas.draw()
+        fitted = shared_result(ppl, factor=1.0 if case == "exact" else 0.2)
+    fitted.plot().canvas.draw()
 
 
 def test_without_matplotlib_the_error_says_how_to_get_it(ppl, monkeypatch):
@@ -246,16 +216,16 @@ def test_without_matplotlib_the_error_says_how_to_get_it(ppl, monkeypatch):
             raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
         return real(name, *args, **kwargs)
 
-    result = ppl.conjugate_result()
+    fitted = shared_result(ppl)
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ModuleNotFoundError, match="pip install matplotlib"):
-        result.plot()
+        fitted.plot()
 
 
-def test_importing_the_package_imports_neither_arviz_nor_matplotlib(backend):
-    import subprocess
-
-    code = f"import sys, {backend.name}_ngvi.fit as _; slow = {{'arviz', 'matplotlib'}}; "
+def test_importing_the_packages_imports_neither_arviz_nor_matplotlib():
+    packages = [name for name in ("numpyro", "pyro") if importlib.util.find_spec(name)]
+    code = "import sys; slow = {'arviz', 'matplotlib'}; "
+    code += "".join(f"import {name}_ngvi.fit; " for name in packages)
     code += "print(sorted(set(sys.modules) & slow))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
@@ -264,9 +234,8 @@ def test_importing_the_package_imports_neither_arviz_nor_matplotlib(backend):
 # -- the progress bar -----------------------------------------------------------------
 
 
-def test_the_bar_shows_bound_step_size_and_distance(backend, capsys):
-    progress = ngvi_progress.Progress(100)
-    with progress as bar:
+def test_the_bar_shows_bound_step_size_and_distance(capsys):
+    with Progress(100) as bar:
         for step in range(1, 6):
             bar.update(step, loss=123.456, step_size=0.25, distance=0.031)
     err = capsys.readouterr().err
@@ -274,16 +243,15 @@ def test_the_bar_shows_bound_step_size_and_distance(backend, capsys):
     assert "5/5" in err  # it has converged
 
 
-def test_a_bar_that_is_disabled_is_silent(backend, capsys):
-    with ngvi_progress.Progress(100, enabled=False) as bar:
+def test_a_bar_that_is_disabled_is_silent(capsys):
+    with Progress(100, enabled=False) as bar:
         bar.update(1, 1.0, 1.0, 1.0)
     captured = capsys.readouterr()
     assert captured.err == captured.out == ""
 
 
-def test_a_distance_that_is_not_known_is_no_number(backend):
-    text = ngvi_progress.progress_text(1.0, 1.0, math.nan)
-    assert "far to go" in text
+def test_a_distance_that_is_not_known_is_no_number():
+    assert "far to go" in progress_text(1.0, 1.0, math.nan)
 
 
 # -- both packages --------------------------------------------------------------------
