@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
 import pytest
 from scipy import stats
 
@@ -24,7 +23,7 @@ from numpyro.infer.autoguide import AutoGuideList, AutoNormal
 from numpyro.infer.util import log_density
 
 from numpyro_ngvi import NaturalGaussianGuide
-from numpyro_ngvi.tracing import LogDensity, examples, posteriors_in, sites_without_hessian
+from numpyro_ngvi.tracing import LogDensity, posteriors_in, sites_without_hessian
 
 SITE = "_auto_latent"
 
@@ -113,27 +112,6 @@ def test_it_is_numpyros_log_density_and_the_jacobians(subsample_size):
         assert float(actual) == pytest.approx(float(expected), rel=1e-12, abs=1e-8)
         seen.add(tuple(index.tolist()))
     assert len(seen) == (3 if subsample_size else 1)
-
-
-def test_enumerated_latents_are_summed_out():
-    (model, guide, params), args = prepared("mixture"), arguments()
-    density = LogDensity(model, guide, args, {}, random.key(3))
-    assert density.is_enumerated
-    theta = 0.3 * random.normal(random.key(1), (guide.latent_dim,))
-    actual = float(quickly(lambda t: density({SITE: t}, params, random.key(0)))(theta))
-
-    values = {k: np.asarray(v) for k, v in guide._unpack_and_constrain(theta, params).items()}
-    of_components = stats.norm.logpdf(
-        np.asarray(args[2])[:, None], values["centre"], values["sigma"]
-    ) + np.log(values["weights"])
-    stick = np.asarray(guide._unpack_latent(theta)["weights"])
-    expected = (
-        np.logaddexp.reduce(of_components, 1).sum()
-        + stats.norm.logpdf(values["centre"], 0, 2).sum()
-        + stats.norm.logpdf(np.log(values["sigma"]), 0, 0.5)
-        + stats.norm.logpdf(stick, 0, 1).sum()
-    )
-    assert actual == pytest.approx(expected, rel=1e-10)
 
 
 def subsampled(y, size=3):
@@ -225,67 +203,6 @@ def test_posteriors_are_found_by_type_and_named_by_their_site():
     assert list(posteriors_in(params)) == [SITE, "_partner_latent"]
     with pytest.raises(ValueError, match=r"no NaturalGaussianGuide.*'w'"):
         posteriors_in({"w": jnp.ones(2)})
-
-
-# -- by example ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
-def test_examples_and_the_rest_add_up_to_the_log_density(subsample_size):
-    """Of the same minibatch."""
-    (model, guide, params), args = prepared("hierarchy"), arguments()
-
-    @quickly
-    def both(theta, key):
-        density = LogDensity(model, guide, args, {"subsample_size": subsample_size}, key)
-        at = {SITE: theta}, params, random.key(0)
-        return examples(density, *at), density(*at)
-
-    split, expected = both(random.normal(random.key(2), (guide.latent_dim,)), random.key(3))
-    size = subsample_size or len(args[0])
-    assert split.log_likelihood.shape == split.scale.shape == (size,)
-    np.testing.assert_allclose(split.scale, len(args[0]) / size)
-    total = (split.scale * split.log_likelihood).sum() + split.rest
-    assert float(total) == pytest.approx(float(expected), rel=1e-12)
-
-
-def test_sites_in_the_same_plates_share_their_examples():
-    y = np.random.default_rng(0).normal(size=(4, 3))
-
-    def model():
-        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-        columns = numpyro.plate("columns", 3, dim=-1)
-        with numpyro.plate("rows", 4, dim=-2):
-            with columns:
-                numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
-                with handlers.scale(scale=2.0):
-                    numpyro.sample("z", dist.Normal(x, 2.0), obs=y)
-            numpyro.sample("w", dist.Normal(x, 1.0).expand([4, 1]), obs=y[:, :1])
-
-    _, params, density = set_up(model)
-    split = quickly(lambda x: examples(density, {SITE: x}, params, random.key(0)))(jnp.array([0.7]))
-    cells = stats.norm.logpdf(y, 0.7, 1.0) + 2.0 * stats.norm.logpdf(y, 0.7, 2.0)
-    rows = stats.norm.logpdf(y[:, 0], 0.7, 1.0)
-    expected = np.concatenate([cells.reshape(-1), rows])
-    np.testing.assert_allclose(split.scale * split.log_likelihood, expected, rtol=1e-12)
-
-
-def test_what_has_no_examples_is_named():
-    def lonely():
-        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-        numpyro.sample("lonely", dist.Normal(x, 1.0), obs=1.0)
-
-    def prior():
-        numpyro.sample("x", dist.Normal(0.0, 1.0))
-
-    for model, words in [(lonely, "'lonely' is in no plate"), (prior, "needs observed sites")]:
-        _, params, density = set_up(model)
-        with pytest.raises(ValueError, match=words):
-            examples(density, {SITE: jnp.zeros(1)}, params, random.key(0))
-    model, guide, params = prepared("mixture")
-    density = LogDensity(model, guide, arguments(), {}, random.key(0))
-    with pytest.raises(ValueError, match="enumerated"):
-        examples(density, {SITE: jnp.zeros(guide.latent_dim)}, params, random.key(0))
 
 
 # -- differentiability --------------------------------------------------------------------

@@ -17,7 +17,6 @@ from pyro.infer.autoguide import AutoGuideList, AutoNormal
 
 from pyro_ngvi.tracing import (
     LogDensity,
-    examples,
     hessian_misses_curvature,
     inspect,
     sites_without_hessian,
@@ -292,66 +291,6 @@ def test_products_with_data_are_the_same_as_without(product):
             for a, e in zip(actual, expected, strict=True):
                 assert a.shape == e.shape
                 assert torch.allclose(a, e, rtol=1e-10)
-
-
-# -- by example ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
-def test_examples_and_the_rest_add_up_to_the_log_density(subsample_size):
-    model, args = pyro_models().hierarchy, arguments()
-    guide, density = set_up(model, args, {"subsample_size": subsample_size}, "vmap")
-    latents = {site: torch.randn(3, guide.latent_dim) for site in density.posteriors}
-    split = examples(density, latents)
-    size = subsample_size or len(args[0])
-    assert split.log_likelihood.shape == split.scale.shape == (3, size)
-    assert torch.allclose(split.scale, torch.tensor(len(args[0]) / size))
-    total = (split.scale * split.log_likelihood).sum(-1) + split.rest
-    assert torch.allclose(total, density(latents), rtol=1e-12)
-
-
-def test_sites_in_the_same_plates_share_their_examples():
-    y = torch.randn(4, 3)
-
-    def model():
-        x = pyro.sample("x", dist.Normal(0.0, 1.0))
-        columns = pyro.plate("columns", 3, dim=-1)
-        with pyro.plate("rows", 4, dim=-2):
-            with columns:
-                pyro.sample("y", dist.Normal(x, 1.0), obs=y)
-                with poutine.scale(scale=2.0):
-                    pyro.sample("z", dist.Normal(x, 2.0), obs=y)
-            pyro.sample("w", dist.Normal(x, 1.0).expand([4, 1]), obs=y[:, :1])
-
-    _, density = set_up(model, (), {}, "vmap")
-    latents = {site: torch.full((1, 1), 0.7) for site in density.posteriors}
-    split = examples(density, latents)
-    cells = dist.Normal(0.7, 1.0).log_prob(y) + 2.0 * dist.Normal(0.7, 2.0).log_prob(y)
-    rows = dist.Normal(0.7, 1.0).log_prob(y[:, 0])
-    assert torch.allclose(split.log_likelihood[0], torch.cat([cells.reshape(-1), rows]))
-
-
-def test_an_observation_without_a_plate_is_named():
-    def model():
-        x = pyro.sample("x", dist.Normal(0.0, 1.0))
-        pyro.sample("lonely", dist.Normal(x, 1.0), obs=torch.tensor(1.0))
-
-    _, density = set_up(model, (), {})
-    with pytest.raises(ValueError, match="'lonely' is in no plate"):
-        examples(density, {site: torch.zeros(1, 1) for site in density.posteriors})
-
-
-def test_a_model_without_observations_has_no_examples():
-    _, density = set_up(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)), (), {})
-    with pytest.raises(ValueError, match="needs observed sites"):
-        examples(density, {site: torch.zeros(1, 1) for site in density.posteriors})
-
-
-def test_enumerated_latents_leave_no_examples():
-    args = arguments()
-    guide, density = set_up(pyro_models().mixture, args, {})
-    with pytest.raises(ValueError, match="enumerated"):
-        examples(density, {s: torch.zeros(1, guide.latent_dim) for s in density.posteriors})
 
 
 # -- differentiability --------------------------------------------------------------------

@@ -1,0 +1,145 @@
+"""The log density of the latent vector, and its split into examples, in both PPLs.
+
+That it is what each PPL's own ELBOs compute is in ``test_tracing_numpyro.py`` and
+``test_tracing_pyro.py``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests import models
+from tests.models import SUBSAMPLE
+
+
+class Density:
+    """The log density of a model, for one minibatch, at numpy's ``theta``."""
+
+    def __init__(self, ppl, model, *args, **kwargs):
+        self.ppl, self.tracing = ppl, ppl.module("tracing")
+        args = tuple(map(ppl.argument, args))
+        self.guide = ppl.guide(model, init_scale=0.3)
+        self.params = ppl.set_up(self.guide, *args, **kwargs)
+        if ppl.is_numpyro:
+            import jax
+
+            self.keys = jax.random.key(3), jax.random.key(0)
+            self.density = self.tracing.LogDensity(model, self.guide, args, kwargs, self.keys[0])
+            self.site = "_auto_latent"
+        else:
+            facts = self.tracing.inspect(model, self.guide, args, kwargs)
+            self.density = self.tracing.LogDensity(model, self.guide, args, kwargs, facts)
+            (self.site,) = self.density.posteriors
+
+    def _at(self, function, theta):
+        theta = self.ppl.array(theta)
+        if self.ppl.is_numpyro:
+            import jax
+
+            of_theta = lambda theta: function({self.site: theta}, self.params, self.keys[1])  # noqa: E731
+            return jax.tree.map(np.asarray, jax.jit(of_theta)(theta))
+        found = function({self.site: theta[None]})
+        if isinstance(found, tuple):
+            return type(found)(*(self.ppl.numpy(value)[0] for value in found))
+        return self.ppl.numpy(found)[0]
+
+    def __call__(self, theta):
+        return float(self._at(self.density, theta))
+
+    def examples(self, theta):
+        """``log_likelihood`` and ``scale`` by example, and the ``rest``."""
+        return self._at(lambda *at: self.tracing.examples(self.density, *at), theta)
+
+
+THETA = np.array([-0.3, 0.2, 0.5, 1.0, 0.1, -0.2, 0.7, 0.4])
+
+
+def simplex(stick):
+    """The point that stick breaking makes of two numbers."""
+    parts = 1 / (1 + np.exp(-(stick - np.log([2.0, 1.0]))))
+    return np.array([parts[0], (1 - parts[0]) * parts[1], (1 - parts[0]) * (1 - parts[1])])
+
+
+def test_of_a_hierarchy_it_is_the_formula(ppl):
+    X, group, y = models.data()
+    log_sigma, stick, centre, effect = THETA[0], THETA[1:3], THETA[3], THETA[4:]
+    residual = y - X @ simplex(stick) - effect[group]
+    expected = (
+        # Of log sigma and of the stick: the Jacobians turn their densities into Gaussian ones.
+        stats.norm.logpdf(log_sigma, 0.0, 0.5)
+        + stats.norm.logpdf(stick).sum()
+        + stats.norm.logpdf(centre)
+        + stats.norm.logpdf(effect, centre).sum()
+        + stats.norm.logpdf(residual, 0.0, np.exp(log_sigma)).sum()
+    )
+    density = Density(ppl, models.hierarchy(ppl), *models.data())
+    assert density(THETA) == pytest.approx(expected, rel=1e-12)
+
+
+def test_enumerated_latents_are_summed_out(ppl):
+    stick, centre, log_sigma = THETA[:2], THETA[2:5], THETA[5]
+    of_components = stats.norm.logpdf(models.data()[2][:, None], centre, np.exp(log_sigma))
+    expected = (
+        np.logaddexp.reduce(of_components + np.log(simplex(stick)), 1).sum()
+        + stats.norm.logpdf(stick).sum()
+        + stats.norm.logpdf(centre, 0.0, 2.0).sum()
+        + stats.norm.logpdf(log_sigma, 0.0, 0.5)
+    )
+    density = Density(ppl, models.mixture(ppl), *models.data())
+    assert density(THETA[:6]) == pytest.approx(expected, rel=1e-12)
+
+
+# -- by example -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
+def test_examples_and_the_rest_add_up_to_the_log_density(ppl, subsample_size):
+    """Of the same minibatch."""
+    args = models.data()
+    density = Density(ppl, models.hierarchy(ppl), *args, subsample_size=subsample_size)
+    split = density.examples(THETA)
+    size = subsample_size or len(args[0])
+    assert split.log_likelihood.shape == split.scale.shape == (size,)
+    np.testing.assert_allclose(split.scale, len(args[0]) / size)
+    total = (split.scale * split.log_likelihood).sum() + split.rest
+    assert float(total) == pytest.approx(density(THETA), rel=1e-12)
+
+
+def test_sites_in_the_same_plates_share_their_examples(ppl):
+    y = np.random.default_rng(0).normal(size=(4, 3))
+
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        columns = ppl.plate("columns", 3, dim=-1)
+        with ppl.plate("rows", 4, dim=-2):
+            with columns:
+                ppl.sample("y", ppl.dist.Normal(x, 1.0), obs=ppl.array(y))
+                with ppl.handlers.scale(scale=2.0):
+                    ppl.sample("z", ppl.dist.Normal(x, 2.0), obs=ppl.array(y))
+            ppl.sample("w", ppl.dist.Normal(x, 1.0).expand([4, 1]), obs=ppl.array(y[:, :1]))
+
+    split = Density(ppl, model).examples(np.array([0.7]))
+    cells = stats.norm.logpdf(y, 0.7, 1.0) + 2.0 * stats.norm.logpdf(y, 0.7, 2.0)
+    rows = stats.norm.logpdf(y[:, 0], 0.7, 1.0)
+    expected = np.concatenate([cells.reshape(-1), rows])
+    np.testing.assert_allclose(split.scale * split.log_likelihood, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("observe", "words"), [(True, "'lonely' is in no plate"), (False, "needs observed sites")]
+)
+def test_what_has_no_examples_is_named(ppl, observe, words):
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        if observe:
+            ppl.sample("lonely", ppl.dist.Normal(x, 1.0), obs=ppl.array(1.0))
+
+    with pytest.raises(ValueError, match=words):
+        Density(ppl, model).examples(np.zeros(1))
+
+
+def test_enumerated_latents_leave_no_examples(ppl):
+    with pytest.raises(ValueError, match="enumerated"):
+        Density(ppl, models.mixture(ppl), *models.data()).examples(np.zeros(6))
