@@ -27,6 +27,12 @@ XLA_FLAGS = (
 )
 XLA_FLAGS_OF = ("0.10.",)
 
+#: ``JAX_COMPILATION_CACHE_DIR=.cache/jax make test`` keeps all programs for the next run. The first
+#: takes a little longer.
+if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
 with contextlib.suppress(importlib.metadata.PackageNotFoundError):
     if importlib.metadata.version("jaxlib").startswith(XLA_FLAGS_OF):
         os.environ.setdefault("XLA_FLAGS", " ".join(XLA_FLAGS))

@@ -27,7 +27,7 @@ from examples.benchmarks.posteriordb.runs import Cache, Run
 from examples.benchmarks.posteriordb.scores import Score
 from examples.benchmarks.posteriordb.stock import grid
 from examples.benchmarks.posteriordb.target import Target
-from tests.backends import load
+from tests.ppl import load
 
 LOC = np.array([1.0, -2.0])
 COV = np.array([[2.0, 0.9], [0.9, 0.5]])

@@ -7,8 +7,9 @@ import functools
 import pytest
 from scipy import stats
 
-from tests.models import SUBSAMPLE, data, numpyro_models
-from tests.optim.table5 import QUICKLY
+from tests import models
+from tests.models import SUBSAMPLE
+from tests.ppl import QUICKLY, load
 
 pytest.importorskip("numpyro")
 
@@ -38,13 +39,13 @@ def quickly(function):
 
 
 def arguments():
-    return tuple(map(jnp.asarray, data()))
+    return tuple(map(jnp.asarray, models.data()))
 
 
 @functools.cache
 def prepared(name):
     """A model of :mod:`tests.models` and its guide, which has run."""
-    model = getattr(numpyro_models(), name)
+    model = getattr(models, name)(load("numpyro"))
     guide = NaturalGaussianGuide(model, init_scale=0.3)
     return model, guide, parameters(guide, *arguments())
 

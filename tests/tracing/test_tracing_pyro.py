@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.models import SUBSAMPLE, data, pyro_models
+from tests import models
+from tests.models import SUBSAMPLE
+from tests.ppl import load
 
 pytest.importorskip("pyro")
 
@@ -33,7 +35,7 @@ def _float64(pyro_backend):
 
 
 def arguments():
-    return tuple(map(torch.as_tensor, data()))
+    return tuple(map(torch.as_tensor, models.data()))
 
 
 def set_up(model, args, kwargs, particles="loop", guide=None):
@@ -64,7 +66,7 @@ def stock_term(elbo, model, guide, density, args, kwargs, seed):
 @pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
 @pytest.mark.parametrize("name", ["hierarchy", "mixture"])
 def test_the_log_density_is_the_model_term_of_the_stock_elbo(name, subsample_size, particles):
-    model, args = getattr(pyro_models(), name), arguments()
+    model, args = getattr(models, name)(load("pyro")), arguments()
     kwargs = {"subsample_size": subsample_size}
     elbo = pyro.infer.Trace_ELBO()
     if name == "mixture":
@@ -83,7 +85,7 @@ def test_the_log_density_is_the_model_term_of_the_stock_elbo(name, subsample_siz
 
 @pytest.mark.parametrize(("name", "particles"), [("hierarchy", "vmap"), ("mixture", "plate")])
 def test_draws_share_a_run_where_the_model_allows(name, particles):
-    model, args = getattr(pyro_models(), name), arguments()
+    model, args = getattr(models, name)(load("pyro")), arguments()
     guide, density = set_up(model, args, {})
     (site,) = density.posteriors
     density.choose_particles({site: torch.randn(4, guide.latent_dim)})
