@@ -11,26 +11,20 @@ from tests.families.hierarchies import models
 
 
 @pytest.fixture
-def model(backend, request):
-    return getattr(models(backend), request.param)
+def model(ppl, request):
+    return getattr(models(ppl), request.param)
 
 
-def _set_up(backend, model, family="sparse_precision"):
-    guide = backend.package.NaturalGaussianGuide(model, family)
-    if backend.name == "numpyro":
-        import numpyro
-
-        numpyro.handlers.seed(guide, 0)()
-    else:
-        guide()
+def _set_up(ppl, model, family="sparse_precision"):
+    guide = ppl.guide(model, family)
+    ppl.call(guide)
     return guide
 
 
-def _read(backend, guide):
+def _read(ppl, guide):
     """The guide's posterior before training."""
-    if backend.name == "numpyro":
-        return guide.get_posterior({"auto_posterior": guide._initial_posterior})
-    return guide.get_posterior()
+    params = {"auto_posterior": ppl.initial(guide)}
+    return guide.get_posterior(*([params] if ppl.is_numpyro else []))
 
 
 @pytest.mark.parametrize(
@@ -46,19 +40,19 @@ def _read(backend, guide):
     ],
     indirect=["model"],
 )
-def test_the_structure_is_found_and_printed(backend, model, words):
+def test_the_structure_is_found_and_printed(ppl, model, words):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        guide = _set_up(backend, model)
+        guide = _set_up(ppl, model)
     assert guide.family.describe() == words
     assert words in repr(guide)
     assert "sparse_precision" in repr(guide) and "kB" in repr(guide)
 
 
 @pytest.mark.parametrize("model", ["intercepts", "slopes", "nested", "crossed"], indirect=True)
-def test_the_hessian_has_no_entries_outside_of_the_structure(backend, model):
-    guide = _set_up(backend, model)
-    layout = backend.module("guide.layout").layout_of(guide, model, (), {})
+def test_the_hessian_has_no_entries_outside_of_the_structure(ppl, model):
+    guide = _set_up(ppl, model)
+    layout = ppl.module("guide.layout").layout_of(guide, model, (), {})
     hessian = layout.dependencies.hessian_product(np.eye(layout.dim))
     structure = guide.family.structure
     inside = np.zeros(hessian.shape, bool)
@@ -82,16 +76,16 @@ def test_the_hessian_has_no_entries_outside_of_the_structure(backend, model):
     ],
     indirect=["model"],
 )
-def test_a_model_without_locals_is_dense_and_says_why(backend, model, words):
+def test_a_model_without_locals_is_dense_and_says_why(ppl, model, words):
     with pytest.warns(UserWarning, match=words):
-        guide = _set_up(backend, model)
+        guide = _set_up(ppl, model)
     assert guide.family.name == "covariance_cholesky"
 
 
 @pytest.mark.parametrize("model", ["crossed"], indirect=True)
-def test_locals_can_be_declared(backend, model):
-    family = backend.families.SparsePrecision(locals=["column"])
-    guide = _set_up(backend, model, family)
+def test_locals_can_be_declared(ppl, model):
+    family = ppl.families.SparsePrecision(locals=["column"])
+    guide = _set_up(ppl, model, family)
     assert guide.family.describe() == "3 locals of size 1 given 7 globals"
 
 
@@ -104,31 +98,31 @@ def test_locals_can_be_declared(backend, model):
     ],
     indirect=["model"],
 )
-def test_wrong_declarations_are_refused_by_site(backend, model, local, words):
+def test_wrong_declarations_are_refused_by_site(ppl, model, local, words):
     with pytest.raises(ValueError, match=words):
-        _set_up(backend, model, backend.families.SparsePrecision(locals=[local]))
+        _set_up(ppl, model, ppl.families.SparsePrecision(locals=[local]))
 
 
 @pytest.mark.parametrize("model", ["crossed"], indirect=True)
-def test_declared_locals_that_depend_on_each_other_are_refused(backend, model):
+def test_declared_locals_that_depend_on_each_other_are_refused(ppl, model):
     with pytest.raises(ValueError, match="'column'.* depends on 'row'"):
-        _set_up(backend, model, backend.families.SparsePrecision(locals=["row", "column"]))
+        _set_up(ppl, model, ppl.families.SparsePrecision(locals=["row", "column"]))
 
 
 @pytest.mark.parametrize("model", ["many_globals"], indirect=True)
-def test_too_many_globals_are_refused_by_site(backend, model):
+def test_too_many_globals_are_refused_by_site(ppl, model):
     with pytest.raises(ValueError, match=r"3000 globals.*'weights' \(3000\)"):
-        _set_up(backend, model)
+        _set_up(ppl, model)
 
 
 @pytest.mark.parametrize("family", ["sparse_precision", "block_diagonal"])
 @pytest.mark.parametrize("model", ["large"], indirect=True)
-def test_nothing_is_densified(backend, model, family):
-    guide = _set_up(backend, model, family)
-    posterior = _read(backend, guide)
+def test_nothing_is_densified(ppl, model, family):
+    guide = _set_up(ppl, model, family)
+    posterior = _read(ppl, guide)
     dim = 20_001
     assert posterior.mean.shape == posterior.variance.shape == (dim,)
-    np.testing.assert_allclose(backend.numpy(posterior.variance), 0.01, rtol=1e-6)
+    np.testing.assert_allclose(ppl.numpy(posterior.variance), 0.01, rtol=1e-6)
     value = posterior.mean + 0.1
     expected = -0.5 * dim * (1 + np.log(2 * np.pi * 0.01))
     np.testing.assert_allclose(float(posterior.log_prob(value).item()), expected, rtol=1e-9)
