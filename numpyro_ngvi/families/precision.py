@@ -32,8 +32,8 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from ngvi.family import standard_normal_log_prob
 from ngvi.path import WhitenedPath
-from numpyro_ngvi.families.base import standard_normal_log_prob
 from numpyro_ngvi.families.dense import DenseFamily
 from numpyro_ngvi.linalg.definite import PrecisionStep, definite_sum
 from numpyro_ngvi.linalg.triangular import (

@@ -14,9 +14,10 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
+from ngvi.family import standard_normal_log_prob
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
 from ngvi.structure.layout import Site
-from numpyro_ngvi.families.base import Family, standard_normal_log_prob
+from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, latent_site, posteriors_in
 from numpyro_ngvi.tracing.arguments import Arguments

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_ngvi.families.base import Family, standard_normal_log_prob
+from ngvi.family import standard_normal_log_prob
+from pyro_ngvi.families.base import Family
 
 #: Families, noise or latent vectors, by the site of the guide that draws them.
 Families = dict[str, Family]

@@ -1,123 +1,28 @@
-"""What every Gaussian family offers.
+"""What every Gaussian family offers; see :mod:`ngvi.family` for the contract.
 
-A family is an immutable set of coordinates of ``q = N(mu, Sigma)``. Without tensors
-(``CovarianceCholesky()``) it is a specification; :meth:`Family.initial` gives it tensors.
-Families know nothing of Pyro: they are plain dataclasses, usable with plain PyTorch.
-
-A *gradient* of a function of ``q`` has the same type as ``q``: one tensor per coordinate.
-Writing ``F`` for the Fisher information of ``q`` in its coordinates, each family has
-
-=============================  ==========================================================
-:meth:`~Family.natural_gradient`    ``F^-1 g``, analytically (Tan, Theorem 1)
-:meth:`~Family.euclidean_gradient`  ``F n``, its inverse
-:meth:`~Family.precondition`        the identity, whose derivative is ``F^-1``
-:meth:`~Family.draw`                a draw, differentiated through ``precondition``
-:meth:`~Family.retract`             the coordinates after a step, still a Gaussian
-=============================  ==========================================================
-
-Second order, from ``E[grad l]`` and the family's part of ``E[hess l]`` (dense, diagonal, by
-blocks), they have :meth:`~Family.bonnet_price`, the natural gradient of the bound, and
-:meth:`~Family.natural_step`, the step of the Bayesian learning rule.
-
-``precondition`` is why any stock ELBO yields natural gradients: the gradient of
-``f(q.precondition())`` is ``F^-1`` times the gradient of ``f(q)``, because ``F`` is
-symmetric. It is written straight-through, ``x.detach() + M(x - x.detach())``, with ordinary
-operations, which ``torch.jit`` and ``torch.func`` understand.
-
-**A new family** writes ``initial``, ``num_parameters``, ``stddev``, ``sample``, ``whiten``,
-``log_det_scale``, ``natural_gradient``, ``euclidean_gradient``, ``bonnet_price``, ``retract``, and
-``natural_step`` or ``along``. What else it has follows from these, for a dense Gaussian at the cost
-of a few O(d^3) products; a family writes itself what it can do cheaper, and one that is not dense
-``hessian_probes``, ``assemble_hessian`` and ``outer_products``, what its bonnet_price needs of a
-Hessian. ``tests/families/test_contract.py`` has one in thirty lines.
+Families are plain dataclasses, usable with plain PyTorch. What hooks a derivative,
+``precondition`` above all, is written straight-through, ``x.detach() + M(x - x.detach())``, with
+ordinary operations, which ``torch.jit`` and ``torch.func`` understand.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Self
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import jvp
 
-from ngvi.path import Path, WhitenedPath
-from ngvi.structure.forest import Forest, check_dense
-from ngvi.structure.layout import Layout
-from pyro_ngvi.linalg.triangular import symmetric
+from ngvi import family
+from ngvi.family import standard_normal_log_prob
 
 
-class Family:
-    """A Gaussian in some coordinates. See the module for the contract."""
-
-    #: The string by which ``NaturalGaussianGuide(family=...)`` knows the family.
-    name: ClassVar[str]
-    #: A learning rate for the scale relative to that of the mean that keeps plain
-    #: natural-gradient descent stable (Tan, section 6, on Nagm).
-    relative_scale_step: ClassVar[float]
-    #: Whether the precision leaves out correlations that the log density may have.
-    leaves_out_correlations: ClassVar[bool] = False
+class Family(family.Family):
+    """A Gaussian in some coordinates, which are tensors."""
 
     loc: Tensor | None
-
-    # -- construction -----------------------------------------------------------------
-
-    def for_layout(self, layout: Layout) -> Family:
-        """The specification for a model whose latent vector has this layout.
-
-        Structured families find their blocks here; the others are what they are.
-
-        :raises ValueError: if the family does not fit the model.
-        """
-        return self
-
-    def initial(self, loc: Tensor, scale: float) -> Self:
-        """``N(loc, scale^2 I)`` in this family.
-
-        :param loc: mean, shape ``(d,)``; its dtype and device are the family's.
-        :param scale: standard deviation of every element, positive.
-        """
-        raise NotImplementedError
-
-    def _bound(self) -> Self:
-        if self.loc is None:
-            raise ValueError(
-                f"{type(self).__name__}() has no coordinates yet: it is only a "
-                "specification. Call .initial(loc, scale), or pass it as family= to "
-                "NaturalGaussianGuide."
-            )
-        return self
-
-    # -- shape ------------------------------------------------------------------------
-
-    @property
-    def dim(self) -> int:
-        """The dimension ``d`` of the Gaussian."""
-        return self._bound().loc.shape[-1]
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of free coordinates, ``len(lambda)`` in Tan's Table 5."""
-        raise NotImplementedError
-
-    def coordinates(self) -> dict[str, Tensor]:
-        """The coordinate tensors by name."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if not field.metadata.get("static")
-        }
-
-    def free_coordinates(self) -> list[Tensor]:
-        """Tensors that hold every free coordinate once, and nothing else but zeros.
-
-        For the Euclidean norm of a direction over ``lambda`` (Tan's Table 5): of a symmetric
-        matrix it counts each off-diagonal element once.
-        """
-        return list(self._bound().coordinates().values())
 
     def specification(self) -> Self:
         """The family without its tensors."""
@@ -132,251 +37,25 @@ class Family:
         return dataclasses.replace(self, **values)
 
     def detach(self) -> Self:
-        """The same Gaussian, through which no gradient flows."""
         return self._bound().map(Tensor.detach)
 
-    def couples(self) -> str | Forest:
-        """Which latents the precision couples: ``"all"``, ``"none"``, ``"low_rank"`` or blocks."""
-        return "all"
-
-    def describe(self) -> str:
-        """The structure in words."""
-        return "one dense block"
-
-    # -- moments ----------------------------------------------------------------------
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean, shape ``(d,)``."""
-        return self._bound().loc
-
-    @property
-    def stddev(self) -> Tensor:
-        """Marginal standard deviations, shape ``(d,)``."""
-        raise NotImplementedError
-
-    @property
-    def variance(self) -> Tensor:
-        """Marginal variances, shape ``(d,)``."""
-        return self.stddev**2
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        """Dense covariance, shape ``(d, d)``.
-
-        :raises ValueError: if it would not fit.
-        """
-        centred = self._centred()
-        check_dense(self)
-        columns = centred.sample(torch.eye(self.dim).to(self.loc))
-        return columns.mT @ columns
-
-    @property
-    def precision_matrix(self) -> Tensor:
-        """Dense inverse covariance, shape ``(d, d)``.
-
-        :raises ValueError: if it would not fit.
-        """
-        centred = self._centred()
-        check_dense(self)
-        columns = centred.whiten(torch.eye(self.dim).to(self.loc))
-        return columns @ columns.mT
-
-    def _centred(self) -> Self:
-        """``N(0, Sigma)``."""
-        return dataclasses.replace(self, loc=torch.zeros_like(self._bound().loc))
-
-    # -- density ----------------------------------------------------------------------
-
-    def log_det_scale(self) -> Tensor:
-        """``log |Sigma| / 2``, a scalar."""
-        raise NotImplementedError
-
-    def whiten(self, value: Tensor) -> Tensor:
-        """``z`` of :meth:`sample` for ``theta = value``; shape ``(..., d)``."""
-        raise NotImplementedError
-
-    def sample(self, noise: Tensor) -> Tensor:
-        """``theta = mu + C z`` for standard normal ``z``.
-
-        :param noise: ``z``, shape ``(..., d)``.
-        :return: ``theta``, shape ``(..., d)``.
-        """
-        raise NotImplementedError
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """``log q(value)`` in nats; ``value`` has shape ``(..., d)``, the result ``(...)``."""
-        return standard_normal_log_prob(self.whiten(value)) - self.log_det_scale()
-
-    def entropy(self) -> Tensor:
-        """Entropy in nats, a scalar."""
-        return 0.5 * self.dim * (1.0 + math.log(2.0 * math.pi)) + self.log_det_scale()
-
-    # -- natural gradients ------------------------------------------------------------
-
-    def natural_gradient(self, gradient: Self) -> Self:
-        """``F^-1 g``. Its inverse is :meth:`euclidean_gradient`."""
-        raise NotImplementedError
-
-    def euclidean_gradient(self, natural_gradient: Self) -> Self:
-        """``F n``, the gradient whose natural gradient is ``n``."""
-        raise NotImplementedError
-
     def precondition(self) -> Self:
-        """This family, with ``F^-1`` as the derivative of the identity."""
         here = self.detach()
         displacement = here.natural_gradient(self.map(torch.sub, here))
         return here.map(torch.add, displacement)
 
-    def displacement(self, change: Self, noise: Tensor) -> Tensor:
-        """How far a draw moves, in whitened coordinates, along ``F^-1 change``.
-
-        The derivative of ``theta = mu + C z`` in the direction ``F^-1 change``, times
-        ``C^-1``. Linear in ``change``; its transpose takes the gradient of a draw to a
-        natural gradient.
-
-        :param noise: ``z``, shape ``(..., d)``.
-        :return: shape ``(..., d)``.
-        """
-        moved = self._derivative(lambda family: family.sample(noise), change)
-        return self._centred().whiten(moved)
-
-    def log_det_displacement(self, change: Self) -> Tensor:
-        """The derivative of :meth:`log_det_scale` in the direction ``F^-1 change``."""
-        return self._derivative(type(self).log_det_scale, change)
-
-    def _derivative(self, function: Callable[[Self], Tensor], change: Self) -> Tensor:
-        """Of a function of the family, in the direction ``F^-1 change``."""
-        names, tangents = self.coordinates(), self.natural_gradient(change).coordinates()
-
-        def of_coordinates(*values: Tensor) -> Tensor:
-            return function(dataclasses.replace(self, **dict(zip(names, values, strict=True))))
-
-        return jvp(of_coordinates, tuple(names.values()), tuple(tangents.values()))[1]
-
     def displaced(self, noise: Tensor) -> Tensor:
-        """``noise``, whose derivative is :meth:`displacement`."""
         here = self.detach()
         return noise + here.displacement(self.map(torch.sub, here), noise)
 
-    def draw(self, noise: Tensor) -> Tensor:
-        """:meth:`sample`, differentiated through :meth:`precondition`."""
-        return self.draw_at(self.displaced(noise))
-
-    def draw_at(self, displaced: Tensor) -> Tensor:
-        """:meth:`draw` from :meth:`displaced` noise."""
-        return self.detach().sample(displaced)
-
     def draw_log_prob(self, noise: Tensor) -> Tensor:
-        """``log q(draw(noise))``, differentiated through :meth:`precondition`.
-
-        Along a draw ``log q = log N(z; 0, I) - log |Sigma| / 2``, so that only the entropy
-        has a gradient, which is known exactly: no triangular solve is needed.
-        """
         here = self.detach()
         change = here.log_det_displacement(self.map(torch.sub, here))
         return standard_normal_log_prob(noise) - (here.log_det_scale() + change)
 
-    def sticking_log_prob(self, displaced: Tensor) -> Tensor:
-        """:meth:`draw_log_prob` differentiated through the draw alone.
-
-        The coordinates of ``q`` itself are held fixed. In whitened coordinates that is the
-        density of the displaced noise, again without a triangular solve.
-        """
-        return standard_normal_log_prob(displaced) - self.detach().log_det_scale()
-
-    # -- curvature --------------------------------------------------------------------
-
-    def hessian_probes(self) -> np.ndarray:
-        """Which Hessian-vector products the family needs.
-
-        Probe ``c`` is the sum of the unit vectors of the coordinates numbered ``c``: as many
-        products as there are numbers determine the family's part of a Hessian.
-
-        :return: integers from 0 to ``m - 1``, shape ``(d,)``.
-        """
-        return np.arange(self.dim)
-
-    def assemble_hessian(self, products: Tensor) -> Any:
-        """The family's part of a Hessian ``H``, a linear function of the products.
-
-        :param products: row ``c`` is ``H`` times probe ``c``; shape ``(m, d)``.
-        :return: a tensor, or a (nested) tuple of them, such as ``H`` itself for a dense
-            family and its diagonal for :class:`Diagonal`.
-        """
-        return symmetric(products)
-
-    def outer_products(self, left: Tensor, right: Tensor) -> Any:
-        """The family's part of ``sum_i (l_i r_i^T + r_i l_i^T) / 2``.
-
-        :param left: rows ``l_i``, shape ``(N, d)``.
-        :param right: rows ``r_i``, shape ``(N, d)``.
-        :return: as :meth:`assemble_hessian`.
-        """
-        return symmetric(left.mT @ right)
-
-    def bonnet_price(self, gradient: Tensor, hessian: Any) -> Self:
-        """The natural gradient of the bound ``E_q[l] + H(q)``, by Bonnet and Price.
-
-        ``dL/dmu = E[grad l]`` and ``dL/dSigma = (E[hess l] + Sigma^-1) / 2``.
-
-        :param gradient: ``E[grad l]``, shape ``(d,)``.
-        :param hessian: ``E[hess l]``, as :meth:`assemble_hessian` returns it.
-        """
-        raise NotImplementedError
-
-    # -- steps ------------------------------------------------------------------------
-
-    def natural_step(self, direction: Self, step_size: Tensor | float) -> Self:
-        """A step of the Bayesian learning rule along a natural gradient of the bound.
-
-        With ``g = E[grad l]`` and ``A = -E[hess l]``, both of which the natural gradient
-        determines (Khan, eq. 29 and 30; Tan, Table 1)::
-
-            S_new = (1 - rho) S + rho A,        mu_new = mu + rho S_new^-1 g
-
-        so that ``rho = 1`` is exact for a conjugate model, and Newton's method if ``g`` and
-        ``A`` are taken at the mean. Where ``A`` leaves ``S_new`` indefinite, see
-        :mod:`~pyro_ngvi.linalg.definite`: the result is a Gaussian for any symmetric ``A``.
-
-        :param direction: ``F^-1 dL/dlambda``, as :meth:`bonnet_price` gives it.
-        :param step_size: ``rho``, in (0, 1].
-        """
-        path = self.along(direction)
-        return path.end(path.at(step_size))
-
-    def along(self, direction: Self) -> Path | WhitenedPath:
-        """The steps of :meth:`natural_step`, of every size (:mod:`~ngvi.path`)."""
-        return Path(self, lambda step_size: self.natural_step(direction, step_size))
-
-    def kl_divergence(self, other: Self) -> Tensor:
-        """``KL(self || other)`` in nats, a scalar.
-
-        :param other: a Gaussian of the same family and dimension.
-        """
-        size = 0.5 * (self._trace_ratio(other) - self.dim)
-        shift = other.whiten(self.loc).square().sum()
-        return size + 0.5 * shift - self.log_det_scale() + other.log_det_scale()
-
-    def _trace_ratio(self, other: Self) -> Tensor:
-        """``tr(S' Sigma)``, with the other's precision."""
-        columns = other._centred().whiten(self._centred().sample(torch.eye(self.dim).to(self.loc)))
-        return columns.square().sum()
-
-    def inner(self, left: Self, right: Self) -> Tensor:
-        """``left^T F right``, the Fisher inner product of two directions, in nats."""
-        gradient = self.euclidean_gradient(left)
-        products = gradient.map(lambda a, b: (a * b).sum(), right)
-        return sum(products.coordinates().values())
-
     def fisher_products(
         self, directions: Sequence[Self], others: Sequence[Self] = ()
     ) -> tuple[Tensor, Tensor]:
-        """Fisher inner products of ``k`` directions with each other and with ``n`` others.
-
-        :return: of their means and of all their other coordinates, which are orthogonal; both
-            of shape ``(k, k + n)``, in nats.
-        """
 
         def rows(first: Self, *rest: Self) -> Self:
             return first.map(lambda *x: torch.stack([value.reshape(-1) for value in x]), *rest)
@@ -386,17 +65,16 @@ class Family:
         of_means = products.pop("loc")
         return of_means, sum(products.values())
 
-    def retract(self, step: Self) -> Self:
-        """The family at ``lambda + step``, kept off the border of its domain.
+    def _centred(self) -> Self:
+        return dataclasses.replace(self, loc=torch.zeros_like(self._bound().loc))
 
-        A standard deviation (or the diagonal of a Cholesky factor) may cross zero: the sign
-        of a column changes nothing about ``Sigma``. It may not land there, and keeps one
-        hundredth of its size with the sign of the step's end.
-        """
-        raise NotImplementedError
+    def _identity(self) -> Tensor:
+        return torch.eye(self.dim).to(self.loc)
 
+    def _derivative(self, function: Callable[[Self], Tensor], change: Self) -> Tensor:
+        names, tangents = self.coordinates(), self.natural_gradient(change).coordinates()
 
-def standard_normal_log_prob(noise: Tensor) -> Tensor:
-    """Log density of ``N(0, I)`` in nats; ``(..., d)`` to ``(...)``."""
-    dim = noise.shape[-1]
-    return -0.5 * noise.square().sum(-1) - 0.5 * dim * math.log(2.0 * math.pi)
+        def of_coordinates(*values: Tensor) -> Tensor:
+            return function(dataclasses.replace(self, **dict(zip(names, values, strict=True))))
+
+        return jvp(of_coordinates, tuple(names.values()), tuple(tangents.values()))[1]

@@ -24,8 +24,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ngvi.family import standard_normal_log_prob
 from ngvi.path import WhitenedPath
-from pyro_ngvi.families.base import standard_normal_log_prob
 from pyro_ngvi.families.dense import DenseFamily
 from pyro_ngvi.linalg.definite import CovarianceStep, definite_square, definite_sum
 from pyro_ngvi.linalg.triangular import (
