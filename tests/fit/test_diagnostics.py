@@ -80,7 +80,7 @@ def test_draws_may_be_more_and_others(ppl):
 
 
 def test_draws_in_many_passes_are_as_good(ppl, monkeypatch):
-    pass_size = "fit.importance" if ppl.is_numpyro else "elbo.plan"
+    pass_size = "fit.importance" if ppl.is_numpyro else "curvature.plan"
     monkeypatch.setattr(ppl.module(pass_size), "BYTES_PER_PASS", 20_000)
     importance = ppl.module("fit.importance")
     draws = importance.ImportanceDraws
