@@ -172,11 +172,6 @@ def mixture(ppl: Any) -> Any:
     return mixture
 
 
-def numpyro_models() -> SimpleNamespace:
-    ppl = load("numpyro")
-    return SimpleNamespace(hierarchy=hierarchy(ppl), mixture=mixture(ppl))
-
-
 def pyro_models() -> SimpleNamespace:
     ppl = load("pyro")
     return SimpleNamespace(hierarchy=hierarchy(ppl), mixture=mixture(ppl))

@@ -338,7 +338,7 @@ def test_a_rank_above_the_dimension_is_refused(backend):
 
 
 def test_both_packages_start_alike():
-    from tests.backends import load
+    from tests.ppl import load
 
     factors = []
     for name in ("numpyro", "pyro"):

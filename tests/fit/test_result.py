@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-import importlib.util
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -220,15 +217,6 @@ def test_without_matplotlib_the_error_says_how_to_get_it(ppl, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ModuleNotFoundError, match="pip install matplotlib"):
         fitted.plot()
-
-
-def test_importing_the_packages_imports_neither_arviz_nor_matplotlib():
-    packages = [name for name in ("numpyro", "pyro") if importlib.util.find_spec(name)]
-    code = "import sys; slow = {'arviz', 'matplotlib'}; "
-    code += "".join(f"import {name}_ngvi.fit; " for name in packages)
-    code += "print(sorted(set(sys.modules) & slow))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
 
 
 # -- the progress bar -----------------------------------------------------------------

@@ -26,7 +26,7 @@ from tests.reference import (
 D = 8  # sigma 1, weights 2, centre 1, effect 4
 CENTRE = 3
 
-NUM_DRAWS = 2000
+NUM_DRAWS = 500
 
 
 # -- what the user reads --------------------------------------------------------------
