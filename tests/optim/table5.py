@@ -26,9 +26,13 @@ def _split(vector, like):
 
 
 def snngm(point, gradients, alpha_0, beta):
-    """Middle column: ``alpha_0`` a function of the number of steps taken before."""
+    """Middle column: ``alpha_0`` a function of the number of steps taken before.
+
+    :param gradients: natural gradients of the loss, or functions of the point that yield them.
+    """
     lam, m, trajectory = _join(point), 0.0, []
     for t, gradient in enumerate(gradients, start=1):
+        gradient = gradient(_split(lam, point)) if callable(gradient) else gradient
         g = -_join(gradient)  # 1. natural gradient estimate
         m = beta * m + (1 - beta) * g / np.linalg.norm(g)  # 2.
         m_hat = m / (1 - beta**t)  # 3.
