@@ -1,6 +1,7 @@
 """Cost of one first-order natural-gradient step, as a ratio to the stock guide's.
 
-NaturalGaussianGuide + Snngm against AutoMultivariateNormal + Adam on the same logistic
+NaturalGaussianGuide + Snngm, with a step size ("ngvi") and without ("auto", as a ratio to that
+with one), against AutoMultivariateNormal + Adam on the same logistic
 regression, in the same run, in turn: each round times a block of steps of either, and the
 ratio is taken round by round, so that a drifting machine does not matter.
 
@@ -62,6 +63,7 @@ def numpyro_steppers(dim: int, num_particles: int, seed: int) -> dict[str, Calla
     return {
         "stock": stepper(AutoMultivariateNormal(model), numpyro.optim.Adam(1e-3)),
         "ngvi": stepper(NaturalGaussianGuide(model, "covariance_cholesky"), Snngm(1e-3)),
+        "auto": stepper(NaturalGaussianGuide(model, "covariance_cholesky"), Snngm()),
     }
 
 
@@ -102,6 +104,7 @@ def pyro_steppers(dim: int, num_particles: int, seed: int) -> dict[str, Callable
     return {
         "stock": stepper(AutoMultivariateNormal(model), pyro.optim.Adam({"lr": 1e-3})),
         "ngvi": stepper(NaturalGaussianGuide(model, "covariance_cholesky"), Snngm({"lr": 1e-3})),
+        "auto": stepper(NaturalGaussianGuide(model, "covariance_cholesky"), Snngm()),
     }
 
 
@@ -133,21 +136,30 @@ def main() -> None:
     options = parser.parse_args()
     print(describe())
     print(f"{NUM_ROWS} rows, {options.rounds} rounds of {options.block} steps, seed {options.seed}")
-    print(f"{'PPL':8s} {'d':>5s} {'draws':>5s} {'stock ms':>9s} {'ngvi ms':>9s}  ratio (quartiles)")
+    print(
+        f"{'PPL':8s} {'d':>5s} {'draws':>5s} {'stock ms':>9s} {'ngvi ms':>9s}  "
+        f"{'ratio (quartiles)':17s} {'auto ms':>9s}  ratio (quartiles)"
+    )
     make = {"numpyro": numpyro_steppers, "pyro": pyro_steppers}
     for ppl in options.ppl:
         for dim in options.dims:
             for num_particles in options.particles:
                 steppers = make[ppl](dim, num_particles, options.seed)
                 times = measure(steppers, options.rounds, options.block)
-                ratios = [n / s for n, s in zip(times["ngvi"], times["stock"], strict=True)]
-                low, middle, high = statistics.quantiles(ratios, n=4)
-                stock, ngvi = (statistics.median(times[name]) for name in ("stock", "ngvi"))
+                middle = {name: statistics.median(values) for name, values in times.items()}
                 print(
-                    f"{ppl:8s} {dim:5d} {num_particles:5d} {stock:9.3f} {ngvi:9.3f}  "
-                    f"{middle:.2f} ({low:.2f}-{high:.2f})",
+                    f"{ppl:8s} {dim:5d} {num_particles:5d} {middle['stock']:9.3f} "
+                    f"{middle['ngvi']:9.3f}  {ratio(times['ngvi'], times['stock']):17s} "
+                    f"{middle['auto']:9.3f}  {ratio(times['auto'], times['ngvi'])}",
                     flush=True,
                 )
+
+
+def ratio(times: list[float], others: list[float]) -> str:
+    """Of two steppers' times, round by round: median and quartiles."""
+    ratios = [time / other for time, other in zip(times, others, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
 
 
 if __name__ == "__main__":

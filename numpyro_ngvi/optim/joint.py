@@ -82,13 +82,7 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
 
 
 def _all_finite(tree: Any) -> jax.Array:
-    leaves = jax.tree.leaves(tree)
-
-    def exact(_: Any) -> jax.Array:
-        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
-
-    # Squares are added up sooner than they are looked at one by one. They may overflow.
-    return jax.lax.cond(jnp.isfinite(direction.sum_of_squares(leaves)), lambda _: True, exact, None)
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
 def _as_optax(other: Any) -> optax.GradientTransformation:

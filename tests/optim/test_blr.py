@@ -130,7 +130,7 @@ def test_the_defaults_reach_the_optimum_in_a_few_steps(backend, birthwt):
     model, family = glm_model(backend, glm), "covariance_cholesky"
     elbo = backend.package.NaturalELBO()
     run = svi_run(backend, model, (glm.X, glm.y), family, make(backend, "BLR"), elbo)
-    for seed in range(3):
+    for seed in range(3 if backend.name == "numpyro" else 1):  # both take the same steps, below
         run.move_to(np.zeros(glm.dim), np.eye(glm.dim) / n)
         run.seed(seed)
         path = []
