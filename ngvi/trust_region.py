@@ -1,8 +1,8 @@
-"""The trust region in ``KL(q_new || q_old)``, in nats: the numbers of all that have one."""
+"""Trust regions in ``KL(q_new || q_old)``, in nats: what those of optimisers and fit share."""
 
-#: At first.
+#: The first radius.
 INITIAL_RADIUS = 1.0
-#: At least so many times the length of a step at whose end the bound still rises.
+#: The radius past a step at whose end the bound still rises: so many times the step's length, ...
 GROWTH = 10.0
-#: So much of the length of a step that went far beyond the optimum.
+#: ... and, in ``fit``, past a step that went far beyond the optimum.
 SHRINKAGE = 0.25

@@ -23,12 +23,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ngvi.trust_region import GROWTH, INITIAL_RADIUS
 from numpyro_ngvi.families import direction
 from numpyro_ngvi.families.direction import Families
 
-#: The first radius, in nats.
-INITIAL_RADIUS = 1.0
-GROWTH = 10.0
+#: Of the step size, by every turn.
 DECREASE = 0.5
 #: What part of their slope steps leave that are far too short, and how many turns two give back.
 STEADY, GIVEN_BACK = (0.5, 1.0), 2
