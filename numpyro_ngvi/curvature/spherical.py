@@ -15,13 +15,15 @@ with a pair of exact Hessians and their gradients, which costs as much.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import random
 
-from ngvi.points import squared_radii
+from ngvi.points import LEVELS, radius_polynomial
 from numpyro_ngvi.curvature.moments import (
     Density,
     Estimate,
@@ -50,8 +52,11 @@ class Spherical:
         kept = finite_draws((found.values, found.by_site))
         weights = _without(points, kept)
         directions = {
-            site: spherical_direction(
-                family, jnp.where(kept[:, None], found.by_site[site], 0), latents[site], weights
+            site: _direction(
+                family,
+                jnp.where(kept[:, None], found.by_site[site], 0),
+                points.noise[site],
+                weights,
             )
             for site, family in here.items()
         }
@@ -71,8 +76,15 @@ def spherical_direction(
     :param weights: of the draws, shape ``(N,)``.
     :return: the direction of ascent, NaN if any gradient is not finite.
     """
-    scores: Any = -jax.vmap(jax.grad(family.log_prob))(draws)
-    hessian = family.outer_products(weights[:, None] * gradients, scores)
+    return _direction(family, gradients, family.whiten(draws), weights)
+
+
+def _direction(
+    family: Family, gradients: jax.Array, noise: jax.Array, weights: jax.Array
+) -> Family:
+    # S (theta - mu) = C^-T z, the transpose of whitening, which is affine: one solve for all.
+    _, transposed = jax.vjp(family.whiten, noise)
+    hessian = family.outer_products(weights[:, None] * gradients, transposed(noise)[0])
     return family.bonnet_price(weights @ gradients, hessian)
 
 
@@ -81,8 +93,7 @@ def _without(points: Points, kept: jax.Array) -> jax.Array:
     squares = sum(jnp.sum(noise**2, -1) for noise in points.noise.values())
     weights = jnp.where(kept, points.weights, 0)
     # Of no points the second moment is zero, and the direction NaN.
-    factor = jnp.sum(points.weights * squares) / jnp.sum(weights * squares)
-    return weights * jnp.where(jnp.all(kept), 1.0, factor).astype(weights.dtype)
+    return weights * (jnp.sum(points.weights * squares) / jnp.sum(weights * squares))
 
 
 def orthogonal_points(
@@ -95,16 +106,16 @@ def orthogonal_points(
     :return: shapes ``(num_groups (2 d + 1), d)`` and ``(num_groups (2 d + 1),)``; the weights sum
         to one.
     """
-    of_levels, of_matrices = random.split(key)
-    levels = random.uniform(of_levels, (), dtype) + jnp.arange(num_groups) / num_groups
-    grid, values = squared_radii(dim)
-    squares = jnp.interp(levels % 1.0, jnp.asarray(grid, dtype), jnp.asarray(values, dtype))
-    squares = squares.astype(dtype)
-    normal = random.normal(of_matrices, (num_groups, dim, dim), dtype)
-    rotation, triangle = jnp.linalg.qr(normal)
-    # Without the signs the matrices would not be uniformly distributed.
-    signs = jnp.where(jnp.diagonal(triangle, axis1=-2, axis2=-1) < 0, -1.0, 1.0).astype(dtype)
-    points = jnp.sqrt(squares)[:, None, None] * rotation * signs[:, None, :]
+    # One call, as that of jax.random.normal, for another takes as long again to compile.
+    lowest = np.nextafter(np.array(-1, dtype), np.array(0, dtype))
+    uniform = random.uniform(key, (num_groups * dim * dim + 1,), dtype, lowest, 1.0)
+    levels = (0.5 * uniform[-1] + 0.5 + jnp.arange(num_groups, dtype=dtype) / num_groups) % 1.0
+    levels = 2.0 * jnp.clip(levels, *LEVELS) - 1.0
+    normal = math.sqrt(2.0) * jax.lax.erf_inv(jnp.concatenate([uniform[:-1], levels]))
+    squares = jnp.polyval(jnp.asarray(radius_polynomial(dim), dtype), normal[-num_groups:]) ** 3
+    # The signs of its columns are not uniformly distributed, but each comes with its opposite.
+    rotation, _ = jnp.linalg.qr(normal[:-num_groups].reshape(num_groups, dim, dim))
+    points = jnp.sqrt(squares)[:, None, None] * rotation
     noise = jnp.concatenate([points, -points, jnp.zeros((num_groups, 1, dim), dtype)], 1)
     of_points = jnp.broadcast_to(0.5 / squares[:, None], (num_groups, 2 * dim))
     weights = jnp.concatenate([of_points, 1.0 - dim / squares[:, None]], 1) / num_groups

@@ -265,8 +265,13 @@ class NaturalELBO(ELBO):
         self._num_dropped += int(num_dropped)
 
 
+@jax.custom_jvp
 def _as_gradient(direction: Family, family: Family) -> jax.Array:
     """Zero, with ``direction`` as its gradient."""
-    products = jax.tree.map(lambda d, p: jnp.sum(d * p), direction, family)
-    total = sum(jax.tree.leaves(products))
-    return total - jax.lax.stop_gradient(total)
+    return jnp.zeros((), family.loc.dtype)
+
+
+@_as_gradient.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    products = jax.tree.map(lambda d, p: jnp.sum(d * p), primals[0], tangents[1])
+    return _as_gradient(*primals), sum(jax.tree.leaves(products))

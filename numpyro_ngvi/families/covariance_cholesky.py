@@ -103,9 +103,9 @@ class CovarianceCholesky(DenseFamily):
         return CovarianceCholesky(tril @ (tril.T @ gradient.loc), tril @ inner)
 
     def euclidean_gradient(self, natural_gradient: CovarianceCholesky) -> CovarianceCholesky:
-        inner = self._solve(natural_gradient.scale_tril)
-        loc = self._solve(self._solve(natural_gradient.loc), trans=True)
-        return CovarianceCholesky(loc, jnp.tril(self._solve(inner + inner.T, trans=True)))
+        inner, shift = self._whitened(natural_gradient)
+        found = self._solve(jnp.column_stack([inner + inner.T, shift]), trans=True)
+        return CovarianceCholesky(found[:, -1], jnp.tril(found[:, :-1]))
 
     def fisher_products(
         self,
@@ -133,7 +133,7 @@ class CovarianceCholesky(DenseFamily):
         return CovarianceCholesky(tril @ (tril.T @ gradient), tril @ halve_diagonal(inner))
 
     def along(self, direction: CovarianceCholesky) -> WhitenedPath:
-        inner, shift = self._solve(direction.scale_tril), self._solve(direction.loc)
+        inner, shift = self._whitened(direction)
         tril = self.scale_tril
 
         def finish(_: Any, step: CovarianceStep) -> CovarianceCholesky:
@@ -148,6 +148,12 @@ class CovarianceCholesky(DenseFamily):
         return CovarianceCholesky(
             self.loc + step.loc, jnp.where(on_diagonal, diagonal[:, None], new)
         )
+
+    def _whitened(self, direction: CovarianceCholesky) -> tuple[jax.Array, jax.Array]:
+        """``C^-1 dC`` and ``C^-1 dmu``, by one solve."""
+        tril = self._bound().scale_tril
+        found = solve_lower(tril, jnp.column_stack([direction.scale_tril, direction.loc]))
+        return found[:, :-1], found[:, -1]
 
     def _solve(self, rhs: jax.Array, trans: bool = False) -> jax.Array:
         return solve_lower(self._bound().scale_tril, rhs, trans)

@@ -75,11 +75,10 @@ def covariance_root(change: jax.Array) -> tuple[jax.Array, jax.Array]:
     factor = jnp.linalg.cholesky(_eye(change) + flipped)
     inverse = jnp.swapaxes(jnp.flip(factor, (-2, -1)), -2, -1)
 
-    def corrected() -> tuple[jax.Array, jax.Array]:
-        root = _corrected_root(change, -0.5)
-        return root, _inverse(root)
-
-    return jax.lax.cond(_has_root(factor, flipped), lambda: (_inverse(inverse), inverse), corrected)
+    definite = _has_root(factor, flipped)
+    known = jax.lax.cond(definite, lambda: inverse, lambda: _corrected_root(change, -0.5))
+    other = _inverse(known)  # in neither branch, where it would be compiled twice
+    return jnp.where(definite, other, known), jnp.where(definite, known, other)
 
 
 class CovarianceStep(NamedTuple):
