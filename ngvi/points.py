@@ -67,7 +67,7 @@ def radius_polynomial(dim: int) -> np.ndarray:
 
     :return: the coefficients, the highest power first.
     """
-    x = np.linspace(*ndtri(LEVELS), 4001)
+    x = np.linspace(ndtri(LEVELS[0]), ndtri(LEVELS[1]), 4001)
     roots = np.cbrt(chi2.ppf(ndtr(x), dim + 2))
     fitted = np.polynomial.Chebyshev.fit(x, roots, 11)
     return fitted.convert(kind=np.polynomial.Polynomial).coef[::-1]
