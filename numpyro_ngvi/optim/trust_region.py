@@ -83,7 +83,7 @@ def judge(progress: Progress, families: Families, duals: Families) -> Progress:
     ratio = jnp.where(known, slope / jnp.where(known, progress.slope, 1), 0)
     # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.
     factor = 1 / (1 - jnp.minimum(ratio, 0.9)) ** 2
-    radius = jnp.minimum(factor, GROWTH) * progress.length
+    radius = jnp.clip(factor, 1 / GROWTH, GROWTH) * progress.length
     radius = jnp.where(
         ratio < -1,
         jnp.maximum(radius, smallest_radius(families)),

@@ -69,7 +69,7 @@ def judge(progress: Progress, families: Families, duals: Families, change: Famil
     ratio = slope / progress.slope
     # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.
     factor = 1 / (1 - min(ratio, 0.9)) ** 2
-    radius = min(factor, GROWTH) * progress.length
+    radius = min(max(factor, 1 / GROWTH), GROWTH) * progress.length
     if ratio < -1:
         radius = max(radius, smallest_radius(families))
     else:

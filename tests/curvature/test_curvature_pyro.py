@@ -9,8 +9,9 @@ pytest.importorskip("pyro")
 import numpy as np
 import torch
 
-from pyro_ngvi.curvature import HessianProducts, Hessians
-from pyro_ngvi.curvature.gauss_newton import GaussNewton, _columns, _rows
+from pyro_ngvi.curvature import HessianProducts
+from pyro_ngvi.curvature.gauss_newton import Squares, _columns, _rows
+from pyro_ngvi.curvature.hessian import Hessians
 from pyro_ngvi.curvature.moments import finite_draws, map_structure
 from pyro_ngvi.families import CovarianceCholesky, Diagonal
 
@@ -106,7 +107,7 @@ def test_gauss_newton_subtracts_squares_from_the_rest():
     rest = Hessians(torch.zeros(2, 3, 2), family)
     rows, scale = torch.randn(3, 5, 2), torch.full((3, 5), 2.0)
     rows[2, 0] = torch.inf
-    curvature = GaussNewton(rest, rows, scale, family)
+    curvature = Squares(rest, rows, scale, family)
     kept = curvature.finite()
     assert kept.tolist() == [True, True, False]
     expected = -2.0 * torch.einsum("kni,knj->ij", rows[:2], rows[:2])

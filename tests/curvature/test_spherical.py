@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -100,6 +102,47 @@ def test_the_direction_is_unbiased_for_another_log_density(backend, rng):
         values = np.array([each[index] for each in many])
         error = values.std(0) / np.sqrt(count)
         assert (np.abs(values.mean(0) - other) < 5 * error + 1e-12).all()
+
+
+@functools.cache
+def steps(backend, num_groups, dim, num_steps):
+    """The points of some steps of ``NaturalELBO``, from the PPL's own random numbers."""
+    draw = backend.module("curvature").orthogonal_points
+    if backend.name == "numpyro":
+        import jax
+
+        draw = jax.jit(functools.partial(draw, dim=dim, num_groups=num_groups, dtype="float64"))
+        many = [draw(jax.random.key(seed)) for seed in range(num_steps)]
+    else:
+        like = backend.array(np.zeros(1))
+        many = [draw(dim, num_groups, like) for _ in range(num_steps)]
+    return [tuple(map(backend.numpy, one)) for one in many]
+
+
+def test_the_points_of_a_step_integrate_cubic_functions_exactly(backend, rng):
+    ((z, w),) = steps(backend, 3, DIM, 1)
+    assert z.shape == (3 * (2 * DIM + 1), DIM)
+    np.testing.assert_allclose(w.sum(), 1.0, rtol=1e-12)
+    np.testing.assert_allclose((w[:, None] * z).T @ z, np.eye(DIM), atol=1e-12)
+    third = rng.normal(size=(DIM, DIM, DIM))
+    np.testing.assert_allclose(w @ np.einsum("ni,nj,nk,ijk->n", z, z, z, third), 0, atol=1e-12)
+    first = z[:DIM] / np.linalg.norm(z[0])
+    np.testing.assert_allclose(first @ first.T, np.eye(DIM), atol=1e-12)
+
+
+def test_the_points_of_steps_are_unbiased_for_functions_of_any_degree(backend):
+    # E[z_1^4] = 3, E[exp(a z)] = exp(a^2 / 2), E[cos z] = exp(-1/2).
+    many = steps(backend, 3, 2, 1500)
+    a = np.array([0.5, -0.8])
+    for function, expected in (
+        (lambda z: z[:, 0] ** 4, 3.0),
+        (lambda z: np.exp(z @ a), np.exp(a @ a / 2)),
+        (lambda z: np.cos(z[:, 1]), np.exp(-0.5)),
+    ):
+        estimates = np.array([w @ function(z) for z, w in many])
+        error = estimates.std() / np.sqrt(len(many))
+        assert abs(estimates.mean() - expected) < 4 * error
+        assert error < 0.05
 
 
 def test_the_noise_is_far_below_that_of_independent_draws(backend, rng):

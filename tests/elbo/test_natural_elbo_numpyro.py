@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from tests.models import SUBSAMPLE, data
-from tests.optim.runs import make
 from tests.optim.table5 import QUICKLY
-from tests.reference import linear_regression_posterior, random_gaussian
+from tests.reference import random_gaussian
 
 pytest.importorskip("numpyro")
 
@@ -110,32 +109,6 @@ def assert_close(actual, expected, rtol):
 # -- the direction ------------------------------------------------------------------------
 
 
-def moments_by_quadrature(family, X, y):
-    """``E[grad l]`` and ``E[hess l]`` of the logistic regression: its logits are Gaussian."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    mean, sigma, X = *map(np.asarray, (family.mean, family.covariance_matrix)), np.asarray(X)
-    spread = np.sqrt(np.einsum("ni,ij,nj->n", X, sigma, X))
-    p = 1 / (1 + np.exp(-(X @ mean)[:, None] - spread[:, None] * nodes))
-    average = lambda values: values @ (weights / weights.sum())  # noqa: E731
-    gradient = X.T @ (np.asarray(y) - average(p)) - mean / 4.0
-    return gradient, -(X.T * average(p * (1 - p))) @ X - np.eye(DIM) / 4.0
-
-
-@pytest.mark.parametrize("curvature", ["hessian", "stein"])
-@pytest.mark.parametrize("name", ["covariance_cholesky", "diagonal"])
-def test_the_direction_is_bonnet_and_price_of_the_true_moments(
-    numpyro_backend, name, curvature, rng
-):
-    """By gradients alone as well, with more noise: both are without bias."""
-    args = arguments()
-    family = numpyro_backend.family(name, *random_gaussian(name, DIM, rng))
-    gradient, hessian = moments_by_quadrature(family, *args)
-    expected = family.bonnet_price(gradient, family.assemble_hessian(jnp.asarray(hessian)))
-    elbo = NaturalELBO(20_000, curvature, num_gradients=20_000, quasi_random=True)
-    actual, _ = direction(elbo, logistic, prepared(logistic), family, *args)
-    assert_close(actual, expected, 2e-3 if curvature == "hessian" else 0.02)
-
-
 @pytest.mark.parametrize("name", ["precision", "diagonal"])
 def test_at_the_mean_each_family_gets_its_part_of_the_hessian(numpyro_backend, name, rng):
     X, y = args = arguments()
@@ -190,17 +163,6 @@ def test_value_gradient_and_curvature_are_those_of_one_minibatch(
         )
         assert_close(jax.tree.map(jnp.negative, of_loss[PARAM]), expected, 1e-10)
         assert float(loss) == pytest.approx(-np.mean(values[:2]), rel=1e-10)
-
-
-def test_stein_has_no_noise_at_the_exact_posterior(numpyro_backend):
-    """``log q`` is differentiated through the draws alone (sticking the landing)."""
-    X, y = arguments()
-    mean, sigma, log_evidence = linear_regression_posterior(X, y, 2.0, 0.5)
-    family = numpyro_backend.family("covariance_cholesky", mean, np.linalg.cholesky(sigma))
-    elbo = NaturalELBO(1, "stein", antithetic=False)
-    actual, loss = direction(elbo, regression, prepared(regression), family, X, y)
-    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(actual)) < 1e-12
-    assert float(loss) == pytest.approx(-log_evidence, rel=1e-12)  # whatever the draw
 
 
 def test_draws_may_be_run_one_after_another(numpyro_backend, rng):
@@ -333,23 +295,6 @@ def test_a_partner_that_draws_nothing_has_its_ordinary_gradient():
 # -- trouble ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("curvature", ["exact", None, 3])
-def test_an_unknown_curvature_is_refused(curvature):
-    with pytest.raises(ValueError, match="curvature"):
-        NaturalELBO(curvature=curvature)
-
-
-@pytest.mark.parametrize("num_particles", [0, -1, 2.5, "10"])
-def test_a_bad_number_of_particles_is_refused(num_particles):
-    with pytest.raises(ValueError, match="num_particles"):
-        NaturalELBO(num_particles)
-
-
-def test_fewer_gradients_than_hessians_are_refused():
-    with pytest.raises(ValueError, match="num_gradients must be at least num_particles=10"):
-        NaturalELBO(num_gradients=5)
-
-
 def test_a_guide_of_another_kind_is_refused():
     guide = AutoDelta(two_sites)
     svi = SVI(two_sites, guide, optax.sgd(0.1), NaturalELBO())
@@ -381,7 +326,7 @@ def differentiable_once():
     numpyro.factor("custom", once(x - 1.0))
 
 
-def test_a_hessian_that_cannot_be_taken_is_replaced_or_refused_and_the_site_named(
+def test_a_hessian_that_cannot_be_taken_is_refused_and_the_default_takes_none(
     numpyro_backend,
 ):
     guide = NaturalGaussianGuide(differentiable_once)
@@ -390,14 +335,13 @@ def test_a_hessian_that_cannot_be_taken_is_replaced_or_refused_and_the_site_name
     for curvature in ("hessian", "mean"):
         with pytest.raises(ValueError, match="of 'custom' cannot.*curvature='stein'"):
             direction(NaturalELBO(2, curvature), differentiable_once, guide, family)
-    with pytest.warns(UserWarning, match="of 'custom' cannot.*curvature='stein' is used instead"):
-        actual, loss = direction(NaturalELBO(2000), differentiable_once, guide, family)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        actual, loss = direction(NaturalELBO(), differentiable_once, guide, family)
+        direction(NaturalELBO(2, "stein"), differentiable_once, guide, family)
     assert np.isfinite(float(loss))
     # E[grad l] of two quadratics and a cosine that hardly matters.
     assert float(actual.loc[0]) == pytest.approx(0.49 * (0.5 - 0.5), abs=0.05)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        direction(NaturalELBO(2, "stein"), differentiable_once, guide, family)
 
 
 def half_space():
@@ -437,31 +381,6 @@ def test_draws_that_are_not_finite_are_dropped_and_counted(
         warnings.simplefilter("error")  # the warning comes once
         run(params, random.key(0))
         assert elbo.num_dropped == 2
-
-
-def test_with_no_draw_left_the_step_is_skipped(numpyro_backend):
-    """From two steps before the edge, across it, and back."""
-    guide = NaturalGaussianGuide(half_space)
-    elbo = NaturalELBO(4)
-    svi = SVI(half_space, guide, make(numpyro_backend, "BLR"), elbo)
-    state = svi.init(random.key(0))
-    update = jax.jit(svi.update, compiler_options=QUICKLY)
-    nowhere = {
-        PARAM: numpyro_backend.family("covariance_cholesky", [-50.0], [[0.1]]),
-        "shift": jnp.array(2.0),
-    }
-    bad = state._replace(optim_state=svi.optim.init(nowhere))
-    with pytest.warns(UserWarning, match="left out"):
-        (bad, loss), num_dropped = update(bad), elbo.num_dropped
-    assert num_dropped > 0
-    assert np.isnan(float(loss))
-    params = svi.get_params(bad)
-    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(params))
-    assert float(params[PARAM].mean[0]) == -50.0
-    _, (_, optimiser_state) = bad.optim_state
-    assert int(optimiser_state.num_skipped) == 1
-    state, loss = update(state)
-    assert np.isfinite(float(loss))
 
 
 def test_float32_works_throughout(numpyro_backend):

@@ -20,7 +20,7 @@ from pyro.infer import SVI
 from pyro.infer.autoguide import AutoDelta, AutoGuideList, AutoNormal
 from pyro.infer.autoguide.initialization import init_to_value
 
-from pyro_ngvi import NaturalGaussianGuide
+from pyro_ngvi import BLR, NaturalGaussianGuide
 from pyro_ngvi.elbo import NaturalELBO
 from pyro_ngvi.tracing import LogDensity, inspect
 
@@ -71,44 +71,6 @@ def relative_error(actual, expected):
 # -- exactness ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("particles", [1, 4, 5])
-@pytest.mark.parametrize("family", DENSE)
-def test_one_full_step_is_exact_for_a_conjugate_model(family, particles):
-    X, _, y = arguments()
-    guide = NaturalGaussianGuide(regression, family, init_scale=0.7)
-    guide(X, y)
-    with torch.no_grad():
-        guide.posterior.loc += torch.tensor([3.0, -1.0, 2.0])
-    # At the mean the gradient is that of the bound; over draws only if they are antithetic.
-    curvature = "hessian" if particles == 4 else "mean"
-    d, _ = direction(NaturalELBO(particles, curvature), regression, guide, X, y)
-    new = guide.posterior.family().detach().natural_step(d, 1.0)
-    mean, covariance = exact_posterior()
-    assert relative_error(new.mean, mean) < 1e-8
-    assert relative_error(new.covariance_matrix, covariance) < 1e-8
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_direction_is_bonnet_and_price_of_the_true_moments(family):
-    X, _, y = arguments()
-    y = (y > 0).to(X)
-    guide = NaturalGaussianGuide(logistic, family, init_scale=0.5)
-    guide(X, y)
-    q = guide.posterior.family().detach()
-    # Logits are Gaussian: quadrature gives both moments exactly.
-    nodes, weights = map(torch.as_tensor, np.polynomial.hermite_e.hermegauss(60))
-    logits = X @ q.mean + nodes[:, None] * (X @ q.covariance_matrix * X).sum(-1).sqrt()
-    p = torch.sigmoid(logits)
-    weights = weights / weights.sum()
-    gradient = X.mT @ (y - weights @ p) - q.mean / 4.0
-    hessian = -(X.mT * (weights @ (p * (1 - p)))) @ X - torch.eye(3) / 4.0
-    expected = q.bonnet_price(gradient, q.assemble_hessian(hessian))
-    elbo = NaturalELBO(20_000, "hessian", quasi_random=True)
-    actual, _ = direction(elbo, logistic, guide, X, y)
-    for name, value in expected.coordinates().items():
-        assert relative_error(getattr(actual, name), value) < 5e-3
-
-
 @pytest.mark.parametrize("name", ["hierarchy", "mixture"])
 @pytest.mark.parametrize("family", [*FAMILIES, "block_diagonal", "sparse_precision"])
 def test_at_the_mean_each_family_gets_its_part_of_the_hessian(family, name):
@@ -128,19 +90,6 @@ def test_at_the_mean_each_family_gets_its_part_of_the_hessian(family, name):
     expected = q.bonnet_price(gradient, q.assemble_hessian(probes.mT @ hessian))
     for key, value in expected.coordinates().items():
         assert torch.allclose(getattr(actual, key), value, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("curvature", ["stein", "gauss_newton"])
-def test_every_curvature_estimates_the_same_gradient_of_the_mean(curvature):
-    X, _, y = arguments()
-    y = (y > 0).to(X)
-    guide = NaturalGaussianGuide(logistic, init_scale=0.5)
-    guide(X, y)
-    pyro.set_rng_seed(1)
-    expected, _ = direction(NaturalELBO(8, "hessian"), logistic, guide, X, y)
-    pyro.set_rng_seed(1)
-    actual, _ = direction(NaturalELBO(8, curvature), logistic, guide, X, y)
-    assert relative_error(actual.loc, expected.loc) < (1e-10 if curvature != "stein" else 1.0)
 
 
 def test_gauss_newton_squares_the_gradients_of_single_examples():
@@ -224,23 +173,6 @@ def test_the_loss_estimates_the_stock_elbos(name, subsample_size):
     assert ours.loss_and_grads(model, guide, *args, **kwargs) == pytest.approx(
         expected, rel=0.02, abs=0.5
     )
-
-
-def test_at_the_exact_posterior_every_draw_has_the_evidence():
-    X, _, y = arguments()
-    guide = NaturalGaussianGuide(regression, "full")
-    guide(X, y)
-    mean, covariance = exact_posterior()
-    with torch.no_grad():
-        guide.posterior.loc.copy_(mean)
-        guide.posterior.scale_tril.copy_(torch.linalg.cholesky(covariance))
-    elbo = NaturalELBO(1)
-    losses = [elbo.loss_and_grads(regression, guide, X, y) for _ in range(3)]
-    losses.append(elbo.loss(regression, guide, X, y))
-    marginal = dist.MultivariateNormal(
-        torch.zeros(len(y)), 4.0 * X @ X.mT + 0.25 * torch.eye(len(y))
-    )
-    assert losses == pytest.approx([-float(marginal.log_prob(y))] * 4, rel=1e-10)
 
 
 # -- SVI ----------------------------------------------------------------------------------
@@ -347,17 +279,6 @@ def test_model_parameters_get_the_gradient_of_the_stock_elbo(curvature):
     assert gradients[0] == pytest.approx(gradients[1], rel=1e-10)
 
 
-def test_svi_moves_model_parameters_too():
-    y = torch.tensor([1.0, 3.0, 2.0])
-    guide = NaturalGaussianGuide(scaled)
-    svi = SVI(scaled, guide, pyro.optim.SGD({"lr": 0.05}), NaturalELBO(4))
-    svi.step(y)
-    before = pyro.param("scale").item()
-    for _ in range(100):
-        svi.step(y)
-    assert pyro.param("scale").item() < before - 0.3
-
-
 def two_sites():
     a = pyro.sample("a", dist.Normal(1.0, 0.5))
     pyro.sample("b", dist.Normal(a, 0.5))
@@ -410,7 +331,7 @@ def test_enumerated_latents_are_summed_out():
     guide = NaturalGaussianGuide(model, init_scale=0.05)
     elbo = NaturalELBO(6)
     actual, _ = direction(elbo, model, guide, *args)
-    assert list(elbo._plan.kinds.values()) == ["hessian"]
+    assert type(elbo._set_up.estimator).__name__ == "Spherical"
     stock = pyro.infer.TraceEnum_ELBO(
         num_particles=4000, vectorize_particles=True, max_plate_nesting=1
     )
@@ -430,7 +351,7 @@ def test_value_and_hessian_see_the_same_minibatch():
 
     y = torch.arange(50.0)
     guide = NaturalGaussianGuide(model)
-    elbo = NaturalELBO(3, vectorize_particles=False)
+    elbo = NaturalELBO(3, "hessian", vectorize_particles=False)
     elbo.loss_and_grads(model, guide, y)
     for _ in range(3):
         del seen[:]
@@ -443,18 +364,6 @@ def test_value_and_hessian_see_the_same_minibatch():
 
 
 # -- trouble ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("curvature", ["exact", None, 3])
-def test_an_unknown_curvature_is_refused(curvature):
-    with pytest.raises(ValueError, match="curvature"):
-        NaturalELBO(curvature=curvature)
-
-
-@pytest.mark.parametrize("num_particles", [0, -1, 2.5, "10"])
-def test_a_bad_number_of_particles_is_refused(num_particles):
-    with pytest.raises(ValueError, match="num_particles"):
-        NaturalELBO(num_particles)
 
 
 def test_a_guide_of_another_kind_is_refused():
@@ -488,16 +397,14 @@ def test_a_hessian_that_cannot_be_taken_is_an_error_that_names_the_site(curvatur
         NaturalELBO(2, curvature).loss_and_grads(once_differentiable, guide)
 
 
-def test_by_default_it_is_replaced_with_a_warning_that_names_the_site():
+def test_by_default_no_hessian_is_needed():
     guide = NaturalGaussianGuide(once_differentiable, init_scale=0.3)
-    svi = SVI(once_differentiable, guide, pyro.optim.SGD({"lr": 0.05}), NaturalELBO(10))
-    with pytest.warns(UserWarning, match="'custom'.*'stein' is used instead"):
-        svi.step()
+    svi = SVI(once_differentiable, guide, BLR(), NaturalELBO())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(200):
+        for _ in range(6):
             svi.step()
-    assert torch.allclose(guide.posterior.loc.detach(), torch.tensor(0.5), atol=0.1)
+    assert torch.allclose(guide.posterior.loc.detach(), torch.tensor(0.5), atol=1e-3)
 
 
 def test_curvature_that_the_hessian_misses_is_treated_as_no_hessian():
@@ -509,8 +416,6 @@ def test_curvature_that_the_hessian_misses_is_treated_as_no_hessian():
     y = torch.linspace(-1.0, 1.0, 41)
     start = init_to_value(values={"x": torch.tensor(0.01)})
     guide = NaturalGaussianGuide(median, init_scale=0.3, init_loc_fn=start)
-    with pytest.warns(UserWarning, match="'y'.*'stein' is used instead"):
-        NaturalELBO(4).loss_and_grads(median, guide, y)
     with pytest.raises(ValueError, match="'y'.*curvature='stein'"):
         NaturalELBO(4, "hessian").loss_and_grads(median, guide, y)
 
@@ -538,21 +443,6 @@ def test_draws_that_are_not_finite_are_dropped_and_counted(curvature, vectorize_
         warnings.simplefilter("error")
         elbo.loss_and_grads(half_space, guide)
     assert elbo.num_dropped > dropped
-
-
-def test_with_no_draw_left_the_direction_is_nan_for_the_optimiser_to_skip():
-    guide = NaturalGaussianGuide(half_space, init_scale=0.1)
-    elbo = NaturalELBO(4, num_gradients=4)
-    elbo.loss_and_grads(half_space, guide)
-    with torch.no_grad():
-        guide.posterior.loc.fill_(-50.0)
-    guide.zero_grad()
-    with pytest.warns(UserWarning, match="left out 4 draws"):
-        loss = elbo.loss_and_grads(half_space, guide)
-    assert np.isnan(loss)
-    assert torch.isnan(guide.posterior.loc.grad).all()
-    assert torch.isnan(guide.posterior.scale_tril.grad).any()
-    assert elbo.num_dropped == 4
 
 
 # -- draws --------------------------------------------------------------------------------

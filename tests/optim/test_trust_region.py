@@ -54,7 +54,8 @@ def test_the_radius_grows_tenfold_past_a_step_that_hardly_changed_the_slope(back
 def test_it_moves_to_where_a_linear_slope_vanishes(backend, region):
     assert radius_after(backend, region, 1.0, length=1.0) == pytest.approx(4.0)
     assert radius_after(backend, region, -2.1) == pytest.approx(0.3 * (2 / 4.1) ** 2)
-    assert radius_after(backend, region, -6.0, length=20.0) == pytest.approx(20 / 16)
+    assert radius_after(backend, region, -4.0, length=20.0) == pytest.approx(20 / 9)
+    assert radius_after(backend, region, -1e9) == pytest.approx(0.03)
 
 
 def test_a_step_a_little_beyond_the_optimum_is_counted_and_nothing_else(backend, region):

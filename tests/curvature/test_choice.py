@@ -1,0 +1,109 @@
+"""Which estimator "auto" takes, and what each costs: decided once, without tensors."""
+
+from __future__ import annotations
+
+import pytest
+
+from ngvi.curvature import (
+    CURVATURES,
+    CURVATURES_OF_FIT,
+    MAX_PRODUCTS,
+    MAX_SPHERICAL_DIM,
+    check_curvature,
+    choose,
+    cost_of_group,
+    cost_of_step,
+    points_at_once,
+)
+
+
+def no_hessian():
+    return ValueError("The log density of 'y' has a kink")
+
+
+def never():
+    raise AssertionError("nobody asks for a Hessian")
+
+
+@pytest.mark.parametrize(
+    ("dim", "products", "expected"),
+    [
+        (1, 1, "spherical"),
+        (50, 50, "spherical"),  # dense, or a diagonal of a dense Hessian
+        (MAX_SPHERICAL_DIM + 1, MAX_SPHERICAL_DIM + 1, "stein"),
+        (800, 5, "hessian"),  # structured
+        (50_000, 5, "hessian"),
+        (100_000, MAX_PRODUCTS + 1, "stein"),
+    ],
+)
+def test_auto_takes_hessians_where_they_are_cheap_and_else_gradients(dim, products, expected):
+    obstacle = (lambda: None) if expected == "hessian" else never
+    assert choose("auto", dim, products, obstacle).curvature == expected
+
+
+def test_auto_goes_around_a_log_density_without_hessians_and_says_why():
+    choice = choose("auto", 800, 5, no_hessian)
+    assert choice.curvature == "spherical"
+    assert "kink" in choice.obstacle
+    assert choose("auto", 50_000, 5, no_hessian).curvature == "stein"
+
+
+def test_beside_partners_that_draw_auto_takes_many_random_draws():
+    assert choose("auto", 50, 50, lambda: None, partners=True).curvature == "hessian"
+    assert choose("auto", 50, 50, no_hessian, partners=True).curvature == "spherical"
+
+
+@pytest.mark.parametrize("curvature", ["spherical", "gauss_newton", "stein"])
+def test_what_is_asked_for_is_taken_without_a_look_at_the_hessian(curvature):
+    assert choose(curvature, 50, 50, never).curvature == curvature
+
+
+@pytest.mark.parametrize("curvature", ["hessian", "mean"])
+def test_hessians_that_do_not_exist_are_refused_with_an_alternative(curvature):
+    with pytest.raises(ValueError, match="'y' has a kink.*'spherical' or curvature='stein'"):
+        choose(curvature, 50, 50, no_hessian)
+
+
+@pytest.mark.parametrize("curvature", ["exact", None, 3])
+def test_an_unknown_name_is_refused(curvature):
+    with pytest.raises(ValueError, match=f"Unknown curvature={curvature!r}"):
+        check_curvature(curvature)
+
+
+def test_fit_knows_those_of_which_a_bound_over_fixed_draws_has_the_gradient():
+    assert set(CURVATURES_OF_FIT) < set(CURVATURES)
+    with pytest.raises(ValueError, match="'auto', 'spherical', 'hessian', 'stein'"):
+        check_curvature("mean", CURVATURES_OF_FIT)
+
+
+# -- costs --------------------------------------------------------------------------------
+
+
+def test_two_particles_make_a_group_of_orthogonal_points():
+    for particles, groups in [(1, 1), (2, 1), (10, 5), (11, 6)]:
+        cost = cost_of_step("spherical", 7, 7, particles)
+        assert cost == (groups * 15, groups * 15, 0, groups)
+    assert cost_of_step("spherical", 7, 7, 10, num_gradients=16).num_groups == 2
+
+
+def test_gradients_beside_hessians_add_at_most_a_quarter_to_their_cost():
+    assert cost_of_step("hessian", 100, 100, 10) == (10, 100, 1000, 0)
+    assert cost_of_step("hessian", 8, 8, 10) == (10, 30, 80, 0)
+    assert cost_of_step("gauss_newton", 1, 1, 10) == (10, 10, 10, 0)
+    assert cost_of_step("hessian", 8, 8, 10, num_gradients=12) == (10, 12, 80, 0)
+    assert cost_of_step("stein", 8, 8, 10) == (10, 10, 0, 0)
+
+
+def test_a_group_of_fit_costs_about_the_same_with_any_curvature():
+    spherical = cost_of_group("spherical", 800, 5, 1000)
+    hessian = cost_of_group("hessian", 800, 5, 1000)
+    assert spherical.num_gradients == 1601
+    assert hessian.num_hessians == 64
+    assert hessian.num_gradients + 2 * hessian.num_products < spherical.num_gradients
+    assert cost_of_group("stein", 800, 5, 1000).num_gradients == 10
+
+
+def test_large_data_are_seen_at_fewer_points_at_once():
+    assert points_at_once(10) == 512
+    assert points_at_once(2**20) == 32
+    assert points_at_once(2**40) == 8

@@ -1,0 +1,196 @@
+"""``NaturalELBO``: natural gradients by Bonnet and Price, whatever the estimator, in both PPLs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.models import (
+    exact_posterior,
+    logistic,
+    logistic_data,
+    regression,
+    regression_data,
+)
+from tests.reference import DENSE_FAMILIES, random_gaussian
+
+DIM = 3
+
+
+def moments_by_quadrature(mean, covariance, X, y):
+    """``E[grad l]`` and ``E[hess l]`` of the logistic regression: its logits are Gaussian."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    spread = np.sqrt(np.einsum("ni,ij,nj->n", X, covariance, X))
+    p = 1 / (1 + np.exp(-(X @ mean)[:, None] - spread[:, None] * nodes))
+    weights = weights / weights.sum()
+    gradient = X.T @ (y - p @ weights) - mean / 4.0
+    return gradient, -(X.T * ((p * (1 - p)) @ weights)) @ X - np.eye(DIM) / 4.0
+
+
+def loss_and_direction(ppl, model, data, family, **options):
+    """A function of a seed: the loss, and minus the gradient at ``family`` as numpy arrays."""
+    args = tuple(map(ppl.argument, data))
+    guide = ppl.guide(model, family.name)
+    ppl.set_up(guide, *args)
+    run = ppl.loss_and_gradient(ppl.elbo("NaturalELBO", **options), model, guide, *args)
+
+    def at(seed=0):
+        loss, gradient = run(family, seed)
+        return loss, [-part for part in ppl.coordinates(gradient)]
+
+    return at
+
+
+def assert_close(ppl, actual, expected, rtol):
+    for one, other in zip(actual, ppl.coordinates(expected), strict=True):
+        assert np.linalg.norm(one - other) <= rtol * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize(
+    ("curvature", "options", "rtol"),
+    [
+        ("hessian", {"num_particles": 4000, "num_gradients": 4000, "quasi_random": True}, 5e-3),
+        ("stein", {"num_particles": 20_000, "quasi_random": True}, 0.02),
+        ("spherical", {"num_particles": 200}, 0.02),
+        ("auto", {"num_particles": 200}, 0.02),
+    ],
+)
+@pytest.mark.parametrize("name", ["covariance_cholesky", "diagonal"])
+def test_the_direction_is_bonnet_and_price_of_the_true_moments(
+    ppl, name, curvature, options, rtol, rng
+):
+    """Every estimator is without bias."""
+    data = logistic_data()
+    family = ppl.family(name, *random_gaussian(name, DIM, rng))
+    covariance = ppl.numpy(family.covariance_matrix)
+    gradient, hessian = moments_by_quadrature(ppl.numpy(family.mean), covariance, *data)
+    part = family.assemble_hessian(ppl.array(hessian))
+    expected = family.bonnet_price(ppl.array(gradient), part)
+    at = loss_and_direction(ppl, logistic(ppl), data, family, curvature=curvature, **options)
+    assert_close(ppl, at()[1], expected, rtol)
+
+
+def test_gauss_newton_has_the_same_gradient(ppl, rng):
+    data, name = logistic_data(), "precision"
+    family = ppl.family(name, *random_gaussian(name, DIM, rng))
+    covariance = ppl.numpy(family.covariance_matrix)
+    gradient, _ = moments_by_quadrature(ppl.numpy(family.mean), covariance, *data)
+    options = {"num_particles": 2, "num_gradients": 4000, "quasi_random": True}
+    at = loss_and_direction(ppl, logistic(ppl), data, family, curvature="gauss_newton", **options)
+    assert np.linalg.norm(at()[1][0] - covariance @ gradient) < 5e-3 * np.linalg.norm(gradient)
+
+
+def test_orthogonal_points_have_far_less_noise_than_hessians_that_cost_as_much(ppl, rng):
+    data, name = logistic_data(), "covariance_cholesky"
+    family = ppl.family(name, *random_gaussian(name, DIM, rng))
+
+    def variance(curvature):
+        at = loss_and_direction(ppl, logistic(ppl), data, family, curvature=curvature)
+        many = [np.concatenate([part.ravel() for part in at(seed)[1]]) for seed in range(30)]
+        return np.var(many, 0).sum()
+
+    assert variance("spherical") < 0.2 * variance("hessian")
+
+
+@pytest.mark.parametrize("curvature", ["auto", "hessian", "mean"])
+@pytest.mark.parametrize("name", DENSE_FAMILIES)
+def test_one_full_step_is_exact_for_a_conjugate_model(ppl, name, curvature, rng):
+    family = ppl.family(name, *random_gaussian(name, DIM, rng))
+    at = loss_and_direction(
+        ppl, regression(ppl), regression_data(), family, curvature=curvature, num_particles=2
+    )
+    direction = type(family)(*map(ppl.array, at()[1]))
+    new = family.natural_step(direction, 1.0)
+    mean, covariance, _ = exact_posterior()
+    np.testing.assert_allclose(ppl.numpy(new.mean), mean, rtol=1e-8)
+    np.testing.assert_allclose(ppl.numpy(new.covariance_matrix), covariance, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("curvature", ["auto", "hessian", "stein"])
+def test_at_the_exact_posterior_every_draw_has_the_evidence(ppl, curvature):
+    mean, covariance, log_evidence = exact_posterior()
+    family = ppl.family("covariance_cholesky", mean, np.linalg.cholesky(covariance))
+    at = loss_and_direction(
+        ppl, regression(ppl), regression_data(), family, curvature=curvature, num_particles=1
+    )
+    loss, direction = at()
+    assert loss == pytest.approx(-log_evidence, rel=1e-10)
+    if curvature != "hessian":  # whose gradients are those of draws
+        assert max(np.abs(part).max() for part in direction) < 1e-9
+
+
+@pytest.mark.parametrize("num_particles", [0, -1, 2.5, "10"])
+def test_a_bad_number_of_particles_is_refused(ppl, num_particles):
+    with pytest.raises(ValueError, match="num_particles"):
+        ppl.elbo("NaturalELBO", num_particles=num_particles)
+
+
+@pytest.mark.parametrize("curvature", ["exact", None, 3])
+def test_an_unknown_curvature_is_refused(ppl, curvature):
+    with pytest.raises(ValueError, match="curvature"):
+        ppl.elbo("NaturalELBO", curvature=curvature)
+
+
+def test_fewer_gradients_than_hessians_are_refused(ppl):
+    with pytest.raises(ValueError, match="num_gradients must be at least num_particles=10"):
+        ppl.elbo("NaturalELBO", num_gradients=5)
+
+
+# -- draws that are not finite ------------------------------------------------------------
+
+
+def half_space(ppl):
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        # Where x < -1 there is no density, and its gradient is not finite either.
+        ppl.factor("edge", 2.0 * ppl.np.log(x + 1.0))
+
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("curvature", ["spherical", "hessian", "stein"])
+def test_draws_that_are_not_finite_are_left_out_and_counted(ppl, curvature):
+    family = ppl.family("diagonal", [0.0], [1.0])
+    model, elbo = half_space(ppl), ppl.elbo("NaturalELBO", num_particles=40, curvature=curvature)
+    guide = ppl.guide(model, "diagonal")
+    ppl.set_up(guide)
+    run = ppl.loss_and_gradient(elbo, model, guide)
+    with pytest.warns(UserWarning, match="left out .* draws"):
+        loss, gradient = run(family, 0)
+    dropped = elbo.num_dropped
+    assert np.isfinite(loss)
+    assert all(np.isfinite(part).all() for part in ppl.coordinates(gradient))
+    assert dropped > 0
+    run(family, 1)
+    assert elbo.num_dropped > dropped
+
+
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:.*left out")
+@pytest.mark.parametrize("curvature", ["spherical", "hessian"])
+def test_with_no_draw_left_the_direction_is_nan_for_the_optimiser_to_skip(ppl, curvature):
+    model = half_space(ppl)
+    elbo = ppl.elbo("NaturalELBO", num_particles=4, num_gradients=4, curvature=curvature)
+    guide = ppl.guide(model, "diagonal")
+    ppl.set_up(guide)
+    run = ppl.loss_and_gradient(elbo, model, guide)
+    run(ppl.family("diagonal", [0.0], [0.1]), 0)
+    loss, gradient = run(ppl.family("diagonal", [-50.0], [0.1]), 0)
+    assert np.isnan(loss)
+    assert all(np.isnan(part).all() for part in ppl.coordinates(gradient))
+    assert elbo.num_dropped == {"hessian": 4, "spherical": 6}[curvature]
+
+
+# -- a run --------------------------------------------------------------------------------
+
+
+def test_by_default_blr_reaches_the_optimum_in_few_steps(ppl):
+    """Through the stock ``SVI``, from the guide's own start."""
+    X, y = logistic_data()
+    svi = ppl.svi(logistic(ppl), "full", args=(X, y))
+    svi.run(25)
+    mean, covariance = svi.gaussian
+    gradient, hessian = moments_by_quadrature(mean, covariance, X, y)
+    root = np.linalg.cholesky(covariance)
+    assert np.linalg.norm(root.T @ gradient) < 0.1
+    assert np.linalg.norm(root.T @ hessian @ root + np.eye(DIM)) < 0.1
