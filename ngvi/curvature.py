@@ -24,7 +24,7 @@ CURVATURES_OF_FIT = ("auto", "spherical", "hessian", "stein")
 #: Those that differentiate the log density twice.
 TWICE = ("hessian", "mean")
 
-# Which serves a size best was measured as the squared Fisher norm of an estimate's noise, in nats, for
+# Which serves a size best: the squared Fisher norm of an estimate's noise, in nats, measured for
 # logistic regressions at their optima. Ten Hessians with their added gradients, five groups, and as
 # many random draws with Stein's lemma, which cost about the same (in gradients and products):
 #
