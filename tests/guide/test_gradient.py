@@ -82,7 +82,8 @@ def _cases():
         for elbo, family in itertools.product(ELBOS[name], FAMILIES):
             usual = (particles, size) == ("1", models.SUBSAMPLE)
             if name == "numpyro":
-                shown = elbo == "Trace" and (usual or (particles == "2 vectorised" and size))
+                vectorised = size and (particles, family) == ("2 vectorised", FAMILIES[0])
+                shown = elbo == "Trace" and (usual or vectorised)
                 shown = shown or (usual and elbo == "TraceMeanField" and family != "diagonal")
             else:
                 shown = "Jit" not in elbo or usual
