@@ -5,6 +5,7 @@ take turns, so that a drifting machine does not matter:
 
 stock     AutoMultivariateNormal, Adam and Trace_ELBO: ``init`` and the first compiled ``update``
 blr       NaturalGaussianGuide, BLR and NaturalELBO: the same
+step      these, in the ``SVI`` of this package: ``init`` and the first ``step``
 fit       a whole ``fit``
 
 on German credit (logistic regression) and eight schools (README's model). The clock starts
@@ -39,9 +40,11 @@ from .machine import describe
 CASES = (
     ("stock", "german"),
     ("blr", "german"),
+    ("step", "german"),
     ("fit", "german"),
     ("stock", "eight"),
     ("blr", "eight"),
+    ("step", "eight"),
     ("fit", "eight"),
 )
 PRIOR_SCALE = 10.0
@@ -152,10 +155,16 @@ def measure_here(kind: str, name: str, directory: Path | None) -> dict:
         else:
             guide, optim = numpyro_ngvi.NaturalGaussianGuide(model), numpyro_ngvi.BLR()
             loss = numpyro_ngvi.NaturalELBO()
-        svi = numpyro.infer.SVI(model, guide, optim, loss)
-        state = jax.block_until_ready(svi.init(key, *args))
-        lap()
-        state, value = jax.block_until_ready(jax.jit(svi.update)(state, *args))
+        if kind == "step":
+            svi = numpyro_ngvi.SVI(model, guide, optim, loss, rng_key=key)
+            svi.state = jax.block_until_ready(svi.init(key, *args))
+            lap()
+            value = jax.block_until_ready(svi.step(*args))
+        else:
+            svi = numpyro.infer.SVI(model, guide, optim, loss)
+            state = jax.block_until_ready(svi.init(key, *args))
+            lap()
+            state, value = jax.block_until_ready(jax.jit(svi.update)(state, *args))
         lap()
         answer = float(value)
     (wall0, cpu0), (wall1, cpu1), (wall2, cpu2) = clock
@@ -217,7 +226,7 @@ def _print_ratios(results: dict[tuple[str, str], list[dict]], clock: str) -> Non
     print(f"\nRatios ({clock}), by round: median (smallest, largest)")
     for (kind, name), runs in results.items():
         shares = {f"stock {yardstick}": clock for yardstick in ("german", name)}
-        if kind == "blr":
+        if kind in ("blr", "step"):
             shares = {
                 f"the step of stock {name}": "step" if clock == "wall" else "step cpu",
                 **shares,
@@ -234,7 +243,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", default=["stock", "blr", "fit"], help="kinds")
+    parser.add_argument("--only", nargs="+", default=["stock", "blr", "step", "fit"], help="kinds")
     parser.add_argument("--models", nargs="+", default=["german", "eight"])
     parser.add_argument("--case", nargs=2, metavar=("KIND", "MODEL"), help="one, as JSON")
     parser.add_argument("--verbose", action="store_true", help="each run's slowest programs")
