@@ -58,4 +58,6 @@ def _direction(family: Family, gradient: jax.Array, noise: jax.Array, kept: jax.
         along = jnp.sum(gradient * q.draw_at(displaced), -1)
         return masked_mean(along - q.sticking_log_prob(displaced), kept)
 
-    return jax.grad(bound)(family)
+    # Of no draws there is no direction, and the optimiser is to see it.
+    nothing = jnp.where(jnp.any(kept), 0.0, jnp.nan).astype(noise.dtype)
+    return jax.tree.map(lambda leaf: leaf + nothing, jax.grad(bound)(family))
