@@ -181,6 +181,8 @@ def _eye(like: jax.Array) -> jax.Array:
 
 
 def _inverse(root: jax.Array) -> jax.Array:
+    if root.shape[-1] == 1:
+        return 1.0 / root
     return jax.scipy.linalg.solve_triangular(root, _eye(root), lower=True)
 
 
