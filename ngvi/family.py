@@ -72,11 +72,11 @@ class Family:
         """
         return self
 
-    def initial(self, loc: Array, scale: float) -> Self:
-        """``N(loc, scale^2 I)`` in this family.
+    def initial(self, loc: Array, scale: float | Array) -> Self:
+        """``N(loc, diag(scale^2))`` in this family.
 
         :param loc: mean, shape ``(d,)``; its dtype and device are the family's.
-        :param scale: standard deviation of every element, positive.
+        :param scale: standard deviation of every element, or of each; positive.
         """
         raise NotImplementedError
 

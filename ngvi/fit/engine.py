@@ -75,11 +75,13 @@ class Evaluator(Protocol):
     :ivar is_subsampled: whether the model sees minibatches.
     :ivar num_gradients: gradients of the log density so far.
     :ivar num_hessian_products: Hessian-vector products so far.
+    :ivar num_values: values of the log density so far, besides those of gradients.
     """
 
     is_subsampled: bool
     num_gradients: int
     num_hessian_products: int
+    num_values: int
 
     def draws(self, rng: np.random.Generator, num_groups: int) -> list[Draws]:
         """Fresh groups of draws."""
@@ -89,6 +91,14 @@ class Evaluator(Protocol):
 
     def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """The log density and its gradient at one vector of all latents, shape ``(d,)``."""
+
+    def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
+        """The log density at vectors of all latents, shape ``(N, d)``, with the place's ordinary
+        parameters."""
+
+    def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+        """Draws of all latents from the model's prior, shape ``(count, d)``; None if it has none
+        that can be sampled."""
 
 
 class Parameters(Protocol):
@@ -105,8 +115,11 @@ class Parameters(Protocol):
     eps: float
     has_ordinary: bool
 
-    def at(self, mean: np.ndarray | None, scale: float) -> Place:
-        """The initial place with ``N(mean, scale^2 I)``; by default with its own mean."""
+    def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> Place:
+        """The initial place with ``N(mean, diag(scale^2))``; by default with its own mean."""
+
+    def draws(self, place: Place, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``, shape ``(N,)``."""
 
     def mean(self, place: Place) -> np.ndarray:
         """The mean of all latents, shape ``(d,)``."""

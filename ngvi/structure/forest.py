@@ -114,13 +114,25 @@ class Forest:
             for index, group in enumerate(self.groups)
         )
 
-    def packed_identity(self) -> np.ndarray:
-        """The identity as the packages' ``Arrow`` packs it."""
-        pieces = []
-        for own, *below in self.shapes():
-            pieces.append(np.broadcast_to(np.eye(own[0])[..., None], own).reshape(-1))
-            pieces.extend(np.zeros(np.prod(shape, dtype=int)) for shape in below)
-        return np.concatenate(pieces)
+    @property
+    def num_packed(self) -> int:
+        """The length of a lower triangular matrix as the packages' ``Arrow`` packs it."""
+        return sum(math.prod(shape) for shapes in self.shapes() for shape in shapes)
+
+    def packed_diagonal(self) -> np.ndarray:
+        """Where in a packed matrix the diagonal entry of each coordinate is, shape ``(d,)``."""
+        start, entries = 0, []
+        for shapes in self.shapes():
+            size, _, num = shapes[0]
+            rows, blocks = np.indices((size, num))
+            entries.append(start + rows * (size + 1) * num + blocks)
+            start += sum(math.prod(shape) for shape in shapes)
+        pieces = [
+            entries[run.group][run.row : run.row + run.width, run.block : run.block + run.num].T
+            for run in self.runs
+        ]
+        found = np.concatenate([piece.reshape(-1) for piece in pieces])
+        return found if self.permutation is None else found[self.permutation.inverse]
 
     def offsets(self) -> tuple[int, ...]:
         """For each group the summed sizes of a block's ancestors."""

@@ -54,8 +54,8 @@ class Covariance(DenseFamily):
     name: ClassVar[str] = "covariance"
     relative_scale_step: ClassVar[float] = 0.01
 
-    def initial(self, loc: jax.Array, scale: float) -> Covariance:
-        return Covariance(loc, jnp.diag(jnp.full_like(loc, scale**2)))
+    def initial(self, loc: jax.Array, scale: float | jax.Array) -> Covariance:
+        return Covariance(loc, jnp.diag(scale**2 * jnp.ones_like(loc)))
 
     def free_coordinates(self) -> list[jax.Array]:
         return [self._bound().loc, jnp.tril(symmetric(self.covariance))]

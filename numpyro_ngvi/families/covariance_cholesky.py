@@ -59,8 +59,8 @@ class CovarianceCholesky(DenseFamily):
     name: ClassVar[str] = "covariance_cholesky"
     relative_scale_step: ClassVar[float] = 0.01
 
-    def initial(self, loc: jax.Array, scale: float) -> CovarianceCholesky:
-        return CovarianceCholesky(loc, jnp.diag(jnp.full_like(loc, scale)))
+    def initial(self, loc: jax.Array, scale: float | jax.Array) -> CovarianceCholesky:
+        return CovarianceCholesky(loc, jnp.diag(scale * jnp.ones_like(loc)))
 
     @property
     def stddev(self) -> jax.Array:

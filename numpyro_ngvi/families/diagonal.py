@@ -35,8 +35,8 @@ class Diagonal(Family):
     relative_scale_step: ClassVar[float] = 0.1
     leaves_out_correlations: ClassVar[bool] = True
 
-    def initial(self, loc: jax.Array, scale: float) -> Diagonal:
-        return Diagonal(loc, jnp.full_like(loc, scale))
+    def initial(self, loc: jax.Array, scale: float | jax.Array) -> Diagonal:
+        return Diagonal(loc, scale * jnp.ones_like(loc))
 
     def couples(self) -> str:
         return "none"

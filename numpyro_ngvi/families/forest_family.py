@@ -33,14 +33,14 @@ class ForestFamily(Family):
 
     structure: Forest | None
 
-    def initial(self, loc: jax.Array, scale: float) -> Self:
+    def initial(self, loc: jax.Array, scale: float | jax.Array) -> Self:
         dim = loc.shape[-1]
         structure = self.structure or forest_from_indices([np.arange(dim)[:, None]])
         if structure.dim != dim:
             raise ValueError(f"The structure has {structure.dim} latents, but loc has {dim}.")
-        eye = jnp.asarray(structure.packed_identity(), loc.dtype)
-        scale = jnp.asarray(scale, loc.dtype)
-        packed = eye * scale if self.power > 0 else eye / scale
+        diagonal = (scale * jnp.ones_like(loc)) ** self.power
+        packed = jnp.zeros(structure.num_packed, loc.dtype)
+        packed = packed.at[structure.packed_diagonal()].set(diagonal)
         new = {"loc": loc, self.factor_name: packed, "structure": structure}
         return dataclasses.replace(self, **new)
 

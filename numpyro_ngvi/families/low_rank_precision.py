@@ -91,15 +91,15 @@ class LowRankPrecision(Family):
         check_rank(self.rank, layout.dim)
         return self
 
-    def initial(self, loc: jax.Array, scale: float) -> LowRankPrecision:
+    def initial(self, loc: jax.Array, scale: float | jax.Array) -> LowRankPrecision:
         """``N(loc, scale^2 I)``, but for a faint ``U``; the variances are a little smaller.
 
         :raises ValueError: if the rank is above the dimension.
         """
         check_rank(self.rank, loc.shape[-1])
-        scale = jnp.asarray(scale, loc.dtype)
-        factor = jnp.asarray(initial_factor(loc.shape[-1], self.rank), loc.dtype) / scale
-        return self._with(loc, factor, jnp.full_like(loc, scale**-2))
+        factor = jnp.asarray(initial_factor(loc.shape[-1], self.rank), loc.dtype)
+        scale = scale * jnp.ones_like(loc)
+        return self._with(loc, factor / scale[:, None], scale**-2)
 
     def couples(self) -> str:
         return "low_rank"

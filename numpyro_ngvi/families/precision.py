@@ -63,8 +63,8 @@ class Precision(DenseFamily):
     name: ClassVar[str] = "precision"
     relative_scale_step: ClassVar[float] = 0.01
 
-    def initial(self, loc: jax.Array, scale: float) -> Precision:
-        return Precision(loc, jnp.diag(jnp.full_like(loc, scale**-2)))
+    def initial(self, loc: jax.Array, scale: float | jax.Array) -> Precision:
+        return Precision(loc, jnp.diag(jnp.ones_like(loc) / scale**2))
 
     def free_coordinates(self) -> list[jax.Array]:
         return [self._bound().loc, jnp.tril(symmetric(self.precision))]

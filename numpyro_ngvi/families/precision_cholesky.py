@@ -62,8 +62,8 @@ class PrecisionCholesky(DenseFamily):
     name: ClassVar[str] = "precision_cholesky"
     relative_scale_step: ClassVar[float] = 0.01
 
-    def initial(self, loc: jax.Array, scale: float) -> PrecisionCholesky:
-        return PrecisionCholesky(loc, jnp.diag(jnp.full_like(loc, 1.0 / scale)))
+    def initial(self, loc: jax.Array, scale: float | jax.Array) -> PrecisionCholesky:
+        return PrecisionCholesky(loc, jnp.diag(jnp.ones_like(loc) / scale))
 
     @property
     def stddev(self) -> jax.Array:

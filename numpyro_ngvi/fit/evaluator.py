@@ -9,7 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax import random
+from numpyro import handlers
+from numpyro.distributions.transforms import biject_to
+from numpyro.infer.initialization import init_to_uniform
 
 from ngvi.curvature import CURVATURES_OF_FIT, check_curvature, choose, points_at_once
 from ngvi.fit.engine import Direction, Draws, Measured
@@ -20,6 +24,7 @@ from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.fit.geometry import covector, flat
 from numpyro_ngvi.fit.importance import subsampled_plate
 from numpyro_ngvi.fit.parameters import Parameters, Place, ordinary, posteriors
+from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
@@ -54,8 +59,10 @@ class Evaluator:
         groups = Groups.of(kind, dim, products, data_size)
         self.draws, self._cost = groups.draws, groups.cost
         self._estimator = curvature.make_estimator(kind, self._cost, points_at_once(data_size))
-        self.num_gradients = self.num_hessian_products = 0
+        self.num_gradients = self.num_hessian_products = self.num_values = 0
+        self._at_once = points_at_once(data_size)
         self._group = compiled(self._one_group)
+        self._some = compiled(self._some_values)
         self._point = compiled(self._one_point)
         start = parameters.constrain(ordinary(parameters.initial))
         self.is_subsampled = subsampled_plate(model, start, args, kwargs) is not None
@@ -84,6 +91,28 @@ class Evaluator:
         value, gradient = self._compiled(self._point, theta.astype(self._parameters.dtype))
         return float(value), np.asarray(gradient, float)
 
+    def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
+        """The log density at vectors of all latents, shape ``(N, d)``."""
+        self.num_values += len(theta)
+        missing = -len(theta) % self._at_once
+        padded = np.pad(theta, ((0, missing), (0, 0)), "edge").astype(self._parameters.dtype)
+        found = [
+            np.asarray(self._compiled(self._some, place, some, np.uint32(index)), float)
+            for index, some in enumerate(np.split(padded, len(padded) // self._at_once))
+        ]
+        return np.concatenate(found)[: len(theta)]
+
+    def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+        """Draws of all latents from the model's prior, or None if it has none."""
+        if type(self.guide) is not NaturalGaussianGuide or self.guide.create_plates is not None:
+            return None
+        seed = np.uint32(rng.integers(2**31))
+        sample = compiled(functools.partial(self._prior, count=count), runs_once=True)
+        try:
+            return np.asarray(self._compiled(sample, seed), float)
+        except Exception:  # noqa: BLE001  a prior need not be one that can be sampled
+            return None
+
     def _compiled(self, function: Callable, *inputs: Any) -> Any:
         try:
             return function(*inputs, self._arguments.arrays)
@@ -101,6 +130,32 @@ class Evaluator:
         return jax.value_and_grad(
             lambda theta: density(self._by_site(theta), params, random.key(0))
         )(theta)
+
+    def _some_values(
+        self, place: Place, theta: jax.Array, seed: jax.Array, arrays: list
+    ) -> jax.Array:
+        model_key, guide_key = random.split(random.key(seed))
+        density, params = self._density(arrays, model_key), self._parameters.constrain(place)
+        keys = random.split(guide_key, len(theta))
+        return jax.vmap(lambda one, key: density(self._by_site(one), params, key))(theta, keys)
+
+    def _prior(self, seed: jax.Array, arrays: list, count: int) -> jax.Array:
+        args, kwargs = self._arguments.rebuilt(arrays)
+        params = self._parameters.constrain(ordinary(self._parameters.initial))
+
+        def one(key: jax.Array) -> jax.Array:
+            model = handlers.substitute(handlers.seed(self.model, key), data=params)
+            with handlers.block():
+                trace = handlers.trace(
+                    handlers.substitute(model, substitute_fn=_anywhere)
+                ).get_trace(*args, **kwargs)
+            parts = []
+            for site in self.guide.sites:
+                fn, value = trace[site.name]["fn"], trace[site.name]["value"]
+                parts.append(jnp.ravel(biject_to(fn.support).inv(value)))
+            return jnp.concatenate(parts)
+
+        return jax.vmap(one)(random.split(random.key(seed), count))
 
     def _one_group(self, place: Place, points: Points, seed: jax.Array, arrays: list) -> tuple:
         model_key, guide_key = random.split(random.key(seed))
@@ -136,3 +191,14 @@ class Evaluator:
         params = self._parameters.constrain(initial)
         means = {site: family.mean for site, family in posteriors(initial).items()}
         return hessian_obstacle(density, means, params, random.key(0))
+
+
+def _anywhere(site: dict[str, Any]) -> jax.Array | None:
+    """A point for sites whose prior is improper, and cannot be sampled."""
+    if site["type"] == "sample" and not site["is_observed"]:
+        fn = site["fn"]
+        while hasattr(fn, "base_dist"):
+            fn = fn.base_dist
+        if isinstance(fn, dist.ImproperUniform):
+            return init_to_uniform(site)
+    return None

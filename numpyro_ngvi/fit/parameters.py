@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi.family import standard_normal_log_prob
 from ngvi.fit.run import check_coordinates
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in, replace_families
@@ -37,13 +38,21 @@ class Parameters:
         self.eps = max(float(jnp.finfo(q.loc.dtype).eps) for q in families.values())
         self.has_ordinary = bool(jax.tree.leaves(ordinary(initial)))
 
-    def at(self, mean: np.ndarray | None, scale: float) -> Place:
-        """The initial place with ``N(mean, scale^2 I)``; by default with its own mean."""
+    def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> Place:
+        """The initial place with ``N(mean, scale^2)``; by default with its own mean."""
         mean = self.mean(self.initial) if mean is None else mean
-        ends = np.cumsum(list(self.dims.values()))[:-1]
-        locs = [part.astype(self.dtype) for part in np.split(mean, ends)]
-        families = _initial(families_in(self.initial), locs, self.dtype.type(scale))
+        scales = self._split(np.broadcast_to(scale, mean.shape))
+        families = _initial(families_in(self.initial), self._split(mean), scales)
         return replace_families(self.initial, families)
+
+    def draws(self, place: Place, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``."""
+        theta, log_q = _draws(families_in(place), self._split(noise))
+        return np.asarray(theta, float), np.asarray(log_q, float)
+
+    def _split(self, vectors: np.ndarray) -> list[np.ndarray]:
+        ends = np.cumsum(list(self.dims.values()))[:-1]
+        return [part.astype(self.dtype) for part in np.split(vectors, ends, -1)]
 
     def mean(self, place: Place) -> np.ndarray:
         """The mean of all latents, shape ``(d,)``."""
@@ -99,8 +108,18 @@ def _shapes(family: Any) -> dict[str, tuple] | None:
 
 
 @partial(compiled, runs_once=True)
-def _initial(families: list[Family], locs: list[jax.Array], scale: jax.Array) -> list[Family]:
-    return [family.initial(loc, scale) for family, loc in zip(families, locs, strict=True)]
+def _initial(
+    families: list[Family], locs: list[jax.Array], scales: list[jax.Array]
+) -> list[Family]:
+    parts = zip(families, locs, scales, strict=True)
+    return [family.initial(loc, scale) for family, loc, scale in parts]
+
+
+@compiled
+def _draws(families: list[Family], noise: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    pairs = list(zip(families, noise, strict=True))
+    log_q = sum(standard_normal_log_prob(z) - family.log_det_scale() for family, z in pairs)
+    return jnp.concatenate([family.sample(z) for family, z in pairs], -1), log_q
 
 
 @partial(compiled, runs_once=True)

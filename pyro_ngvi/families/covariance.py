@@ -54,8 +54,8 @@ class Covariance(DenseFamily):
     name: ClassVar[str] = "covariance"
     relative_scale_step: ClassVar[float] = 0.01
 
-    def initial(self, loc: Tensor, scale: float) -> Covariance:
-        return Covariance(loc, torch.diag(torch.full_like(loc, scale**2)))
+    def initial(self, loc: Tensor, scale: float | Tensor) -> Covariance:
+        return Covariance(loc, torch.diag(scale**2 * torch.ones_like(loc)))
 
     def free_coordinates(self) -> list[Tensor]:
         return [self._bound().loc, symmetric(self.covariance).tril()]

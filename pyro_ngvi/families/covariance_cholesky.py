@@ -57,8 +57,8 @@ class CovarianceCholesky(DenseFamily):
     name: ClassVar[str] = "covariance_cholesky"
     relative_scale_step: ClassVar[float] = 0.01
 
-    def initial(self, loc: Tensor, scale: float) -> CovarianceCholesky:
-        return CovarianceCholesky(loc, torch.diag(torch.full_like(loc, scale)))
+    def initial(self, loc: Tensor, scale: float | Tensor) -> CovarianceCholesky:
+        return CovarianceCholesky(loc, torch.diag(scale * torch.ones_like(loc)))
 
     @property
     def stddev(self) -> Tensor:

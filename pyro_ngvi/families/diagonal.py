@@ -34,8 +34,8 @@ class Diagonal(Family):
     relative_scale_step: ClassVar[float] = 0.1
     leaves_out_correlations: ClassVar[bool] = True
 
-    def initial(self, loc: Tensor, scale: float) -> Diagonal:
-        return Diagonal(loc, torch.full_like(loc, scale))
+    def initial(self, loc: Tensor, scale: float | Tensor) -> Diagonal:
+        return Diagonal(loc, scale * torch.ones_like(loc))
 
     def couples(self) -> str:
         return "none"

@@ -33,13 +33,14 @@ class ForestFamily(Family):
 
     structure: Forest | None
 
-    def initial(self, loc: Tensor, scale: float) -> Self:
+    def initial(self, loc: Tensor, scale: float | Tensor) -> Self:
         dim = loc.shape[-1]
         structure = self.structure or forest_from_indices([np.arange(dim)[:, None]])
         if structure.dim != dim:
             raise ValueError(f"The structure has {structure.dim} latents, but loc has {dim}.")
-        eye = torch.as_tensor(structure.packed_identity()).to(loc)
-        packed = eye * scale if self.power > 0 else eye / scale
+        diagonal = (scale * torch.ones_like(loc)) ** self.power
+        packed = loc.new_zeros(structure.num_packed)
+        packed[torch.as_tensor(structure.packed_diagonal()).to(loc.device)] = diagonal
         new = {"loc": loc, self.factor_name: packed, "structure": structure}
         return dataclasses.replace(self, **new)
 

@@ -92,14 +92,15 @@ class LowRankPrecision(Family):
         check_rank(self.rank, layout.dim)
         return self
 
-    def initial(self, loc: Tensor, scale: float) -> LowRankPrecision:
+    def initial(self, loc: Tensor, scale: float | Tensor) -> LowRankPrecision:
         """``N(loc, scale^2 I)``, but for a faint ``U``; the variances are a little smaller.
 
         :raises ValueError: if the rank is above the dimension.
         """
         check_rank(self.rank, loc.shape[-1])
-        factor = torch.as_tensor(initial_factor(loc.shape[-1], self.rank)).to(loc) / scale
-        return self._with(loc, factor, torch.full_like(loc, scale**-2))
+        factor = torch.as_tensor(initial_factor(loc.shape[-1], self.rank)).to(loc)
+        scale = scale * torch.ones_like(loc)
+        return self._with(loc, factor / scale[:, None], scale**-2)
 
     def couples(self) -> str:
         return "low_rank"

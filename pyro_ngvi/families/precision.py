@@ -63,8 +63,8 @@ class Precision(DenseFamily):
     name: ClassVar[str] = "precision"
     relative_scale_step: ClassVar[float] = 0.01
 
-    def initial(self, loc: Tensor, scale: float) -> Precision:
-        return Precision(loc, torch.diag(torch.full_like(loc, scale**-2)))
+    def initial(self, loc: Tensor, scale: float | Tensor) -> Precision:
+        return Precision(loc, torch.diag(torch.ones_like(loc) / scale**2))
 
     def free_coordinates(self) -> list[Tensor]:
         return [self._bound().loc, symmetric(self.precision).tril()]

@@ -60,8 +60,8 @@ class PrecisionCholesky(DenseFamily):
     name: ClassVar[str] = "precision_cholesky"
     relative_scale_step: ClassVar[float] = 0.01
 
-    def initial(self, loc: Tensor, scale: float) -> PrecisionCholesky:
-        return PrecisionCholesky(loc, torch.diag(torch.full_like(loc, 1.0 / scale)))
+    def initial(self, loc: Tensor, scale: float | Tensor) -> PrecisionCholesky:
+        return PrecisionCholesky(loc, torch.diag(torch.ones_like(loc) / scale))
 
     @property
     def stddev(self) -> Tensor:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from pyro import poutine
+from pyro.distributions import ImproperUniform
+from pyro.distributions.transforms import biject_to
+from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from torch import Tensor
 
 from ngvi.curvature import choose
@@ -25,8 +30,9 @@ from pyro_ngvi.curvature.evaluate import gradients_of
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.fit.geometry import EachRow, covector, flat
 from pyro_ngvi.fit.parameters import Parameters, Place
+from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.tracing import LogDensity
-from pyro_ngvi.tracing.messengers import NanCholesky, repeatable_noise
+from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
 
 
 class Evaluator:
@@ -48,6 +54,7 @@ class Evaluator:
         curvature: str = "auto",
     ) -> None:
         self.args, self.kwargs = args, kwargs
+        self._model, self._guide = model, guide
         self._parameters, self._each_row = parameters, EachRow()
         self._has_indefinite = False
         self._plan, self._density = self._tolerant(lambda: make_plan(model, guide, args, kwargs))
@@ -58,7 +65,7 @@ class Evaluator:
         groups = Groups.of(curvature, parameters.dim, products, data_size)
         self.draws, self._cost = groups.draws, groups.cost
         self._estimator = make_estimator(curvature, self._cost, self._plan)
-        self.num_gradients = self.num_hessian_products = 0
+        self.num_gradients = self.num_hessian_products = self.num_values = 0
         self.is_subsampled = self._plan.facts.is_subsampled
 
     @torch.no_grad()
@@ -98,6 +105,47 @@ class Evaluator:
 
         value, gradients = self._tolerant(evaluate)
         return float(value), np.concatenate([_numpy(gradient) for gradient in gradients])
+
+    @torch.no_grad()
+    def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
+        """The log density at vectors of all latents, shape ``(N, d)``."""
+        self.num_values += len(theta)
+        self._parameters.put(place)
+        latents = self._parameters.split(theta)
+        at_once = self._plan.draws_per_pass(self.args, self.kwargs)
+
+        def evaluate(start: int) -> Tensor:
+            some = {site: value[start : start + at_once] for site, value in latents.items()}
+            with repeatable_noise():
+                torch.manual_seed(start)
+                return self._new_density()(some)
+
+        starts = range(0, len(theta), at_once)
+        return np.concatenate([_numpy(self._tolerant(partial(evaluate, s))) for s in starts])
+
+    @torch.no_grad()
+    def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+        """Draws of all latents from the model's prior, or None if it has none."""
+        guide = self._guide
+        if type(guide) is not NaturalGaussianGuide or guide.create_plates is not None:
+            return None
+        self._parameters.put(self._parameters.initial)
+        try:
+            with repeatable_noise(), quiet():
+                torch.manual_seed(int(rng.integers(2**31)))
+                return np.stack([self._prior_draw(guide) for _ in range(count)])
+        except Exception:  # noqa: BLE001  a prior need not be one that can be sampled
+            return None
+
+    def _prior_draw(self, guide: NaturalGaussianGuide) -> np.ndarray:
+        model = InitMessenger(_anywhere)(self._model)
+        with poutine.block():
+            trace = poutine.trace(model).get_trace(*self.args, **self.kwargs)
+        parts = []
+        for site in guide.sites:
+            node = trace.nodes[site.name]
+            parts.append(biject_to(node["fn"].support).inv(node["value"]).reshape(-1))
+        return _numpy(torch.cat(parts))
 
     # -- groups -----------------------------------------------------------------------
 
@@ -168,3 +216,11 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 def _numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().double().cpu().numpy()
+
+
+def _anywhere(site: dict[str, Any]) -> Tensor | None:
+    """A point for sites whose prior is improper, and cannot be sampled."""
+    fn = site["fn"]
+    while hasattr(fn, "base_dist"):
+        fn = fn.base_dist
+    return init_to_uniform(site) if isinstance(fn, ImproperUniform) else None

@@ -12,6 +12,7 @@ from pyro import poutine
 from torch import Tensor
 
 from ngvi.fit.run import check_coordinates
+from pyro_ngvi.curvature import log_q
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
 from pyro_ngvi.fit.importance import gaussians
@@ -73,13 +74,21 @@ class Parameters:
             for part, (site, family) in zip(parts, self.by_site(self.initial).items(), strict=True)
         }
 
-    def at(self, mean: np.ndarray | None, scale: float) -> Place:
-        """The initial place with ``N(mean, scale^2 I)``; by default with its own mean."""
+    def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> Place:
+        """The initial place with ``N(mean, scale^2)``; by default with its own mean."""
         mean = self.mean(self.initial) if mean is None else mean
-        locs, families = self.split(mean), self.by_site(self.initial)
+        locs, scales = self.split(mean), self.split(np.broadcast_to(scale, mean.shape).copy())
+        families = self.by_site(self.initial).items()
         return self.initial._replace(
-            families=[family.initial(locs[site], scale) for site, family in families.items()]
+            families=[family.initial(locs[site], scales[site]) for site, family in families]
         )
+
+    @torch.no_grad()
+    def draws(self, place: Place, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``."""
+        families, by_site = self.by_site(place), self.split(noise)
+        theta = [family.sample(by_site[site]) for site, family in families.items()]
+        return _numpy(torch.cat(theta, -1)), _numpy(log_q(families, by_site))
 
     def mean(self, place: Place) -> np.ndarray:
         """The mean of all latents, shape ``(d,)``."""
