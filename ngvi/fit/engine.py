@@ -94,11 +94,13 @@ class Evaluator(Protocol):
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
         """The log density at vectors of all latents, shape ``(N, d)``, with the place's ordinary
-        parameters."""
+        parameters.
+        """
 
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
         """Draws of all latents from the model's prior, shape ``(count, d)``; None if it has none
-        that can be sampled."""
+        that can be sampled.
+        """
 
 
 class Parameters(Protocol):
@@ -120,6 +122,9 @@ class Parameters(Protocol):
 
     def draws(self, place: Place, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``, shape ``(N,)``."""
+
+    def square_distance(self, place: Place, theta: np.ndarray) -> float:
+        """The squared Mahalanobis distance of one latent vector from the place's mean."""
 
     def mean(self, place: Place) -> np.ndarray:
         """The mean of all latents, shape ``(d,)``."""

@@ -37,12 +37,28 @@ class Geometry:
     :param size: ``n``, the numbers of a vector.
     :param pairs: changes of the Gaussians, and the falls of the natural gradient along them, the
         newest last.
+    :param max_pairs: how many of them count.
     """
 
-    def __init__(self, place: Place, size: int, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        self.place = place
-        self.max_pairs = min(MAX_PAIRS, MAX_NUMBERS // (2 * size))
+    def __init__(
+        self,
+        place: Place,
+        size: int,
+        pairs: list[tuple[np.ndarray, np.ndarray]],
+        max_pairs: int = MAX_PAIRS,
+    ) -> None:
+        self.place, self.size = place, size
+        self.max_pairs = min(max_pairs, MAX_NUMBERS // (2 * size))
         self._pairs = pairs[-self.max_pairs :] if self.max_pairs else []
+
+    @property
+    def flattest(self) -> float:
+        """The least curvature of the bound along the pairs, as a fraction of the metric's."""
+        return self._memory.flattest if self._pairs else 1.0
+
+    def scaled(self, vectors: np.ndarray) -> np.ndarray:
+        """Vectors as the metric has them, of those that were measured; they are the same."""
+        return vectors
 
     def covectors(self, vectors: np.ndarray) -> np.ndarray:
         """``F`` times each row; shape ``(rows, n)``."""
@@ -64,16 +80,18 @@ class Geometry:
     def corrected(self, direction: Direction) -> Corrected:
         """The quasi-Newton direction."""
         vector, of_vector, ordinary = direction
+        vector = self.scaled(vector)
         with np.errstate(all="ignore"):
             fisher = 0.5 * float(of_vector @ vector)
             if not self._pairs:
-                return Corrected(direction, fisher, fisher)
+                return Corrected(Direction(vector, of_vector, ordinary), fisher, fisher)
             found = Direction(*self._memory.correct(vector, of_vector), ordinary)
             return Corrected(found, 0.5 * float(of_vector @ found.vector), fisher)
 
     def gains(self, vectors: np.ndarray) -> np.ndarray:
         """The gain that each row promises, the larger of the two estimates, in nats."""
-        found = map(self.corrected, map(Direction, vectors, self.covectors(vectors)))
+        covectors = self.covectors(self.scaled(vectors))
+        found = map(self.corrected, map(Direction, vectors, covectors))
         return np.array([max(gain, fisher) for _, gain, fisher in found])
 
     @functools.cached_property

@@ -41,6 +41,8 @@ class Memory:
         used = (curvature > MIN_CURVATURE * squares) & (
             curvature > eps * np.sqrt(np.abs(squares * fall_squares))
         )
+        #: The least curvature that counts, as a fraction of the metric's; one without pairs.
+        self.flattest = float(np.min(curvature[used] / squares[used], initial=1.0))
         self._weights = np.where(used, 1.0 / np.where(used, curvature, 1.0), 0.0)
 
     def correct(self, vector: np.ndarray, of_vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,9 +6,11 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
+from ngvi.fit.audit import Audit
 from ngvi.fit.engine import Place
 from ngvi.fit.trace import Trace
 
@@ -23,6 +25,21 @@ class Reason(enum.Enum):
     UNBOUNDED = enum.auto()
     NOT_FINITE = enum.auto()
     INTERRUPTED = enum.auto()
+    RIDGE = enum.auto()  # short steps keep gaining
+    JUMP = enum.auto()  # values contradict gradients
+    STALLED = enum.auto()  # fixed draws: steps that gain nothing
+    OVERFITTED = enum.auto()  # fixed draws: the bound over others does not rise
+    TRIED = enum.auto()  # as many steps as were to be tried
+
+
+class Ended(NamedTuple):
+    """Where one start of a fit ended."""
+
+    name: str  #: of the start, in words
+    bound: float  #: in nats, from fresh draws
+    bound_error: float  #: its standard error
+    num_steps: int
+    kept: str  #: in words: what it says of the result
 
 
 @dataclass
@@ -33,12 +50,16 @@ class Outcome:
     :ivar reason: why it stopped there.
     :ivar remaining: how far the bound still is from its optimum, estimated in nats.
     :ivar trace: the steps.
+    :ivar audit: what ordinary draws say of the place.
+    :ivar starts: where each start ended, this one first.
     """
 
     place: Place
     reason: Reason
     remaining: float = math.inf
     trace: Trace = field(default_factory=Trace)
+    audit: Audit | None = None
+    starts: tuple[Ended, ...] = ()
 
     @property
     def converged(self) -> bool:
@@ -76,7 +97,21 @@ def in_words(
                 f"tolerance={tolerance:g}. Raise tolerance; a reparametrised model (noncentred "
                 "local latents, say) may have a posterior closer to a Gaussian"
             )
-        case Reason.STUCK:
+        case Reason.RIDGE:
+            return (
+                f"short steps along a flat direction keep raising the bound, {left} at least. Go "
+                "on with fit(..., init=result), or reparametrise the latents that depend on each "
+                "other along a curve"
+            )
+        case Reason.JUMP:
+            return (
+                "the log density at independent draws contradicts its gradients: it jumps, as "
+                "with a threshold or a rounding of latents in the model, or its gradients are cut "
+                f"off; values promise {outcome.remaining:.2g} nats that gradients do not see. "
+                "Make the model smooth (a sigmoid for a threshold, a sum over a discrete latent), "
+                "or the bound is not at its optimum"
+            )
+        case Reason.STUCK | Reason.STALLED | Reason.OVERFITTED:
             return (
                 f"no step along the natural gradient raises the bound, {left}: the log density may "
                 "be discontinuous, or rounding dominates. Try double precision, "

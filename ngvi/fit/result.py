@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ngvi.fit import arviz_bridge
+from ngvi.fit.audit import Audit
 from ngvi.fit.diagnostics import Diagnostics
+from ngvi.fit.outcome import Ended
 from ngvi.fit.picture import plot_result
 from ngvi.fit.report import final_bound, report
 from ngvi.fit.trace import Trace
@@ -42,6 +44,12 @@ class Result:
     num_gradients: int
     #: Hessian-vector products; a Hessian of ``d`` latents counts as ``d``.
     num_hessian_products: int
+    #: Values of the log density at draws, besides those of gradients.
+    num_values: int = 0
+    #: What independent draws said of the posterior at the end.
+    audit: Audit | None = None
+    #: Where each start ended, the one that is kept first.
+    starts: tuple[Ended, ...] = ()
     #: Wall-clock time of the fit.
     seconds: float
 
@@ -77,13 +85,21 @@ class Result:
 
     @property
     def bound(self) -> float:
-        """The bound on the log evidence in nats, averaged over the last tenth of the steps."""
-        return final_bound(self.trace)[0]
+        """The bound on the log evidence in nats, from independent draws at the end.
+
+        Of a model that sees minibatches it is the average over the last tenth of the steps.
+        """
+        return self._final_bound()[0]
 
     @property
     def bound_error(self) -> float:
         """The standard error of :attr:`bound`, in nats, if the steps' errors are independent."""
-        return final_bound(self.trace)[1]
+        return self._final_bound()[1]
+
+    def _final_bound(self) -> tuple[float, float]:
+        if self.audit is None:
+            return final_bound(self.trace)
+        return self.audit.bound, self.audit.error
 
     # -- the posterior ----------------------------------------------------------------
 

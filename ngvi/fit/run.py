@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -11,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from ngvi.fit.engine import Engine, Place
+from ngvi.fit.legs import Legs
 from ngvi.fit.outcome import Outcome, Reason, in_words
 from ngvi.fit.progress import Progress
-from ngvi.fit.search import MIN_POINTS, Search
 from ngvi.fit.settings import Settings
-from ngvi.fit.start import find_other_start, find_start
-from ngvi.fit.stochastic import StochasticSearch
 
 
 def first_that_starts(
@@ -84,42 +81,16 @@ def search(
 
     :param place: begin here, and nowhere else; by default where it is best.
     """
-    is_noisy = engine.parameters.has_ordinary or engine.evaluator.is_subsampled
-    kind = StochasticSearch if is_noisy else Search
     with Progress(settings.max_steps, progress_bar) as progress:
-        one = kind(engine, rng, settings, progress)
+        legs = Legs(engine, rng, settings, progress)
         try:
-            outcome = _searched(one, place)
+            outcome = legs.run(place)
         except KeyboardInterrupt:
-            # Hours of work, maybe: keep what there is.
-            remaining = (one.trace.distances or [math.inf])[-1]
-            outcome = Outcome(one.place, Reason.INTERRUPTED, remaining, one.trace)
+            outcome = legs.interrupted()  # hours of work, maybe: keep what there is
         except BaseException:
-            engine.parameters.write(one.place)
+            engine.parameters.write(legs.interrupted().place)
             raise
     engine.parameters.write(outcome.place)
-    return outcome
-
-
-def _searched(one: Search | StochasticSearch, place: Place | None) -> Outcome:
-    engine, rng, trace = one.engine, one.rng, one.trace
-    num_groups = math.ceil(MIN_POINTS / (2 * engine.parameters.dim + 1))
-    start = find_start(engine, rng, num_groups, place)
-    if start is None:
-        return no_start(engine)
-    outcome = one.run(*start)
-    if outcome.reason is not Reason.STUCK or place is not None:
-        return outcome
-    # A hopeless start: begin where the log density is high, if somewhat narrow.
-    start = find_other_start(engine, rng, num_groups)
-    if start is None:
-        return outcome
-    steps, loss = len(trace), trace.last_loss
-    one.begin_again()
-    again = one.run(*start)
-    if again.converged or (len(trace) > steps and trace.last_loss < loss):
-        return again
-    trace.cut(steps)  # the way to the place that is returned
     return outcome
 
 
@@ -151,10 +122,13 @@ def account(
         warnings.warn(f"fit has not converged: {reason}.", stacklevel=3)
     return {
         "trace": outcome.trace,
+        "audit": outcome.audit,
+        "starts": outcome.starts,
         "converged": outcome.converged,
         "reason": reason,
         "num_steps": len(outcome.trace),
         "num_gradients": engine.evaluator.num_gradients,
         "num_hessian_products": engine.evaluator.num_hessian_products,
+        "num_values": engine.evaluator.num_values,
         "seconds": time.perf_counter() - start_time,
     }

@@ -13,15 +13,23 @@ each stage starts where the one before ended, with more draws if theirs were too
 - A stage ends when the gain that a quadratic bound would still have is a fraction of the tolerance.
   The groups of draws then say by how much the optimum would move with others; fresh draws
   confirm it, or join the next stage.
+- Where the bound has been flatter than the metric, its gains may be small and many: trial steps
+  over more draws say whether ordinary draws see a gain, and while they do it is no optimum.
+- A group that is never learnt from tells whether the others are overfitted: the bound over few
+  draws of a density with kinks, or far from quadratic, may rise while the bound itself falls.
+  Then, or where a stage makes no progress, fresh draws at every step must go on
+  (:mod:`~ngvi.fit.stochastic`), from the best place that the group has seen.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from ngvi.fit.audit import difference
 from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place, Step
 from ngvi.fit.geometry import Geometry
 from ngvi.fit.outcome import Outcome, Reason
@@ -43,6 +51,21 @@ ROUNDING = 32.0
 #: So many refused steps in a row end a stage.
 MAX_REFUSED = 16
 
+#: A step may lose so much of its slope, and so many nats: fixed draws' gradients are exact only
+#: for the mean.
+SLACK_PART, MAX_SLACK = 0.05, 0.25
+
+#: A stage stalls if so many steps gain less than half of what it is to reach.
+STALLED = 20
+#: Fixed draws are overfitted if so many nats were gained, and less than this part of them over
+#: the draws that are not learnt from.
+MIN_GAIN, LEARNT_PART = 1.0, 0.1
+
+#: A bound whose curvature was below this fraction of the metric's is tried once more, with so
+#: many points at least, by so many steps, so often at most; so is one of few latents.
+FLAT, FEW = 0.5, 3
+TRIAL_POINTS, TRIAL_STEPS, MAX_TRIALS = 64, 6, 8
+
 #: A place is hopeless if the bound seems this far from its optimum, in nats, and so many steps
 #: gain less than this fraction of its size.
 HOPELESS, STALL, STALL_PART = 1e3, 15, 1e-3
@@ -61,6 +84,9 @@ ROUGH = 0.25
 #: A later one at this fraction of the tolerance, and the draws may have this one.
 STAGE_PART, NOISE_PART = 0.125, 0.5
 
+#: Ends whose place has been measured since the last step was noted.
+_ENDS = (Reason.CONVERGED, Reason.NOISE, Reason.UNBOUNDED, Reason.RIDGE)
+
 
 @dataclass
 class Search:
@@ -71,6 +97,7 @@ class Search:
     settings: Settings
     progress: Progress
     trace: Trace = field(default_factory=Trace)
+    used: int = 0  #: steps of searches before this one
 
     place: Place = None
     draws: list[Draws] = field(default_factory=list)  #: of the present stage
@@ -79,34 +106,51 @@ class Search:
     pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     radius: float = INITIAL_RADIUS
     rho: float = 1.0  #: of the last step
-    begun: int = 0  #: steps before this start
+    judge: list[Draws] = field(default_factory=list)  #: draws that are not learnt from
+    judged: list[float] = field(default_factory=list)  #: the bound over them, now and then
+    best: Place = None  #: of those that were judged
+    flattest: float = 1.0  #: the least curvature that was seen, of the metric's
     gain: float = math.inf  #: what the present draws still promise, in nats
     noise: float = 0.0  #: what other draws might take away, in nats
     _geometry: Geometry | None = None  #: of the place with the pairs, once it is asked for
 
     def __post_init__(self) -> None:
-        self.place = self.engine.parameters.initial
+        self.place = self.best = self.engine.parameters.initial
 
-    def run(self, place: Place, draws: list[Draws], measured: Measured) -> Outcome:
-        """Search from a place.
+    def run(self, place: Place) -> Outcome:
+        """Search from a place where the bound is finite."""
+        return self.finish(self.begin(place))
 
-        :param draws: of the first stage.
-        :param measured: the bound at the place, finite.
+    def begin(self, place: Place) -> Reason | None:
+        """The first, rough stage: see :meth:`run`.
+
+        :return: why it is over before its optimum, or None.
         """
         self._forget()
-        self.place, self.draws, self.measured = place, draws, measured
-        status = self._stage(ROUGH)
+        self.place = self.best = place
+        count = math.ceil(MIN_POINTS / (2 * self.engine.parameters.dim + 1))
+        self._use(self.engine.evaluator.draws(self.rng, count))
+        self.judge = self.engine.evaluator.draws(self.rng, count)
+        return self._stage(ROUGH)
+
+    def finish(self, status: Reason | None) -> Outcome:
+        """What comes after the first stage.
+
+        :param status: how it ended.
+        """
         if status is not None:
             return self._outcome(status)
         if self.settings.deterministic:
             return self._deterministic()
-        self._use(self.engine.evaluator.draws(self.rng, max(2, len(draws))))
+        self._use(self.engine.evaluator.draws(self.rng, max(2, len(self.draws))))
         while True:
             status = self._stage(STAGE_PART * self.settings.tolerance)
             self.noise = self._noise()
             if status is not None:
                 return self._outcome(status)
             status, fresh = self._confirm()
+            if status is Reason.CONVERGED and self._is_flat():
+                return self._outcome(self._tried())
             if status is not None:
                 return self._outcome(status, fresh)
 
@@ -120,23 +164,59 @@ class Search:
             status = Reason.NOISE if few else Reason.CONVERGED
         return self._outcome(status)
 
-    def begin_again(self) -> None:
-        """Forget what was learnt from one start, before another; the trace goes on."""
-        self.radius, self.rho, self.begun = INITIAL_RADIUS, 1.0, len(self.trace)
-        self.gain, self.noise = math.inf, 0.0
+    # -- trials -----------------------------------------------------------------------
+
+    def verified(self, outcome: Outcome) -> Outcome:
+        """An optimum that a search with fresh draws claims, or what trial steps made of it."""
+        self._forget()
+        self.place, self.radius = outcome.place, INITIAL_RADIUS
+        self._use(self.engine.evaluator.draws(self.rng, 2))
+        tried = self._outcome(self._tried())
+        remaining = max(tried.remaining, outcome.remaining if tried.converged else 0.0)
+        return dataclasses.replace(tried, remaining=remaining)
+
+    def _is_flat(self) -> bool:
+        parameters = self.engine.parameters
+        return self.flattest < FLAT or parameters.dim <= FEW or parameters.has_ordinary
+
+    def _tried(self) -> Reason:
+        """Take short steps over more draws for as long as ordinary draws see a gain."""
+        tolerance = self.settings.tolerance
+        size = len(self.draws[0].points.weights)
+        count = max(len(self.draws), math.ceil(TRIAL_POINTS / size))
+        for _ in range(MAX_TRIALS):
+            old, gap = self.place, self.gain + self.noise
+            self._use(self.engine.evaluator.draws(self.rng, count))
+            status = self._stage(0.1 * STAGE_PART * tolerance, TRIAL_STEPS)
+            gain, error = difference(self.engine, old, self.place, self.rng)
+            if not gain > 0:
+                self.place, self._geometry = old, None
+            if status in (Reason.MAX_STEPS, Reason.UNBOUNDED):
+                return status
+            self.gain, self.noise = max(gain, 0.0), error
+            if not gain - error > 0.25 * tolerance:
+                # What the search expects counts if the trial did not see more.
+                self.gain = max(self.gain, min(gap, tolerance))
+                return Reason.CONVERGED if gain + 2 * error <= 2 * tolerance else Reason.NOISE
+        return Reason.RIDGE
 
     # -- one stage --------------------------------------------------------------------
 
-    def _stage(self, tolerance: float) -> Reason | None:
+    def _stage(self, tolerance: float, max_steps: float = math.inf) -> Reason | None:
         """Maximise the bound over the present draws.
 
         :return: None at its optimum, else why it stopped before.
         """
         self.radius, refused = max(self.radius, INITIAL_RADIUS), 0
+        values = [self.measured.value]
         while True:
+            if len(values) > max_steps:
+                return Reason.TRIED
             step = self._propose(tolerance)
             if not isinstance(step, Step):
                 return step
+            if len(values) > STALLED and values[-1] - values[-1 - STALLED] < 0.5 * tolerance:
+                return Reason.STALLED
             measured = self.engine.evaluator.measure(step.place, self.draws)
             ends = self._slope_at_the_end(step, measured)
             if ends is None:
@@ -146,9 +226,14 @@ class Search:
                     return Reason.STUCK
                 continue
             refused = 0
+            gained = measured.value - values[max(-len(values), -CHECK_EVERY)]
             self._accept(step, ends, measured)
-            if len(self.trace) % CHECK_EVERY == 0 and self._is_too_wide():
-                return Reason.UNBOUNDED
+            values.append(measured.value)
+            if len(self.trace) % CHECK_EVERY == 0:
+                if self._is_too_wide():
+                    return Reason.UNBOUNDED
+                if self._is_overfitted(gained):
+                    return Reason.OVERFITTED
 
     def _propose(self, tolerance: float) -> Step | Reason | None:
         """The next step, or why there is none: None at the optimum of these draws."""
@@ -157,7 +242,7 @@ class Search:
             return None
         if self._is_hopeless():
             return Reason.STUCK
-        if len(self.trace) >= self.settings.max_steps:
+        if self.used + len(self.trace) >= self.settings.max_steps:
             return Reason.MAX_STEPS
         # Where the last step was a small one, the search for the size begins there.
         longest = min(1.0, LONGER * self.rho)
@@ -171,9 +256,9 @@ class Search:
     def _direction(self) -> Direction:
         """The corrected natural gradient, and what it promises."""
         direction, gain, fisher = self._metric().corrected(self.measured.mean)
-        if not gain > 0:
+        if not gain > 0 and self.pairs:
             self._forget()
-            direction, gain = self.measured.mean, fisher
+            direction, gain, fisher = self._metric().corrected(self.measured.mean)
         self.gain = max(gain, fisher)
         return direction
 
@@ -185,7 +270,8 @@ class Search:
         if not (math.isfinite(new) and math.isfinite(ends)):
             return None
         turned = ends < -step.slope and new < value
-        slack = 1.0 + abs(step.slope) + ROUNDING * self.engine.parameters.eps * abs(value)
+        slack = min(SLACK_PART * abs(step.slope), MAX_SLACK)
+        slack += ROUNDING * self.engine.parameters.eps * abs(value)
         return None if turned or new < value - slack else ends
 
     def _refuse(self, step: Step, refused: int) -> None:
@@ -206,7 +292,9 @@ class Search:
             self.radius = max(self.radius, GROWTH * step.length)
         elif ends < -TURN * step.slope:
             self.radius = 0.5 * step.length
-        if max(step.length, step.backward) <= MAX_PAIR_LENGTH:
+        # Parameters that are not Gaussian have a metric that does not change.
+        kl = 0.0 if self.engine.parameters.has_ordinary else step.length
+        if max(kl, step.backward) <= MAX_PAIR_LENGTH:
             fall = self.measured.mean.vector - measured.mean.vector
             self.pairs.append((step.change, fall))
             del self.pairs[: -max(self._metric().max_pairs, 1)]
@@ -217,6 +305,7 @@ class Search:
     def _metric(self) -> Geometry:
         if self._geometry is None:
             self._geometry = self.engine.geometry(self.place, self.pairs)
+            self.flattest = min(self.flattest, self._geometry.flattest)
         return self._geometry
 
     def _forget(self) -> None:
@@ -226,11 +315,26 @@ class Search:
 
     def _is_hopeless(self) -> bool:
         """Whether the last steps led nowhere, and there is far to go."""
-        if self.gain < HOPELESS or len(self.trace) < self.begun + STALL:
+        if self.gain < HOPELESS or len(self.trace) < STALL:
             return False
         value = self.measured.value
         gained = value + self.trace.losses[-STALL]
         return gained < STALL_PART * min(self.gain, abs(value))
+
+    def _is_overfitted(self, gained: float) -> bool:
+        """Whether the bound rises over the draws of the stage alone.
+
+        :param gained: in nats, since the last time.
+        """
+        if not self.judge:
+            return False
+        value = self.engine.evaluator.measure(self.place, self.judge).value
+        if not self.judged or value >= max(self.judged):
+            self.best = self.place
+        self.judged.append(value)
+        if len(self.judged) < 2 or gained < MIN_GAIN:
+            return False
+        return not self.judged[-1] - self.judged[-2] > LEARNT_PART * gained
 
     def _is_too_wide(self) -> bool:
         """Whether a standard deviation is one that hardly any proper posterior has."""
@@ -278,11 +382,11 @@ class Search:
 
     def _record(self, rho: float) -> None:
         loss = self.trace.add(self.measured, self.draws, rho, self.gain)
-        self.progress.update(len(self.trace), loss, rho, self.gain)
+        self.progress.update(self.used + len(self.trace), loss, rho, self.gain)
 
     def _outcome(self, reason: Reason, fresh: Measured | None = None) -> Outcome:
         if fresh is not None:  # over the stage's own draws the bound looks too good
             self.measured = fresh
-        if not self.trace.losses or reason not in (Reason.STUCK, Reason.MAX_STEPS):
+        if not self.trace.losses or reason in _ENDS:
             self._record(0.0)
         return Outcome(self.place, reason, self.gain + self.noise, self.trace)

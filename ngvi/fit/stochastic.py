@@ -46,6 +46,8 @@ CAUTION = 2.0
 #: so many steps is no better than that of as many before; so often, and the search may end.
 ORDINARY_STEP_SIZE, ORDINARY_DECREASE = 0.05, 0.2
 PLATEAU, NUM_PLATEAUS = 20, 3
+#: A step is taken back if it loses so many standard errors, and nats on top.
+FALL, MAX_FALL = 4.0, 1.0
 #: Places that are not finite in a row, after which the search ends.
 MAX_REFUSED = 20
 
@@ -59,11 +61,13 @@ class StochasticSearch:
     settings: Settings
     progress: Progress
     trace: Trace = field(default_factory=Trace)
+    used: int = 0  #: steps of searches before this one
 
     place: Place = None
     before: tuple[Place, float] | None = None  #: the place before the last step, and its length
     step: Step | None = None  #: the last, unless it was taken back
-    refused: int = 0  #: places in a row that were not finite
+    refused: int = 0  #: places in a row that were not finite, or far below
+    level: tuple[float, float] = (-math.inf, 0.0)  #: the last bound, and its standard error
     radius: float = INITIAL_RADIUS
     rho: float = 1.0  #: of the next step
     distance: float = math.inf  #: of the bound to its optimum, in nats
@@ -77,26 +81,19 @@ class StochasticSearch:
     def __post_init__(self) -> None:
         self.place = self.engine.parameters.initial
 
-    def run(self, place: Place, draws: list[Draws], measured: Measured) -> Outcome:
-        """Search from a place.
-
-        :param draws: of the first step.
-        :param measured: the bound at the place, finite.
-        """
+    def run(self, place: Place) -> Outcome:
+        """Search from a place where the bound is finite."""
         self.place, self.distance = place, math.inf
         self.before, self.step, self.refused = None, None, 0
-        if len(draws) < self.num_groups:
-            draws, measured = self._measured()
         while True:
+            draws, measured = self._measured()
             reason = self._advance(draws, measured)
             if reason is not None:
                 return Outcome(self.place, reason, self.distance, self.trace)
-            draws, measured = self._measured()
 
-    def begin_again(self) -> None:
-        """Forget what was learnt from one start, before another; the trace goes on."""
-        self.radius, self.rho = INITIAL_RADIUS, 1.0
-        self.signals.clear()
+    @property
+    def _num_steps(self) -> int:
+        return self.used + len(self.trace)
 
     def _measured(self) -> tuple[list[Draws], Measured]:
         draws = self.engine.evaluator.draws(self.rng, self.num_groups)
@@ -111,19 +108,27 @@ class StochasticSearch:
         """
         geometry = self.engine.geometry(self.place, [])
         signal, noise = _signal_and_noise(geometry, measured)
-        if not math.isfinite(measured.value + signal + noise):
+        if not math.isfinite(measured.value + signal + noise) or self._has_fallen(measured):
             return self._go_back()
+        self.level = measured.value, _error(measured)
         if self.step is not None:
             self._judge(float(measured.mean.covector @ self.step.change), self.step, noise)
         self._choose(signal, noise)
         loss = self.trace.add(measured, draws, self.rho, self.distance)
-        self.progress.update(len(self.trace), loss, self.rho, self.distance)
+        self.progress.update(self._num_steps, loss, self.rho, self.distance)
         if self.engine.parameters.has_ordinary:
             self._look_for_plateau()
         return self._why_over() or self._move(geometry, measured.mean)
 
+    def _has_fallen(self, measured: Measured) -> bool:
+        """Whether the last step lost more than the noise of the draws before and after."""
+        if self.step is None:
+            return False
+        value, error = self.level
+        return measured.value < value - FALL * math.hypot(error, _error(measured)) - MAX_FALL
+
     def _go_back(self) -> Reason | None:
-        """From a place that is not finite, to try a shorter step."""
+        """From a place that is not finite, or far below, to try a shorter step."""
         self.refused += 1
         if self.before is None or self.refused >= MAX_REFUSED:
             return Reason.STUCK
@@ -138,7 +143,7 @@ class StochasticSearch:
         settled = not has_ordinary or self.num_plateaus >= NUM_PLATEAUS
         if self.distance <= self.settings.tolerance and settled:
             return Reason.CONVERGED
-        return Reason.MAX_STEPS if len(self.trace) >= self.settings.max_steps else None
+        return Reason.MAX_STEPS if self._num_steps >= self.settings.max_steps else None
 
     def _move(self, geometry: Geometry, natural: Direction) -> Reason | None:
         self.step = geometry.step(natural, self.rho, self.radius)
@@ -204,3 +209,9 @@ def _signal_and_noise(geometry: Geometry, measured: Measured) -> tuple[float, fl
         squares = geometry.squares(measured.vectors - mean.vector)
         noise = float(squares.sum()) / (count * (count - 1))
         return float(mean.covector @ mean.vector) - noise, noise
+
+
+def _error(measured: Measured) -> float:
+    """The standard error of a bound in nats, from its groups."""
+    values = measured.values
+    return float(values.std()) / math.sqrt(max(len(values) - 1, 1))

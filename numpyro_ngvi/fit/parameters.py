@@ -50,6 +50,10 @@ class Parameters:
         theta, log_q = _draws(families_in(place), self._split(noise))
         return np.asarray(theta, float), np.asarray(log_q, float)
 
+    def square_distance(self, place: Place, theta: np.ndarray) -> float:
+        """The squared Mahalanobis distance of one latent vector from the place's mean."""
+        return float(_square_distance(families_in(place), self._split(theta)))
+
     def _split(self, vectors: np.ndarray) -> list[np.ndarray]:
         ends = np.cumsum(list(self.dims.values()))[:-1]
         return [part.astype(self.dtype) for part in np.split(vectors, ends, -1)]
@@ -120,6 +124,12 @@ def _draws(families: list[Family], noise: list[jax.Array]) -> tuple[jax.Array, j
     pairs = list(zip(families, noise, strict=True))
     log_q = sum(standard_normal_log_prob(z) - family.log_det_scale() for family, z in pairs)
     return jnp.concatenate([family.sample(z) for family, z in pairs], -1), log_q
+
+
+@partial(compiled, runs_once=True)
+def _square_distance(families: list[Family], theta: list[jax.Array]) -> jax.Array:
+    pairs = zip(families, theta, strict=True)
+    return sum(jnp.sum(family.whiten(one[None]) ** 2) for family, one in pairs)
 
 
 @partial(compiled, runs_once=True)

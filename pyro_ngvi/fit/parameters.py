@@ -90,6 +90,12 @@ class Parameters:
         theta = [family.sample(by_site[site]) for site, family in families.items()]
         return _numpy(torch.cat(theta, -1)), _numpy(log_q(families, by_site))
 
+    @torch.no_grad()
+    def square_distance(self, place: Place, theta: np.ndarray) -> float:
+        """The squared Mahalanobis distance of one latent vector from the place's mean."""
+        latents, families = self.split(theta), self.by_site(place).items()
+        return sum(float(family.whiten(latents[s][None]).square().sum()) for s, family in families)
+
     def mean(self, place: Place) -> np.ndarray:
         """The mean of all latents, shape ``(d,)``."""
         return np.concatenate([_numpy(family.mean) for family in place.families])

@@ -1,0 +1,77 @@
+"""What ordinary draws say of a place, which neither the rule of points nor a stage has seen.
+
+Only values of the log density enter, so that the check shares no assumption with the search: not
+that gradients are the values' (a jump has none), not that few points stand for all (heavy tails),
+not that fixed draws are not overfitted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ngvi.fit.engine import Engine, Place
+
+#: Draws of an audit, at least and at most: half as many as the search took gradients.
+MIN_DRAWS, MAX_DRAWS = 200, 1000
+#: Standard errors beyond which a contradiction is none by chance.
+CERTAIN = 5.0
+
+
+class Audit(NamedTuple):
+    """The bound of one place, from draws of its own."""
+
+    bound: float  #: the mean of ``log w``, in nats; minus infinity if a draw has no density
+    error: float  #: its standard error
+    #: The gain in nats that a natural gradient by the score function promises, as far as it is
+    #: certain: values contradict the gradients by so much.
+    contradiction: float
+
+
+def num_draws(engine: Engine) -> int:
+    """How many draws an audit takes: few for a model that was expensive to fit by few gradients."""
+    return int(np.clip(engine.evaluator.num_gradients // 2, MIN_DRAWS, MAX_DRAWS))
+
+
+def audit(engine: Engine, place: Place, rng: np.random.Generator) -> Audit:
+    """The bound by independent draws, and whether their values agree with the place's gradient.
+
+    With the whitened draws ``z``, the natural gradient of the bound for the mean and for the
+    standard deviations is ``E[log w z]`` and ``E[log w (z^2 - 1)] / sqrt(2)`` (the score function),
+    both zero at the optimum. Half its squared norm, less what noise adds, is the gain it promises.
+    """
+    noise = rng.standard_normal((num_draws(engine), engine.parameters.dim))
+    weights = log_weights(engine, place, noise)
+    count = len(weights)
+    if not np.isfinite(weights).all():
+        return Audit(-math.inf, math.nan, 0.0)
+    centred = (weights - weights.mean())[:, None]
+    scores = centred * np.concatenate([noise, (noise**2 - 1.0) / math.sqrt(2.0)], 1)
+    means, variances = scores.mean(0), scores.var(0) / (count - 1)
+    signal = float(np.sum(means**2 - variances))
+    sure = signal - CERTAIN * math.sqrt(2.0 * float(np.sum(variances**2)))
+    error = float(weights.std()) / math.sqrt(count - 1)
+    return Audit(float(weights.mean()), error, 0.5 * max(sure, 0.0))
+
+
+def difference(
+    engine: Engine, old: Place, new: Place, rng: np.random.Generator
+) -> tuple[float, float]:
+    """By how much the bound of one place is above another's, and the standard error, in nats.
+
+    Both see the same noise, so that places close to each other are told apart.
+    """
+    noise = rng.standard_normal((num_draws(engine), engine.parameters.dim))
+    with np.errstate(invalid="ignore"):
+        gains = log_weights(engine, new, noise) - log_weights(engine, old, noise)
+    if not np.isfinite(gains).all():
+        return math.nan, math.nan
+    return float(gains.mean()), float(gains.std()) / math.sqrt(len(gains) - 1)
+
+
+def log_weights(engine: Engine, place: Place, noise: np.ndarray) -> np.ndarray:
+    """``log p(y, theta) - log q(theta)`` in nats, at whitened draws of shape ``(N, d)``."""
+    theta, log_q = engine.parameters.draws(place, noise)
+    return engine.evaluator.values(place, theta) - log_q
