@@ -14,9 +14,9 @@ from ngvi.path import JointPath
 from numpyro_ngvi.families import direction
 from numpyro_ngvi.families.direction import Families
 from numpyro_ngvi.optim import quasi_newton, trust_region
+from numpyro_ngvi.optim.algebra import Schedule, step_size_at
 from numpyro_ngvi.optim.joint import joint
 from numpyro_ngvi.optim.quasi_newton import Memory
-from numpyro_ngvi.optim.rule import Schedule, step_size_at
 from numpyro_ngvi.optim.trust_region import Progress
 
 #: A quasi-Newton memory overshoots now and then before noise does: its turns count for less.

@@ -1,14 +1,14 @@
 """One update for all natural parameters together, an ordinary optimiser for the rest.
 
 Every natural-gradient optimiser here is an optax transformation: a
-:class:`~numpyro_ngvi.optim.rule.Rule` says how the families of the parameter pytree move, and
+:class:`~ngvi.optim.rule.Rule` says how the families of the parameter pytree move, and
 :func:`joint` supplies what they share:
 
 - parameters that are not a family go to ``other``;
 - families move by their own maps (``retract``, ``natural_step``), and stay Gaussians;
 - a step with a gradient or a result that is not finite is not taken: parameters and state
   stay as they are (or return to an earlier point, if the rule can
-  :meth:`~numpyro_ngvi.optim.rule.Recovering.recover`), and ``num_skipped`` counts it.
+  :meth:`~ngvi.optim.rule.Recovering.recover`), and ``num_skipped`` counts it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,22 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ngvi.optim.rule import Recovering, Rule
 from numpyro_ngvi.families import direction
 from numpyro_ngvi.families.coordinates import (
     families_in,
     ordinary_mask,
     replace_families,
 )
-from numpyro_ngvi.optim.rule import Recovering, Rule
+
+#: What the docstrings of all of them end with.
+FIELDS = """
+:param other: optimiser of parameters that are not natural (an optax transformation or a
+    NumPyro optimiser); by default ``optax.adam(1e-3)``.
+:return: an optax transformation, which NumPyro's ``SVI`` takes as it is.
+:raises ValueError: for an argument outside its range; on ``init``, if there are no natural
+    parameters.
+"""
 
 
 class JointState(NamedTuple):

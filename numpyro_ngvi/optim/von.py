@@ -11,8 +11,8 @@ from typing import Any
 import optax
 
 from ngvi.checks import check_momentum
+from numpyro_ngvi.optim.algebra import Schedule
 from numpyro_ngvi.optim.blr import BLR
-from numpyro_ngvi.optim.rule import Schedule
 
 
 def VON(step_size: float | Schedule = 0.1, *, other: Any = None) -> optax.GradientTransformation:

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from ngvi.checks import check_learning_rule
+from ngvi.optim.rule import Rule
 from ngvi.path import JointPath
 from pyro_ngvi.families import direction
 from pyro_ngvi.families.direction import Families
 from pyro_ngvi.optim import quasi_newton, trust_region
 from pyro_ngvi.optim.pyro_optim import JointOptim
 from pyro_ngvi.optim.quasi_newton import Memory
-from pyro_ngvi.optim.rule import Rule
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 from pyro_ngvi.optim.trust_region import Progress
 

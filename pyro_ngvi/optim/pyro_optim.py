@@ -31,7 +31,10 @@ class JointOptim(PyroOptim):
     :param other: a ``PyroOptim`` for parameters that are not natural; by default
         ``pyro.optim.Adam({"lr": 1e-3})``.
     :param scheduler: makes a ``torch.optim.lr_scheduler`` from the torch optimiser, for
-        instance ``partial(ExponentialLR, gamma=0.99)``. Call :meth:`step` to advance it.
+        instance ``partial(ExponentialLR, gamma=0.99)``, and for a numeric ``lr``.
+        ``svi.optim.step()`` advances it.
+    :raises ValueError: for options unknown or outside their range; on the first step, if
+        there are no natural parameters or the first gradient is not finite.
     """
 
     torch_optimizer: ClassVar[type[JointOptimizer]]

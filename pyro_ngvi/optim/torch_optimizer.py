@@ -5,7 +5,7 @@ What all natural-gradient optimisers share:
 - families move by their own maps (``retract``, ``natural_step``), and stay Gaussians;
 - a step with a gradient or a result that is not finite is not taken: parameters and state
   stay as they are (or return to an earlier point, if the rule can
-  :meth:`~pyro_ngvi.optim.rule.Recovering.recover`), and ``num_skipped`` counts it.
+  :meth:`~ngvi.optim.rule.Recovering.recover`), and ``num_skipped`` counts it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ngvi.optim.rule import Recovering, Rule
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
 from pyro_ngvi.families.direction import Families, values
-from pyro_ngvi.optim.rule import Recovering, Rule
 
 
 class JointState(NamedTuple):

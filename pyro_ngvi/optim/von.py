@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ngvi.checks import check_momentum, check_rho, check_step_size
+from ngvi.optim.rule import Rule
 from pyro_ngvi.optim.blr import BLR, BLROptimizer
-from pyro_ngvi.optim.rule import Rule
 
 
 class VONOptimizer(BLROptimizer):

@@ -20,8 +20,9 @@ than the bound's gradient if noise is skewed, and as ``rho`` decreases nothing i
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
+
+from ngvi.optim.rule import Algebra, Number
 
 #: The first limit of a step, in Fisher length, and the largest of the scale.
 INITIAL_LIMIT = 0.2
@@ -36,47 +37,48 @@ LIMIT_GROWS = 0.5
 RATE_GROWS = 0.3
 LIMIT_SHRINKS = -0.3
 
+#: A length by which nothing is cut, in any precision.
+TINY = 1e-37
+
 
 class Pace(NamedTuple):
     """What the rule remembers."""
 
-    limit: float = INITIAL_LIMIT  #: of the Fisher length of a step's mean
-    slowness: float = 1.0  #: ``1 / rho``
-    agreement: float = 0.0  #: smoothed cosine, before bias correction
-    length: float = 0.0  #: Fisher length of the last step
+    limit: Number = INITIAL_LIMIT  #: of the Fisher length of a step's mean
+    slowness: Number = 1.0  #: ``1 / rho``
+    agreement: Number = 0.0  #: smoothed cosine, before bias correction
+    length: Number = 0.0  #: Fisher length of the last step
 
 
-def judge(pace: Pace, slope: float, norm: float, count: int) -> Pace:
+def judge(on: Algebra, pace: Pace, slope: Number, norm: Number, count: Number) -> Pace:
     """The new numbers, after looking at the end of the last step.
 
     :param slope: Fisher product of the fresh natural gradient and the last change.
     :param norm: Fisher length of the fresh natural gradient.
     :param count: the number of steps taken so far.
     """
-    known = pace.length > 0 and norm > 0
-    cosine = min(max(slope / (norm * pace.length), -1.0), 1.0) if known else 0.0
+    known = (pace.length > 0) & (norm > 0)
+    cosine = on.where(known, slope / on.where(known, norm * pace.length, 1.0), 0.0)
+    cosine = on.minimum(on.maximum(cosine, -1.0), 1.0)
     agreement = SMOOTHING * pace.agreement + (1 - SMOOTHING) * cosine
-    smoothed = agreement / (1 - SMOOTHING ** max(count, 1))
-    limit, slowness = pace.limit, pace.slowness
-    if smoothed > LIMIT_GROWS:
-        limit = max(limit, GROWTH * pace.length)
-    elif cosine < LIMIT_SHRINKS:
-        limit = max(SHRINKAGE * pace.length, SMALLEST_LIMIT)
-    if smoothed > RATE_GROWS:
-        slowness *= RECOVERY
-    if smoothed < 0:
-        slowness += DECREASE
-    return Pace(limit, max(slowness, 1.0), agreement, pace.length)
+    smoothed = agreement / (1 - SMOOTHING ** on.maximum(count, 1.0))
+    longer = on.maximum(pace.limit, GROWTH * pace.length)
+    shorter = on.maximum(SHRINKAGE * pace.length, SMALLEST_LIMIT)
+    otherwise = on.where(cosine < LIMIT_SHRINKS, shorter, pace.limit)
+    limit = on.where(smoothed > LIMIT_GROWS, longer, otherwise)
+    slowness = on.where(smoothed > RATE_GROWS, RECOVERY, 1.0) * pace.slowness
+    slowness = slowness + on.where(smoothed < 0, DECREASE, 0.0)
+    return Pace(limit, on.maximum(slowness, 1.0), agreement, pace.length)
 
 
-def shortened(pace: Pace) -> Pace:
+def shortened(on: Algebra, pace: Pace) -> Pace:
     """After a step that led to where nothing is finite: a tenth of its length."""
-    length = pace.length if pace.length > 0 else pace.limit
-    limit = min(pace.limit, max(0.1 * length, SMALLEST_LIMIT))
-    return pace._replace(limit=limit, length=0.0)
+    length = on.where(pace.length > 0, pace.length, pace.limit)
+    limit = on.minimum(pace.limit, on.maximum(0.1 * length, SMALLEST_LIMIT))
+    return pace._replace(limit=limit, length=0.0 * pace.slowness)
 
 
-def length(products: list[list[float]], *amounts: float) -> float:
+def length(on: Algebra, products: list, *amounts: Number) -> Number:
     """The Fisher length of a sum of directions, each times its amount.
 
     :param products: the directions' inner products, ``k`` rows of ``k`` numbers.
@@ -84,10 +86,10 @@ def length(products: list[list[float]], *amounts: float) -> float:
     pairs = [(i, j) for i in range(len(amounts)) for j in range(len(amounts))]
     sizes = [(amounts[i] * amounts[j], products[i][j]) for i, j in pairs]
     # No amount of what has overflowed is nothing.
-    square = sum(size * product for size, product in sizes if size)
-    return math.sqrt(max(square, 0.0))
+    square = sum(on.where(size == 0, 0.0, size * product) for size, product in sizes)
+    return on.sqrt(on.maximum(square, 0.0))
 
 
-def within(largest: float, limit: float, length: float) -> float:
+def within(on: Algebra, largest: Number, limit: Number, length: Number) -> Number:
     """The factor, ``largest`` at most, that keeps ``length`` within the limit."""
-    return min(largest, limit / length) if length > 0 else largest
+    return on.minimum(largest, limit / on.maximum(length, TINY))

@@ -1,0 +1,44 @@
+"""Nagm: natural gradient of the momentum of the Euclidean gradient (Tan, Table 5)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ngvi.optim import pace
+from ngvi.optim.rule import Algebra, Families, Number, Rates
+
+
+class NagmRule(NamedTuple):
+    """Natural gradient of the momentum of the clipped Euclidean gradient.
+
+    With ``g_t`` the Euclidean gradient of the bound over the joint vector ``lambda`` of all
+    natural parameters, and ``F_t`` the Fisher information at ``lambda_t`` (Tan, Table 5,
+    right column)::
+
+        g_t <- min(1, max_norm / ||g_t||) g_t
+        m_t = beta m_{t-1} + (1 - beta) g_t
+        lambda <- lambda + alpha F_t^-1 m_t
+
+    The guide delivers ``F_t^-1 g_t``; multiplying by ``F_t`` gives ``g_t`` back, at the cost
+    of two triangular solves for a dense family. ``alpha`` is relative: 1 is a full
+    natural-gradient step.
+    """
+
+    algebra: Algebra
+    rates: Rates
+    beta: float
+    max_norm: float
+
+    def init(self, families: Families) -> Families:
+        """The momentum."""
+        return self.algebra.zeros(families)
+
+    def step(
+        self, gradients: Families, state: Families, families: Families, count: Number
+    ) -> tuple[Families, Families]:
+        on = self.algebra
+        euclidean = on.dual(families, gradients)
+        clip = pace.within(on, 1.0, self.max_norm, on.joint_norm(euclidean))
+        momentum = on.combine(self.beta, state, (1 - self.beta) * clip, euclidean)
+        steps = on.at_rates(self.rates, on.natural(families, momentum), -1.0, count)
+        return on.retract(families, steps), momentum

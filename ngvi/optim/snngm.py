@@ -1,0 +1,109 @@
+"""Snngm: stochastic normalised natural gradient with momentum (Tan, Table 5)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ngvi.optim import pace
+from ngvi.optim.pace import Pace
+from ngvi.optim.rule import Algebra, Families, Number, Rates
+
+
+class SnngmRule(NamedTuple):
+    """Momentum of the normalised natural gradient over all natural parameters jointly.
+
+    With ``g_t`` the natural gradient of the bound over ``lambda``, the joint vector of all
+    natural parameters (Tan, Table 5, middle column)::
+
+        m_t = beta m_{t-1} + (1 - beta) g_t / ||g_t||
+        lambda <- lambda + alpha m_t / (1 - beta^t),     alpha = alpha_0 sqrt(len(lambda))
+
+    A step moves ``lambda`` by at most ``alpha``, whatever the size of the gradient: large
+    steps cannot happen far from the optimum, and near it a constant ``alpha_0`` leaves a
+    noise of that size, which a decreasing schedule removes. The scale of the loss plays no
+    role.
+
+    By default nothing needs tuning. A gradient is then cut to a length in the Fisher metric, for
+    mean and scale separately, instead of normalised; that length and the step size adapt to
+    whether fresh gradients agree with the last step, and the step size decreases once they do
+    not, so that noise averages out (:mod:`~ngvi.optim.pace`)::
+
+        m_t = beta m_{t-1} + (1 - beta) min(rho_t, limit_t / |g_t|) g_t
+        lambda <- lambda + m_t / (1 - beta^t)
+    """
+
+    algebra: Algebra
+    rates: Rates
+    beta: float
+
+    def init(self, families: Families) -> Families:
+        """The momentum."""
+        return self.algebra.zeros(families)
+
+    def step(
+        self, gradients: Families, state: Families, families: Families, count: Number
+    ) -> tuple[Families, Families]:
+        on = self.algebra
+        norm = on.joint_norm(gradients)
+        weight = (1 - self.beta) / on.where(norm > 0, norm, 1.0)
+        momentum = on.combine(self.beta, state, weight, gradients)
+        size = math.sqrt(sum(family.num_parameters for family in families))
+        steps = on.at_rates(self.rates, momentum, -size / (1 - self.beta ** (count + 1.0)), count)
+        return on.retract(families, steps), momentum
+
+
+class PacedState(NamedTuple):
+    """State of the rule that needs no step size."""
+
+    pace: Pace
+    momentum: Families
+    change: Families  #: the last step, in coordinates
+
+
+class PacedRule(NamedTuple):
+    """Of a step size that adapts."""
+
+    algebra: Algebra
+    beta: float
+
+    def init(self, families: Families) -> PacedState:
+        still = self.algebra.zeros(families)
+        return PacedState(self.algebra.kept(Pace(), families), still, still)
+
+    def step(
+        self, gradients: Families, state: PacedState, families: Families, count: Number
+    ) -> tuple[Families, PacedState]:
+        on = self.algebra
+        # All that the rule wants to know of the three are their inner products: the lengths
+        # of sums of them follow, and no vector is taken to the Fisher metric twice.
+        of_means, of_scales = on.products(families, [gradients, state.momentum], [state.change])
+        fresh = [pace.length(on, products, 1.0) for products in (of_means, of_scales)]
+        slope = -of_means[0][2] - of_scales[0][2]
+        now = pace.judge(on, Pace(*state.pace), slope, on.hypot(*fresh), count)
+        limits = now.limit, on.minimum(now.limit, pace.INITIAL_LIMIT)
+        # A momentum grows long when q becomes narrow under it: it is cut as well.
+        weight = 1 - self.beta ** (count + 1.0)
+        kept, entering, lengths = [], [], []
+        parts = zip((of_means, of_scales), fresh, limits, strict=True)
+        for products, norm, limit in parts:
+            amount = pace.within(on, 1.0 / now.slowness, limit, norm)
+            amounts = -(1 - self.beta) * amount, self.beta
+            whole = pace.length(on, products, *amounts) / weight
+            cut = pace.within(on, 1.0, limit, whole)
+            entering.append(cut * amounts[0])
+            kept.append(cut * amounts[1])
+            lengths.append(cut * whole)
+        momentum = on.add(
+            on.scale_parts(*kept, state.momentum), on.scale_parts(*entering, gradients)
+        )
+        moved = on.retract(families, on.scale(1.0 / weight, momentum))
+        now = on.kept(now._replace(length=on.hypot(*lengths)), families)
+        return moved, PacedState(now, momentum, on.subtract(moved, families))
+
+    def recover(self, state: PacedState, families: Families) -> tuple[Families, PacedState]:
+        """Back to where the last step began, with a tenth of its length."""
+        on = self.algebra
+        earlier, still = on.subtract(families, state.change), on.zeros(state.change)
+        now = on.kept(pace.shortened(on, Pace(*state.pace)), families)
+        return earlier, PacedState(now, still, still)
