@@ -18,7 +18,7 @@ class Pairs(NamedTuple):
     weights: Any  #: one by the curvature along the step; zero for a pair that is not used
 
 
-def _scan(function: Callable, state: Any, rows: tuple, reverse: bool = False) -> tuple[Any, list]:
+def scan(function: Callable, state: Any, rows: tuple, reverse: bool = False) -> tuple[Any, list]:
     """As ``jax.lax.scan``, one row after another."""
     order = list(zip(*rows, strict=True))
     results = []
@@ -29,7 +29,7 @@ def _scan(function: Callable, state: Any, rows: tuple, reverse: bool = False) ->
 
 
 def two_loop(
-    pairs: Pairs, gradient: Any, metric: Callable[[Any], Any], scan: Callable = _scan
+    pairs: Pairs, gradient: Any, metric: Callable[[Any], Any], scan: Callable = scan
 ) -> Any:
     """A quasi-Newton direction from ``gradient``.
 

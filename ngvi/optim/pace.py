@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ngvi.optim.rule import Algebra, Number
+from ngvi.optim.rule import TINY, Algebra, Number
 
 #: The first limit of a step, in Fisher length, and the largest of the scale.
 INITIAL_LIMIT = 0.2
@@ -36,9 +36,6 @@ SMOOTHING = 0.9
 LIMIT_GROWS = 0.5
 RATE_GROWS = 0.3
 LIMIT_SHRINKS = -0.3
-
-#: A length by which nothing is cut, in any precision.
-TINY = 1e-37
 
 
 class Pace(NamedTuple):

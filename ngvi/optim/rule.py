@@ -15,6 +15,8 @@ Array = Any
 Number = Any
 #: A place or a direction, see ``families.direction`` of the packages.
 Families = list[Any]
+#: A length that is nothing, in any precision.
+TINY = 1e-37
 #: A step size: a number, a schedule, or one for each coordinate, as the package has it.
 Rates = Any
 
@@ -67,8 +69,29 @@ class Algebra(Protocol):
     def copysign(self, size: Array, sign: Array) -> Array:
         """The size of one tensor with the sign of another, by element."""
 
+    def norm(self, vector: Array) -> Array:
+        """The Euclidean norm of a vector."""
+
+    def number(self, value: Array) -> Number:
+        """A tensor without axes as a number, and several by :meth:`numbers`."""
+
+    def cast(self, number: Number, like: Families) -> Number:
+        """A number of the families' dtype."""
+
     def kept(self, numbers: tuple, like: Families) -> Any:
         """A ``NamedTuple`` of numbers, as a state holds it; it can be unpacked."""
+
+    def rate(self, rates: Rates, count: Number) -> Number:
+        """A step size after ``count`` steps."""
+
+    def repeated(self, advance: Any, settled: Any, search: Any, path: Any) -> Any:
+        """A search of :mod:`~ngvi.optim.trust_region` along a path, until it is settled."""
+
+    def no_rows(self, most: int, like: Array) -> Array:
+        """A matrix without rows, for vectors like this one."""
+
+    def with_row(self, use: Array, blocks: tuple, rows: tuple, most: int) -> Any:
+        """Matrices with one more row each, the newest ``most``; themselves without ``use``."""
 
     def products(self, families: Families, directions: list, others: list) -> Any:
         """Fisher inner products as rows of numbers, see ``families.direction``."""

@@ -11,10 +11,11 @@ import numpy as np
 
 from ngvi.fit import geometry
 from ngvi.fit.engine import Direction, Place, Step
+from ngvi.optim.trust_region import longest_within
 from ngvi.path import JointPath
 from numpyro_ngvi.families.coordinates import families_in, replace_families
 from numpyro_ngvi.families.direction import Families, dual
-from numpyro_ngvi.optim.trust_region import longest_within
+from numpyro_ngvi.optim import algebra
 from numpyro_ngvi.tracing.compilation import compiled
 
 
@@ -83,6 +84,6 @@ def _advance(
     families: Families, vector: jax.Array, rho: jax.Array, radius: jax.Array
 ) -> tuple[Families, jax.Array, jax.Array]:
     path = JointPath(families, unflat(vector, families))
-    attempt, length, rho = longest_within(radius, path, rho)
+    attempt, length, rho = longest_within(algebra, radius, path, rho)
     moved, backward = path.end(attempt), path.backward_kl(attempt)
     return moved, flat(moved) - flat(families), jnp.stack([length, backward, rho])

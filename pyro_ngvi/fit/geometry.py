@@ -16,10 +16,11 @@ from torch import Tensor
 
 from ngvi.fit import geometry
 from ngvi.fit.engine import Direction, Step
+from ngvi.optim.trust_region import longest_within
 from ngvi.path import JointPath
 from pyro_ngvi.families.direction import Families, dual, values
 from pyro_ngvi.fit.parameters import Place
-from pyro_ngvi.optim.trust_region import longest_within
+from pyro_ngvi.optim import algebra
 from pyro_ngvi.tracing.messengers import quiet
 
 #: Rows that are worth ``torch.vmap``, and numbers in them that keep a processor busy without.
@@ -52,7 +53,7 @@ class Geometry(geometry.Geometry):
         families = self._families
         directions = unflat(torch.as_tensor(direction.vector).to(self._like), families)
         path = JointPath(families, directions)
-        attempt, length, rho = longest_within(radius, path, rho)
+        attempt, length, rho = longest_within(algebra, radius, path, rho)
         moved = path.end(attempt)
         change = (flat(moved) - flat(families)).cpu().numpy()
         with np.errstate(all="ignore"):

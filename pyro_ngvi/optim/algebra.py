@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ngvi.optim.trust_region import Search
+from ngvi.two_loop import scan as scan
 from pyro_ngvi.families import direction
 from pyro_ngvi.families.direction import *  # noqa: F403
 from pyro_ngvi.families.direction import Families
@@ -18,7 +21,8 @@ from pyro_ngvi.linalg.triangular import keep_off_zero as keep_off_zero
 Rates = float | list[dict[str, float]]
 
 minimum, maximum, sqrt, hypot = min, max, math.sqrt, math.hypot
-copysign, diagonal = torch.copysign, torch.diagonal
+copysign, diagonal, norm = torch.copysign, torch.diagonal, torch.linalg.vector_norm
+concatenate, number = torch.cat, float
 
 
 def where(condition: Any, yes: Any, no: Any) -> Any:
@@ -40,13 +44,63 @@ def products(
     return torch.stack(direction.products(families, directions, others)).tolist()
 
 
+def cast(number: float, like: Families) -> float:
+    """The number."""
+    return number
+
+
+def rate(step_size: float, count: int) -> float:
+    """The number that a schedule has become: see ``pyro_optim.JointOptim``."""
+    return step_size
+
+
+def numbers(*values: Tensor) -> list[float]:
+    """Floats, read at once."""
+    return torch.stack(values).tolist()
+
+
+def eps(like: Tensor) -> float:
+    """The unit of precision of its dtype."""
+    return torch.finfo(like.dtype).eps
+
+
+def split(vector: Tensor, sizes: list[int]) -> list[Tensor]:
+    """The vector cut into pieces."""
+    return list(vector.split(sizes))
+
+
 def with_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
     """The matrix with another diagonal."""
     return matrix.diagonal_scatter(diagonal)
 
 
+def no_rows(most: int, like: Tensor) -> Tensor:
+    """None yet."""
+    return like.new_zeros((0, *like.shape))
+
+
+def with_row(use: Tensor, blocks: tuple, rows: tuple, most: int) -> tuple[Tensor, ...]:
+    """Every block with one more row at its end, if ``use`` says so, but no more than ``most``."""
+    if not use:
+        return blocks
+    pairs = zip(blocks, rows, strict=True)
+    return tuple(torch.cat([block, row[None]])[-most:] for block, row in pairs)
+
+
+def repeated(
+    advance: Callable[[Search], Search],
+    settled: Callable[[Search], bool],
+    search: Search,
+    path: Any,
+) -> Search:
+    """The search, advanced until it is settled."""
+    while not settled(search):
+        search = advance(search)
+    return search
+
+
 def at_rates(rates: Rates, vectors: Families, factor: float, count: int) -> Families:
-    """Schedules have become numbers: :class:`~pyro_ngvi.optim.pyro_optim.JointOptim` reads them."""
+    """Every coordinate times its rate, and a factor."""
     if not isinstance(rates, list):
         return direction.scale(factor * rates, vectors)
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ngvi.checks import check_momentum, check_rho, check_step_size
+from ngvi.checks import check_rho
 from ngvi.optim.rule import Rule
+from ngvi.optim.von import check_vogn, ivon, vogn, von
+from ngvi.page import page
+from pyro_ngvi.optim import algebra
 from pyro_ngvi.optim.blr import BLR, BLROptimizer
 
 
@@ -24,18 +27,13 @@ class VONOptimizer(BLROptimizer):
 
     @classmethod
     def make_rule(cls, lr: float) -> Rule:
-        return super().make_rule(lr=lr, max_kl=None)
+        return von(algebra, lr)
 
 
+@page(von, BLR)
 class VON(BLR):
-    """Variational online Newton: one step size, no momentum.
-
-    Swaroop, eq. for VON (Khan et al., 2018): exact Hessians of a minibatch, with
-    ``NaturalELBO(num_particles=1, curvature="hessian")``.
-
-    :param optim_args: ``lr`` (``beta_t``, of mean and precision, in (0, 1], default 0.1, or a
-        schedule); or a callable from a parameter's name to it.
-    :raises ValueError: for an ``lr`` outside its range.
+    """:param optim_args: ``lr`` (``beta_t``, of mean and precision, in (0, 1], default 0.1, or a
+    schedule); or a callable from a parameter's name to it.
     """
 
     torch_optimizer = VONOptimizer
@@ -48,28 +46,19 @@ class VOGNOptimizer(BLROptimizer):
 
     @classmethod
     def check_values(cls, options: dict[str, Any]) -> None:
-        check_step_size(options["lr"], "lr")
-        check_momentum(options["beta1"], "beta1")
-        check_momentum(options["beta2"], "beta2")
+        check_vogn(*(options[name] for name in cls.default_options), name="lr")
 
     @classmethod
     def make_rule(cls, lr: float, beta1: float, beta2: float) -> Rule:
-        return super().make_rule(lr=lr, precision_lr=1 - beta2, momentum=beta1, max_kl=None)
+        return vogn(algebra, lr, beta1, beta2)
 
 
+@page(vogn, BLR)
 class VOGN(BLR):
-    """Variational online Gauss-Newton (Khan et al., 2018; Tan, S5.1).
-
-    With ``NaturalELBO(num_particles=1, curvature="gauss_newton")``::
-
-        m <- beta1 m + (1 - beta1) g,        S <- beta2 S + (1 - beta2) A
-        mu <- mu + lr S_new^-1 m / (1 - beta1^t)
-
-    :param optim_args: ``lr`` (``alpha``, of the mean, default 1e-3, or a schedule), ``beta1``
-        (momentum of the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the
-        precision a step keeps, in [0, 1), default 0.999); or a callable from a parameter's
-        name to these.
-    :raises ValueError: for options unknown or outside their range.
+    """:param optim_args: ``lr`` (``alpha``, of the mean, default 1e-3, or a schedule), ``beta1``
+    (momentum of the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the
+    precision a step keeps, in [0, 1), default 0.999); or a callable from a parameter's
+    name to these.
     """
 
     torch_optimizer = VOGNOptimizer
@@ -81,21 +70,12 @@ class IVONOptimizer(VOGNOptimizer):
     default_options: ClassVar[dict[str, Any]] = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99999}
 
 
+@page(ivon, BLR)
 class IVON(BLR):
-    """Improved variational online Newton (Shen et al., 2024; Khan, Figure 1).
-
-    :class:`VOGN`'s update with the curvature of ``NaturalELBO(num_particles=1,
-    curvature="stein")``, which needs a minibatch's gradient only. The estimate may be negative;
-    a step that would leave the precision negative halves it, the most that the Riemannian
-    correction of Lin, Schmidt and Khan (2020) takes away
-    (:mod:`~pyro_ngvi.linalg.definite`). The precision begins at ``1 / init_scale^2`` of
-    the guide.
-
-    :param optim_args: ``lr`` (``alpha``, of the mean, default 0.1, or a schedule), ``beta1``
-        (momentum of the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the
-        precision a step keeps, in [0, 1), default 0.99999); or a callable from a parameter's
-        name to these.
-    :raises ValueError: for options unknown or outside their range.
+    """:param optim_args: ``lr`` (``alpha``, of the mean, default 0.1, or a schedule), ``beta1``
+    (momentum of the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the
+    precision a step keeps, in [0, 1), default 0.99999); or a callable from a parameter's
+    name to these.
     """
 
     torch_optimizer = IVONOptimizer

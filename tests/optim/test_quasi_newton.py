@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from ngvi.optim import quasi_newton
 from tests.optim.runs import Loop, make
 
 
 @pytest.fixture
 def memory(backend):
-    return backend.module("optim.quasi_newton")
+    """The functions of the memory, with what the package computes with."""
+    algebra = backend.module("optim.algebra")
+    names = ("empty", "remember", "corrected")
+    functions = {name: partial(getattr(quasi_newton, name), algebra) for name in names}
+    return SimpleNamespace(**functions)
 
 
 def filled(backend, memory, steps, falls):
@@ -78,7 +86,7 @@ def test_a_pair_without_positive_curvature_is_left_out(backend, memory, curvatur
 
 
 def test_only_the_newest_pairs_are_kept(backend, memory, monkeypatch, rng):
-    monkeypatch.setattr(memory, "MAX_MEAN_PAIRS", 3)
+    monkeypatch.setattr(quasi_newton, "MAX_MEAN_PAIRS", 3)
     _, steps, falls = on_a_quadratic(rng, 5, 6)
     pairs = filled(backend, memory, steps, falls)
     assert pairs.steps.shape == pairs.falls.shape == (3, 6)

@@ -9,12 +9,11 @@ the missing curvature (Nocedal, 1980, *Updating quasi-Newton matrices with limit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-
+from ngvi.optim.rule import Algebra, Array
 from ngvi.two_loop import Pairs, two_loop
 
 #: Pairs of means that are kept, if there is room: no more than this many numbers. They are many,
@@ -26,38 +25,40 @@ MAX_MEAN_NUMBERS = 2_000_000
 class Memory(NamedTuple):
     """Steps of the mean and the falls of ``g`` along them, the newest last."""
 
-    steps: jax.Array  #: shape ``(M, n)``; unused rows are zero
-    falls: jax.Array  #: shape ``(M, n)``
-    gradient: jax.Array  #: the last ``g``, shape ``(n,)``
+    steps: Array  #: shape ``(m, n)``; rows that are zero are not used
+    falls: Array  #: shape ``(m, n)``
+    gradient: Array  #: the last ``g``, shape ``(n,)``
 
 
-def empty(loc: jax.Array) -> Memory:
+def empty(on: Algebra, loc: Array) -> Memory:
     """No pairs yet, for means of this shape."""
-    rows = max(1, min(MAX_MEAN_PAIRS, MAX_MEAN_NUMBERS // max(1, loc.size)))
-    pairs = jnp.zeros((rows, *loc.shape), loc.dtype)
-    return Memory(pairs, pairs, jnp.zeros_like(loc))
+    pairs = on.no_rows(_most(loc), loc)
+    return Memory(pairs, pairs, 0.0 * loc)
 
 
-def remember(memory: Memory, step: jax.Array, gradient: jax.Array) -> Memory:
+def remember(on: Algebra, memory: Memory, step: Array, gradient: Array) -> Memory:
     """The memory after a step of the mean that ended at ``gradient``.
 
     A pair without positive curvature says nothing that a metric could hold, and is left out.
     So are coordinates without a gradient at one end, latents that a minibatch does not visit.
     """
     known = (memory.gradient != 0) & (gradient != 0)
-    step = jnp.where(known, step, 0.0)
-    fall = jnp.where(known, memory.gradient - gradient, 0.0)
+    step = on.where(known, step, 0.0)
+    fall = on.where(known, memory.gradient - gradient, 0.0)
     curvature = step @ fall
-    tiny = jnp.finfo(step.dtype).eps * jnp.linalg.norm(step) * jnp.linalg.norm(fall)
-    use = jnp.isfinite(curvature) & (curvature > tiny)
-    steps = jnp.where(use, jnp.concatenate([memory.steps[1:], step[None]]), memory.steps)
-    falls = jnp.where(use, jnp.concatenate([memory.falls[1:], fall[None]]), memory.falls)
+    tiny = on.eps(step) * on.norm(step) * on.norm(fall)
+    use = (curvature > tiny) & (curvature < math.inf)
+    steps, falls = on.with_row(use, (memory.steps, memory.falls), (step, fall), _most(step))
     return Memory(steps, falls, gradient)
 
 
+def _most(loc: Array) -> int:
+    return max(1, min(MAX_MEAN_PAIRS, MAX_MEAN_NUMBERS // max(1, loc.shape[0])))
+
+
 def corrected(
-    memory: Memory, gradient: jax.Array, metric: Callable[[jax.Array], jax.Array]
-) -> jax.Array:
+    on: Algebra, memory: Memory, gradient: Array, metric: Callable[[Array], Array]
+) -> Array:
     """A quasi-Newton step of the mean from ``gradient``.
 
     Coordinates without a gradient, latents that a minibatch does not visit, stay.
@@ -65,7 +66,7 @@ def corrected(
     :param metric: ``S^-1`` times a vector.
     """
     steps, falls = memory.steps, memory.falls
-    products = jnp.sum(steps * falls, -1)
-    weights = jnp.where(products > 0, 1.0 / jnp.where(products > 0, products, 1.0), 0.0)
-    result = two_loop(Pairs(steps, falls, steps, falls, weights), gradient, metric, jax.lax.scan)
-    return jnp.where(gradient != 0, result, 0.0)
+    products = (steps * falls).sum(-1)
+    weights = on.where(products > 0, 1.0 / products, 0.0)
+    result = two_loop(Pairs(steps, falls, steps, falls, weights), gradient, metric, on.scan)
+    return on.where(gradient != 0, result, 0.0)

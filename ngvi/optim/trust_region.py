@@ -18,14 +18,11 @@ be the derivative of the bound along the last change of ``q``, at its beginning 
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-
+from ngvi.optim.rule import TINY, Algebra, Families, Number
 from ngvi.trust_region import GROWTH, INITIAL_RADIUS
-from numpyro_ngvi.families import direction
-from numpyro_ngvi.families.direction import Families
 
 #: Of the step size, by every turn.
 DECREASE = 0.5
@@ -48,52 +45,37 @@ PATIENCE = 10
 class Progress(NamedTuple):
     """What the rule remembers of its last step."""
 
-    radius: jax.Array  #: largest KL divergence of a step, in nats
-    mean_turns: jax.Array  #: steps at whose end the bound was falling with the mean's change
-    scale_turns: jax.Array  #: ... and with that of all other coordinates
-    slope: jax.Array  #: of the bound at the beginning of the last step; 0 before the first
-    ratio: jax.Array  #: of the slopes at the end and at the beginning of the step before
-    length: jax.Array  #: KL divergence of the last step, in nats
-    change: Families  #: the last step, in coordinates
+    radius: Number = INITIAL_RADIUS  #: largest KL divergence of a step, in nats
+    mean_turns: Number = 0  #: steps at whose end the bound was falling with the mean's change
+    scale_turns: Number = 0  #: ... and with that of all other coordinates
+    slope: Number = 0.0  #: of the bound at the beginning of the last step; 0 before the first
+    ratio: Number = 0.0  #: of the slopes at the end and at the beginning of the step before
+    length: Number = 0.0  #: KL divergence of the last step, in nats
 
 
-def start(families: Families) -> Progress:
-    """Before the first step."""
-    dtype = families[0].loc.dtype
-    zero = jnp.zeros((), dtype)
-    return Progress(
-        radius=jnp.full((), INITIAL_RADIUS, dtype),
-        mean_turns=jnp.zeros((), jnp.int32),
-        scale_turns=jnp.zeros((), jnp.int32),
-        slope=zero,
-        ratio=zero,
-        length=zero,
-        change=jax.tree.map(jnp.zeros_like, families),
-    )
-
-
-def judge(progress: Progress, families: Families, duals: Families) -> Progress:
+def judge(
+    on: Algebra, progress: Progress, families: Families, duals: Families, change: Families
+) -> Progress:
     """The radius and the numbers of turns, after looking at the end of the last step.
 
     :param duals: Euclidean gradients of the bound at ``families``.
+    :param change: the last step, in coordinates.
     """
-    slope = direction.dot(duals, progress.change)
-    of_mean = direction.dot([d.loc for d in duals], [c.loc for c in progress.change])
+    means = sum((d.loc * c.loc).sum() for d, c in zip(duals, change, strict=True))
+    slope, of_mean = on.numbers(on.dot(duals, change), means)
     known = progress.slope > 0
-    ratio = jnp.where(known, slope / jnp.where(known, progress.slope, 1), 0)
+    ratio = on.where(known, slope / on.where(known, progress.slope, 1.0), 0.0)
     # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.
-    factor = 1 / (1 - jnp.minimum(ratio, 0.9)) ** 2
-    radius = jnp.clip(factor, 1 / GROWTH, GROWTH) * progress.length
-    radius = jnp.where(
-        ratio < -1,
-        jnp.maximum(radius, smallest_radius(families)),
-        jnp.where(ratio > 0, jnp.maximum(radius, progress.radius), progress.radius),
-    )
-    both = jnp.stack([ratio, progress.ratio])
-    given_back = GIVEN_BACK * jnp.all((both > STEADY[0]) & (both <= STEADY[1]))
+    factor = 1 / (1 - on.minimum(ratio, 0.9)) ** 2
+    radius = on.minimum(on.maximum(factor, 1 / GROWTH), GROWTH) * progress.length
+    grown = on.where(ratio > 0, on.maximum(radius, progress.radius), progress.radius)
+    radius = on.where(ratio < -1, on.maximum(radius, smallest_radius(on, families)), grown)
+    steady = [(one > STEADY[0]) & (one <= STEADY[1]) for one in (ratio, progress.ratio)]
+    given_back = on.where(steady[0] & steady[1], GIVEN_BACK, 0)
 
-    def counted(turns: jax.Array, slope: jax.Array) -> jax.Array:
-        return jnp.maximum(turns + (known & (slope < 0)) - given_back, 0)
+    def counted(turns: Number, slope: Number) -> Number:
+        turned = on.where(known & (slope < 0), 1, 0)
+        return on.maximum(turns + turned - given_back, 0)
 
     return progress._replace(
         radius=radius,
@@ -103,20 +85,30 @@ def judge(progress: Progress, families: Families, duals: Families) -> Progress:
     )
 
 
-def smallest_radius(families: Families) -> float:
+def smallest_radius(on: Algebra, families: Families) -> float:
     """The radius below which none should fall, in nats."""
-    dim = sum(family.dim for family in families)
-    return ROUNDING * dim * float(jnp.finfo(families[0].loc.dtype).eps)
+    return ROUNDING * sum(family.dim for family in families) * on.eps(families[0].loc)
 
 
-def step_size(num_turns: jax.Array, decrease: float = DECREASE) -> jax.Array:
+def step_size(num_turns: Number, decrease: float = DECREASE) -> Number:
     """The step size that decreases with every turn."""
     return 1.0 / (1.0 + decrease * num_turns)
 
 
+class Search(NamedTuple):
+    """How far a search for the length of a step has come."""
+
+    count: Number  #: attempts so far
+    rho: Number
+    low: Number  #: the largest rho known to fit
+    high: Number  #: the smallest known not to, or the full step
+    attempt: Any
+    length: Number
+
+
 def longest_within(
-    radius: jax.Array | float, path: Any, rho: jax.Array
-) -> tuple[Any, jax.Array, jax.Array]:
+    on: Algebra, radius: Number, path: Any, rho: Number
+) -> tuple[Any, Number, Number]:
     """The step that goes about as far as a trust region allows.
 
     The divergence grows with ``rho``, like its square while it is small, faster later, and jumps
@@ -131,43 +123,29 @@ def longest_within(
         NaN, none was found that fits.
     """
 
-    def unsettled(search: _Search) -> jax.Array:
+    def settled(search: Search) -> Any:
         fits = search.length <= radius
         enough = (search.length >= CLOSE * radius) | (search.rho >= search.high)
-        enough |= search.count > MAX_REFINEMENTS
-        settled = (fits & enough) | (search.count > MAX_ATTEMPTS)
-        return (search.count == 0) | ~settled
+        enough = enough | (search.count > MAX_REFINEMENTS)
+        return (search.count > 0) & ((fits & enough) | (search.count > MAX_ATTEMPTS))
 
-    def narrow(search: _Search) -> _Search:
-        fits = search.length <= radius
-        low = jnp.where(fits, search.rho, search.low)
-        high = jnp.where(fits | (search.count == 0), search.high, search.rho)
-        least = 0.1 ** jnp.maximum(1, search.count + 1 - PATIENCE).astype(dtype)
+    def narrow(search: Search) -> Search:
+        fits, first = search.length <= radius, search.count == 0
+        low = on.where(fits, search.rho, search.low)
+        high = on.where(fits | first, search.high, search.rho)
+        least = 0.1 ** on.maximum(1.0, search.count + 1 - PATIENCE)
         # Far from a fit the divergence may grow like log rho: then its size is to be found first.
-        most = jnp.where(search.count <= PATIENCE, 0.8, 0.1).astype(dtype)
-        ratio = jnp.where(jnp.isfinite(search.length), jnp.sqrt(radius / search.length), least)
-        shorter = high * jnp.clip(ratio, jnp.minimum(least, most), most)
+        most = on.where(search.count <= PATIENCE, 0.8, 0.1)
+        ratio = on.sqrt(radius / on.maximum(search.length, TINY))
+        ratio = on.where(search.length < math.inf, ratio, least)
+        shorter = high * on.minimum(on.maximum(ratio, on.minimum(least, most)), most)
         # What fits on one side of a jump will do.
-        between = jnp.where(search.count < MAX_REFINEMENTS, jnp.sqrt(low) * jnp.sqrt(high), low)
-        rho = jnp.where(low > 0, between, shorter)
-        rho = jnp.where(search.count == 0, search.rho, rho)
+        between = on.where(search.count < MAX_REFINEMENTS, on.sqrt(low) * on.sqrt(high), low)
+        rho = on.where(first, search.rho, on.where(low > 0, between, shorter))
         attempt = path.at(rho)
-        return _Search(search.count + 1, rho, low, high, attempt, path.kl(attempt))
+        return Search(search.count + 1, rho, low, high, attempt, on.number(path.kl(attempt)))
 
     # The full step is the loop's first attempt: in front of it, it would be compiled twice.
-    dtype = rho.dtype
-    shapes = jax.eval_shape(path.at, rho)
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    count, zero = jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
-    search = _Search(count, rho, zero, rho, nothing, jnp.full((), jnp.nan, dtype))
-    search = jax.lax.while_loop(unsettled, narrow, search)
+    start = Search(0, rho, 0.0 * rho, rho, None, math.nan * rho)
+    search = on.repeated(narrow, settled, start, path)
     return search.attempt, search.length, search.rho
-
-
-class _Search(NamedTuple):
-    count: jax.Array  # attempts so far
-    rho: jax.Array
-    low: jax.Array  # the largest rho known to fit
-    high: jax.Array  # the smallest known not to, or the full step
-    attempt: Any
-    length: jax.Array

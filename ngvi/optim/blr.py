@@ -1,0 +1,185 @@
+"""The Bayesian learning rule (Khan and Rue, 2023), with steps that need no tuning."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+from ngvi.optim import quasi_newton, trust_region
+from ngvi.optim.quasi_newton import Memory
+from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
+from ngvi.optim.trust_region import Progress
+from ngvi.path import JointPath
+
+#: A quasi-Newton memory overshoots now and then before noise does: its turns count for less.
+DECREASE_WITH_MEMORY = 0.2
+
+
+class BlrState(NamedTuple):
+    """State of the Bayesian learning rule."""
+
+    progress: Progress  #: of the trust region
+    change: Families  #: the last step, in coordinates
+    gradient: Array | None  #: momentum of ``g``, all families together
+    memory: Memory | None  #: of a quasi-Newton method
+
+
+class BlrRule(NamedTuple):
+    """Natural-gradient ascent in the natural parameters of the Gaussian.
+
+    With ``g = E[grad log p]`` and ``A = -E[hess log p]`` (Khan, eq. 29 in full covariance)::
+
+        S <- (1 - rho) S + rho A,        mu <- mu + rho S_new^-1 g,        S = Sigma^-1
+
+    kept positive definite for any ``A`` (:mod:`~ngvi.linalg.definite`). One step of
+    ``rho = 1`` is exact for a conjugate model; with ``NaturalELBO(curvature="mean")`` it is
+    Newton's method, whose fixed point is the Laplace approximation. The natural gradient may come
+    from ``NaturalELBO`` or from any stock ELBO.
+
+    By default nothing needs tuning: steps are whole, never longer than a radius in
+    Kullback-Leibler divergence that adapts, and decrease once noise takes over
+    (:mod:`~ngvi.optim.trust_region`); a mean field's mean is helped by a quasi-Newton
+    memory (:mod:`~ngvi.optim.quasi_newton`).
+    """
+
+    algebra: Algebra
+    step_size: Rates | str
+    precision_step_size: Rates | None
+    momentum: float
+    max_kl: float | str | None
+
+    @classmethod
+    def of(
+        cls,
+        algebra: Algebra,
+        step_size: Rates | str,
+        precision_step_size: Rates | None,
+        momentum: float,
+        max_kl: float | str | None,
+    ) -> Self:
+        """The rule with these options: a step size that is given is not limited by itself."""
+        if max_kl == "auto" and step_size != "auto":
+            max_kl = None
+        return cls(algebra, step_size, precision_step_size, momentum, max_kl)
+
+    def init(self, families: Families) -> BlrState:
+        on = self.algebra
+        still = on.zeros(families)
+        return BlrState(
+            on.kept(Progress(), families),
+            still,
+            _join(on, still) if self.momentum else None,
+            quasi_newton.empty(on, _join(on, families)) if self._accelerates(families) else None,
+        )
+
+    def step(
+        self, gradients: Families, state: BlrState, families: Families, count: Number
+    ) -> tuple[Families, BlrState]:
+        """Directions are those of the bound: the loss falls along them."""
+        on = self.algebra
+        directions = on.negate(gradients)
+        duals = on.dual(families, directions)
+        progress = trust_region.judge(on, Progress(*state.progress), families, duals, state.change)
+        euclidean = _join(on, duals)
+        memory, gradient, means = state.memory, state.gradient, directions
+        if memory is not None:
+            memory = quasi_newton.remember(on, memory, _join(on, state.change), euclidean)
+        if gradient is not None:
+            gradient = self.momentum * gradient + (1 - self.momentum) * euclidean
+            unbiased = gradient / (1 - self.momentum ** (count + 1.0))
+            means = _natural(on, families, unbiased)
+        of_mean, rho = self._step_sizes(progress, memory, count)
+        ratio, rho = on.cast(of_mean / rho, families), on.cast(rho, families)
+        steered = on.with_means(directions, [ratio * one.loc for one in means])
+        path: Any = JointPath(families, steered)
+        if memory is not None:
+            path = AcceleratedPath(on, families, path, memory, ratio)
+        radius = progress.radius if self.max_kl == "auto" else self.max_kl
+        if radius is None:
+            attempt, length = path.at(rho), progress.length
+        else:
+            attempt, length, _ = trust_region.longest_within(on, radius, path, rho)
+        moved = path.end(attempt)
+        change = on.subtract(moved, families)
+        slope = on.number(on.dot(duals, change))
+        progress = on.kept(progress._replace(slope=slope, length=length), families)
+        return moved, BlrState(progress, change, gradient, memory)
+
+    def recover(self, state: BlrState, families: Families) -> tuple[Families, BlrState]:
+        """Back to where the last step began, with a tenth of its radius."""
+        on, progress = self.algebra, Progress(*state.progress)
+        earlier = on.subtract(families, state.change)
+        length = on.where(progress.length > 0, progress.length, progress.radius)
+        radius = on.maximum(0.1 * length, trust_region.smallest_radius(on, families))
+        progress = progress._replace(radius=radius, slope=0.0, length=0.0)
+        still = on.zeros(state.change)
+        return earlier, state._replace(progress=on.kept(progress, families), change=still)
+
+    def _accelerates(self, families: Families) -> bool:
+        return (
+            self.step_size == "auto"
+            and not self.momentum
+            and any(family.leaves_out_correlations for family in families)
+        )
+
+    def _step_sizes(
+        self, progress: Progress, memory: Memory | None, count: Number
+    ) -> tuple[Number, Number]:
+        """``rho`` of the mean and of the precision."""
+        on = self.algebra
+        if self.step_size == "auto":
+            decrease = trust_region.DECREASE if memory is None else DECREASE_WITH_MEMORY
+            of_mean = trust_region.step_size(progress.mean_turns, decrease)
+            of_precision = trust_region.step_size(progress.scale_turns, decrease)
+        else:
+            of_mean = of_precision = on.rate(self.step_size, count)
+        if self.precision_step_size is not None:
+            of_precision = on.rate(self.precision_step_size, count)
+        return of_mean, of_precision
+
+
+class AcceleratedPath(NamedTuple):
+    """The steps of a path whose mean a quasi-Newton memory corrects, with the new precision."""
+
+    algebra: Algebra
+    families: Families
+    path: JointPath
+    memory: Memory
+    ratio: Number  #: by what a step of the mean is longer than that of the precision
+
+    def at(self, rho: Number) -> Families:
+        """See :class:`~ngvi.path.Path`."""
+        on = self.algebra
+        moved = self.path.end(self.path.at(rho))
+        change = quasi_newton.corrected(
+            on,
+            self.memory,
+            self.memory.gradient,
+            lambda gradient: _join(on, _natural(on, moved, gradient)),
+        )
+        parts = zip(self.families, _split(on, change, self.families), strict=True)
+        means = [old.loc + rho * self.ratio * part for old, part in parts]
+        return on.with_means(moved, means)
+
+    def kl(self, moved: Families) -> Array:
+        """See :class:`~ngvi.path.Path`."""
+        return sum(new.kl_divergence(old) for new, old in zip(moved, self.families, strict=True))
+
+    def end(self, moved: Families) -> Families:
+        """See :class:`~ngvi.path.Path`."""
+        return moved
+
+
+def _natural(on: Algebra, families: Families, gradient: Array) -> Families:
+    """``Sigma g``, in families whose other coordinates are zero."""
+    still = on.zeros(families)
+    return on.natural(families, on.with_means(still, _split(on, gradient, families)))
+
+
+def _join(on: Algebra, families: Families) -> Array:
+    """The means of all families, one after another."""
+    parts = [family.loc for family in families]
+    return on.concatenate(parts) if len(parts) > 1 else parts[0]
+
+
+def _split(on: Algebra, joined: Array, families: Families) -> list[Array]:
+    return on.split(joined, [family.dim for family in families])
