@@ -22,12 +22,12 @@ def page(about: Any, *fields: Any) -> Callable[[Described], Described]:
     """
 
     def described(thing: Described) -> Described:
-        prose, own = _parts(thing)
+        (shared, told), (prose, own) = _parts(about), _parts(thing)
+        told = {**told, **own}
         for inherited in fields:
-            own = {**own, **{k: v for k, v in _parts(inherited)[1].items() if k not in own}}
-        order = sorted(own, key=_rank)
-        texts = [*filter(None, (inspect.cleandoc(about.__doc__), prose))]
-        thing.__doc__ = "\n\n".join([*texts, "\n".join(own[name] for name in order)])
+            told = {**told, **{k: v for k, v in _parts(inherited)[1].items() if k not in told}}
+        ordered = "\n".join(told[name] for name in sorted(told, key=_rank))
+        thing.__doc__ = "\n\n".join(filter(None, (shared, prose, ordered)))
         return thing
 
     return described

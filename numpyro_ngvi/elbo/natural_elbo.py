@@ -13,13 +13,9 @@ import numpy as np
 from jax import random
 from numpyro.infer.elbo import ELBO
 
-from ngvi.curvature import (
-    Cost,
-    check_curvature,
-    choose,
-    cost_of_step,
-    points_at_once,
-)
+from ngvi import elbo
+from ngvi.curvature import Cost, points_at_once
+from ngvi.page import page
 from numpyro_ngvi.curvature import (
     Families,
     Points,
@@ -35,47 +31,9 @@ from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, examples, hessian_obstacle, posteriors_in
 
 
-class NaturalELBO(ELBO):
-    """The bound on the log evidence, with second-order natural gradients.
-
-    A loss for stock ``SVI`` with a ``NaturalGaussianGuide``. The value is the bound's; the
-    gradient with respect to the guide's posterior is the natural gradient that Bonnet's and
-    Price's theorems give from the model's own gradients and Hessians,
-
-        dL/dmu = E[grad log p],        dL/dSigma = (E[hess log p] + Sigma^-1) / 2,
-
-    averaged over draws. Any other parameter, of the model or of the partners in an
-    ``AutoGuideList``, gets its ordinary gradient. All draws of a step share its minibatch.
-    Use it with ``BLR`` (or with ``Snngm``, as Tan's second-order variant)::
-
-        svi = SVI(model, NaturalGaussianGuide(model), BLR(), NaturalELBO())
-
-    :param num_particles: ``K``, how much a step averages over. With Hessians, ``K`` draws, each of
-        which takes a gradient and a Hessian; with ``"spherical"``, one group of ``2 d + 1`` points
-        for every two particles, which costs about as much as two Hessians; else ``K`` draws with
-        a gradient.
-    :param num_gradients: how many draws the gradient is averaged over, the ``K`` among them.
-        With Hessians, nearly all of a step's noise is the gradient's, and a gradient costs no more
-        than one of the Hessian's products: by default ``10 K``, or fewer, so that they add at most
-        a quarter to the cost of the Hessians. With ``"spherical"`` it is rounded up to whole
-        groups, and with ``"stein"`` and ``"mean"`` it has no meaning.
-    :param curvature: where ``E[hess log p]`` comes from. ``"spherical"``: differences of gradients
-        at orthogonal points, with far less noise than random draws, whose Hessian is exact for a
-        cubic ``log p`` (:mod:`numpyro_ngvi.curvature.spherical`). ``"hessian"``: automatic
-        differentiation, exactly and only as much as the family needs. ``"gauss_newton"``:
-        squared gradients of single examples, which needs the observations in a plate (Tan,
-        S5.1). ``"stein"``: gradients alone (Lin, Khan and Schmidt, 2019). ``"mean"``: gradient and
-        Hessian at the mean (delta method). ``"auto"``, as in ``fit``: ``"hessian"`` for structured
-        families, if the model can be differentiated twice, else ``"spherical"`` up to 2000
-        latents, else ``"stein"``; beside partners that draw values of their own, ``"hessian"``
-        rather than ``"spherical"`` (:func:`ngvi.curvature.choose`).
-    :param antithetic: whether random draws come in pairs ``z, -z``; orthogonal points always do.
-    :param quasi_random: whether random draws come from a scrambled Sobol sequence.
-    :param vectorize_particles: as in NumPyro's ELBOs, for the value of the bound.
-    :raises ValueError: for an unknown curvature or a ``num_particles`` below 1; on the first call,
-        if the guide holds no ``NaturalGaussianGuide``, if the model has no Hessian and
-        ``curvature="hessian"`` asks for it, or no examples for ``"gauss_newton"``.
-    """
+@page(elbo.NaturalELBO)
+class NaturalELBO(elbo.NaturalELBO, ELBO):
+    """:param vectorize_particles: as in NumPyro's ELBOs, for the value of the bound."""
 
     can_infer_discrete = True
 
@@ -89,24 +47,11 @@ class NaturalELBO(ELBO):
         quasi_random: bool = False,
         vectorize_particles: bool = True,
     ) -> None:
-        check_curvature(curvature)
-        if not isinstance(num_particles, int) or num_particles < 1:
-            raise ValueError(
-                f"num_particles must be an integer, at least 1, got {num_particles!r}."
-            )
-        if num_gradients is not None and num_gradients < num_particles:
-            raise ValueError(
-                f"num_gradients must be at least num_particles={num_particles}, got "
-                f"{num_gradients}."
-            )
+        self._set_options(num_particles, curvature, num_gradients, antithetic, quasi_random)
         super().__init__(num_particles=num_particles, vectorize_particles=vectorize_particles)
-        self.curvature, self.num_gradients = curvature, num_gradients
-        self.antithetic, self.quasi_random = antithetic, quasi_random
-        self._num_dropped = 0
 
     @property
     def num_dropped(self) -> int:
-        """Draws left out so far because their value, gradient or Hessian was not finite."""
         jax.effects_barrier()
         return self._num_dropped
 
@@ -127,7 +72,14 @@ class NaturalELBO(ELBO):
         partners = not all(
             isinstance(part, NaturalGaussianGuide) for part in getattr(guide, "_guides", [guide])
         )
-        curvature, cost = self._chosen(density, here, frozen, guide_key, partners)
+        means = {site: family.mean for site, family in here.items()}
+        curvature, cost = self._chosen(
+            sum(family.dim for family in here.values()),
+            max(map(num_products, here.values())),
+            functools.partial(hessian_obstacle, density, means, frozen, guide_key),
+            partners,
+            stacklevel=1,
+        )
         at_once = points_at_once(max(map(np.size, jax.tree.leaves((args, kwargs))), default=1))
         points = self._points(draw_key, guide_key, here, cost, partners)
 
@@ -153,27 +105,6 @@ class NaturalELBO(ELBO):
         for site, family in posteriors.items():
             loss = loss - _as_gradient(estimate.directions[site], family)
         return {"loss": loss, "mutable_state": mutable_state}
-
-    def _chosen(
-        self,
-        density: LogDensity,
-        here: Families,
-        params: dict[str, Any],
-        key: jax.Array,
-        partners: bool,
-    ) -> tuple[str, Cost]:
-        """The estimator's name, ``"auto"`` resolved, and what it evaluates."""
-        dim = sum(family.dim for family in here.values())
-        products = max(map(num_products, here.values()))
-        means = {site: family.mean for site, family in here.items()}
-        obstacle = functools.partial(hessian_obstacle, density, means, params, key)
-        choice = choose(self.curvature, dim, products, obstacle, partners=partners)
-        if choice.obstacle is not None:
-            warnings.warn(
-                f"{choice.obstacle}: curvature={choice.curvature!r} is used instead.", stacklevel=2
-            )
-        name = choice.curvature
-        return name, cost_of_step(name, dim, products, self.num_particles, self.num_gradients)
 
     # -- the value --------------------------------------------------------------------
 
@@ -254,15 +185,6 @@ class NaturalELBO(ELBO):
             jax.debug.callback(self._count, num_dropped)
 
         jax.lax.cond(num_dropped > 0, report, lambda: None)
-
-    def _count(self, num_dropped: Any) -> None:
-        if not self._num_dropped and num_dropped:
-            warnings.warn(
-                f"NaturalELBO left out {int(num_dropped)} draws of a step whose "
-                "value, gradient or Hessian is not finite. It counts them in num_dropped.",
-                stacklevel=2,
-            )
-        self._num_dropped += int(num_dropped)
 
 
 @jax.custom_jvp

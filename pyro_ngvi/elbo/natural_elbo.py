@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +11,9 @@ from pyro.infer import ELBO
 from pyro.infer.enum import get_importance_trace
 from torch import Tensor
 
-from ngvi.curvature import Cost, check_curvature, choose, cost_of_step
+from ngvi import elbo
+from ngvi.curvature import Cost
+from ngvi.page import page
 from pyro_ngvi.curvature import (
     Estimator,
     Evaluator,
@@ -29,52 +30,15 @@ from pyro_ngvi.curvature import (
 from pyro_ngvi.families.base import Family
 
 
-class NaturalELBO(ELBO):
-    """The bound on the log evidence, with second-order natural gradients.
-
-    A loss for stock ``SVI`` with a ``NaturalGaussianGuide``. The value is the bound's; the
-    gradient with respect to the guide's posterior is the natural gradient that Bonnet's and
-    Price's theorems give from the model's own gradients and Hessians,
-
-        dL/dmu = E[grad log p],        dL/dSigma = (E[hess log p] + Sigma^-1) / 2,
-
-    averaged over draws. Any other parameter, of the model or of the partners in an
-    ``AutoGuideList``, gets its ordinary gradient. All draws of a step share its minibatch.
-    Use it with ``BLR`` (or with ``Snngm``, as Tan's second-order variant)::
-
-        svi = SVI(model, NaturalGaussianGuide(model), BLR(), NaturalELBO())
-
-    Discrete latents that the model marks for enumeration are summed out, as by
+@page(elbo.NaturalELBO)
+class NaturalELBO(elbo.NaturalELBO, ELBO):
+    """Discrete latents that the model marks for enumeration are summed out, as by
     ``TraceEnum_ELBO``. Structure is taken to be static: what the first call finds out about a
     model and a guide holds for later ones.
 
-    :param num_particles: ``K``, how much a step averages over. With Hessians, ``K`` draws, each of
-        which takes a gradient and a Hessian; with ``"spherical"``, one group of ``2 d + 1`` points
-        for every two particles, which costs about as much as two Hessians; else ``K`` draws with
-        a gradient.
-    :param num_gradients: how many draws the gradient is averaged over, the ``K`` among them.
-        With Hessians, nearly all of a step's noise is the gradient's, and a gradient costs no more
-        than one of the Hessian's products: by default ``10 K``, or fewer, so that they add at most
-        a quarter to the cost of the Hessians. With ``"spherical"`` it is rounded up to whole
-        groups, and with ``"stein"`` and ``"mean"`` it has no meaning.
-    :param curvature: where ``E[hess log p]`` comes from. ``"spherical"``: differences of gradients
-        at orthogonal points, with far less noise than random draws, whose Hessian is exact for a
-        cubic ``log p`` (:mod:`pyro_ngvi.curvature.spherical`). ``"hessian"``: automatic
-        differentiation, exactly and only as much as the family needs. ``"gauss_newton"``:
-        squared gradients of single examples, which needs the observations in a plate (Tan,
-        S5.1). ``"stein"``: gradients alone (Lin, Khan and Schmidt, 2019). ``"mean"``: gradient and
-        Hessian at the mean (delta method). ``"auto"``, as in ``fit``: ``"hessian"`` for structured
-        families, if the model can be differentiated twice, else ``"spherical"`` up to 2000
-        latents, else ``"stein"``; beside partners that draw values of their own, ``"hessian"``
-        rather than ``"spherical"`` (:func:`ngvi.curvature.choose`).
-    :param antithetic: whether random draws come in pairs ``z, -z``; orthogonal points always do.
-    :param quasi_random: whether random draws come from a scrambled Sobol sequence.
     :param max_plate_nesting: as in Pyro's ELBOs; matters for enumeration only.
     :param vectorize_particles: whether draws may share one run of the model. The first call
         checks that it gives the values of separate runs, and does without if not.
-    :raises ValueError: for an unknown curvature or a ``num_particles`` below 1; on the first call,
-        if the guide holds no ``NaturalGaussianGuide``, if the model has no Hessian and
-        ``curvature="hessian"`` asks for it, or no examples for ``"gauss_newton"``.
     """
 
     def __init__(
@@ -88,23 +52,10 @@ class NaturalELBO(ELBO):
         max_plate_nesting: float = float("inf"),
         vectorize_particles: bool = True,
     ) -> None:
-        check_curvature(curvature)
-        if not isinstance(num_particles, int) or num_particles < 1:
-            raise ValueError(
-                f"num_particles must be an integer, at least 1, got {num_particles!r}."
-            )
-        if num_gradients is not None and num_gradients < num_particles:
-            raise ValueError(
-                f"num_gradients must be at least num_particles={num_particles}, got "
-                f"{num_gradients}."
-            )
+        self._set_options(num_particles, curvature, num_gradients, antithetic, quasi_random)
         # Ours is not Pyro's vectorisation, for which it would add a plate to the nesting.
         super().__init__(num_particles=num_particles, max_plate_nesting=max_plate_nesting)
         self.vectorize_particles = vectorize_particles
-        self.curvature, self.num_gradients = curvature, num_gradients
-        self.antithetic, self.quasi_random = antithetic, quasi_random
-        #: Draws left out so far because their value, gradient or Hessian was not finite.
-        self.num_dropped = 0
         self._set_up: _SetUp | None = None
 
     # -- what SVI calls ---------------------------------------------------------------
@@ -146,7 +97,7 @@ class NaturalELBO(ELBO):
         here = {site: family.detach() for site, family in density.posteriors.items()}
         points = self._points(here, cost)
         estimate = estimator(Evaluator(density, plan), here, points)
-        self._count(estimate.num_dropped)
+        self._count(estimate.num_dropped, stacklevel=5)
         first = points.some(slice(len(estimate.values)))
         loss = -_bound(estimate.values, here, first, estimate.kept)
         for leaf, gradient in estimate.ordinary:
@@ -178,15 +129,9 @@ class NaturalELBO(ELBO):
         products = max(map(num_products, here.values()))
         obstacle = functools.partial(plan.hessian_obstacle, density)
         partners = plan.facts.is_stochastic
-        choice = choose(self.curvature, dim, products, obstacle, partners=partners)
-        if choice.obstacle is not None:
-            warnings.warn(
-                f"{choice.obstacle}: curvature={choice.curvature!r} is used instead.", stacklevel=6
-            )
-        name = choice.curvature
+        name, cost = self._chosen(dim, products, obstacle, partners, stacklevel=6)
         if name == "gauss_newton":
             plan.check_examples(density)
-        cost = cost_of_step(name, dim, products, self.num_particles, self.num_gradients)
         return _SetUp(plan, make_estimator(name, cost, plan), cost)
 
     # -- draws ------------------------------------------------------------------------
@@ -211,15 +156,6 @@ class NaturalELBO(ELBO):
                 )
         weights = like.new_full((cost.num_gradients,), 1.0 / cost.num_gradients)
         return Points({site: torch.cat(parts) for site, parts in noise.items()}, weights)
-
-    def _count(self, num_dropped: int) -> None:
-        if num_dropped and not self.num_dropped:
-            warnings.warn(
-                f"NaturalELBO left out {num_dropped} draws of a step whose "
-                "value, gradient or Hessian is not finite. It counts them in num_dropped.",
-                stacklevel=5,
-            )
-        self.num_dropped += num_dropped
 
 
 class _SetUp(NamedTuple):
