@@ -10,6 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+#: The fields of a docstring, in their order.
+KINDS = ("param", "ivar", "return", "raises")
+
 Described = TypeVar("Described", bound=Callable)
 
 
@@ -36,11 +39,10 @@ def page(about: Any, *fields: Any) -> Callable[[Described], Described]:
 def _parts(thing: Any) -> tuple[str, dict[str, str]]:
     """The prose of a docstring, and its fields by name."""
     text = inspect.cleandoc(thing if isinstance(thing, str) else thing.__doc__ or "")
-    prose, *fields = re.split(r"^(?=:\w)", text, flags=re.MULTILINE)
+    prose, *fields = re.split(rf"^(?=:(?:{'|'.join(KINDS)})\b)", text, flags=re.MULTILINE)
     indented = (re.sub(r"\n\s*", "\n    ", field.rstrip()) for field in fields)
     return prose.strip(), {field.split(":")[1]: field for field in indented}
 
 
 def _rank(field: str) -> int:
-    kinds = ("param", "ivar", "return", "raises")
-    return kinds.index(field.split(" ")[0])
+    return KINDS.index(field.split(" ")[0])

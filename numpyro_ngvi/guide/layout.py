@@ -9,32 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ngvi.structure.layout import Dependencies, Layout, Plate, Site
-from numpyro_ngvi.families.base import Family
+from ngvi.guide.layout import latent_sites
+from ngvi.structure.layout import Dependencies, Layout
 from numpyro_ngvi.tracing.dependencies import hessian_product, posterior_dependencies
-
-
-def latent_sites(trace: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> list[Site]:
-    """The latent sites in the order of the latent vector.
-
-    :param trace: of the model.
-    :param shapes: of the unconstrained values by site, in the order of the latent vector.
-    """
-    sites, start = [], 0
-    for name, shape in shapes.items():
-        site = trace[name]
-        batch_ndim = len(site["fn"].batch_shape)
-        plates = sorted(
-            (
-                # Of the value, which has all elements of a plate that the trace subsamples.
-                Plate(f.name, shape[batch_ndim + f.dim], batch_ndim + f.dim)
-                for f in site["cond_indep_stack"]
-            ),
-            key=lambda plate: plate.axis,
-        )
-        sites.append(Site(name, start, tuple(shape), tuple(plates)))
-        start += sites[-1].size
-    return sites
 
 
 def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
@@ -67,15 +44,3 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
         return Dependencies(pairs, certain, product, tolerance)
 
     return Layout(sites, find_dependencies)
-
-
-def summary(family: Family) -> str:
-    """A family's structure, number of parameters and memory in words."""
-    num_bytes = sum(array.nbytes for array in family.coordinates().values())
-    words = [f"{family.num_parameters} parameters", _memory(num_bytes)]
-    describe = getattr(family, "describe", None)
-    return ", ".join(words if describe is None else [describe(), *words])
-
-
-def _memory(num_bytes: int) -> str:
-    return f"{num_bytes / 1e3:.1f} kB" if num_bytes < 1e5 else f"{num_bytes / 1e6:.1f} MB"

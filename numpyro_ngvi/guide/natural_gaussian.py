@@ -20,6 +20,9 @@ from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_median
 
 from ngvi.checks import InvalidStartError, check_init_scale
+from ngvi.guide import natural_gaussian as guide
+from ngvi.guide.landing import check_sticking_the_landing
+from ngvi.page import page
 from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
 from ngvi.structure.subsampling import check_no_local_latents
@@ -32,8 +35,8 @@ from numpyro_ngvi.guide.checks import (
     is_enumerated,
     subsampled_latents,
 )
-from numpyro_ngvi.guide.landing import called_by_linear_elbo, check_sticking_the_landing
-from numpyro_ngvi.guide.layout import layout_of, summary
+from numpyro_ngvi.guide.landing import called_by_linear_elbo
+from numpyro_ngvi.guide.layout import layout_of
 from numpyro_ngvi.guide.local_latents import (
     VisitedNormal,
     Visits,
@@ -56,46 +59,19 @@ def _without_support_warnings() -> Iterator[None]:
         yield
 
 
-class NaturalGaussianGuide(AutoContinuous, CompiledPrototype):
-    """A Gaussian over all latents, whose gradients are natural gradients.
+@page(guide.NaturalGaussianGuide)
+class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledPrototype):
+    """``jax.grad`` of the loss is the natural gradient.
 
-    A drop-in for NumPyro's Gaussian autoguides: with any stock ELBO, ``jax.grad`` of the
-    loss with respect to the guide's parameter is ``F^-1`` times the Euclidean gradient,
-    where ``F`` is the Fisher information of the Gaussian in its coordinates (Tan, *Analytic
-    natural gradient updates for Cholesky factor in Gaussian variational approximation*,
-    Theorem 1). Optimise it with ``numpyro_ngvi.Snngm`` or ``Nagm``::
+    Optimise the parameter with ``numpyro_ngvi.Snngm`` or ``Nagm``::
 
         guide = NaturalGaussianGuide(model)
         svi = SVI(model, guide, Snngm(step_size=1e-3), Trace_ELBO())
 
     The guide has one parameter, ``{prefix}_posterior``, whose value is a
-    :class:`~numpyro_ngvi.families.Family` over the unconstrained latent vector of length
-    ``d`` (sites in the order of the model, flattened). Discrete latents marked for
-    enumeration are left to ``TraceEnum_ELBO``.
+    :class:`~numpyro_ngvi.families.Family`.
 
-    :param model: a NumPyro model.
-    :param family: ``"auto"``, ``"covariance_cholesky"`` (alias ``"full"``), ``"diagonal"``,
-        or a class or specification from :mod:`numpyro_ngvi.families`. ``"auto"`` is
-        dense up to 1000 latents; beyond, sparse where the model has locals, else of low rank up
-        to 100,000 latents, else diagonal; ``print(guide)`` tells.
     :param prefix: prefix of the guide's sites.
-    :param init_loc_fn: a per-site initialisation function of NumPyro.
-    :param init_scale: initial standard deviation of every unconstrained latent.
-    :param create_plates: makes the plates that are subsampled, as in NumPyro's autoguides. Latents
-        inside of them are held for all elements of the plate, and a step moves those that its
-        minibatch visits, along the natural gradient of the bound of all data
-        (:mod:`~numpyro_ngvi.guide.local_latents`); for families ``"diagonal"``,
-        ``"block_diagonal"`` and ``"sparse_precision"`` (that of ``"auto"``) and stock ELBOs. Use
-        one particle, or particles that share their minibatch: one visit in ``K`` minibatches is
-        ``1 / K`` of a step. An optimiser's momentum carries a latent on after its visit.
-    :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
-        (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
-        the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that
-        are linear in ``log q`` (``Trace_ELBO``, ``TraceEnum_``, ``TraceGraph_`` and
-        ``TraceMeanField_ELBO``) and for no other: for ``RenyiELBO``, say, it would be wrong.
-    :raises ValueError: for an unknown family or a non-positive ``init_scale``; on the first
-        call, for discrete or local latents or a start without finite density, by site.
-    :raises RuntimeError: on the first call, if the model has no latents.
     """
 
     def __init__(
@@ -320,12 +296,5 @@ class NaturalGaussianGuide(AutoContinuous, CompiledPrototype):
             )
         return params[self._parameter_name]
 
-    def __repr__(self) -> str:
-        if self.prototype_trace is None:
-            family = self._requested_family
-            name = "auto" if family is None else family.family.name
-            return f"NaturalGaussianGuide(family={name!r}, not set up yet)"
-        return (
-            f"NaturalGaussianGuide(family={self.family.name!r} [{self._family_reason}], "
-            f"d={self.latent_dim}, {summary(self._initial_posterior)})"
-        )
+    def _at_start(self) -> Family:
+        return self._initial_posterior

@@ -1,16 +1,6 @@
-"""Whether to stick the landing.
-
-The gradient of one draw's ``log p - log q`` has a part, the score of ``q``, whose mean is
-zero. Leaving it out (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N) makes
-the noise of the gradient vanish where ``q`` is exact, and with it the bias of a normalised
-step (``examples/benchmarks/estimator_noise.py`` has figures). It is right for an ELBO that
-is linear in ``log q``, and wrong for one that weights its draws by ``q``, as ``RenyiELBO``
-does. An ELBO does not tell the guide that it is calling: it is looked for on the call stack.
-"""
+"""Which ELBOs are linear in ``log q``; see :mod:`ngvi.guide.landing`."""
 
 from __future__ import annotations
-
-import sys
 
 from pyro.infer import (
     ELBO,
@@ -23,6 +13,8 @@ from pyro.infer import (
     TraceGraph_ELBO,
     TraceMeanField_ELBO,
 )
+
+from ngvi.guide.landing import caller_of_type
 
 #: Exact types: a subclass may weight its draws.
 LINEAR_ELBOS = (
@@ -37,24 +29,11 @@ LINEAR_ELBOS = (
 )
 
 
-def check_sticking_the_landing(value: bool | str) -> bool | str:
-    """``value``, if it is True, False or ``"auto"``.
-
-    :raises ValueError: if it is not.
-    """
-    if value not in (True, False, "auto"):
-        raise ValueError(f"sticking_the_landing must be True, False or 'auto', got {value!r}.")
-    return value
+def calling_elbo() -> ELBO | None:
+    """The innermost ELBO on the call stack."""
+    return caller_of_type(ELBO)
 
 
 def called_by_linear_elbo() -> bool:
     """Whether the innermost ELBO on the call stack is known to be linear in ``log q``."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if "self" in code.co_varnames or "self" in code.co_freevars:
-            caller = frame.f_locals.get("self")
-            if isinstance(caller, ELBO):
-                return type(caller) in LINEAR_ELBOS
-        frame = frame.f_back
-    return False
+    return type(calling_elbo()) in LINEAR_ELBOS

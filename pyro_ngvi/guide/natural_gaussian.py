@@ -17,6 +17,9 @@ from torch import Tensor
 from torch.distributions import Distribution, Transform, biject_to
 
 from ngvi.checks import check_init_scale
+from ngvi.guide import natural_gaussian as guide
+from ngvi.guide.landing import check_sticking_the_landing
+from ngvi.page import page
 from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
 from ngvi.structure.subsampling import check_no_local_latents
@@ -30,8 +33,8 @@ from pyro_ngvi.guide.checks import (
     quiet_trace,
     subsampled_latents,
 )
-from pyro_ngvi.guide.landing import called_by_linear_elbo, check_sticking_the_landing
-from pyro_ngvi.guide.layout import layout_of, summary
+from pyro_ngvi.guide.landing import called_by_linear_elbo
+from pyro_ngvi.guide.layout import layout_of
 from pyro_ngvi.guide.local_latents import (
     VisitedNormal,
     Visits,
@@ -53,45 +56,17 @@ def _hide_fn(site: dict[str, Any]) -> bool:
     return prototype_hide_fn(site) or is_enumerated(site)
 
 
-class NaturalGaussianGuide(AutoContinuous):
-    """A Gaussian over all latents, whose gradients are natural gradients.
+@page(guide.NaturalGaussianGuide)
+class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
+    """``backward`` leaves the natural gradient on the parameters.
 
-    A drop-in for Pyro's Gaussian autoguides: with any stock ELBO, ``backward`` leaves on the
-    guide's parameters ``F^-1`` times the Euclidean gradient, where ``F`` is the Fisher
-    information of the Gaussian in its coordinates (Tan, *Analytic natural gradient updates
-    for Cholesky factor in Gaussian variational approximation*, Theorem 1). Optimise it with
-    ``pyro_ngvi.Snngm`` or ``Nagm``::
+    Optimise them with ``pyro_ngvi.Snngm`` or ``Nagm``::
 
         guide = NaturalGaussianGuide(model)
         svi = SVI(model, guide, Snngm({"lr": 1e-3}), Trace_ELBO())
 
     The guide has one submodule, ``posterior``, whose parameters are the coordinates of a
-    :class:`~pyro_ngvi.families.Family` over the unconstrained latent vector of length ``d``
-    (sites in the order of the model, flattened). Discrete latents marked for enumeration are
-    left to ``TraceEnum_ELBO``.
-
-    :param model: a Pyro model.
-    :param family: ``"auto"``, ``"covariance_cholesky"`` (alias ``"full"``), ``"diagonal"``,
-        or a class or specification from :mod:`pyro_ngvi.families`. ``"auto"`` is
-        dense up to 1000 latents; beyond, sparse where the model has locals, else of low rank up
-        to 100,000 latents, else diagonal; ``print(guide)`` tells.
-    :param init_loc_fn: a per-site initialisation function of Pyro.
-    :param init_scale: initial standard deviation of every unconstrained latent.
-    :param create_plates: makes the plates that are subsampled, as in Pyro's autoguides. Latents
-        inside of them are held for all elements of the plate, and a step moves those that its
-        minibatch visits, along the natural gradient of the bound of all data
-        (:mod:`~pyro_ngvi.guide.local_latents`); for families ``"diagonal"``,
-        ``"block_diagonal"`` and ``"sparse_precision"`` (that of ``"auto"``) and stock ELBOs. Use
-        one particle, or particles that share their minibatch: one visit in ``K`` minibatches is
-        ``1 / K`` of a step. An optimiser's momentum carries a latent on after its visit.
-    :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
-        (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
-        the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that
-        are linear in ``log q`` (``Trace_ELBO``, ``TraceEnum_``, ``TraceGraph_`` and
-        ``TraceMeanField_ELBO``) and for no other: for ``RenyiELBO``, say, it would be wrong.
-    :raises ValueError: for an unknown family or a non-positive ``init_scale``; on the first
-        call, for discrete or local latents or a start without finite density, by site.
-    :raises RuntimeError: on the first call, if the model has no latents.
+    :class:`~pyro_ngvi.families.Family`.
     """
 
     def __init__(
@@ -288,12 +263,5 @@ class NaturalGaussianGuide(AutoContinuous):
             draws[site.name] = biject_to(support)(value.reshape(num_samples, *site.shape))
         return draws
 
-    def __repr__(self) -> str:
-        if self.prototype_trace is None:
-            family = self._requested_family
-            name = "auto" if family is None else family.family.name
-            return f"NaturalGaussianGuide(family={name!r}, not set up yet)"
-        return (
-            f"NaturalGaussianGuide(family={self.family.name!r} [{self._family_reason}], "
-            f"d={self.latent_dim}, {summary(self.posterior.family())})"
-        )
+    def _at_start(self) -> Family:
+        return self.posterior.family()

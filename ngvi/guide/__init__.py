@@ -1,0 +1,1 @@
+"""What guides are told, and decide, without a tensor."""

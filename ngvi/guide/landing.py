@@ -1,0 +1,37 @@
+"""Whether to stick the landing.
+
+The gradient of one draw's ``log p - log q`` has a part, the score of ``q``, whose mean is
+zero. Leaving it out (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N) makes
+the noise of the gradient vanish where ``q`` is exact, and with it the bias of a normalised
+step (``examples/benchmarks/estimator_noise.py`` has figures). It is right for an ELBO that
+is linear in ``log q``, and wrong for one that weights its draws by ``q``, as ``RenyiELBO``
+does. An ELBO does not tell the guide that it is calling: it is looked for on the call stack.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def check_sticking_the_landing(value: bool | str) -> bool | str:
+    """``value``, if it is True, False or ``"auto"``.
+
+    :raises ValueError: if it is not.
+    """
+    if value not in (True, False, "auto"):
+        raise ValueError(f"sticking_the_landing must be True, False or 'auto', got {value!r}.")
+    return value
+
+
+def caller_of_type(kind: type) -> Any:
+    """The innermost object of a type, a method of which is on the call stack; None without one."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if "self" in code.co_varnames or "self" in code.co_freevars:
+            caller = frame.f_locals.get("self")
+            if isinstance(caller, kind):
+                return caller
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

@@ -1,0 +1,63 @@
+"""The guide: a model's latents <-> one Gaussian family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ngvi.guide.layout import summary
+
+
+class NaturalGaussianGuide:
+    """A Gaussian over all latents, whose gradients are natural gradients.
+
+    A drop-in for the PPL's Gaussian autoguides: with any stock ELBO, the gradient of the loss
+    with respect to the guide's parameters is ``F^-1`` times the Euclidean gradient, where ``F`` is
+    the Fisher information of the Gaussian in its coordinates (Tan, *Analytic natural gradient
+    updates for Cholesky factor in Gaussian variational approximation*, Theorem 1).
+
+    The family is over the unconstrained latent vector of length ``d`` (sites in the order of the
+    model, flattened). Discrete latents marked for enumeration are left to ``TraceEnum_ELBO``.
+
+    :param model: a model of the PPL.
+    :param family: ``"auto"``, ``"covariance_cholesky"`` (alias ``"full"``), ``"diagonal"``,
+        or a class or specification from ``families``. ``"auto"`` is
+        dense up to 1000 latents; beyond, sparse where the model has locals, else of low rank up
+        to 100,000 latents, else diagonal; ``print(guide)`` tells.
+    :param init_loc_fn: a per-site initialisation function of the PPL.
+    :param init_scale: initial standard deviation of every unconstrained latent.
+    :param create_plates: makes the plates that are subsampled, as in the PPL's autoguides. Latents
+        inside of them are held for all elements of the plate, and a step moves those that its
+        minibatch visits, along the natural gradient of the bound of all data
+        (:mod:`~ngvi.guide.visits`); for families ``"diagonal"``,
+        ``"block_diagonal"`` and ``"sparse_precision"`` (that of ``"auto"``) and stock ELBOs. Use
+        one particle, or particles that share their minibatch: one visit in ``K`` minibatches is
+        ``1 / K`` of a step. An optimiser's momentum carries a latent on after its visit.
+    :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
+        (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
+        the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that
+        are linear in ``log q`` (``Trace_ELBO``, ``TraceEnum_``, ``TraceGraph_`` and
+        ``TraceMeanField_ELBO``) and for no other: for ``RenyiELBO``, say, it would be wrong.
+    :raises ValueError: for an unknown family or a non-positive ``init_scale``; on the first
+        call, for discrete or local latents or a start without finite density, by site.
+    :raises RuntimeError: on the first call, if the model has no latents.
+    """
+
+    prototype_trace: Any
+    latent_dim: int
+    _requested_family: Any
+    _family_reason: str
+    family: Any
+
+    def _at_start(self) -> Any:
+        """The family with coordinates, of the guide's set-up or later."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        if self.prototype_trace is None:
+            family = self._requested_family
+            name = "auto" if family is None else family.family.name
+            return f"NaturalGaussianGuide(family={name!r}, not set up yet)"
+        return (
+            f"NaturalGaussianGuide(family={self.family.name!r} [{self._family_reason}], "
+            f"d={self.latent_dim}, {summary(self._at_start())})"
+        )
