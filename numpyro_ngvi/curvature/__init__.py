@@ -1,23 +1,16 @@
-"""``E_q[grad l]`` and ``E_q[hess l]`` of a log density ``l``, as natural gradients of the bound.
-
-An *estimator* takes a log density, the families of all sites, and points; one evaluation gives
-the natural gradients of all of them. ``NaturalELBO`` and ``fit`` use the same.
-
-To add one: a file with a frozen dataclass that is an :class:`Estimator`; in :mod:`ngvi.curvature`
-its name, what it costs, and when ``"auto"`` takes it; a line in :func:`make_estimator`; the same in
-the other package. ``tests/curvature`` then compares it with moments by quadrature.
-"""
+"""``E_q[grad l]`` and ``E_q[hess l]`` as natural gradients; see :mod:`ngvi.estimators`."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 from ngvi.curvature import Cost
+from ngvi.estimators import Families, Points, log_q, num_products
 from numpyro_ngvi.curvature.draws import standard_normal
 from numpyro_ngvi.curvature.gauss_newton import GaussNewton, Split
-from numpyro_ngvi.curvature.hessian import Hessian, num_products
+from numpyro_ngvi.curvature.hessian import Hessian
 from numpyro_ngvi.curvature.mean import Mean
-from numpyro_ngvi.curvature.moments import Density, Estimate, Families, Points, log_q
+from numpyro_ngvi.curvature.moments import Density, Estimate
 from numpyro_ngvi.curvature.spherical import Spherical, orthogonal_points, spherical_direction
 from numpyro_ngvi.curvature.stein import Stein
 

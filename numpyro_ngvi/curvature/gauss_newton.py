@@ -1,9 +1,4 @@
-"""The Gauss-Newton curvature of VOGN: squares of the gradients of single examples.
-
-For a likelihood of independent examples, ``-hess log p(y_i | theta)`` is replaced by
-``g_i g_i^T``, positive semi-definite, and equal to it in expectation over the model's own data
-(Tan, S5.1; Swaroop, VOGN). What is not an example, the prior above all, keeps its exact Hessian.
-"""
+"""Squares of the gradients of single examples; see :class:`ngvi.estimators.GaussNewton`."""
 
 from __future__ import annotations
 
@@ -14,20 +9,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from numpyro_ngvi.curvature.hessian import Hessian, value_gradients_hessians
-from numpyro_ngvi.curvature.moments import Arrays, Density, Families, Gradients
+from ngvi import estimators
+from ngvi.estimators import Arrays, Families
+from ngvi.page import page
+from numpyro_ngvi.curvature.hessian import (
+    Hessian,
+    value_gradients_hessians,
+)
+from numpyro_ngvi.curvature.moments import (
+    Density,
+    Gradients,
+)
 
 #: ``split(latents, ordinary, key)``: log likelihoods ``(N,)``, how many examples each stands for
 #: ``(N,)``, and the rest of the log density, a scalar.
 Split = Callable[[Arrays, Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
 
+@page(estimators.GaussNewton, Hessian)
 @dataclasses.dataclass(frozen=True)
 class GaussNewton(Hessian):
-    """``E[grad l]``, and the Gauss-Newton estimate in place of ``E[hess l]``.
-
-    :param split: the log density by examples.
-    """
+    """:param split: the log density by examples."""
 
     split: Split
 

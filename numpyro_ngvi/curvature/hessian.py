@@ -1,8 +1,4 @@
-"""Exact Hessians, as much of them as a family needs.
-
-A family names its probes (:meth:`~numpyro_ngvi.families.Family.hessian_probes`); one
-Hessian-vector product each, forward over reverse, gives its part of the Hessian.
-"""
+"""Exact Hessians, as much of them as a family needs, by products forward over reverse."""
 
 from __future__ import annotations
 
@@ -14,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi import estimators
+from ngvi.estimators import Arrays, Families, Points, num_products
+from ngvi.page import page
 from numpyro_ngvi.curvature.moments import (
-    Arrays,
     Density,
     Estimate,
-    Families,
     Gradients,
-    Points,
     finite_draws,
     gradients,
     masked_mean,
@@ -35,21 +31,10 @@ PRODUCTS_AT_ONCE = 256
 MAX_BATCHED_PRODUCTS = 128
 
 
-def num_products(family: Family) -> int:
-    """How many Hessian-vector products the family's part of a Hessian takes."""
-    return int(family.hessian_probes().max()) + 1
-
-
+@page(estimators.Hessian)
 @dataclasses.dataclass(frozen=True)
 class Hessian:
-    """``E[grad l]`` and ``E[hess l]`` by automatic differentiation.
-
-    A gradient costs as much as one of a Hessian's many products, and most of the noise is the
-    gradient's: it is averaged over more draws than the Hessian.
-
-    :param num_hessians: ``K``, at how many of the draws Hessians are taken, the first.
-    :param at_once: how many draws share a pass of gradients.
-    """
+    """:param at_once: how many draws share a pass of gradients."""
 
     num_hessians: int
     at_once: int

@@ -1,4 +1,4 @@
-"""The delta method: gradient and Hessian at the mean of ``q`` in place of their averages."""
+"""The delta method; see :class:`ngvi.estimators.Mean`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from numpyro_ngvi.curvature.hessian import Hessian
-from numpyro_ngvi.curvature.moments import Density, Estimate, Families, Points
+from ngvi import estimators
+from ngvi.estimators import Families, Points
+from ngvi.page import page
+from numpyro_ngvi.curvature.hessian import (
+    Hessian,
+)
+from numpyro_ngvi.curvature.moments import (
+    Density,
+    Estimate,
+)
 
 
+@page(estimators.Mean)
 @dataclasses.dataclass(frozen=True)
 class Mean:
-    """``grad l`` and ``hess l`` at the mean; it has no values at draws.
-
-    :param partners: whether the guide draws more than latent vectors: over its other draws the
-        mean's gradient is averaged.
-    """
+    """It has no values at draws."""
 
     partners: bool
 

@@ -8,32 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ngvi.family import standard_normal_log_prob
-from numpyro_ngvi.families.base import Family
-
-#: Families, noise or latent vectors, by the site of the guide that draws them.
-Families = dict[str, Family]
-Arrays = dict[str, jax.Array]
+from ngvi.estimators import Arrays, Families
 
 #: ``density(latents, ordinary, key)``: the log density at one draw, a scalar. ``ordinary`` is a
 #: pytree of whatever else is to be differentiated, the key is that of the guide's other draws.
 Density = Callable[[Arrays, Any, jax.Array], jax.Array]
-
-
-class Points(NamedTuple):
-    """Draws of all sites' latent vectors."""
-
-    noise: Arrays  #: by site, shapes ``(N, d)``
-    weights: jax.Array  #: shape ``(N,)``, which sum to one
-    keys: jax.Array  #: for what else is drawn, shape ``(N,)``
-
-    def of(self, here: Families) -> Arrays:
-        """``theta`` by site, shapes ``(N, d)``."""
-        return {site: family.sample(self.noise[site]) for site, family in here.items()}
-
-    def some(self, kept: Any) -> Points:
-        """The draws at some indices."""
-        return jax.tree.map(lambda leaf: leaf[kept], self)
 
 
 class Estimate(NamedTuple):
@@ -86,14 +65,6 @@ def in_passes(function: Callable, arguments: Any, at_once: int) -> Any:
 
 def _take(tree: Any, index: jax.Array) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], tree)
-
-
-def log_q(here: Families, noise: Arrays) -> jax.Array:
-    """``log q`` of the draws, summed over sites; shape ``(N,)``."""
-    return sum(
-        standard_normal_log_prob(noise[site]) - family.log_det_scale()
-        for site, family in here.items()
-    )
 
 
 def finite_draws(tree: Any) -> jax.Array:

@@ -1,11 +1,4 @@
-"""First-order natural gradients: curvature from gradients alone, by Stein's lemma.
-
-``E[hess l] = E[S (theta - mu) grad l^T]`` (Lin, Khan and Schmidt, 2019, *Stein's lemma for the
-reparameterization trick with exponential family mixtures*): the estimate behind IVON. It equals the
-reparameterised gradient of the bound, which the families turn into a natural gradient without
-forming a matrix; ``log q`` is differentiated through the draws alone (sticking the landing), so
-that the noise vanishes where ``q`` is exact.
-"""
+"""Gradients alone; see :class:`ngvi.estimators.Stein`."""
 
 from __future__ import annotations
 
@@ -15,11 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ngvi import estimators
+from ngvi.estimators import Families, Points
+from ngvi.page import page
 from numpyro_ngvi.curvature.moments import (
     Density,
     Estimate,
-    Families,
-    Points,
     finite_draws,
     gradients,
     masked_mean,
@@ -27,12 +21,10 @@ from numpyro_ngvi.curvature.moments import (
 from numpyro_ngvi.families.base import Family
 
 
+@page(estimators.Stein)
 @dataclasses.dataclass(frozen=True)
 class Stein:
-    """The natural gradient of the bound from gradients of the log density.
-
-    :param at_once: how many draws share a pass.
-    """
+    """:param at_once: how many draws share a pass."""
 
     at_once: int
 

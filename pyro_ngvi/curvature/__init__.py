@@ -1,24 +1,17 @@
-"""``E_q[grad l]`` and ``E_q[hess l]`` of a log density ``l``, as natural gradients of the bound.
-
-An *estimator* takes what evaluates a log density, the families of all sites, and points; one
-evaluation gives the natural gradients of all of them. ``NaturalELBO`` and ``fit`` use the same.
-
-To add one: a file with a frozen dataclass that is an :class:`Estimator`; in :mod:`ngvi.curvature`
-its name, what it costs, and when ``"auto"`` takes it; a line in :func:`make_estimator`; the same in
-the other package. ``tests/curvature`` then compares it with moments by quadrature.
-"""
+"""``E_q[grad l]`` and ``E_q[hess l]`` as natural gradients; see :mod:`ngvi.estimators`."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from ngvi.curvature import Cost
+from ngvi.estimators import Families, Points, log_q, num_products
 from pyro_ngvi.curvature.draws import standard_normal
 from pyro_ngvi.curvature.evaluate import Evaluator, FromGradients
 from pyro_ngvi.curvature.gauss_newton import GaussNewton
-from pyro_ngvi.curvature.hessian import Hessian, HessianProducts, num_products
+from pyro_ngvi.curvature.hessian import Hessian, HessianProducts
 from pyro_ngvi.curvature.mean import Mean
-from pyro_ngvi.curvature.moments import Estimate, Families, Points, log_q
+from pyro_ngvi.curvature.moments import Estimate
 from pyro_ngvi.curvature.plan import Plan, make_plan
 from pyro_ngvi.curvature.spherical import Spherical, orthogonal_points, spherical_direction
 from pyro_ngvi.curvature.stein import Stein, stein_direction

@@ -9,11 +9,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ngvi.estimators import Arrays, Families, Points
 from pyro_ngvi.curvature.moments import (
-    Arrays,
     Estimate,
-    Families,
-    Points,
     finite_draws,
     map_structure,
     nowhere,

@@ -1,9 +1,4 @@
-"""The Gauss-Newton curvature of VOGN: squares of the gradients of single examples.
-
-For a likelihood of independent examples, ``-hess log p(y_i | theta)`` is replaced by
-``g_i g_i^T``, positive semi-definite, and equal to it in expectation over the model's own data
-(Tan, S5.1; Swaroop, VOGN). What is not an example, the prior above all, keeps its exact Hessian.
-"""
+"""Squares of the gradients of single examples; see :class:`ngvi.estimators.GaussNewton`."""
 
 from __future__ import annotations
 
@@ -14,19 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ngvi import estimators
+from ngvi.estimators import Arrays
+from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Curvature, Parts
-from pyro_ngvi.curvature.hessian import BYTES_AT_ONCE, MAX_AT_ONCE, Hessian, Hessians
-from pyro_ngvi.curvature.moments import Arrays, finite_draws, map_structure
+from pyro_ngvi.curvature.hessian import (
+    BYTES_AT_ONCE,
+    MAX_AT_ONCE,
+    Hessian,
+    Hessians,
+)
+from pyro_ngvi.curvature.moments import (
+    finite_draws,
+    map_structure,
+)
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import LogDensity, examples
 
 
+@page(estimators.GaussNewton, estimators.Hessian)
 @dataclasses.dataclass(frozen=True)
 class GaussNewton(Hessian):
-    """``E[grad l]``, and the Gauss-Newton estimate in place of ``E[hess l]``.
-
-    :param bytes_per_draw: of the intermediate results of one draw.
-    """
+    """:param bytes_per_draw: of the intermediate results of one draw."""
 
     bytes_per_draw: float
 

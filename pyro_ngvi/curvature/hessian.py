@@ -1,8 +1,7 @@
 """Exact Hessians, as much of them as a family needs.
 
-A family names its probes (:meth:`~pyro_ngvi.families.Family.hessian_probes`); one Hessian-vector
-product each gives its part of the Hessian. All draws share the probes, because the log density of
-one does not depend on another: differentiating the sum of their gradients gives a product for each.
+All draws share the probes, because the log density of one does not depend on another:
+differentiating the sum of their gradients gives a product for each.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ngvi import estimators
+from ngvi.estimators import Arrays, Families, Points
+from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Curvature, Evaluator, Parts
 from pyro_ngvi.curvature.moments import (
-    Arrays,
     Estimate,
-    Families,
-    Points,
     finite_draws,
     map_structure,
     nowhere,
@@ -35,20 +34,10 @@ BYTES_AT_ONCE = 2**23
 MAX_AT_ONCE = 256
 
 
-def num_products(family: Family) -> int:
-    """How many Hessian-vector products the family's part of a Hessian takes."""
-    return int(family.hessian_probes().max()) + 1
-
-
+@page(estimators.Hessian)
 @dataclasses.dataclass(frozen=True)
 class Hessian:
-    """``E[grad l]`` and ``E[hess l]`` by automatic differentiation.
-
-    A gradient costs as much as one of a Hessian's many products, and most of the noise is the
-    gradient's: it is averaged over more draws than the Hessian.
-
-    :param num_hessians: ``K``, at how many of the draws Hessians are taken, the first.
-    """
+    """With the products of :class:`HessianProducts`."""
 
     num_hessians: int
 

@@ -1,4 +1,4 @@
-"""The delta method: gradient and Hessian at the mean of ``q`` in place of their averages."""
+"""The delta method; see :class:`ngvi.estimators.Mean`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import dataclasses
 
 import torch
 
+from ngvi import estimators
+from ngvi.estimators import Families, Points
+from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Evaluator
-from pyro_ngvi.curvature.hessian import Hessian
-from pyro_ngvi.curvature.moments import Estimate, Families, Points
+from pyro_ngvi.curvature.hessian import (
+    Hessian,
+)
+from pyro_ngvi.curvature.moments import (
+    Estimate,
+)
 
 
+@page(estimators.Mean)
 @dataclasses.dataclass(frozen=True)
 class Mean:
-    """``grad l`` and ``hess l`` at the mean, and values at the draws.
-
-    :param partners: whether the guide draws more than latent vectors: over its other draws the
-        mean's gradient is averaged.
-    """
+    """It has values at the draws."""
 
     partners: bool
 

@@ -8,27 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ngvi.family import standard_normal_log_prob
+from ngvi.estimators import Families
 from pyro_ngvi.families.base import Family
-
-#: Families, noise or latent vectors, by the site of the guide that draws them.
-Families = dict[str, Family]
-Arrays = dict[str, Tensor]
-
-
-class Points(NamedTuple):
-    """Draws of all sites' latent vectors."""
-
-    noise: Arrays  #: by site, shapes ``(N, d)``
-    weights: Tensor  #: shape ``(N,)``, which sum to one
-
-    def of(self, here: Families) -> Arrays:
-        """``theta`` by site, shapes ``(N, d)``."""
-        return {site: family.sample(self.noise[site]) for site, family in here.items()}
-
-    def some(self, kept: Any) -> Points:
-        """The draws at some indices."""
-        return Points({site: z[kept] for site, z in self.noise.items()}, self.weights[kept])
 
 
 class Estimate(NamedTuple):
@@ -39,14 +20,6 @@ class Estimate(NamedTuple):
     kept: Tensor  #: which of these count, booleans of shape ``(M,)``
     num_dropped: int  #: of all draws
     ordinary: list[tuple[Tensor, Tensor]]  #: other parameters, and their mean gradients
-
-
-def log_q(here: Families, noise: Arrays) -> Tensor:
-    """``log q`` of the draws, summed over sites; shape ``(N,)``."""
-    return sum(
-        standard_normal_log_prob(noise[site]) - family.log_det_scale()
-        for site, family in here.items()
-    )
 
 
 def nowhere(family: Family) -> Family:

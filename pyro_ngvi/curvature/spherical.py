@@ -1,16 +1,4 @@
-"""Moments of a log density from gradients at orthogonal points: no Hessian, and little noise.
-
-The points and weights ``w_k`` are those of :mod:`ngvi.points`: the weighted second
-moment of a group is exactly ``I``, so that by Bonnet's theorem and Stein's lemma
-
-    E[grad l] = sum_k w_k grad l(theta_k),
-    E[hess l] = sum_k w_k grad l(theta_k) (S (theta_k - mu))^T
-
-are exact for a quadratic log density; the second is a central difference of gradients in ``d``
-orthogonal directions, with steps of the size of ``q`` itself. Measured on 22 posteriors of
-posteriordb, at their optima: the squared Fisher norm of the noise is 20 to 10^6 times smaller than
-with a pair of exact Hessians and their gradients, which costs as much.
-"""
+"""Gradients at orthogonal points; see :class:`ngvi.estimators.Spherical`."""
 
 from __future__ import annotations
 
@@ -21,15 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ngvi import estimators
+from ngvi.estimators import Points
+from ngvi.page import page
 from ngvi.points import spherical_points
 from pyro_ngvi.curvature.evaluate import Evaluated, FromGradients
-from pyro_ngvi.curvature.moments import Points
 from pyro_ngvi.families.base import Family
 
 
+@page(estimators.Spherical)
 @dataclasses.dataclass(frozen=True)
 class Spherical(FromGradients):
-    """The natural gradient of the bound from gradients at orthogonal points."""
+    """All groups share their passes."""
 
     weighted = True
 

@@ -1,11 +1,4 @@
-"""First-order natural gradients: curvature from gradients alone, by Stein's lemma.
-
-``E[hess l] = E[S (theta - mu) grad l^T]`` (Lin, Khan and Schmidt, 2019, *Stein's lemma for the
-reparameterization trick with exponential family mixtures*): the estimate behind IVON. It equals the
-reparameterised gradient of the bound, which the families turn into a natural gradient without
-forming a matrix; ``log q`` is differentiated through the draws alone (sticking the landing), so
-that the noise vanishes where ``q`` is exact.
-"""
+"""Gradients alone; see :class:`ngvi.estimators.Stein`."""
 
 from __future__ import annotations
 
@@ -15,14 +8,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ngvi import estimators
+from ngvi.estimators import Points
+from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Evaluated, FromGradients
-from pyro_ngvi.curvature.moments import Points
 from pyro_ngvi.families.base import Family
 
 
+@page(estimators.Stein)
 @dataclasses.dataclass(frozen=True)
 class Stein(FromGradients):
-    """The natural gradient of the bound from gradients of the log density."""
+    """Draws that are not finite are left out."""
 
     weighted = False
 
