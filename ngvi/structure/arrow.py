@@ -224,6 +224,10 @@ class Arrow:
             result[index] = self.ops.solve_transpose(diagonal, rest)
         return [result[index] for index in range(len(self.blocks))]
 
+    def solve_linear(self, vector: Vector) -> Vector:
+        """:meth:`solve`, in a form that is cheap to differentiate in the vector."""
+        return self.solve(vector)
+
     def above(self, vector: Vector) -> list[list[Array]]:
         """For each group and ancestor ``a``, ``(T_aa' x_a')`` summed over the ancestors ``a'``.
 

@@ -41,9 +41,7 @@ from numpyro_ngvi.guide.local_latents import (
     VisitedNormal,
     Visits,
     full_locs,
-    of_visits,
     one_support,
-    sample_visited,
     unpacking,
 )
 from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
@@ -187,15 +185,14 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         visits = self._visits(plates)
         latent = self._sample_visited(visits) if visits.are_partial else self._sample_latent()
         values = self._unpack_latent(latent)
-        return sample_visited(visits, values, self.prototype_trace, self._supports, plates)
+        return visits.sample(values, self.prototype_trace, self._supports, plates)
 
     def _sample_visited(self, visits: Visits) -> jax.Array:
         family = numpyro.param(self._parameter_name, self._initial_posterior)
         if visits.plates not in self._checked_plates:
             visits.check(family)
             self._checked_plates.add(visits.plates)
-        weights = visits.weights(family.loc.dtype)
-        posterior = VisitedNormal(of_visits(family, weights), weights, self._sticks_the_landing())
+        posterior = VisitedNormal(*visits.of(family), self._sticks_the_landing())
         infer = {"is_auxiliary": True, "is_visited": True}
         return numpyro.sample(f"_{self.prefix}_latent", posterior, infer=infer)
 

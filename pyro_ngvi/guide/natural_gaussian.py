@@ -39,10 +39,8 @@ from pyro_ngvi.guide.local_latents import (
     VisitedNormal,
     Visits,
     full_shapes,
-    of_visits,
     one_support,
     periodic_repeat,
-    sample_visited,
 )
 from pyro_ngvi.guide.posterior import (
     NaturalNormal,
@@ -176,15 +174,14 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         else:
             latent = self.sample_latent(*args, **kwargs)
         values = {site["name"]: value for site, value in self._unpack_latent(latent)}
-        return sample_visited(visits, values, self.prototype_trace, self._supports, plates)
+        return visits.sample(values, self.prototype_trace.nodes, self._supports, plates)
 
     def _sample_visited(self, visits: Visits) -> Tensor:
         family = self._family()
         if visits.plates not in self._checked_plates:
             visits.check(family)
             self._checked_plates.add(visits.plates)
-        weights = visits.weights(family.loc)
-        posterior = VisitedNormal(of_visits(family, weights), weights, self._sticks_the_landing())
+        posterior = VisitedNormal(*visits.of(family), self._sticks_the_landing())
         infer = {"is_auxiliary": True, "is_visited": True}
         return pyro.sample(f"_{self._pyro_name}_latent", posterior, infer=infer)
 
