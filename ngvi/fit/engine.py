@@ -17,6 +17,7 @@ from ngvi.points import Points
 
 if TYPE_CHECKING:
     from ngvi.fit.geometry import Geometry
+    from ngvi.fit.sweep import Rows
 
 #: The parameters of model and guide.
 Place = Any
@@ -73,12 +74,15 @@ class Evaluator(Protocol):
     """Runs the model.
 
     :ivar is_subsampled: whether the model sees minibatches.
+    :ivar rows: the plate they are of, if it is one and the model can be told its rows, for
+        :mod:`~ngvi.fit.sweep`.
     :ivar num_gradients: gradients of the log density so far.
     :ivar num_hessian_products: Hessian-vector products so far.
     :ivar num_values: values of the log density so far, besides those of gradients.
     """
 
     is_subsampled: bool
+    rows: Rows | None
     num_gradients: int
     num_hessian_products: int
     num_values: int

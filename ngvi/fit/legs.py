@@ -63,6 +63,7 @@ class Legs:
         self.is_noisy = engine.evaluator.is_subsampled
         self.num_groups = math.ceil(MIN_POINTS / (2 * engine.parameters.dim + 1))
         self.ended: list[tuple[Outcome, str]] = []
+        self.seen = 0  #: times that another point led to the best optimum
         self._one: Search | StochasticSearch | None = None
         self._used = 0
 
@@ -81,7 +82,8 @@ class Legs:
         self._first_legs(start, prior)
         if not self.ended[0][0].converged:
             self._others(prior)
-        if self._best().converged and not self.engine.parameters.has_ordinary:
+        is_cheap = not self.engine.parameters.has_ordinary and self.engine.evaluator.rows is None
+        if self._best().converged and is_cheap:
             self._look_for_modes(prior)
         return self._best()
 
@@ -138,22 +140,24 @@ class Legs:
         mean = self.engine.parameters.mean(best.place)
         level = float(self.engine.evaluator.values(best.place, mean[None])[0])
         dim = self.engine.parameters.dim
-        seen = 0
+        self.seen = tries = 0
         for point in high_points(self.engine, self.rng, prior, NUM_CLIMBS):
-            if seen >= ENOUGH or self._used >= self.settings.max_steps:
+            if self.seen + tries >= ENOUGH or self._used >= self.settings.max_steps:
                 return
             top = climbed(self.engine, point, MAX_CLIMB)
             if top is None:
                 continue
             if self._is_inside(best.place, top):
-                seen += 1
+                self.seen += 1
                 continue
             value = float(self.engine.evaluator.values(best.place, top[None])[0])
             if not value > level - AS_HIGH - 0.5 * dim:
                 continue
             start = start_at(self.engine, self.rng, self.num_groups, top, "another point")
             if start is not None:
-                seen += ENOUGH if self._compared_leg(start) == "the same bound" else 1
+                tries += 1
+                if self._compared_leg(start) == "the same bound":
+                    self.seen += 1
 
     def _is_inside(self, place: Place, point: np.ndarray) -> bool:
         """Whether a point is where a Gaussian's draws are."""
@@ -212,6 +216,8 @@ class Legs:
         reason, remaining = outcome.reason, outcome.remaining
         if outcome.converged and found.contradiction > self.settings.tolerance:
             reason, remaining = Reason.JUMP, found.contradiction
+        elif outcome.converged and remaining > 2 * self.settings.tolerance:
+            reason = Reason.NOISE
         return dataclasses.replace(outcome, reason=reason, remaining=remaining, audit=found)
 
     # -- the end ----------------------------------------------------------------------
@@ -236,7 +242,7 @@ class Legs:
             )
             for one, name in ranked
         )
-        return dataclasses.replace(best, starts=starts)
+        return dataclasses.replace(best, starts=starts, seen=self.seen)
 
 
 def _compared(best: Outcome, other: Outcome) -> str:

@@ -52,6 +52,7 @@ class Outcome:
     :ivar trace: the steps.
     :ivar audit: what ordinary draws say of the place.
     :ivar starts: where each start ended, this one first.
+    :ivar seen: how many other points led to the same optimum.
     """
 
     place: Place
@@ -60,6 +61,7 @@ class Outcome:
     trace: Trace = field(default_factory=Trace)
     audit: Audit | None = None
     starts: tuple[Ended, ...] = ()
+    seen: int = 0
 
     @property
     def converged(self) -> bool:
@@ -84,7 +86,7 @@ def in_words(
         case Reason.CONVERGED:
             return (
                 f"the bound is within {outcome.remaining:.2g} nats of its optimum "
-                f"(tolerance {tolerance:g})"
+                f"(tolerance {tolerance:g}){_others(outcome)}"
             )
         case Reason.MAX_STEPS:
             return (
@@ -134,6 +136,20 @@ def in_words(
                 "init_loc_fn= with a start where the log density is finite"
             )
     raise ValueError(outcome.reason)
+
+
+def _others(outcome: Outcome) -> str:
+    """What is known of other optima."""
+    others = [start for start in outcome.starts if start.kept.startswith("another optimum")]
+    if others:
+        number = "another optimum" if len(others) == 1 else f"{len(others)} other optima"
+        return f"; there is {number}, lower: see result.starts"
+    if outcome.seen:
+        points = "another point" if outcome.seen == 1 else f"{outcome.seen} other points"
+        return f"; {points} led to the same optimum"
+    if len(outcome.starts) > 1:
+        return "; other starts ended lower: see result.starts"
+    return "; other optima have not been looked for"
 
 
 #: A standard deviation of an unconstrained latent that is worth a remark.

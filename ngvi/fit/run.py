@@ -14,6 +14,7 @@ from ngvi.fit.legs import Legs
 from ngvi.fit.outcome import Outcome, Reason, in_words
 from ngvi.fit.progress import Progress
 from ngvi.fit.settings import Settings
+from ngvi.fit.sweep import sweeping
 
 
 def first_that_starts(
@@ -81,6 +82,7 @@ def search(
 
     :param place: begin here, and nowhere else; by default where it is best.
     """
+    engine = sweeping(engine)
     with Progress(settings.max_steps, progress_bar) as progress:
         legs = Legs(engine, rng, settings, progress)
         try:

@@ -22,7 +22,7 @@ from ngvi.points import Points
 from numpyro_ngvi import curvature
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.fit.geometry import covector, flat
-from numpyro_ngvi.fit.importance import subsampled_plate
+from numpyro_ngvi.fit.importance import subsampled_plates
 from numpyro_ngvi.fit.parameters import Parameters, Place, ordinary, posteriors
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle
@@ -65,16 +65,23 @@ class Evaluator:
         self._some = compiled(self._some_values)
         self._point = compiled(self._one_point)
         start = parameters.constrain(ordinary(parameters.initial))
-        self.is_subsampled = subsampled_plate(model, start, args, kwargs) is not None
+        plates = subsampled_plates(model, start, args, kwargs)
+        self.is_subsampled, self.rows = bool(plates), None
+        if len(plates) == 1 and getattr(guide, "create_plates", None) is None:
+            self.rows = plates[0]
 
-    def measure(self, place: Place, draws: list[Draws]) -> Measured:
-        """The bound and its natural gradient; not finite where the model is not."""
+    def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:
+        """The bound and its natural gradient; not finite where the model is not.
+
+        :param rows: of the subsampled plate; None leaves them to the seeds of the draws.
+        """
         self.num_gradients += len(draws) * self._cost.num_gradients
         self.num_hessian_products += len(draws) * self._cost.num_products
         dtype, found = self._parameters.dtype, []
         for group in draws:
             points = Points(*(part.astype(dtype) for part in group.points))
-            found.append(self._compiled(self._group, place, points, np.uint32(group.seed)))
+            seed = np.uint32(group.seed)
+            found.append(self._compiled(self._group, place, points, seed, _whole(rows)))
         values, vectors, covectors, gradients = zip(*jax.device_get(found), strict=True)
         vectors = np.stack(vectors)
         leaves = zip(*map(jax.tree.leaves, gradients), strict=True)
@@ -85,19 +92,24 @@ class Evaluator:
         )
         return Measured(np.array(values, float), vectors, mean)
 
-    def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+    def value_and_gradient(
+        self, theta: np.ndarray, rows: np.ndarray | None = None
+    ) -> tuple[float, np.ndarray]:
         """The log density and its gradient at one vector of all latents, shape ``(d,)``."""
         self.num_gradients += 1
-        value, gradient = self._compiled(self._point, theta.astype(self._parameters.dtype))
+        theta = theta.astype(self._parameters.dtype)
+        value, gradient = self._compiled(self._point, theta, _whole(rows))
         return float(value), np.asarray(gradient, float)
 
-    def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
+    def values(self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
         """The log density at vectors of all latents, shape ``(N, d)``."""
         self.num_values += len(theta)
         missing = -len(theta) % self._at_once
         padded = np.pad(theta, ((0, missing), (0, 0)), "edge").astype(self._parameters.dtype)
         found = [
-            np.asarray(self._compiled(self._some, place, some, np.uint32(index)), float)
+            np.asarray(
+                self._compiled(self._some, place, some, np.uint32(index), _whole(rows)), float
+            )
             for index, some in enumerate(np.split(padded, len(padded) // self._at_once))
         ]
         return np.concatenate(found)[: len(theta)]
@@ -124,18 +136,25 @@ class Evaluator:
 
     # -- compiled ---------------------------------------------------------------------
 
-    def _one_point(self, theta: jax.Array, arrays: list) -> tuple[jax.Array, jax.Array]:
-        density = self._density(arrays, random.key(0))
+    def _one_point(
+        self, theta: jax.Array, rows: jax.Array | None, arrays: list
+    ) -> tuple[jax.Array, jax.Array]:
+        density = self._density(arrays, random.key(0), rows)
         params = self._parameters.constrain(self._parameters.initial)
         return jax.value_and_grad(
             lambda theta: density(self._by_site(theta), params, random.key(0))
         )(theta)
 
     def _some_values(
-        self, place: Place, theta: jax.Array, seed: jax.Array, arrays: list
+        self,
+        place: Place,
+        theta: jax.Array,
+        seed: jax.Array,
+        rows: jax.Array | None,
+        arrays: list,
     ) -> jax.Array:
         model_key, guide_key = random.split(random.key(seed))
-        density, params = self._density(arrays, model_key), self._parameters.constrain(place)
+        density, params = self._density(arrays, model_key, rows), self._parameters.constrain(place)
         keys = random.split(guide_key, len(theta))
         return jax.vmap(lambda one, key: density(self._by_site(one), params, key))(theta, keys)
 
@@ -157,9 +176,16 @@ class Evaluator:
 
         return jax.vmap(one)(random.split(random.key(seed), count))
 
-    def _one_group(self, place: Place, points: Points, seed: jax.Array, arrays: list) -> tuple:
+    def _one_group(
+        self,
+        place: Place,
+        points: Points,
+        seed: jax.Array,
+        rows: jax.Array | None,
+        arrays: list,
+    ) -> tuple:
         model_key, guide_key = random.split(random.key(seed))
-        density, here = self._density(arrays, model_key), posteriors(place)
+        density, here = self._density(arrays, model_key, rows), posteriors(place)
         keys = jnp.broadcast_to(guide_key, (len(points.weights),))
         points = curvature.Points(self._by_site(points.noise), points.weights, keys)
 
@@ -175,9 +201,14 @@ class Evaluator:
         of_direction = covector(list(here.values()), found)
         return value, flat(found), of_direction, estimate.ordinary
 
-    def _density(self, arrays: list, model_key: jax.Array) -> LogDensity:
+    def _density(
+        self, arrays: list, model_key: jax.Array, rows: jax.Array | None = None
+    ) -> LogDensity:
         args, kwargs = self._arguments.rebuilt(arrays)
-        return LogDensity(self.model, self.guide, args, kwargs, model_key)
+        model = self.model
+        if rows is not None:
+            model = handlers.substitute(model, data={self.rows.plate: rows})
+        return LogDensity(model, self.guide, args, kwargs, model_key)
 
     def _by_site(self, noise: jax.Array) -> dict[str, jax.Array]:
         dims = self._parameters.dims
@@ -191,6 +222,11 @@ class Evaluator:
         params = self._parameters.constrain(initial)
         means = {site: family.mean for site, family in posteriors(initial).items()}
         return hessian_obstacle(density, means, params, random.key(0))
+
+
+def _whole(rows: np.ndarray | None) -> np.ndarray | None:
+    """Rows as JAX's own integers."""
+    return None if rows is None else rows.astype(np.int32)
 
 
 def _anywhere(site: dict[str, Any]) -> jax.Array | None:

@@ -16,6 +16,7 @@ from numpyro.infer.initialization import init_to_uniform
 
 from ngvi.family import standard_normal_log_prob
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
+from ngvi.fit.sweep import Rows
 from ngvi.structure.layout import Site
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide
@@ -53,11 +54,11 @@ def diagnose(
     :raises ModuleNotFoundError: without ArviZ.
     """
     check_has_gaussian(guide, params)
-    plate = subsampled_plate(model, params, args, kwargs)
-    if plate is not None:
+    plates = subsampled_plates(model, params, args, kwargs)
+    if plates:
         return undefined(
-            f"undefined: the model sees minibatches (of plate '{plate}'), whose density is not "
-            "that of all data"
+            f"undefined: the model sees minibatches (of plate '{plates[0].plate}'), whose density "
+            "is not that of all data"
         )
     draws = ImportanceDraws(model, guide, params, args, kwargs, rng_key, num_draws)
     log_weights, rounding = draws.log_weights()
@@ -193,11 +194,11 @@ class ImportanceDraws:
         return log_p, log_q
 
 
-def subsampled_plate(
+def subsampled_plates(
     model: Callable, params: dict[str, Any], args: tuple, kwargs: dict
-) -> str | None:
-    """The name of a plate of which the model sees a part."""
-    found = []
+) -> list[Rows]:
+    """The plates of which the model sees a part."""
+    found: list[Rows] = []
 
     arguments = Arguments(args, kwargs)
 
@@ -213,14 +214,15 @@ def subsampled_plate(
             if site["type"] == "plate":
                 size, subsample_size = site["args"]
                 if subsample_size is not None and subsample_size < size:
-                    found.append(name)
+                    found.append(Rows(name, size, subsample_size))
 
     try:
         jax.eval_shape(run, arguments.arrays)
     except Exception:  # noqa: BLE001  the model does with an array what cannot be traced
         arguments.hold_constant()
+        found.clear()
         jax.eval_shape(run, [])
-    return found[0] if found else None
+    return found
 
 
 def _sites(guide: Any, families: dict[str, Family]) -> tuple[Site, ...]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from ngvi.curvature import choose
 from ngvi.fit.engine import Direction, Draws, Measured
 from ngvi.fit.groups import Groups
+from ngvi.fit.sweep import Rows
 from pyro_ngvi import curvature as estimators
 from pyro_ngvi.curvature import (
     FromGradients,
@@ -66,17 +67,25 @@ class Evaluator:
         self.draws, self._cost = groups.draws, groups.cost
         self._estimator = make_estimator(curvature, self._cost, self._plan)
         self.num_gradients = self.num_hessian_products = self.num_values = 0
-        self.is_subsampled = self._plan.facts.is_subsampled
+        self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None
+        indices, sizes = self._density.minibatch.indices, self._density.minibatch.sizes
+        is_shared = getattr(guide, "create_plates", None) is None
+        if len(indices) == 1 and is_shared:
+            ((plate, visited),) = indices.items()
+            self.rows = Rows(plate, sizes[plate], len(visited))
 
     @torch.no_grad()
-    def measure(self, place: Place, draws: list[Draws]) -> Measured:
-        """The bound and its natural gradient; not finite where the model is not."""
+    def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:
+        """The bound and its natural gradient; not finite where the model is not.
+
+        :param rows: of the subsampled plate; None leaves them to the seeds of the draws.
+        """
         self.num_gradients += len(draws) * self._cost.num_gradients
         self.num_hessian_products += len(draws) * self._cost.num_products
         self._parameters.put(place)
         is_random = self._plan.facts.is_stochastic or self.is_subsampled
         if is_random or not isinstance(self._estimator, FromGradients):
-            found = [self._tolerant(lambda g=group: self._seeded(place, g)) for group in draws]
+            found = [self._tolerant(partial(self._seeded, place, group, rows)) for group in draws]
         else:
             found = [self._tolerant(lambda: self._measured(place, self._density, draws))]
         bounds, rows, ordinary = zip(*found, strict=True)
@@ -90,7 +99,9 @@ class Evaluator:
         return Measured(_numpy(torch.cat(bounds)), rows.cpu().numpy(), direction)
 
     @torch.no_grad()
-    def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+    def value_and_gradient(
+        self, theta: np.ndarray, rows: np.ndarray | None = None
+    ) -> tuple[float, np.ndarray]:
         """The log density and its gradient at one vector of all latents, shape ``(d,)``."""
         self.num_gradients += 1
         self._parameters.put(self._parameters.initial)
@@ -100,14 +111,14 @@ class Evaluator:
         def evaluate() -> tuple:
             with repeatable_noise(), torch.enable_grad():
                 torch.manual_seed(0)
-                value = self._new_density()({site: v[None] for site, v in at.items()})[0]
+                value = self._new_density(rows)({site: v[None] for site, v in at.items()})[0]
                 return value, gradients_of(value, list(at.values()), False)
 
         value, gradients = self._tolerant(evaluate)
         return float(value), np.concatenate([_numpy(gradient) for gradient in gradients])
 
     @torch.no_grad()
-    def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
+    def values(self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
         """The log density at vectors of all latents, shape ``(N, d)``."""
         self.num_values += len(theta)
         self._parameters.put(place)
@@ -118,7 +129,7 @@ class Evaluator:
             some = {site: value[start : start + at_once] for site, value in latents.items()}
             with repeatable_noise():
                 torch.manual_seed(start)
-                return self._new_density()(some)
+                return self._new_density(rows)(some)
 
         starts = range(0, len(theta), at_once)
         return np.concatenate([_numpy(self._tolerant(partial(evaluate, s))) for s in starts])
@@ -149,14 +160,19 @@ class Evaluator:
 
     # -- groups -----------------------------------------------------------------------
 
-    def _seeded(self, place: Place, group: Draws) -> tuple:
+    def _seeded(self, place: Place, group: Draws, rows: np.ndarray | None) -> tuple:
         with repeatable_noise():
             torch.manual_seed(group.seed)
-            return self._measured(place, self._new_density(), [group])
+            return self._measured(place, self._new_density(rows), [group])
 
-    def _new_density(self) -> LogDensity:
-        """With a minibatch of its own."""
-        return self._plan.density(self.args, self.kwargs) if self.is_subsampled else self._density
+    def _new_density(self, rows: np.ndarray | None = None) -> LogDensity:
+        """With a minibatch of its own, or these rows."""
+        if rows is not None:
+            indices = self._density.minibatch.indices
+            indices[self.rows.plate] = torch.as_tensor(rows).to(indices[self.rows.plate])
+        elif self.is_subsampled:
+            return self._plan.density(self.args, self.kwargs)
+        return self._density
 
     def _tolerant(self, evaluate: Callable[[], Any]) -> Any:
         """What is not positive definite at some draw is NaN there, as in other PPLs."""

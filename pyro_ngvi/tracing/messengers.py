@@ -97,11 +97,16 @@ class UnknownMinibatch(Exception):  # noqa: N818
 
 
 class Minibatch(Messenger):
-    """Records the indices of subsampled plates in one run, and pins them in the others."""
+    """Records the indices of subsampled plates in one run, and pins them in the others.
+
+    :ivar indices: of the elements that are visited, by plate.
+    :ivar sizes: of these plates.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.indices: dict[str, Tensor] = {}
+        self.sizes: dict[str, int] = {}
         self._recording = False
 
     @contextmanager
@@ -125,6 +130,7 @@ class Minibatch(Messenger):
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         if self._recording and site_is_subsample(msg) and is_subsampled(msg):
             self.indices[msg["name"]] = msg["value"]
+            self.sizes[msg["name"]] = int(msg["fn"].size)
 
 
 def is_subsampled(site: dict[str, Any]) -> bool:
