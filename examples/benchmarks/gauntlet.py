@@ -1,0 +1,298 @@
+"""`fit` on models unlike those it was tuned on: what it claims, and what is so.
+
+    python -m examples.benchmarks.gauntlet run --ppl numpyro --out fits.csv
+    python -m examples.benchmarks.gauntlet best
+    python -m examples.benchmarks.gauntlet table fits.csv
+
+`run` fits models of `gauntlet_models` and writes a line of CSV for each fit, beside what the
+fit says the bound of the Gaussian that it returned, from fresh draws and the PPL's own density.
+`best` looks for the best bounds by long runs from many starts, which share no code with `fit`
+(`gauntlet_best`). `table` sums up files of `run`, by class.
+
+A third of the models are held out: to tune the search on the others keeps the promise honest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .gauntlet_models import ENTRIES, Entry, chosen
+from .gauntlet_models.ppl import PPLS, Ppl
+from .gauntlet_models.target import Bound, Gaussian, Target
+
+BEST_FILE = Path(__file__).parent / "gauntlet_models" / "best.json"
+
+FIELDS = ("class", "model", "ppl", "dtype", "seed", "dim", "converged", "reason", "claimed_bound",
+          "claimed_error", "claimed_gap", "gradients", "steps", "seconds", "true_bound",
+          "true_error", "gap", "starts", "exception")  # fmt: skip
+
+#: Seconds after which a fit is given up.
+TIME_LIMIT = 240
+
+# -- runs ---------------------------------------------------------------------------------
+
+
+def fit_numpyro(entry: Entry, seed: int) -> tuple[Any, Gaussian, list[str]]:
+    """The result, its Gaussian, and the order of its sites."""
+    from numpyro_ngvi import fit
+
+    ppl = Ppl("numpyro")
+    key = jax.random.key(seed)
+    result = fit(entry.model(ppl), *entry.args(ppl), rng_key=key, progress_bar=False)
+    own = {k: np.asarray(v, float) for k, v in result.params.items() if not hasattr(v, "dim")}
+    return result, Gaussian(*_moments(result, np.asarray), own), _sites(result)
+
+
+def fit_pyro(entry: Entry, seed: int) -> tuple[Any, Gaussian, list[str]]:
+    """The result, its Gaussian, and the order of its sites."""
+    import pyro
+
+    from pyro_ngvi import fit
+
+    ppl = Ppl("pyro")
+    pyro.clear_param_store()
+    pyro.set_rng_seed(seed)
+    result = fit(entry.model(ppl), *entry.args(ppl), progress_bar=False)
+    names = {site.name for site in result.guide.sites}
+    own = {
+        k: v.numpy(force=True).astype(float)
+        for k, v in result.params.items()
+        if "." not in k and k not in names
+    }
+    return result, Gaussian(*_moments(result, lambda x: x.numpy(force=True)), own), _sites(result)
+
+
+FITS: dict[str, Callable] = {"numpyro": fit_numpyro, "pyro": fit_pyro}
+
+
+def _moments(result: Any, numpy: Callable) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and factor of what the result draws from, in double precision."""
+    posterior = result.posterior
+    if hasattr(posterior, "scale_tril"):
+        return numpy(posterior.loc).astype(float), numpy(posterior.scale_tril).astype(float)
+    cov = numpy(posterior.covariance_matrix).astype(float)
+    return numpy(posterior.mean).astype(float), np.linalg.cholesky(cov)
+
+
+def _sites(result: Any) -> list[str]:
+    return [site.name for site in result.guide.sites]
+
+
+def _give_up(*_: Any) -> None:
+    raise TimeoutError(f"more than {TIME_LIMIT} s")
+
+
+def fit_row(
+    entry: Entry, target: Target, ppl: str, dtype: str, seed: int, keep: Path | None = None
+) -> dict[str, Any]:
+    """One fit and what it was worth.
+
+    :param keep: a folder for the Gaussian, from which `best` may go on.
+    """
+    row: dict[str, Any] = dict.fromkeys(FIELDS, "")
+    row |= {"class": entry.group, "model": entry.name, "ppl": ppl, "dtype": dtype, "seed": seed}
+    signal.signal(signal.SIGALRM, _give_up)
+    begin = time.perf_counter()
+    try:
+        with warnings.catch_warnings(), precision(ppl, dtype):
+            warnings.simplefilter("ignore")  # that it has not converged is in the table
+            signal.alarm(TIME_LIMIT)
+            try:
+                result, gaussian, names = FITS[ppl](entry, seed)
+            finally:
+                signal.alarm(0)
+            starts = str(getattr(result, "starts", ""))
+            claimed = re.search(r"(?:within|estimated) ([-+.0-9e]+) nats", result.reason)
+            row |= {
+                "dim": len(gaussian.mean),
+                "converged": bool(result.converged),
+                "reason": result.reason,
+                "claimed_bound": float(result.bound),
+                "claimed_error": float(result.bound_error),
+                "claimed_gap": claimed.group(1) if claimed else "",
+                "gradients": result.num_evaluations,
+                "steps": result.num_steps,
+                "seconds": round(result.seconds, 2),
+                "starts": re.sub(r"\s+", " ", starts)[:600],
+            }
+        with jax.enable_x64(True):
+            gaussian = target.in_order(gaussian, names)
+            row["true_bound"], row["true_error"] = target.bound(gaussian)
+    except Exception as error:  # noqa: BLE001  it goes into the table
+        row["exception"] = re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")[:400]
+        row["seconds"] = row["seconds"] or round(time.perf_counter() - begin, 2)
+        return row
+    if (best := read_best().get(entry.name)) is not None:
+        row["gap"] = best.value - row["true_bound"]
+    if keep is not None:
+        file = keep / f"{entry.name}-{ppl}-{dtype}-{seed}.npz"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(file, mean=gaussian.mean, factor=gaussian.factor, **gaussian.params)
+    return row
+
+
+def precision(ppl: str, dtype: str) -> Any:
+    """A context in which floats are of this type."""
+    if ppl == "numpyro":
+        return jax.enable_x64(dtype == "float64")
+    import torch
+
+    torch.set_default_dtype(getattr(torch, dtype))
+    return jax.enable_x64(True)
+
+
+def read_best() -> dict[str, Bound]:
+    """The best bounds known, by model."""
+    if not BEST_FILE.exists():
+        return {}
+    return {k: Bound(v["bound"], v["error"]) for k, v in json.loads(BEST_FILE.read_text()).items()}
+
+
+def run(args: argparse.Namespace) -> None:
+    done = {tuple(row[f] for f in FIELDS[1:5]) for row in read([args.out])}
+    is_new = not args.out.exists()
+    with args.out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if is_new:
+            writer.writeheader()
+        for entry in chosen(args.models, args.which):
+            target = None
+            for seed in args.seeds:
+                if (entry.name, args.ppl, args.dtype, str(seed)) in done:
+                    continue
+                with jax.enable_x64(True):
+                    target = target or Target(entry)
+                row = fit_row(entry, target, args.ppl, args.dtype, seed, args.keep)
+                writer.writerow(row)
+                file.flush()
+                print(in_a_line(row), flush=True)
+            jax.clear_caches()
+
+
+def in_a_line(row: dict[str, Any]) -> str:
+    head = f"{row['model']:34s} {row['ppl']:8s}{row['dtype']:8s}{row['seed']:>2}"
+    if row["exception"]:
+        return f"{head}  {row['seconds']}s EXCEPTION {row['exception'][:200]}"
+    gap = f"{row['gap']:.3f}" if row["gap"] != "" else "?"
+    return (
+        f"{head} d={row['dim']:<3} {'conv' if row['converged'] else 'NOT '} "
+        f"claimed {row['claimed_bound']:.3f} true {row['true_bound']:.3f}±{row['true_error']:.3f} "
+        f"gap {gap} grads {row['gradients']} steps {row['steps']} {row['seconds']}s "
+        f"| {row['reason'][:110]}"
+    )
+
+
+# -- the table ----------------------------------------------------------------------------
+
+
+def read(files: Iterable[Path]) -> Iterator[dict[str, str]]:
+    """Rows of files of `run`."""
+    for file in files:
+        if file.exists():
+            with file.open(newline="") as opened:
+                yield from csv.DictReader(opened)
+
+
+def with_gaps(rows: Iterable[dict[str, str]]) -> list[dict[str, Any]]:
+    """Rows with their gaps to the best that is known from the list or from themselves."""
+    rows = list(rows)
+    best = {name: bound.value for name, bound in read_best().items()}
+    for row in rows:
+        if row["true_bound"]:
+            best[row["model"]] = max(best.get(row["model"], -np.inf), float(row["true_bound"]))
+    found = []
+    for row in rows:
+        gap = best[row["model"]] - float(row["true_bound"]) if row["true_bound"] else np.inf
+        found.append({**row, "gap": gap, "claims": row["converged"] == "True"})
+    return found
+
+
+def summary(rows: list[dict[str, Any]]) -> list[str]:
+    """One line of the table."""
+    ended = [row for row in rows if not row["exception"]]
+    claims = [row for row in ended if row["claims"]]
+
+    def median(field: str) -> str:
+        return f"{np.median([float(row[field]) for row in ended]):,.0f}" if ended else "-"
+
+    return [
+        str(len({row["model"] for row in rows})),
+        str(len(rows)),
+        str(len(claims)),
+        str(sum(row["gap"] > 0.1 for row in claims)),
+        str(sum(row["gap"] > 1 for row in claims)),
+        str(sum(row["gap"] > 1 for row in ended)),
+        str(len(rows) - len(ended)),
+        median("gradients"),
+        median("seconds"),
+    ]
+
+
+COLUMNS = ("class", "models", "runs", "claims", "false > 0.1", "false > 1", "miss > 1",
+           "exceptions", "gradients", "seconds")  # fmt: skip
+
+
+def table(args: argparse.Namespace) -> None:
+    names = {entry.name for entry in chosen(args.models, args.which)}
+    rows = with_gaps(row for row in read(args.files) if row["model"] in names)
+    print("| " + " | ".join(COLUMNS) + " |\n|---|" + "---:|" * (len(COLUMNS) - 1))
+    groups = list(dict.fromkeys(entry.group for entry in ENTRIES.values()))
+    for group in sorted(groups, key=lambda g: g == "plain"):
+        if some := [row for row in rows if row["class"] == group]:
+            print("| " + " | ".join([group, *summary(some)]) + " |")
+    print("| " + " | ".join(["all", *summary(rows)]) + " |")
+    for held_out in (False, True):
+        if some := [row for row in rows if ENTRIES[row["model"]].held_out == held_out]:
+            name = "held out" if held_out else "visible"
+            print("| " + " | ".join([name, *summary(some)]) + " |")
+    if args.failures:
+        for row in rows:
+            if row["exception"] or row["gap"] > 1 or (row["claims"] and row["gap"] > 0.1):
+                print(failure(row))
+
+
+def failure(row: dict[str, Any]) -> str:
+    head = f"{row['model']} {row['ppl']} {row['dtype']} {row['seed']}:"
+    if row["exception"]:
+        return f"{head} {row['exception']}"
+    said = "CLAIMS" if row["claims"] else "says"
+    return (
+        f"{head} {row['gap']:.2f} nats below, {row['gradients']} gradients; {said}: {row['reason']}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--models", default="*", help="patterns of class/model, by commas")
+    common.add_argument("--which", choices=("visible", "held_out", "all"), default="visible")
+    one = commands.add_parser("run", parents=[common], help="fit models")
+    one.add_argument("--ppl", choices=PPLS, default="numpyro")
+    one.add_argument("--dtype", choices=("float32", "float64"), default="float64")
+    one.add_argument("--seeds", type=int, nargs="+", default=[0])
+    one.add_argument("--out", type=Path, required=True)
+    one.add_argument("--keep", type=Path, help="a folder for the Gaussians")
+    one.set_defaults(function=run)
+    two = commands.add_parser("table", parents=[common], help="sum up files of `run`")
+    two.add_argument("files", type=Path, nargs="+")
+    two.add_argument("--failures", action="store_true", help="also list what went wrong")
+    two.set_defaults(function=table)
+    args = parser.parse_args()
+    args.function(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Discrete latents that are marked for enumeration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .data import columns, standard
+from .registry import entry
+
+GROUP = "enumerated"
+PARALLEL = {"enumerate": "parallel"}
+
+
+def _blobs() -> tuple:
+    rng = np.random.default_rng(111)
+    return (np.concatenate([rng.normal(-1.5, 0.6, 40), rng.normal(2, 0.9, 40)]),)
+
+
+@entry(GROUP, _blobs, enumerated=True)
+def gaussian_mixture(ppl: Any, y: Any) -> None:
+    """The tutorials': components in a plate, an assignment a row."""
+    dist = ppl.dist
+    weights = ppl.sample("weights", dist.Dirichlet(ppl.array(2 * np.ones(2))))
+    scale = ppl.sample("scale", dist.LogNormal(0.0, 1.0))
+    with ppl.plate("components", 2):
+        loc = ppl.sample("loc", dist.Normal(0.0, 5.0))
+    with ppl.plate("data", len(y)):
+        which = ppl.sample("which", dist.Categorical(weights), infer=PARALLEL)
+        ppl.sample("y", dist.Normal(loc[which], scale), obs=y)
+
+
+def _chain() -> tuple:
+    rng = np.random.default_rng(112)
+    state, states = 0, []
+    for _ in range(40):
+        state = state if rng.uniform() < 0.85 else 1 - state
+        states.append(state)
+    return (np.where(states, 2.0, -1.0) + 0.8 * rng.normal(size=40),)
+
+
+@entry(GROUP, _chain, enumerated=True)
+def hidden_markov(ppl: Any, y: Any) -> None:
+    """A hidden chain: ``markov`` in Pyro, ``scan`` in NumPyro."""
+    dist = ppl.dist
+    stay = ppl.sample("stay", dist.Beta(4.0, 2.0).expand([2]).to_event(1))
+    loc = ppl.normals("loc", 2, 2.0)
+    sigma = ppl.sample("sigma", dist.HalfNormal(1.0))
+    rows = ppl.np.stack(
+        [ppl.np.stack([stay[0], 1 - stay[0]]), ppl.np.stack([1 - stay[1], stay[1]])]
+    )
+
+    if ppl.is_numpyro:
+        from numpyro.contrib.control_flow import scan
+
+        def transition(state: Any, response: Any) -> tuple:
+            state = ppl.sample("state", dist.Categorical(rows[state]), infer=PARALLEL)
+            ppl.sample("y", dist.Normal(loc[state], sigma), obs=response)
+            return state, None
+
+        scan(transition, 0, y)
+        return
+    state = 0
+    for t in ppl.markov(range(len(y))):
+        state = ppl.sample(f"state_{t}", dist.Categorical(rows[state]), infer=PARALLEL)
+        ppl.sample(f"y_{t}", dist.Normal(loc[state], sigma), obs=y[t])
+
+
+def _zeros() -> tuple:
+    rng = np.random.default_rng(113)
+    x = rng.normal(size=80)
+    return x, np.where(rng.uniform(size=80) < 0.35, 0, rng.poisson(np.exp(0.8 + 0.6 * x))).astype(
+        float
+    )
+
+
+@entry(GROUP, _zeros, enumerated=True)
+def zero_inflated(ppl: Any, x: Any, y: Any) -> None:
+    dist, np = ppl.dist, ppl.np
+    share = ppl.sample("share", dist.Beta(1.0, 1.0))
+    beta = ppl.normals("beta", 2, 2.0)
+    with ppl.plate("data", len(y)):
+        off = ppl.sample("off", dist.Bernoulli(share), infer=PARALLEL)
+        rate = np.exp(beta[0] + beta[1] * x)
+        ppl.sample("y", dist.Poisson(np.where(off == 1, 1e-6 + 0 * rate, rate)), obs=y)
+
+
+def _ratings() -> tuple:
+    rng = np.random.default_rng(114)
+    truth = rng.uniform(size=40) < 0.4
+    skill = np.array([0.9, 0.8, 0.7, 0.6])
+    right = rng.uniform(size=(40, 4)) < skill
+    return (np.where(right, truth[:, None], ~truth[:, None]).astype(float),)
+
+
+@entry(GROUP, _ratings, enumerated=True, held_out=True)
+def annotators(ppl: Any, y: Any) -> None:
+    """Dawid and Skene's: what is true, and who knows it."""
+    dist = ppl.dist
+    share = ppl.sample("share", dist.Beta(2.0, 2.0))
+    skill = ppl.normals("skill", 4, 1.0, 1.0)
+    with ppl.plate("items", y.shape[0]):
+        truth = ppl.sample("truth", dist.Bernoulli(share), infer=PARALLEL)
+        sign = (2 * truth - 1)[..., None]
+        ppl.sample("y", dist.Bernoulli(logits=sign * skill).to_event(1), obs=y)
+
+
+def _lines() -> tuple:
+    rng = np.random.default_rng(115)
+    x = rng.uniform(-1, 1, 60)
+    which = np.arange(60) % 2
+    return x, np.where(which, 2 + x, -1 - x) + 0.4 * rng.normal(size=60)
+
+
+@entry(GROUP, _lines, enumerated=True)
+def regressions(ppl: Any, x: Any, y: Any) -> None:
+    dist = ppl.dist
+    share = ppl.sample("share", dist.Beta(2.0, 2.0))
+    with ppl.plate("lines", 2):
+        intercept = ppl.sample("intercept", dist.Normal(0.0, 2.0))
+        slope = ppl.sample("slope", dist.Normal(0.0, 2.0))
+    sigma = ppl.sample("sigma", dist.HalfNormal(1.0))
+    with ppl.plate("data", len(y)):
+        probs = ppl.np.stack([share, 1 - share])
+        which = ppl.sample("which", dist.Categorical(probs), infer=PARALLEL)
+        ppl.sample("y", dist.Normal(intercept[which] + slope[which] * x, sigma), obs=y)
+
+
+def _eruptions() -> tuple:
+    table = np.column_stack(columns("datasets", "faithful", "eruptions", "waiting"))
+    return (standard(table)[:120],)
+
+
+@entry(GROUP, _eruptions, enumerated=True, held_out=True)
+def clouds(ppl: Any, y: Any) -> None:
+    """Three clouds in the plane, with centres in a plate."""
+    dist = ppl.dist
+    weights = ppl.sample("weights", dist.Dirichlet(ppl.array(np.ones(3))))
+    scale = ppl.sample("scale", dist.HalfNormal(1.0))
+    with ppl.plate("components", 3):
+        loc = ppl.sample("loc", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+    with ppl.plate("data", y.shape[0]):
+        which = ppl.sample("which", dist.Categorical(weights), infer=PARALLEL)
+        ppl.sample("y", dist.Normal(loc[which], scale).to_event(1), obs=y)
