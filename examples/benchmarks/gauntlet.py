@@ -1,13 +1,16 @@
 """`fit` on models unlike those it was tuned on: what it claims, and what is so.
 
     python -m examples.benchmarks.gauntlet run --ppl numpyro --out fits.csv
+    python -m examples.benchmarks.gauntlet check
     python -m examples.benchmarks.gauntlet best
-    python -m examples.benchmarks.gauntlet table fits.csv
+    python -m examples.benchmarks.gauntlet stock fits.csv --out stock.csv
+    python -m examples.benchmarks.gauntlet table fits.csv stock.csv
 
 `run` fits models of `gauntlet_models` and writes a line of CSV for each fit, beside what the
 fit says the bound of the Gaussian that it returned, from fresh draws and the PPL's own density.
 `best` looks for the best bounds by long runs from many starts, which share no code with `fit`
-(`gauntlet_models.search`). `table` sums up files of `run`, by class.
+(`gauntlet_models.search`). `stock` runs AutoMultivariateNormal with Adam, at the best
+of three rates, for as many gradients as `fit` took. `table` sums up files of `run`, by class.
 
 A third of the models are held out: to tune the search on the others keeps the promise honest.
 """
@@ -233,6 +236,67 @@ def kept(entry: Entry, folder: Path) -> Iterator[Gaussian]:
             yield Gaussian(arrays["mean"], arrays["factor"], params)
 
 
+# -- the baseline -------------------------------------------------------------------------
+
+
+def stock(args: argparse.Namespace) -> None:
+    from .gauntlet_models.stock import stock_runs
+
+    entries = {entry.name: entry for entry in chosen(args.models, args.which)}
+    done = {(row["model"], row["seed"]) for row in read([args.out])}
+    is_new = not args.out.exists()
+    with args.out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if is_new:
+            writer.writeheader()
+        for fitted in read([args.file]):
+            entry = entries.get(fitted["model"])
+            key = fitted["model"], fitted["seed"]
+            if entry is None or key in done or not fitted["gradients"]:
+                continue
+            done.add(key)
+            row: dict[str, Any] = dict.fromkeys(FIELDS, "")
+            row |= {"class": entry.group, "model": entry.name, "ppl": "stock", "dtype": "float64"}
+            row["seed"] = fitted["seed"]
+            begin = time.perf_counter()
+            with jax.enable_x64(True):
+                try:
+                    ends = stock_runs(entry, int(fitted["gradients"]), int(fitted["seed"]))
+                    target = Target(entry)
+                    bounds = [(target.bound(gaussian), rate) for rate, gaussian in ends]
+                    bound, rate = max(bounds, key=lambda b: b[0].value)
+                    row |= {"true_bound": bound.value, "true_error": bound.error}
+                    row |= {"gradients": fitted["gradients"], "reason": f"Adam {rate:g}"}
+                except Exception as error:  # noqa: BLE001  it goes into the table
+                    row["exception"] = re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")[:400]
+            row["seconds"] = round(time.perf_counter() - begin, 2)
+            writer.writerow(row)
+            file.flush()
+            print(
+                f"{entry.name:34s}{row['seed']:>2} fit {float(fitted['true_bound'] or 'nan'):.3f} "
+                f"stock {row['true_bound']} {row['reason']}{row['exception']}",
+                flush=True,
+            )
+            jax.clear_caches()
+
+
+# -- both PPLs ----------------------------------------------------------------------------
+
+
+def check(args: argparse.Namespace) -> None:
+    from .gauntlet_models.check import log_densities
+
+    for entry in chosen(args.models, args.which):
+        try:
+            with precision("pyro", "float64"):
+                pairs = [log_densities(entry, seed) for seed in range(3)]
+        except Exception as error:  # noqa: BLE001  the next one may be right
+            print(f"{entry.name:34s} {type(error).__name__}: {str(error)[:300]}")
+            continue
+        furthest = max(abs(a - b) / (1 + abs(a)) for a, b in pairs)
+        print(f"{entry.name:34s} {'agree' if furthest < 1e-6 else f'DIFFER: {pairs}'}")
+
+
 # -- the table ----------------------------------------------------------------------------
 
 
@@ -245,16 +309,27 @@ def read(files: Iterable[Path]) -> Iterator[dict[str, str]]:
 
 
 def with_gaps(rows: Iterable[dict[str, str]]) -> list[dict[str, Any]]:
-    """Rows with their gaps to the best that is known from the list or from themselves."""
+    """Rows of `fit` with their gaps: to the best that is known, from the list or from the rows
+    themselves, and to the stock run of the same number of gradients.
+    """
     rows = list(rows)
     best = {name: bound.value for name, bound in read_best().items()}
     for row in rows:
         if row["true_bound"]:
             best[row["model"]] = max(best.get(row["model"], -np.inf), float(row["true_bound"]))
+    stock_bounds = {
+        (row["model"], row["seed"]): float(row["true_bound"])
+        for row in rows
+        if row["ppl"] == "stock" and row["true_bound"]
+    }
     found = []
     for row in rows:
-        gap = best[row["model"]] - float(row["true_bound"]) if row["true_bound"] else np.inf
-        found.append({**row, "gap": gap, "claims": row["converged"] == "True"})
+        if row["ppl"] == "stock":
+            continue
+        bound = float(row["true_bound"] or -np.inf)
+        of_stock = stock_bounds.get((row["model"], row["seed"]), -np.inf)
+        gaps = {"gap": best.get(row["model"], -np.inf) - bound, "below_stock": of_stock - bound}
+        found.append({**row, **gaps, "claims": row["converged"] == "True"})
     return found
 
 
@@ -273,6 +348,7 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
         str(sum(row["gap"] > 0.1 for row in claims)),
         str(sum(row["gap"] > 1 for row in claims)),
         str(sum(row["gap"] > 1 for row in ended)),
+        str(sum(row["below_stock"] > 0.1 for row in ended)),
         str(len(rows) - len(ended)),
         median("gradients"),
         median("seconds"),
@@ -280,7 +356,7 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
 
 
 COLUMNS = ("class", "models", "runs", "claims", "false > 0.1", "false > 1", "miss > 1",
-           "exceptions", "gradients", "seconds")  # fmt: skip
+           "below stock", "exceptions", "gradients", "seconds")  # fmt: skip
 
 
 def table(args: argparse.Namespace) -> None:
@@ -330,6 +406,14 @@ def main() -> None:
     three.add_argument("--again", action="store_true", help="also where one is known")
     three.add_argument("--seed", type=int, default=0)
     three.set_defaults(function=best)
+    four = commands.add_parser("stock", parents=[common], help="run the stock guide with Adam")
+    four.add_argument("file", type=Path, help="of `run`: gives the numbers of gradients")
+    four.add_argument("--out", type=Path, required=True)
+    four.set_defaults(function=stock)
+    five = commands.add_parser(
+        "check", parents=[common], help="compare Pyro's models and NumPyro's"
+    )
+    five.set_defaults(function=check)
     two = commands.add_parser("table", parents=[common], help="sum up files of `run`")
     two.add_argument("files", type=Path, nargs="+")
     two.add_argument("--failures", action="store_true", help="also list what went wrong")

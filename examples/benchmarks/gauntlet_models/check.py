@@ -1,0 +1,62 @@
+"""Whether the two PPLs' models are one: their log densities at draws of NumPyro's prior."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpyro import handlers
+from numpyro.infer.util import log_density
+
+from .ppl import Ppl
+from .registry import Entry
+from .target import Target
+
+
+def log_densities(entry: Entry, seed: int) -> tuple[float, float]:
+    """NumPyro's and Pyro's, of all data, at one draw; for floats in double precision."""
+    if entry.enumerated:
+        return _unconstrained(entry, seed)
+    ppl = Ppl("numpyro")
+    model, args = entry.model(ppl, full=True), entry.args(ppl)
+    trace = handlers.trace(handlers.seed(model, rng_seed=seed)).get_trace(*args)
+    sites = {
+        name: site["value"]
+        for name, site in trace.items()
+        if site["type"] == "sample" and not site["is_observed"]
+    }
+    ours = log_density(model, args, {}, {**sites, **_params(trace)})[0]
+    return float(ours), _of_pyro(entry, {name: np.array(v) for name, v in sites.items()})
+
+
+def _params(trace: dict[str, Any]) -> dict[str, Any]:
+    return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+
+
+def _of_pyro(entry: Entry, sites: dict[str, np.ndarray]) -> float:
+    import pyro
+    from pyro import poutine
+
+    ppl = Ppl("pyro")
+    pyro.clear_param_store()
+    values = {name: ppl.np.as_tensor(value) for name, value in sites.items()}
+    model = poutine.condition(entry.model(ppl, full=True), values)
+    return float(poutine.trace(model).get_trace(*entry.args(ppl)).log_prob_sum())
+
+
+def _unconstrained(entry: Entry, seed: int) -> tuple[float, float]:
+    """With sums over discrete latents."""
+    from pyro.infer.mcmc.util import initialize_model
+
+    target, ppl = Target(entry), Ppl("pyro")
+    flat = 0.5 * np.random.default_rng(seed).normal(size=target.dim)
+    values, start = {}, 0
+    for name, shape in target.shapes.items():
+        size = int(np.prod(shape))
+        values[name] = ppl.array(flat[start : start + size].reshape(shape))
+        start += size
+    potential = initialize_model(
+        entry.model(ppl, full=True), entry.args(ppl), max_plate_nesting=1, skip_jit_warnings=True
+    )[1]
+    return float(target.log_prob(jnp.asarray(flat), {})), -float(potential(values))
