@@ -142,7 +142,8 @@ def fit_row(
     if keep is not None:
         file = keep / f"{entry.name}-{ppl}-{dtype}-{seed}.npz"
         file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(file, mean=gaussian.mean, factor=gaussian.factor, **gaussian.params)
+        own = {f"param {n}": v for n, v in gaussian.params.items()}
+        np.savez(file, mean=gaussian.mean, factor=gaussian.factor, **own)
     return row
 
 
@@ -214,7 +215,11 @@ def best(args: argparse.Namespace) -> None:
             if known is not None and not args.again:
                 found = [(target.bound(g), "fit") for g in others]
             else:
-                found = [search.best(target, others, args.seed)[:2]]
+                try:
+                    found = [search.best(target, others, args.seed)[:2]]
+                except Exception as error:  # noqa: BLE001  the next one may be found
+                    print(f"{entry.name:34s} {type(error).__name__}: {str(error)[:300]}")
+                    continue
         if known is not None:
             found.append((known, json.loads(BEST_FILE.read_text())[entry.name]["by"]))
         bound, by = max(found, key=lambda f: f[0].value)
@@ -232,8 +237,8 @@ def kept(entry: Entry, folder: Path) -> Iterator[Gaussian]:
     """Where runs of `fit` ended."""
     for file in sorted(folder.glob(f"{entry.name}-*.npz")):
         with np.load(file) as arrays:
-            params = {n: v for n, v in arrays.items() if n not in ("mean", "factor")}
-            yield Gaussian(arrays["mean"], arrays["factor"], params)
+            own = {n.partition(" ")[2]: v for n, v in arrays.items() if n.startswith("param ")}
+            yield Gaussian(arrays["mean"], arrays["factor"], own)
 
 
 # -- the baseline -------------------------------------------------------------------------

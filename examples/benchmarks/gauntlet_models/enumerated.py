@@ -31,40 +31,57 @@ def gaussian_mixture(ppl: Any, y: Any) -> None:
         ppl.sample("y", dist.Normal(loc[which], scale), obs=y)
 
 
-def _chain() -> tuple:
+def _chains() -> tuple:
     rng = np.random.default_rng(112)
-    state, states = 0, []
-    for _ in range(40):
-        state = state if rng.uniform() < 0.85 else 1 - state
+    state, states = np.array([0, 1]), []
+    for _ in range(20):
+        state = np.where(rng.uniform(size=2) < 0.85, state, 1 - state)
         states.append(state)
-    return (np.where(states, 2.0, -1.0) + 0.8 * rng.normal(size=40),)
+    return (np.where(states, 2.0, -1.0) + 0.8 * rng.normal(size=(20, 2)),)
 
 
-@entry(GROUP, _chain, enumerated=True)
-def hidden_markov(ppl: Any, y: Any) -> None:
-    """A hidden chain: ``markov`` in Pyro, ``scan`` in NumPyro."""
-    dist = ppl.dist
+def _latents(ppl: Any) -> tuple:
+    dist, stack = ppl.dist, ppl.np.stack
     stay = ppl.sample("stay", dist.Beta(4.0, 2.0).expand([2]).to_event(1))
     loc = ppl.normals("loc", 2, 2.0)
     sigma = ppl.sample("sigma", dist.HalfNormal(1.0))
-    rows = ppl.np.stack(
-        [ppl.np.stack([stay[0], 1 - stay[0]]), ppl.np.stack([1 - stay[1], stay[1]])]
-    )
+    return stack([stack([stay[0], 1 - stay[0]]), stack([1 - stay[1], stay[1]])]), loc, sigma
 
+
+def _forward(ppl: Any, y: Any) -> None:
+    """The hidden chains' density by the forward algorithm: with NumPyro's own, outside of its
+    ELBO, a scan without covariates raises an IndexError.
+    """
+    np_, (rows, loc, sigma) = ppl.np, _latents(ppl)
+    weights = rows[ppl.array(np.zeros(2, int))]
+    for t, response in enumerate(y):
+        joint = weights * np_.exp(ppl.dist.Normal(loc, sigma).log_prob(response[:, None]))
+        total = joint.sum(-1)
+        ppl.factor(f"y_{t}", np_.log(total).sum())
+        weights = (joint / total[:, None]) @ rows
+
+
+@entry(GROUP, _chains, enumerated=True, twin=_forward)
+def hidden_markov(ppl: Any, y: Any) -> None:
+    """Two hidden chains that start in state 0: ``markov`` in Pyro, ``scan`` in NumPyro."""
+    rows, loc, sigma = _latents(ppl)
+
+    def step(state: Any, response: Any, suffix: str = "") -> Any:
+        with ppl.plate(f"chains{suffix}", 2):
+            weights = ppl.dist.Categorical(ppl.vindex(rows)[state, :])
+            state = ppl.sample(f"state{suffix}", weights, infer=PARALLEL)
+            means = ppl.vindex(loc)[state]
+            ppl.sample(f"y{suffix}", ppl.dist.Normal(means, sigma), obs=response)
+        return state
+
+    state = ppl.array(np.zeros(2, int))
     if ppl.is_numpyro:
         from numpyro.contrib.control_flow import scan
 
-        def transition(state: Any, response: Any) -> tuple:
-            state = ppl.sample("state", dist.Categorical(rows[state]), infer=PARALLEL)
-            ppl.sample("y", dist.Normal(loc[state], sigma), obs=response)
-            return state, None
-
-        scan(transition, 0, y)
+        scan(lambda state, response: (step(state, response), None), state, y)
         return
-    state = 0
     for t in ppl.markov(range(len(y))):
-        state = ppl.sample(f"state_{t}", dist.Categorical(rows[state]), infer=PARALLEL)
-        ppl.sample(f"y_{t}", dist.Normal(loc[state], sigma), obs=y[t])
+        state = step(state, y[t], f"_{t}")
 
 
 def _zeros() -> tuple:

@@ -60,10 +60,13 @@ class Target:
         ppl = Ppl("numpyro")
         self.entry, self.args = entry, entry.args(ppl)
         self.plain_model = self.model = entry.model(ppl, full=True)
-        if entry.enumerated:
+        self.is_enumerated = entry.enumerated and entry.twin is None
+        if self.is_enumerated:
             from numpyro.contrib.funsor import config_enumerate, enum
 
-            self.model = enum(config_enumerate(self.plain_model), first_available_dim=-3)
+            plates = [f for site in self._trace.values() for f in site.get("cond_indep_stack", ())]
+            deepest = min((frame.dim for frame in plates), default=0)
+            self.model = enum(config_enumerate(self.plain_model), first_available_dim=deepest - 1)
         self._bounds = jax.jit(self._bounds_of)
 
     @cached_property
@@ -110,7 +113,7 @@ class Target:
             values[name] = flat[start : start + size].reshape(shape)
             start += size
         # Enumeration is NumPyro's own, with funsor.
-        return -potential_energy(self.model, self.args, {}, values, enum=self.entry.enumerated)
+        return -potential_energy(self.model, self.args, {}, values, enum=self.is_enumerated)
 
     @cached_property
     def draws(self) -> np.ndarray:
