@@ -10,7 +10,11 @@ from .data import columns, standard
 from .registry import entry
 
 GROUP = "enumerated"
-PARALLEL = {"enumerate": "parallel"}
+
+
+def _parallel() -> dict[str, str]:
+    """New each time: NumPyro writes into it, and a dictionary that sites share breaks ``scan``."""
+    return {"enumerate": "parallel"}
 
 
 def _blobs() -> tuple:
@@ -27,7 +31,7 @@ def gaussian_mixture(ppl: Any, y: Any) -> None:
     with ppl.plate("components", 2):
         loc = ppl.sample("loc", dist.Normal(0.0, 5.0))
     with ppl.plate("data", len(y)):
-        which = ppl.sample("which", dist.Categorical(weights), infer=PARALLEL)
+        which = ppl.sample("which", dist.Categorical(weights), infer=_parallel())
         ppl.sample("y", dist.Normal(loc[which], scale), obs=y)
 
 
@@ -40,38 +44,20 @@ def _chains() -> tuple:
     return (np.where(states, 2.0, -1.0) + 0.8 * rng.normal(size=(20, 2)),)
 
 
-def _latents(ppl: Any) -> tuple:
+@entry(GROUP, _chains, enumerated=True)
+def hidden_markov(ppl: Any, y: Any) -> None:
+    """Two hidden chains that start in state 0: ``markov`` in Pyro, ``scan`` in NumPyro."""
     dist, stack = ppl.dist, ppl.np.stack
     stay = ppl.sample("stay", dist.Beta(4.0, 2.0).expand([2]).to_event(1))
     loc = ppl.normals("loc", 2, 2.0)
     sigma = ppl.sample("sigma", dist.HalfNormal(1.0))
-    return stack([stack([stay[0], 1 - stay[0]]), stack([1 - stay[1], stay[1]])]), loc, sigma
-
-
-def _forward(ppl: Any, y: Any) -> None:
-    """The hidden chains' density by the forward algorithm: with NumPyro's own, outside of its
-    ELBO, a scan without covariates raises an IndexError.
-    """
-    np_, (rows, loc, sigma) = ppl.np, _latents(ppl)
-    weights = rows[ppl.array(np.zeros(2, int))]
-    for t, response in enumerate(y):
-        joint = weights * np_.exp(ppl.dist.Normal(loc, sigma).log_prob(response[:, None]))
-        total = joint.sum(-1)
-        ppl.factor(f"y_{t}", np_.log(total).sum())
-        weights = (joint / total[:, None]) @ rows
-
-
-@entry(GROUP, _chains, enumerated=True, twin=_forward)
-def hidden_markov(ppl: Any, y: Any) -> None:
-    """Two hidden chains that start in state 0: ``markov`` in Pyro, ``scan`` in NumPyro."""
-    rows, loc, sigma = _latents(ppl)
+    rows = stack([stack([stay[0], 1 - stay[0]]), stack([1 - stay[1], stay[1]])])
 
     def step(state: Any, response: Any, suffix: str = "") -> Any:
         with ppl.plate(f"chains{suffix}", 2):
-            weights = ppl.dist.Categorical(ppl.vindex(rows)[state, :])
-            state = ppl.sample(f"state{suffix}", weights, infer=PARALLEL)
-            means = ppl.vindex(loc)[state]
-            ppl.sample(f"y{suffix}", ppl.dist.Normal(means, sigma), obs=response)
+            weights = dist.Categorical(ppl.vindex(rows)[state, :])
+            state = ppl.sample(f"state{suffix}", weights, infer=_parallel())
+            ppl.sample(f"y{suffix}", dist.Normal(ppl.vindex(loc)[state], sigma), obs=response)
         return state
 
     state = ppl.array(np.zeros(2, int))
@@ -98,7 +84,7 @@ def zero_inflated(ppl: Any, x: Any, y: Any) -> None:
     share = ppl.sample("share", dist.Beta(1.0, 1.0))
     beta = ppl.normals("beta", 2, 2.0)
     with ppl.plate("data", len(y)):
-        off = ppl.sample("off", dist.Bernoulli(share), infer=PARALLEL)
+        off = ppl.sample("off", dist.Bernoulli(share), infer=_parallel())
         rate = np.exp(beta[0] + beta[1] * x)
         ppl.sample("y", dist.Poisson(np.where(off == 1, 1e-6 + 0 * rate, rate)), obs=y)
 
@@ -118,7 +104,7 @@ def annotators(ppl: Any, y: Any) -> None:
     share = ppl.sample("share", dist.Beta(2.0, 2.0))
     skill = ppl.normals("skill", 4, 1.0, 1.0)
     with ppl.plate("items", y.shape[0]):
-        truth = ppl.sample("truth", dist.Bernoulli(share), infer=PARALLEL)
+        truth = ppl.sample("truth", dist.Bernoulli(share), infer=_parallel())
         sign = (2 * truth - 1)[..., None]
         ppl.sample("y", dist.Bernoulli(logits=sign * skill).to_event(1), obs=y)
 
@@ -140,7 +126,7 @@ def regressions(ppl: Any, x: Any, y: Any) -> None:
     sigma = ppl.sample("sigma", dist.HalfNormal(1.0))
     with ppl.plate("data", len(y)):
         probs = ppl.np.stack([share, 1 - share])
-        which = ppl.sample("which", dist.Categorical(probs), infer=PARALLEL)
+        which = ppl.sample("which", dist.Categorical(probs), infer=_parallel())
         ppl.sample("y", dist.Normal(intercept[which] + slope[which] * x, sigma), obs=y)
 
 
@@ -158,5 +144,5 @@ def clouds(ppl: Any, y: Any) -> None:
     with ppl.plate("components", 3):
         loc = ppl.sample("loc", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
     with ppl.plate("data", y.shape[0]):
-        which = ppl.sample("which", dist.Categorical(weights), infer=PARALLEL)
+        which = ppl.sample("which", dist.Categorical(weights), infer=_parallel())
         ppl.sample("y", dist.Normal(loc[which], scale).to_event(1), obs=y)

@@ -22,7 +22,6 @@ class Entry:
     :param batch: how many rows a minibatch has; the function takes ``batch=`` then, and None
         is all of them.
     :param enumerated: whether there are discrete latents to sum out.
-    :param twin: a function of the same density, by which bounds are computed.
     """
 
     name: str
@@ -31,7 +30,6 @@ class Entry:
     held_out: bool = False
     batch: int | None = None
     enumerated: bool = False
-    twin: Callable | None = None
 
     @property
     def group(self) -> str:
@@ -47,11 +45,10 @@ class Entry:
 
         :param full: without minibatches.
         """
-        function = self.twin if full and self.twin else self.function
         options = {} if self.batch is None else {"batch": None if full else self.batch}
 
         def model(*args: Any) -> Any:
-            return function(ppl, *args, **options)
+            return self.function(ppl, *args, **options)
 
         model.__name__ = self.function.__name__
         return model

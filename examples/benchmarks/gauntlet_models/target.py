@@ -60,8 +60,7 @@ class Target:
         ppl = Ppl("numpyro")
         self.entry, self.args = entry, entry.args(ppl)
         self.plain_model = self.model = entry.model(ppl, full=True)
-        self.is_enumerated = entry.enumerated and entry.twin is None
-        if self.is_enumerated:
+        if entry.enumerated:
             from numpyro.contrib.funsor import config_enumerate, enum
 
             plates = [f for site in self._trace.values() for f in site.get("cond_indep_stack", ())]
@@ -113,7 +112,7 @@ class Target:
             values[name] = flat[start : start + size].reshape(shape)
             start += size
         # Enumeration is NumPyro's own, with funsor.
-        return -potential_energy(self.model, self.args, {}, values, enum=self.is_enumerated)
+        return -potential_energy(self.model, self.args, {}, values, enum=self.entry.enumerated)
 
     @cached_property
     def draws(self) -> np.ndarray:
