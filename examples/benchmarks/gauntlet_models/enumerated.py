@@ -35,18 +35,18 @@ def gaussian_mixture(ppl: Any, y: Any) -> None:
         ppl.sample("y", dist.Normal(loc[which], scale), obs=y)
 
 
-def _chains() -> tuple:
+def _chain() -> tuple:
     rng = np.random.default_rng(112)
-    state, states = np.array([0, 1]), []
-    for _ in range(20):
-        state = np.where(rng.uniform(size=2) < 0.85, state, 1 - state)
+    state, states = 0, []
+    for _ in range(30):
+        state = state if rng.uniform() < 0.85 else 1 - state
         states.append(state)
-    return (np.where(states, 2.0, -1.0) + 0.8 * rng.normal(size=(20, 2)),)
+    return (np.where(states, 2.0, -1.0) + 0.8 * rng.normal(size=30),)
 
 
-@entry(GROUP, _chains, enumerated=True)
+@entry(GROUP, _chain, enumerated=True)
 def hidden_markov(ppl: Any, y: Any) -> None:
-    """Two hidden chains that start in state 0: ``markov`` in Pyro, ``scan`` in NumPyro."""
+    """A hidden chain that starts in state 0: ``markov`` in Pyro, ``scan`` in NumPyro."""
     dist, stack = ppl.dist, ppl.np.stack
     stay = ppl.sample("stay", dist.Beta(4.0, 2.0).expand([2]).to_event(1))
     loc = ppl.normals("loc", 2, 2.0)
@@ -54,18 +54,17 @@ def hidden_markov(ppl: Any, y: Any) -> None:
     rows = stack([stack([stay[0], 1 - stay[0]]), stack([1 - stay[1], stay[1]])])
 
     def step(state: Any, response: Any, suffix: str = "") -> Any:
-        with ppl.plate(f"chains{suffix}", 2):
-            weights = dist.Categorical(ppl.vindex(rows)[state, :])
-            state = ppl.sample(f"state{suffix}", weights, infer=_parallel())
-            ppl.sample(f"y{suffix}", dist.Normal(ppl.vindex(loc)[state], sigma), obs=response)
+        weights = dist.Categorical(rows[state])
+        state = ppl.sample(f"state{suffix}", weights, infer=_parallel())
+        ppl.sample(f"y{suffix}", dist.Normal(loc[state], sigma), obs=response)
         return state
 
-    state = ppl.array(np.zeros(2, int))
     if ppl.is_numpyro:
         from numpyro.contrib.control_flow import scan
 
-        scan(lambda state, response: (step(state, response), None), state, y)
+        scan(lambda state, response: (step(state, response), None), 0, y)
         return
+    state = 0
     for t in ppl.markov(range(len(y))):
         state = step(state, y[t], f"_{t}")
 
