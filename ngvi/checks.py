@@ -100,6 +100,10 @@ class InvalidStartError(ValueError):
     """The log density is not finite where a guide would start."""
 
 
+class DiscreteLatentError(ValueError):
+    """A discrete latent is not marked for enumeration."""
+
+
 class LatentShapes:
     """The unconstrained shapes of a model's latents, checked once for every new kind of arguments.
 

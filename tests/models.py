@@ -7,6 +7,7 @@ would take longer than most tests.
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -170,6 +171,32 @@ def mixture(ppl: Any) -> Any:
             ppl.sample("y", dist.Normal(mean, sigma), obs=y[index])
 
     return mixture
+
+
+def switching(ppl: Any) -> Any:
+    """A chain of two states, to be enumerated, whose locations are in a plate; three latents."""
+    dist = ppl.dist
+
+    def step(before, stay, loc, y, name=""):
+        prob = ppl.np.where(before == 1, stay, 1.0 - stay)
+        state = ppl.sample(f"z{name}", dist.Bernoulli(prob), infer={"enumerate": "parallel"})
+        mean = ppl.np.where(state == 1, loc[..., 1], loc[..., 0])
+        ppl.sample(f"y{name}", dist.Normal(mean, 1.0), obs=y)
+        return state
+
+    def switching(y):
+        stay = ppl.sample("stay", dist.Uniform(ppl.array(0.0), 1.0))
+        with ppl.plate("states", 2):
+            loc = ppl.sample("loc", dist.Normal(ppl.array(0.0), 3.0))
+        state = ppl.index(1)
+        if ppl.is_numpyro:
+            scan = importlib.import_module("numpyro.contrib.control_flow").scan
+            scan(lambda before, y: (step(before, stay, loc, y), None), state, y)
+            return
+        for t in ppl.lib.markov(range(len(y))):
+            state = step(state, stay, loc, y[t], str(t))
+
+    return switching
 
 
 def pyro_models() -> SimpleNamespace:

@@ -29,6 +29,7 @@ from numpyro_ngvi.curvature.moments import finite_draws, in_passes, masked_mean
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, examples, hessian_obstacle, posteriors_in
+from numpyro_ngvi.tracing.arguments import typed_key
 
 
 @page(elbo.NaturalELBO)
@@ -65,7 +66,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The loss in nats, whose gradient is the natural gradient, and the mutable state."""
-        model_key, guide_key, draw_key = random.split(rng_key, 3)
+        model_key, guide_key, draw_key = random.split(typed_key(rng_key), 3)
         density = LogDensity(model, guide, args, kwargs, model_key)
         posteriors = posteriors_in(param_map)
         here, frozen = jax.lax.stop_gradient((posteriors, param_map))

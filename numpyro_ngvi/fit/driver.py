@@ -14,7 +14,7 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
-from ngvi.checks import InvalidStartError
+from ngvi.checks import DiscreteLatentError, InvalidStartError
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
 from ngvi.fit.settings import Settings
@@ -23,6 +23,7 @@ from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.fit.engine import make_engine
 from numpyro_ngvi.fit.result import FitResult
 from numpyro_ngvi.guide import NaturalGaussianGuide
+from numpyro_ngvi.tracing.arguments import typed_key
 from numpyro_ngvi.tracing.compilation import compiled
 
 
@@ -55,7 +56,8 @@ def fit(
     Models that see minibatches, or have parameters of their own, get fresh draws at every step and
     step sizes from the noise that the fit sees; there ``tolerance`` is met on average.
 
-    :param model: a NumPyro model.
+    :param model: a NumPyro model, whose discrete latents are summed out, marked for enumeration
+        or not.
     :param args: its arguments.
     :param family: of the Gaussian, as for :class:`~numpyro_ngvi.NaturalGaussianGuide`.
     :param guide: a guide with a ``NaturalGaussianGuide`` in it, in place of ``family``; its own
@@ -81,7 +83,7 @@ def fit(
     """
     start_time = time.perf_counter()
     settings = Settings(tolerance, max_steps, deterministic)
-    rng_key = random.key(0) if rng_key is None else rng_key
+    rng_key = random.key(0) if rng_key is None else typed_key(rng_key)
     init_key, seeds, result_key = _keys(rng_key)
 
     def set_up(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
@@ -99,12 +101,24 @@ def fit(
     starts = (
         [init_loc_fn] if init_loc_fn else [partial(init_to_uniform, radius=0.0), init_to_uniform]
     )
-    made, error = run.first_that_starts(
-        partial(set_up, model),
-        starts,
-        InvalidStartError,
-        lambda: run.in_arguments(args, kwargs, _holds_nan),
-    )
+
+    def first(model: Callable) -> tuple[Any, Exception | None]:
+        return run.first_that_starts(
+            partial(set_up, model),
+            starts,
+            InvalidStartError,
+            lambda: run.in_arguments(args, kwargs, _holds_nan),
+        )
+
+    try:
+        made, error = first(model)
+    except DiscreteLatentError:
+        if guide is not None:
+            raise
+        from numpyro.contrib.funsor import config_enumerate
+
+        model = config_enumerate(model)  # as NUTS does unasked
+        made, error = first(model)
     if made is None:
         engine, guide = set_up(handlers.mask(model, mask=False), starts[0])
         outcome = run.no_start(engine)

@@ -12,6 +12,7 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.primitives import Messenger
 
 from ngvi import checks
+from ngvi.checks import DiscreteLatentError
 from ngvi.structure.subsampling import SubsampledLatent
 from numpyro_ngvi.tracing.sites import is_enumerated
 
@@ -22,14 +23,14 @@ class RefuseDiscreteLatents(Messenger):
     A handler rather than a look at a trace: NumPyro's own set-up would try to enumerate
     them first, and one more run of the model is not free.
 
-    :raises ValueError: when run, naming the site and the ways out.
+    :raises DiscreteLatentError: when run, naming the site and the ways out.
     """
 
     def process_message(self, site: dict[str, Any]) -> None:
         if site["type"] != "sample" or site["is_observed"]:
             return
         if site["fn"].support.is_discrete:
-            raise ValueError(
+            raise DiscreteLatentError(
                 f"Continuous inference cannot handle discrete sample site '{site['name']}'. "
                 "Mark it with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
                 "TraceEnum_ELBO, or hide it from the guide, e.g. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -32,3 +33,12 @@ class Arguments:
         for index, array in zip(self._dynamic, arrays, strict=True):
             leaves[index] = array
         return jax.tree.unflatten(self._structure, leaves)
+
+
+def typed_key(key: jax.Array) -> jax.Array:
+    """``jax.random.PRNGKey(0)``, the legacy array of two integers, as ``jax.random.key(0)``.
+
+    Both give the same random numbers, but only the second is one element of an array of keys.
+    """
+    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return key if is_typed else jax.random.wrap_key_data(jnp.asarray(key))

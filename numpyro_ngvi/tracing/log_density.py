@@ -2,8 +2,11 @@
 
 The function is what NumPyro's own ELBO computes, for a guide whose Gaussian draws are given
 instead of sampled and whose ``log q`` is hidden: the model's log density, with the
-log-Jacobians of the constraints, the partners of an ``AutoGuideList``, the minibatch of the key
-and, by ``TraceEnum_ELBO``, sums over enumerated latents.
+log-Jacobians of the constraints, the partners of an ``AutoGuideList`` and the minibatch of the key.
+
+Enumerated latents are summed out as NUTS does, by ``numpyro.contrib.funsor.log_density``, which
+takes latents in plates and in ``scan``. ``TraceEnum_ELBO`` would need the guide's sites in the
+model's plates; it is left for a guide that has enumerated sites of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from numpyro import handlers
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.elbo import TraceEnum_ELBO
 from numpyro.infer.initialization import init_to_uniform
+from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
 from numpyro_ngvi.families.base import Family
@@ -87,6 +91,33 @@ class SharePlates(Messenger):
             site["kwargs"]["rng_key"] = random.fold_in(self.key, number)
 
 
+class SitesOfScale(Messenger):
+    """The sites of a model that count so many times, once: NumPyro's sum over enumerated values
+    would scale its terms.
+
+    :param scale: as :func:`_scale` has it.
+    """
+
+    def __init__(self, model: Callable, scale: float | None) -> None:
+        super().__init__(model)
+        self.scale = scale
+
+    def process_message(self, site: dict[str, Any]) -> None:
+        if site["type"] != "sample":
+            return
+        if _scale(site) != self.scale:
+            site["fn"] = site["fn"].mask(False)
+            site["infer"] = {**site["infer"], "enumerate": None}
+        elif self.scale is not None:
+            site["scale"] = None
+
+
+def _scale(site: dict[str, Any]) -> float | None:
+    """How many times a site counts, by its plates or ``handlers.scale``; None if not a number."""
+    scale = 1.0 if site["scale"] is None else site["scale"]
+    return float(scale) if isinstance(scale, (int, float)) else None
+
+
 class LogDensity:
     """``log p(y, theta)`` of a model, for one minibatch.
 
@@ -102,7 +133,11 @@ class LogDensity:
     ) -> None:
         self.model, self.guide = model, guide
         self.args, self.kwargs, self.model_key = args, kwargs, model_key
-        self.is_enumerated = _has_enumerated_latents(model, args, kwargs)
+        trace = _shapes(model, args, kwargs)
+        self.is_enumerated = any(map(is_enumerated, trace))
+        dims = [frame.dim for site in trace for frame in site["cond_indep_stack"]]
+        self.max_plate_nesting = -min(dims, default=0)
+        self._scales = set(map(_scale, trace))
 
     def __call__(self, latents: Latents, params: dict[str, Any], guide_key: jax.Array) -> jax.Array:
         """The log density in nats, a scalar.
@@ -120,9 +155,28 @@ class LogDensity:
         guide = self.conditioned_guide(latents, guide_key)
         run = self.model_key, params, self.model, guide
         if self.is_enumerated:  # which knows no mutable state
-            return -TraceEnum_ELBO().loss(*run, *self.args, **self.kwargs), None
+            return self._summed_out(*run), None
         result = Trace_ELBO().loss_with_mutable_state(*run, *self.args, **self.kwargs)
         return -result["loss"], result.get("mutable_state")
+
+    def _summed_out(
+        self, model_key: jax.Array, params: dict[str, Any], model: Callable, guide: Callable
+    ) -> jax.Array:
+        from numpyro.contrib.funsor import enum, log_density
+
+        log_q, trace = compute_log_probs(guide, self.args, self.kwargs, params)
+        if any(is_enumerated(site) for site in trace.values() if site["type"] == "sample"):
+            loss = TraceEnum_ELBO().loss(model_key, params, model, guide, *self.args, **self.kwargs)
+            return -loss
+        draws = {name: site["value"] for name, site in trace.items() if name not in params}
+        run_key, _ = random.split(model_key)  # as the stock ELBOs do
+        model = handlers.substitute(handlers.seed(model, run_key), data={**params, **draws})
+        total = -sum(log_q.values())
+        for scale in self._scales:
+            of_scale = model if self._scales == {1.0} else SitesOfScale(model, scale)
+            summed = enum(of_scale, -1 - self.max_plate_nesting)
+            total = total + (scale or 1.0) * log_density(summed, self.args, self.kwargs, {})[0]
+        return total
 
     def conditioned_guide(self, latents: Latents, guide_key: jax.Array) -> Callable:
         """The guide with its Gaussian draws given and their ``log q`` hidden."""
@@ -132,7 +186,8 @@ class LogDensity:
         return handlers.block(guide, hide=list(latents))
 
 
-def _has_enumerated_latents(model: Callable, args: tuple, kwargs: dict) -> bool:
+def _shapes(model: Callable, args: tuple, kwargs: dict) -> list[dict[str, Any]]:
+    """The model's sample sites, with shapes for values."""
     found = []
 
     def run() -> None:
@@ -142,7 +197,7 @@ def _has_enumerated_latents(model: Callable, args: tuple, kwargs: dict) -> bool:
         )
         with handlers.block():
             trace = handlers.trace(started).get_trace(*args, **kwargs)
-        found.extend(site for site in trace.values() if is_enumerated(site))
+        found.extend(site for site in trace.values() if site["type"] == "sample")
 
     jax.eval_shape(run)
-    return bool(found)
+    return found

@@ -12,12 +12,13 @@ import numpy as np
 import pyro
 import torch
 from pyro import poutine
+from pyro.infer import config_enumerate
 from pyro.infer.autoguide.initialization import init_to_feasible, init_to_uniform
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from ngvi.checks import InvalidStartError
+from ngvi.checks import DiscreteLatentError, InvalidStartError
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
 from ngvi.fit.settings import Settings
@@ -63,7 +64,8 @@ def fit(
     survive in the result of the fit that they come from. The random numbers follow
     ``pyro.set_rng_seed``; a fit takes four of torch's, and none if it is ``deterministic``.
 
-    :param model: a Pyro model.
+    :param model: a Pyro model, whose discrete latents are summed out, marked for enumeration
+        or not.
     :param args: its arguments.
     :param family: of the Gaussian, as for :class:`~pyro_ngvi.NaturalGaussianGuide`.
     :param guide: a guide with a ``NaturalGaussianGuide`` in it, in place of ``family``; its own
@@ -104,13 +106,23 @@ def fit(
         return make_engine(model, own, args, kwargs, seeds[0], curvature), own
 
     starts = [init_loc_fn] if init_loc_fn else [init_to_feasible, init_to_uniform]
-    with repeatable_noise(), poutine.block(), _store_as_it_was() as keep:
-        made, error = run.first_that_starts(
+
+    def first(model: Callable) -> tuple[Any, Exception | None]:
+        return run.first_that_starts(
             partial(set_up, model),
             starts,
             InvalidStartError,
             lambda: run.in_arguments(args, kwargs, _holds_nan),
         )
+
+    with repeatable_noise(), poutine.block(), _store_as_it_was() as keep:
+        try:
+            made, error = first(model)
+        except DiscreteLatentError:
+            if guide is not None:
+                raise
+            model = config_enumerate(model)  # as NUTS does unasked
+            made, error = first(model)
         if made is None:
             engine, guide = set_up(_WithoutDensities()(model), starts[0])
             outcome = run.no_start(engine)

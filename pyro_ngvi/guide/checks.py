@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from ngvi import checks
-from ngvi.checks import InvalidStartError
+from ngvi.checks import DiscreteLatentError, InvalidStartError
 from ngvi.structure.subsampling import SubsampledLatent
 from pyro_ngvi.tracing.sites import is_enumerated
 
@@ -22,14 +22,24 @@ from pyro_ngvi.tracing.sites import is_enumerated
 NUM_START_TRIES = 10
 
 
+def continuous_only(init_loc_fn: Callable) -> Callable:
+    """The strategy, which leaves discrete sites to their priors."""
+
+    def init(site: dict[str, Any]) -> Tensor | None:
+        support = getattr(site["fn"], "support", None)
+        return None if getattr(support, "is_discrete", False) else init_loc_fn(site)
+
+    return init
+
+
 def check_no_discrete_latents(trace: poutine.Trace) -> None:
     """Refuse discrete latents that nobody enumerates.
 
-    :raises ValueError: naming the site and the ways out.
+    :raises DiscreteLatentError: naming the site and the ways out.
     """
     for name, site in _latent_sites(trace):
         if site["fn"].support.is_discrete:
-            raise ValueError(
+            raise DiscreteLatentError(
                 f"Continuous inference cannot handle discrete sample site '{name}'. Mark it "
                 "with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
                 "TraceEnum_ELBO (https://pyro.ai/examples/enumeration.html), or hide it from "
@@ -104,7 +114,8 @@ def quiet_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
 
 
 def _invalid_sites(model: Callable, start: dict, args: tuple, kwargs: dict) -> str | None:
-    trace = quiet_trace(InitMessenger(lambda site: start[site["name"]])(model), args, kwargs)
+    started = InitMessenger(continuous_only(lambda site: start[site["name"]]))(model)
+    trace = quiet_trace(started, args, kwargs)
     bad = []
     for name, site in trace.nodes.items():
         if site["type"] != "sample" or site_is_subsample(site):

@@ -29,6 +29,7 @@ from pyro_ngvi.guide.checks import (
     LatentShapes,
     check_no_discrete_latents,
     check_start,
+    continuous_only,
     is_enumerated,
     quiet_trace,
     subsampled_latents,
@@ -80,7 +81,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         self._init_scale = check_init_scale(init_scale)
         self._requested_family = requested(family)
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
-        super().__init__(model, init_loc_fn=init_loc_fn)
+        super().__init__(model, init_loc_fn=continuous_only(init_loc_fn))
         self.create_plates = create_plates
 
     _prototype_hide_fn = staticmethod(_hide_fn)

@@ -36,6 +36,8 @@ class BatchedDerivatives(TorchFunctionMode):
             return _product(*args)
         if func is linear and _is_data(args[0]) and len(args) + len(kwargs or {}) < 4:
             return _linear(*args, **(kwargs or {}))
+        if getattr(func, "__self__", None) is Tensor.data and is_batchedtensor(args[0]):
+            return args[0].detach()  # which torch.vmap allows
         return func(*args, **(kwargs or {}))
 
 

@@ -1,13 +1,22 @@
-"""Log densities with discrete latents summed out, by the machinery of ``TraceEnum_ELBO``."""
+"""Log densities with discrete latents summed out, by the machinery of ``TraceEnum_ELBO``.
+
+Its own sums, ``pyro.ops.einsum.torch_log``, have operations without a batching rule. Here this
+module is the backend of ``opt_einsum``, for which it has three functions.
+"""
 
 from __future__ import annotations
+
+import functools
+import math
+import operator
 
 import torch
 from opt_einsum import shared_intermediates
 from pyro.infer.traceenum_elbo import _compute_model_factors
 from pyro.ops import packed
 from pyro.ops.contract import contract_tensor_tree
-from pyro.ops.rings import SampleRing
+from pyro.ops.einsum.util import Tensordot
+from pyro.ops.rings import LogRing
 from pyro.poutine import Trace
 from torch import Tensor
 
@@ -33,7 +42,7 @@ def enumerated_log_density(
             for dim, size in zip(term._pyro_dims, term.shape, strict=True)
         }
         with shared_intermediates() as cache:
-            ring = SampleRing(cache=cache, dim_to_size=dim_to_size)
+            ring = _Ring(cache=cache, dim_to_size=dim_to_size)
             contracted = contract_tensor_tree(log_factors, sum_dims, ring=ring)
         terms += [
             packed.scale_and_mask(term, scale=scale)
@@ -52,3 +61,39 @@ def enumerated_log_density(
 def _sum_to(term: Tensor, kept: str) -> Tensor:
     dims = [axis for axis, dim in enumerate(term._pyro_dims) if dim != kept]
     return torch.sum(term, dims) if dims else term
+
+
+class _Ring(LogRing):
+    _backend = __name__
+
+
+def transpose(a: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """What ``opt_einsum`` calls a permutation."""
+    return a.permute(axes)
+
+
+def einsum(equation: str, *operands: Tensor) -> Tensor:
+    """The logarithm of the sum of products of exponentials, which may be zero."""
+    inputs, output = equation.split("->")
+    if inputs == output:
+        return operands[0].clone()
+    inputs = inputs.split(",")
+    summed = "".join(sorted(set(equation) - set(output) - set(",->")))
+    aligned = [
+        x.permute([dims.index(d) for d in output + summed if d in dims])[
+            tuple(slice(None) if d in dims else None for d in output + summed)
+        ]
+        for dims, x in zip(inputs, operands, strict=True)
+    ]
+    terms = functools.reduce(operator.add, aligned)
+    if not summed:
+        return terms
+    terms = terms.flatten(len(output))
+    # The gradient of zero terms is zero, where that of torch.logsumexp is not a number.
+    shift = terms.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(terms.dtype).min)
+    total = (terms - shift).exp().sum(-1)
+    is_zero = total == 0
+    return shift.squeeze(-1) + total.masked_fill(is_zero, 1.0).log().masked_fill(is_zero, -math.inf)
+
+
+tensordot = Tensordot(einsum)

@@ -1,0 +1,59 @@
+"""What users' code takes for granted: whatever stock guides and NUTS run, ``fit`` runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["marked", "as NUTS takes it"])
+def test_fit_sums_out_discrete_latents_beside_latents_in_a_plate(ppl, marked):
+    y = np.array([-3.5, -2.0, 3.0, 2.5, 4.0])
+
+    def mixture(y):
+        centre = ppl.array([-3.0, 3.0])
+        with ppl.plate("components", 2):
+            loc = ppl.sample("loc", ppl.dist.Normal(centre, 1.0))
+        with ppl.plate("data", len(y)):
+            infer = {"enumerate": "parallel"} if marked else {}
+            which = ppl.sample("which", ppl.dist.Bernoulli(ppl.array(0.5)), infer=infer)
+            mean = ppl.np.where(which == 1, loc[..., 1], loc[..., 0])
+            ppl.sample("y", ppl.dist.Normal(mean, 1.0), obs=y)
+
+    grid = np.linspace(-8, 8, 321)
+    normal = lambda x, mean: np.exp(-0.5 * (x - mean) ** 2) / np.sqrt(2 * np.pi)  # noqa: E731
+    of_loc = normal(y[:, None], grid)
+    of_pairs = 0.5 * (of_loc[:, :, None] + of_loc[:, None, :])
+    joint = of_pairs.prod(0) * normal(grid, -3.0)[:, None] * normal(grid, 3.0)
+    evidence = np.log(joint.sum() * (grid[1] - grid[0]) ** 2)
+    result = ppl.fit(mixture, ppl.array(y))
+    assert result.converged
+    assert -0.05 < result.bound - evidence < 0.02
+    assert result.sample(3)["loc"].shape == (3, 2)
+
+
+def test_legacy_keys_give_the_numbers_of_typed_keys(numpyro_backend):
+    """``jax.random.PRNGKey(0)``, the key of NumPyro's documentation."""
+    import jax
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import SVI, Predictive
+
+    from numpyro_ngvi import BLR, NaturalELBO, NaturalGaussianGuide, fit
+
+    def model():
+        numpyro.sample("x", dist.Normal(1.0, 2.0).expand([2]).to_event(1))
+
+    found = []
+    for key in (jax.random.key(3), jax.random.PRNGKey(3)):
+        guide = NaturalGaussianGuide(model)
+        # Two draws, as many as a legacy key has integers.
+        svi = SVI(model, guide, BLR(), NaturalELBO(num_particles=2, curvature="stein"))
+        state, loss = svi.update(svi.init(key))
+        params = svi.get_params(state)
+        draws = guide.sample_posterior(key, params, sample_shape=(2,))["x"]
+        again = Predictive(guide, params=params, num_samples=2)(key)["x"]
+        result = fit(model, rng_key=key, progress_bar=False)
+        found.append((loss, draws, again, result.bound, result.sample(2, rng_key=key)["x"]))
+    for typed, legacy in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_array_equal(typed, legacy)
