@@ -12,14 +12,8 @@ import jax.numpy as jnp
 from ngvi import estimators
 from ngvi.estimators import Arrays, Families
 from ngvi.page import page
-from numpyro_ngvi.curvature.hessian import (
-    Hessian,
-    value_gradients_hessians,
-)
-from numpyro_ngvi.curvature.moments import (
-    Density,
-    Gradients,
-)
+from numpyro_ngvi.curvature.hessian import Hessian, value_gradients_hessians
+from numpyro_ngvi.curvature.moments import Density, Gradients
 
 #: ``split(latents, ordinary, key)``: log likelihoods ``(N,)``, how many examples each stands for
 #: ``(N,)``, and the rest of the log density, a scalar.

@@ -10,13 +10,8 @@ import jax.numpy as jnp
 from ngvi import estimators
 from ngvi.estimators import Families, Points
 from ngvi.page import page
-from numpyro_ngvi.curvature.hessian import (
-    Hessian,
-)
-from numpyro_ngvi.curvature.moments import (
-    Density,
-    Estimate,
-)
+from numpyro_ngvi.curvature.hessian import Hessian
+from numpyro_ngvi.curvature.moments import Density, Estimate
 
 
 @page(estimators.Mean)

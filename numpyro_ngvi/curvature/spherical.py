@@ -15,12 +15,7 @@ from ngvi import estimators
 from ngvi.estimators import Families, Points
 from ngvi.page import page
 from ngvi.points import LEVELS, radius_polynomial
-from numpyro_ngvi.curvature.moments import (
-    Density,
-    Estimate,
-    finite_draws,
-    gradients,
-)
+from numpyro_ngvi.curvature.moments import Density, Estimate, finite_draws, gradients
 from numpyro_ngvi.families.base import Family
 
 

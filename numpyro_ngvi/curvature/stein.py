@@ -11,13 +11,7 @@ import jax.numpy as jnp
 from ngvi import estimators
 from ngvi.estimators import Families, Points
 from ngvi.page import page
-from numpyro_ngvi.curvature.moments import (
-    Density,
-    Estimate,
-    finite_draws,
-    gradients,
-    masked_mean,
-)
+from numpyro_ngvi.curvature.moments import Density, Estimate, finite_draws, gradients, masked_mean
 from numpyro_ngvi.families.base import Family
 
 

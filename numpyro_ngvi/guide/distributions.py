@@ -24,9 +24,15 @@ class StructuredNormal(dist.Distribution):
     reparametrized_params: ClassVar[list] = []
     pytree_data_fields = ("family",)
 
-    def __init__(self, family: Family, *, validate_args: bool | None = None) -> None:
+    def __init__(
+        self,
+        family: Family,
+        batch_shape: tuple[int, ...] = (),
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
         self.family = family
-        super().__init__((), (family.dim,), validate_args=validate_args)
+        super().__init__(batch_shape, (family.dim,), validate_args=validate_args)
 
     @property
     def has_rsample(self) -> bool:
@@ -41,11 +47,11 @@ class StructuredNormal(dist.Distribution):
 
     @property
     def mean(self) -> jax.Array:
-        return self.family.mean
+        return jnp.broadcast_to(self.family.mean, self.shape())
 
     @property
     def variance(self) -> jax.Array:
-        return self.family.variance
+        return jnp.broadcast_to(self.family.variance, self.shape())
 
     @property
     def covariance_matrix(self) -> jax.Array:
@@ -58,7 +64,7 @@ class StructuredNormal(dist.Distribution):
         return self.family.precision_matrix
 
     def entropy(self) -> jax.Array:
-        return self.family.entropy()
+        return jnp.broadcast_to(self.family.entropy(), self.batch_shape)
 
 
 class StructuredTransform(Transform):

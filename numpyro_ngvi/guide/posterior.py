@@ -8,12 +8,10 @@ objects. Families for which NumPyro has none of its own are a ``StructuredNormal
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpyro.distributions as dist
-from numpyro.distributions import constraints
 from numpyro.distributions.transforms import (
     AffineTransform,
     IndependentTransform,
@@ -26,7 +24,7 @@ from numpyro_ngvi.families.dense import DenseFamily
 from numpyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
 
 
-class NaturalNormal(dist.Distribution):
+class NaturalNormal(StructuredNormal):
     """``N(mu, Sigma)`` whose derivatives are natural gradients of a family.
 
     Drawing keeps the noise as NumPyro's ``intermediates``, so that ``log_prob`` of its own
@@ -38,10 +36,6 @@ class NaturalNormal(dist.Distribution):
     :param batch_shape: shape of independent draws.
     """
 
-    arg_constraints: ClassVar[dict] = {}
-    support = constraints.real_vector
-    reparametrized_params: ClassVar[list] = []
-    pytree_data_fields = ("family",)
     pytree_aux_fields = ("sticking_the_landing",)
 
     def __init__(
@@ -50,13 +44,8 @@ class NaturalNormal(dist.Distribution):
         sticking_the_landing: bool = False,
         batch_shape: tuple[int, ...] = (),
     ) -> None:
-        self.family = family
         self.sticking_the_landing = sticking_the_landing
-        super().__init__(batch_shape, (family.dim,), validate_args=False)
-
-    @property
-    def has_rsample(self) -> bool:
-        return True
+        super().__init__(family, batch_shape, validate_args=False)
 
     def expand(self, batch_shape: tuple[int, ...]) -> NaturalNormal:
         return NaturalNormal(self.family, self.sticking_the_landing, tuple(batch_shape))
@@ -78,17 +67,6 @@ class NaturalNormal(dist.Distribution):
         if self.sticking_the_landing:
             return self.family.sticking_log_prob(displaced)
         return self.family.draw_log_prob(noise)
-
-    @property
-    def mean(self) -> jax.Array:
-        return jnp.broadcast_to(self.family.mean, self.shape())
-
-    @property
-    def variance(self) -> jax.Array:
-        return jnp.broadcast_to(self.family.variance, self.shape())
-
-    def entropy(self) -> jax.Array:
-        return jnp.broadcast_to(self.family.entropy(), self.batch_shape)
 
 
 @singledispatch

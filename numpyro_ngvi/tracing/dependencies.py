@@ -17,6 +17,7 @@ from numpyro.infer.inspect import get_dependencies
 from numpyro.infer.util import potential_energy
 
 from ngvi.structure.layout import Pairs, interacting_pairs
+from numpyro_ngvi.tracing.arguments import Arguments
 
 
 def posterior_dependencies(
@@ -50,14 +51,12 @@ def hessian_product(
     :return: from ``v`` to ``H v``, both of shape ``(m, d)``; or None if the model cannot be
         differentiated twice or is not finite there.
     """
-    leaves, structure = jax.tree.flatten((args, kwargs))
-    is_data = [isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves]
-    # The data and the point are arguments: of constants XLA would evaluate the model as it
-    # compiles. Unless the model reads its data as it is traced.
-    for as_arguments in (is_data, [False] * len(leaves)):
-        data = [leaf for leaf, chosen in zip(leaves, as_arguments, strict=True) if chosen]
-        merge = _merging(leaves, as_arguments, structure)
-        product = _hessian_product(handlers.seed(model, rng_seed=0), merge, unpack)
+    arguments = Arguments(args, kwargs)
+    for as_constants in (False, True):
+        if as_constants:  # the model reads its data as it is traced
+            arguments.hold_constant()
+        data = arguments.arrays
+        product = _hessian_product(handlers.seed(model, rng_seed=0), arguments, unpack)
 
         def checked(
             vectors: np.ndarray, product: Callable = product, data: list = data
@@ -74,9 +73,9 @@ def hessian_product(
     return None
 
 
-def _hessian_product(seeded: Callable, merge: Callable, unpack: Callable) -> Callable:
+def _hessian_product(seeded: Callable, arguments: Arguments, unpack: Callable) -> Callable:
     def energy(latent: jax.Array, data: list) -> jax.Array:
-        args, kwargs = merge(data)
+        args, kwargs = arguments.rebuilt(data)
         with handlers.block():
             return potential_energy(seeded, args, kwargs, unpack(latent))
 
@@ -86,20 +85,6 @@ def _hessian_product(seeded: Callable, merge: Callable, unpack: Callable) -> Cal
         return -jax.jvp(gradient, (latent,), (vector,))[1]
 
     return product
-
-
-def _merging(leaves: list, is_data: list[bool], structure: Any) -> Callable:
-    """From the data among the leaves to all of the model's arguments."""
-    others = [None if chosen else leaf for leaf, chosen in zip(leaves, is_data, strict=True)]
-
-    def merge(data: list) -> tuple[tuple, dict]:
-        new = iter(data)
-        filled = [
-            next(new) if chosen else other for other, chosen in zip(others, is_data, strict=True)
-        ]
-        return jax.tree.unflatten(structure, filled)
-
-    return merge
 
 
 def _plates(model: Callable, args: tuple, kwargs: dict) -> dict[str, set[str]]:

@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi.estimators import Arrays, Families, Points
-from pyro_ngvi.curvature.moments import (
-    Estimate,
-    finite_draws,
-    map_structure,
-    nowhere,
-)
+from pyro_ngvi.curvature.moments import Estimate, finite_draws, map_structure, nowhere
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import LogDensity, NoiseState
 

@@ -18,11 +18,10 @@ from pyro_ngvi.curvature.hessian import (
     MAX_AT_ONCE,
     Hessian,
     Hessians,
+    batched,
+    one_by_one,
 )
-from pyro_ngvi.curvature.moments import (
-    finite_draws,
-    map_structure,
-)
+from pyro_ngvi.curvature.moments import finite_draws, map_structure
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import LogDensity, examples
 
@@ -116,16 +115,7 @@ def _columns(log_likelihood: Tensor, theta: Tensor, at_once: int) -> Tensor:
 def _derivatives(outputs: Tensor, inputs: Tensor, vectors: Tensor) -> Tensor:
     # Without strides of zero, so that a product with data is one product of matrices.
     vectors = vectors[:, None].expand(-1, *outputs.shape).contiguous()
-    if not outputs.requires_grad:
-        return inputs.new_zeros(len(vectors), *inputs.shape)
     try:
-        (result,) = torch.autograd.grad(
-            outputs, inputs, vectors, is_grads_batched=True, retain_graph=True, allow_unused=True
-        )
+        return batched(outputs, inputs, vectors)
     except (RuntimeError, NotImplementedError):  # an operation that cannot be batched
-        grads = [
-            torch.autograd.grad(outputs, inputs, v, retain_graph=True, materialize_grads=True)[0]
-            for v in vectors
-        ]
-        return torch.stack(grads)
-    return inputs.new_zeros(len(vectors), *inputs.shape) if result is None else result
+        return one_by_one(outputs, inputs, vectors)

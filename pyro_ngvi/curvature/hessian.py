@@ -18,12 +18,7 @@ from ngvi import estimators
 from ngvi.estimators import Arrays, Families, Points
 from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Curvature, Evaluator, Parts
-from pyro_ngvi.curvature.moments import (
-    Estimate,
-    finite_draws,
-    map_structure,
-    nowhere,
-)
+from pyro_ngvi.curvature.moments import Estimate, finite_draws, map_structure, nowhere
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import LogDensity
 
@@ -85,7 +80,7 @@ class HessianProducts:
 
     def __init__(self) -> None:
         self.way = 0
-        self._ways = (_batched, _one_by_one, _forward_over_reverse)
+        self._ways = (batched, one_by_one, _forward_over_reverse)
 
     @property
     def reverse(self) -> bool:
@@ -143,20 +138,22 @@ class HessianProducts:
         return torch.cat(products)
 
 
-def _batched(gradient: Tensor, theta: Tensor, vectors: Tensor, evaluate: Callable) -> Tensor:
-    if not gradient.requires_grad:
-        return torch.zeros_like(vectors)
-    (products,) = torch.autograd.grad(
-        gradient, theta, vectors, is_grads_batched=True, retain_graph=True, allow_unused=True
-    )
-    return torch.zeros_like(vectors) if products is None else products
+def batched(outputs: Tensor, inputs: Tensor, vectors: Tensor, evaluate: Any = None) -> Tensor:
+    """Transposed derivatives of ``outputs``, times vectors of their shape, in one pass."""
+    products = None
+    if outputs.requires_grad:
+        (products,) = torch.autograd.grad(
+            outputs, inputs, vectors, is_grads_batched=True, retain_graph=True, allow_unused=True
+        )
+    return inputs.new_zeros(len(vectors), *inputs.shape) if products is None else products
 
 
-def _one_by_one(gradient: Tensor, theta: Tensor, vectors: Tensor, evaluate: Callable) -> Tensor:
-    if not gradient.requires_grad:
-        return torch.zeros_like(vectors)
+def one_by_one(outputs: Tensor, inputs: Tensor, vectors: Tensor, evaluate: Any = None) -> Tensor:
+    """As :func:`batched`, in as many passes as there are vectors."""
+    if not outputs.requires_grad:
+        return inputs.new_zeros(len(vectors), *inputs.shape)
     products = [
-        torch.autograd.grad(gradient, theta, v, retain_graph=True, materialize_grads=True)[0]
+        torch.autograd.grad(outputs, inputs, v, retain_graph=True, materialize_grads=True)[0]
         for v in vectors
     ]
     return torch.stack(products)

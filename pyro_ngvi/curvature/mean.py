@@ -10,12 +10,8 @@ from ngvi import estimators
 from ngvi.estimators import Families, Points
 from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Evaluator
-from pyro_ngvi.curvature.hessian import (
-    Hessian,
-)
-from pyro_ngvi.curvature.moments import (
-    Estimate,
-)
+from pyro_ngvi.curvature.hessian import Hessian
+from pyro_ngvi.curvature.moments import Estimate
 
 
 @page(estimators.Mean)

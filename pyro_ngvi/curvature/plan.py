@@ -13,9 +13,7 @@ from torch import Tensor
 
 from ngvi.estimators import Arrays
 from pyro_ngvi.curvature.evaluate import gradients_of
-from pyro_ngvi.curvature.hessian import (
-    HessianProducts,
-)
+from pyro_ngvi.curvature.hessian import HessianProducts
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import (
     LogDensity,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import singledispatch
-from typing import Any, ClassVar
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -53,7 +53,7 @@ class PosteriorParameters(PyroModule):
         return dataclasses.replace(self._specification, **values)
 
 
-class NaturalNormal(TorchDistribution):
+class NaturalNormal(StructuredNormal):
     """``N(mu, Sigma)`` whose derivatives are natural gradients of a family.
 
     It remembers the noise of its last draw, so that ``log_prob`` of its own draw costs no
@@ -65,20 +65,15 @@ class NaturalNormal(TorchDistribution):
     :param batch_shape: shape of independent draws.
     """
 
-    arg_constraints: ClassVar[dict] = {}
-    support = constraints.real_vector
-    has_rsample = True
-
     def __init__(
         self,
         family: Family,
         sticking_the_landing: bool = False,
         batch_shape: tuple[int, ...] = (),
     ) -> None:
-        self.family = family
         self.sticking_the_landing = sticking_the_landing
         self._last_draw: tuple[Tensor, Tensor, Tensor] | None = None
-        super().__init__(torch.Size(batch_shape), torch.Size((family.dim,)), validate_args=False)
+        super().__init__(family, batch_shape, validate_args=False)
 
     def expand(self, batch_shape: tuple[int, ...], _instance: Any = None) -> NaturalNormal:
         return NaturalNormal(self.family, self.sticking_the_landing, batch_shape)
@@ -100,17 +95,6 @@ class NaturalNormal(TorchDistribution):
         if self.sticking_the_landing:
             return self.family.sticking_log_prob(displaced)
         return self.family.draw_log_prob(noise)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.family.mean.expand(self.shape())
-
-    @property
-    def variance(self) -> Tensor:
-        return self.family.variance.expand(self.shape())
-
-    def entropy(self) -> Tensor:
-        return self.family.entropy().expand(self.batch_shape)
 
 
 @singledispatch
