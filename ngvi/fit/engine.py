@@ -76,6 +76,7 @@ class Evaluator(Protocol):
     :ivar is_subsampled: whether the model sees minibatches.
     :ivar rows: the plate they are of, if it is one and the model can be told its rows, for
         :mod:`~ngvi.fit.sweep`.
+    :ivar dim: ``d``, the number of latents of all Gaussians.
     :ivar num_gradients: gradients of the log density so far.
     :ivar num_hessian_products: Hessian-vector products so far.
     :ivar num_values: values of the log density so far, besides those of gradients.
@@ -83,6 +84,7 @@ class Evaluator(Protocol):
 
     is_subsampled: bool
     rows: Rows | None
+    dim: int
     num_gradients: int
     num_hessian_products: int
     num_values: int
@@ -95,6 +97,9 @@ class Evaluator(Protocol):
 
     def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """The log density and its gradient at one vector of all latents, shape ``(d,)``."""
+
+    def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
+        """As :meth:`measure`, from values of the log density alone."""
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
         """The log density at vectors of all latents, shape ``(N, d)``, with the place's ordinary

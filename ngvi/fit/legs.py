@@ -18,6 +18,7 @@ import math
 import numpy as np
 
 from ngvi.fit.audit import audit
+from ngvi.fit.by_values import by_values
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.joint import joint
 from ngvi.fit.outcome import Ended, Outcome, Reason
@@ -40,6 +41,8 @@ from ngvi.fit.stochastic import StochasticSearch
 NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.RIDGE)
 #: Starts after an end that is no optimum, and points to climb from one that is.
 MAX_OTHERS, NUM_CLIMBS = 3, 3
+#: A leg takes so many steps with fresh draws at most, or a quarter of all.
+MIN_SHARE = 100
 #: Steps of a climb.
 MAX_CLIMB = 25
 #: A point is outside of a Gaussian whose squared distance is so many of its standard deviations
@@ -66,6 +69,7 @@ class Legs:
         self.seen = 0  #: times that another point led to the best optimum
         self._one: Search | StochasticSearch | None = None
         self._used = 0
+        self._share = max(MIN_SHARE, settings.max_steps // 4)
 
     def run(self, place: Place | None) -> Outcome:
         """All legs, and the best end.
@@ -82,6 +86,8 @@ class Legs:
         self._first_legs(start, prior)
         if not self.ended[0][0].converged:
             self._others(prior)
+            if not self._best().converged and self._used < self.settings.max_steps:
+                self._go_on()
         is_cheap = not self.engine.parameters.has_ordinary and self.engine.evaluator.rows is None
         if self._best().converged and is_cheap:
             self._look_for_modes(prior)
@@ -133,6 +139,15 @@ class Legs:
         for start in starts:
             if self._used >= self.settings.max_steps or self._leg(start).converged:
                 return
+
+    def _go_on(self) -> None:
+        """Use the steps that are left on the best end so far."""
+        best = self._best()
+        fresh = self._new_search(StochasticSearch)
+        outcome = fresh.run(best.place)
+        self._used = fresh.used + len(fresh.trace)
+        outcome = self._audited(dataclasses.replace(outcome, trace=best.trace.then(fresh.trace)))
+        self.ended.append((outcome, best.starts[0].name))
 
     def _look_for_modes(self, prior: Prior | None) -> None:
         """Climb from other points, and begin again where that leads elsewhere."""
@@ -199,6 +214,7 @@ class Legs:
         if isinstance(search, Search) and outcome.reason in NO_WAY:
             fresh = self._new_search(StochasticSearch)
             fresh.trace, fresh.used = search.trace, search.used
+            fresh.limit = len(search.trace) + self._share
             other = fresh.run(search.best)
             if other.converged:
                 other = search.verified(other)
@@ -206,8 +222,23 @@ class Legs:
             self._used = fresh.used + len(fresh.trace)
             if other.converged or other.audit.bound >= outcome.audit.bound:
                 outcome = other
+        if outcome.audit is not None and outcome.audit.contradiction > self.settings.tolerance:
+            outcome = self._by_values(outcome)
         self.ended.append((outcome, name))
         return outcome
+
+    def _by_values(self, outcome: Outcome) -> Outcome:
+        """Go on without gradients, which the values contradict."""
+        fresh = StochasticSearch(
+            by_values(self.engine), self.rng, self.settings, self.progress, used=self._used
+        )
+        fresh.ordinary_moves, fresh.limit = False, len(outcome.trace) + self._share
+        fresh.trace, fresh.used = outcome.trace, self._used - len(outcome.trace)
+        self._one = fresh
+        other = self._audited(fresh.run(outcome.place))
+        self._used = fresh.used + len(fresh.trace)
+        is_better = other.audit.bound >= outcome.audit.bound
+        return other if is_better else outcome
 
     def _audited(self, outcome: Outcome) -> Outcome:
         if self.engine.evaluator.is_subsampled:

@@ -62,6 +62,7 @@ class StochasticSearch:
     progress: Progress
     trace: Trace = field(default_factory=Trace)
     used: int = 0  #: steps of searches before this one
+    limit: float = math.inf  #: of the steps of this one
 
     place: Place = None
     before: tuple[Place, float] | None = None  #: the place before the last step, and its length
@@ -75,11 +76,13 @@ class StochasticSearch:
     signals: list[float] = field(default_factory=list)  #: of the last noisy steps
     adam: Adam = field(default_factory=Adam)
     ordinary_step_size: float = ORDINARY_STEP_SIZE
+    ordinary_moves: bool = field(init=False)  #: whether parameters that are not Gaussian do
     num_plateaus: int = 0
     plateau_start: int = 0  #: the step at which the present one begins
 
     def __post_init__(self) -> None:
         self.place = self.engine.parameters.initial
+        self.ordinary_moves = self.engine.parameters.has_ordinary
 
     def run(self, place: Place) -> Outcome:
         """Search from a place where the bound is finite."""
@@ -116,7 +119,7 @@ class StochasticSearch:
         self._choose(signal, noise)
         loss = self.trace.add(measured, draws, self.rho, self.distance)
         self.progress.update(self._num_steps, loss, self.rho, self.distance)
-        if self.engine.parameters.has_ordinary:
+        if self.ordinary_moves:
             self._look_for_plateau()
         return self._why_over() or self._move(geometry, measured.mean)
 
@@ -139,11 +142,11 @@ class StochasticSearch:
         return None
 
     def _why_over(self) -> Reason | None:
-        has_ordinary = self.engine.parameters.has_ordinary
-        settled = not has_ordinary or self.num_plateaus >= NUM_PLATEAUS
+        settled = not self.ordinary_moves or self.num_plateaus >= NUM_PLATEAUS
         if self.distance <= self.settings.tolerance and settled:
             return Reason.CONVERGED
-        return Reason.MAX_STEPS if self._num_steps >= self.settings.max_steps else None
+        is_over = self._num_steps >= self.settings.max_steps or len(self.trace) >= self.limit
+        return Reason.MAX_STEPS if is_over else None
 
     def _move(self, geometry: Geometry, natural: Direction) -> Reason | None:
         self.step = geometry.step(natural, self.rho, self.radius)

@@ -11,6 +11,7 @@ from numpyro_ngvi.curvature.gauss_newton import GaussNewton, Split
 from numpyro_ngvi.curvature.hessian import Hessian
 from numpyro_ngvi.curvature.mean import Mean
 from numpyro_ngvi.curvature.moments import Density, Estimate
+from numpyro_ngvi.curvature.score import score_direction
 from numpyro_ngvi.curvature.spherical import Spherical, orthogonal_points, spherical_direction
 from numpyro_ngvi.curvature.stein import Stein
 
@@ -28,6 +29,7 @@ __all__ = [
     "make_estimator",
     "num_products",
     "orthogonal_points",
+    "score_direction",
     "spherical_direction",
     "standard_normal",
 ]

@@ -20,6 +20,7 @@ from ngvi.fit.engine import Direction, Draws, Measured
 from ngvi.fit.groups import Groups
 from ngvi.points import Points
 from numpyro_ngvi import curvature
+from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.fit.geometry import covector, flat
 from numpyro_ngvi.fit.importance import subsampled_plates
@@ -60,6 +61,7 @@ class Evaluator:
         self.draws, self._cost = groups.draws, groups.cost
         self._estimator = curvature.make_estimator(kind, self._cost, points_at_once(data_size))
         self.num_gradients = self.num_hessian_products = self.num_values = 0
+        self.dim = dim
         self._at_once = points_at_once(data_size)
         self._group = compiled(self._one_group)
         self._some = compiled(self._some_values)
@@ -91,6 +93,22 @@ class Evaluator:
             [sum(leaf) / len(draws) for leaf in leaves],
         )
         return Measured(np.array(values, float), vectors, mean)
+
+    def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
+        """As :meth:`measure`, from values alone; ordinary parameters get no gradient."""
+        rows = []
+        for group in draws:
+            noise = group.points.noise
+            theta, log_q = self._parameters.draws(place, noise)
+            log_weights = self.values(place, theta) - log_q
+            found = _by_values(
+                posteriors(place),
+                self._by_site(noise.astype(self._parameters.dtype)),
+                log_weights.astype(self._parameters.dtype),
+            )
+            rows.append((log_weights.mean(), *map(np.asarray, found)))
+        values, vectors, covectors = map(np.stack, zip(*rows, strict=True))
+        return Measured(values, vectors, Direction(vectors.mean(0), covectors.mean(0)))
 
     def value_and_gradient(
         self, theta: np.ndarray, rows: np.ndarray | None = None
@@ -222,6 +240,16 @@ class Evaluator:
         params = self._parameters.constrain(initial)
         means = {site: family.mean for site, family in posteriors(initial).items()}
         return hessian_obstacle(density, means, params, random.key(0))
+
+
+@compiled
+def _by_values(
+    here: dict[str, Family], noise: dict[str, jax.Array], log_weights: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    found = [
+        curvature.score_direction(family, log_weights, noise[site]) for site, family in here.items()
+    ]
+    return flat(found), covector(list(here.values()), found)
 
 
 def _whole(rows: np.ndarray | None) -> np.ndarray | None:

@@ -13,6 +13,7 @@ from pyro_ngvi.curvature.hessian import Hessian, HessianProducts
 from pyro_ngvi.curvature.mean import Mean
 from pyro_ngvi.curvature.moments import Estimate
 from pyro_ngvi.curvature.plan import Plan, make_plan
+from pyro_ngvi.curvature.score import score_direction
 from pyro_ngvi.curvature.spherical import Spherical, orthogonal_points, spherical_direction
 from pyro_ngvi.curvature.stein import Stein, stein_direction
 
@@ -35,6 +36,7 @@ __all__ = [
     "make_plan",
     "num_products",
     "orthogonal_points",
+    "score_direction",
     "spherical_direction",
     "standard_normal",
     "stein_direction",

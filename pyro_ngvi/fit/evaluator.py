@@ -26,6 +26,7 @@ from pyro_ngvi.curvature import (
     make_estimator,
     make_plan,
     num_products,
+    score_direction,
 )
 from pyro_ngvi.curvature.evaluate import gradients_of
 from pyro_ngvi.families.base import Family
@@ -66,6 +67,7 @@ class Evaluator:
         groups = Groups.of(curvature, parameters.dim, products, data_size)
         self.draws, self._cost = groups.draws, groups.cost
         self._estimator = make_estimator(curvature, self._cost, self._plan)
+        self.dim = parameters.dim
         self.num_gradients = self.num_hessian_products = self.num_values = 0
         self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None
         indices, sizes = self._density.minibatch.indices, self._density.minibatch.sizes
@@ -97,6 +99,23 @@ class Evaluator:
             [np.mean(list(map(_numpy, parts)), 0) for parts in zip(*ordinary, strict=True)],
         )
         return Measured(_numpy(torch.cat(bounds)), rows.cpu().numpy(), direction)
+
+    @torch.no_grad()
+    def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
+        """As :meth:`measure`, from values alone; ordinary parameters get no gradient."""
+        here, values, rows = self._parameters.by_site(place), [], []
+        for group in draws:
+            theta, log_q = self._parameters.draws(place, group.points.noise)
+            log_weights = self.values(place, theta) - log_q
+            values.append(log_weights.mean())
+            weights = torch.as_tensor(log_weights).to(place.families[0].loc)
+            noise = self._parameters.split(group.points.noise)
+            found = [score_direction(q, weights, noise[site]) for site, q in here.items()]
+            rows.append(flat(found))
+        vectors = torch.stack(rows)
+        mean = vectors.mean(0)
+        direction = Direction(mean.cpu().numpy(), covector(place.families, mean).cpu().numpy())
+        return Measured(np.array(values), vectors.cpu().numpy(), direction)
 
     @torch.no_grad()
     def value_and_gradient(

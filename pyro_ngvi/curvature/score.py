@@ -1,0 +1,34 @@
+"""The natural gradient of the bound from values alone, for log densities that jump.
+
+With the score function (Paisley, Blei and Jordan, 2012), at draws ``theta`` of ``q`` with
+``w = log p - log q``, less its mean,
+
+    grad E[w] = E[w S (theta - mu)],    hess E[w] = E[w S (theta - mu) (theta - mu)^T S],
+
+and what they add to the natural gradient is all of it, because that of ``E[log q]`` and that of
+the entropy cancel. Any ``w`` will do, with or without a gradient; the price is noise.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_ngvi.curvature.spherical import scores
+from pyro_ngvi.families.base import Family
+
+
+def score_direction(family: Family, log_weights: Tensor, noise: Tensor) -> Family:
+    """The natural gradient of the bound.
+
+    :param log_weights: ``log p - log q`` at the draws, shape ``(N,)``.
+    :param noise: of the draws, shape ``(N, d)``.
+    :return: the direction of ascent, NaN if a value is not finite.
+    """
+    of_draws = scores(family, family.sample(noise))
+    weighted = ((log_weights - log_weights.mean()) / len(log_weights))[:, None] * of_draws
+
+    def direction(weighted: Tensor) -> Family:
+        return family.bonnet_price(weighted.sum(0), family.outer_products(weighted, of_draws))
+
+    return direction(weighted).map(torch.sub, direction(torch.zeros_like(weighted)))
