@@ -69,7 +69,7 @@ class _Geometry(geometry.Geometry):
     ) -> None:
         self._inner, self._moved = engine.geometry(place, []), engine.parameters.moved
         self._size = self._inner.size
-        self._gamma: float | None = None
+        self._gamma = math.nan  # until a pair, or the first vector, tells
         for change, fall in pairs:
             step, lost = change[self._size :], fall[self._size :]
             product, square = float(step @ lost), float(lost @ lost)
@@ -79,7 +79,7 @@ class _Geometry(geometry.Geometry):
         super().__init__(place, self._size, scaled, MAX_PAIRS)
 
     def scaled(self, vectors: np.ndarray) -> np.ndarray:
-        if self._gamma is None:
+        if math.isnan(self._gamma):
             ordinary = vectors[..., self._size :]
             norm = float(np.sqrt(np.mean(ordinary**2)))
             self._gamma = FIRST / norm if norm > 0 and math.isfinite(norm) else FIRST

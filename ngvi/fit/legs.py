@@ -188,8 +188,9 @@ class Legs:
         self._used = search.used + len(search.trace)
         outcome = Outcome(search.place, status or Reason.TRIED, search.gain, search.trace)
         outcome = self._audited(outcome)
-        gap = best.audit.bound - outcome.audit.bound
-        if status is None and gap < ROUGH_GAP + 2 * outcome.audit.error:
+        gap = _bound(best) - _bound(outcome)
+        error = outcome.audit.error if outcome.audit else math.nan
+        if status is None and gap < ROUGH_GAP + 2 * error:
             is_inside = self._is_inside(best.place, self.engine.parameters.mean(search.place))
             if not is_inside or gap < -SAME:
                 return _compared(best, self._end(search, search.finish(None), start.name))
@@ -198,13 +199,18 @@ class Legs:
 
     # -- one leg ----------------------------------------------------------------------
 
-    def _new_search(self, kind: type = Search) -> Search | StochasticSearch:
-        engine = joint(self.engine) if kind is Search else self.engine
-        self._one = kind(engine, self.rng, self.settings, self.progress, used=self._used)
-        return self._one
+    def _new_search(self) -> Search:
+        options = self.rng, self.settings, self.progress
+        self._one = search = Search(joint(self.engine), *options, used=self._used)
+        return search
+
+    def _new_stochastic(self) -> StochasticSearch:
+        options = self.rng, self.settings, self.progress
+        self._one = search = StochasticSearch(self.engine, *options, used=self._used)
+        return search
 
     def _leg(self, start: Start) -> Outcome:
-        search = self._new_search(StochasticSearch if self.is_noisy else Search)
+        search = self._new_stochastic() if self.is_noisy else self._new_search()
         return self._end(search, search.run(start.place), start.name)
 
     def _end(self, search: Search | StochasticSearch, outcome: Outcome, name: str) -> Outcome:
@@ -212,7 +218,7 @@ class Legs:
         self._used = search.used + len(search.trace)
         outcome = self._audited(outcome)
         if isinstance(search, Search) and outcome.reason in NO_WAY:
-            fresh = self._new_search(StochasticSearch)
+            fresh = self._new_stochastic()
             fresh.trace, fresh.used = search.trace, search.used
             fresh.limit = len(search.trace) + self._share
             other = fresh.run(search.best)
@@ -220,7 +226,7 @@ class Legs:
                 other = search.verified(other)
             other = self._audited(other)
             self._used = fresh.used + len(fresh.trace)
-            if other.converged or other.audit.bound >= outcome.audit.bound:
+            if other.converged or _bound(other) >= _bound(outcome):
                 outcome = other
         if outcome.audit is not None and outcome.audit.contradiction > self.settings.tolerance:
             outcome = self._by_values(outcome)
@@ -257,8 +263,7 @@ class Legs:
         """The end with the highest bound, and what is known of the others."""
 
         def level(pair: tuple[Outcome, str]) -> tuple[bool, float]:
-            found = pair[0].audit
-            bound = -math.inf if found is None else found.bound
+            bound = _bound(pair[0])
             return math.isfinite(bound), bound + SAME * pair[0].converged
 
         ranked = sorted(self.ended, key=level, reverse=True)
@@ -274,6 +279,11 @@ class Legs:
             for one, name in ranked
         )
         return dataclasses.replace(best, starts=starts, seen=self.seen)
+
+
+def _bound(outcome: Outcome) -> float:
+    """By independent draws, if any were asked."""
+    return -math.inf if outcome.audit is None else outcome.audit.bound
 
 
 def _compared(best: Outcome, other: Outcome) -> str:
