@@ -115,6 +115,7 @@ class StochasticSearch:
             return self._go_back()
         self.level = measured.value, _error(measured)
         if self.step is not None:
+            self.refused = 0
             self._judge(float(measured.mean.covector @ self.step.change), self.step, noise)
         self._choose(signal, noise)
         loss = self.trace.add(measured, draws, self.rho, self.distance)
@@ -133,9 +134,11 @@ class StochasticSearch:
     def _go_back(self) -> Reason | None:
         """From a place that is not finite, or far below, to try a shorter step."""
         self.refused += 1
-        if self.before is None or self.refused >= MAX_REFUSED:
+        if self.before is None:
             return Reason.STUCK
         self.place, length = self.before
+        if self.refused >= MAX_REFUSED:
+            return Reason.STUCK
         self.radius = SHRINKAGE * min(length, self.radius)
         self.signals.clear()
         self.step = None
@@ -152,7 +155,7 @@ class StochasticSearch:
         self.step = geometry.step(natural, self.rho, self.radius)
         if self.step is None:
             return Reason.STUCK
-        self.before, self.refused = (self.place, self.step.length), 0
+        self.before = self.place, self.step.length
         self.place = self.step.place
         if natural.ordinary:
             steps = self.adam.steps(natural.ordinary, self.ordinary_step_size)
