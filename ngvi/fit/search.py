@@ -189,6 +189,8 @@ class Search:
             self._use(self.engine.evaluator.draws(self.rng, count))
             status = self._stage(0.1 * STAGE_PART * tolerance, TRIAL_STEPS)
             gain, error = difference(self.engine, old, self.place, self.rng)
+            if not math.isfinite(gain):  # draws without a density tell nothing
+                gain, error = 0.0, gap
             if not gain > 0:
                 self.place, self._geometry = old, None
             if status in (Reason.MAX_STEPS, Reason.UNBOUNDED):
