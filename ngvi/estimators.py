@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ngvi.family import Array, Family, standard_normal_log_prob
 
 #: Families, noise or latent vectors, by the site of the guide that draws them.
-Families = dict[str, Family]
+Families = dict[str, Any]
 Arrays = dict[str, Array]
 
 

@@ -8,8 +8,10 @@ from ngvi.checks import check_momentum, check_positive, check_step_size
 from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
 
 
-def check_adam(step_size: Rates, beta1: float, beta2: float, eps: float, name: str) -> None:
-    """Refuse what Adam cannot take.
+def check_adam(
+    step_size: Rates, beta1: float, beta2: float, eps: float, name: str = "step_size"
+) -> None:
+    """Refuse values out of range.
 
     :param name: what the package calls the step size.
     :raises ValueError: naming the option.

@@ -4,8 +4,28 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ngvi.checks import check_momentum, check_positive, check_step_size
 from ngvi.optim import pace
 from ngvi.optim.rule import Algebra, Families, Number, Rates
+
+
+def check_nagm(
+    step_size: Rates,
+    beta: float,
+    max_norm: float,
+    scale_step_size: Rates | None,
+    names: tuple[str, str] = ("step_size", "scale_step_size"),
+) -> None:
+    """Refuse values out of range.
+
+    :param names: what the package calls the two step sizes.
+    :raises ValueError: naming the option.
+    """
+    check_step_size(step_size, names[0])
+    check_momentum(beta)
+    check_positive(max_norm, "max_norm")
+    if scale_step_size is not None:
+        check_step_size(scale_step_size, names[1])
 
 
 class NagmRule(NamedTuple):

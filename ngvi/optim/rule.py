@@ -93,7 +93,7 @@ class Algebra(Protocol):
     def with_row(self, use: Array, blocks: tuple, rows: tuple, most: int) -> Any:
         """Matrices with one more row each, the newest ``most``; themselves without ``use``."""
 
-    def products(self, families: Families, directions: list, others: list) -> Any:
+    def product_rows(self, families: Families, directions: list, others: list) -> Any:
         """Fisher inner products as rows of numbers, see ``families.direction``."""
 
     def at_rates(self, rates: Rates, vectors: Families, factor: Number, count: Number) -> Families:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from ngvi.checks import check_momentum, check_step_size, is_auto
 from ngvi.optim import pace
 from ngvi.optim.pace import Pace
-from ngvi.optim.rule import Algebra, Families, Number, Rates
+from ngvi.optim.rule import Algebra, Families, Number, Rates, Rule
 
 
 class SnngmRule(NamedTuple):
@@ -53,6 +54,22 @@ class SnngmRule(NamedTuple):
         return on.retract(families, steps), momentum
 
 
+def snngm(algebra: Algebra, step_size: Rates | str, beta: float) -> Rule:
+    """The rule of a step size, or that of ``"auto"``."""
+    return PacedRule(algebra, beta) if step_size == "auto" else SnngmRule(algebra, step_size, beta)
+
+
+def check_snngm(step_size: Rates | str, beta: float, name: str = "step_size") -> None:
+    """Refuse values out of range.
+
+    :param name: what the package calls the step size.
+    :raises ValueError: naming the option.
+    """
+    if not is_auto(step_size, name):
+        check_step_size(step_size, name)
+    check_momentum(beta)
+
+
 class PacedState(NamedTuple):
     """State of the rule that needs no step size."""
 
@@ -77,7 +94,7 @@ class PacedRule(NamedTuple):
         on = self.algebra
         # All that the rule wants to know of the three are their inner products: the lengths
         # of sums of them follow, and no vector is taken to the Fisher metric twice.
-        of_means, of_scales = on.products(families, [gradients, state.momentum], [state.change])
+        of_means, of_scales = on.product_rows(families, [gradients, state.momentum], [state.change])
         fresh = [pace.length(on, products, 1.0) for products in (of_means, of_scales)]
         slope = -of_means[0][2] - of_scales[0][2]
         now = pace.judge(on, Pace(*state.pace), slope, on.hypot(*fresh), count)

@@ -11,7 +11,7 @@ from ngvi.optim.blr import BlrRule
 from ngvi.optim.rule import Algebra, Rates
 
 
-def check_vogn(step_size: Rates, beta1: float, beta2: float, name: str) -> None:
+def check_vogn(step_size: Rates, beta1: float, beta2: float, name: str = "step_size") -> None:
     """Refuse what :func:`vogn` and :func:`ivon` cannot take.
 
     :param name: what the package calls the step size.

@@ -164,8 +164,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         dims = [family.dim for family in here.values()]
         dtype = next(iter(here.values())).loc.dtype
         if cost.num_groups:
-            noise, weights = orthogonal_points(key, sum(dims), cost.num_groups, dtype)
-            parts = jnp.split(noise, np.cumsum(dims)[:-1], -1)
+            joined, weights = orthogonal_points(key, sum(dims), cost.num_groups, dtype)
+            parts = jnp.split(joined, np.cumsum(dims)[:-1], -1)
             return Points(dict(zip(here, parts, strict=True)), weights, keys)
         of_sites = random.split(key, len(here)) if len(here) > 1 else key[None]
         noise = {
@@ -195,6 +195,6 @@ def _as_gradient(direction: Family, family: Family) -> jax.Array:
 
 
 @_as_gradient.defjvp
-def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, Any]:
     products = jax.tree.map(lambda d, p: jnp.sum(d * p), primals[0], tangents[1])
     return _as_gradient(*primals), sum(jax.tree.leaves(products))

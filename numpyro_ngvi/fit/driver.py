@@ -136,7 +136,7 @@ def fit(
         args=args,
         kwargs=kwargs,
         guide=guide,
-        params=engine.parameters.constrain(outcome.place),
+        params=engine.parameters.constrain(outcome.place),  # type: ignore[attr-defined]
         rng_key=result_key,
         **run.account(outcome, engine, settings, start_time, error),
     )

@@ -40,7 +40,7 @@ class FitResult(Result):
         """The Gaussian over the unconstrained latent vector, as a NumPyro distribution."""
         return self._gaussian().get_posterior(self.params)
 
-    def sample(
+    def sample(  # type: ignore[override]
         self, num_samples: int = 1000, *, rng_key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
         """Draws of every latent site, constrained, and of the deterministic sites.

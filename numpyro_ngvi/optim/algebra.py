@@ -19,7 +19,7 @@ Schedule = Callable[[jax.Array], jax.Array]
 
 where, minimum, maximum, sqrt, hypot = jnp.where, jnp.minimum, jnp.maximum, jnp.sqrt, jnp.hypot
 copysign, diagonal, norm, each = jnp.copysign, jnp.diagonal, jnp.linalg.norm, jax.tree.map
-concatenate, scan = jnp.concatenate, jax.lax.scan
+concatenate, scan, product_rows = jnp.concatenate, jax.lax.scan, direction.products
 
 
 class PartRates(NamedTuple):

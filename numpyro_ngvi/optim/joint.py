@@ -41,7 +41,7 @@ FIELDS = """
 class JointState(NamedTuple):
     """State of a natural-gradient optimiser."""
 
-    count: jax.Array  #: steps taken
+    count: jax.Array  # type: ignore[assignment]  #: steps taken
     num_skipped: jax.Array  #: steps not taken because something was not finite
     rule: Any  #: state of the natural-gradient rule
     other: Any  #: state of the optimiser of ordinary parameters

@@ -27,5 +27,5 @@ def NAdam(
     :param beta2: momentum of its square, in [0, 1).
     :param eps: keeps the division away from zero, positive.
     """
-    check_adam(step_size, beta1, beta2, eps, "step_size")
+    check_adam(step_size, beta1, beta2, eps)
     return joint(NAdamRule(algebra, step_size, beta1, beta2, eps), other, "NAdam")

@@ -6,8 +6,7 @@ from typing import Any
 
 import optax
 
-from ngvi.checks import check_momentum, check_positive, check_step_size
-from ngvi.optim.nagm import NagmRule
+from ngvi.optim.nagm import NagmRule, check_nagm
 from ngvi.page import page
 from numpyro_ngvi.optim import algebra
 from numpyro_ngvi.optim.algebra import PartRates, Schedule
@@ -29,10 +28,6 @@ def Nagm(
         By default that of the mean, ten times smaller for a diagonal family and a hundred
         times for a dense one (Tan, section 6).
     """
-    check_step_size(step_size)
-    check_momentum(beta)
-    check_positive(max_norm, "max_norm")
-    if scale_step_size is not None:
-        check_step_size(scale_step_size, "scale_step_size")
+    check_nagm(step_size, beta, max_norm, scale_step_size)
     rates = PartRates(step_size, scale_step_size)
     return joint(NagmRule(algebra, rates, beta, max_norm), other, "Nagm")

@@ -27,5 +27,5 @@ def ProxGenAdam(
     parameters, or for a family other than ``Diagonal``, ``CovarianceCholesky`` and
     ``PrecisionCholesky``.
     """
-    check_adam(step_size, beta1, beta2, eps, "step_size")
+    check_adam(step_size, beta1, beta2, eps)
     return joint(ProxGenAdamRule(algebra, step_size, beta1, beta2, eps), other, "ProxGenAdam")

@@ -6,8 +6,7 @@ from typing import Any
 
 import optax
 
-from ngvi.checks import check_momentum, check_step_size, is_auto
-from ngvi.optim.snngm import PacedRule, SnngmRule
+from ngvi.optim.snngm import SnngmRule, check_snngm, snngm
 from ngvi.page import page
 from numpyro_ngvi.optim import algebra
 from numpyro_ngvi.optim.algebra import Schedule
@@ -24,7 +23,5 @@ def Snngm(
         number (Tan uses 1e-3) or an optax schedule.
     :param beta: momentum, in [0, 1).
     """
-    check_momentum(beta)
-    if is_auto(step_size, "step_size"):
-        return joint(PacedRule(algebra, beta), other, "Snngm")
-    return joint(SnngmRule(algebra, check_step_size(step_size), beta), other, "Snngm")
+    check_snngm(step_size, beta)
+    return joint(snngm(algebra, step_size, beta), other, "Snngm")

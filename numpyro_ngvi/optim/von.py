@@ -37,7 +37,7 @@ def VOGN(
     :param beta1: momentum of the gradient, in [0, 1).
     :param beta2: how much of the precision a step keeps, in [0, 1).
     """
-    check_vogn(step_size, beta1, beta2, "step_size")
+    check_vogn(step_size, beta1, beta2)
     return joint(vogn(algebra, step_size, beta1, beta2), other, "VOGN")
 
 
@@ -53,5 +53,5 @@ def IVON(
     :param beta1: momentum of the gradient, in [0, 1).
     :param beta2: how much of the precision a step keeps, in [0, 1).
     """
-    check_vogn(step_size, beta1, beta2, "step_size")
+    check_vogn(step_size, beta1, beta2)
     return joint(ivon(algebra, step_size, beta1, beta2), other, "IVON")

@@ -27,7 +27,6 @@ from pyro_ngvi.curvature import (
     orthogonal_points,
     standard_normal,
 )
-from pyro_ngvi.families.base import Family
 
 
 @page(elbo.NaturalELBO)
@@ -67,10 +66,10 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             density = plan.density(args, kwargs)
             here = {site: family.detach() for site, family in density.posteriors.items()}
             points = self._points(here, cost).some(slice(cost.num_hessians))
-            at_once, values = plan.draws_per_pass(args, kwargs), []
+            at_once, found = plan.draws_per_pass(args, kwargs), []
             for start in range(0, len(points.weights), at_once):
-                values.append(density(points.some(slice(start, start + at_once)).of(here)))
-            values = torch.cat(values)
+                found.append(density(points.some(slice(start, start + at_once)).of(here)))
+            values = torch.cat(found)
             return -float(_bound(values, here, points, values.isfinite()))
 
     def loss_and_grads(self, model: Callable, guide: Callable, *args: Any, **kwargs: Any) -> float:
@@ -141,8 +140,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         like = next(iter(here.values())).loc
         if cost.num_groups:
             dims = [family.dim for family in here.values()]
-            noise, weights = orthogonal_points(sum(dims), cost.num_groups, like)
-            return Points(dict(zip(here, noise.split(dims, -1), strict=True)), weights)
+            joined, weights = orthogonal_points(sum(dims), cost.num_groups, like)
+            return Points(dict(zip(here, joined.split(dims, -1), strict=True)), weights)
         noise: dict[str, list[Tensor]] = {site: [] for site in here}
         for count in (cost.num_hessians, cost.num_gradients - cost.num_hessians):
             for site, family in here.items() if count else ():
@@ -172,7 +171,7 @@ def _bound(values: Tensor, here: Families, points: Points, kept: Tensor) -> Tens
     return gains.sum() / points.weights[kept].sum()
 
 
-def _as_gradient(direction: Family | Tensor, value: Tensor) -> Tensor:
+def _as_gradient(direction: Tensor, value: Tensor) -> Tensor:
     """Zero, with ``direction`` as its gradient."""
     total = (direction * value).sum()
     return total - total.detach()

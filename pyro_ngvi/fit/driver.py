@@ -136,7 +136,7 @@ def fit(
             rng = np.random.default_rng(0 if deterministic else seeds)
             keep()
             outcome = run.search(engine, rng, settings, progress_bar, place)
-        params = engine.parameters.snapshot()
+        params = engine.parameters.snapshot()  # type: ignore[attr-defined]
     return FitResult(
         model=model,
         args=args,
@@ -172,7 +172,7 @@ def _store_as_it_was() -> Iterator[Callable[[], None]]:
 class _WithoutDensities(Messenger):
     """Leaves the densities of a model out, so that a guide can be set up anywhere."""
 
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_sample(self, msg: Any) -> None:
         if not site_is_subsample(msg):
             msg["fn"] = msg["fn"].mask(False)
 

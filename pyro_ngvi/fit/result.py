@@ -53,7 +53,9 @@ class FitResult(Result):
         return to_distribution(self.family)
 
     @torch.no_grad()
-    def sample(self, num_samples: int = 1000) -> dict[str, Tensor]:
+    def sample(  # type: ignore[override]
+        self, num_samples: int = 1000
+    ) -> dict[str, Tensor]:
         """Draws of every latent site, constrained.
 
         :param num_samples: how many.
@@ -119,5 +121,6 @@ class FitResult(Result):
 
     @contextlib.contextmanager
     def _own_parameters(self) -> Iterator[None]:
-        with pyro.get_param_store().scope({key: dict(v) for key, v in self._store.items()}):
+        state: Any = {key: dict(v) for key, v in self._store.items()}
+        with pyro.get_param_store().scope(state):
             yield

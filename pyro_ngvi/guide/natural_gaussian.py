@@ -51,8 +51,8 @@ from pyro_ngvi.guide.posterior import (
 )
 
 
-def _hide_fn(site: dict[str, Any]) -> bool:
-    return prototype_hide_fn(site) or is_enumerated(site)
+def _hide_fn(msg: Any) -> bool:
+    return prototype_hide_fn(msg) or is_enumerated(msg)
 
 
 @page(guide.NaturalGaussianGuide)
@@ -183,7 +183,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             visits.check(family)
             self._checked_plates.add(visits.plates)
         posterior = VisitedNormal(*visits.of(family), self._sticks_the_landing())
-        infer = {"is_auxiliary": True, "is_visited": True}
+        infer: Any = {"is_auxiliary": True, "is_visited": True}
         return pyro.sample(f"_{self._pyro_name}_latent", posterior, infer=infer)
 
     def _visits(self, plates: dict[str, Any]) -> Visits:
@@ -243,7 +243,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
         :param params: constrained parameters by their names in the store.
         """
-        specification = self.posterior._specification
+        specification: Any = self.posterior._specification
         names = {key: f"{self.posterior._pyro_name}.{key}" for key in specification.coordinates()}
         if not params.keys() >= set(names.values()):
             return self._family().detach()

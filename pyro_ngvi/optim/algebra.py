@@ -37,7 +37,7 @@ def kept(numbers: tuple, like: Families) -> tuple:
     return numbers
 
 
-def products(
+def product_rows(
     families: Families, directions: list[Families], others: list[Families]
 ) -> list[list[list[float]]]:
     """As rows of floats, read at once."""
@@ -99,7 +99,7 @@ def repeated(
     return search
 
 
-def at_rates(rates: Rates, vectors: Families, factor: float, count: int) -> Families:
+def at_rates(rates: Rates, vectors: list[Any], factor: float, count: int) -> Families:
     """Every coordinate times its rate, and a factor."""
     if not isinstance(rates, list):
         return direction.scale(factor * rates, vectors)

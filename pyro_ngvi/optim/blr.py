@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from ngvi.checks import check_learning_rule
 from ngvi.optim.blr import BlrRule
 from ngvi.optim.rule import Rule
 from ngvi.page import page
-from pyro_ngvi.optim import algebra
 from pyro_ngvi.optim.pyro_optim import JointOptim
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
@@ -24,22 +25,8 @@ class BLROptimizer(JointOptimizer):
     }
     #: A step of the precision moves the mean as well: they have one length.
     per_coordinate: ClassVar[tuple[str, ...]] = ()
-
-    @classmethod
-    def check_values(cls, options: dict[str, Any]) -> None:
-        check_learning_rule(
-            *(options[name] for name in cls.default_options), names=("lr", "precision_lr")
-        )
-
-    @classmethod
-    def make_rule(
-        cls,
-        lr: float | str,
-        precision_lr: float | None,
-        momentum: float,
-        max_kl: float | str | None,
-    ) -> Rule:
-        return BlrRule.of(algebra, lr, precision_lr, momentum, max_kl)
+    check = staticmethod(partial(check_learning_rule, names=("lr", "precision_lr")))
+    rule: ClassVar[Callable[..., Rule]] = BlrRule.of
 
 
 @page(BlrRule, JointOptim)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from ngvi.optim.nadam import NAdamRule, check_adam
 from ngvi.optim.rule import Rule
 from ngvi.page import page
-from pyro_ngvi.optim import algebra
 from pyro_ngvi.optim.pyro_optim import JointOptim
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
@@ -21,14 +22,8 @@ class NAdamOptimizer(JointOptimizer):
         "beta2": 0.999,
         "eps": 1e-8,
     }
-
-    @classmethod
-    def check_values(cls, options: dict[str, Any]) -> None:
-        check_adam(*(options[name] for name in cls.default_options), name="lr")
-
-    @classmethod
-    def make_rule(cls, **options: Any) -> Rule:
-        return NAdamRule(algebra, *(options[name] for name in cls.default_options))
+    check = staticmethod(partial(check_adam, name="lr"))
+    rule: ClassVar[Callable[..., Rule]] = NAdamRule
 
 
 @page(NAdamRule, JointOptim)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
-from ngvi.checks import check_momentum, check_positive, check_step_size
-from ngvi.optim.nagm import NagmRule
-from ngvi.optim.rule import Rule
+from ngvi.optim.nagm import NagmRule, check_nagm
 from ngvi.page import page
 from pyro_ngvi.families.coordinates import Coordinate
-from pyro_ngvi.optim import algebra
 from pyro_ngvi.optim.algebra import Rates
 from pyro_ngvi.optim.pyro_optim import JointOptim
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer
@@ -29,14 +27,12 @@ class NagmOptimizer(JointOptimizer):
         "scale_lr": None,
     }
     per_coordinate: ClassVar[tuple[str, ...]] = ("lr", "scale_lr")
+    check = staticmethod(partial(check_nagm, names=("lr", "scale_lr")))
 
-    @classmethod
-    def check_values(cls, options: dict[str, Any]) -> None:
-        check_step_size(options["lr"], "lr")
-        check_momentum(options["beta"])
-        check_positive(options["max_norm"], "max_norm")
-        if options["scale_lr"] is not None:
-            check_step_size(options["scale_lr"], "scale_lr")
+    @staticmethod
+    def rule(on: Any, lr: Rates, beta: float, max_norm: float, scale_lr: Rates | None) -> NagmRule:
+        """The rates of scales are in ``lr``, by coordinate."""
+        return NagmRule(on, lr, beta, max_norm)
 
     @classmethod
     def group_options(cls, coordinate: Coordinate, options: dict[str, Any]) -> dict[str, Any]:
@@ -45,10 +41,6 @@ class NagmOptimizer(JointOptimizer):
         if options["scale_lr"] is not None:
             return {**options, "lr": options["scale_lr"]}
         return {**options, "lr": coordinate.family.relative_scale_step * options["lr"]}
-
-    @classmethod
-    def make_rule(cls, lr: Rates, beta: float, max_norm: float, scale_lr: Any) -> Rule:
-        return NagmRule(algebra, lr, beta, max_norm)
 
 
 @page(NagmRule, JointOptim)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ngvi.optim.prox_gen_adam import ProxGenAdamRule
-from ngvi.optim.rule import Rule
 from ngvi.page import page
-from pyro_ngvi.optim import algebra
 from pyro_ngvi.optim.nadam import NAdam, NAdamOptimizer
 from pyro_ngvi.optim.pyro_optim import JointOptim
 
@@ -15,9 +11,7 @@ from pyro_ngvi.optim.pyro_optim import JointOptim
 class ProxGenAdamOptimizer(NAdamOptimizer):
     """The torch optimiser of :class:`ProxGenAdam`, with its options."""
 
-    @classmethod
-    def make_rule(cls, **options: Any) -> Rule:
-        return ProxGenAdamRule(algebra, *(options[name] for name in cls.default_options))
+    rule = ProxGenAdamRule
 
 
 @page(ProxGenAdamRule, NAdam)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import torch
-from pyro.optim import Adam
+from pyro.optim import Adam  # type: ignore[attr-defined]  # made as it is imported
 from pyro.optim.optim import PyroOptim
 from pyro.params.param_store import normalize_param_name
 from torch import Tensor
@@ -53,7 +53,7 @@ class JointOptim(PyroOptim):
         super().__init__(self.torch_optimizer, optim_args, clip_args)
         if other is not None and not isinstance(other, PyroOptim):
             raise TypeError(f"other must be a pyro.optim.PyroOptim, got {other!r}.")
-        self.other = Adam({"lr": 1e-3}) if other is None else other
+        self.other: Any = Adam({"lr": 1e-3}) if other is None else other
         self._make_scheduler = scheduler
         self._scheduler: Any = None
         self._tensors: dict[str, Tensor] = {}
@@ -145,7 +145,7 @@ class JointOptim(PyroOptim):
             if any(callable(value) for value in options.values()):
                 self._scheduled[name] = options
             groups.append({"params": [tensor], **_at(options, 0)})
-        self._joint = self.pt_optim_constructor(groups)
+        self._joint = self.torch_optimizer(groups)
         self._restore_options(saved.get("options", {}))
         self._joint.load_joint_state(saved.get("state", {}))
         if self._make_scheduler is not None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
-from ngvi.checks import check_momentum, check_step_size, is_auto
-from ngvi.optim.rule import Rule
-from ngvi.optim.snngm import PacedRule, SnngmRule
+from ngvi.optim.snngm import SnngmRule, check_snngm, snngm
 from ngvi.page import page
-from pyro_ngvi.optim import algebra
-from pyro_ngvi.optim.algebra import Rates
 from pyro_ngvi.optim.pyro_optim import JointOptim
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
@@ -18,16 +15,8 @@ class SnngmOptimizer(JointOptimizer):
     """The torch optimiser of :class:`Snngm`, with options ``lr`` and ``beta``."""
 
     default_options: ClassVar[dict[str, Any]] = {"lr": "auto", "beta": 0.9}
-
-    @classmethod
-    def check_values(cls, options: dict[str, Any]) -> None:
-        if not is_auto(options["lr"], "lr"):
-            check_step_size(options["lr"], "lr")
-        check_momentum(options["beta"])
-
-    @classmethod
-    def make_rule(cls, lr: Rates | str, beta: float) -> Rule:
-        return PacedRule(algebra, beta) if lr == "auto" else SnngmRule(algebra, lr, beta)
+    check = staticmethod(partial(check_snngm, name="lr"))
+    rule = staticmethod(snngm)
 
 
 @page(SnngmRule, JointOptim)

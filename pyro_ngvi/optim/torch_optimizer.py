@@ -22,12 +22,13 @@ from ngvi.optim.rule import Recovering, Rule
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
 from pyro_ngvi.families.direction import Families, values
+from pyro_ngvi.optim import algebra
 
 
 class JointState(NamedTuple):
     """State of families that move together."""
 
-    count: int  #: steps taken
+    count: int  # type: ignore[assignment]  #: steps taken
     num_skipped: int  #: steps not taken because something was not finite
     rule: Any  #: state of the natural-gradient rule
 
@@ -49,6 +50,10 @@ class JointOptimizer(torch.optim.Optimizer):
 
     #: Default options of every coordinate, by name.
     default_options: ClassVar[dict[str, Any]]
+    #: Refuses values out of range; takes all options, in this order.
+    check: ClassVar[Callable[..., Any]]
+    #: The rule of what it computes with and these options.
+    rule: ClassVar[Callable[..., Rule]]
     #: Options that may differ from coordinate to coordinate; of the others there is one.
     per_coordinate: ClassVar[tuple[str, ...]] = ("lr",)
 
@@ -58,19 +63,6 @@ class JointOptimizer(torch.optim.Optimizer):
         super().__init__(params, {**self.default_options, **options})
 
     # -- what an algorithm says -------------------------------------------------------
-
-    @classmethod
-    def check_values(cls, options: dict[str, Any]) -> None:
-        """Refuse values out of range; ``options`` is complete.
-
-        :raises ValueError: naming the option.
-        """
-        raise NotImplementedError
-
-    @classmethod
-    def make_rule(cls, **options: Any) -> Rule:
-        """The rule with these options."""
-        raise NotImplementedError
 
     @classmethod
     def group_options(cls, coordinate: Coordinate, options: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +81,7 @@ class JointOptimizer(torch.optim.Optimizer):
             if name not in cls.default_options:
                 known = ", ".join(cls.default_options)
                 raise ValueError(f"{cls.__name__} has no option {name!r}, only {known}.")
-        cls.check_values({**cls.default_options, **options})
+        cls.check(*{**cls.default_options, **options}.values())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add coordinates, each as a group of its own.
@@ -111,10 +103,9 @@ class JointOptimizer(torch.optim.Optimizer):
 
     def _rule(self, families: Families) -> Rule:
         """The rule with the present options of these families."""
-        groups = {group["params"][0]: group for group in self.param_groups}
-        groups = [[groups[param] for param in family.coordinates().values()] for family in families]
-        options = {name: self._option(name, groups) for name in self.default_options}
-        return self.make_rule(**options)
+        own = {group["params"][0]: group for group in self.param_groups}
+        groups = [[own[param] for param in family.coordinates().values()] for family in families]
+        return self.rule(algebra, *(self._option(name, groups) for name in self.default_options))
 
     def _option(self, name: str, groups: list[list[dict[str, Any]]]) -> Any:
         """What all coordinates have, or what each has.
@@ -262,7 +253,7 @@ def _packed(state: Any, owners: tuple[str, ...]) -> Any:
     if isinstance(state, list):
         named = zip(owners, state, strict=True)
         return {f"{o}.{k}": v.clone() for o, q in named for k, v in q.coordinates().items()}
-    if isinstance(state, tuple):
+    if hasattr(state, "_asdict"):
         return {name: _packed(part, owners) for name, part in state._asdict().items()}
     return state.clone() if isinstance(state, Tensor) else state
 
@@ -271,12 +262,12 @@ def _unpacked(saved: Any, like: Any, owners: tuple[str, ...]) -> Any:
     if isinstance(like, list):
         named = zip(owners, like, strict=True)
         return [_with_values(q, {k: saved[f"{o}.{k}"] for k in q.coordinates()}) for o, q in named]
-    if isinstance(like, tuple):
+    if hasattr(like, "_asdict"):
         parts = like._asdict().items()
         return type(like)(*(_unpacked(saved[name], part, owners) for name, part in parts))
     return saved.to(like, copy=True) if isinstance(like, Tensor) else saved
 
 
-def _with_values(family: Family, saved: dict[str, Tensor]) -> Family:
+def _with_values(family: Any, saved: dict[str, Tensor]) -> Family:
     new = {k: saved[k].to(value, copy=True) for k, value in family.coordinates().items()}
     return dataclasses.replace(family, **new)

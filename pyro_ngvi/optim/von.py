@@ -6,13 +6,12 @@ What tells them apart besides is where the curvature comes from: pair each with 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 from ngvi.checks import check_rho
-from ngvi.optim.rule import Rule
 from ngvi.optim.von import check_vogn, ivon, vogn, von
 from ngvi.page import page
-from pyro_ngvi.optim import algebra
 from pyro_ngvi.optim.blr import BLR, BLROptimizer
 
 
@@ -20,14 +19,8 @@ class VONOptimizer(BLROptimizer):
     """The torch optimiser of :class:`VON`, with the option ``lr``."""
 
     default_options: ClassVar[dict[str, Any]] = {"lr": 0.1}
-
-    @classmethod
-    def check_values(cls, options: dict[str, Any]) -> None:
-        check_rho(options["lr"], "lr")
-
-    @classmethod
-    def make_rule(cls, lr: float) -> Rule:
-        return von(algebra, lr)
+    check = staticmethod(partial(check_rho, name="lr"))
+    rule = staticmethod(von)
 
 
 @page(von, BLR)
@@ -43,14 +36,8 @@ class VOGNOptimizer(BLROptimizer):
     """The torch optimiser of :class:`VOGN`, with options ``lr``, ``beta1`` and ``beta2``."""
 
     default_options: ClassVar[dict[str, Any]] = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999}
-
-    @classmethod
-    def check_values(cls, options: dict[str, Any]) -> None:
-        check_vogn(*(options[name] for name in cls.default_options), name="lr")
-
-    @classmethod
-    def make_rule(cls, lr: float, beta1: float, beta2: float) -> Rule:
-        return vogn(algebra, lr, beta1, beta2)
+    check = staticmethod(partial(check_vogn, name="lr"))
+    rule = staticmethod(vogn)
 
 
 @page(vogn, BLR)
