@@ -18,6 +18,8 @@ from ngvi.fit.engine import Engine, Place
 MIN_DRAWS, MAX_DRAWS = 200, 1000
 #: Standard errors beyond which a contradiction is none by chance.
 CERTAIN = 5.0
+#: A posterior is improper if so many draws widened by these factors say so.
+WIDENED_DRAWS, WIDER = 64, (1e2, 1e4)
 
 
 class Audit(NamedTuple):
@@ -69,6 +71,26 @@ def difference(
     if not np.isfinite(gains).all():
         return math.nan, math.nan
     return float(gains.mean()), float(gains.std()) / math.sqrt(len(gains) - 1)
+
+
+def is_improper(engine: Engine, place: Place, rng: np.random.Generator) -> bool:
+    """Whether a Gaussian gains without limit as it widens along its longest axis.
+
+    Where the posterior is flat, a standard deviation ``f`` times as large adds ``log f`` to the
+    bound, however large ``f`` is. Tails that are heavy, but integrable, lose more than that.
+    """
+    noise = rng.standard_normal((WIDENED_DRAWS, engine.parameters.dim))
+    theta, _ = engine.parameters.draws(place, noise)
+    mean = engine.parameters.mean(place)
+    gaps = theta - mean
+    axis = np.linalg.svd(gaps / np.abs(gaps).max(), full_matrices=False)[2][0]
+    along = (gaps @ axis)[:, None] * axis
+    before = engine.evaluator.values(place, theta)
+    for factor in WIDER:
+        gains = engine.evaluator.values(place, theta + (factor - 1.0) * along) - before
+        if not float(np.mean(gains)) + math.log(factor) > 0.5 * math.log(factor):
+            return False
+    return True
 
 
 def log_weights(engine: Engine, place: Place, noise: np.ndarray) -> np.ndarray:

@@ -26,6 +26,8 @@ NUM_DRAWS = 4000
 
 #: Up to these ``k`` the weights have a variance, and smoothed weights can be trusted.
 GOOD, USABLE = 0.5, 0.7
+#: Log weights that vary by less, in nats, are as good as equal.
+EQUAL = 0.05
 
 #: Fewer weights have no tail to speak of.
 MIN_DRAWS = 25
@@ -183,7 +185,7 @@ def from_log_weights(
     return Diagnostics(
         num_draws=num_draws,
         pareto_k=shape,
-        verdict=_verdict(shape, num_dropped, num_draws, rounding),
+        verdict=_verdict(shape, kept, num_dropped, num_draws, rounding),
         bound=float(kept.mean()),
         bound_error=float(kept.std(ddof=1) / math.sqrt(len(kept))) if len(kept) > 1 else None,
         importance_weighted_bound=float(largest + np.log(raw.sum() / num_counted)),
@@ -209,9 +211,20 @@ def _smoothed(log_weights: np.ndarray, rounding: float) -> tuple[np.ndarray, flo
     return smoothed, shape
 
 
-def _verdict(shape: float | None, num_dropped: int, num_draws: int, rounding: float) -> str:
+def _verdict(
+    shape: float | None,
+    log_weights: np.ndarray,
+    num_dropped: int,
+    num_draws: int,
+    rounding: float,
+) -> str:
+    spread = float(log_weights.std())
     if shape is None:
         words = "unknown: the log density's rounding errors hide the weights"
+    elif len(log_weights) < MIN_DRAWS:
+        words = f"unknown: {len(log_weights)} draws are too few, take {MIN_DRAWS} at least"
+    elif spread < EQUAL:
+        words = f"good: the weights hardly vary (sd {spread:.2g} nats), whatever their tail"
     elif shape < GOOD:
         words = "good: q covers the posterior"
     elif shape < USABLE:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ngvi.fit.audit import difference
+from ngvi.fit.audit import difference, is_improper
 from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place, Step
 from ngvi.fit.geometry import Geometry
 from ngvi.fit.outcome import Outcome, Reason
@@ -339,9 +339,11 @@ class Search:
         return not self.judged[-1] - self.judged[-2] > LEARNT_PART * gained
 
     def _is_too_wide(self) -> bool:
-        """Whether a standard deviation is one that hardly any proper posterior has."""
+        """Whether a standard deviation is one that few posteriors have, and none stops it."""
         stddevs = self.engine.parameters.stddevs(self.place)
-        return any(np.max(values) > TOO_WIDE for values in stddevs.values())
+        if not any(np.max(values) > TOO_WIDE for values in stddevs.values()):
+            return False
+        return is_improper(self.engine, self.place, self.rng)
 
     # -- draws ------------------------------------------------------------------------
 
