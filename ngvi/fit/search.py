@@ -53,18 +53,18 @@ MAX_REFUSED = 16
 
 #: A step may lose so much of its slope, and so many nats: fixed draws' gradients are exact only
 #: for the mean.
-SLACK_PART, MAX_SLACK = 0.05, 0.25
+SLACK_PART, MAX_SLACK = 0.25, 1.0
 
 #: A stage stalls if so many steps gain less than half of what it is to reach.
 STALLED = 20
-#: Fixed draws are overfitted if so many nats were gained, and less than this part of them over
-#: the draws that are not learnt from.
+#: Fixed draws are overfitted if so many nats were gained, and twice less than this part of them
+#: over the draws that are not learnt from, or once as much was lost.
 MIN_GAIN, LEARNT_PART = 1.0, 0.1
 
 #: A bound whose curvature was below this fraction of the metric's is tried once more, with so
 #: many points at least, by so many steps, so often at most; so is one of few latents.
-FLAT, FEW = 0.5, 3
-TRIAL_POINTS, TRIAL_STEPS, MAX_TRIALS = 64, 6, 8
+FLAT, FEW = 0.3, 3
+TRIAL_POINTS, TRIAL_STEPS, MAX_TRIALS = 32, 4, 12
 
 #: A place is hopeless if the bound seems this far from its optimum, in nats, and so many steps
 #: gain less than this fraction of its size.
@@ -108,6 +108,7 @@ class Search:
     rho: float = 1.0  #: of the last step
     judge: list[Draws] = field(default_factory=list)  #: draws that are not learnt from
     judged: list[float] = field(default_factory=list)  #: the bound over them, now and then
+    unlearnt: int = 0  #: times in a row that they gained too little
     best: Place = None  #: of those that were judged
     flattest: float = 1.0  #: the least curvature that was seen, of the metric's
     gain: float = math.inf  #: what the present draws still promise, in nats
@@ -336,7 +337,9 @@ class Search:
         self.judged.append(value)
         if len(self.judged) < 2 or gained < MIN_GAIN:
             return False
-        return not self.judged[-1] - self.judged[-2] > LEARNT_PART * gained
+        learnt = (self.judged[-1] - self.judged[-2]) / gained
+        self.unlearnt = 0 if learnt > LEARNT_PART else self.unlearnt + 1
+        return not learnt > -LEARNT_PART or self.unlearnt > 1
 
     def _is_too_wide(self) -> bool:
         """Whether a standard deviation is one that few posteriors have, and none stops it."""

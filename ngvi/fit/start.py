@@ -36,7 +36,7 @@ RADIUS = 2.0
 NUM_PRIOR, QUARTILES, APART = 100, (0.25, 0.75), 1.349
 #: A prior is another start if a mean is so far from the first one's, or a standard deviation
 #: outside this range.
-FAR, USUAL_SCALES = 5.0, (0.1, 10.0)
+FAR, USUAL_SCALES = 5.0, (0.02, 50.0)
 
 
 class Start(NamedTuple):
