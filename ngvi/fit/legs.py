@@ -95,10 +95,13 @@ class Legs:
 
     def interrupted(self) -> Outcome:
         """What there is, before the end."""
-        if self._one is None:
+        one, best = self._one, self._best() if self.ended else None
+        if best is not None and (one is None or _bound(best) >= -one.trace.last_loss):
+            return dataclasses.replace(best, reason=Reason.INTERRUPTED)
+        if one is None:
             return Outcome(self.engine.parameters.initial, Reason.INTERRUPTED)
-        remaining = (self._one.trace.distances or [math.inf])[-1]
-        return Outcome(self._one.place, Reason.INTERRUPTED, remaining, self._one.trace)
+        remaining = (one.trace.distances or [math.inf])[-1]
+        return Outcome(one.place, Reason.INTERRUPTED, remaining, one.trace)
 
     # -- which starts -----------------------------------------------------------------
 
@@ -143,17 +146,14 @@ class Legs:
     def _go_on(self) -> None:
         """Use the steps that are left on the best end so far."""
         best = self._best()
-        fresh = self._new_search(StochasticSearch)
+        fresh = self._new_stochastic()
         outcome = fresh.run(best.place)
         self._used = fresh.used + len(fresh.trace)
         outcome = self._audited(dataclasses.replace(outcome, trace=best.trace.then(fresh.trace)))
-        self.ended.append((outcome, best.starts[0].name))
+        self._note(outcome, best.starts[0].name)
 
     def _look_for_modes(self, prior: Prior | None) -> None:
         """Climb from other points, and begin again where that leads elsewhere."""
-        best = self._best()
-        mean = self.engine.parameters.mean(best.place)
-        level = float(self.engine.evaluator.values(best.place, mean[None])[0])
         dim = self.engine.parameters.dim
         self.seen = tries = 0
         for point in high_points(self.engine, self.rng, prior, NUM_CLIMBS):
@@ -162,10 +162,12 @@ class Legs:
             top = climbed(self.engine, point, MAX_CLIMB)
             if top is None:
                 continue
+            best = self._best()
             if self._is_inside(best.place, top):
                 self.seen += 1
                 continue
-            value = float(self.engine.evaluator.values(best.place, top[None])[0])
+            mean = self.engine.parameters.mean(best.place)
+            level, value = self.engine.evaluator.values(best.place, np.stack([mean, top]))
             if not value > level - AS_HIGH - 0.5 * dim:
                 continue
             start = start_at(self.engine, self.rng, self.num_groups, top, "another point")
@@ -194,7 +196,7 @@ class Legs:
             is_inside = self._is_inside(best.place, self.engine.parameters.mean(search.place))
             if not is_inside or gap < -SAME:
                 return _compared(best, self._end(search, search.finish(None), start.name))
-        self.ended.append((outcome, start.name))
+        self._note(outcome, start.name)
         return "the same bound" if status is None and gap < ROUGH_GAP else "no optimum"
 
     # -- one leg ----------------------------------------------------------------------
@@ -230,7 +232,7 @@ class Legs:
                 outcome = other
         if outcome.audit is not None and outcome.audit.contradiction > self.settings.tolerance:
             outcome = self._by_values(outcome)
-        self.ended.append((outcome, name))
+        self._note(outcome, name)
         return outcome
 
     def _by_values(self, outcome: Outcome) -> Outcome:
@@ -243,8 +245,12 @@ class Legs:
         self._one = fresh
         other = self._audited(fresh.run(outcome.place))
         self._used = fresh.used + len(fresh.trace)
-        is_better = other.audit.bound >= outcome.audit.bound
+        is_better = _bound(other) >= _bound(outcome)
         return other if is_better else outcome
+
+    def _note(self, outcome: Outcome, name: str) -> None:
+        self.ended.append((outcome, name))
+        self._one = None
 
     def _audited(self, outcome: Outcome) -> Outcome:
         if self.engine.evaluator.is_subsampled:
