@@ -1,7 +1,7 @@
 """An engine whose bound is known: a diagonal Gaussian in numpy, and whatever can go wrong.
 
 The bound is minus the divergence from ``N(centre, scale^2)``, so that its optimum is zero, or what
-a test makes of it: noise, walls, plateaus, NaN.
+a test makes of it: noise, walls, plateaus, other modes, NaN.
 """
 
 from __future__ import annotations
@@ -24,27 +24,39 @@ class Place:
     ordinary: float = 0.0
 
 
+#: The logarithm of the width of a point.
+POINT = -20.0
+
+
 @dataclasses.dataclass
 class Target:
-    """All three rooms.
+    """Evaluator and parameters.
 
+    :ivar others: centre and height in nats of further modes, of the same scale.
     :ivar steepness: of the bound; one is that of the Fisher metric at the optimum.
     :ivar noise: sd of what a seed adds to a group's gradient with respect to the mean.
-    :ivar change: of a place and its bound, what the bound is instead.
+    :ivar change: of a place and its bound, what the bound is instead; of a point and its log
+        density too, as a place of no width.
     :ivar of_ordinary: value and derivative of what the ordinary parameter adds.
+    :ivar step: of latent vectors, what their log density has more that no gradient sees.
+    :ivar of_prior: mean and standard deviation of the prior that can be sampled.
     """
 
     centre: np.ndarray
     scale: np.ndarray
+    others: tuple = ()
     steepness: float = 1.0
     noise: float = 0.0
     change: object = None
     of_ordinary: object = None
+    step: object = None
+    of_prior: object = None
     is_subsampled: bool = False
     max_pairs: int = 6
 
     num_gradients: int = 0
     num_hessian_products: int = 0
+    num_values: int = 0
     measured: list = dataclasses.field(default_factory=list)
     written: list = dataclasses.field(default_factory=list)
 
@@ -56,7 +68,7 @@ class Target:
         self.has_ordinary = self.of_ordinary is not None
 
     def engine(self):
-        return Engine(self, self, lambda place, pairs: Metric(self, place, pairs))
+        return Engine(self, Parameters(self), lambda place, pairs: Metric(self, place, pairs))
 
     # -- the evaluator ----------------------------------------------------------------
 
@@ -70,11 +82,11 @@ class Target:
         shift = np.array(
             [self.noise * np.random.default_rng(g.seed).normal(size=self.dim) for g in draws]
         )
-        gap = (place.loc - self.centre) / self.scale
+        gap, level = self._gap(place.loc)
         log_ratio = place.log_scale - np.log(self.scale)
         variances = np.exp(2 * log_ratio)
         value = -self.steepness * np.sum(0.5 * (variances + gap**2 - 1) - log_ratio)
-        values = value + shift @ place.loc
+        values = level + value + shift @ place.loc
         of_loc = -self.steepness * gap / self.scale + shift
         of_scale = np.broadcast_to(self.steepness * (1 - variances), of_loc.shape)
         ordinary = []
@@ -90,17 +102,46 @@ class Target:
 
     def value_and_gradient(self, theta):
         self.num_gradients += 1
-        gap = (theta - self.centre) / self.scale
-        value = -0.5 * self.steepness * gap @ gap
+        gap, level = self._gap(theta)
+        value = level - 0.5 * self.steepness * gap @ gap
+        return self._at_point(theta, value), -self.steepness * gap / self.scale
+
+    def values(self, place, theta):
+        """Densities of which the bound is the average, whatever the steepness."""
+        self.num_values += len(theta)
+        log_q = normal((theta - place.loc) * np.exp(-place.log_scale), place.log_scale)
+        gaps, levels = map(np.array, zip(*map(self._gap, theta), strict=True))
+        values = levels + log_q + self.steepness * (normal(gaps, np.log(self.scale)) - log_q)
+        if self.has_ordinary:
+            values += self.of_ordinary(place.ordinary)[0]
         if self.change is not None:
-            value = self.change(Place(theta, np.full(self.dim, -20.0)), value)
-        return value, -self.steepness * gap / self.scale
+            values = np.array(list(map(self._at_point, theta, values)), float)
+        return values + (0.0 if self.step is None else self.step(theta))
+
+    def _at_point(self, theta, value):
+        if self.change is None:
+            return value
+        return self.change(Place(theta, np.full(self.dim, POINT)), value)
+
+    def prior(self, rng, count):
+        if self.of_prior is None:
+            return None
+        mean, sd = self.of_prior
+        return mean + sd * rng.normal(size=(count, self.dim))
+
+    def _gap(self, theta):
+        """From the mode that is the highest here, in its standard deviations, and its height."""
+        modes = [((theta - c) / self.scale, h) for c, h in ((self.centre, 0.0), *self.others)]
+        return max(modes, key=lambda mode: mode[1] - 0.5 * mode[0] @ mode[0])
 
     # -- the parameters ---------------------------------------------------------------
 
     def at(self, mean, scale):
         mean = self.initial.loc if mean is None else mean
-        return Place(mean, np.full(self.dim, np.log(scale)))
+        return Place(mean, np.broadcast_to(np.log(scale), (self.dim,)))
+
+    def square_distance(self, place, theta):
+        return float(np.sum(((theta - place.loc) * np.exp(-place.log_scale)) ** 2))
 
     def mean(self, place):
         return place.loc
@@ -113,6 +154,24 @@ class Target:
 
     def write(self, place):
         self.written.append(place)
+
+
+class Parameters:
+    """Those of a target, whose draws are those of its evaluator."""
+
+    def __init__(self, target):
+        self._target = target
+
+    def __getattr__(self, name):
+        return getattr(self._target, name)
+
+    def draws(self, place, noise):
+        return place.loc + np.exp(place.log_scale) * noise, normal(noise, place.log_scale)
+
+
+def normal(noise, log_scale):
+    """The log density of a normal distribution, at whitened vectors."""
+    return -np.sum(0.5 * noise**2 + 0.5 * np.log(2 * np.pi) + log_scale, -1)
 
 
 def metric(place):

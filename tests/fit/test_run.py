@@ -12,7 +12,7 @@ from ngvi.fit import run, start
 from ngvi.fit.outcome import Outcome, Reason, in_words
 from ngvi.fit.settings import Settings
 from ngvi.fit.trace import Trace
-from tests.fit.numpy_engine import Metric, Place, Target, divergence
+from tests.fit.numpy_engine import POINT, Metric, Place, Target, divergence
 
 CENTRE, SCALE = np.array([2.0, -1.0]), np.array([0.3, 2.0])
 SETTINGS = Settings(0.05, 100)
@@ -63,12 +63,13 @@ def test_where_no_scale_will_do_the_mean_climbs():
     """The bound is finite near the mode only, the density everywhere."""
 
     def near(place, value):
-        if place.log_scale[0] == -20.0:  # the density at a point
+        if place.log_scale[0] == POINT:  # the density at a point
             return value
         return value if np.abs(place.loc - CENTRE).max() < 0.5 else math.nan
 
     one = target(change=near)
-    place, draws, measured = found(one)
+    place, draws, measured, name = found(one)
+    assert name == "a point of high density"
     np.testing.assert_allclose(place.loc, CENTRE, atol=1e-3)
     values = [one.measure(one.at(place.loc, scale), draws).value for scale in start.SCALES]
     assert measured.value == max(values) > min(values)
@@ -141,53 +142,6 @@ def test_an_error_leaves_the_guide_where_it_was_then():
     with pytest.raises(RuntimeError, match="in the model"):
         searched(one)
     assert one.written == [one.initial]
-
-
-def stuck_unless(is_good):
-    """A density in which a search goes on only from places that are good."""
-
-    def change(place, value):
-        if place.log_scale[0] == -20.0 or is_good(place):
-            return value
-        return value if divergence(place, Place(np.zeros(2), np.zeros(2))) == 0.0 else math.nan
-
-    return change
-
-
-def test_a_hopeless_start_is_followed_by_one_of_high_density():
-    one = target(change=stuck_unless(lambda place: np.abs(place.loc - CENTRE).max() < 0.5))
-    outcome = searched(one)
-    assert outcome.converged
-    assert divergence(outcome.place, Place(CENTRE, np.log(SCALE))) < 0.05
-    assert len(outcome.trace) > 16  # the first start's steps are told
-
-
-def test_a_start_that_is_given_is_not_replaced():
-    one = target(change=stuck_unless(lambda place: np.abs(place.loc - CENTRE).max() < 0.5))
-    outcome = searched(one, one.initial)
-    assert outcome.reason is Reason.STUCK
-
-
-def second_start(monkeypatch, loss):
-    """The outcome of two starts without a way, the second with this loss; the first has 3."""
-    losses = iter([3.0, loss])
-
-    def no_way(self, place, draws, measured):
-        self.trace.losses.append(next(losses))
-        return Outcome(place, Reason.STUCK, 1.0, self.trace)
-
-    monkeypatch.setattr(run.Search, "run", no_way)
-    return searched(target())
-
-
-def test_a_second_start_that_ends_lower_is_not_the_result(monkeypatch):
-    assert second_start(monkeypatch, 4.0).trace.losses == [3.0]
-    assert second_start(monkeypatch, 2.0).trace.losses == [3.0, 2.0]
-
-
-def test_without_a_second_start_the_first_is_the_result(monkeypatch):
-    monkeypatch.setattr(run, "find_other_start", lambda *_: None)
-    assert second_start(monkeypatch, 0.0).trace.losses == [3.0]
 
 
 # -- setting up -----------------------------------------------------------------------

@@ -13,7 +13,6 @@ from ngvi.fit.engine import Step
 from ngvi.fit.outcome import Reason
 from ngvi.fit.progress import Progress
 from ngvi.fit.settings import Settings
-from ngvi.fit.start import find_start
 from ngvi.fit.stochastic import StochasticSearch
 from ngvi.trust_region import GROWTH, INITIAL_RADIUS, SHRINKAGE
 from tests.fit.numpy_engine import Metric, Place, Target, divergence
@@ -31,7 +30,7 @@ def new_search(tolerance=0.05, max_steps=300, **options):
 
 def searched(**options):
     one = new_search(**options)
-    return one, one.run(*find_start(one.engine, one.rng, 1))
+    return one, one.run(one.engine.parameters.initial)
 
 
 def step_of(length=0.2, slope=1.0):
@@ -86,19 +85,18 @@ def test_a_place_that_is_not_finite_is_left_for_a_shorter_step():
     assert divergence(outcome.place, OPTIMUM) < 0.1
 
 
-def test_a_cliff_all_around_uses_up_the_steps_where_it_stands():
+def test_a_cliff_all_around_is_the_end_where_it_stands():
     here = new_search().place
-    _, outcome = searched(
-        change=lambda place, value: value if divergence(place, here) == 0.0 else math.nan,
-        max_steps=10,
+    one, outcome = searched(
+        change=lambda place, value: value if divergence(place, here) == 0.0 else math.nan
     )
-    assert outcome.reason is Reason.MAX_STEPS
+    assert outcome.reason is Reason.STUCK
+    assert one.refused == len(outcome.trace) == stochastic.MAX_REFUSED
     assert divergence(outcome.place, here) == 0.0
 
 
 def test_a_model_that_is_no_longer_finite_anywhere_is_the_end():
     one = new_search()
-    start = find_start(one.engine, one.rng, 1)
     calls = []
 
     def broken(place, value):
@@ -106,24 +104,22 @@ def test_a_model_that_is_no_longer_finite_anywhere_is_the_end():
         return value if len(calls) <= 2 * stochastic.MIN_GROUPS else math.nan
 
     one.engine.evaluator.change = broken
-    assert one.run(*start).reason is Reason.STUCK
+    assert one.run(one.engine.parameters.initial).reason is Reason.STUCK
     assert one.refused == stochastic.MAX_REFUSED
     assert len(one.trace) == 2
 
 
 def test_a_first_place_that_is_not_finite_is_the_end():
     one = new_search()
-    start = find_start(one.engine, one.rng, 1)
     one.engine.evaluator.change = lambda place, value: math.nan
-    outcome = one.run(*start)
+    outcome = one.run(one.engine.parameters.initial)
     assert outcome.reason is Reason.STUCK and not outcome.trace.losses
 
 
 def test_without_a_step_there_is_no_way(monkeypatch):
     one = new_search(noise=1.0)
-    start = find_start(one.engine, one.rng, 1)
     monkeypatch.setattr(Metric, "step", lambda *_: None)
-    assert one.run(*start).reason is Reason.STUCK
+    assert one.run(one.engine.parameters.initial).reason is Reason.STUCK
 
 
 # -- what a step tells ----------------------------------------------------------------
@@ -204,14 +200,6 @@ def test_a_plateau_is_as_many_steps_that_gained_nothing():
     one._look_for_plateau()  # from its own beginning there are not enough steps yet
     assert one.num_plateaus == 1
     assert one.plateau_start == len(one.trace) - stochastic.PLATEAU
-
-
-def test_what_was_learnt_from_one_start_is_forgotten_before_another():
-    one, outcome = searched(noise=1.0)
-    count = len(outcome.trace)
-    one.begin_again()
-    assert (one.radius, one.rho, one.signals) == (INITIAL_RADIUS, 1.0, [])
-    assert len(one.trace) == count
 
 
 def test_adam_is_adam():

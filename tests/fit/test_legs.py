@@ -1,0 +1,289 @@
+"""Which starts a fit has, when it is content, and what it tells of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from ngvi.fit import legs, run
+from ngvi.fit.outcome import Outcome, Reason
+from ngvi.fit.progress import Progress
+from ngvi.fit.search import Search
+from ngvi.fit.settings import Settings
+from ngvi.fit.stochastic import StochasticSearch
+from tests.fit.numpy_engine import POINT, Place, Target, divergence
+
+CENTRE, SCALE = np.array([2.0, -1.0]), np.array([0.3, 2.0])
+FAR = np.array([1000.0, -300.0])
+#: Another mode, within the box of random points but far outside of the first.
+NEAR = np.array([-1.5, 1.5])
+
+
+def target(**options):
+    return Target(**{"centre": CENTRE, "scale": SCALE, **options})
+
+
+def two_modes(height, centre=NEAR, **options):
+    """Narrow ones, the first at the guide's start, the other this much higher."""
+    first, narrow = np.zeros(2), np.full(2, 0.1)
+    return target(centre=first, scale=narrow, others=((centre, height),), **options)
+
+
+def searched(target, place=None, max_steps=100, **options):
+    settings = Settings(0.05, max_steps, **options)
+    return run.search(target.engine(), np.random.default_rng(0), settings, False, place)
+
+
+def names(outcome):
+    return [ended.name for ended in outcome.starts]
+
+
+def is_at(outcome, centre, scale=SCALE):
+    return divergence(outcome.place, Place(centre, np.broadcast_to(np.log(scale), 2))) < 0.1
+
+
+# -- the prior ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("height", "kept"), [(30.0, "the prior"), (-30.0, "the guide's start")])
+def test_where_the_prior_is_elsewhere_both_begin_and_the_better_goes_on(height, kept):
+    one = target(centre=np.zeros(2), others=((FAR, height),), of_prior=(FAR, 10.0))
+    outcome = searched(one)
+    assert outcome.converged
+    assert names(outcome)[0] == kept
+    assert is_at(outcome, FAR if height > 0 else np.zeros(2))
+    assert outcome.audit.bound == pytest.approx(max(height, 0.0), abs=0.1)
+
+
+@pytest.mark.parametrize("of_prior", [None, (np.full(2, 3.0), 2.0), (FAR * math.nan, 1.0)])
+def test_a_prior_about_the_guides_start_or_none_is_no_start(of_prior):
+    outcome = searched(target(of_prior=of_prior))
+    assert outcome.converged and "the prior" not in names(outcome)
+
+
+def test_a_prior_is_elsewhere_by_its_means_or_its_scales():
+    def is_elsewhere(mean, sd):
+        engine = target(of_prior=(mean, sd)).engine()
+        return legs.Prior.of(engine, np.random.default_rng(0)).is_elsewhere(np.zeros(2))
+
+    assert not is_elsewhere(1.0, 1.0)
+    assert is_elsewhere(np.array([0.0, 9.0]), 1.0)
+    assert is_elsewhere(0.0, np.array([1.0, 30.0])) and is_elsewhere(0.0, 0.01)
+
+
+# -- ends that are no optimum ---------------------------------------------------------
+
+
+def stuck_unless(is_good):
+    """A density in which a search goes on only from places that are good."""
+
+    def change(place, value):
+        if place.log_scale[0] == POINT or is_good(place):
+            return value
+        return value if divergence(place, Place(np.zeros(2), np.zeros(2))) == 0.0 else math.nan
+
+    return change
+
+
+def is_near(place):
+    return np.abs(place.loc - CENTRE).max() < 0.5
+
+
+def test_a_hopeless_start_is_followed_by_one_of_high_density():
+    outcome = searched(target(change=stuck_unless(is_near)))
+    assert outcome.converged
+    assert is_at(outcome, CENTRE)
+    assert names(outcome) == ["a point of high density", "the guide's start"]
+    assert outcome.starts[1].kept.startswith("no optimum, ")
+    assert outcome.starts[1].bound == pytest.approx(-26, abs=5)
+
+
+@pytest.mark.parametrize("options", [{"place": Place(np.zeros(2), np.zeros(2))}, {}])
+def test_a_start_that_is_given_and_one_without_chance_are_not_replaced(options):
+    one = target(change=stuck_unless(is_near))
+    outcome = searched(one, deterministic=not options, **options)
+    assert outcome.reason is Reason.STUCK
+    assert names(outcome) == ["the guide's start"]
+    assert outcome.audit.bound == pytest.approx(-26, abs=5)
+
+
+def ends(monkeypatch, *bounds, reasons=(Reason.MAX_STEPS,) * 9):
+    """The outcome of starts that end with these bounds, by their audits, after one step each."""
+    ended, audits = iter(reasons), iter(bounds)
+
+    def run(self, place):
+        self.trace.losses.append(0.0)
+        return Outcome(place, next(ended), 1.0, self.trace)
+
+    monkeypatch.setattr(Search, "run", run)
+    monkeypatch.setattr(legs, "audit", lambda *_: legs_audit(next(audits)))
+    return searched(target(of_prior=(0.0, 1.0)))
+
+
+def legs_audit(bound):
+    from ngvi.fit.audit import Audit
+
+    return Audit(bound, 0.01, 0.0)
+
+
+def test_of_ends_that_are_no_optimum_the_highest_is_kept(monkeypatch):
+    outcome = ends(monkeypatch, -3.0, -math.inf, -2.0, -4.0)
+    assert [start.bound for start in outcome.starts] == [-2.0, -3.0, -4.0, -math.inf]
+    assert [start.kept for start in outcome.starts][:2] == ["kept", "no optimum, 1 nats below"]
+    assert len(outcome.starts) == 1 + legs.MAX_OTHERS
+
+
+def test_the_first_optimum_ends_the_starts_and_stands_against_noise(monkeypatch):
+    """One that has not converged is better only if it is clearly higher."""
+    reasons = (Reason.MAX_STEPS, Reason.CONVERGED)
+    for first, converged in ((-1.9, True), (-1.7, False)):
+        monkeypatch.setattr(legs.Legs, "_look_for_modes", lambda *_: None)
+        outcome = ends(monkeypatch, first, -2.0, reasons=reasons)
+        assert len(outcome.starts) == 2
+        assert outcome.converged is converged
+
+
+def test_fixed_draws_that_are_no_good_are_followed_by_fresh_ones(monkeypatch):
+    """From the best place that was judged, and an optimum that they claim is tried."""
+    begun = []
+
+    def stalled(self, place):
+        self.best = Place(CENTRE + 0.1, np.log(SCALE))
+        self.trace.losses.append(0.0)
+        return Outcome(place, Reason.STALLED, 1.0, self.trace)
+
+    fresh, verified = StochasticSearch.run, Search.verified
+    monkeypatch.setattr(Search, "run", stalled)
+    monkeypatch.setattr(
+        StochasticSearch, "run", lambda self, place: begun.append(place) or fresh(self, place)
+    )
+    monkeypatch.setattr(
+        Search, "verified", lambda self, outcome: begun.append(outcome) or verified(self, outcome)
+    )
+    outcome = searched(target())
+    np.testing.assert_array_equal(begun[0].loc, CENTRE + 0.1)
+    assert begun[1].converged and outcome.converged
+    assert is_at(outcome, CENTRE)
+
+
+# -- other modes ----------------------------------------------------------------------
+
+
+def test_climbs_that_lead_into_the_gaussian_end_the_looking():
+    one = target(of_prior=(0.0, 1.0))
+    outcome = searched(one)
+    assert outcome.converged
+    assert names(outcome) == ["the guide's start"]
+    # Few gradients: so many climbs of a few steps each.
+    begun = len(one.measured)
+    assert one.num_gradients - 5 * sum(count for _, count in one.measured) <= legs.ENOUGH * 10
+    assert begun < 40
+
+
+def test_a_mode_that_is_higher_is_kept_and_both_are_told():
+    outcome = searched(two_modes(5.0))
+    assert outcome.converged
+    assert is_at(outcome, NEAR, 0.1)
+    assert outcome.audit.bound == pytest.approx(5.0, abs=0.05)
+    kept, other = outcome.starts  # a second climb to the better one is not followed
+    assert (kept.kept, kept.name) == ("kept", "another point")
+    assert kept.bound == outcome.audit.bound
+    assert (other.name, other.bound) == ("the guide's start", pytest.approx(0.0, abs=0.05))
+    assert other.kept == "another optimum, 5.00 nats below"
+
+
+def test_a_mode_as_high_is_told_and_one_far_below_is_not_searched():
+    outcome = searched(two_modes(0.0))
+    assert outcome.converged
+    assert len(outcome.starts) == 2 and outcome.starts[1].kept == "the same bound"
+    assert searched(two_modes(-30.0)).starts[1:] == ()
+
+
+def test_the_same_optimum_twice_ends_the_looking(monkeypatch):
+    """A third point is not climbed from, and each leg that finds nothing counts as well."""
+    climbs = []
+    climbed = legs.climbed
+    monkeypatch.setattr(legs, "climbed", lambda *args: climbs.append(args) or climbed(*args))
+    searched(target())
+    assert len(climbs) == legs.ENOUGH < legs.NUM_CLIMBS
+    climbs.clear()
+    monkeypatch.setattr(legs, "climbed", lambda *args: climbs.append(args))  # none leads anywhere
+    assert searched(target()).converged and len(climbs) == legs.NUM_CLIMBS
+
+
+def test_the_model_with_parameters_of_its_own_is_not_searched_for_modes():
+    def of_ordinary(value):
+        return -0.5 * (value - 0.3) ** 2, 0.3 - value
+
+    outcome = searched(two_modes(5.0, of_ordinary=of_ordinary))
+    assert outcome.converged and names(outcome) == ["the guide's start"]
+
+
+# -- steps, and interruptions ---------------------------------------------------------
+
+
+def test_the_steps_of_all_starts_are_counted():
+    outcome = searched(target(change=stuck_unless(is_near)), max_steps=60)
+    assert sum(start.num_steps for start in outcome.starts) <= 60 + len(outcome.starts)
+    outcome = searched(target(change=stuck_unless(is_near)), max_steps=20)
+    assert not outcome.converged
+    assert names(outcome) == ["the guide's start"]
+
+
+def test_what_other_starts_have_found_survives_an_interruption(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(legs, "climbed", interrupted)
+    outcome = searched(target())
+    assert outcome.reason is Reason.INTERRUPTED and is_at(outcome, CENTRE)
+    monkeypatch.undo()
+
+    one, calls = two_modes(0.0), []
+
+    def interrupt(place, value):
+        if place.log_scale[0] != POINT and np.abs(place.loc - NEAR).max() < 0.2:
+            calls.append(place)
+            if len(calls) > 10:
+                raise KeyboardInterrupt  # in the second leg, which is no better
+        return value
+
+    one.change = interrupt
+    outcome = searched(one)
+    assert outcome.reason is Reason.INTERRUPTED and is_at(outcome, np.zeros(2), 0.1)
+    assert one.written == [outcome.place]
+    assert outcome.audit.bound == pytest.approx(0.0, abs=0.05) and outcome.remaining < 0.05
+
+
+def test_a_start_on_its_way_up_survives_an_interruption_too():
+    """It is above where the one before has ended."""
+    one, calls = target(change=stuck_unless(is_near)), []
+
+    def interrupt(place, value):
+        if place.log_scale[0] != POINT and is_near(place):
+            calls.append(place)
+            if len(calls) > 40:
+                raise KeyboardInterrupt
+        return stuck_unless(is_near)(place, value)
+
+    one.change = interrupt
+    outcome = searched(one)
+    assert outcome.reason is Reason.INTERRUPTED and is_near(outcome.place)
+
+
+def test_minibatches_have_one_start_and_no_audit_by_them():
+    outcome = searched(target(is_subsampled=True, of_prior=(FAR, 1.0)))
+    assert outcome.converged
+    assert names(outcome) == ["the guide's start"]
+
+
+def test_legs_that_have_not_begun_are_interrupted_where_they_are():
+    engine = target().engine()
+    settings = Settings(0.05, 10)
+    one = legs.Legs(engine, np.random.default_rng(0), settings, Progress(10, False))
+    outcome = one.interrupted()
+    assert outcome.place is engine.parameters.initial
+    assert dataclasses.asdict(outcome.trace)["losses"] == []
