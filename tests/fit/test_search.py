@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from ngvi.fit import search
-from ngvi.fit.engine import Direction
-from ngvi.fit.outcome import Reason
+from ngvi.fit.engine import Direction, Measured
+from ngvi.fit.outcome import Outcome, Reason
 from ngvi.fit.progress import Progress
 from ngvi.fit.search import Search
 from ngvi.fit.settings import Settings
 from ngvi.trust_region import GROWTH, INITIAL_RADIUS, SHRINKAGE
-from tests.fit.numpy_engine import Metric, Place, Target, divergence
+from tests.fit.numpy_engine import Metric, Place, Target, divergence, metric
 
 CENTRE, SCALE = np.array([2.0, -1.0, 0.5]), np.array([0.3, 1.0, 2.0])
 OPTIMUM = Place(CENTRE, np.log(SCALE))
@@ -166,6 +166,158 @@ def test_a_wall_on_the_way_shortens_the_steps_and_is_no_end():
     one, outcome = searched(target(change=wall))
     assert outcome.converged
     assert gap(outcome) < 0.01
+
+
+# -- trials ---------------------------------------------------------------------------
+
+
+def tried(gains, status=None, gap=0.01, **options):
+    """What trials that gain so much make of a search, each with an error of a hundredth."""
+    one = new_search(target(), **options)
+    begin(one)
+    first = one.place
+    found, places = iter(gains), []
+
+    def stage(tolerance, max_steps):
+        assert max_steps == search.TRIAL_STEPS and tolerance < search.STAGE_PART * 0.05
+        assert sum(len(g.points.weights) for g in one.draws) >= search.TRIAL_POINTS
+        places.append(dataclasses.replace(first))
+        one.place = places[-1]
+        return status
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one, "_stage", stage)
+        patch.setattr(search, "difference", lambda *_: (next(found), 0.01))
+        one.gain, one.noise = gap, 0.0
+        return one, one._tried(), [first, *places]
+
+
+def test_trials_go_on_while_ordinary_draws_see_a_gain():
+    one, reason, places = tried([0.3] * search.MAX_TRIALS)
+    assert reason is Reason.RIDGE
+    assert one.place is places[-1] and len(places) == 1 + search.MAX_TRIALS
+    assert one.gain == 0.3
+    one, reason, places = tried([0.3, 0.3, 0.001])
+    assert reason is Reason.CONVERGED
+    assert one.place is places[3] and one.gain == 0.05  # the trial before had seen more
+    assert tried([0.001])[0].gain == 0.01  # what the search expects still counts
+
+
+def test_a_trial_that_loses_is_taken_back():
+    one, reason, places = tried([0.3, -0.2])
+    assert reason is Reason.CONVERGED and one.place is places[1]
+    one, reason, places = tried([-0.2])
+    assert one.place is places[0] and one.noise == 0.01
+
+
+def test_a_trial_whose_error_hides_a_gain_establishes_nothing():
+    one, reason, _ = tried([0.012], tolerance=0.012)
+    assert reason is Reason.NOISE and one.gain == 0.012
+    assert tried([0.01], tolerance=0.021)[1] is Reason.CONVERGED
+
+
+def test_trials_without_density_tell_nothing():
+    one, reason, places = tried([math.nan])
+    assert reason is Reason.CONVERGED and one.place is places[0]
+    assert (one.gain, one.noise) == (0.01, 0.01)
+    assert tried([math.nan], gap=0.2)[1] is Reason.NOISE
+
+
+@pytest.mark.parametrize("status", [Reason.MAX_STEPS, Reason.UNBOUNDED])
+def test_trials_end_with_the_steps_and_where_there_is_no_limit(status):
+    assert tried([0.3, 0.3], status)[1] is status
+    assert tried([0.3, 0.001], Reason.STALLED)[1] is Reason.CONVERGED
+
+
+def test_a_flat_bound_few_latents_and_parameters_are_tried(monkeypatch):
+    calls = []
+    true = Search._tried
+    monkeypatch.setattr(Search, "_tried", lambda self: calls.append(self) or true(self))
+    five = {"centre": np.linspace(-1.0, 1.0, 5), "scale": np.ones(5)}
+    for options, count in (
+        ({}, 1),
+        (five, 0),
+        (five | {"steepness": 0.1}, 1),
+        (five | {"steepness": 3.0}, 0),
+        (five | {"of_ordinary": lambda value: (0.0, 0.0)}, 1),
+    ):
+        calls.clear()
+        one, outcome = searched(target(**options), max_steps=500)
+        assert outcome.converged and len(calls) == count, options
+        assert outcome.remaining == one.gain + one.noise <= 0.1
+
+
+def test_the_optimum_of_a_search_with_fresh_draws_is_tried():
+    one = new_search(target())
+    there = Outcome(OPTIMUM, Reason.CONVERGED, 0.03, one.trace)
+    verified = one.verified(there)
+    assert verified.converged and gap(verified) < 1e-6
+    assert verified.remaining == 0.05  # all that a trial of one place can exclude
+    away = Outcome(Place(CENTRE + 3 * SCALE, np.log(SCALE)), Reason.CONVERGED, 0.03, one.trace)
+    assert gap(one.verified(away)) < 0.05
+
+
+# -- fixed draws that are no good -----------------------------------------------------
+
+
+def test_draws_are_overfitted_if_the_bound_rises_over_them_alone():
+    """A bias of the stage's draws pulls the mean away, without end."""
+    one = new_search(target(noise=0.0))
+    measure = type(one.engine.evaluator).measure
+    judged = []
+
+    def biased(self, place, draws):
+        found = measure(self, place, draws)
+        if draws is one.judge:
+            judged.append((place, found.value))
+            return found
+        pull = np.array([0.0, 0.0, 5.0])
+        mean = found.mean
+        covector = mean.covector + np.concatenate([pull, np.zeros(3)])
+        vector = covector / metric(place)
+        values = found.values + pull @ place.loc
+        return Measured(
+            values,
+            np.tile(vector, (len(values), 1)),
+            mean._replace(vector=vector, covector=covector),
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(one.engine.evaluator), "measure", biased)
+        patch.setattr(search, "CHECK_EVERY", 2)
+        patch.setattr(search, "LONGER", 0.5)
+        outcome = one.run(OPTIMUM)
+    assert outcome.reason is Reason.OVERFITTED
+    assert len(judged) >= 2 and judged[-1][1] < judged[0][1]
+    assert one.best is max(judged, key=lambda pair: pair[1])[0]
+
+
+def test_draws_are_not_overfitted_while_others_gain_too():
+    one = new_search(target())
+    begin(one)
+    one.judge = one.draws
+    assert not one._is_overfitted(50.0)  # nothing to compare with
+    one.place = one.engine.parameters.at(0.5 * CENTRE, 1.0)
+    gained = one.engine.evaluator.measure(one.place, one.draws).value - one.judged[0]
+    assert gained > search.MIN_GAIN and not one._is_overfitted(gained)
+    assert one._is_overfitted(gained)  # this time the others have gained nothing
+    assert not one._is_overfitted(0.9 * search.MIN_GAIN)  # but little was to be gained
+    one.judge = []
+    assert not one._is_overfitted(50.0)
+
+
+def test_steps_that_gain_less_than_they_are_to_reach_are_a_stall(monkeypatch):
+    """The slope promises a nat at every step, and the values do not keep it."""
+
+    def promise(self):
+        self.gain = 1.0
+        mean = self.measured.mean
+        return Direction(1e-6 * mean.vector, 1e-6 * mean.covector)
+
+    monkeypatch.setattr(Search, "_direction", promise)
+    _, outcome = searched(target())
+    assert outcome.reason is Reason.STALLED
+    assert len(outcome.trace) == search.STALLED + 1
 
 
 # -- one step -------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from ngvi.fit import stochastic
 from ngvi.fit.adam import Adam
-from ngvi.fit.engine import Step
+from ngvi.fit.engine import Measured, Step
 from ngvi.fit.outcome import Reason
 from ngvi.fit.progress import Progress
 from ngvi.fit.settings import Settings
@@ -114,6 +114,36 @@ def test_a_first_place_that_is_not_finite_is_the_end():
     one.engine.evaluator.change = lambda place, value: math.nan
     outcome = one.run(one.engine.parameters.initial)
     assert outcome.reason is Reason.STUCK and not outcome.trace.losses
+
+
+def test_a_fall_beyond_noise_is_taken_back_and_the_radius_shrinks():
+    """On the way to the optimum a cliff: beyond it the bound is finite, and 50 nats lower."""
+
+    def cliff(place, value):
+        return value - 50.0 if place.loc[0] > 0.7 and place.log_scale[0] > -0.5 else value
+
+    one, outcome = searched(change=cliff, noise=0.3)
+    assert outcome.converged
+    assert divergence(outcome.place, OPTIMUM) < 0.1
+    assert max(outcome.trace.losses) < 50  # no step began beyond the cliff
+
+
+def test_only_what_is_no_noise_is_a_fall():
+    one = new_search()
+    one.before, one.step, one.level = (one.place, 0.2), step_of(), (-10.0, 0.5)
+
+    def fallen(value, spread=0.0):
+        values = value + spread * np.array([-1.0, 1.0, -1.0, 1.0, 0.0])
+        return one._has_fallen(Measured(values, None, None))
+
+    limit = -10.0 - stochastic.FALL * 0.5 - stochastic.MAX_FALL
+    assert fallen(limit - 0.01) and not fallen(limit + 0.01)
+    assert not fallen(limit - 0.01, spread=2.0)  # its own noise counts as well
+    first = one.place
+    one.place = OPTIMUM
+    assert one._go_back() is None and one.place is first
+    assert one.radius == SHRINKAGE * 0.2
+    assert not fallen(-1e9)  # of a step that was taken back nothing more is asked
 
 
 def test_without_a_step_there_is_no_way(monkeypatch):

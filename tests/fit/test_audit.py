@@ -1,0 +1,132 @@
+"""What independent draws say of a place whose bound is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ngvi.fit import audit as room
+from ngvi.fit.audit import audit, difference
+from ngvi.fit.outcome import Reason
+from ngvi.fit.run import search
+from ngvi.fit.settings import Settings
+from tests.fit.numpy_engine import Place, Target, divergence
+
+CENTRE, SCALE = np.array([2.0, -1.0, 0.5]), np.array([0.3, 1.0, 2.0])
+OPTIMUM = Place(CENTRE, np.log(SCALE))
+AWAY = Place(CENTRE + 0.4 * SCALE, np.log(1.3 * SCALE))
+
+
+def heavy(theta):
+    """What makes the log weights vary without a gradient at the optimum: even, and not square."""
+    whitened = (theta - CENTRE) / SCALE
+    return 0.05 * np.sum(whitened**4 - 6 * whitened**2 + 3, 1)
+
+
+def target(**options):
+    return Target(**{"centre": CENTRE, "scale": SCALE, **options})
+
+
+def of_seeds(function, count=50, **options):
+    return [function(target(**options).engine(), np.random.default_rng(s)) for s in range(count)]
+
+
+def jump(size):
+    """Of a latent whose sign the gradients do not see."""
+    return lambda theta: np.where(theta[:, 0] > CENTRE[0], size, 0.0)
+
+
+# -- the bound ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [OPTIMUM, AWAY])
+def test_the_error_of_the_bound_covers(place):
+    """In 50 audits, with log weights that vary also at the optimum; exact where they do not."""
+    found = of_seeds(lambda engine, rng: audit(engine, place, rng), step=heavy)
+    errors = np.array([one.error for one in found])
+    assert errors.min() > 0
+    theta = place.loc + np.exp(place.log_scale) * np.random.default_rng(99).normal(size=(10**6, 3))
+    expected = -divergence(place, OPTIMUM) + heavy(theta).mean()
+    covered = np.abs([one.bound - expected for one in found]) < 1.96 * errors
+    assert covered.sum() >= 43  # of a binomial with 0.95, less than one in a thousand
+    exact = audit(target().engine(), OPTIMUM, np.random.default_rng(0))
+    assert exact.bound == pytest.approx(0.0, abs=1e-12) and exact.error < 1e-12
+
+
+def test_a_draw_without_density_is_a_bound_of_minus_infinity():
+    def wall(place, value):
+        return value if place.loc[0] < CENTRE[0] + SCALE[0] else -math.inf
+
+    found = audit(target(change=wall).engine(), OPTIMUM, np.random.default_rng(0))
+    assert found.bound == -math.inf and math.isnan(found.error)
+
+
+def test_an_audit_costs_values_only_and_half_as_many_as_the_search_took_gradients():
+    for gradients, draws in ((0, room.MIN_DRAWS), (900, 450), (10**5, room.MAX_DRAWS)):
+        one = target(num_gradients=gradients)
+        audit(one.engine(), OPTIMUM, np.random.default_rng(0))
+        assert (one.num_gradients, one.num_values) == (gradients, draws)
+
+
+# -- values against gradients ---------------------------------------------------------
+
+
+def test_a_smooth_density_contradicts_nothing():
+    """At the optimum the values promise no gain, whatever the draws: in 50 of 50 audits."""
+    for options in ({}, {"step": heavy}):
+        found = of_seeds(lambda engine, rng: audit(engine, OPTIMUM, rng), **options)
+        assert max(one.contradiction for one in found) < 0.01
+
+
+def test_away_from_the_optimum_the_values_promise_what_is_certain_of_the_gain():
+    found = of_seeds(lambda engine, rng: audit(engine, AWAY, rng), num_gradients=2000)
+    # Half the squared norm of the natural gradient, of ``(loc, log scale)``.
+    gain = 0.5 * 3 * ((0.4 * 1.3) ** 2 + (1.3**2 - 1) ** 2 / 2)
+    promised = np.array([one.contradiction for one in found])
+    assert 0.3 * gain < np.median(promised) < gain and (promised > 0.05).all()
+
+
+def test_a_jump_that_gradients_do_not_see_is_a_contradiction():
+    """``E[jump(theta) z]`` is ``size / sqrt(2 pi)``; half its square is the gain."""
+    found = of_seeds(lambda engine, rng: audit(engine, OPTIMUM, rng), step=jump(4.0))
+    gain = 0.5 * 16.0 / (2 * math.pi)
+    promised = np.array([one.contradiction for one in found])
+    assert (promised > 0.05).all() and np.median(promised) < gain
+
+
+def test_a_jump_is_not_called_converged():
+    def searched(**options):
+        return search(
+            target(**options).engine(), np.random.default_rng(0), Settings(0.05, 100), False
+        )
+
+    outcome = searched(step=jump(4.0))
+    assert outcome.reason is Reason.JUMP and not outcome.converged
+    assert outcome.remaining == outcome.audit.contradiction > 0.3
+    assert searched(step=heavy).converged and searched().converged
+
+
+# -- the difference -------------------------------------------------------------------
+
+
+def test_two_places_that_are_close_are_told_apart():
+    """Of values alone: the bounds' errors are far above the error of the difference."""
+    near = Place(CENTRE + 0.02 * SCALE, np.log(SCALE))
+    found = of_seeds(lambda engine, rng: difference(engine, near, OPTIMUM, rng), step=heavy)
+    gain, error = np.array(found).T
+    bounds = of_seeds(lambda engine, rng: audit(engine, near, rng), step=heavy)
+    assert np.median(error) < 0.2 * np.median([bound.error for bound in bounds])
+    expected = divergence(near, OPTIMUM)  # of the rest the mean does not depend on the place
+    theta = np.random.default_rng(9).normal(size=(10**6, 3)) * SCALE + CENTRE
+    expected += heavy(theta).mean() - heavy(theta + 0.02 * SCALE).mean()
+    assert (np.abs(gain - expected) < 1.96 * error).sum() >= 43
+    backward = of_seeds(lambda engine, rng: difference(engine, OPTIMUM, near, rng), step=heavy)
+    np.testing.assert_allclose(backward[0], [-gain[0], error[0]])
+
+
+def test_a_difference_of_places_without_density_is_none():
+    engine = target(change=lambda place, value: -math.inf).engine()
+    found = difference(engine, OPTIMUM, AWAY, np.random.default_rng(0))
+    assert np.isnan(found).all()

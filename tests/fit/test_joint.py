@@ -1,0 +1,208 @@
+"""Gaussians and ordinary parameters as one vector, on a bound that depends on both."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from ngvi.fit import joint as room
+from ngvi.fit.engine import Direction, Engine, Measured
+from ngvi.fit.joint import joint
+from ngvi.fit.progress import Progress
+from ngvi.fit.search import Search
+from ngvi.fit.settings import Settings
+from ngvi.fit.stochastic import StochasticSearch
+from tests.fit.numpy_engine import Parameters, Target, metric
+
+DIM, SHAPES = 2, ((2, 3), (), (1,))
+SIZE = 8  # numbers of the ordinary parameters
+
+
+@dataclasses.dataclass
+class Coupled(Target):
+    """``log p = -|theta - A w|^2 / 2 - w B w / 2 + c w``: without the coupling a bound of its own.
+
+    Where ``B`` is small, parameters and means have a long way to go together.
+    """
+
+    ridge: float = 0.05
+
+    def __post_init__(self):
+        super().__post_init__()
+        rng = np.random.default_rng(3)
+        self.has_ordinary = True
+        self.initial = dataclasses.replace(self.initial, ordinary=tuple(map(np.zeros, SHAPES)))
+        self.coupling = rng.normal(size=(self.dim, SIZE))
+        self.curvature = np.diag(self.ridge * np.geomspace(1.0, 30.0, SIZE))
+        self.linear = 0.3 * rng.normal(size=SIZE)
+        # ``theta = A w`` at the optimum, where only ``B`` and ``c`` are left.
+        self.optimum = np.linalg.solve(self.curvature, self.linear)
+        self.best = 0.5 * self.linear @ self.optimum
+
+    def measure(self, place, draws):
+        self.num_gradients += 5 * len(draws)
+        w = flat(place.ordinary)
+        gap, variances = place.loc - self.coupling @ w, np.exp(2 * place.log_scale)
+        kl = np.sum(0.5 * (variances + gap**2 - 1) - place.log_scale)
+        value = -kl - 0.5 * w @ self.curvature @ w + self.linear @ w
+        gradient = np.concatenate([-gap, 1 - variances])
+        of_w = self.coupling.T @ gap - self.curvature @ w + self.linear
+        vectors = np.broadcast_to(gradient / metric(place), (len(draws), 2 * self.dim))
+        mean = Direction(vectors[0], gradient, shaped(of_w))
+        return Measured(np.full(len(draws), value), vectors, mean)
+
+    def values(self, place, theta):
+        self.num_values += len(theta)
+        w = flat(place.ordinary)
+        gap = theta - self.coupling @ w
+        normal = -0.5 * np.sum(gap**2, 1) - 0.5 * self.dim * np.log(2 * np.pi)
+        return normal - 0.5 * w @ self.curvature @ w + self.linear @ w
+
+    def moved(self, place, steps):
+        assert [np.shape(step) for step in steps] == list(SHAPES)
+        new = tuple(a + b for a, b in zip(place.ordinary, steps, strict=True))
+        return dataclasses.replace(place, ordinary=new)
+
+
+def flat(ordinary):
+    return np.concatenate([np.ravel(part) for part in ordinary])
+
+
+def shaped(vector):
+    return [
+        part.reshape(shape) for part, shape in zip(np.split(vector, [6, 7]), SHAPES, strict=True)
+    ]
+
+
+def target(**options):
+    return Coupled(np.zeros(DIM), np.ones(DIM), **options)
+
+
+def run(kind, engine, max_steps=300):
+    settings, progress = Settings(0.02, max_steps), Progress(max_steps, False)
+    one = kind(engine, np.random.default_rng(0), settings, progress)
+    return one.run(engine.parameters.initial)
+
+
+def measured(one, place=None):
+    engine = joint(one.engine())
+    draws = engine.evaluator.draws(np.random.default_rng(0), 2)
+    return engine, engine.evaluator.measure(place or one.initial, draws)
+
+
+# -- the search -----------------------------------------------------------------------
+
+
+def test_strongly_coupled_parameters_converge_together_in_few_steps():
+    one = target()
+    outcome = run(Search, joint(one.engine()))
+    assert outcome.converged
+    assert len(outcome.trace) < 45
+    assert -outcome.trace.losses[-1] == pytest.approx(one.best, abs=0.02)
+    w = flat(outcome.place.ordinary)
+    gap = w - one.optimum
+    assert 0.5 * gap @ one.curvature @ gap < 0.02 < 0.05 * one.best
+    np.testing.assert_allclose(outcome.place.loc, one.coupling @ w, atol=0.05)
+    # The claim can fail: by turns it takes more than the steps there are.
+    other = target()
+    alone = run(StochasticSearch, other.engine(), 45)
+    assert not alone.converged and -alone.trace.losses[-1] < one.best - 0.1
+
+
+def test_without_parameters_an_engine_is_itself():
+    engine = Target(np.zeros(2), np.ones(2)).engine()
+    assert joint(engine) is engine
+
+
+# -- the vectors ----------------------------------------------------------------------
+
+
+def test_the_ordinary_gradients_stand_at_the_end_of_every_vector():
+    one = target()
+    engine, found = measured(one)
+    plain = one.measure(one.initial, [None, None])
+    ordinary = flat(plain.mean.ordinary)
+    for row in found.vectors:
+        np.testing.assert_array_equal(row, np.concatenate([plain.mean.vector, ordinary]))
+    np.testing.assert_array_equal(found.mean.vector[2 * DIM :], ordinary)
+    np.testing.assert_array_equal(found.mean.covector[2 * DIM :], ordinary)
+    np.testing.assert_array_equal(found.values, plain.values)
+    assert engine.evaluator.num_gradients == one.num_gradients == 20
+
+
+def test_the_first_step_of_a_parameter_has_a_fixed_length():
+    one = target()
+    engine, found = measured(one)
+    corrected = engine.geometry(one.initial, []).corrected(found.mean)
+    step = corrected.direction.vector[2 * DIM :]
+    assert np.sqrt(np.mean(step**2)) == pytest.approx(room.FIRST)
+    ordinary = flat(found.mean.ordinary)
+    np.testing.assert_allclose(step / ordinary, step[0] / ordinary[0])
+    still = found.mean._replace(vector=np.zeros(2 * DIM + SIZE), covector=np.zeros(2 * DIM + SIZE))
+    assert engine.geometry(one.initial, []).corrected(still).gain == 0.0
+
+
+def test_gamma_is_the_inverse_curvature_along_the_last_pair():
+    """``s y / y y`` (Nocedal and Wright, 7.20), and gains are in nats with it."""
+    one = target()
+    engine, found = measured(one)
+    step = np.zeros(2 * DIM + SIZE)
+    step[2 * DIM :] = np.arange(1.0, 9.0)
+    pairs = [(step, 3.0 * step), (step, 5.0 * step)]
+    geometry = engine.geometry(one.initial, pairs)
+    vector = np.ones(2 * DIM + SIZE)
+    np.testing.assert_allclose(geometry.scaled(vector), [1.0] * 4 + [1 / 5] * SIZE)
+    np.testing.assert_allclose(geometry.scaled(np.stack([vector] * 3))[2], geometry.scaled(vector))
+    of_scaled = geometry.covectors(geometry.scaled(vector)[None])[0]
+    np.testing.assert_allclose(of_scaled[2 * DIM :], 1.0)  # an ordinary gradient again
+    # Along the pair the correction is Newton's: half ``g^2 / curvature``.
+    natural = Direction(3.0 * step, 3.0 * step, found.mean.ordinary)
+    _, gain, fisher = geometry.corrected(natural)
+    assert gain == pytest.approx(0.5 * 9 * step @ step / 5) and fisher == pytest.approx(gain)
+
+
+# -- the step -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("radius", [1e-6, 1e-2, 1.0])
+def test_a_step_stays_within_the_radius_and_its_slope_is_the_bounds(radius):
+    one = target()
+    engine, found = measured(one)
+    geometry = engine.geometry(one.initial, [])
+    corrected = geometry.corrected(found.mean).direction
+    step = geometry.step(corrected, 1.0, radius)
+    assert 0 < step.length <= radius * (1 + 1e-12) and 0 < step.rho <= 1
+    # The change is from the old parameters to the new ones.
+    np.testing.assert_allclose(step.change[2 * DIM :], flat(step.place.ordinary))
+    np.testing.assert_allclose(step.change[:DIM], step.place.loc)
+    slope = found.mean.covector @ step.change
+    assert step.slope == pytest.approx(slope)
+    if radius < 1e-3:
+        gained = one.measure(step.place, [None]).value - found.value
+        assert gained == pytest.approx(slope, rel=0.05)
+
+
+def test_a_step_that_is_not_finite_leads_nowhere():
+    one = target()
+    engine, found = measured(one)
+    geometry = engine.geometry(one.initial, [])
+    corrected = geometry.corrected(found.mean).direction
+    bad = corrected._replace(vector=np.where(np.arange(2 * DIM + SIZE) > 5, np.nan, 0.1))
+    assert geometry.step(bad, 1.0, 1.0) is None
+
+
+def test_an_inner_step_that_leads_nowhere_is_none():
+    one = target()
+    inner = one.engine()
+
+    def geometry(place, pairs):
+        found = inner.geometry(place, pairs)
+        found.step = lambda *_: None
+        return found
+
+    engine = joint(Engine(one, Parameters(one), geometry))
+    found = engine.evaluator.measure(one.initial, [None, None])
+    where = engine.geometry(one.initial, [])
+    assert where.step(where.corrected(found.mean).direction, 1.0, 1.0) is None
