@@ -39,6 +39,7 @@ class Target:
         density too, as a place of no width.
     :ivar of_ordinary: value and derivative of what the ordinary parameter adds.
     :ivar step: of latent vectors, what their log density has more that no gradient sees.
+    :ivar rows: of which minibatches are, for sweeps.
     :ivar of_prior: mean and standard deviation of the prior that can be sampled.
     """
 
@@ -52,6 +53,7 @@ class Target:
     step: object = None
     of_prior: object = None
     is_subsampled: bool = False
+    rows: object = None
     max_pairs: int = 6
 
     num_gradients: int = 0
@@ -99,6 +101,22 @@ class Target:
         vectors = gradients / metric(place)
         mean = Direction(vectors.mean(0), gradients.mean(0), ordinary)
         return Measured(values, vectors, mean)
+
+    def measure_values(self, place, draws):
+        """By the score function."""
+        values, gradients = [], []
+        for noise, _ in (group.points for group in draws):
+            theta = place.loc + np.exp(place.log_scale) * noise
+            weights = self.values(place, theta) - normal(noise, place.log_scale)
+            centred = (weights - weights.mean()) / len(weights)
+            of_loc = centred @ noise * np.exp(-place.log_scale)
+            gradients.append(np.concatenate([of_loc, centred @ (noise**2 - 1)]))
+            values.append(weights.mean())
+        vectors = np.stack(gradients) / metric(place)
+        ordinary = [np.array(0.0)] if self.has_ordinary else []
+        return Measured(
+            np.array(values), vectors, Direction(vectors.mean(0), np.mean(gradients, 0), ordinary)
+        )
 
     def value_and_gradient(self, theta):
         self.num_gradients += 1

@@ -9,9 +9,6 @@ import pytest
 
 from ngvi.fit import audit as room
 from ngvi.fit.audit import audit, difference
-from ngvi.fit.outcome import Reason
-from ngvi.fit.run import search
-from ngvi.fit.settings import Settings
 from tests.fit.numpy_engine import Place, Target, divergence
 
 CENTRE, SCALE = np.array([2.0, -1.0, 0.5]), np.array([0.3, 1.0, 2.0])
@@ -94,18 +91,6 @@ def test_a_jump_that_gradients_do_not_see_is_a_contradiction():
     gain = 0.5 * 16.0 / (2 * math.pi)
     promised = np.array([one.contradiction for one in found])
     assert (promised > 0.05).all() and np.median(promised) < gain
-
-
-def test_a_jump_is_not_called_converged():
-    def searched(**options):
-        return search(
-            target(**options).engine(), np.random.default_rng(0), Settings(0.05, 100), False
-        )
-
-    outcome = searched(step=jump(4.0))
-    assert outcome.reason is Reason.JUMP and not outcome.converged
-    assert outcome.remaining == outcome.audit.contradiction > 0.3
-    assert searched(step=heavy).converged and searched().converged
 
 
 # -- the difference -------------------------------------------------------------------

@@ -7,14 +7,18 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import approx_fprime, minimize
+from scipy.stats import norm
 
 from ngvi.fit import legs, run
+from ngvi.fit.audit import Audit
+from ngvi.fit.by_values import GROUP, by_values
 from ngvi.fit.outcome import Outcome, Reason
 from ngvi.fit.progress import Progress
 from ngvi.fit.search import Search
 from ngvi.fit.settings import Settings
 from ngvi.fit.stochastic import StochasticSearch
-from tests.fit.numpy_engine import POINT, Place, Target, divergence
+from tests.fit.numpy_engine import POINT, Place, Target, divergence, metric
 
 CENTRE, SCALE = np.array([2.0, -1.0]), np.array([0.3, 2.0])
 FAR = np.array([1000.0, -300.0])
@@ -77,6 +81,12 @@ def test_a_prior_is_elsewhere_by_its_means_or_its_scales():
 # -- ends that are no optimum ---------------------------------------------------------
 
 
+@pytest.fixture
+def by_gradients(monkeypatch):
+    """Where a search is stuck its values promise more, and would find it; others are tried."""
+    monkeypatch.setattr(legs.Legs, "_by_values", lambda self, outcome: outcome)
+
+
 def stuck_unless(is_good):
     """A density in which a search goes on only from places that are good."""
 
@@ -92,7 +102,7 @@ def is_near(place):
     return np.abs(place.loc - CENTRE).max() < 0.5
 
 
-def test_a_hopeless_start_is_followed_by_one_of_high_density():
+def test_a_hopeless_start_is_followed_by_one_of_high_density(by_gradients):
     outcome = searched(target(change=stuck_unless(is_near)))
     assert outcome.converged
     assert is_at(outcome, CENTRE)
@@ -102,7 +112,7 @@ def test_a_hopeless_start_is_followed_by_one_of_high_density():
 
 
 @pytest.mark.parametrize("options", [{"place": Place(np.zeros(2), np.zeros(2))}, {}])
-def test_a_start_that_is_given_and_one_without_chance_are_not_replaced(options):
+def test_a_start_that_is_given_and_one_without_chance_are_not_replaced(options, by_gradients):
     one = target(change=stuck_unless(is_near))
     outcome = searched(one, deterministic=not options, **options)
     assert outcome.reason is Reason.STUCK
@@ -116,17 +126,12 @@ def ends(monkeypatch, *bounds, reasons=(Reason.MAX_STEPS,) * 9):
 
     def run(self, place):
         self.trace.losses.append(0.0)
-        return Outcome(place, next(ended), 1.0, self.trace)
+        return Outcome(place, next(ended), 0.01, self.trace)
 
+    monkeypatch.setattr(legs.Legs, "_go_on", lambda *_: None)
     monkeypatch.setattr(Search, "run", run)
-    monkeypatch.setattr(legs, "audit", lambda *_: legs_audit(next(audits)))
+    monkeypatch.setattr(legs, "audit", lambda *_: Audit(next(audits), 0.01, 0.0))
     return searched(target(of_prior=(0.0, 1.0)))
-
-
-def legs_audit(bound):
-    from ngvi.fit.audit import Audit
-
-    return Audit(bound, 0.01, 0.0)
 
 
 def test_of_ends_that_are_no_optimum_the_highest_is_kept(monkeypatch):
@@ -167,6 +172,96 @@ def test_fixed_draws_that_are_no_good_are_followed_by_fresh_ones(monkeypatch):
     np.testing.assert_array_equal(begun[0].loc, CENTRE + 0.1)
     assert begun[1].converged and outcome.converged
     assert is_at(outcome, CENTRE)
+
+
+def test_an_optimum_with_more_to_gain_than_twice_the_tolerance_is_none(monkeypatch):
+    def run(self, place):
+        return Outcome(Place(CENTRE, np.log(SCALE)), Reason.CONVERGED, 0.11, self.trace)
+
+    monkeypatch.setattr(Search, "run", run)
+    monkeypatch.setattr(StochasticSearch, "run", run)
+    monkeypatch.setattr(Search, "verified", lambda self, outcome: outcome)
+    outcome = searched(target())
+    assert outcome.reason is Reason.NOISE and outcome.remaining == 0.11
+
+
+def test_the_steps_that_are_left_are_used_on_the_best_end(monkeypatch):
+    """Of starts without an optimum, each with its share of the steps."""
+    limits, begun = [], []
+
+    def no_way(self, place):
+        self.best = place
+        self.trace.losses.append(0.0)
+        return Outcome(place, Reason.STUCK, 1.0, self.trace)
+
+    def slow(self, place):
+        limits.append(self.limit)
+        begun.append(place)
+        for values in vars(self.trace).values():
+            values.append(0.0)
+        return Outcome(place, Reason.MAX_STEPS, 1.0, self.trace)
+
+    monkeypatch.setattr(Search, "run", no_way)
+    monkeypatch.setattr(StochasticSearch, "run", slow)
+    monkeypatch.setattr(legs.Legs, "_by_values", lambda self, outcome: outcome)
+    outcome = searched(target(), max_steps=1000)
+    assert limits == [1 + 250, 1 + 250, math.inf]
+    assert begun[-1] is outcome.place
+    # The end goes on with the steps of the best leg.
+    assert sorted(start.num_steps for start in outcome.starts) == [2, 2, 3]
+
+
+# -- values against gradients ---------------------------------------------------------
+
+
+def jump(theta):
+    return np.where(theta[:, 0] > CENTRE[0], 4.0, 0.0)
+
+
+def of_jump(parameters):
+    """Minus the bound, for the first latent in standard deviations of the smooth part."""
+    mean, log_sd = parameters
+    divergence = 0.5 * (mean**2 + np.exp(2 * log_sd) - 1) - log_sd
+    return divergence - 4.0 * norm.cdf(mean * np.exp(-log_sd))
+
+
+def test_a_density_that_jumps_is_fitted_by_its_values():
+    best = minimize(of_jump, [0.5, -0.1])
+    outcome = searched(target(step=jump))
+    assert outcome.converged
+    assert outcome.audit.bound == pytest.approx(-best.fun, abs=0.1)
+    mean = (outcome.place.loc[0] - CENTRE[0]) / SCALE[0]
+    assert mean == pytest.approx(best.x[0], abs=0.2)
+    # By gradients alone it is 1.1 nats lower, and not called converged.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(legs.Legs, "_by_values", lambda self, outcome: outcome)
+        lower = searched(target(step=jump), max_steps=20)
+    assert not lower.converged and lower.audit.bound < outcome.audit.bound - 0.5
+
+
+def test_values_that_do_not_help_leave_the_verdict(monkeypatch):
+    monkeypatch.setattr(legs, "by_values", lambda engine: engine)
+    outcome = searched(target(step=jump))
+    assert outcome.reason is Reason.JUMP
+    assert outcome.remaining == outcome.audit.contradiction > 0.3
+
+
+def test_natural_gradients_by_values_are_those_of_the_bound_on_average():
+    """At opposite draws, of a jump too."""
+    engine = by_values(target(step=jump, of_ordinary=lambda value: (value, 1.0)).engine())
+    place = Place(CENTRE + 0.5 * SCALE, np.log(0.8 * SCALE))
+    draws = engine.evaluator.draws(np.random.default_rng(0), 200)
+    for group in draws[:2]:
+        assert len(group.points.noise) == len(group.points.weights) == GROUP
+        assert np.sum(group.points.weights) == pytest.approx(1.0)
+        np.testing.assert_allclose(group.points.noise.sum(0), 0.0, atol=1e-12)
+    found = engine.evaluator.measure(place, draws)
+    gradient = -approx_fprime(np.array([0.5, np.log(0.8)]), of_jump)
+    expected = [gradient[0] / SCALE[0], -0.5 / SCALE[1], gradient[1], 1 - 0.8**2]
+    errors = found.vectors.std(0) / np.sqrt(200) * metric(place)
+    assert (np.abs(found.mean.covector - expected) < 3 * errors).all()
+    assert found.mean.ordinary == [0.0]  # parameters that are not Gaussian stay
+    assert engine.evaluator.num_gradients == 0
 
 
 # -- other modes ----------------------------------------------------------------------
@@ -225,7 +320,7 @@ def test_the_model_with_parameters_of_its_own_is_not_searched_for_modes():
 # -- steps, and interruptions ---------------------------------------------------------
 
 
-def test_the_steps_of_all_starts_are_counted():
+def test_the_steps_of_all_starts_are_counted(by_gradients):
     outcome = searched(target(change=stuck_unless(is_near)), max_steps=60)
     assert sum(start.num_steps for start in outcome.starts) <= 60 + len(outcome.starts)
     outcome = searched(target(change=stuck_unless(is_near)), max_steps=20)
@@ -258,7 +353,7 @@ def test_what_other_starts_have_found_survives_an_interruption(monkeypatch):
     assert outcome.audit.bound == pytest.approx(0.0, abs=0.05) and outcome.remaining < 0.05
 
 
-def test_a_start_on_its_way_up_survives_an_interruption_too():
+def test_a_start_on_its_way_up_survives_an_interruption_too(by_gradients):
     """It is above where the one before has ended."""
     one, calls = target(change=stuck_unless(is_near)), []
 
