@@ -39,6 +39,8 @@ from ngvi.fit.stochastic import StochasticSearch
 
 #: Ends of a search over fixed draws, after which fresh ones go on.
 NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.RIDGE)
+#: Ends that other starts would not change.
+ENDS = (Reason.CONVERGED, Reason.UNBOUNDED)
 #: Starts after an end that is no optimum, and points to climb from one that is.
 MAX_OTHERS, NUM_CLIMBS = 3, 3
 #: A leg takes so many steps with fresh draws at most, or a quarter of all.
@@ -86,7 +88,8 @@ class Legs:
         self._first_legs(start, prior)
         if not self.ended[0][0].converged:
             self._others(prior)
-            if not self._best().converged and self._used < self.settings.max_steps:
+            is_over = self._used >= self.settings.max_steps
+            if not is_over and self._best().reason not in ENDS:
                 self._go_on()
         is_cheap = not self.engine.parameters.has_ordinary and self.engine.evaluator.rows is None
         if self._best().converged and is_cheap:
@@ -140,7 +143,7 @@ class Legs:
                 if (found := start_at(self.engine, self.rng, self.num_groups, mean, "a draw"))
             ]
         for start in starts:
-            if self._used >= self.settings.max_steps or self._leg(start).converged:
+            if self._used >= self.settings.max_steps or self._leg(start).reason in ENDS:
                 return
 
     def _go_on(self) -> None:
@@ -230,7 +233,8 @@ class Legs:
             self._used = fresh.used + len(fresh.trace)
             if other.converged or _bound(other) >= _bound(outcome):
                 outcome = other
-        if outcome.audit is not None and outcome.audit.contradiction > self.settings.tolerance:
+        contradiction = 0.0 if outcome.audit is None else outcome.audit.contradiction
+        if contradiction > self.settings.tolerance and outcome.reason is not Reason.UNBOUNDED:
             outcome = self._by_values(outcome)
         self._note(outcome, name)
         return outcome

@@ -174,6 +174,15 @@ def test_fixed_draws_that_are_no_good_are_followed_by_fresh_ones(monkeypatch):
     assert is_at(outcome, CENTRE)
 
 
+def test_a_posterior_without_limit_is_told_of_two_starts_and_no_more_steps():
+    """Its bound rises for ever, and the values of few draws contradict what has risen."""
+    one = target(scale=np.full(2, 1e30))
+    outcome = searched(one, max_steps=1000)
+    assert outcome.reason is Reason.UNBOUNDED
+    assert len(outcome.starts) == 2
+    assert sum(start.num_steps for start in outcome.starts) < 100
+
+
 def test_an_optimum_with_more_to_gain_than_twice_the_tolerance_is_none(monkeypatch):
     def run(self, place):
         return Outcome(Place(CENTRE, np.log(SCALE)), Reason.CONVERGED, 0.11, self.trace)
