@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 from numpyro.infer.elbo import ELBO
+from numpyro.primitives import Messenger
 
 from ngvi import elbo
 from ngvi.curvature import Cost, points_at_once
@@ -67,7 +68,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     ) -> dict[str, Any]:
         """The loss in nats, whose gradient is the natural gradient, and the mutable state."""
         model_key, guide_key, draw_key = random.split(typed_key(rng_key), 3)
-        density = LogDensity(model, guide, args, kwargs, model_key)
+        density = LogDensity(model, _RefuseVisits(guide), args, kwargs, model_key)
         posteriors = posteriors_in(param_map)
         here, frozen = jax.lax.stop_gradient((posteriors, param_map))
         partners = not all(
@@ -186,6 +187,21 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             jax.debug.callback(self._count, num_dropped)
 
         jax.lax.cond(num_dropped > 0, report, lambda: None)
+
+
+class _RefuseVisits(Messenger):
+    """A guide, refusing latent vectors of which a minibatch visits a part.
+
+    :raises NotImplementedError: when run, naming the alternative.
+    """
+
+    def process_message(self, site: dict[str, Any]) -> None:
+        if site["type"] == "sample" and site["infer"].get("is_visited"):
+            raise NotImplementedError(
+                f"NaturalELBO does not support latents inside a subsampled plate ('{site['name']}' "
+                "holds all elements of one): use a stock ELBO such as Trace_ELBO, with which the "
+                "guide has first-order natural gradients, or fit()."
+            )
 
 
 @jax.custom_jvp

@@ -58,21 +58,6 @@ def posteriors_in(params: dict[str, Any]) -> dict[str, Family]:
     return found
 
 
-class RefuseVisits(Messenger):
-    """A guide, refusing latent vectors of which a minibatch visits a part.
-
-    :raises NotImplementedError: when run, naming the alternative.
-    """
-
-    def process_message(self, site: dict[str, Any]) -> None:
-        if site["type"] == "sample" and site["infer"].get("is_visited"):
-            raise NotImplementedError(
-                f"NaturalELBO does not support latents inside a subsampled plate ('{site['name']}' "
-                "holds all elements of one): use a stock ELBO such as Trace_ELBO, with which the "
-                "guide has first-order natural gradients."
-            )
-
-
 class SharePlates(Messenger):
     """A guide whose subsampled plates (``create_plates=``) are those of ``key`` in every run.
 
@@ -181,7 +166,7 @@ class LogDensity:
     def conditioned_guide(self, latents: Latents, guide_key: jax.Array) -> Callable:
         """The guide with its Gaussian draws given and their ``log q`` hidden."""
         # As the stock ELBOs split their key: the first half is the model's.
-        guide = SharePlates(RefuseVisits(self.guide), random.split(self.model_key)[1])
+        guide = SharePlates(self.guide, random.split(self.model_key)[1])
         guide = handlers.substitute(handlers.seed(guide, guide_key), data=latents)
         return handlers.block(guide, hide=list(latents))
 

@@ -123,6 +123,12 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         plan, density = make_plan(
             model, guide, args, kwargs, self.max_plate_nesting, self.vectorize_particles
         )
+        if density.visited is not None:
+            raise NotImplementedError(
+                f"NaturalELBO does not support latents inside a subsampled plate "
+                f"('{density.visited}' holds all elements of one): use a stock ELBO such as "
+                "Trace_ELBO, with which the guide has first-order natural gradients, or fit()."
+            )
         here = {site: family.detach() for site, family in density.posteriors.items()}
         dim = sum(family.dim for family in here.values())
         products = max(map(num_products, here.values()))

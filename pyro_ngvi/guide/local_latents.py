@@ -71,6 +71,7 @@ class VisitedNormal(NaturalNormal):
 
     :param family: the Gaussian, as :func:`ngvi.guide.visits.of_visits` returns it.
     :param weights: ``w`` of (1), shape ``(d,)``.
+    :param whole: the Gaussian with its own coordinates.
     """
 
     def __init__(
@@ -79,12 +80,14 @@ class VisitedNormal(NaturalNormal):
         weights: Tensor,
         sticking_the_landing: bool = False,
         batch_shape: tuple[int, ...] = (),
+        whole: Family | None = None,
     ) -> None:
-        self.weights = weights
+        self.weights, self.whole = weights, whole or family
         super().__init__(family, sticking_the_landing, batch_shape)
 
     def expand(self, batch_shape: tuple[int, ...], _instance: Any = None) -> VisitedNormal:
-        return VisitedNormal(self.family, self.weights, self.sticking_the_landing, batch_shape)
+        landing = self.sticking_the_landing
+        return VisitedNormal(self.family, self.weights, landing, batch_shape, self.whole)
 
     def log_prob(self, value: Tensor) -> Tensor:
         value, _ = extract_provenance(value)  # TraceGraph_ELBO wraps values

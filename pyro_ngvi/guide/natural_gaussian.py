@@ -182,7 +182,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         if visits.plates not in self._checked_plates:
             visits.check(family)
             self._checked_plates.add(visits.plates)
-        posterior = VisitedNormal(*visits.of(family), self._sticks_the_landing())
+        landing = self._sticks_the_landing()
+        posterior = VisitedNormal(*visits.of(family), landing, whole=family)
         infer: Any = {"is_auxiliary": True, "is_visited": True}
         return pyro.sample(f"_{self._pyro_name}_latent", posterior, infer=infer)
 

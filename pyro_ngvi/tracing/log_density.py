@@ -60,6 +60,7 @@ class LogDensity:
     :param kwargs: keyword arguments of both.
     :param facts: from :func:`~pyro_ngvi.tracing.inspect`.
     :ivar posteriors: the families, with live coordinates, by the name of the guide's site.
+    :ivar visited: one of these sites of which a minibatch visits a part, or None.
     :raises ValueError: if there is no ``NaturalGaussianGuide``.
     """
 
@@ -83,6 +84,7 @@ class LogDensity:
                 f"NaturalELBO found no NaturalGaussianGuide in the guide, which samples {names}. "
                 "Use that guide, or a stock ELBO with this one."
             )
+        self.visited = posteriors.visited
         return posteriors.found
 
     # -- values -----------------------------------------------------------------------

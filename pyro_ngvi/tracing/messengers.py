@@ -23,10 +23,12 @@ class Posteriors(Messenger):
     """Collects the families that the guide draws from, which draw their mean.
 
     :ivar found: families with live coordinates, by the name of the sample site.
+    :ivar visited: a site that holds all elements of a plate of which a minibatch visits a part.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.visited: str | None = None
         self.found: dict[str, Family] = {}
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
@@ -34,11 +36,7 @@ class Posteriors(Messenger):
         if family is None:
             return
         if msg["infer"].get("is_visited"):
-            raise NotImplementedError(
-                f"NaturalELBO does not support latents inside a subsampled plate ('{msg['name']}' "
-                "holds all elements of one): use a stock ELBO such as Trace_ELBO, with which the "
-                "guide has first-order natural gradients."
-            )
+            self.visited = msg["name"]
         if msg["fn"].batch_shape.numel() != 1:
             raise NotImplementedError(
                 f"NaturalELBO draws site '{msg['name']}' once, but it is inside a plate, where "

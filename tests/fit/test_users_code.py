@@ -57,3 +57,28 @@ def test_legacy_keys_give_the_numbers_of_typed_keys(numpyro_backend):
         found.append((loss, draws, again, result.bound, result.sample(2, rng_key=key)["x"]))
     for typed, legacy in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_array_equal(typed, legacy)
+
+
+def test_minibatches_visit_local_latents(ppl):
+    """With ``create_plates``, as stock guides take it."""
+    y = np.array([1.0, 3.0, -1.0, 2.0])
+    plates = lambda y: ppl.plate("data", len(y), subsample_size=2)  # noqa: E731
+
+    def model(y):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 2.0))
+        with plates(y) as index:
+            x = ppl.sample("x", ppl.dist.Normal(mu, 1.0))
+            ppl.sample("y", ppl.dist.Normal(x, 0.5), obs=y[index])
+
+    result = ppl.fit(model, ppl.array(y), create_plates=plates, tolerance=0.2)
+    assert result.converged
+    prior = np.diag([4.0, 1.0, 1.0, 1.0, 1.0])  # of mu and of x - mu
+    design = np.eye(5)
+    design[1:, 0] = 1.0
+    covariance = design @ prior @ design.T
+    covariance = np.linalg.inv(np.linalg.inv(covariance) + np.diag([0.0, 4.0, 4.0, 4.0, 4.0]))
+    mean = covariance @ (4.0 * np.append(0.0, y))
+    ratio = np.linalg.solve(covariance, ppl.numpy(result.family.covariance_matrix))
+    shift = ppl.numpy(result.family.mean) - mean
+    gap = np.trace(ratio) - 5 - np.linalg.slogdet(ratio)[1]
+    assert 0.5 * (gap + shift @ np.linalg.solve(covariance, shift)) < 0.4
