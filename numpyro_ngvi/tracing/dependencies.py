@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro import handlers
+from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.inspect import get_dependencies
 from numpyro.infer.util import potential_energy
 
@@ -92,7 +93,9 @@ def _plates(model: Callable, args: tuple, kwargs: dict) -> dict[str, set[str]]:
 
     def run() -> None:
         seeded = handlers.seed(model, rng_seed=0)
-        trace: dict[str, Any] = handlers.trace(seeded).get_trace(*args, **kwargs)
+        # Improper priors cannot be sampled, but their supports have points.
+        started = handlers.substitute(seeded, substitute_fn=init_to_uniform)
+        trace: dict[str, Any] = handlers.trace(started).get_trace(*args, **kwargs)
         for name, site in trace.items():
             if site["type"] == "sample":
                 plates[name] = {frame.name for frame in site["cond_indep_stack"]}

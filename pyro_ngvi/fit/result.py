@@ -13,6 +13,8 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.infer import Predictive
+from pyro.poutine.uncondition_messenger import UnconditionMessenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import transform_to
 
@@ -72,8 +74,11 @@ class FitResult(Result):
             if not trace.nodes[name]["infer"].get("is_auxiliary")
         }
 
+    @torch.no_grad()
     def predictive(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Tensor]:
-        """Draws from the posterior predictive distribution, by Pyro's ``Predictive``.
+        """Draws from the posterior predictive distribution, one run of the model each.
+
+        Pyro's ``Predictive`` would give values in a plate more dimensions than they have.
 
         :param args: arguments of the model. If there are none at all, they are those of the
             fit, and the observed sites are drawn as if they had not been observed.
@@ -81,13 +86,17 @@ class FitResult(Result):
         :param kwargs: keyword arguments of the model.
         :return: by site, an axis of draws followed by the site's shape.
         """
-        model = self.model
+        model, runs = self.model, []
         if not args and not kwargs:
             args, kwargs = self.args, self.kwargs
-            model = poutine.uncondition(model)
-        predictive = Predictive(model, guide=self.guide, num_samples=num_samples)
-        with self._own_parameters():
-            return predictive(*args, **kwargs)
+            model = _Unobserved()(model)
+        with self._own_parameters(), poutine.block():
+            for _ in range(num_samples):
+                draw = poutine.trace(self.guide).get_trace(*args, **kwargs)
+                run = poutine.trace(poutine.replay(model, trace=draw)).get_trace(*args, **kwargs)
+                sites = {k: s for k, s in run.nodes.items() if s["type"] == "sample"}
+                runs.append({k: s["value"] for k, s in sites.items() if not site_is_subsample(s)})
+        return {name: torch.stack([run[name] for run in runs]) for name in runs[0]}
 
     def diagnose(self, num_draws: int = NUM_DRAWS, *, seed: int = 0) -> Diagnostics:
         """:attr:`diagnostics` from other draws, or more of them.
@@ -124,3 +133,11 @@ class FitResult(Result):
         state: Any = {key: dict(v) for key, v in self._store.items()}
         with pyro.get_param_store().scope(state):
             yield
+
+
+class _Unobserved(UnconditionMessenger):
+    """Draws observed sites, and leaves computed ones as they are."""
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if not msg["infer"].get("_deterministic"):
+            super()._pyro_sample(msg)

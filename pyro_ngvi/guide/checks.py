@@ -23,11 +23,20 @@ NUM_START_TRIES = 10
 
 
 def continuous_only(init_loc_fn: Callable) -> Callable:
-    """The strategy, which leaves discrete sites to their priors."""
+    """The strategy, which leaves discrete sites to their priors.
+
+    Where it would sample an improper prior, a point of the support takes the sample's place.
+    """
 
     def init(site: dict[str, Any]) -> Tensor | None:
         support = getattr(site["fn"], "support", None)
-        return None if getattr(support, "is_discrete", False) else init_loc_fn(site)
+        if getattr(support, "is_discrete", False):
+            return None
+        try:
+            return init_loc_fn(site)
+        except NotImplementedError:
+            transform = biject_to(support)
+            return transform(torch.zeros(transform.inverse_shape(site["fn"].shape())))
 
     return init
 

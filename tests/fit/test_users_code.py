@@ -82,3 +82,23 @@ def test_minibatches_visit_local_latents(ppl):
     shift = ppl.numpy(result.family.mean) - mean
     gap = np.trace(ratio) - 5 - np.linalg.slogdet(ratio)[1]
     assert 0.5 * (gap + shift @ np.linalg.solve(covariance, shift)) < 0.4
+
+
+def test_improper_priors_have_a_structure_and_a_predictive_distribution(ppl):
+    """And what is computed in a plate has the plate's shape."""
+    constraints = ppl.dist.constraints
+
+    def model(y):
+        mu = ppl.sample("mu", ppl.dist.ImproperUniform(constraints.real, (), ()))
+        with ppl.plate("data", len(y)):
+            x = ppl.sample("x", ppl.dist.Normal(mu, 1.0))
+            ppl.deterministic("twice", 2.0 * x)
+            ppl.sample("y", ppl.dist.Normal(x, 0.5), obs=y)
+
+    y = np.array([1.0, 3.0, -1.0])
+    result = ppl.fit(model, ppl.array(y), family="sparse_precision")
+    assert result.converged
+    mean = ppl.numpy(result.family.mean)
+    np.testing.assert_allclose(mean[0], y.mean(), atol=1e-4)
+    draws = result.predictive(num_samples=4)
+    assert draws["y"].shape == draws["twice"].shape == (4, 3)
