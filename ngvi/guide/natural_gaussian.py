@@ -16,7 +16,8 @@ class NaturalGaussianGuide:
     updates for Cholesky factor in Gaussian variational approximation*, Theorem 1).
 
     The family is over the unconstrained latent vector of length ``d`` (sites in the order of the
-    model, flattened). Discrete latents marked for enumeration are left to ``TraceEnum_ELBO``.
+    model, flattened). Discrete latents marked for enumeration are left to ``TraceEnum_ELBO``. A
+    support that depends on another latent is that of each draw.
 
     :param model: a model of the PPL.
     :param family: ``"auto"``, ``"covariance_cholesky"`` (alias ``"full"``), ``"diagonal"``,

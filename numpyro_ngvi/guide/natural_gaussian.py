@@ -25,7 +25,7 @@ from ngvi.guide.landing import check_sticking_the_landing
 from ngvi.page import page
 from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
-from ngvi.structure.subsampling import check_no_local_latents
+from ngvi.structure.subsampling import check_no_dynamic_supports, check_no_local_latents
 from numpyro_ngvi.families import Family, SparsePrecision
 from numpyro_ngvi.families.registry import automatic, requested
 from numpyro_ngvi.guide.checks import (
@@ -35,6 +35,7 @@ from numpyro_ngvi.guide.checks import (
     is_enumerated,
     subsampled_latents,
 )
+from numpyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
 from numpyro_ngvi.guide.landing import called_by_linear_elbo
 from numpyro_ngvi.guide.layout import layout_of
 from numpyro_ngvi.guide.local_latents import (
@@ -111,6 +112,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
                 self._explain(error, trace, args, kwargs)
                 raise
         try:
+            self._dynamic = dynamic_sites(self.model, self.prototype_trace, args, kwargs)
             self._hold_all_elements()
             layout = layout_of(self, self.model_as_given, args, kwargs)
             self.family, self._family_reason = self._choose_family(layout)
@@ -156,6 +158,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         local = subsampled_latents(self.prototype_trace)
         if not local:
             return
+        check_no_dynamic_supports(self._dynamic)
         self._init_locs = full_locs(self._init_locs, self.prototype_trace, local)
         self._init_latent, self._unpack_latent = unpacking(self._init_locs)
         self.latent_dim = jnp.size(self._init_latent)
@@ -179,13 +182,19 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
         self.set_up(*args, **kwargs)
-        if self.create_plates is None:
+        if self.create_plates is None and not self._dynamic:
             return super().__call__(*args, **kwargs)
-        plates = self._create_plates(*args, **kwargs)  # their sites carry the indices
+        plates: dict[str, Any] = {}
+        if self.create_plates is not None:
+            plates = self._create_plates(*args, **kwargs)  # their sites carry the indices
         visits = self._visits(plates)
         latent = self._sample_visited(visits) if visits.are_partial else self._sample_latent()
         values = self._unpack_latent(latent)
-        return visits.sample(values, self.prototype_trace, self._supports, plates)
+        supports = self._supports
+        if self._dynamic:
+            run = self.prototype_trace, self._dynamic, values, args, kwargs
+            supports = running_supports(self.model, *run)
+        return visits.sample(values, self.prototype_trace, supports, plates)
 
     def _sample_visited(self, visits: Visits) -> jax.Array:
         family = numpyro.param(self._parameter_name, self._initial_posterior)

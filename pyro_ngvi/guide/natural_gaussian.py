@@ -22,7 +22,7 @@ from ngvi.guide.landing import check_sticking_the_landing
 from ngvi.page import page
 from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
-from ngvi.structure.subsampling import check_no_local_latents
+from ngvi.structure.subsampling import check_no_dynamic_supports, check_no_local_latents
 from pyro_ngvi.families import Family, SparsePrecision
 from pyro_ngvi.families.registry import automatic, requested
 from pyro_ngvi.guide.checks import (
@@ -34,6 +34,7 @@ from pyro_ngvi.guide.checks import (
     quiet_trace,
     subsampled_latents,
 )
+from pyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
 from pyro_ngvi.guide.landing import called_by_linear_elbo
 from pyro_ngvi.guide.layout import layout_of
 from pyro_ngvi.guide.local_latents import (
@@ -82,9 +83,14 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         self._requested_family = requested(family)
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         super().__init__(model, init_loc_fn=continuous_only(init_loc_fn))
+        self._model_as_given = (model,)  # without the strategy, and no submodule
         self.create_plates = create_plates
 
     _prototype_hide_fn = staticmethod(_hide_fn)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._model_as_given = None
+        return super().__getstate__()
 
     # -- set-up -----------------------------------------------------------------------
 
@@ -98,6 +104,9 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             latents = dict(self.prototype_trace.iter_stochastic_nodes())
             start = {name: site["value"].detach() for name, site in latents.items()}
             check_start(self.model, start, args, kwargs)
+            self._dynamic = dynamic_sites(self.model, self.prototype_trace, args, kwargs)
+            # A support is found in a run of the model, which takes arguments.
+            self._arguments = (args, kwargs) if self._dynamic else None
             self._hold_all_elements()
             layout = layout_of(self, self.model, args, kwargs)
             self.family, self._family_reason = self._choose_family(layout)
@@ -136,6 +145,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         local = subsampled_latents(self.prototype_trace)
         if not local:
             return
+        check_no_dynamic_supports(self._dynamic)
         shapes = full_shapes(self._unconstrained_shapes, self.prototype_trace, local)
         self._unconstrained_shapes = shapes
         self.latent_dim = sum(shape.numel() for shape in shapes.values())
@@ -152,11 +162,16 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         return torch.cat(parts)
 
     def _unpack_latent(self, latent: Tensor) -> Iterator[tuple[dict[str, Any], Tensor]]:
-        for site, value in super()._unpack_latent(latent):
-            if site["name"] not in self._supports:
+        unpacked, supports = list(super()._unpack_latent(latent)), self._supports
+        if self._dynamic:
+            values = {site["name"]: value for site, value in unpacked}
+            model = self._model_as_given[0]
+            supports = running_supports(model, self._dynamic, values, *self._arguments)
+        for site, value in unpacked:
+            if site["name"] not in supports:
                 yield site, value
                 continue
-            support = self._supports[site["name"]]
+            support = supports[site["name"]]
             fn = SimpleNamespace(support=support, event_dim=site["fn"].event_dim)
             yield {**site, "fn": fn}, value
 
@@ -164,6 +179,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         # Pickling a guide drops its model, in the copy and in the original.
         if self.prototype_trace is not None and self._model is not None:
             self._latent_shapes.check(self.model, args, kwargs)
+            if self._dynamic:
+                self._arguments = args, kwargs
         if not self._has_plates:
             return super().forward(*args, **kwargs)
         if self.prototype_trace is None:
@@ -254,6 +271,12 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     def _sample(self, family: Family, num_samples: int) -> dict[str, Tensor]:
         """Draws of every latent site, constrained, from a family of this guide."""
         latent = family.sample(family.loc.new_empty(num_samples, family.dim).normal_())
+        if self._dynamic:
+            rows = [
+                {site["name"]: biject_to(site["fn"].support)(value) for site, value in draw}
+                for draw in map(self._unpack_latent, latent)
+            ]
+            return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
         draws = {}
         for site in self.sites:
             value = latent[:, site.start : site.start + site.size]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import special
 
 
 @pytest.mark.parametrize("marked", [True, False], ids=["marked", "as NUTS takes it"])
@@ -102,3 +103,38 @@ def test_improper_priors_have_a_structure_and_a_predictive_distribution(ppl):
     np.testing.assert_allclose(mean[0], y.mean(), atol=1e-4)
     draws = result.predictive(num_samples=4)
     assert draws["y"].shape == draws["twice"].shape == (4, 3)
+
+
+def test_supports_that_depend_on_other_latents_are_those_of_the_draw(ppl):
+    """``b ~ Uniform(0, 1 - a)``: the bound, the draws and the quantiles."""
+
+    def model(k):
+        a = ppl.sample("a", ppl.dist.Uniform(ppl.array(0.0), 1.0))
+        b = ppl.sample("b", ppl.dist.Uniform(ppl.array(0.0), 1.0 - a))
+        log_probs = ppl.np.log(ppl.np.stack([a, b, 1.0 - a - b]))
+        ppl.factor("likelihood", ppl.np.sum(k * log_probs))
+
+    # p(a) = 1, p(b | a) = 1 / (1 - a): the integral of a^70 b^20 (1 - a - b)^10 / (1 - a).
+    evidence = special.betaln(71, 31) + special.betaln(21, 11)
+    result = ppl.fit(model, ppl.array([70.0, 20.0, 10.0]))
+    assert result.converged
+    assert -0.05 < result.bound - evidence < 0.02
+    draws = {site: ppl.numpy(value) for site, value in result.sample(500).items()}
+    assert (draws["a"] + draws["b"]).max() < 1.0
+    assert draws["b"].mean() == pytest.approx(0.2, abs=0.01)
+    of_params = (result.params,) if ppl.is_numpyro else ()
+    median = {site: float(value) for site, value in result.guide.median(*of_params).items()}
+    assert median["b"] / (1.0 - median["a"]) == pytest.approx(2 / 3, abs=0.02)
+
+
+def test_a_support_that_depends_on_a_latent_beside_visited_ones_is_refused(ppl):
+    plates = lambda: ppl.plate("data", 4, subsample_size=2)  # noqa: E731
+
+    def model():
+        a = ppl.sample("a", ppl.dist.Uniform(ppl.array(0.0), 1.0))
+        ppl.sample("b", ppl.dist.Uniform(ppl.array(0.0), 1.0 - a))
+        with plates():
+            ppl.sample("x", ppl.dist.Normal(a, 1.0))
+
+    with pytest.raises(ValueError, match=r"support of latent site 'b'.*fixed support"):
+        ppl.call(ppl.guide(model, create_plates=plates))
