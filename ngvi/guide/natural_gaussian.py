@@ -32,7 +32,8 @@ class NaturalGaussianGuide:
         (:mod:`~ngvi.guide.visits`); for families ``"diagonal"``,
         ``"block_diagonal"`` and ``"sparse_precision"`` (that of ``"auto"``), stock ELBOs and
         ``fit``. Use one particle, or particles that share their minibatch: one visit in ``K``
-        minibatches is ``1 / K`` of a step. An optimiser's momentum carries a latent on after its visit.
+        minibatches is ``1 / K`` of a step. An optimiser's momentum carries a latent on after its
+        visit.
     :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
         (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
         the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that

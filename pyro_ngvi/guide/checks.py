@@ -70,14 +70,21 @@ def subsampled_latents(trace: poutine.Trace) -> list[SubsampledLatent]:
     return found
 
 
-def check_start(model: Callable, start: dict[str, Tensor], args: tuple, kwargs: dict) -> None:
+def check_start(
+    model: Callable,
+    start: dict[str, Tensor],
+    args: tuple,
+    kwargs: dict,
+    num_tries: int = NUM_START_TRIES,
+) -> None:
     """Refuse a start where the log density of the model is not finite.
 
     :param start: constrained values of the latents.
+    :param num_tries: how often it is evaluated.
     :raises ValueError: naming the sites and the way out.
     """
     reason = None
-    for _ in range(NUM_START_TRIES):
+    for _ in range(num_tries):
         reason = _invalid_sites(model, start, args, kwargs)
         if reason is None:
             return

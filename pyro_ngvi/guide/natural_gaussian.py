@@ -16,7 +16,7 @@ from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor
 from torch.distributions import Distribution, Transform, biject_to
 
-from ngvi.checks import check_init_scale
+from ngvi.checks import InvalidStartError, check_init_scale
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.landing import check_sticking_the_landing
 from ngvi.page import page
@@ -26,6 +26,7 @@ from ngvi.structure.subsampling import check_no_dynamic_supports, check_no_local
 from pyro_ngvi.families import Family, SparsePrecision
 from pyro_ngvi.families.registry import automatic, requested
 from pyro_ngvi.guide.checks import (
+    NUM_START_TRIES,
     LatentShapes,
     check_no_discrete_latents,
     check_start,
@@ -50,6 +51,9 @@ from pyro_ngvi.guide.posterior import (
     to_distribution,
     to_transform,
 )
+
+#: Points that a random strategy may try.
+MAX_STARTS = 50
 
 
 def _hide_fn(msg: Any) -> bool:
@@ -100,10 +104,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         if not self._has_plates:
             check_no_local_latents(subsampled_latents(trace))
         try:
-            super()._setup_prototype(*args, **kwargs)
-            latents = dict(self.prototype_trace.iter_stochastic_nodes())
-            start = {name: site["value"].detach() for name, site in latents.items()}
-            check_start(self.model, start, args, kwargs)
+            self._find_start(args, kwargs)
             self._dynamic = dynamic_sites(self.model, self.prototype_trace, args, kwargs)
             # A support is found in a run of the model, which takes arguments.
             self._arguments = (args, kwargs) if self._dynamic else None
@@ -123,6 +124,21 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         self.posterior = PosteriorParameters(
             self.family.initial(self._init_loc(), self._init_scale)
         )
+
+    def _find_start(self, args: tuple, kwargs: dict) -> None:
+        """Where the density is finite, in as many tries as a random strategy takes."""
+        before: dict[str, Tensor] | None = None
+        for left in reversed(range(MAX_STARTS)):
+            super()._setup_prototype(*args, **kwargs)
+            latents = dict(self.prototype_trace.iter_stochastic_nodes())
+            start = {name: site["value"].detach() for name, site in latents.items()}
+            try:
+                tries = 1 if before else NUM_START_TRIES
+                return check_start(self._model_as_given[0], start, args, kwargs, tries)
+            except InvalidStartError:
+                if not left or (before and all(torch.equal(start[n], before[n]) for n in start)):
+                    raise
+            before = start
 
     @property
     def _has_plates(self) -> bool:

@@ -138,3 +138,15 @@ def test_a_support_that_depends_on_a_latent_beside_visited_ones_is_refused(ppl):
 
     with pytest.raises(ValueError, match=r"support of latent site 'b'.*fixed support"):
         ppl.call(ppl.guide(model, create_plates=plates))
+
+
+def test_a_start_is_looked_for_as_long_as_stock_guides_do(ppl):
+    """Zero, the first that ``fit`` tries, is impossible, and so is a random point most often."""
+
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        ppl.factor("far", ppl.np.where(x > 1.5, -0.5 * (x - 9.0) ** 2 / 0.01, -ppl.np.inf))
+
+    result = ppl.fit(model)
+    assert result.converged
+    assert float(result.family.mean[0]) == pytest.approx(9.0, abs=0.2)
