@@ -132,9 +132,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             super()._setup_prototype(*args, **kwargs)
             latents = dict(self.prototype_trace.iter_stochastic_nodes())
             start = {name: site["value"].detach() for name, site in latents.items()}
+            tries = 1 if before else NUM_START_TRIES
             try:
-                tries = 1 if before else NUM_START_TRIES
-                return check_start(self._model_as_given[0], start, args, kwargs, tries)
+                check_start(self._model_as_given[0], start, args, kwargs, tries)
+                return
             except InvalidStartError:
                 if not left or (before and all(torch.equal(start[n], before[n]) for n in start)):
                     raise
