@@ -3,7 +3,7 @@
 A family is an immutable set of coordinates of ``q = N(mu, Sigma)``. Without tensors
 (``CovarianceCholesky()``) it is a specification; :meth:`Family.initial` gives it tensors.
 Families know nothing of the PPL: they are usable with plain PyTorch or JAX. What needs no tensor
-library is here; ``families.base`` of the packages adds the rest, and the derivatives.
+library is here and in :mod:`ngvi.families`; the packages' ``families`` add the derivatives.
 
 A *gradient* of a function of ``q`` has the same type as ``q``: one tensor per coordinate.
 Writing ``F`` for the Fisher information of ``q`` in its coordinates, each family has
@@ -40,6 +40,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ngvi.linalg.definite import Definite
 from ngvi.path import Path, WhitenedPath
 from ngvi.structure.forest import Forest, check_dense
 from ngvi.structure.layout import Layout
@@ -58,6 +59,9 @@ class Family:
     relative_scale_step: ClassVar[float]
     #: Whether the precision leaves out correlations that the log density may have.
     leaves_out_correlations: ClassVar[bool] = False
+
+    ops: ClassVar[Definite]  #: what a package does with matrices
+    xp: ClassVar[Any]  #: torch or ``jax.numpy``, for functions that both spell alike
 
     loc: Any  #: the mean, shape ``(d,)``; None in a specification
 
@@ -108,6 +112,10 @@ class Family:
             for field in dataclasses.fields(self)  # type: ignore[arg-type]  # its subclasses are
             if not field.metadata.get("static")
         }
+
+    def map(self, function: Callable[..., Array], *others: Self) -> Self:
+        """``function`` of each coordinate, and of the same coordinate of ``others``."""
+        raise NotImplementedError
 
     def free_coordinates(self) -> list[Any]:
         """Tensors that hold every free coordinate once, and nothing else but zeros.
@@ -166,11 +174,11 @@ class Family:
 
     def _centred(self) -> Self:
         """``N(0, Sigma)``."""
-        raise NotImplementedError
+        return dataclasses.replace(self, loc=self.xp.zeros_like(self._bound().loc))  # type: ignore[type-var]
 
     def _identity(self) -> Array:
         """The identity of the dtype and device of the mean, shape ``(d, d)``."""
-        raise NotImplementedError
+        return self.ops.eye(self.dim, self.loc)
 
     def detach(self) -> Self:
         """The same Gaussian, through which no gradient flows."""

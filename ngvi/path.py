@@ -45,26 +45,27 @@ class Path:
 class WhitenedPath:
     """Steps in whitened coordinates, of one block or of several independent ones.
 
-    :param blocks: of each ``-P``, see the packages' ``linalg.definite``, and ``w = C^-1 dmu``.
-    :param step: a step from ``rho``, ``-P`` and ``w``, such as ``CovarianceStep.along``.
+    :param blocks: of each ``-P``, see :mod:`ngvi.linalg.definite`, and ``w = C^-1 dmu``.
+    :param steps: makes a step of ``rho``, ``-P`` and ``w``, and knows how far it leads, such as
+        :class:`~ngvi.linalg.definite.CovarianceSteps`.
     :param finish: the family, from ``rho`` and the blocks' steps.
     """
 
     blocks: Sequence[tuple[Any, Any]]
-    step: Callable[[Any, Any, Any], Any]
+    steps: Any
     finish: Callable[..., Any]
 
     def at(self, step_size: Any) -> Any:
         """See :class:`Path`."""
-        return step_size, [self.step(step_size, p, w) for p, w in self.blocks]
+        return step_size, [self.steps.along(step_size, p, w) for p, w in self.blocks]
 
     def kl(self, attempt: Any) -> Any:
         """See :class:`Path`."""
-        return sum(step.kl() for step in attempt[1])
+        return sum(map(self.steps.kl, attempt[1]))
 
     def backward_kl(self, attempt: Any) -> Any:
         """See :class:`Path`."""
-        return sum(step.backward_kl() for step in attempt[1])
+        return sum(map(self.steps.backward_kl, attempt[1]))
 
     def end(self, attempt: Any) -> Any:
         """See :class:`Path`."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 Array = Any
 #: A number: of the state, or one that follows from it.
 Number = Any
-#: A place or a direction, see ``families.direction`` of the packages.
+#: A place or a direction, see :mod:`ngvi.families.direction`.
 Families = list[Any]
 #: A length that is nothing, in any precision.
 TINY = 1e-37
@@ -48,7 +48,7 @@ class Recovering(Protocol):
 class Algebra(Protocol):
     """What rules compute with, the modules ``optim.algebra`` of the packages.
 
-    It has the functions of ``families.direction`` besides, as they are.
+    It has the functions of :mod:`ngvi.families.direction` besides, as they are.
     """
 
     def where(self, condition: Any, yes: Any, no: Any) -> Any:
@@ -94,10 +94,10 @@ class Algebra(Protocol):
         """Matrices with one more row each, the newest ``most``; themselves without ``use``."""
 
     def product_rows(self, families: Families, directions: list, others: list) -> Any:
-        """Fisher inner products as rows of numbers, see ``families.direction``."""
+        """Fisher inner products as rows of numbers, see :mod:`ngvi.families.direction`."""
 
     def at_rates(self, rates: Rates, vectors: Families, factor: Number, count: Number) -> Families:
         """Every coordinate times its rate after ``count`` steps, and a factor."""
 
     def __getattr__(self, name: str) -> Any:
-        """A function of ``families.direction``, or of ``linalg.triangular``."""
+        """A function of :mod:`ngvi.families.direction`, or of the matrices."""

@@ -7,7 +7,6 @@ evaluating it costs nothing.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -16,15 +15,21 @@ import jax.numpy as jnp
 
 from ngvi import family
 from ngvi.family import standard_normal_log_prob
+from numpyro_ngvi.linalg.matrices import matrices
 
 
 class Family(family.Family):
     """A Gaussian in some coordinates, which are arrays."""
 
+    ops, xp = matrices, jnp
+
     loc: jax.Array | None
 
     # XLA compiles it once for all directions.
     natural_step = jax.jit(family.Family.natural_step)
+
+    def map(self, function: Callable[..., jax.Array], *others: Self) -> Self:
+        return jax.tree.map(function, self, *others)
 
     def detach(self) -> Self:
         return jax.lax.stop_gradient(self)
@@ -54,14 +59,21 @@ class Family(family.Family):
         rows = [row(self.euclidean_gradient(direction)) for direction in directions]
         return [of_means for of_means, _ in rows], [of_scales for _, of_scales in rows]
 
-    def _centred(self) -> Self:
-        return dataclasses.replace(self, loc=jnp.zeros_like(self._bound().loc))
-
-    def _identity(self) -> jax.Array:
-        return jnp.eye(self.dim, dtype=self.loc.dtype)
-
     def _derivative(self, function: Callable[[Self], jax.Array], change: Self) -> jax.Array:
         return jax.jvp(function, (self,), (self.natural_gradient(change),))[1]
+
+
+def compiled(*names: str) -> Callable[[type], type]:
+    """Of a family: its methods of these names become programs, compiled once for all calls."""
+
+    def decorate(cls: type) -> type:
+        for name in names:
+            method = getattr(cls, name)
+            is_property = isinstance(method, property)
+            setattr(cls, name, property(jax.jit(method.fget)) if is_property else jax.jit(method))
+        return cls
+
+    return decorate
 
 
 @jax.custom_jvp

@@ -1,23 +1,49 @@
-"""What the families with a dense covariance have in common."""
+"""The families with a dense covariance, of JAX; see :mod:`ngvi.families`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Self
+
 import jax
+import jax.numpy as jnp
 
+from ngvi.families import covariance, covariance_cholesky, precision, precision_cholesky
+from ngvi.families.dense import DenseFamily
 from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.linalg.matrices import solve_columns
+
+__all__ = ["Covariance", "CovarianceCholesky", "DenseFamily", "Precision", "PrecisionCholesky"]
 
 
-class DenseFamily(Family):
-    """A Gaussian with ``d (d + 1) / 2`` free coordinates beside its mean.
+@jax.tree_util.register_dataclass
+class CovarianceCholesky(covariance_cholesky.CovarianceCholesky, Family):
+    def fisher_products(
+        self, directions: Sequence[Self], others: Sequence[Self] = ()
+    ) -> tuple[list[list[jax.Array]], list[list[jax.Array]]]:
+        # In whitened coordinates X = C^-1 dC, lower triangular, the metric of (1) is
+        # <dC, dC'> = sum_ij (1 + [i = j]) X_ij X'_ij: one solve for all directions together.
+        columns = [jnp.column_stack([one.scale_tril, one.loc]) for one in (*directions, *others)]
+        whitened = solve_columns(self._bound().scale_tril, jnp.concatenate(columns, 1))
+        whitened = jnp.split(whitened, len(columns), 1)
+        weights = 1.0 + self._identity()
 
-    Its part of a Hessian is the whole of it, shape ``(d, d)``.
-    """
+        def rows(product: Callable[[jax.Array, jax.Array], jax.Array]) -> list[list[jax.Array]]:
+            return [[product(a, b) for b in whitened] for a in whitened[: len(directions)]]
 
-    @property
-    def num_parameters(self) -> int:
-        return self.dim + self.dim * (self.dim + 1) // 2
+        return (
+            rows(lambda a, b: jnp.sum(a[:, -1] * b[:, -1])),
+            rows(lambda a, b: jnp.sum(weights * a[:, :-1] * b[:, :-1])),
+        )
 
-    @property
-    def lower_factor(self) -> jax.Array:
-        """The lower triangular ``C`` with a positive diagonal and ``Sigma = C C^T``."""
-        raise NotImplementedError
+
+@jax.tree_util.register_dataclass
+class PrecisionCholesky(precision_cholesky.PrecisionCholesky, Family): ...
+
+
+@jax.tree_util.register_dataclass
+class Covariance(covariance.Covariance, Family): ...
+
+
+@jax.tree_util.register_dataclass
+class Precision(precision.Precision, Family): ...

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi.families.direction import Families, dual
 from ngvi.fit import geometry
 from ngvi.fit.engine import Direction, Place, Step
 from ngvi.optim.trust_region import longest_within
 from ngvi.path import JointPath
 from numpyro_ngvi.families.coordinates import families_in, replace_families
-from numpyro_ngvi.families.direction import Families, dual
 from numpyro_ngvi.optim import algebra
 from numpyro_ngvi.tracing.compilation import compiled
 

@@ -1,39 +1,33 @@
-"""Lower triangular matrices with the arrow of Tan's eq. (4); see :mod:`ngvi.structure.arrow`."""
+"""Matrices with the arrow of Tan's eq. (4), of JAX; see :mod:`ngvi.linalg.arrow`."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from ngvi.structure import arrow
-from ngvi.structure.arrow import Vector, diagonal_slices
+from ngvi.linalg import arrow
+from ngvi.linalg.arrow import Vector, diagonal_slices
 from ngvi.structure.forest import Forest
-from numpyro_ngvi.linalg import batched
-from numpyro_ngvi.linalg.triangular import keep_off_zero
+from numpyro_ngvi.linalg.batched import batched
+from numpyro_ngvi.linalg.matrices import matrices
 
 
 @functools.partial(
     jax.tree_util.register_dataclass, data_fields=["blocks"], meta_fields=["structure"]
 )
-@dataclasses.dataclass(frozen=True)
 class Arrow(arrow.Arrow):
     """A matrix of a structure; a pytree of its blocks."""
 
     ops = batched
 
     def solve_linear(self, vector: Vector) -> Vector:
-        """:meth:`solve`, whose derivative in the vector is written out as well.
-
-        A reversed program of many small operations is slower than :meth:`solve_transpose`.
-        """
+        # A reversed program of many small operations is slower than solve_transpose.
         return self._linear(Arrow.times, Arrow.solve, Arrow.solve_transpose, vector)
 
     def solve_transpose_linear(self, vector: Vector) -> Vector:
-        """:meth:`solve_transpose`, whose derivative in the vector is written out as well."""
         return self._linear(Arrow.transpose_times, Arrow.solve_transpose, Arrow.solve, vector)
 
     def _linear(
@@ -51,19 +45,15 @@ class Arrow(arrow.Arrow):
             one = jax.vmap(one)
         return one(vector)
 
-
-def add_keeping_off_zero(structure: Forest, old: jax.Array, step: jax.Array) -> jax.Array:
-    """Two packed matrices' sum, its diagonal kept off zero as :func:`keep_off_zero` does.
-
-    On the packed arrays, because for a step it is the traffic of memory that counts.
-    """
-    new = old + step
-    start = 0
-    for size, num, total in diagonal_slices(structure):
-        stop = start + size * size * num
-        rows = old[start:stop].reshape(size, size, num), new[start:stop].reshape(size, size, num)
-        on_diagonal = jnp.eye(size, dtype=bool)[..., None]
-        kept = jnp.where(on_diagonal, keep_off_zero(*rows), rows[1])
-        new = new.at[start:stop].set(kept.reshape(-1))
-        start += total
-    return new
+    @classmethod
+    def add_keeping_off_zero(cls, structure: Forest, old: jax.Array, step: jax.Array) -> jax.Array:
+        new = old + step
+        start = 0
+        for size, num, total in diagonal_slices(structure):
+            stop = start + size * size * num
+            before, after = (x[start:stop].reshape(size, size, num) for x in (old, new))
+            on_diagonal = jnp.eye(size, dtype=bool)[..., None]
+            kept = jnp.where(on_diagonal, matrices.keep_off_zero(before, after), after)
+            new = new.at[start:stop].set(kept.reshape(-1))
+            start += total
+        return new

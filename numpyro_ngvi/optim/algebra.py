@@ -9,16 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi.families import direction
+from ngvi.families.direction import *  # noqa: F403
+from ngvi.families.direction import Families
 from ngvi.optim.trust_region import Search
-from numpyro_ngvi.families import direction
-from numpyro_ngvi.families.direction import *  # noqa: F403
-from numpyro_ngvi.families.direction import Families
-from numpyro_ngvi.linalg.triangular import keep_off_zero as keep_off_zero
+from numpyro_ngvi.linalg.matrices import matrices
 
 Schedule = Callable[[jax.Array], jax.Array]
 
 where, minimum, maximum, sqrt, hypot = jnp.where, jnp.minimum, jnp.maximum, jnp.sqrt, jnp.hypot
-copysign, diagonal, norm, each = jnp.copysign, jnp.diagonal, jnp.linalg.norm, jax.tree.map
+keep_off_zero, with_diagonal = matrices.keep_off_zero, matrices.with_diagonal
+copysign, diagonal, norm = jnp.copysign, jnp.diagonal, jnp.linalg.norm
 concatenate, scan, product_rows = jnp.concatenate, jax.lax.scan, direction.products
 
 
@@ -62,11 +63,6 @@ def eps(like: jax.Array) -> float:
 def split(vector: jax.Array, sizes: list[int]) -> list[jax.Array]:
     """The vector cut into pieces."""
     return jnp.split(vector, np.cumsum(sizes)[:-1])
-
-
-def with_diagonal(matrix: jax.Array, diagonal: jax.Array) -> jax.Array:
-    """The matrix with another diagonal."""
-    return jnp.where(jnp.eye(len(matrix), dtype=bool), diagonal[:, None], matrix)
 
 
 def no_rows(most: int, like: jax.Array) -> jax.Array:

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ngvi.families import direction
 from ngvi.optim.rule import Recovering, Rule
-from numpyro_ngvi.families import direction
 from numpyro_ngvi.families.coordinates import (
     families_in,
     ordinary_mask,

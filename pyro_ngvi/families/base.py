@@ -17,10 +17,13 @@ from torch.func import jvp
 
 from ngvi import family
 from ngvi.family import standard_normal_log_prob
+from pyro_ngvi.linalg.matrices import matrices
 
 
 class Family(family.Family):
     """A Gaussian in some coordinates, which are tensors."""
+
+    ops, xp = matrices, torch
 
     loc: Tensor | None
 
@@ -29,7 +32,6 @@ class Family(family.Family):
         return dataclasses.replace(self, **dict.fromkeys(self.coordinates()))
 
     def map(self, function: Callable[..., Tensor], *others: Self) -> Self:
-        """``function`` of each coordinate, and of the same coordinate of ``others``."""
         values = {
             name: function(value, *(getattr(other, name) for other in others))
             for name, value in self.coordinates().items()
@@ -64,12 +66,6 @@ class Family(family.Family):
         products = duals.map(lambda a, b: a @ b.mT, rows(*directions, *others)).coordinates()
         of_means = products.pop("loc")
         return of_means, sum(products.values())
-
-    def _centred(self) -> Self:
-        return dataclasses.replace(self, loc=torch.zeros_like(self._bound().loc))
-
-    def _identity(self) -> Tensor:
-        return torch.eye(self.dim).to(self.loc)
 
     def _derivative(self, function: Callable[[Self], Tensor], change: Self) -> Tensor:
         names, tangents = self.coordinates(), self.natural_gradient(change).coordinates()

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ngvi.families.direction import Families, dual, values
 from ngvi.fit import geometry
 from ngvi.fit.engine import Direction, Step
 from ngvi.optim.trust_region import longest_within
 from ngvi.path import JointPath
-from pyro_ngvi.families.direction import Families, dual, values
 from pyro_ngvi.fit.parameters import Place
 from pyro_ngvi.optim import algebra
 from pyro_ngvi.tracing.messengers import quiet

@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ngvi.families import direction
+from ngvi.families.direction import *  # noqa: F403
+from ngvi.families.direction import Families
 from ngvi.optim.trust_region import Search
 from ngvi.two_loop import scan as scan
-from pyro_ngvi.families import direction
-from pyro_ngvi.families.direction import *  # noqa: F403
-from pyro_ngvi.families.direction import Families
-from pyro_ngvi.linalg.triangular import keep_off_zero as keep_off_zero
+from pyro_ngvi.linalg.matrices import matrices
 
 #: One step size for all coordinates, or one for each, by family and name.
 Rates = float | list[dict[str, float]]
 
 minimum, maximum, sqrt, hypot = min, max, math.sqrt, math.hypot
+keep_off_zero, with_diagonal = matrices.keep_off_zero, matrices.with_diagonal
 copysign, diagonal, norm = torch.copysign, torch.diagonal, torch.linalg.vector_norm
 concatenate, number = torch.cat, float
 
@@ -67,11 +68,6 @@ def eps(like: Tensor) -> float:
 def split(vector: Tensor, sizes: list[int]) -> list[Tensor]:
     """The vector cut into pieces."""
     return list(vector.split(sizes))
-
-
-def with_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
-    """The matrix with another diagonal."""
-    return matrix.diagonal_scatter(diagonal)
 
 
 def no_rows(most: int, like: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ngvi.families.direction import Families, values
 from ngvi.optim.rule import Recovering, Rule
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
-from pyro_ngvi.families.direction import Families, values
 from pyro_ngvi.optim import algebra
 
 

@@ -151,7 +151,7 @@ def family(backend, case, loc, tril, dtype="float64"):
     """The package's family with these coordinates."""
     blocks, parents = CASES[case]
     make = ngvi_forest.forest_from_indices
-    return backend.module("families.sparse_precision").SparsePrecision(
+    return backend.module("families.forest").SparsePrecision(
         backend.array(loc, dtype),
         backend.array(packed(blocks, parents, tril), dtype),
         structure=make(blocks, parents),

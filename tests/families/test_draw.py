@@ -46,11 +46,10 @@ def at(cases):
 @pytest.fixture(params=WAYS, ids=lambda way: " ".join(way).strip())
 def family_name(request, backend, monkeypatch):
     name, way = request.param
-    module = backend.module("linalg.triangular")
+    matrices = backend.module("linalg.matrices").Matrices
     sums = way == "cumulative sums"
-    monkeypatch.setattr(module, "MANY_DRAWS", 10**9 if sums else 0)
-    if hasattr(module, "SMALL_DIM"):
-        monkeypatch.setattr(module, "SMALL_DIM", 0 if sums else 10**9)
+    monkeypatch.setattr(matrices, "many_draws", 10**9 if sums else 0)
+    monkeypatch.setattr(matrices, "small_dim", 0 if sums else 10**9)
     return name
 
 

@@ -9,58 +9,61 @@ gradient, whose plain products with directions are Fisher inner products.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
-import torch
-from torch import Tensor
+from ngvi.family import Array
 
-from pyro_ngvi.families.base import Family
-
-Families = list[Family]
+#: Families of a package, or directions at them.
+Families = list[Any]
 
 
-def each(function: Callable[..., Tensor], *directions: Families) -> Families:
+def each(function: Callable[..., Array], *directions: Families) -> Families:
     """``function`` of the same coordinate of all directions."""
     return [one.map(function, *others) for one, *others in zip(*directions, strict=True)]
 
 
 def add(left: Families, right: Families) -> Families:
     """``left + right``."""
-    return each(torch.add, left, right)
+    return each(operator.add, left, right)
 
 
 def subtract(left: Families, right: Families) -> Families:
     """``left - right``."""
-    return each(torch.sub, left, right)
+    return each(operator.sub, left, right)
 
 
 def negate(direction: Families) -> Families:
     """``-direction``."""
-    return each(torch.neg, direction)
+    return each(operator.neg, direction)
 
 
-def scale(factor: float, direction: Families) -> Families:
-    """``factor`` times a direction."""
-    return each(lambda x: factor * x, direction)
+def scale(factor: Array | float, direction: Families) -> Families:
+    """``factor`` times a direction, whose dtypes stay."""
+    return [one.map(functools.partial(one.ops.scaled, factor)) for one in direction]
 
 
-def combine(amount: float, one: Families, other_amount: float, other: Families) -> Families:
+def combine(
+    amount: Array | float, one: Families, other_amount: Array | float, other: Families
+) -> Families:
     """``amount * one + other_amount * other``, as a moving average takes it."""
-    return each(lambda x, y: (amount * x).add_(y, alpha=other_amount), one, other)
+    return each(lambda x, y: one[0].ops.combined(amount, x, other_amount, y), one, other)
 
 
-def scale_parts(of_mean: float, of_scale: float, direction: Families) -> Families:
+def scale_parts(of_mean: Array | float, of_scale: Array | float, direction: Families) -> Families:
     """The means times one number, all other coordinates times another."""
     scaled = scale(of_scale, direction)
-    return with_means(scaled, [of_mean * one.loc for one in direction])
+    return with_means(scaled, [one.ops.scaled(of_mean, one.loc) for one in direction])
 
 
 def zeros(like: Families) -> Families:
     """No change at all."""
-    return each(torch.zeros_like, like)
+    return [one.map(one.xp.zeros_like) for one in like]
 
 
-def with_means(direction: Families, means: Sequence[Tensor]) -> Families:
+def with_means(direction: Families, means: Sequence[Array]) -> Families:
     """A direction with other means."""
     return [dataclasses.replace(one, loc=loc) for one, loc in zip(direction, means, strict=True)]
 
@@ -83,12 +86,12 @@ def natural(families: Families, gradient: Families) -> Families:
     return [f.natural_gradient(one) for f, one in zip(families, gradient, strict=True)]
 
 
-def dot(dual: Families, direction: Families) -> Tensor:
+def dot(dual: Families, direction: Families) -> Array:
     """The sum of products of all coordinates, a Fisher inner product of a dual; in nats."""
-    return sum(value.sum() for value in values(each(torch.mul, dual, direction)))
+    return sum(value.sum() for value in values(each(operator.mul, dual, direction)))
 
 
-def inner(families: Families, left: Families, right: Families) -> Tensor:
+def inner(families: Families, left: Families, right: Families) -> Array:
     """The Fisher inner product of two directions, in nats.
 
     Of a natural gradient of the bound, and a change: the derivative of the bound along it.
@@ -98,39 +101,32 @@ def inner(families: Families, left: Families, right: Families) -> Tensor:
 
 def products(
     families: Families, directions: Sequence[Families], others: Sequence[Families] = ()
-) -> tuple[Tensor, Tensor]:
+) -> Any:
     """Fisher inner products of ``k`` directions with each other and with ``n`` others.
 
-    :return: of their means and of their scales, both of shape ``(k, k + n)``, in nats.
+    :return: of their means and of their scales, both ``k`` rows of ``k + n`` numbers, in nats.
     """
     results = [
-        family.fisher_products(
-            [direction[i] for direction in directions], [direction[i] for direction in others]
-        )
+        family.fisher_products([one[i] for one in directions], [one[i] for one in others])
         for i, family in enumerate(families)
     ]
-    return tuple(sum(part) for part in zip(*results, strict=True))
+    return _sum(results)
+
+
+def _sum(parts: Sequence[Any]) -> Any:
+    """Of numbers, or of as many lists of them."""
+    nested = isinstance(parts[0], (list, tuple))
+    return [_sum(same) for same in zip(*parts, strict=True)] if nested else sum(parts)
 
 
 # -- the joint vector of all coordinates ----------------------------------------------
 
 
-def values(direction: Families) -> list[Tensor]:
+def values(direction: Families) -> list[Array]:
     """All coordinates of all families."""
     return [value for one in direction for value in one.coordinates().values()]
 
 
-def joint_norm(direction: Families) -> float:
+def joint_norm(direction: Families) -> Any:
     """Euclidean norm of the joint vector of all free coordinates."""
-    tensors = [tensor for one in direction for tensor in one.free_coordinates()]
-    norm = _norm(tensors)
-    if norm.isfinite():
-        return norm.item()
-    # Squares of a float32 overflow from 1e19 on.
-    largest = torch.stack([tensor.abs().max() for tensor in tensors]).max()
-    return (largest * _norm([tensor / largest for tensor in tensors])).item()
-
-
-def _norm(tensors: list[Tensor]) -> Tensor:
-    norms = [torch.linalg.vector_norm(tensor) for tensor in tensors]
-    return torch.linalg.vector_norm(torch.stack(norms))
+    return direction[0].ops.norm([x for one in direction for x in one.free_coordinates()])

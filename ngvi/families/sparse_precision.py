@@ -9,7 +9,7 @@ has the zeros of the Hessian. With the locals first, ``T`` keeps them (Tan, eq. 
         [ T_g1 ...  T_gn  T_g ]
 
 and for nested plates in the same way, each local with its own ancestors below it
-(:mod:`~pyro_ngvi.linalg.arrow`). The Fisher information is ``S`` for the mean and has one
+(:mod:`~ngvi.linalg.arrow`). The Fisher information is ``S`` for the mean and has one
 block for every block of columns of ``T``. Let ``G = dL/dT`` where ``T`` has entries, and write
 ``Phi`` for the lower triangle with the diagonal halved, applied to the diagonal blocks. Then
 
@@ -30,24 +30,19 @@ Every operation is linear in the number of locals, and nothing is densified.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from ngvi.families.forest_family import ForestFamily
+from ngvi.family import Array, Family
+from ngvi.linalg.arrow_step import ArrowStep, ArrowSteps
 from ngvi.path import WhitenedPath
-from ngvi.structure.forest import Forest
 from ngvi.structure.hierarchy import MAX_GLOBALS, find_structure
 from ngvi.structure.layout import Layout
-from pyro_ngvi.families.base import Family
-from pyro_ngvi.families.covariance_cholesky import CovarianceCholesky
-from pyro_ngvi.families.forest_family import ForestFamily
-from pyro_ngvi.linalg import batched
-from pyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
-from pyro_ngvi.linalg.arrow_step import ArrowStep
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,22 +55,23 @@ class SparsePrecision(ForestFamily):
         globals' own ``(g, g, 1)`` last.
     :param locals: names of the sites that are local, each in a plate; by default they are
         found from the model's conditional independences.
-    :param structure: the blocks; found by the guide. Without it every latent is global.
+    :param structure: the blocks, a ``Forest``; found by the guide. Without it every latent is
+        global.
     """
 
-    loc: Tensor | None = None
-    precision_tril: Tensor | None = None
+    loc: Array = None
+    precision_tril: Array = None
     locals: Sequence[str] | None = dataclasses.field(
         default=None, kw_only=True, metadata={"static": True}
     )
-    structure: Forest | None = dataclasses.field(
-        default=None, kw_only=True, metadata={"static": True}
-    )
+    structure: Any = dataclasses.field(default=None, kw_only=True, metadata={"static": True})
 
     name: ClassVar[str] = "sparse_precision"
     relative_scale_step: ClassVar[float] = 0.01
     factor_name: ClassVar[str] = "precision_tril"
     power: ClassVar[int] = -1
+    #: A package's family for a model without locals.
+    _dense: ClassVar[type[Family]]
 
     def __post_init__(self) -> None:
         if self.locals is not None and not isinstance(self.locals, tuple):
@@ -85,7 +81,7 @@ class SparsePrecision(ForestFamily):
     def for_layout(self, layout: Layout) -> Family:
         if self.structure is not None:
             return self
-        structure, obstacle = find_structure(layout, self.locals)
+        structure, obstacle = find_structure(layout, self.locals)  # type: ignore[arg-type]  # a tuple
         if structure is not None:
             return dataclasses.replace(self, structure=structure)
         if layout.dim > MAX_GLOBALS:
@@ -98,7 +94,7 @@ class SparsePrecision(ForestFamily):
         warnings.warn(
             f"family='sparse_precision' {obstacle}. The guide is dense instead.", stacklevel=2
         )
-        return CovarianceCholesky()
+        return self._dense()
 
     def describe(self) -> str:
         """The structure in words."""
@@ -107,38 +103,40 @@ class SparsePrecision(ForestFamily):
     # -- shape and moments ------------------------------------------------------------
 
     @property
-    def stddev(self) -> Tensor:
+    def stddev(self) -> Array:
         factor = self._factor()
-        inverse = factor.solve_matmul(Arrow.identity(self.structure, self.loc))
-        variance = [sum(block.square().sum(0) for block in mine) for mine in inverse.blocks]
-        return self._join(variance).sqrt()
+        inverse = factor.solve_matmul(self._arrow.identity(self.structure, self.loc))
+        variance = [sum((block**2).sum(0) for block in mine) for mine in inverse.blocks]
+        return self.xp.sqrt(self._join(variance))
 
     # -- density ----------------------------------------------------------------------
 
-    def whiten(self, value: Tensor) -> Tensor:
+    def whiten(self, value: Array) -> Array:
         factor = self._factor()
         return self._join(factor.transpose_times(self._split(value - self.loc)))
 
-    def sample(self, noise: Tensor) -> Tensor:
+    def sample(self, noise: Array) -> Array:
         factor = self._factor()
-        return self.loc + self._join(factor.solve_transpose(self._split(noise)))
+        return self.loc + self._join(factor.solve_transpose_linear(self._split(noise)))
 
     # -- natural gradients ------------------------------------------------------------
 
-    def displacement(self, change: SparsePrecision, noise: Tensor) -> Tensor:
+    def displacement(self, change: Self, noise: Array) -> Array:
         factor, gradient = self._factor(), change._factor()
-        of_loc = factor.solve(self._split(change.loc))
+        of_loc = factor.solve_linear(self._split(change.loc))
         noise = self._split(noise)
         of_tril = []
         chains = factor.above(noise)
         for index, (own, *below) in enumerate(gradient.blocks):
-            inner = batched.matmul(batched.transpose(factor.blocks[index][0]), own)
-            for block, entry in zip(factor.blocks[index][1:], below, strict=True):
-                inner = inner + batched.matmul(batched.transpose(block), entry)
-            total = batched.transpose_times(batched.halve_diagonal(inner), noise[index])
+            first, *mine = factor.blocks[index]
+            inner = self._arrow.ops.transpose_matmul_for_gradient(first, own)
+            for block, entry in zip(mine, below, strict=True):
+                inner = inner + self._arrow.ops.transpose_matmul_for_gradient(block, entry)
+            inner = self._arrow.ops.halve_diagonal(inner)
+            total = self._arrow.ops.transpose_times_for_gradient(inner, noise[index])
             for entry, above in zip(below, chains[index], strict=True):
                 above = factor.at(index, above)
-                total = total + batched.transpose_times(entry, above)
+                total = total + self._arrow.ops.transpose_times_for_gradient(entry, above)
             of_tril.append(total)
         return self._join([a - b for a, b in zip(of_loc, of_tril, strict=True)])
 
@@ -148,36 +146,38 @@ class SparsePrecision(ForestFamily):
         self._bound()
         return self.structure.colours()
 
-    def _own_products(self, index: int, rows: Tensor) -> Tensor:
+    def _own_products(self, index: int, rows: Array) -> Array:
         first = self.structure.offsets()[index]
         return rows[first : first + self.structure.groups[index].size]
 
-    def bonnet_price(self, gradient: Tensor, hessian: Tensor) -> SparsePrecision:
+    def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
         factor = self._factor()
-        whitened = factor.congruence(Arrow.unpack(self.structure, hessian))
-        inner = whitened.combine(torch.add, Arrow.identity(self.structure, self.loc))
-        inner = inner.map_diagonal(batched.halve_diagonal).combine(torch.negative)
+        whitened = factor.congruence(self._arrow.unpack(self.structure, hessian))
+        inner = whitened.combine(operator.add, self._arrow.identity(self.structure, self.loc))
+        inner = inner.map_diagonal(self._arrow.ops.halve_diagonal).combine(operator.neg)
         return self._with(self._covariance_times(factor, gradient), factor.matmul(inner))
 
     # -- steps ------------------------------------------------------------------------
 
-    def along(self, direction: SparsePrecision) -> WhitenedPath:
+    def along(self, direction: Self) -> WhitenedPath:
         factor = self._factor()
         block = (
             factor.solve_matmul(direction._factor()),
             factor.transpose_times(self._split(direction.loc)),
         )
 
-        def finish(_: Any, step: ArrowStep) -> SparsePrecision:
+        def finish(_: Any, step: ArrowStep) -> Any:
             shift = self._join(factor.solve_transpose(step.shift))
             return self._with(self.loc + shift, factor.matmul(step.root))
 
-        return WhitenedPath([block], ArrowStep.along, finish)
+        return WhitenedPath([block], ArrowSteps(self.ops), finish)
 
-    def retract(self, step: SparsePrecision) -> SparsePrecision:
+    def retract(self, step: Self) -> Self:
         factor = self._factor()
-        packed = add_keeping_off_zero(self.structure, self.precision_tril, step.precision_tril)
-        new = Arrow.unpack(self.structure, packed)
+        packed = self._arrow.add_keeping_off_zero(
+            self.structure, self.precision_tril, step.precision_tril
+        )
+        new = self._arrow.unpack(self.structure, packed)
         # The moved factor moves the mean (algorithm 2S, step 5, as in Corollary 1).
         shift = new.solve_transpose(factor.transpose_times(self._split(step.loc)))
         loc = self.loc + self._join(shift)

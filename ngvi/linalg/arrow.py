@@ -9,79 +9,21 @@ size ``k`` with ``a`` coordinates in their ancestors: linear in ``n``.
 
 Vectors are lists with one tensor ``(..., k, n)`` a group (:meth:`Arrow.split`,
 :meth:`Arrow.join`). Which blocks meet, and in which order, is decided here; what a product or a
-factor of blocks is, the packages' :class:`BlockAlgebra` knows.
+factor of blocks is, :class:`~ngvi.linalg.batched.Batched` knows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
+from ngvi.linalg.batched import Batched
+from ngvi.linalg.matrices import Array
 from ngvi.structure.forest import Forest
 
-#: A tensor of whichever library.
-Array = Any
 Vector = list[Array]
-
-
-class BlockAlgebra(Protocol):
-    """Batches of ``n`` matrices ``(p, q, n)`` and vectors ``(..., q, n)``; an ``n`` of 1 repeats.
-
-    The modules ``linalg.batched`` of the packages.
-    """
-
-    def transpose(self, matrix: Array) -> Array:
-        """The transpose of every matrix."""
-
-    def matmul(self, left: Array, right: Array) -> Array:
-        """``(p, q, n)`` times ``(q, r, n)``."""
-
-    def times(self, matrix: Array, vector: Array) -> Array:
-        """``(p, q, n)`` times ``(..., q, n)``."""
-
-    def transpose_times(self, matrix: Array, vector: Array) -> Array:
-        """The transpose of ``(p, q, n)`` times ``(..., p, n)``."""
-
-    def solve(self, tril: Array, vector: Array) -> Array:
-        """``T^-1 x``."""
-
-    def solve_transpose(self, tril: Array, vector: Array) -> Array:
-        """``T^-T x``."""
-
-    def solve_matrix(self, tril: Array, matrix: Array) -> Array:
-        """``T^-1 M`` for ``(k, k, n)`` and ``(k, r, n)``."""
-
-    def solve_transpose_matrix(self, tril: Array, matrix: Array) -> Array:
-        """``T^-T M``."""
-
-    def cholesky(self, matrix: Array) -> Array:
-        """Factors; NaN where a matrix is not positive definite."""
-
-    def tril(self, matrix: Array) -> Array:
-        """The lower triangles."""
-
-    def diagonal(self, matrix: Array) -> Array:
-        """The diagonals, as vectors."""
-
-    def identity(self, size: int, num: int, like: Array) -> Array:
-        """Identities of the dtype and device of ``like``."""
-
-    def zeros(self, shape: Sequence[int], like: Array) -> Array:
-        """Zeros of the dtype and device of ``like``."""
-
-    def split(self, tensor: Array, sizes: list[int]) -> Sequence[Array]:
-        """The last axis cut into pieces."""
-
-    def concatenate(self, pieces: list[Array], axis: int) -> Array:
-        """The pieces joined along an axis."""
-
-    def repeat(self, value: Array, repeats: int) -> Array:
-        """Every element of the last axis, ``repeats`` times in a row."""
-
-    def contract(self, left: Array, right: Array) -> Array:
-        """``(..., k, n)`` and ``(p, k, n)`` summed over ``k`` and ``n``, to ``(..., p)``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +39,7 @@ class Arrow:
     blocks: tuple[tuple[Array, ...], ...]
 
     #: What computes with blocks, and with tensors of them.
-    ops: ClassVar[BlockAlgebra]
+    ops: ClassVar[Batched]
 
     # -- vectors ----------------------------------------------------------------------
 
@@ -153,6 +95,14 @@ class Arrow:
         return self.ops.concatenate(
             [block.reshape(-1) for mine in self.blocks for block in mine], -1
         )
+
+    @classmethod
+    def add_keeping_off_zero(cls, structure: Forest, old: Array, step: Array) -> Array:
+        """Two packed matrices' sum, its diagonal kept off zero as ``Matrices.keep_off_zero`` does.
+
+        On the packed tensors, because for a step it is the traffic of memory that counts.
+        """
+        raise NotImplementedError
 
     @classmethod
     def identity(cls, structure: Forest, like: Array) -> Self:
@@ -227,6 +177,10 @@ class Arrow:
     def solve_linear(self, vector: Vector) -> Vector:
         """:meth:`solve`, in a form that is cheap to differentiate in the vector."""
         return self.solve(vector)
+
+    def solve_transpose_linear(self, vector: Vector) -> Vector:
+        """:meth:`solve_transpose`, in a form that is cheap to differentiate in the vector."""
+        return self.solve_transpose(vector)
 
     def above(self, vector: Vector) -> list[list[Array]]:
         """For each group and ancestor ``a``, ``(T_aa' x_a')`` summed over the ancestors ``a'``.

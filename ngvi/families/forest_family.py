@@ -1,6 +1,6 @@
 """What the Gaussians whose factor is a forest of blocks have in common.
 
-The factor is an :class:`~numpyro_ngvi.linalg.arrow.Arrow`, packed into one flat array: ``C`` with
+The factor is an :class:`~ngvi.linalg.arrow.Arrow`, packed into one flat array: ``C`` with
 ``Sigma = C C^T``, or ``T`` with ``Sigma^-1 = T T^T``. Its Fisher information has one block for
 every block of columns, and with ``Phi`` applied to the diagonal blocks the natural gradient is
 ``F Phi(F^T G)`` for either factor ``F``, with ``F^T G`` needed only where ``F`` has entries. Every
@@ -10,17 +10,13 @@ operation is linear in the number of blocks, and nothing is densified.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ngvi.structure.arrow import Vector
+from ngvi.family import Array, Family
+from ngvi.linalg.arrow import Arrow, Vector
 from ngvi.structure.forest import Forest, forest_from_indices
-from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.linalg import batched
-from numpyro_ngvi.linalg.arrow import Arrow
 
 
 class ForestFamily(Family):
@@ -31,18 +27,20 @@ class ForestFamily(Family):
     #: 1 for a factor of the covariance, -1 for one of the precision.
     power: ClassVar[int]
 
-    structure: Forest | None
+    #: A package's matrices of a forest.
+    _arrow: ClassVar[type[Arrow]]
 
-    def initial(self, loc: jax.Array, scale: float | jax.Array) -> Self:
+    structure: Any
+
+    def initial(self, loc: Array, scale: float | Array) -> Self:
         dim = loc.shape[-1]
         structure = self.structure or forest_from_indices([np.arange(dim)[:, None]])
         if structure.dim != dim:
             raise ValueError(f"The structure has {structure.dim} latents, but loc has {dim}.")
-        diagonal = (scale * jnp.ones_like(loc)) ** self.power
-        packed = jnp.zeros(structure.num_packed, loc.dtype)
-        packed = packed.at[structure.packed_diagonal()].set(diagonal)
+        diagonal = (scale * self.xp.ones_like(loc)) ** self.power
+        packed = self.ops.scatter(structure.num_packed, structure.packed_diagonal(), diagonal)
         new = {"loc": loc, self.factor_name: packed, "structure": structure}
-        return dataclasses.replace(self, **new)
+        return dataclasses.replace(self, **new)  # type: ignore[type-var]
 
     def couples(self) -> str | Forest:
         return self.structure if self.structure is not None else super().couples()
@@ -51,90 +49,98 @@ class ForestFamily(Family):
     def num_parameters(self) -> int:
         return self.dim + self.structure.num_lower
 
-    def log_det_scale(self) -> jax.Array:
-        return self.power * sum(jnp.sum(jnp.log(jnp.abs(d))) for d in self._factor().diagonals())
+    def log_det_scale(self) -> Array:
+        return self.power * sum(self.xp.log(abs(d)).sum() for d in self._factor().diagonals())
 
     # -- natural gradients ------------------------------------------------------------
 
-    def log_det_displacement(self, change: Self) -> jax.Array:
-        return 0.5 * self.power * jnp.sum(self._packed() * change._packed())
+    def log_det_displacement(self, change: Self) -> Array:
+        return 0.5 * self.power * (self._packed() * change._packed()).sum()
 
-    @jax.jit
     def natural_gradient(self, gradient: Self) -> Self:
         factor = self._factor()
-        inner = factor.transpose_matmul(gradient._factor()).map_diagonal(batched.halve_diagonal)
+        inner = factor.transpose_matmul(gradient._factor()).map_diagonal(
+            self._arrow.ops.halve_diagonal
+        )
         return self._with(self._covariance_times(factor, gradient.loc), factor.matmul(inner))
 
-    @jax.jit
     def euclidean_gradient(self, natural_gradient: Self) -> Self:
         factor = self._factor()
         inner = factor.solve_matmul(natural_gradient._factor())
-        symmetric = inner.map_diagonal(lambda block: block + batched.transpose(block))
+        symmetric = inner.map_diagonal(lambda block: block + self._arrow.ops.transpose(block))
         loc = self._precision_times(factor, natural_gradient.loc)
         return self._with(loc, factor.solve_transpose_products(symmetric))
 
     # -- curvature --------------------------------------------------------------------
 
-    @jax.jit
-    def assemble_hessian(self, products: jax.Array) -> jax.Array:
+    def assemble_hessian(self, products: Array) -> Array:
         self._bound()
         rows = self._split(products)  # by group (m, k, n)
         offsets = self.structure.offsets()
         blocks = []
         for index in range(len(rows)):
-            mine = [_symmetric(self._own_products(index, rows[index]))]
+            mine = [self._symmetric(self._own_products(index, rows[index]))]
             for ancestor in self.structure.ancestors(index):
                 first = offsets[ancestor]
                 last = first + self.structure.groups[ancestor].size
                 mine.append(rows[index][first:last])
             blocks.append(tuple(mine))
-        return Arrow(self.structure, tuple(blocks)).pack()
+        return self._arrow(self.structure, tuple(blocks)).pack()
 
-    def _own_products(self, index: int, rows: jax.Array) -> jax.Array:
+    def _own_products(self, index: int, rows: Array) -> Array:
         """A group's diagonal blocks ``(k, k, n)``, from its part ``(m, k, n)`` of the products."""
         raise NotImplementedError
 
-    @jax.jit
-    def outer_products(self, left: jax.Array, right: jax.Array) -> jax.Array:
+    def outer_products(self, left: Array, right: Array) -> Array:
         self._bound()
         left, right = self._split(left), self._split(right)
         blocks = []
         for index in range(len(left)):
-            mine = [_symmetric(jnp.einsum("Npn,Nqn->pqn", left[index], right[index]))]
+            mine = [self._symmetric(self._outer(left[index], right[index]))]
             for ancestor in self.structure.ancestors(index):
                 pairs = [(left, right), (right, left)]
-                mine.append(0.5 * sum(_outer(a[ancestor], b[index]) for a, b in pairs))
+                mine.append(0.5 * sum(self._outer(a[ancestor], b[index]) for a, b in pairs))
             blocks.append(tuple(mine))
-        return Arrow(self.structure, tuple(blocks)).pack()
+        return self._arrow(self.structure, tuple(blocks)).pack()
 
-    @jax.jit
-    def _trace_ratio(self, other: Self) -> jax.Array:
+    def _trace_ratio(self, other: Self) -> Array:
         left, right = (other, self) if self.power > 0 else (self, other)
         ratio = left._factor().solve_matmul(right._factor())
-        return sum(jnp.sum(block**2) for mine in ratio.blocks for block in mine)
+        return sum((block**2).sum() for mine in ratio.blocks for block in mine)
+
+    def _symmetric(self, blocks: Array) -> Array:
+        return 0.5 * (blocks + self._arrow.ops.transpose(blocks))
+
+    def _outer(self, above: Array, below: Array) -> Array:
+        """``sum_N above_N below_N^T`` for each block below: ``(k_a, k, n)``."""
+        if above.shape[-1] == 1:
+            return self.xp.einsum("Np,Nqn->pqn", above[..., 0], below)
+        above = self._arrow.ops.repeat(above, below.shape[-1] // above.shape[-1])
+        return self.xp.einsum("Npn,Nqn->pqn", above, below)
 
     # -- helpers ----------------------------------------------------------------------
 
-    def _packed(self) -> jax.Array:
+    def _packed(self) -> Array:
         return getattr(self._bound(), self.factor_name)
 
     def _factor(self) -> Arrow:
-        return Arrow.unpack(self._bound().structure, self._packed())
+        return self._arrow.unpack(self._bound().structure, self._packed())
 
-    def _split(self, vector: jax.Array) -> Vector:
-        return Arrow.split(self.structure, vector)
+    def _split(self, vector: Array) -> Vector:
+        return self._arrow.split(self.structure, vector)
 
-    def _join(self, vector: Vector) -> jax.Array:
-        return Arrow.join(self.structure, vector)
+    def _join(self, vector: Vector) -> Array:
+        return self._arrow.join(self.structure, vector)
 
-    def _with(self, loc: jax.Array, factor: Arrow) -> Self:
-        return dataclasses.replace(self, **{"loc": loc, self.factor_name: factor.pack()})
+    def _with(self, loc: Array, factor: Arrow) -> Self:
+        new = {"loc": loc, self.factor_name: factor.pack()}
+        return dataclasses.replace(self, **new)  # type: ignore[type-var]
 
-    def _covariance_times(self, factor: Arrow, vector: jax.Array) -> jax.Array:
+    def _covariance_times(self, factor: Arrow, vector: Array) -> Array:
         times = _square_times if self.power > 0 else _square_divide
         return self._join(times(factor, self._split(vector)))
 
-    def _precision_times(self, factor: Arrow, vector: jax.Array) -> jax.Array:
+    def _precision_times(self, factor: Arrow, vector: Array) -> Array:
         times = _square_divide if self.power > 0 else _square_times
         return self._join(times(factor, self._split(vector)))
 
@@ -147,15 +153,3 @@ def _square_times(factor: Arrow, vector: Vector) -> Vector:
 def _square_divide(factor: Arrow, vector: Vector) -> Vector:
     """``(F F^T)^-1 x``."""
     return factor.solve_transpose(factor.solve(vector))
-
-
-def _symmetric(blocks: jax.Array) -> jax.Array:
-    return 0.5 * (blocks + batched.transpose(blocks))
-
-
-def _outer(above: jax.Array, below: jax.Array) -> jax.Array:
-    """``sum_N above_N below_N^T`` for each block below: ``(k_a, k, n)``."""
-    if above.shape[-1] == 1:
-        return jnp.einsum("Np,Nqn->pqn", above[..., 0], below)
-    above = jnp.repeat(above, below.shape[-1] // above.shape[-1], -1)
-    return jnp.einsum("Npn,Nqn->pqn", above, below)

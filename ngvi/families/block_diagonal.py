@@ -1,31 +1,29 @@
 """Independent dense Gaussians: ``Sigma = blockdiag(C_1 C_1^T, ..., C_K C_K^T)``.
 
 The Fisher information has a block for each mean and each factor (Tan, section 7.1), so that
-everything is as for :class:`~pyro_ngvi.families.covariance_cholesky.CovarianceCholesky`,
+everything is as for :class:`~ngvi.families.covariance_cholesky.CovarianceCholesky`,
 block by block (algorithm 1S)::
 
     dmu = Sigma dL/dmu,        dC_i = C_i Phi(C_i^T G_i)
 
-Blocks of equal size are one array (:mod:`~pyro_ngvi.linalg.batched`).
+Blocks of equal size are one array (:mod:`~ngvi.linalg.batched`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from torch import Tensor
 
+from ngvi.families.forest_family import ForestFamily
+from ngvi.family import Array
+from ngvi.linalg.definite import CovarianceStep, CovarianceSteps
 from ngvi.path import WhitenedPath
 from ngvi.structure.blocks import find_blocks
-from ngvi.structure.forest import Forest, forest_from_indices
+from ngvi.structure.forest import forest_from_indices
 from ngvi.structure.layout import Layout
-from pyro_ngvi.families.forest_family import ForestFamily
-from pyro_ngvi.linalg import batched
-from pyro_ngvi.linalg.arrow import Arrow, add_keeping_off_zero
-from pyro_ngvi.linalg.definite import CovarianceStep
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,19 +37,17 @@ class BlockDiagonal(ForestFamily):
         that all of its sites lie in), or lists of indices of the latent vector. Every latent
         belongs to exactly one. By default every site is a block, and sites in plates are
         one block for each element of the plates.
-    :param structure: the blocks; found by the guide. Without it all latents are one.
+    :param structure: the blocks, a ``Forest``; found by the guide. Without it all latents are one.
     :param independent: for each group of ``structure``, whether its blocks are independent in
         the model, given the rest: then fewer Hessian-vector products are needed.
     """
 
-    loc: Tensor | None = None
-    scale_tril: Tensor | None = None
+    loc: Array = None
+    scale_tril: Array = None
     blocks: Sequence[Sequence[str] | Sequence[int]] | None = dataclasses.field(
         default=None, kw_only=True, metadata={"static": True}
     )
-    structure: Forest | None = dataclasses.field(
-        default=None, kw_only=True, metadata={"static": True}
-    )
+    structure: Any = dataclasses.field(default=None, kw_only=True, metadata={"static": True})
     independent: tuple[bool, ...] | None = dataclasses.field(
         default=None, kw_only=True, metadata={"static": True}
     )
@@ -67,7 +63,7 @@ class BlockDiagonal(ForestFamily):
             names = [(b,) if isinstance(b, str) else tuple(b) for b in self.blocks]
             object.__setattr__(self, "blocks", tuple(names))
 
-    def for_layout(self, layout: Layout) -> BlockDiagonal:
+    def for_layout(self, layout: Layout) -> Self:
         if self.structure is not None:
             return self
         pieces, independent = find_blocks(layout, self.blocks)
@@ -79,7 +75,7 @@ class BlockDiagonal(ForestFamily):
         """The blocks in words."""
         if self.structure is None:
             return "no blocks yet"
-        count = {}
+        count: dict[int, int] = {}
         for group in self.structure.groups:
             count[group.size] = count.get(group.size, 0) + group.num
         words = [
@@ -90,22 +86,24 @@ class BlockDiagonal(ForestFamily):
     # -- shape and moments ------------------------------------------------------------
 
     @property
-    def stddev(self) -> Tensor:
-        return self._join([own.square().sum(1).sqrt() for (own,) in self._factor().blocks])
+    def stddev(self) -> Array:
+        return self._join([self.xp.sqrt((own**2).sum(1)) for (own,) in self._factor().blocks])
 
     # -- density ----------------------------------------------------------------------
 
-    def whiten(self, value: Tensor) -> Tensor:
+    def whiten(self, value: Array) -> Array:
         return self._join(self._factor().solve(self._split(value - self.loc)))
 
-    def sample(self, noise: Tensor) -> Tensor:
+    def sample(self, noise: Array) -> Array:
         return self._bound().loc + self._join(self._factor().times(self._split(noise)))
 
     # -- natural gradients ------------------------------------------------------------
 
-    def displacement(self, change: BlockDiagonal, noise: Tensor) -> Tensor:
+    def displacement(self, change: Self, noise: Array) -> Array:
         factor = self._factor()
-        inner = factor.transpose_matmul(change._factor()).map_diagonal(batched.halve_diagonal)
+        inner = factor.transpose_matmul(change._factor()).map_diagonal(
+            self._arrow.ops.halve_diagonal
+        )
         of_loc = factor.transpose_times(self._split(change.loc))
         of_scale = inner.times(self._split(noise))
         return self._join([a + b for a, b in zip(of_loc, of_scale, strict=True)])
@@ -121,41 +119,44 @@ class BlockDiagonal(ForestFamily):
             numbers[piece] = first + (rows if shared else rows * piece.shape[1] + blocks)
         return numbers
 
-    def _own_products(self, index: int, rows: Tensor) -> Tensor:
+    def _own_products(self, index: int, rows: Array) -> Array:
         first, group = self._first_probes()[index], self.structure.groups[index]
         size, num = group.size, group.num
         if self._shared()[index]:
             return rows[first : first + size]
         own = rows[first : first + size * num].reshape(size, num, size, num)
-        return own.diagonal(dim1=1, dim2=3)
+        return own.diagonal(0, 1, 3)
 
-    def bonnet_price(self, gradient: Tensor, hessian: Tensor) -> BlockDiagonal:
+    def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
         factor = self._factor()
-        curvature = Arrow.unpack(self.structure, hessian)
-        inner = factor.combine(_whiten, curvature).map_diagonal(batched.halve_diagonal)
+        curvature = self._arrow.unpack(self.structure, hessian)
+        inner = factor.combine(self._whitened, curvature).map_diagonal(
+            self._arrow.ops.halve_diagonal
+        )
         return self._with(self._covariance_times(factor, gradient), factor.matmul(inner))
 
     # -- steps ------------------------------------------------------------------------
 
-    def along(self, direction: BlockDiagonal) -> WhitenedPath:
+    def along(self, direction: Self) -> WhitenedPath:
         factor = self._factor()
         inner = factor.solve_matmul(direction._factor())
         shifts = factor.solve(self._split(direction.loc))
         blocks = [
-            (-(own + batched.transpose(own)).movedim(-1, 0), shift.mT)
+            (self.xp.moveaxis(-(own + self._arrow.ops.transpose(own)), -1, 0), shift.mT)
             for (own,), shift in zip(inner.blocks, shifts, strict=True)
         ]
 
-        def finish(_: Any, *steps: CovarianceStep) -> BlockDiagonal:
-            root = Arrow(self.structure, tuple((step.root.movedim(0, -1),) for step in steps))
+        def finish(_: Any, *steps: CovarianceStep) -> Any:
+            roots = [self.xp.moveaxis(step.root, 0, -1) for step in steps]
+            root = self._arrow(self.structure, tuple((root,) for root in roots))
             shift = factor.times([step.shift.mT for step in steps])
             return self._with(self.loc + self._join(shift), factor.matmul(root))
 
-        return WhitenedPath(blocks, CovarianceStep.along, finish)
+        return WhitenedPath(blocks, CovarianceSteps(self.ops), finish)
 
-    def retract(self, step: BlockDiagonal) -> BlockDiagonal:
+    def retract(self, step: Self) -> Self:
         structure = self._bound().structure
-        packed = add_keeping_off_zero(structure, self.scale_tril, step.scale_tril)
+        packed = self._arrow.add_keeping_off_zero(structure, self.scale_tril, step.scale_tril)
         return dataclasses.replace(self, loc=self.loc + step.loc, scale_tril=packed)
 
     # -- helpers ----------------------------------------------------------------------
@@ -170,7 +171,7 @@ class BlockDiagonal(ForestFamily):
         ]
         return np.cumsum([0, *sizes[:-1]]).tolist()
 
-
-def _whiten(factor: Tensor, curvature: Tensor) -> Tensor:
-    inner = batched.matmul(batched.transpose(factor), batched.matmul(curvature, factor))
-    return inner + batched.identity(factor.shape[0], factor.shape[-1], factor)
+    def _whitened(self, factor: Array, curvature: Array) -> Array:
+        ops = self._arrow.ops
+        inner = ops.matmul(ops.transpose(factor), ops.matmul(curvature, factor))
+        return inner + ops.identity(factor.shape[0], factor.shape[-1], factor)

@@ -1,0 +1,260 @@
+"""Steps that stay positive definite: the Bayesian learning rule in whitened coordinates.
+
+Let ``theta = mu + C z`` and ``A`` a symmetric estimate of ``-E[hess l]``. In the coordinates
+``z`` the precision of ``q`` is ``I``, and ``P = I - C^T A C`` is what the natural gradient
+knows of the curvature. The rule's new precision is
+
+    M = I - rho P = (1 - rho) I + rho C^T A C.                                     (1)
+
+``A`` may be indefinite: where the log density is not concave, or by the noise of a minibatch.
+Then each eigenvalue ``1 + t`` of (1) that is not positive becomes one half: along a direction in
+which the log density is convex ``q`` widens, as the natural gradient wants it to, but no faster
+than by a factor of ``2^(1/2)`` a step. The Riemannian correction of Lin, Schmidt and Khan (2020,
+*Handling the positive-definite constraint in the Bayesian learning rule*), ``1 + t + t^2 / 2``,
+has the same smallest value, but grows again with a larger convexity: ``q`` narrows there step by
+step until it no longer moves. On regressions with an unknown scale, far from the optimum, that
+took 20 to 120 steps instead of 10 to 20. Where (1) is positive it stays as it is, exact for
+conjugate models.
+
+``M`` is wanted by its triangular roots. Where (1) is positive definite one Cholesky
+factorisation gives them; where it is corrected they come from the eigenvectors by a QR
+factorisation, because in float32 a Cholesky factorisation of the corrected ``M`` can fail.
+
+A step of ``q`` is that root and the mean's shift ``s = rho M^-1 w``, with ``w = C^-1 dmu``. How far
+it goes follows from them, without another solution (:class:`CovarianceStep`,
+:class:`PrecisionStep`):
+
+    KL(new || old) = (tr M^-1 - k + |s|^2 + log |M|) / 2,
+    KL(old || new) = (tr M - k + s^T M s - log |M|) / 2.                            (2)
+
+A symmetric matrix that is itself the coordinate, ``Sigma`` or ``Sigma^-1``, moves by
+:func:`definite_sum`: a sum ``S + dS`` that is positive definite is left as it is. Otherwise the
+eigenvalues of ``I + L^-1 dS L^-T``, with ``S = L L^T``, are corrected in the same way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+from ngvi.linalg.matrices import Array, Matrices, symmetric, times
+
+#: What an eigenvalue of the new precision becomes that is not positive.
+SMALLEST = 0.5
+
+
+class Definite(Matrices):
+    """The roots of ``M``, and sums that stay positive definite."""
+
+    def precision_root(self, change: Array, floor: float = 0.0) -> Array:
+        """The lower triangular ``R`` with ``R R^T = M``, its diagonal positive.
+
+        :param change: ``-rho P``, symmetric, shape ``(..., k, k)``.
+        :param floor: eigenvalues ``1 + t`` up to this are corrected like those that are negative.
+        :return: shape ``(..., k, k)``.
+        """
+        eye = self.eye(change.shape[-1], change)
+        factor = self.cholesky(eye + change)
+        of_rest = factor if floor == 0.0 else self.cholesky((1.0 - floor) * eye + change)
+        definite = self._has_root(of_rest, change)
+        return self.cond(definite, lambda: factor, lambda: self._corrected_root(change, 0.5, floor))
+
+    def covariance_root(self, change: Array) -> tuple[Array, Array]:
+        """The lower triangular ``R`` with ``R R^T = M^-1``, its diagonal positive, and ``R^-1``.
+
+        With ``M = Q Q^T`` for an upper triangular ``Q``, it is ``Q^-T``.
+
+        :param change: ``-rho P``, symmetric, shape ``(..., k, k)``.
+        :return: both of shape ``(..., k, k)``.
+        """
+        flipped = self.xp.flip(change, (-2, -1))
+        factor = self.cholesky(self.eye(change.shape[-1], change) + flipped)
+        definite = self._has_root(factor, flipped)
+        known = self.cond(
+            definite,
+            lambda: self.xp.flip(factor, (-2, -1)).mT,
+            lambda: self._corrected_root(change, -0.5),
+        )
+        other = self.inverse_lower(known)  # in neither branch, where XLA would compile it twice
+        return self.select(definite, other, known), self.select(definite, known, other)
+
+    def new_variance_ratio(self, change: Array) -> Array:
+        """``1 / M`` for the scalar case, elementwise."""
+        return 1.0 / self.positive(change, change)
+
+    def is_definite(self, pivots: Array, sizes: Array) -> Array:
+        """Whether the pivots of Cholesky factors are more than rounding.
+
+        A matrix that is indefinite, or singular, can pass a Cholesky factorisation by luck.
+
+        :param pivots: the factors' diagonals; of a failed factorisation NaN.
+        :param sizes: of the numbers that were added to the identity's diagonal, of the same shape.
+        :return: one boolean for all.
+        """
+        # Of a NaN every comparison is false.
+        return (pivots**2 > self.rounding(sizes)).all()
+
+    def positive(self, change: Array, size: Array, floor: float = 0.0) -> Array:
+        """``1 + t`` where that is positive by more than rounding, else :data:`SMALLEST`.
+
+        :param size: the magnitude of the numbers by whose rounding ``t`` may be off.
+        :param floor: values up to this are corrected like those that are negative.
+        """
+        plain = 1.0 + change
+        # What is not finite stays so: the optimiser is to see it.
+        return self.xp.where(plain > floor + self.rounding(size), plain, SMALLEST + 0.0 * plain)
+
+    def rounding(self, size: Array, terms: int = 4) -> Array:
+        """What rounding may leave of a sum of so many terms of this size, and of 1."""
+        eps = float(self.xp.finfo(size.dtype).eps)
+        return 4 * math.sqrt(terms) * eps * self.at_least(abs(size), 1.0)
+
+    def raised_root(self, change: Array, floor: float) -> tuple[Array, Array]:
+        """:meth:`precision_root`, and the projector on the eigenvectors that are not corrected."""
+        if change.shape[-1] == 1:  # of numbers, LAPACK would be called for each
+            value = self.positive(change, change, floor)
+            kept = self.xp.where(value == 1.0 + change, self.xp.ones_like(change), 0.0)
+            return self.xp.sqrt(value), kept
+        values, vectors, kept = self._eigen(change, floor)
+        projector = (vectors * kept[..., None, :]) @ vectors.mT
+        return self._root_of(values, vectors, 0.5), projector
+
+    def definite_sum(self, matrix: Array, change: Array, floor: float = 0.0) -> tuple[Array, Array]:
+        """``S + dS``, corrected where it is not positive definite, and its lower Cholesky factor.
+
+        :param matrix: ``S``, symmetric positive definite, shape ``(d, d)``.
+        :param change: ``dS``, shape ``(d, d)``.
+        :param floor: the fraction of ``S`` that is kept in every direction.
+        """
+        total = symmetric(matrix + change)
+        margin = floor * matrix + self.xp.diag(self._rounding_of_sum(matrix, total))
+        definite = self.xp.isfinite(self.cholesky(total - margin)).all()
+
+        def corrected() -> tuple[Array, Array]:
+            root = self.cholesky(matrix)
+            new_root = root @ self.precision_root(self.congruence(root, change), floor)
+            return self.definite_square(new_root, matrix)
+
+        return self.cond(definite, lambda: (total, self.cholesky(total)), corrected)
+
+    def definite_square(self, root: Array, old: Array) -> tuple[Array, Array]:
+        """``R R^T``, its diagonal raised where rounding could cost it an eigenvalue, its factor.
+
+        :param root: ``R``, lower triangular, shape ``(d, d)``.
+        :param old: the matrix before the step, shape ``(d, d)``.
+        """
+        square = root @ root.mT
+        margin = self.xp.diag(self._rounding_of_sum(old, square))
+        definite = self.xp.isfinite(self.cholesky(square - margin)).all()
+        square = self.select(definite, square, square + 2 * margin)
+        return square, self.cholesky(square)
+
+    def _rounding_of_sum(self, old: Array, new: Array) -> Array:
+        # Of either: an optimiser that adds the difference of the two to the old one, as optax
+        # does, leaves the rounding of the larger.
+        largest = self.xp.maximum(old.diagonal(), new.diagonal())
+        return largest * self.rounding(self.xp.ones_like(largest), old.shape[-1])
+
+    def _has_root(self, factor: Array, change: Array) -> Array:
+        return self.is_definite(_diagonal(factor), _diagonal(change))
+
+    def _corrected_root(self, change: Array, power: float, floor: float = 0.0) -> Array:
+        return self._root_of(*self._eigen(change, floor)[:2], power)
+
+    def _eigen(self, change: Array, floor: float) -> tuple[Array, Array, Array]:
+        """Eigenvalues of ``M``, corrected, its eigenvectors, and which are not corrected."""
+        size = self.xp.amax(abs(change), axis=(-2, -1), keepdims=True)
+        size = self.xp.where(size > 0, size, 1.0)
+        # LAPACK's float32 eigensolver can fail on a matrix far from unit size.
+        plain, vectors = self.eigh(change / size)
+        plain = plain * size[..., 0]
+        values = self.positive(plain, size[..., 0], floor)
+        return values, vectors, values == 1.0 + plain
+
+    def _root_of(self, values: Array, vectors: Array, power: float) -> Array:
+        """The lower triangular ``R`` with ``R R^T = M^(2 power)``, from the eigenvectors."""
+        upper = self.upper_factor(values[..., None] ** power * vectors.mT)
+        diagonal = _diagonal(upper)
+        lower = self.xp.where(diagonal[..., None] < 0, -upper, upper).mT
+        # Rounding may leave a zero on the diagonal of a root of very unequal columns.
+        eps = float(self.xp.finfo(values.dtype).eps)
+        floor = eps * self.xp.amax(abs(diagonal), axis=-1, keepdims=True)
+        missing = self.at_least(floor - abs(diagonal), 0.0)
+        eye = self.eye(vectors.shape[-1], vectors)
+        return self.xp.tril(lower + missing[..., None] * eye)
+
+
+class CovarianceStep(NamedTuple):
+    """A step in whitened coordinates, by the root ``R`` of the new covariance.
+
+    For a batch of blocks it is one step of all of them.
+    """
+
+    root: Array  #: ``R`` with ``R R^T = M^-1``, lower triangular, shape ``(..., k, k)``
+    inverse: Array  #: ``R^-1``
+    shift: Array  #: ``s``, shape ``(..., k)``
+
+
+@dataclasses.dataclass(frozen=True)
+class CovarianceSteps:
+    """The :class:`CovarianceStep` of every size along a direction."""
+
+    ops: Definite
+
+    def along(self, rho: Array | float, change: Array, shift: Array) -> CovarianceStep:
+        """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
+        root, inverse = self.ops.covariance_root(rho * change)
+        moved = times(root, times(root.mT, shift))
+        return CovarianceStep(root, inverse, rho * moved)
+
+    def kl(self, step: CovarianceStep) -> Array:
+        """``KL(new || old)`` in nats, by (2)."""
+        return _size(step.root, step.shift) - self._log_det(step)
+
+    def backward_kl(self, step: CovarianceStep) -> Array:
+        """``KL(old || new)`` in nats, by (2)."""
+        shift = times(step.inverse, step.shift)
+        return _size(step.inverse, shift) + self._log_det(step)
+
+    def _log_det(self, step: CovarianceStep) -> Array:
+        return self.ops.xp.log(_diagonal(step.root)).sum()
+
+
+class PrecisionStep(NamedTuple):
+    """A step in whitened coordinates, by the root ``R`` of the new precision."""
+
+    root: Array  #: ``R`` with ``R R^T = M``, lower triangular, shape ``(..., k, k)``
+    shift: Array  #: ``s``, shape ``(..., k)``
+
+
+@dataclasses.dataclass(frozen=True)
+class PrecisionSteps:
+    """The :class:`PrecisionStep` of every size along a direction."""
+
+    ops: Definite
+
+    def along(self, rho: Array | float, change: Array, shift: Array) -> PrecisionStep:
+        """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
+        root = self.ops.precision_root(rho * change)
+        return PrecisionStep(root, rho * self.ops.divide(root, shift))
+
+    def kl(self, step: PrecisionStep) -> Array:
+        """``KL(new || old)`` in nats, by (2)."""
+        return _size(self.ops.inverse_lower(step.root), step.shift) + self._log_det(step)
+
+    def backward_kl(self, step: PrecisionStep) -> Array:
+        """``KL(old || new)`` in nats, by (2)."""
+        return _size(step.root, times(step.root.mT, step.shift)) - self._log_det(step)
+
+    def _log_det(self, step: PrecisionStep) -> Array:
+        return self.ops.xp.log(_diagonal(step.root)).sum()
+
+
+def _size(root: Array, shift: Array) -> Array:
+    """``(tr R R^T - k + |s|^2) / 2``."""
+    return 0.5 * ((root**2).sum() + (shift**2).sum() - math.prod(shift.shape))
+
+
+def _diagonal(matrix: Array) -> Array:
+    return matrix.diagonal(0, -2, -1)

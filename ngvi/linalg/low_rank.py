@@ -1,0 +1,169 @@
+"""A symmetric matrix of low rank plus a diagonal, ``S = U U^T + diag(D)``.
+
+Let ``V = D^-1/2 U`` and ``L L^T = I + V^T V``, a Cholesky factorisation of size ``r``. Then
+
+    S = D^1/2 R R^T D^1/2,      R = I + V (I + L)^-1 V^T,      |R| = |L|,                  (1)
+    R^-T = I - V L^-T (I + L)^-1 V^T,
+
+because ``I + V J^-1 V^T`` is a root of ``I + V V^T`` where ``(J - I) (J - I)^T = I + V^T V``.
+Nothing is inverted that ``U = 0`` makes singular. Time is O(d r^2), memory O(d r).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ngvi.linalg.matrices import Array, Matrices, symmetric
+
+#: The eigenvalue of ``V^T V`` below which a direction's metric no longer falls.
+MIN_STRENGTH = 1e-3
+
+#: The eigenvalues of ``V^T V`` at the start: ``U = 0`` is a saddle, which no gradient leaves.
+INITIAL_STRENGTH = 0.1
+
+#: Improvements of the diagonal in a projection to low rank at most, and the change, relative
+#: to the largest entry of the diagonal, that is not worth another.
+PROJECTION_SWEEPS = 100
+PROJECTION_TOLERANCE = 1e-6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LowRank:
+    """``U U^T + diag(D)``.
+
+    :param factor: ``U``, shape ``(d, r)``.
+    :param diagonal: ``D``, positive, shape ``(d,)``.
+    """
+
+    factor: Array
+    diagonal: Array
+
+    #: What a package does with matrices.
+    ops: ClassVar[Matrices]
+
+    # -- what a package writes, or may write better ------------------------------------
+
+    def strength(self) -> Array:
+        """``V^T V``."""
+        raise NotImplementedError
+
+    def rows_of(self, inner: Array, factor: Array) -> Array:
+        """``inner @ factor.T``, shape ``(..., d)``."""
+        return inner @ factor.mT
+
+    def products(self, left: Array, right: Array) -> Array:
+        """``left^T right`` for two factors, shape ``(r, r)``."""
+        return left.mT @ right
+
+    # -- what follows -----------------------------------------------------------------
+
+    def root(self) -> Array:
+        """``L``."""
+        return self.ops.cholesky(self.shifted(self.strength()))
+
+    def shifted(self, root: Array) -> Array:
+        """``I + L``."""
+        return root + self.ops.eye(root.shape[-1], root)
+
+    def metric(self) -> tuple[Array, Array, tuple[Array, Array]]:
+        """``B = U^T S^-1 U``, its inverse, and the eigenvalues and eigenvectors of ``V^T V``.
+
+        ``B`` as if no eigenvalue were below ``MIN_STRENGTH``.
+        """
+        values, vectors = self.ops.eigh(self.strength())
+        values = self.ops.at_least(values, 0.0)
+        inverse = self.inverse_values(values)
+        metric = (vectors / inverse) @ vectors.mT
+        return metric, (vectors * inverse) @ vectors.mT, (values, vectors)
+
+    def inverse_values(self, values: Array) -> Array:
+        """The eigenvalues of ``B^-1`` from those of ``V^T V``."""
+        return 1.0 + 1.0 / self.ops.at_least(values, MIN_STRENGTH)
+
+    def log_det(self) -> Array:
+        """``log |S|``."""
+        log = self.ops.xp.log
+        return log(self.diagonal).sum() + 2.0 * log(self.root().diagonal()).sum()
+
+    def inverse_diagonal(self) -> Array:
+        """The diagonal of ``S^-1``."""
+        inverse = self.ops.inverse_lower(self.root())
+        # The share of D in S that U adds; of a share that is nearly one only rounding is left.
+        leverage = ((self.factor @ inverse.mT) ** 2).sum(1) / self.diagonal
+        eps = float(self.ops.xp.finfo(leverage.dtype).eps)
+        return self.ops.at_least(1.0 - leverage, eps) / self.diagonal
+
+    def times(self, rows: Array) -> Array:
+        """``S`` times each row, shape ``(..., d)``."""
+        return self.diagonal * rows + self.rows_of(rows @ self.factor, self.factor)
+
+    def divide(self, rows: Array) -> Array:
+        """``S^-1`` times each row, shape ``(..., d)``."""
+        root, scaled, solve = self.root(), rows / self.diagonal, self.ops.solve_rows
+        inner = solve(root, solve(root, scaled @ self.factor), trans=True)
+        return scaled - self.rows_of(inner, self.factor) / self.diagonal
+
+    def divide_factor(self) -> Array:
+        """``S^-1 U = D^-1 U (I + V^T V)^-1``."""
+        inverse = self.ops.inverse_lower(self.root())
+        return (self.factor @ (inverse.mT @ inverse)) / self.diagonal[:, None]
+
+    def root_times(self, rows: Array) -> tuple[Array, Array]:
+        """``C`` and ``U^T C`` times each row, for ``C = D^-1/2 R^-T``."""
+        root, solve = self.root(), self.ops.solve_rows
+        scaled, both = rows / self.ops.xp.sqrt(self.diagonal), self.shifted(root)
+        inner = solve(both, scaled @ self.factor)
+        # By (1), U^T C = L^-T (I + L)^T (I + L)^-1 V^T.
+        of_factor = solve(root, inner @ both, trans=True)
+        inner = solve(root, inner, trans=True)
+        return scaled - self.rows_of(inner, self.factor) / self.diagonal, of_factor
+
+    def root_divide(self, rows: Array) -> Array:
+        """``C^-1`` times each row, shape ``(..., d)``."""
+        sqrt = self.ops.xp.sqrt(self.diagonal)
+        inner = self.ops.solve_rows(self.shifted(self.root()), rows @ self.factor, trans=True)
+        return sqrt * rows + self.rows_of(inner, self.factor) / sqrt
+
+    def near(self, matrix: Array) -> tuple[Array, Array]:
+        """``U`` and ``D`` with ``U U^T + D`` near a symmetric matrix, and its diagonal.
+
+        Principal factor analysis: the leading directions of what the diagonal leaves, by subspace
+        iteration from here, and the diagonal that they leave, in turn. Exact, once it has
+        converged, where the matrix has that form. ``U`` is turned to this one.
+        """
+        xp, (dim, rank) = self.ops.xp, self.factor.shape
+        whole = matrix.diagonal()
+        # Twice the rank: large negative eigenvalues may take a place, but not keep it.
+        spare = self.ops.tensor(initial_factor(dim, min(rank, dim - rank)), self.factor)
+        basis = xp.linalg.qr(xp.concatenate([self.factor, spare], 1))[0]
+
+        def unsettled(state: tuple) -> Any:
+            *_, count, change = state
+            return (count < PROJECTION_SWEEPS) & (change > PROJECTION_TOLERANCE)
+
+        def sweep(state: tuple) -> tuple:
+            basis, _, diagonal, count, _ = state
+            basis = xp.linalg.qr(matrix @ basis - diagonal[:, None] * basis)[0]
+            inner = basis.mT @ (matrix @ basis - diagonal[:, None] * basis)
+            values, vectors = self.ops.eigh(symmetric(inner))
+            basis = basis @ vectors
+            factor = basis[:, -rank:] * xp.sqrt(self.ops.at_least(values[-rank:], 0.0))
+            new = whole - (factor**2).sum(1)
+            change = abs(new - diagonal).max() / abs(whole).max()
+            return basis, factor, new, count + 1, change
+
+        far = xp.ones_like(self.diagonal[0])
+        start = (basis, self.factor, self.diagonal, 0, far)
+        factor, diagonal = self.ops.while_loop(unsettled, sweep, start)[1:3]
+        left, right = self.ops.svd(factor.mT @ self.factor)  # the rotation that is nearest
+        return factor @ (left @ right), diagonal
+
+
+def initial_factor(dim: int, rank: int) -> np.ndarray:
+    """A faint ``U`` for ``D = I``, the same in every run, shape ``(d, rank)``."""
+    rows = np.random.default_rng(0).choice([-1.0, 1.0], (dim, rank))
+    return math.sqrt(INITIAL_STRENGTH / dim) * rows

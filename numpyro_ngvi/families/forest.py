@@ -1,0 +1,35 @@
+"""The families whose factor is a forest of blocks, of JAX; see :mod:`ngvi.families`."""
+
+import jax
+
+from ngvi.families import block_diagonal, sparse_precision
+from numpyro_ngvi.families.base import Family, compiled
+from numpyro_ngvi.families.dense import CovarianceCholesky
+from numpyro_ngvi.linalg.arrow import Arrow
+
+#: What many small operations make: one program each.
+_compiled = compiled(
+    "stddev",
+    "whiten",
+    "sample",
+    "displacement",
+    "natural_gradient",
+    "euclidean_gradient",
+    "assemble_hessian",
+    "outer_products",
+    "bonnet_price",
+    "_trace_ratio",
+    "retract",
+)
+
+
+@_compiled
+@jax.tree_util.register_dataclass
+class BlockDiagonal(block_diagonal.BlockDiagonal, Family):
+    _arrow = Arrow
+
+
+@_compiled
+@jax.tree_util.register_dataclass
+class SparsePrecision(sparse_precision.SparsePrecision, Family):
+    _arrow, _dense = Arrow, CovarianceCholesky

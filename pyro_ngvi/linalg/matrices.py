@@ -1,0 +1,98 @@
+"""Matrices of torch; see :mod:`ngvi.linalg.matrices` and :mod:`ngvi.linalg.definite`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ngvi.linalg import definite
+
+
+class Matrices(definite.Definite):
+    """What torch does in its own way. Where torch raises, a NaN is for the optimiser to skip."""
+
+    xp = torch
+
+    def tensor(self, values: Any, like: Tensor) -> Tensor:
+        return torch.as_tensor(values).to(like)
+
+    def scatter(self, size: int, places: np.ndarray, values: Tensor) -> Tensor:
+        vector = values.new_zeros(size)
+        vector[torch.as_tensor(places).to(values.device)] = values
+        return vector
+
+    def eye(self, size: int, like: Tensor) -> Tensor:
+        return torch.eye(size, dtype=like.dtype, device=like.device)
+
+    def scaled(self, factor: float, tensor: Tensor) -> Tensor:
+        return factor * tensor
+
+    def combined(self, amount: float, one: Tensor, other_amount: float, other: Tensor) -> Tensor:
+        return (amount * one).add_(other, alpha=other_amount)
+
+    def norm(self, tensors: Sequence[Tensor]) -> float:
+        norm = _norm(tensors)
+        if norm.isfinite():
+            return norm.item()
+        # Squares of a float32 overflow from 1e19 on.
+        largest = torch.stack([tensor.abs().max() for tensor in tensors]).max()
+        return (largest * _norm([tensor / largest for tensor in tensors])).item()
+
+    def at_least(self, values: Tensor, floor: float) -> Tensor:
+        return values.clamp(min=floor)
+
+    def select(self, flag: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+        return yes if flag else no
+
+    def cond(self, flag: Tensor, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        return yes() if flag else no()
+
+    def while_loop(self, test: Callable, body: Callable, state: tuple) -> tuple:
+        while test(state):
+            state = body(state)
+        return state
+
+    def with_diagonal(self, matrix: Tensor, diagonal: Tensor) -> Tensor:
+        return torch.diagonal_scatter(matrix, diagonal)
+
+    def centred_cumsum(self, matrix: Tensor) -> Tensor:
+        return torch.sub(matrix.cumsum(-1), matrix, alpha=0.5)
+
+    def cholesky(self, matrix: Tensor) -> Tensor:
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        return torch.where((info == 0)[..., None, None], factor, torch.nan)
+
+    def eigh(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        if not matrix.isfinite().all():
+            return torch.full_like(matrix[..., 0], torch.nan), torch.full_like(matrix, torch.nan)
+        return torch.linalg.eigh(matrix)
+
+    def svd(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        if not matrix.isfinite().all():
+            return torch.full_like(matrix, torch.nan), torch.full_like(matrix, torch.nan)
+        left, _, right = torch.linalg.svd(matrix)
+        return left, right
+
+    def upper_factor(self, matrix: Tensor) -> Tensor:
+        return torch.linalg.qr(matrix, mode="r").R
+
+    def solve_lower(self, tril: Tensor, rhs: Tensor, trans: bool = False) -> Tensor:
+        columns = rhs.unsqueeze(-1) if rhs.ndim == 1 else rhs
+        solution = torch.linalg.solve_triangular(tril.mT if trans else tril, columns, upper=trans)
+        return solution.squeeze(-1) if rhs.ndim == 1 else solution
+
+    def inverse_lower(self, tril: Tensor) -> Tensor:
+        eye = self.eye(tril.shape[-1], tril)
+        return torch.linalg.solve_triangular(tril, eye.expand(tril.shape), upper=False)
+
+
+matrices = Matrices()
+
+
+def _norm(tensors: Sequence[Tensor]) -> Tensor:
+    norms = [torch.linalg.vector_norm(tensor) for tensor in tensors]
+    return torch.linalg.vector_norm(torch.stack(norms))
