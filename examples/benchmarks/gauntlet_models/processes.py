@@ -24,7 +24,7 @@ def _observe(ppl: Any, covariance: Any, sigma: Any, y: Any) -> None:
     ppl.sample("y", ppl.dist.MultivariateNormal(zero, scale_tril=tril), obs=y)
 
 
-def _two_scales(seed: int, lengths: tuple, num: int = 50) -> tuple:
+def _two_scales(seed: int, lengths: tuple, num: int = 30) -> tuple:
     rng = np.random.default_rng(seed)
     x = np.sort(rng.uniform(0, 10, num))
     K = sum(
@@ -44,12 +44,12 @@ def _two_lengths(ppl: Any, x: Any, y: Any, scale: float = 1.0) -> None:
 
 
 entry(GROUP, lambda: _two_scales(31, (4.0, 0.4)), "long_and_short")(_two_lengths)
-entry(GROUP, lambda: _two_scales(32, (2.0, 0.25), 40), "near_scales", held_out=True)(_two_lengths)
+entry(GROUP, lambda: _two_scales(32, (2.0, 0.25), 25), "near_scales", held_out=True)(_two_lengths)
 
 
 def _lake() -> tuple:
     (level,) = columns("datasets", "LakeHuron", "value")
-    return np.arange(49.0) / 5, standard(level[::2])
+    return np.arange(33.0) / 4, standard(level[::3])
 
 
 entry(GROUP, _lake, "lake")(_two_lengths)
@@ -57,8 +57,8 @@ entry(GROUP, _lake, "lake")(_two_lengths)
 
 def _inputs() -> tuple:
     rng = np.random.default_rng(33)
-    X = rng.uniform(-2, 2, size=(45, 2))
-    return X, np.sin(3 * X[:, 0]) + 0.3 * X[:, 1] + 0.2 * rng.normal(size=45)
+    X = rng.uniform(-2, 2, size=(30, 2))
+    return X, np.sin(3 * X[:, 0]) + 0.3 * X[:, 1] + 0.2 * rng.normal(size=30)
 
 
 @entry(GROUP, _inputs)
@@ -74,7 +74,7 @@ def two_inputs(ppl: Any, X: Any, y: Any) -> None:
 
 def _spots() -> tuple:
     (spots,) = columns("datasets", "sunspot.year", "value")
-    return np.arange(60.0) / 10, standard(np.sqrt(spots[100:160]))
+    return np.arange(36.0) / 10, standard(np.sqrt(spots[100:136]))
 
 
 @entry(GROUP, _spots, held_out=True)
@@ -92,23 +92,23 @@ def spots(ppl: Any, x: Any, y: Any) -> None:
 
 def _counts() -> tuple:
     rng = np.random.default_rng(34)
-    x = np.linspace(0, 6, 25)
+    x = np.linspace(0, 6, 15)
     return x, rng.poisson(np.exp(1 + np.sin(2 * x) + 0.1 * x)).astype(float)
 
 
 @entry(GROUP, _counts)
 def counts(ppl: Any, x: Any, y: Any) -> None:
-    """Two processes in the log rate, not integrated out: 54 latents."""
+    """Two processes in the log rate, not integrated out: 34 latents."""
     dist, np = ppl.dist, ppl.np
     length = ppl.sample("length", dist.LogNormal(0.0, 1.0).expand([2]).to_event(1))
     amplitude = ppl.sample("amplitude", dist.HalfNormal(1.0).expand([2]).to_event(1))
     log_rate = 0.0
     for k, name in enumerate(("slow", "fast")):
         K = _kernel(np, x, length[k]) + 1e-4 * ppl.array(_EYE)
-        white = ppl.normals(name, 25)
+        white = ppl.normals(name, 15)
         log_rate = log_rate + amplitude[k] * (np.linalg.cholesky(K) @ white)
     with ppl.plate("rows", len(y)):
         ppl.sample("y", dist.Poisson(np.exp(log_rate)), obs=y)
 
 
-_EYE = np.eye(25)
+_EYE = np.eye(15)
