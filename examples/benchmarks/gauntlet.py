@@ -128,7 +128,7 @@ def fit_row(
                 "gradients": result.num_evaluations,
                 "steps": result.num_steps,
                 "seconds": round(result.seconds, 2),
-                "starts": re.sub(r"\s+", " ", starts)[:600],
+                "starts": re.sub(r"\s+", " ", starts)[:2000],
             }
         with jax.enable_x64(True):
             gaussian = target.in_order(gaussian, names)
@@ -333,9 +333,9 @@ def with_gaps(rows: Iterable[dict[str, str]]) -> list[dict[str, Any]]:
             continue
         bound = float(row["true_bound"] or -np.inf)
         of_stock = stock_bounds.get((row["model"], row["seed"]), -np.inf)
-        listed = [float(x) for x in re.findall(r"bound=(-?[0-9.e+-]+)", row["starts"])]
+        listed = [float(x) for x in re.findall(r"bound=(-?[0-9][0-9.e+-]*),", row["starts"])]
         gap = best.get(row["model"], -np.inf) - bound
-        unsaid = gap - max([0, *(x - bound for x in listed)])
+        unsaid = gap - max([0, *(x - float(row["claimed_bound"]) for x in listed)])
         gaps = {"gap": gap, "unsaid": unsaid, "below_stock": of_stock - bound}
         found.append({**row, **gaps, "claims": row["converged"] == "True"})
     return found
