@@ -11,7 +11,7 @@ import torch
 from pyro import poutine
 from pyro.distributions import ImproperUniform
 from pyro.distributions.transforms import biject_to
-from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
+from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor
 
 from ngvi.curvature import choose
@@ -258,4 +258,8 @@ def _anywhere(site: dict[str, Any]) -> Tensor | None:
     fn = site["fn"]
     while hasattr(fn, "base_dist"):
         fn = fn.base_dist
-    return init_to_uniform(site) if isinstance(fn, ImproperUniform) else None
+    if not isinstance(fn, ImproperUniform):
+        return None
+    # Pyro's init_to_uniform draws from the prior, to know the shape.
+    to_support = biject_to(site["fn"].support)
+    return to_support(4.0 * torch.rand(to_support.inverse_shape(site["fn"].shape())) - 2.0)
