@@ -95,6 +95,43 @@ def test_scales_far_from_one_need_no_care(ppl):
     np.testing.assert_array_less(np.abs(ppl.numpy(result.family.mean)[:2] - expected), sds)
 
 
+def groups_in_thousands():
+    """Responses of twelve groups, six each, whose effects have a standard deviation of 300."""
+    rng = np.random.default_rng(4)
+    group = np.repeat(np.arange(12), 6)
+    y = 3000.0 + rng.normal(0.0, 300.0, 12)[group] + rng.normal(0.0, 50.0, len(group))
+    return group, y
+
+
+def test_groups_in_thousands_need_no_start(ppl):
+    """From ``N(0, I)`` the scale of the groups collapses, 100 nats and more below the optimum."""
+    group, y = groups_in_thousands()
+
+    def model(group, y):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 5000.0))
+        tau = ppl.sample("tau", ppl.dist.HalfNormal(ppl.array(500.0)))
+        sigma = ppl.sample("sigma", ppl.dist.HalfNormal(ppl.array(500.0)))
+        with ppl.plate("groups", 12):
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 500.0))
+        with ppl.plate("rows", len(y)):
+            mean = mu + effect[group] * tau / 500.0
+            ppl.sample("y", ppl.dist.Normal(mean, sigma), obs=y)
+
+    result = ppl.fit(model, ppl.index(group), ppl.array(y))
+    assert result.converged
+    assert result.starts[0].name == "the prior"
+    draws = {name: ppl.numpy(value) for name, value in result.sample(500).items()}
+    assert draws["sigma"].mean() == pytest.approx(within_groups(y), rel=0.05)
+    effects = draws["mu"][:, None] + draws["effect"] * draws["tau"][:, None] / 500.0
+    np.testing.assert_allclose(effects.mean(0), y.reshape(12, 6).mean(1), atol=20.0)
+
+
+def within_groups(y):
+    """The standard deviation that is left."""
+    residual = y.reshape(12, 6) - y.reshape(12, 6).mean(1)[:, None]
+    return np.sqrt(np.sum(residual**2) / 60)
+
+
 def test_a_start_where_the_density_overflows_is_rescued(ppl):
     """``exp(10 rate)`` at ``rate ~ N(4, 1)``: the mean climbs, by the density's gradients."""
 
