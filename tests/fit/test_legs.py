@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import approx_fprime, minimize
 from scipy.stats import norm
 
-from ngvi.fit import legs, run
+from ngvi.fit import legs, run, start
 from ngvi.fit.audit import Audit
 from ngvi.fit.by_values import GROUP, by_values
 from ngvi.fit.outcome import Outcome, Reason
@@ -73,9 +73,10 @@ def test_a_prior_is_elsewhere_by_its_means_or_its_scales():
         engine = target(of_prior=(mean, sd)).engine()
         return legs.Prior.of(engine, np.random.default_rng(0)).is_elsewhere(np.zeros(2))
 
+    low, high = start.USUAL_SCALES
     assert not is_elsewhere(1.0, 1.0)
-    assert is_elsewhere(np.array([0.0, 9.0]), 1.0)
-    assert is_elsewhere(0.0, np.array([1.0, 30.0])) and is_elsewhere(0.0, 0.01)
+    assert is_elsewhere(np.array([0.0, 2 * start.FAR]), 1.0)
+    assert is_elsewhere(0.0, np.array([1.0, 2 * high])) and is_elsewhere(0.0, 0.5 * low)
 
 
 # -- ends that are no optimum ---------------------------------------------------------

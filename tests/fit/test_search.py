@@ -300,7 +300,11 @@ def test_draws_are_not_overfitted_while_others_gain_too():
     one.place = one.engine.parameters.at(0.5 * CENTRE, 1.0)
     gained = one.engine.evaluator.measure(one.place, one.draws).value - one.judged[0]
     assert gained > search.MIN_GAIN and not one._is_overfitted(gained)
-    assert one._is_overfitted(gained)  # this time the others have gained nothing
+    assert not one._is_overfitted(gained)  # this time the others have gained nothing,
+    assert one._is_overfitted(gained)  # and twice is enough
+    one.unlearnt = 0
+    one.judged[-1] += 2 * search.LEARNT_PART * gained
+    assert one._is_overfitted(gained)  # or once to lose
     assert not one._is_overfitted(0.9 * search.MIN_GAIN)  # but little was to be gained
     one.judge = []
     assert not one._is_overfitted(50.0)
@@ -364,7 +368,7 @@ def test_a_step_may_lose_a_small_part_of_its_slope_and_never_much():
         end = with_slope(measured, step, slope)._replace(values=values)
         return one._slope_at_the_end(step, end) is not None
 
-    for slope, slack in ((2.0, 0.1), (2000.0, search.MAX_SLACK)):
+    for slope, slack in ((0.5, 0.5 * search.SLACK_PART), (2000.0, search.MAX_SLACK)):
         steep = step._replace(slope=slope)
         assert is_taken(0.99 * slack, steep) and not is_taken(1.01 * slack, steep)
         # A step at whose end the bound falls faster than it rose has gone too far if it lost.
