@@ -5,8 +5,11 @@ A schedule, a callable from the number of steps taken, stands for its values, wh
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+import operator
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -23,13 +26,28 @@ def is_auto(value: Any, name: str, otherwise: str = "a number or a schedule") ->
     return isinstance(value, str)
 
 
+def _is_number(value: Any, holds: Callable[[float], bool]) -> bool:
+    """Whether ``value`` is one number of which this holds; one that JAX traces is let through."""
+    if isinstance(value, (bool, str)):
+        return False
+    try:
+        return holds(float(value))
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return hasattr(value, "aval")
+
+
+def _got(value: Any) -> str:
+    hint = " Options are keyword arguments here, not a dictionary." * isinstance(value, dict)
+    return f"got {value!r}.{hint}"
+
+
 def check_step_size(step_size: Any, name: str = "step_size") -> Any:
-    """``step_size``, if it is a positive number or a schedule.
+    """``step_size``, if it is a positive, finite number or a schedule.
 
     :raises ValueError: if it is not.
     """
-    if not callable(step_size) and not step_size > 0:
-        raise ValueError(f"{name} must be positive or a schedule, got {step_size}.")
+    if not callable(step_size) and not _is_number(step_size, lambda x: 0 < x < math.inf):
+        raise ValueError(f"{name} must be positive and finite, or a schedule, {_got(step_size)}")
     return step_size
 
 
@@ -38,8 +56,8 @@ def check_rho(rho: Any, name: str) -> Any:
 
     :raises ValueError: if it is not.
     """
-    if not callable(rho) and not 0 < rho <= 1:
-        raise ValueError(f"{name} must be in (0, 1] or a schedule, got {rho}.")
+    if not callable(rho) and not _is_number(rho, lambda x: 0 < x <= 1):
+        raise ValueError(f"{name} must be in (0, 1] or a schedule, {_got(rho)}")
     return rho
 
 
@@ -48,19 +66,67 @@ def check_momentum(beta: float, name: str = "beta") -> float:
 
     :raises ValueError: if it is not.
     """
-    if not 0 <= beta < 1:
-        raise ValueError(f"{name} must be in [0, 1), got {beta}.")
+    if not _is_number(beta, lambda x: 0 <= x < 1):
+        raise ValueError(f"{name} must be in [0, 1), {_got(beta)}")
     return beta
 
 
 def check_positive(value: float, name: str) -> float:
-    """``value``, if it is positive.
+    """``value``, if it is a positive number; it may be infinite.
 
     :raises ValueError: if it is not.
     """
-    if not value > 0:
-        raise ValueError(f"{name} must be positive, got {value}.")
+    if not _is_number(value, lambda x: x > 0):
+        raise ValueError(f"{name} must be positive, {_got(value)}")
     return value
+
+
+def check_finite(value: float, name: str) -> float:
+    """``value``, if it is a positive, finite number.
+
+    :raises ValueError: if it is not.
+    """
+    if not _is_number(value, lambda x: 0 < x < math.inf):
+        raise ValueError(f"{name} must be positive and finite, {_got(value)}")
+    return float(value)
+
+
+def check_count(value: Any, name: str, least: int = 1, hint: str = "") -> int:
+    """``value`` as an ``int``, if it is an integer of any kind, and large enough.
+
+    :param hint: what else to say if it is not.
+    :raises ValueError: if it is not.
+    """
+    try:
+        count = least - 1 if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except TypeError:
+        count = least - 1
+    if count < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.{hint}")
+    return count
+
+
+def check_flag(value: Any, name: str) -> bool:
+    """``value`` as a ``bool``, if it is True or False.
+
+    :raises ValueError: if it is not.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def check_quantiles(quantiles: Any) -> None:
+    """Refuse levels outside (0, 1).
+
+    :raises ValueError: if there is one.
+    """
+    try:
+        levels = np.asarray(quantiles)
+    except TypeError:
+        return  # JAX traces them
+    if levels.dtype.kind not in "iuf" or not ((levels > 0) & (levels < 1)).all():
+        raise ValueError(f"quantiles must be in (0, 1), got {quantiles!r}.")
 
 
 def check_learning_rule(
@@ -86,14 +152,100 @@ def check_learning_rule(
         check_positive(max_kl, "max_kl")
 
 
-def check_init_scale(init_scale: float) -> float:
-    """``init_scale``, if it is a positive, finite number.
+def check_model(model: Any) -> None:
+    """Refuse what cannot be run as a model.
 
-    :raises ValueError: if it is not.
+    :raises TypeError: saying what it is.
     """
-    if not 0 < init_scale < math.inf:
-        raise ValueError(f"Expected init_scale > 0. but got {init_scale}")
-    return float(init_scale)
+    if not callable(model) or hasattr(model, "log_prob"):
+        raise TypeError(
+            f"model must be a function with sample statements in its body, got {model!r}."
+        )
+    if inspect.isgeneratorfunction(model) or inspect.iscoroutinefunction(model):
+        raise TypeError(
+            f"model {model.__name__} is a generator or a coroutine: a call does not run its body. "
+            "Leave its yield or async out."
+        )
+
+
+def check_callable(value: Any, name: str, example: str) -> Any:
+    """``value``, if it can be called.
+
+    :raises TypeError: if it cannot.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be a function such as {example}, got {value!r}.")
+    return value
+
+
+def check_init_loc_fn(init_loc_fn: Any) -> Any:
+    """``init_loc_fn``, if it can be one.
+
+    :raises TypeError: if it cannot.
+    """
+    return check_callable(init_loc_fn, "init_loc_fn", "init_to_value(values={...})")
+
+
+def check_create_plates(create_plates: Any) -> Any:
+    """``create_plates``, if it can be one, or None.
+
+    :raises TypeError: if it cannot.
+    """
+    example = "lambda *args: plate('data', size, subsample_size=size_of_minibatch)"
+    return create_plates and check_callable(create_plates, "create_plates", example)
+
+
+def no_latents(sites: Iterable[str]) -> str:
+    """The error of a model without continuous latents.
+
+    :param sites: what it has.
+    """
+    names = ", ".join(map(repr, sites))
+    if names:
+        what = f"has {names}, none of which is a continuous latent with elements"
+    else:
+        what = "ran without a sample statement: it must be a function that has them in its body, "
+        what += "not a class or a function that makes the model"
+    return f"The guide found no latent variables. The model {what}."
+
+
+def no_density(
+    name: str, value: tuple[int, ...], of: tuple[int, ...], is_observed: bool, error: Exception
+) -> str:
+    """The error of a site whose distribution cannot evaluate its value.
+
+    :param value: the value's shape.
+    :param of: the distribution's.
+    """
+    kind = "Observed" if is_observed else "Latent"
+    start = "" if is_observed else ", or init_loc_fn= if the start is yours"
+    return (
+        f"{kind} site '{name}' has a value of shape {value}, whose log density its distribution, "
+        f"of shape {of}, cannot evaluate: {error} Check shapes and dtypes (in a subsampled plate, "
+        f"index the data with the plate's indices){start}."
+    )
+
+
+def warn_of_broadcast(
+    name: str, value: tuple[int, ...], of: tuple[int, ...], event_dim: int
+) -> None:
+    """Warn if data and their distribution are expanded against each other: ``(n, 1)`` and ``(n,)``.
+
+    :param value: the shape of the data.
+    :param of: that of the distribution, and how many of its dimensions are an event.
+    """
+    try:
+        both = np.broadcast_shapes(value, of)
+    except ValueError:
+        return  # the distribution has its own idea of shapes, or will fail
+    event = of[len(of) - event_dim :]
+    is_event_expanded = np.broadcast_shapes(value[-event_dim:], event) != value[-event_dim:]
+    if both not in (value, of) or (event_dim and is_event_expanded):
+        warnings.warn(
+            f"Observed site '{name}' has data of shape {value} and a distribution of shape {of}, "
+            f"which are broadcast to {both}: each datum counts several times. Reshape one of them.",
+            stacklevel=2,
+        )
 
 
 class InvalidStartError(ValueError):
@@ -117,23 +269,47 @@ class LatentShapes:
     def __init__(self, expected: dict[str, tuple[int, ...]], signature: Any) -> None:
         self._expected, self._seen = expected, {signature}
 
-    def compare(self, signature: Any, shapes: Callable[[], dict[str, tuple[int, ...]]]) -> None:
+    def compare(
+        self,
+        signature: Any,
+        shapes: Callable[[], dict[str, tuple[int, ...]]],
+        is_trained: Callable[[], bool],
+    ) -> None:
         """Look at the shapes for arguments with a new signature.
 
-        :param shapes: finds them.
-        :raises ValueError: naming the site whose size has changed.
+        :param shapes: finds them; empty if the model does not run with these arguments.
+        :param is_trained: whether a loss is being computed. For a prediction, a model may have
+            other sites.
+        :raises ValueError: naming the site whose size has changed, or that is new or gone.
         """
         if signature in self._seen:
             return
-        for name, shape in shapes().items():
-            expected = self._expected.get(name)
-            if expected is not None and shape != expected:
-                raise ValueError(
-                    f"Latent site '{name}' has unconstrained shape {shape} for these arguments, "
-                    f"but the guide was set up with {expected}. A guide's latents are fixed by "
-                    "its first call: make a new NaturalGaussianGuide for the new size."
-                )
+        found = shapes()
+        for name in {**found, **self._expected} if found else ():
+            shape, expected = found.get(name), self._expected.get(name)
+            if shape == expected or (None in (shape, expected) and not is_trained()):
+                continue
+            has = "is missing" if shape is None else f"has unconstrained shape {shape}"
+            had = "out it" if expected is None else f" {expected}"
+            raise ValueError(
+                f"Latent site '{name}' {has} for these arguments, but the guide was set up "
+                f"with{had}. A guide's latents are fixed by its first call: make a new "
+                "NaturalGaussianGuide for these arguments."
+            )
         self._seen.add(signature)
+
+    def require(self, found: dict[str, tuple[int, ...]]) -> None:
+        """Refuse another model than the guide's.
+
+        :param found: the shapes of its latents; empty if they are not known.
+        :raises ValueError: naming a site.
+        """
+        for name, expected in self._expected.items() if found else ():
+            if found.get(name) != expected:
+                raise ValueError(
+                    f"guide= is the guide of another model: its latent site '{name}', of "
+                    f"unconstrained shape {expected}, is {found.get(name, 'missing')} in this one."
+                )
 
 
 def check_rank(rank: int, dim: int | None = None) -> None:
@@ -141,11 +317,7 @@ def check_rank(rank: int, dim: int | None = None) -> None:
 
     :raises ValueError: if it is below 1 or above the dimension.
     """
-    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or rank < 1:
-        raise ValueError(
-            f"LowRankPrecision(rank={rank!r}): rank must be an integer of at least 1. Without "
-            "correlations use family='diagonal'."
-        )
+    check_count(rank, "rank", hint=" Without correlations use family='diagonal'.")
     if dim is not None and rank > dim:
         raise ValueError(
             f"LowRankPrecision(rank={rank}) has a rank above the model's {dim} latents. Use a rank "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 
+from ngvi.checks import check_count, check_flag
 from ngvi.curvature import Cost, check_curvature, choose, cost_of_step
 
 
@@ -65,17 +66,13 @@ class NaturalELBO:
         quasi_random: bool,
     ) -> None:
         check_curvature(curvature)
-        if not isinstance(num_particles, int) or num_particles < 1:
-            raise ValueError(
-                f"num_particles must be an integer, at least 1, got {num_particles!r}."
-            )
-        if num_gradients is not None and num_gradients < num_particles:
-            raise ValueError(
-                f"num_gradients must be at least num_particles={num_particles}, got "
-                f"{num_gradients}."
-            )
+        num_particles = check_count(num_particles, "num_particles")
+        if num_gradients is not None:
+            hint = f" num_particles={num_particles} are among them."
+            num_gradients = check_count(num_gradients, "num_gradients", num_particles, hint)
         self.curvature, self.num_gradients = curvature, num_gradients
-        self.antithetic, self.quasi_random = antithetic, quasi_random
+        self.antithetic = check_flag(antithetic, "antithetic")
+        self.quasi_random = check_flag(quasi_random, "quasi_random")
         self._num_dropped = 0
 
     def _chosen(

@@ -42,8 +42,8 @@ def first_that_starts(
             where = nan_arguments()
             if not where:
                 raise
-            reason = f"The model cannot run, and its {where} holds NaN: {raised}"
-            raise ValueError(reason) from raised
+            hint = f"(Its {where} holds NaN, which is the cause if the model does not expect it.)"
+            raise ValueError(f"The model cannot run: {raised}\n{hint}") from raised
     return None, error
 
 

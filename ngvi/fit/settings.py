@@ -2,22 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+from ngvi.checks import check_count, check_finite, check_flag
 
 
 @dataclass(frozen=True)
 class Settings:
     """The numbers of a fit, checked; see ``fit``.
 
-    :raises ValueError: for a tolerance or a number of steps that is not positive.
+    :raises ValueError: for a number that is none, or not positive.
     """
 
     tolerance: float
     max_steps: int
     deterministic: bool = False
+    progress_bar: bool = False
 
     def __post_init__(self) -> None:
-        if not self.tolerance > 0:
-            raise ValueError(f"tolerance must be positive, in nats, got {self.tolerance!r}.")
-        if not isinstance(self.max_steps, int) or self.max_steps < 1:
-            raise ValueError(f"max_steps must be an integer, at least 1, got {self.max_steps!r}.")
+        object.__setattr__(self, "tolerance", check_finite(self.tolerance, "tolerance"))
+        object.__setattr__(self, "max_steps", check_count(self.max_steps, "max_steps"))
+        for name in ("deterministic", "progress_bar"):
+            object.__setattr__(self, name, check_flag(getattr(self, name), name))
+
+
+def check_start(
+    result_type: type,
+    family: Any,
+    guide: Any,
+    init: Any,
+    init_loc_fn: Callable | None,
+    create_plates: Callable | None,
+) -> None:
+    """Refuse arguments of ``fit`` of which one would be ignored.
+
+    :param result_type: of the results of the package.
+    :raises TypeError: if ``init`` is no result.
+    :raises ValueError: naming the two arguments.
+    """
+    if init is not None and not isinstance(init, result_type):
+        raise TypeError(
+            f"init must be the result of an earlier fit of {result_type.library}, got a "
+            f"{type(init).__name__} of {type(init).__module__.partition('.')[0]}. To start the "
+            "mean somewhere, use init_loc_fn=init_to_value(values={...})."
+        )
+    if guide is not None and (not callable(guide) or isinstance(guide, type)):
+        raise TypeError(
+            f"guide must be a guide, such as NaturalGaussianGuide(model), got {guide!r}. A name "
+            "of a family is for family=."
+        )
+    given = {
+        "family": not (isinstance(family, str) and family == "auto"),
+        "init_loc_fn": init_loc_fn is not None,
+        "create_plates": create_plates is not None,
+    }
+    for name in given if guide is not None else ():
+        if given[name]:
+            raise ValueError(
+                f"{name}= is ignored beside guide=, which has its own. Give it to the guide, "
+                f"NaturalGaussianGuide(model, ..., {name}=...), or leave guide= out."
+            )
+    if init is not None and given["family"] and family != init.family_name:
+        raise ValueError(
+            f"family={family!r} is ignored beside init=, which goes on with its own, "
+            f"{init.family_name!r}. Leave family= out, or start anew without init=."
+        )
+
+
+def check_same_latents(init: Any, parts: list[Any]) -> None:
+    """Refuse the result of another model as ``init``.
+
+    :param parts: the ``NaturalGaussianGuide`` in the guide, set up.
+    :raises ValueError: naming the first site that differs.
+    """
+    old = {site.name: site.shape for part in init._gaussians() for site in part.sites}
+    new = {site.name: site.shape for part in parts for site in part.sites}
+    for name in {**new, **old}:
+        if old.get(name) != new.get(name):
+            has, needs = (
+                f"of shape {sites[name]}" if name in sites else "missing" for sites in (old, new)
+            )
+            raise ValueError(
+                f"init= is the result of another model: the latent site '{name}' is {has} there, "
+                f"and {needs} here (unconstrained). It must have the same latents."
+            )

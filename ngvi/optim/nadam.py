@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ngvi.checks import check_momentum, check_positive, check_step_size
+from ngvi.checks import check_finite, check_momentum, check_step_size
 from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
 
 
@@ -19,7 +19,7 @@ def check_adam(
     check_step_size(step_size, name)
     check_momentum(beta1, "beta1")
     check_momentum(beta2, "beta2")
-    check_positive(eps, "eps")
+    check_finite(eps, "eps")
 
 
 class Moments(NamedTuple):

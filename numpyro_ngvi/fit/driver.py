@@ -14,19 +14,23 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
-from ngvi.checks import DiscreteLatentError, InvalidStartError
+from ngvi.checks import DiscreteLatentError, InvalidStartError, check_model
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
-from ngvi.fit.settings import Settings
+from ngvi.fit.settings import Settings, check_same_latents, check_start
 from ngvi.fit.start import SCALES
+from ngvi.fit.threads import alone
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.fit.engine import make_engine
+from numpyro_ngvi.fit.importance import gaussians
 from numpyro_ngvi.fit.result import FitResult
 from numpyro_ngvi.guide import NaturalGaussianGuide
+from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.tracing.arguments import typed_key
 from numpyro_ngvi.tracing.compilation import compiled
 
 
+@alone
 def fit(
     model: Callable,
     *args: Any,
@@ -78,13 +82,17 @@ def fit(
     :param kwargs: keyword arguments of the model.
     :return: the result, with ``converged`` and ``reason``; a fit that has not converged also warns.
     :raises ValueError: for a tolerance or a number of steps that is not positive, an unknown
-        curvature or family, a guide without a ``NaturalGaussianGuide``, or an ``init`` with other
-        latents than the model's.
+        curvature or family, a guide without a ``NaturalGaussianGuide``, an ``init`` with other
+        latents than the model's, or an argument that another one makes meaningless.
+    :raises TypeError: inside ``jax.jit``, ``jax.vmap`` and ``jax.grad``.
     """
     start_time = time.perf_counter()
-    settings = Settings(tolerance, max_steps, deterministic)
-    rng_key = random.key(0) if rng_key is None else typed_key(rng_key)
+    settings = Settings(tolerance, max_steps, deterministic, progress_bar)
+    check_model(model)
+    check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
+    rng_key = random.key(0) if rng_key is None else typed_key(check_key(rng_key))
     init_key, seeds, result_key = _keys(rng_key)
+    _check_numbers(args, {"rng_key": seeds, **kwargs})
 
     def set_up(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
         own = guide
@@ -96,10 +104,15 @@ def fit(
                 init_scale=SCALES[0],
                 create_plates=create_plates,
             )
-        return make_engine(model, own, args, kwargs, init_key, curvature), own
+        engine = make_engine(model, own, args, kwargs, init_key, curvature)
+        for part in gaussians(guide):
+            part._latent_shapes.check_model(model, args, kwargs)
+        return engine, own
 
     starts = (
-        [init_loc_fn] if init_loc_fn else [partial(init_to_uniform, radius=0.0), init_to_uniform]
+        [init_loc_fn]
+        if init_loc_fn is not None
+        else [partial(init_to_uniform, radius=0.0), init_to_uniform]
     )
 
     def first(model: Callable) -> tuple[Any, Exception | None]:
@@ -125,12 +138,13 @@ def fit(
     else:
         place = None
         if init is not None:
+            check_same_latents(init, gaussians(made[1]))
             place = made[0].parameters.restored(init.params)
         elif guide is not None:
             place = made[0].parameters.initial
         engine, guide = made
         rng = np.random.default_rng(0 if deterministic else np.asarray(seeds))
-        outcome = run.search(engine, rng, settings, progress_bar, place)
+        outcome = run.search(engine, rng, settings, settings.progress_bar, place)
     return FitResult(
         model=model,
         args=args,
@@ -140,6 +154,23 @@ def fit(
         rng_key=result_key,
         **run.account(outcome, engine, settings, start_time, error),
     )
+
+
+def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that JAX traces.
+
+    :raises TypeError: naming them.
+    """
+    traced = run.in_arguments(args, kwargs, _is_traced)
+    if traced:
+        raise TypeError(
+            f"fit decides on numbers as it goes, and jax.jit, jax.vmap or jax.grad traces its "
+            f"{traced}. Call it outside, once for each element; a fit compiles what it can."
+        )
+
+
+def _is_traced(tree: Any) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
 @partial(compiled, runs_once=True)

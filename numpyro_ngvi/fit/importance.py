@@ -77,8 +77,8 @@ def check_has_gaussian(guide: Any, params: dict[str, Any]) -> None:
     """Raise a ``ValueError`` if no ``NaturalGaussianGuide`` is behind the parameters."""
     if not any(isinstance(value, Family) for value in params.values()):
         raise ValueError(
-            "Diagnostics need a NaturalGaussianGuide, alone or in an AutoGuideList, and there is "
-            f"none in the guide ({type(guide).__name__}). numpyro.infer.importance has "
+            "fit and diagnostics need a NaturalGaussianGuide, alone or in an AutoGuideList, and "
+            f"there is none in the guide ({type(guide).__name__}). numpyro.infer.importance has "
             "psis_diagnostic for guides of any kind."
         )
 

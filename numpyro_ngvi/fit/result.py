@@ -12,11 +12,14 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer import Predictive
 
+from ngvi.checks import check_count
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.result import Result
+from ngvi.fit.threads import alone
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.fit.importance import diagnose, gaussians
 from numpyro_ngvi.guide import NaturalGaussianGuide
+from numpyro_ngvi.guide.checks import check_key
 
 #: What a result draws from its key for.
 _DIAGNOSTICS, _SAMPLE, _PREDICTIVE, _OBSERVED = range(4)
@@ -40,6 +43,7 @@ class FitResult(Result):
         """The Gaussian over the unconstrained latent vector, as a NumPyro distribution."""
         return self._gaussian().get_posterior(self.params)
 
+    @alone
     def sample(  # type: ignore[override]
         self, num_samples: int = 1000, *, rng_key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
@@ -49,11 +53,13 @@ class FitResult(Result):
         :param rng_key: a JAX random key; by default one of the fit's, the same every time.
         :return: by site, an axis of draws followed by the site's shape.
         """
-        key = self._key(_SAMPLE) if rng_key is None else rng_key
+        num_samples = check_count(num_samples, "num_samples")
+        key = self._key(_SAMPLE, rng_key)
         return self.guide.sample_posterior(
             key, self.params, *self.args, sample_shape=(num_samples,), **self.kwargs
         )
 
+    @alone
     def predictive(
         self,
         *args: Any,
@@ -70,7 +76,8 @@ class FitResult(Result):
         :param kwargs: keyword arguments of the model.
         :return: by site, an axis of draws followed by the site's shape.
         """
-        key = self._key(_PREDICTIVE) if rng_key is None else rng_key
+        num_samples = check_count(num_samples, "num_samples")
+        key = self._key(_PREDICTIVE, rng_key)
         model = self.model
         if not args and not kwargs:
             args, kwargs = self.args, self.kwargs
@@ -80,6 +87,7 @@ class FitResult(Result):
         )
         return predictive(key, *args, **kwargs)
 
+    @alone
     def diagnose(
         self, num_draws: int = NUM_DRAWS, *, rng_key: jax.Array | None = None
     ) -> Diagnostics:
@@ -90,11 +98,13 @@ class FitResult(Result):
         :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
         :raises ModuleNotFoundError: without ArviZ.
         """
-        key = self._key(_DIAGNOSTICS) if rng_key is None else rng_key
+        num_draws = check_count(num_draws, "num_draws")
+        key = self._key(_DIAGNOSTICS, rng_key)
         return diagnose(
             self.model, self.guide, self.params, self.args, self.kwargs, key, num_draws=num_draws
         )
 
+    @alone
     def _observed(self, latents: dict[str, jax.Array]) -> dict[str, np.ndarray]:
         ordinary = {k: v for k, v in self.params.items() if not isinstance(v, Family)}
         model = handlers.substitute(self.model, data={**ordinary, **latents})
@@ -110,5 +120,5 @@ class FitResult(Result):
     def _gaussians(self) -> list[NaturalGaussianGuide]:
         return gaussians(self.guide)
 
-    def _key(self, purpose: int) -> jax.Array:
-        return random.fold_in(self.rng_key, purpose)
+    def _key(self, purpose: int, rng_key: jax.Array | None = None) -> jax.Array:
+        return random.fold_in(self.rng_key, purpose) if rng_key is None else check_key(rng_key)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import random
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 from numpyro.primitives import Messenger
@@ -14,11 +16,26 @@ from numpyro.primitives import Messenger
 from ngvi import checks
 from ngvi.checks import DiscreteLatentError
 from ngvi.structure.subsampling import SubsampledLatent
+from numpyro_ngvi.guide.landing import calling_elbo
 from numpyro_ngvi.tracing.sites import is_enumerated
 
 
-class RefuseDiscreteLatents(Messenger):
-    """The model, refusing discrete latents that nobody enumerates as it meets them.
+def check_key(rng_key: Any) -> jax.Array:
+    """``rng_key``, if it is one JAX random key, typed or not.
+
+    :raises TypeError: if it is not.
+    """
+    try:
+        if random.key_data(rng_key).ndim == 1:
+            return rng_key
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"rng_key must be one JAX random key, jax.random.key(0), got {rng_key!r}.")
+
+
+class CheckedSites(Messenger):
+    """The model, refusing discrete latents that nobody enumerates as it meets them, and warning of
+    data of an odd shape.
 
     A handler rather than a look at a trace: NumPyro's own set-up would try to enumerate
     them first, and one more run of the model is not free.
@@ -27,9 +44,14 @@ class RefuseDiscreteLatents(Messenger):
     """
 
     def process_message(self, site: dict[str, Any]) -> None:
-        if site["type"] != "sample" or site["is_observed"]:
+        if site["type"] != "sample":
             return
-        if site["fn"].support.is_discrete:
+        if site["is_observed"]:
+            fn = site["fn"]
+            checks.warn_of_broadcast(
+                site["name"], jnp.shape(site["value"]), fn.shape(), fn.event_dim
+            )
+        elif site["fn"].support.is_discrete:
             raise DiscreteLatentError(
                 f"Continuous inference cannot handle discrete sample site '{site['name']}'. "
                 "Mark it with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
@@ -50,23 +72,48 @@ def subsampled_latents(trace: dict[str, Any]) -> list[SubsampledLatent]:
     return found
 
 
+def _run(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
+    """A trace from the start, which ends early if the model fails."""
+    started = handlers.substitute(handlers.seed(model, rng_seed=0), substitute_fn=init_loc_fn)
+    trace = handlers.trace(started)
+    with handlers.block(), contextlib.suppress(Exception):
+        trace(*args, **kwargs)
+    return trace.trace
+
+
+def last_site(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str:
+    """How far the model gets before it fails, in words."""
+    names = [repr(name) for name in _run(model, init_loc_fn, args, kwargs)]
+    return f"after site {names[-1]}" if names else "before its first site"
+
+
 def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str | None:
     """Which sites have no finite log density at the starting point, in words."""
-    started = handlers.substitute(handlers.seed(model, rng_seed=0), substitute_fn=init_loc_fn)
-    with handlers.block():
-        trace = handlers.trace(started).get_trace(*args, **kwargs)
+    trace = _run(model, init_loc_fn, args, kwargs)
     bad = []
     for name, site in trace.items():
         if site["type"] != "sample" or is_enumerated(site):
             continue
-        if not site["is_observed"] and not bool(jnp.all(jnp.isfinite(site["value"]))):
-            bad.append(f"'{name}' starts at a value that is not finite")
+        if not site["is_observed"] and not _is_inside(site):
+            what = f"no value of its distribution, of shape {site['fn'].shape()}"
+            bad.append(f"'{name}' starts at {site['value']}, {what}")
             continue
-        log_prob = site["fn"].log_prob(site["value"])
+        try:
+            log_prob = site["fn"].log_prob(site["value"])
+        except Exception as error:
+            shapes = jnp.shape(site["value"]), site["fn"].shape()
+            text = checks.no_density(name, *shapes, site["is_observed"], error)
+            raise ValueError(text) from error
         if not bool(jnp.all(jnp.isfinite(log_prob))):
             kind = "observed site" if site["is_observed"] else "latent site"
             bad.append(f"{kind} '{name}' has log density {float(jnp.sum(log_prob))}")
     return "; ".join(bad) or None
+
+
+def _is_inside(site: dict[str, Any]) -> bool:
+    if jnp.shape(site["value"]) != site["fn"].shape():
+        return False
+    return bool(jnp.all(jnp.isfinite(biject_to(site["fn"].support).inv(site["value"]))))
 
 
 class LatentShapes(checks.LatentShapes):
@@ -86,7 +133,18 @@ class LatentShapes(checks.LatentShapes):
 
         :raises ValueError: naming the site whose size has changed.
         """
-        self.compare(_signature((args, kwargs)), lambda: self._trace_shapes(model, args, kwargs))
+        self.compare(
+            _signature((args, kwargs)),
+            lambda: self._trace_shapes(model, args, kwargs),
+            lambda: calling_elbo() is not None,
+        )
+
+    def check_model(self, model: Callable, args: tuple, kwargs: dict) -> None:
+        """Refuse another model than the guide's.
+
+        :raises ValueError: naming a site.
+        """
+        self.require(self._trace_shapes(model, args, kwargs))
 
     def _trace_shapes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
         shapes: dict[str, tuple] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,15 @@ from numpyro.distributions.transforms import Transform, biject_to
 from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_median
 
-from ngvi.checks import InvalidStartError, check_init_scale
+from ngvi.checks import (
+    InvalidStartError,
+    check_create_plates,
+    check_finite,
+    check_init_loc_fn,
+    check_model,
+    check_quantiles,
+    no_latents,
+)
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.landing import check_sticking_the_landing
 from ngvi.page import page
@@ -29,10 +37,11 @@ from ngvi.structure.subsampling import check_no_dynamic_supports, check_no_local
 from numpyro_ngvi.families import Family, SparsePrecision
 from numpyro_ngvi.families.registry import automatic, requested
 from numpyro_ngvi.guide.checks import (
+    CheckedSites,
     LatentShapes,
-    RefuseDiscreteLatents,
     invalid_start,
     is_enumerated,
+    last_site,
     subsampled_latents,
 )
 from numpyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
@@ -84,15 +93,16 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         create_plates: Callable | None = None,
         sticking_the_landing: bool | str = "auto",
     ) -> None:
-        self._init_scale = check_init_scale(init_scale)
+        self._init_scale = check_finite(init_scale, "init_scale")
         self._requested_family = requested(family)
         self.model_as_given = model  # with its enumerated latents
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
+        check_model(model)
         super().__init__(
-            RefuseDiscreteLatents(handlers.block(model, hide_fn=is_enumerated)),
+            CheckedSites(handlers.block(model, hide_fn=is_enumerated)),
             prefix=prefix,
-            init_loc_fn=init_loc_fn,
-            create_plates=create_plates,
+            init_loc_fn=check_init_loc_fn(init_loc_fn),
+            create_plates=check_create_plates(create_plates),
         )
 
     # -- set-up -----------------------------------------------------------------------
@@ -130,18 +140,26 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         )
 
     def _explain(self, error: Exception, trace: Any, args: tuple, kwargs: dict) -> None:
-        if "Cannot find valid initial parameters" in str(error):
-            with _without_support_warnings():
-                reason = invalid_start(self.model, self.init_loc_fn, args, kwargs)
+        """Say what NumPyro's own errors leave out, which name no site."""
+        if "found no latent variables" in str(error):
+            sites = [name for name, site in trace.items() if site["type"] == "sample"]
+            raise RuntimeError(no_latents(sites)) from error
+        if trace is not None:
+            check_no_local_latents(subsampled_latents(trace))
+        is_start = "Cannot find valid initial parameters" in str(error)
+        if not is_start and not isinstance(error, (TypeError, ValueError)):
+            return
+        with _without_support_warnings():
+            reason = invalid_start(self.model, self.init_loc_fn, args, kwargs)
+        if is_start or reason is not None:
             raise InvalidStartError(
                 "The bound is not finite at the guide's starting point: "
                 f"{reason or 'its value or its gradient is not finite'}. Check the data and "
                 "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
             ) from error
-        if trace is not None:
-            check_no_local_latents(
-                subsampled_latents(trace)
-            )  # NumPyro's own error does not name the site
+        if " got invalid " in str(error):
+            where = last_site(self.model, self.init_loc_fn, args, kwargs)
+            raise ValueError(f"The model fails {where}: {error}") from error
 
     def _choose_family(self, layout: Layout) -> Choice:
         if self._requested_family is not None:
@@ -203,7 +221,24 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
             self._checked_plates.add(visits.plates)
         posterior = VisitedNormal(*visits.of(family), self._sticks_the_landing())
         infer = {"is_auxiliary": True, "is_visited": True}
-        return numpyro.sample(f"_{self.prefix}_latent", posterior, infer=infer)
+        with self._named_apart():
+            return numpyro.sample(f"_{self.prefix}_latent", posterior, infer=infer)
+
+    def _sample_latent(self, *args: Any, **kwargs: Any) -> jax.Array:
+        with self._named_apart():
+            return super()._sample_latent(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _named_apart(self) -> Iterator[None]:
+        try:
+            yield
+        except AssertionError as error:
+            if "unique names" not in str(error):
+                raise
+            raise ValueError(
+                f"Two guides in one run have prefix={self.prefix!r}: make one of them with "
+                "NaturalGaussianGuide(..., prefix='another')."
+            ) from error
 
     def _visits(self, plates: dict[str, Any]) -> Visits:
         """The elements that plates (or frames of the prototype, the first ones) visit."""
@@ -232,6 +267,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
 
     def get_base_dist(self) -> dist.Distribution:
         """``N(0, I)`` over the latent vector."""
+        self._check_set_up()
         zeros = jnp.zeros_like(self._init_latent)
         return dist.Normal(zeros, jnp.ones_like(zeros)).to_event(1)
 
@@ -264,6 +300,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         :param quantiles: a number or a list of numbers in (0, 1).
         :return: by site, the shape of ``quantiles`` followed by the site's shape.
         """
+        check_quantiles(quantiles)
         family = self._family_of(params)
         levels = jnp.asarray(quantiles)[..., None]
         latent = dist.Normal(family.mean, family.stddev).icdf(levels)
@@ -288,19 +325,28 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         return self._unpack_and_constrain(family.sample(noise), params)
 
     def _unpack_and_constrain(self, latent_sample: jax.Array, params: Any) -> dict[str, jax.Array]:
+        self._check_set_up()
         if not self._supports:
             return super()._unpack_and_constrain(latent_sample, params)
         # Deterministic sites are those of a minibatch: the model does not run with all elements.
         values = self._unpack_latent(latent_sample)
         return {name: biject_to(self._supports[name])(value) for name, value in values.items()}
 
+    def _check_set_up(self) -> None:
+        if self.prototype_trace is None:
+            raise RuntimeError(
+                "The guide has no posterior before its first call: run svi.init(...) or "
+                "svi.step(...) once."
+            )
+
     def _family_of(self, params: dict[str, Any]) -> Family:
-        if self._parameter_name not in params:
+        found = params.get(self._parameter_name) if isinstance(params, Mapping) else None
+        if not isinstance(found, Family):
             raise ValueError(
                 f"params has no '{self._parameter_name}'. Pass svi.get_params(svi_state) of the "
                 f"SVI that trained this guide (prefix={self.prefix!r})."
             )
-        return params[self._parameter_name]
+        return found
 
     def _at_start(self) -> Family:
         return self._initial_posterior

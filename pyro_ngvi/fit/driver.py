@@ -17,19 +17,24 @@ from pyro.infer.autoguide.initialization import init_to_feasible, init_to_unifor
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
+from torch._C._functorch import maybe_current_level
 
-from ngvi.checks import DiscreteLatentError, InvalidStartError
+from ngvi.checks import DiscreteLatentError, InvalidStartError, check_model
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
-from ngvi.fit.settings import Settings
+from ngvi.fit.settings import Settings, check_same_latents, check_start
 from ngvi.fit.start import SCALES
+from ngvi.fit.threads import alone
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.fit.engine import make_engine
+from pyro_ngvi.fit.importance import gaussians
 from pyro_ngvi.fit.result import FitResult
 from pyro_ngvi.guide import NaturalGaussianGuide
+from pyro_ngvi.guide.checks import check_precision, warn_of_cut_graph
 from pyro_ngvi.tracing.messengers import repeatable_noise
 
 
+@alone
 def fit(
     model: Callable,
     *args: Any,
@@ -85,11 +90,15 @@ def fit(
     :param kwargs: keyword arguments of the model.
     :return: the result, with ``converged`` and ``reason``; a fit that has not converged also warns.
     :raises ValueError: for a tolerance or a number of steps that is not positive, an unknown
-        curvature or family, a guide without a ``NaturalGaussianGuide``, or an ``init`` with other
-        latents than the model's.
+        curvature or family, a guide without a ``NaturalGaussianGuide``, an ``init`` with other
+        latents than the model's, or an argument that another one makes meaningless.
+    :raises RuntimeError: inside ``torch.inference_mode``, ``torch.vmap`` and ``torch.func``.
     """
     start_time = time.perf_counter()
-    settings = Settings(tolerance, max_steps, deterministic)
+    settings = Settings(tolerance, max_steps, deterministic, progress_bar)
+    check_model(model)
+    check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
+    _check_gradients()
     seeds = [0] if deterministic else torch.randint(2**32, (4,), device="cpu").tolist()
 
     def set_up(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
@@ -103,9 +112,12 @@ def fit(
                 create_plates=create_plates,
             )
             _forget_others(own)
-        return make_engine(model, own, args, kwargs, seeds[0], curvature), own
+        engine = make_engine(model, own, args, kwargs, seeds[0], curvature)
+        for part in gaussians(own):
+            check_precision(part.prototype_trace, part.posterior.loc)
+        return engine, own
 
-    starts = [init_loc_fn] if init_loc_fn else [init_to_feasible, init_to_uniform]
+    starts = [init_loc_fn] if init_loc_fn is not None else [init_to_feasible, init_to_uniform]
 
     def first(model: Callable) -> tuple[Any, Exception | None]:
         return run.first_that_starts(
@@ -126,16 +138,21 @@ def fit(
         if made is None:
             engine, guide = set_up(_WithoutDensities()(model), starts[0])
             outcome = run.no_start(engine)
+            error = str(error).partition("\nTrace Shapes")[0]  # Pyro adds a list of no sites
         else:
             place = None
             if init is not None:
+                check_same_latents(init, gaussians(made[1]))
                 place = made[0].parameters.restored(init.params)
             elif guide is not None:
                 place = made[0].parameters.initial
             engine, guide = made
             rng = np.random.default_rng(0 if deterministic else seeds)
+            facts = engine.evaluator._plan.facts
+            if not (facts.is_subsampled or facts.is_stochastic or facts.is_enumerated):
+                warn_of_cut_graph(model, guide, args, kwargs)
             keep()
-            outcome = run.search(engine, rng, settings, progress_bar, place)
+            outcome = run.search(engine, rng, settings, settings.progress_bar, place)
         params = engine.parameters.snapshot()  # type: ignore[attr-defined]
     return FitResult(
         model=model,
@@ -145,6 +162,23 @@ def fit(
         params=params,
         **run.account(outcome, engine, settings, start_time, error),
     )
+
+
+def _check_gradients() -> None:
+    """Refuse to be called where torch keeps no graph, or traces.
+
+    :raises RuntimeError: saying where that is.
+    """
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "fit needs gradients: call it outside torch.inference_mode(). The result's draws and "
+            "predictions may be made inside."
+        )
+    if maybe_current_level() is not None:
+        raise RuntimeError(
+            "fit decides on numbers as it goes, which torch.vmap, torch.func.grad and their like "
+            "do not give it: call it outside, once for each element."
+        )
 
 
 def _forget_others(guide: NaturalGaussianGuide) -> None:

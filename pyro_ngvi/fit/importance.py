@@ -72,8 +72,8 @@ def check_has_gaussian(guide: Any) -> None:
     """Raise a ``ValueError`` if there is no ``NaturalGaussianGuide`` in a guide."""
     if not gaussians(guide):
         raise ValueError(
-            "Diagnostics need a NaturalGaussianGuide, alone or in an AutoGuideList, and there is "
-            f"none in the guide ({type(guide).__name__}). pyro.infer.importance has "
+            "fit and diagnostics need a NaturalGaussianGuide, alone or in an AutoGuideList, and "
+            f"there is none in the guide ({type(guide).__name__}). pyro.infer.importance has "
             "psis_diagnostic for guides of any kind."
         )
 

@@ -18,8 +18,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import transform_to
 
+from ngvi.checks import check_count
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.result import Result
+from ngvi.fit.threads import alone
 from pyro_ngvi.fit.importance import diagnose, gaussians
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.posterior import to_distribution
@@ -54,6 +56,7 @@ class FitResult(Result):
         """The Gaussian over the unconstrained latent vector, as a Pyro distribution."""
         return to_distribution(self.family)
 
+    @alone
     @torch.no_grad()
     def sample(  # type: ignore[override]
         self, num_samples: int = 1000
@@ -63,6 +66,7 @@ class FitResult(Result):
         :param num_samples: how many.
         :return: by site, an axis of draws followed by the site's shape.
         """
+        num_samples = check_count(num_samples, "num_samples")
         if isinstance(self.guide, NaturalGaussianGuide):
             return self.guide._sample(self.family, num_samples)
         with self._own_parameters(), poutine.block():
@@ -74,6 +78,7 @@ class FitResult(Result):
             if not trace.nodes[name]["infer"].get("is_auxiliary")
         }
 
+    @alone
     @torch.no_grad()
     def predictive(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Tensor]:
         """Draws from the posterior predictive distribution, one run of the model each.
@@ -86,6 +91,7 @@ class FitResult(Result):
         :param kwargs: keyword arguments of the model.
         :return: by site, an axis of draws followed by the site's shape.
         """
+        num_samples = check_count(num_samples, "num_samples")
         model, runs = self.model, []
         if not args and not kwargs:
             args, kwargs = self.args, self.kwargs
@@ -98,6 +104,7 @@ class FitResult(Result):
                 runs.append({k: s["value"] for k, s in sites.items() if not site_is_subsample(s)})
         return {name: torch.stack([run[name] for run in runs]) for name in runs[0]}
 
+    @alone
     def diagnose(self, num_draws: int = NUM_DRAWS, *, seed: int = 0) -> Diagnostics:
         """:attr:`diagnostics` from other draws, or more of them.
 
@@ -106,11 +113,13 @@ class FitResult(Result):
         :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
         :raises ModuleNotFoundError: without ArviZ.
         """
+        num_draws = check_count(num_draws, "num_draws")
         with self._own_parameters():
             return diagnose(
                 self.model, self.guide, self.args, self.kwargs, num_draws=num_draws, seed=seed
             )
 
+    @alone
     @torch.no_grad()
     def _observed(self, latents: dict[str, Tensor]) -> dict[str, np.ndarray]:
         model = poutine.condition(self.model, latents)

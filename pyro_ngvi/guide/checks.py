@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.infer.autoguide.initialization import InitMessenger
@@ -15,6 +17,7 @@ from torch.distributions import biject_to
 from ngvi import checks
 from ngvi.checks import DiscreteLatentError, InvalidStartError
 from ngvi.structure.subsampling import SubsampledLatent
+from pyro_ngvi.guide.landing import calling_elbo
 from pyro_ngvi.tracing.sites import is_enumerated
 
 #: How often a start is evaluated before it is called invalid: latents that the guide does
@@ -57,6 +60,45 @@ def check_no_discrete_latents(trace: poutine.Trace) -> None:
             )
 
 
+def check_has_latents(trace: poutine.Trace) -> None:
+    """Refuse a model that leaves a guide nothing to do.
+
+    :raises RuntimeError: saying what the model has instead.
+    """
+    if not any(site["value"].numel() for _, site in _latent_sites(trace)):
+        raise RuntimeError(checks.no_latents(name for name, _ in _sample_sites(trace)))
+
+
+def check_observed(trace: poutine.Trace) -> None:
+    """Refuse data that are no tensors, and warn of those of an odd shape.
+
+    :raises TypeError: naming the site.
+    """
+    for name, site in _sample_sites(trace):
+        value, fn = site["value"], site["fn"]
+        if site["is_observed"] and isinstance(value, Tensor):
+            checks.warn_of_broadcast(name, tuple(value.shape), tuple(fn.shape()), fn.event_dim)
+        elif site["is_observed"] and not isinstance(value, (int, float)):
+            raise TypeError(
+                f"Observed site '{name}' has a {type(value).__name__}, and Pyro takes tensors: "
+                "torch.as_tensor(...)."
+            )
+
+
+def check_precision(trace: poutine.Trace, loc: Tensor) -> None:
+    """Refuse half precision, in which torch factorises and solves nothing.
+
+    :param loc: the initial mean of the latents of ``trace``.
+    :raises ValueError: naming a site.
+    """
+    if torch.finfo(loc.dtype).bits < 32:
+        name = next(name for name, site in _latent_sites(trace) if site["value"].dtype == loc.dtype)
+        raise ValueError(
+            f"Latent site '{name}' is {loc.dtype}, in which torch has no factorisations. Give its "
+            "prior float32 or float64 parameters; only SVI with family='diagonal' does without."
+        )
+
+
 def subsampled_latents(trace: poutine.Trace) -> list[SubsampledLatent]:
     """The latents of a trace that have fewer elements than their plates, once for each plate."""
     found = []
@@ -94,6 +136,26 @@ def check_start(
     )
 
 
+@torch.enable_grad()
+def warn_of_cut_graph(model: Callable, guide: Callable, args: tuple, kwargs: dict) -> None:
+    """Warn of observed sites that change with the latents, and have no gradient to tell how."""
+    runs = []
+    for _ in range(2):
+        guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+        trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+        trace.compute_log_prob(lambda name, site: site["is_observed"])
+        sites = [(name, site) for name, site in _sample_sites(trace) if site["is_observed"]]
+        runs.append({name: site["log_prob_sum"] for name, site in sites})
+    for name, first in runs[0].items():
+        if not first.requires_grad and not torch.equal(first, runs[1].get(name, first)):
+            warnings.warn(
+                f"fit does not see how the latents change the log density of "
+                f"'{name}': .item(), .detach(), numpy or a comparison cuts its gradient off. "
+                "Compute it with torch's operations.",
+                stacklevel=2,
+            )
+
+
 class LatentShapes(checks.LatentShapes):
     """The shapes of the model's latents, checked once for every new shape of arguments.
 
@@ -111,7 +173,11 @@ class LatentShapes(checks.LatentShapes):
 
         :raises ValueError: naming the site whose size has changed.
         """
-        self.compare(_signature((args, kwargs)), lambda: self._trace_shapes(model, args, kwargs))
+        self.compare(
+            _signature((args, kwargs)),
+            lambda: self._trace_shapes(model, args, kwargs),
+            lambda: calling_elbo() is not None,
+        )
 
     def _trace_shapes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
         try:
@@ -120,6 +186,33 @@ class LatentShapes(checks.LatentShapes):
             # The guide may be called with arguments that the model cannot run with (none
             # at all, say); the check exists to explain a failure, not to cause one.
             return {}
+
+
+def first_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
+    """:func:`quiet_trace` from the start, whose values are to blame if it fails.
+
+    :raises InvalidStartError: naming the site that starts at no valid value.
+    """
+    tracer = poutine.trace(model)
+    try:
+        return quiet_trace(tracer, args, kwargs)
+    except Exception as error:
+        for name, site in _sample_sites(tracer.trace):
+            if not site["is_observed"] and not _is_inside(site):
+                shape = tuple(site["fn"].shape())
+                raise InvalidStartError(
+                    f"Latent site '{name}' starts at {site['value']}, no value of its "
+                    f"distribution, of shape {shape}: check init_loc_fn=. The model fails: {error}"
+                ) from error
+        raise
+
+
+def _is_inside(site: dict[str, Any]) -> bool:
+    if site["fn"].support.is_discrete:
+        return True
+    if site["value"].shape != site["fn"].shape():
+        return False
+    return bool(torch.isfinite(biject_to(site["fn"].support).inv(site["value"])).all())
 
 
 def quiet_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
@@ -133,31 +226,40 @@ def _invalid_sites(model: Callable, start: dict, args: tuple, kwargs: dict) -> s
     started = InitMessenger(continuous_only(lambda site: start[site["name"]]))(model)
     trace = quiet_trace(started, args, kwargs)
     bad = []
-    for name, site in trace.nodes.items():
-        if site["type"] != "sample" or site_is_subsample(site):
-            continue
+    for name, site in _sample_sites(trace):
         if not site["is_observed"] and not torch.isfinite(site["value"]).all():
             bad.append(f"'{name}' starts at a value that is not finite")
             continue
         kind = "observed site" if site["is_observed"] else "latent site"
         try:
             log_prob = site["fn"].log_prob(site["value"])
-        except ValueError as error:  # Pyro's own validation
-            bad.append(f"{kind} '{name}': {error}")
-            continue
+        except Exception as error:
+            if "within the support" in str(error):  # Pyro's own validation
+                bad.append(f"{kind} '{name}': {error}")
+                continue
+            shapes = tuple(site["value"].shape), tuple(site["fn"].shape())
+            text = checks.no_density(name, *shapes, site["is_observed"], error)
+            raise ValueError(text) from error
         if not torch.isfinite(log_prob).all():
             bad.append(f"{kind} '{name}' has log density {float(log_prob.sum())}")
+            if isinstance(site["fn"], dist.Delta):
+                bad[-1] += " (a Delta has no density: use pyro.deterministic)"
     return "; ".join(bad) or None
+
+
+def _sample_sites(trace: poutine.Trace) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (name, site)
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample" and not site_is_subsample(site)
+    ]
 
 
 def _latent_sites(trace: poutine.Trace) -> list[tuple[str, dict[str, Any]]]:
     return [
         (name, site)
-        for name, site in trace.nodes.items()
-        if site["type"] == "sample"
-        and not site["is_observed"]
-        and not site_is_subsample(site)
-        and not is_enumerated(site)
+        for name, site in _sample_sites(trace)
+        if not site["is_observed"] and not is_enumerated(site)
     ]
 
 

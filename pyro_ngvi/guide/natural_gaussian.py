@@ -16,23 +16,33 @@ from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor
 from torch.distributions import Distribution, Transform, biject_to
 
-from ngvi.checks import InvalidStartError, check_init_scale
+from ngvi.checks import (
+    InvalidStartError,
+    check_create_plates,
+    check_finite,
+    check_init_loc_fn,
+    check_model,
+    check_quantiles,
+)
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.landing import check_sticking_the_landing
 from ngvi.page import page
 from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
 from ngvi.structure.subsampling import check_no_dynamic_supports, check_no_local_latents
-from pyro_ngvi.families import Family, SparsePrecision
+from pyro_ngvi.families import Diagonal, Family, SparsePrecision
 from pyro_ngvi.families.registry import automatic, requested
 from pyro_ngvi.guide.checks import (
     NUM_START_TRIES,
     LatentShapes,
+    check_has_latents,
     check_no_discrete_latents,
+    check_observed,
+    check_precision,
     check_start,
     continuous_only,
+    first_trace,
     is_enumerated,
-    quiet_trace,
     subsampled_latents,
 )
 from pyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
@@ -83,12 +93,13 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         create_plates: Callable | None = None,
         sticking_the_landing: bool | str = "auto",
     ) -> None:
-        self._init_scale = check_init_scale(init_scale)
+        self._init_scale = check_finite(init_scale, "init_scale")
         self._requested_family = requested(family)
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
-        super().__init__(model, init_loc_fn=continuous_only(init_loc_fn))
+        check_model(model)
+        super().__init__(model, init_loc_fn=continuous_only(check_init_loc_fn(init_loc_fn)))
         self._model_as_given = (model,)  # without the strategy, and no submodule
-        self.create_plates = create_plates
+        self.create_plates = check_create_plates(create_plates)
 
     _prototype_hide_fn = staticmethod(_hide_fn)
 
@@ -99,8 +110,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     # -- set-up -----------------------------------------------------------------------
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        trace = quiet_trace(self.model, args, kwargs)
+        trace = first_trace(self.model, args, kwargs)
         check_no_discrete_latents(trace)
+        check_has_latents(trace)
+        check_observed(trace)
         if not self._has_plates:
             check_no_local_latents(subsampled_latents(trace))
         try:
@@ -112,6 +125,9 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             layout = layout_of(self, self.model, args, kwargs)
             self.family, self._family_reason = self._choose_family(layout)
             self.family = self.family.for_layout(layout)
+            loc = self._init_loc()
+            if not isinstance(self.family, Diagonal):
+                check_precision(self.prototype_trace, loc)
             self.sites = layout.sites
             if self._has_plates:
                 self._visits(self._prototype_frames).check(self.family)
@@ -121,9 +137,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         self._latent_shapes = LatentShapes(
             self.prototype_trace, args, kwargs, subsampled=self._has_plates
         )
-        self.posterior = PosteriorParameters(
-            self.family.initial(self._init_loc(), self._init_scale)
-        )
+        self.posterior = PosteriorParameters(self.family.initial(loc, self._init_scale))
 
     def _find_start(self, args: tuple, kwargs: dict) -> None:
         """Where the density is finite, in as many tries as a random strategy takes."""
@@ -218,8 +232,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             self._checked_plates.add(visits.plates)
         landing = self._sticks_the_landing()
         posterior = VisitedNormal(*visits.of(family), landing, whole=family)
-        infer: Any = {"is_auxiliary": True, "is_visited": True}
-        return pyro.sample(f"_{self._pyro_name}_latent", posterior, infer=infer)
+        return self._sample_at_site(posterior, is_visited=True)
 
     def _visits(self, plates: dict[str, Any]) -> Visits:
         """The elements that plates (or frames of the prototype, the first ones) visit."""
@@ -236,7 +249,20 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     def sample_latent(self, *args: Any, **kwargs: Any) -> Tensor:
         """A draw of the unconstrained latent vector, with natural gradients."""
         posterior = NaturalNormal(self._family(), self._sticks_the_landing())
-        return pyro.sample(f"_{self._pyro_name}_latent", posterior, infer={"is_auxiliary": True})
+        return self._sample_at_site(posterior)
+
+    def _sample_at_site(self, posterior: Distribution, **infer: bool) -> Tensor:
+        try:
+            return pyro.sample(
+                f"_{self._pyro_name}_latent", posterior, infer={"is_auxiliary": True, **infer}
+            )
+        except RuntimeError as error:
+            if "Multiple sample sites" not in str(error):
+                raise
+            raise ValueError(
+                f"Two guides in one run are called {self._pyro_name!r}: put them into an "
+                "AutoGuideList, or make them attributes of one PyroModule, which tell them apart."
+            ) from error
 
     def _sticks_the_landing(self) -> bool:
         if self._sticking_the_landing == "auto":
@@ -260,6 +286,15 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         :return: a distribution with event shape ``(d,)``.
         """
         return to_distribution(self._family())
+
+    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, list[Tensor]]:
+        """Posterior quantiles of every latent site, constrained.
+
+        :param quantiles: a list of numbers in (0, 1).
+        :raises ValueError: for others.
+        """
+        check_quantiles(quantiles)
+        return super().quantiles(quantiles, *args, **kwargs)
 
     def _loc_scale(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         family = self._family()

@@ -40,6 +40,7 @@ class PosteriorParameters(PyroModule):
     def __init__(self, initial: Family) -> None:
         super().__init__()
         self._specification = initial.specification()
+        self._shapes = {name: value.shape for name, value in initial.coordinates().items()}
         for name, value in initial.coordinates().items():
             setattr(self, name, PyroParam(value.detach().clone(), constraints.real))
 
@@ -48,6 +49,12 @@ class PosteriorParameters(PyroModule):
         values = {}
         for name in self._specification.coordinates():
             values[name] = getattr(self, name)
+            if values[name].shape != self._shapes[name]:
+                raise ValueError(
+                    f"The parameter store has '{self._pyro_name}.{name}' of another guide, of "
+                    f"shape {tuple(values[name].shape)} in place of {tuple(self._shapes[name])}: "
+                    "call pyro.clear_param_store() before a new model."
+                )
             leaf = getattr(values[name], "unconstrained", lambda value=values[name]: value)()
             mark(leaf, Coordinate(self._specification, self._pyro_name, name))
         return dataclasses.replace(self._specification, **values)

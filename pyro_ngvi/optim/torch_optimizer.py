@@ -75,12 +75,18 @@ class JointOptimizer(torch.optim.Optimizer):
     def check_options(cls, options: dict[str, Any]) -> None:
         """Refuse unknown options and values out of range.
 
+        :raises TypeError: if they are no dictionary.
         :raises ValueError: naming the option.
         """
+        rule = cls.__name__.removesuffix("Optimizer")
+        if not isinstance(options, dict):
+            raise TypeError(
+                f"{rule} takes its options in a dictionary, {rule}({{'lr': 0.1}}), got {options!r}."
+            )
         for name in options:
             if name not in cls.default_options:
                 known = ", ".join(cls.default_options)
-                raise ValueError(f"{cls.__name__} has no option {name!r}, only {known}.")
+                raise ValueError(f"{rule} has no option {name!r}, only {known}.")
         cls.check(*{**cls.default_options, **options}.values())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ in a loop. :meth:`LogDensity.choose_particles` finds out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pyro
@@ -31,9 +32,11 @@ from pyro_ngvi.tracing.inspection import ModelFacts
 from pyro_ngvi.tracing.messengers import (
     GivenLatents,
     Minibatch,
+    NoNewLatents,
     PartnerDraws,
     Posteriors,
     UnknownMinibatch,
+    check_no_latent_is_gone,
     quiet,
     repeatable_noise,
 )
@@ -188,13 +191,14 @@ class LogDensity:
         return -1 - self.facts.max_plate_nesting
 
     def _retried(self, evaluate: Callable[[], Any]) -> Any:
+        latents = nullcontext() if self.facts.is_stochastic else NoNewLatents()
         try:
-            with quiet(), BatchedDerivatives(), self.minibatch:
+            with quiet(), BatchedDerivatives(), self.minibatch, latents:
                 return evaluate()
         except UnknownMinibatch:
             self.facts.is_subsampled = True
             self._record()
-            with quiet(), BatchedDerivatives(), self.minibatch:
+            with quiet(), BatchedDerivatives(), self.minibatch, latents:
                 return evaluate()
 
     # -- runs -------------------------------------------------------------------------
@@ -225,6 +229,7 @@ class LogDensity:
         model_trace, guide_trace = get_importance_trace(
             "flat", max_plate_nesting, model, guide, self.args, self.kwargs
         )
+        check_no_latent_is_gone(model_trace, guide_trace)
         if is_enumerated:
             guide_trace.pack_tensors()
             model_trace.pack_tensors(guide_trace.plate_to_symbol)

@@ -10,6 +10,7 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -17,6 +18,12 @@ from torch.overrides import TorchFunctionMode
 
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing.sites import family_of
+
+#: What to do where the values of latents decide which others there are.
+SAME_LATENTS = (
+    "Every run of the model must sample the guide's latents, and no others: choose between them "
+    "with torch.where, or leave one out with poutine.mask."
+)
 
 
 class Posteriors(Messenger):
@@ -88,6 +95,33 @@ class PartnerDraws(Messenger):
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         if self.index is None and msg["name"] in self.names:
             self._values[msg["name"]] = msg["value"].detach()
+
+
+class NoNewLatents(Messenger):
+    """Refuses latents that only some runs of the model have, as soon as one is met.
+
+    :raises ValueError: when run, naming the site.
+    """
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        is_given = msg["done"] or msg["is_observed"] or msg["value"] is not None
+        if not (is_given or site_is_subsample(msg) or isinstance(msg["fn"], dist.Delta)):
+            raise ValueError(
+                f"Latent site '{msg['name']}' was missing when the guide was set up. {SAME_LATENTS}"
+            )
+
+
+def check_no_latent_is_gone(model_trace: poutine.Trace, guide_trace: poutine.Trace) -> None:
+    """Refuse a run of the model without a latent that the guide draws.
+
+    :raises ValueError: naming the site.
+    """
+    for name, site in guide_trace.nodes.items():
+        is_drawn = site["type"] == "sample" and isinstance(site["fn"], dist.Delta)
+        if is_drawn and name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
+            raise ValueError(
+                f"Latent site '{name}' is missing in a run of the model. {SAME_LATENTS}"
+            )
 
 
 class UnknownMinibatch(Exception):  # noqa: N818

@@ -132,7 +132,7 @@ def test_an_unknown_curvature_is_refused(ppl, curvature):
 
 
 def test_fewer_gradients_than_hessians_are_refused(ppl):
-    with pytest.raises(ValueError, match="num_gradients must be at least num_particles=10"):
+    with pytest.raises(ValueError, match="num_gradients must be.* at least 10.*num_particles=10"):
         ppl.elbo("NaturalELBO", num_gradients=5)
 
 

@@ -233,7 +233,7 @@ def test_a_guide_without_a_gaussian_of_ours_is_named(ppl):
     fitted = result(ppl, model, guide=ppl.autoguide.AutoNormal(model))
     with pytest.raises(ValueError, match=r"need a NaturalGaussianGuide.*AutoNormal"):
         fitted.diagnostics  # noqa: B018
-    assert "failed: Diagnostics need" in str(fitted)
+    assert "failed: fit and diagnostics need" in str(fitted)
 
 
 def test_a_hundred_thousand_latents_need_no_memory_for_all_draws(ppl):

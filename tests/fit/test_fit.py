@@ -50,7 +50,7 @@ def test_a_conjugate_model_is_exact(ppl):
     assert result.bound == pytest.approx(log_evidence(), abs=1e-6)
     assert result.num_evaluations == result.num_gradients < 200
     assert len(result.losses) == result.num_steps
-    with pytest.raises(ValueError, match=r"init= holds 3 latents.*the model has 1"):
+    with pytest.raises(ValueError, match=r"init= is .* another model.*'\w+' is missing"):
         ppl.fit(models.location(ppl), ppl.array(models.Y), init=result)
 
 
