@@ -30,7 +30,7 @@ from pyro_ngvi.fit.engine import make_engine
 from pyro_ngvi.fit.importance import gaussians
 from pyro_ngvi.fit.result import FitResult
 from pyro_ngvi.guide import NaturalGaussianGuide
-from pyro_ngvi.guide.checks import check_precision, warn_of_cut_graph
+from pyro_ngvi.guide.checks import check_graph, check_precision
 from pyro_ngvi.tracing.messengers import repeatable_noise
 
 
@@ -150,7 +150,7 @@ def fit(
             rng = np.random.default_rng(0 if deterministic else seeds)
             facts = engine.evaluator._plan.facts
             if not (facts.is_subsampled or facts.is_stochastic or facts.is_enumerated):
-                warn_of_cut_graph(model, guide, args, kwargs)
+                check_graph(model, guide, args, kwargs)
             keep()
             outcome = run.search(engine, rng, settings, settings.progress_bar, place)
         params = engine.parameters.snapshot()  # type: ignore[attr-defined]

@@ -137,8 +137,11 @@ def check_start(
 
 
 @torch.enable_grad()
-def warn_of_cut_graph(model: Callable, guide: Callable, args: tuple, kwargs: dict) -> None:
-    """Warn of observed sites that change with the latents, and have no gradient to tell how."""
+def check_graph(model: Callable, guide: Callable, args: tuple, kwargs: dict) -> None:
+    """Look for observed sites that change with the latents, without a gradient that tells how.
+
+    :raises ValueError: if there are no others; of some sites it is a warning.
+    """
     runs = []
     for _ in range(2):
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
@@ -146,14 +149,18 @@ def warn_of_cut_graph(model: Callable, guide: Callable, args: tuple, kwargs: dic
         trace.compute_log_prob(lambda name, site: site["is_observed"])
         sites = [(name, site) for name, site in _sample_sites(trace) if site["is_observed"]]
         runs.append({name: site["log_prob_sum"] for name, site in sites})
-    for name, first in runs[0].items():
-        if not first.requires_grad and not torch.equal(first, runs[1].get(name, first)):
-            warnings.warn(
-                f"fit does not see how the latents change the log density of "
-                f"'{name}': .item(), .detach(), numpy or a comparison cuts its gradient off. "
-                "Compute it with torch's operations.",
-                stacklevel=2,
-            )
+    first, second = runs
+    varying = [name for name in first if not torch.equal(first[name], second[name])]
+    cut_off = [name for name in varying if not first[name].requires_grad]
+    if cut_off:
+        reason = (
+            "fit cannot see how the latents change the log density of observed "
+            f"{', '.join(map(repr, cut_off))}: .item(), .detach(), numpy or a comparison cuts the "
+            "gradient off. Compute it with torch's operations, and choose by torch.sigmoid."
+        )
+        if cut_off == varying:
+            raise ValueError(reason)
+        warnings.warn(reason, stacklevel=2)
 
 
 class LatentShapes(checks.LatentShapes):
