@@ -33,7 +33,7 @@ def _is_number(value: Any, holds: Callable[[float], bool]) -> bool:
     try:
         return holds(float(value))
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        return hasattr(value, "aval")
+        return hasattr(value, "aval") and value.ndim == 0
 
 
 def _got(value: Any) -> str:

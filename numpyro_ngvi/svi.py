@@ -12,6 +12,7 @@ import numpyro.optim
 import optax
 from numpyro.infer.svi import SVIState
 
+from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.tracing.compilation import compiled
 
 
@@ -45,7 +46,7 @@ class SVI(numpyro.infer.SVI):
         **static_kwargs: Any,
     ) -> None:
         super().__init__(model, guide, optim, loss, **static_kwargs)
-        self._rng_key = rng_key
+        self._rng_key = None if rng_key is None else check_key(rng_key)
         #: The state after the last :meth:`step`; None before the first. Assign to resume.
         self.state: SVIState | None = None
         self._compiled: dict[Any, Callable] = {}

@@ -264,6 +264,17 @@ def test_data_that_are_broadcast_against_their_distribution_are_told_of(ppl):
         ppl.call(ppl.guide(observing(ppl, ppl.array(Y), ())))  # a plate without its name
 
 
+def test_an_option_with_the_name_of_an_argument_of_the_model_is_told_of(ppl):
+    def model(y, tolerance=2.0):
+        normal(ppl, scale=tolerance)
+
+    with pytest.warns(UserWarning, match="tolerance= is taken as fit's own.*by its place"):
+        fit(ppl, model, tolerance=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(ppl, model, ppl.array(Y), 1.0, tolerance=0.1)
+
+
 def test_traced_step_sizes_pass_numpyro():
     optax = pytest.importorskip("optax")
     ppl = load("numpyro")

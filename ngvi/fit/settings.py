@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +30,28 @@ class Settings:
             object.__setattr__(self, name, check_flag(getattr(self, name), name))
 
 
+def warn_of_names(fit: Callable, model: Callable, args: tuple, given: dict[str, Any]) -> None:
+    """Warn if an option of ``fit`` has the name of one of the model's own arguments.
+
+    :param args: of the model, by place.
+    :param given: the options' values.
+    """
+    try:
+        own = list(inspect.signature(model).parameters)[len(args) :]
+    except (TypeError, ValueError):
+        return
+    for name, option in inspect.signature(fit).parameters.items():
+        is_option = option.kind is option.KEYWORD_ONLY
+        if is_option and name in own and given[name] is not option.default:
+            warnings.warn(
+                f"{name}= is taken as fit's own, and the model, which has an argument of this "
+                "name, does not see it. Pass the model's by its place.",
+                stacklevel=4,
+            )
+
+
 def check_start(
-    result_type: type,
+    result_type: Any,
     family: Any,
     guide: Any,
     init: Any,

@@ -20,4 +20,4 @@ def alone(function: Function) -> Function:
         with _LOCK:
             return function(*args, **kwargs)
 
-    return waiting
+    return waiting  # type: ignore[return-value]

@@ -19,7 +19,7 @@ def check_sticking_the_landing(value: bool | str) -> bool | str:
 
     :raises ValueError: if it is not.
     """
-    if value not in (True, False, "auto"):
+    if getattr(value, "ndim", 0) or value not in (True, False, "auto"):
         raise ValueError(f"sticking_the_landing must be True, False or 'auto', got {value!r}.")
     return value
 

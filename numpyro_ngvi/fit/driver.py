@@ -17,7 +17,7 @@ from numpyro.infer.initialization import init_to_uniform
 from ngvi.checks import DiscreteLatentError, InvalidStartError, check_model
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
-from ngvi.fit.settings import Settings, check_same_latents, check_start
+from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
 from ngvi.fit.threads import alone
 from numpyro_ngvi.families.base import Family
@@ -87,8 +87,10 @@ def fit(
     :raises TypeError: inside ``jax.jit``, ``jax.vmap`` and ``jax.grad``.
     """
     start_time = time.perf_counter()
+    given = dict(locals())
     settings = Settings(tolerance, max_steps, deterministic, progress_bar)
     check_model(model)
+    warn_of_names(fit, model, args, given)
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
     rng_key = random.key(0) if rng_key is None else typed_key(check_key(rng_key))
     init_key, seeds, result_key = _keys(rng_key)

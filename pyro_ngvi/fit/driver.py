@@ -22,7 +22,7 @@ from torch._C._functorch import maybe_current_level
 from ngvi.checks import DiscreteLatentError, InvalidStartError, check_model
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
-from ngvi.fit.settings import Settings, check_same_latents, check_start
+from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
 from ngvi.fit.threads import alone
 from pyro_ngvi.families.base import Family
@@ -95,8 +95,10 @@ def fit(
     :raises RuntimeError: inside ``torch.inference_mode``, ``torch.vmap`` and ``torch.func``.
     """
     start_time = time.perf_counter()
+    given = dict(locals())
     settings = Settings(tolerance, max_steps, deterministic, progress_bar)
     check_model(model)
+    warn_of_names(fit, model, args, given)
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
     _check_gradients()
     seeds = [0] if deterministic else torch.randint(2**32, (4,), device="cpu").tolist()
@@ -138,7 +140,8 @@ def fit(
         if made is None:
             engine, guide = set_up(_WithoutDensities()(model), starts[0])
             outcome = run.no_start(engine)
-            error = str(error).partition("\nTrace Shapes")[0]  # Pyro adds a list of no sites
+            # Pyro adds a list of no sites.
+            error = InvalidStartError(str(error).partition("\nTrace Shapes")[0])
         else:
             place = None
             if init is not None:

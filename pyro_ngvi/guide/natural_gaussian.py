@@ -251,11 +251,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         posterior = NaturalNormal(self._family(), self._sticks_the_landing())
         return self._sample_at_site(posterior)
 
-    def _sample_at_site(self, posterior: Distribution, **infer: bool) -> Tensor:
+    def _sample_at_site(self, posterior: Any, is_visited: bool = False) -> Tensor:
+        infer: Any = {"is_auxiliary": True, "is_visited": is_visited}
         try:
-            return pyro.sample(
-                f"_{self._pyro_name}_latent", posterior, infer={"is_auxiliary": True, **infer}
-            )
+            return pyro.sample(f"_{self._pyro_name}_latent", posterior, infer=infer)
         except RuntimeError as error:
             if "Multiple sample sites" not in str(error):
                 raise
