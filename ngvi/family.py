@@ -325,7 +325,7 @@ class Family:
 
         so that ``rho = 1`` is exact for a conjugate model, and Newton's method if ``g`` and
         ``A`` are taken at the mean. Where ``A`` leaves ``S_new`` indefinite, see
-        ``linalg.definite``: the result is a Gaussian for any symmetric ``A``.
+        :mod:`ngvi.linalg.definite`: the result is a Gaussian for any symmetric ``A``.
 
         :param direction: ``F^-1 dL/dlambda``, as :meth:`bonnet_price` gives it.
         :param step_size: ``rho``, in (0, 1].
