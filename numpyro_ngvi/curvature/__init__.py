@@ -15,25 +15,6 @@ from numpyro_ngvi.curvature.score import score_direction
 from numpyro_ngvi.curvature.spherical import Spherical, orthogonal_points, spherical_direction
 from numpyro_ngvi.curvature.stein import Stein
 
-__all__ = [
-    "Estimate",
-    "Estimator",
-    "Families",
-    "GaussNewton",
-    "Hessian",
-    "Mean",
-    "Points",
-    "Spherical",
-    "Stein",
-    "log_q",
-    "make_estimator",
-    "num_products",
-    "orthogonal_points",
-    "score_direction",
-    "spherical_direction",
-    "standard_normal",
-]
-
 
 class Estimator(Protocol):
     """Estimates the natural gradients of the bound."""

@@ -3,13 +3,3 @@
 from numpyro_ngvi.tracing.differentiability import hessian_obstacle, sites_without_hessian
 from numpyro_ngvi.tracing.log_density import LogDensity, latent_site, posteriors_in
 from numpyro_ngvi.tracing.per_example import Examples, examples
-
-__all__ = [
-    "Examples",
-    "LogDensity",
-    "examples",
-    "hessian_obstacle",
-    "latent_site",
-    "posteriors_in",
-    "sites_without_hessian",
-]

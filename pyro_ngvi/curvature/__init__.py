@@ -17,31 +17,6 @@ from pyro_ngvi.curvature.score import score_direction
 from pyro_ngvi.curvature.spherical import Spherical, orthogonal_points, spherical_direction
 from pyro_ngvi.curvature.stein import Stein, stein_direction
 
-__all__ = [
-    "Estimate",
-    "Estimator",
-    "Evaluator",
-    "Families",
-    "FromGradients",
-    "GaussNewton",
-    "Hessian",
-    "HessianProducts",
-    "Mean",
-    "Plan",
-    "Points",
-    "Spherical",
-    "Stein",
-    "log_q",
-    "make_estimator",
-    "make_plan",
-    "num_products",
-    "orthogonal_points",
-    "score_direction",
-    "spherical_direction",
-    "standard_normal",
-    "stein_direction",
-]
-
 
 class Estimator(Protocol):
     """Estimates the natural gradients of the bound."""

@@ -5,14 +5,3 @@ from pyro_ngvi.tracing.inspection import ModelFacts, inspect
 from pyro_ngvi.tracing.log_density import LogDensity
 from pyro_ngvi.tracing.messengers import NoiseState
 from pyro_ngvi.tracing.per_example import Examples, examples
-
-__all__ = [
-    "Examples",
-    "LogDensity",
-    "ModelFacts",
-    "NoiseState",
-    "examples",
-    "hessian_misses_curvature",
-    "inspect",
-    "sites_without_hessian",
-]
