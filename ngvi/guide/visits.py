@@ -26,7 +26,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ngvi.family import Array, Family
 from ngvi.structure import subsampling
@@ -46,7 +46,6 @@ class Visits(subsampling.Visits):
     A package's subclass names its library and its PPL.
     """
 
-    xp: ClassVar[Any]  #: ``torch`` or ``jax.numpy``
     ppl: ClassVar[Any]  #: has ``sample``
     #: Of the PPL: ``Delta``, ``biject_to`` and ``sum_rightmost``, and whether its guides enter
     #: the plates of a site that is visited whole.
@@ -84,19 +83,19 @@ class Visits(subsampling.Visits):
                 value = self._take(value, self.indices[plate.name], axis)
         return value
 
-    def weights(self, like: Array) -> Array:
-        """``w`` of (1), shape ``(d,)``, with the dtype and device of ``like``."""
-        parts = []
+    def weights(self, family: Family) -> Array:
+        """``w`` of (1), shape ``(d,)``, of the dtype and device of the family."""
+        parts, like, xp = [], family.loc, family.xp
         for site in self.sites:
-            weight = self.xp.ones_like(like[0])
+            weight = xp.ones_like(like[0])
             for plate in site.plates:
                 if plate.name not in self.indices:
                     continue
                 visited = self.indices[plate.name]
                 counts = self._counts(plate.size, visited, plate.size / len(visited), like)
                 weight = weight * counts.reshape((-1,) + (1,) * (len(site.shape) - plate.axis - 1))
-            parts.append(self.xp.broadcast_to(weight, site.shape).reshape(-1))
-        return self.xp.concatenate(parts)
+            parts.append(xp.broadcast_to(weight, site.shape).reshape(-1))
+        return xp.concatenate(parts)
 
     def sample(
         self,
@@ -135,10 +134,38 @@ class Visits(subsampling.Visits):
                 result[site.name] = self.ppl.sample(site.name, delta)
         return result
 
-    def of(self, family: Any) -> tuple[Any, Array]:
-        """The family of :func:`of_visits`, and ``w``."""
-        weights = self.weights(family.loc)
-        return of_visits(self.xp, family, weights), weights
+    def of(self, family: Any) -> Any:
+        """The :class:`VisitedFamily` of these visits."""
+        weights = self.weights(family)
+        return VisitedFamily(of_visits(family, weights), weights, family)
+
+
+class VisitedFamily(NamedTuple):
+    """A Gaussian of which a minibatch visits a part, with the estimate (1) as its log density."""
+
+    family: Any  #: as :func:`of_visits` returns it
+    weights: Array  #: ``w`` of (1), shape ``(d,)``
+    whole: Any  #: the Gaussian with its own coordinates
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.family, name)  # what visits do not change
+
+    def precondition(self) -> VisitedFamily:
+        """The same: :meth:`log_prob` sees to it."""
+        return self
+
+    def log_prob(self, value: Array) -> Array:
+        """(1), differentiated through ``precondition``."""
+        family = self.family.precondition()
+        return log_q(family, family.whiten(value), self.weights)
+
+    def draw_log_prob(self, noise: Array) -> Array:
+        """See :class:`~ngvi.family.Family`."""
+        return log_q(self.family.precondition(), noise, self.weights)
+
+    def sticking_log_prob(self, displaced: Array) -> Array:
+        """See :class:`~ngvi.family.Family`."""
+        return log_q(self.family.detach(), displaced, self.weights)
 
 
 def refuse_bounds(site: str) -> None:
@@ -153,29 +180,26 @@ def refuse_bounds(site: str) -> None:
     )
 
 
-def log_q(xp: Any, family: Family, noise: Array, weights: Array) -> Array:
-    """The estimate (1) of ``log q`` of draws; ``(..., d)`` to ``(...)``.
-
-    :param xp: ``torch`` or ``jax.numpy``.
-    """
+def log_q(family: Family, noise: Array, weights: Array) -> Array:
+    """The estimate (1) of ``log q`` of draws; ``(..., d)`` to ``(...)``."""
     name = FACTORS[family.name]
     factor = getattr(family, name)
     if name != "scale":
         factor = family._join(family._factor().diagonals())  # type: ignore[attr-defined]
-    log_scales = xp.log(abs(factor))  # log |C_kk|, whose sum is log |Sigma| / 2
+    log_scales = family.xp.log(abs(factor))  # log |C_kk|, whose sum is log |Sigma| / 2
     if name == "precision_tril":
         log_scales = -log_scales
     return (weights * (-0.5 * noise**2 - 0.5 * math.log(2.0 * math.pi) - log_scales)).sum(-1)
 
 
-def of_visits(xp: Any, family: Any, weights: Array) -> Any:
+def of_visits(family: Any, weights: Array) -> Any:
     """The same family, whose natural gradient is divided by ``w``, and zero where ``w`` is.
 
     :param weights: ``w`` of (1), shape ``(d,)``, equal within each block.
     """
-    here, name = family.detach(), FACTORS[family.name]
+    here, name, xp = family.detach(), FACTORS[family.name], family.xp
     share = xp.where(weights > 0, 1.0 / xp.where(weights > 0, weights, 1.0), 0.0)
-    of_entries = share if name == "scale" else _of_columns(xp, family, share)
+    of_entries = share if name == "scale" else _of_columns(family, share)
 
     def times(field: str, share: Array) -> Array:
         """The coordinate, with its derivative multiplied by ``share``."""
@@ -193,11 +217,11 @@ def of_visits(xp: Any, family: Any, weights: Array) -> Any:
     return dataclasses.replace(family, **{"loc": loc, name: times(name, of_entries)})
 
 
-def _of_columns(xp: Any, family: Any, values: Array) -> Array:
+def _of_columns(family: Any, values: Array) -> Array:
     """A value for each block, at every entry of the block's columns, packed."""
     pieces = [
-        xp.broadcast_to(value[0], shape).reshape(-1)
+        family.xp.broadcast_to(value[0], shape).reshape(-1)
         for value, shapes in zip(family._split(values), family.structure.shapes(), strict=True)
         for shape in shapes
     ]
-    return xp.concatenate(pieces)
+    return family.xp.concatenate(pieces)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,8 @@ from numpyro.distributions.transforms import UnpackTransform, biject_to
 from numpyro.distributions.util import periodic_repeat, sum_rightmost
 
 from ngvi.guide import visits
-from ngvi.guide.visits import log_q, refuse_bounds
+from ngvi.guide.visits import refuse_bounds
 from ngvi.structure.subsampling import SubsampledLatent
-from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.guide.posterior import NaturalNormal
 
 
 def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
@@ -41,7 +39,7 @@ def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
 class Visits(visits.Visits):
     """Of NumPyro."""
 
-    xp, ppl, delta = jnp, numpyro, dist.Delta
+    ppl, delta = numpyro, dist.Delta
     biject_to, sum_rightmost = staticmethod(biject_to), staticmethod(sum_rightmost)
     enters_whole_plates = False
 
@@ -55,40 +53,6 @@ class Visits(visits.Visits):
         return numpyro.get_mask() is False
 
     one_support = staticmethod(one_support)
-
-
-class VisitedNormal(NaturalNormal):
-    """``N(mu, Sigma)`` with the estimate (1) as its ``log_prob``.
-
-    :param family: the Gaussian, as :func:`ngvi.guide.visits.of_visits` returns it.
-    :param weights: ``w`` of (1), shape ``(d,)``.
-    """
-
-    pytree_data_fields: ClassVar[tuple] = ("family", "weights")
-
-    def __init__(
-        self,
-        family: Family,
-        weights: jax.Array,
-        sticking_the_landing: bool = False,
-        batch_shape: tuple[int, ...] = (),
-    ) -> None:
-        self.weights = weights
-        super().__init__(family, sticking_the_landing, batch_shape)
-
-    def expand(self, batch_shape: tuple[int, ...]) -> VisitedNormal:
-        return VisitedNormal(
-            self.family, self.weights, self.sticking_the_landing, tuple(batch_shape)
-        )
-
-    def log_prob(self, value: jax.Array, intermediates: Any = None) -> jax.Array:
-        if not intermediates:
-            family = self.family.precondition()
-            return log_q(jnp, family, family.whiten(value), self.weights)
-        noise, displaced = intermediates
-        if self.sticking_the_landing:
-            return log_q(jnp, self.family.detach(), displaced, self.weights)
-        return log_q(jnp, self.family.precondition(), noise, self.weights)
 
 
 def full_locs(

@@ -48,7 +48,6 @@ from numpyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
 from numpyro_ngvi.guide.landing import called_by_linear_elbo
 from numpyro_ngvi.guide.layout import layout_of
 from numpyro_ngvi.guide.local_latents import (
-    VisitedNormal,
     Visits,
     full_locs,
     one_support,
@@ -219,7 +218,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         if visits.plates not in self._checked_plates:
             visits.check(family)
             self._checked_plates.add(visits.plates)
-        posterior = VisitedNormal(*visits.of(family), self._sticks_the_landing())
+        posterior = NaturalNormal(visits.of(family), self._sticks_the_landing())
         infer = {"is_auxiliary": True, "is_visited": True}
         with self._named_apart():
             return numpyro.sample(f"_{self.prefix}_latent", posterior, infer=infer)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.distributions.util import sum_rightmost
-from pyro.ops.provenance import extract_provenance
 from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 
 from ngvi.guide import visits
-from ngvi.guide.visits import log_q, refuse_bounds
+from ngvi.guide.visits import refuse_bounds
 from ngvi.structure.subsampling import SubsampledLatent
-from pyro_ngvi.families.base import Family
-from pyro_ngvi.guide.posterior import NaturalNormal
 
 
 def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
@@ -49,7 +45,7 @@ def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
 class Visits(visits.Visits):
     """Of Pyro."""
 
-    xp, ppl, delta = torch, pyro, dist.Delta
+    ppl, delta = pyro, dist.Delta
     biject_to, sum_rightmost = staticmethod(biject_to), staticmethod(sum_rightmost)
     enters_whole_plates = True
 
@@ -64,40 +60,6 @@ class Visits(visits.Visits):
         return poutine.get_mask() is False
 
     one_support = staticmethod(one_support)
-
-
-class VisitedNormal(NaturalNormal):
-    """``N(mu, Sigma)`` with the estimate (1) as its ``log_prob``.
-
-    :param family: the Gaussian, as :func:`ngvi.guide.visits.of_visits` returns it.
-    :param weights: ``w`` of (1), shape ``(d,)``.
-    :param whole: the Gaussian with its own coordinates.
-    """
-
-    def __init__(
-        self,
-        family: Family,
-        weights: Tensor,
-        sticking_the_landing: bool = False,
-        batch_shape: tuple[int, ...] = (),
-        whole: Family | None = None,
-    ) -> None:
-        self.weights, self.whole = weights, whole or family
-        super().__init__(family, sticking_the_landing, batch_shape)
-
-    def expand(self, batch_shape: tuple[int, ...], _instance: Any = None) -> VisitedNormal:
-        landing = self.sticking_the_landing
-        return VisitedNormal(self.family, self.weights, landing, batch_shape, self.whole)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        value, _ = extract_provenance(value)  # TraceGraph_ELBO wraps values
-        if self._last_draw is None or value is not self._last_draw[0]:
-            family = self.family.precondition()
-            return log_q(torch, family, family.whiten(value), self.weights)
-        _, noise, displaced = self._last_draw
-        if self.sticking_the_landing:
-            return log_q(torch, self.family.detach(), displaced, self.weights)
-        return log_q(torch, self.family.precondition(), noise, self.weights)
 
 
 def full_shapes(

@@ -49,7 +49,6 @@ from pyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
 from pyro_ngvi.guide.landing import called_by_linear_elbo
 from pyro_ngvi.guide.layout import layout_of
 from pyro_ngvi.guide.local_latents import (
-    VisitedNormal,
     Visits,
     full_shapes,
     one_support,
@@ -230,8 +229,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         if visits.plates not in self._checked_plates:
             visits.check(family)
             self._checked_plates.add(visits.plates)
-        landing = self._sticks_the_landing()
-        posterior = VisitedNormal(*visits.of(family), landing, whole=family)
+        posterior = NaturalNormal(visits.of(family), self._sticks_the_landing())
         return self._sample_at_site(posterior, is_visited=True)
 
     def _visits(self, plates: dict[str, Any]) -> Visits:

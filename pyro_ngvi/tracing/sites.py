@@ -20,5 +20,6 @@ def is_enumerated(site: dict[str, Any]) -> bool:
 
 def family_of(site: dict[str, Any]) -> Family | None:
     """The family that a ``NaturalGaussianGuide`` draws its latent vector from, at that site."""
-    family = getattr(site["fn"], "whole", getattr(site["fn"], "family", None))
+    family = getattr(site["fn"], "family", None)
+    family = getattr(family, "whole", family)  # see ngvi.guide.visits
     return family if isinstance(family, Family) else None
