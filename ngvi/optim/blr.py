@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Self
 
+from ngvi.families import direction
 from ngvi.optim import quasi_newton, trust_region
 from ngvi.optim.quasi_newton import Memory
 from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
@@ -63,7 +64,7 @@ class BlrRule(NamedTuple):
 
     def init(self, families: Families) -> BlrState:
         on = self.algebra
-        still = on.zeros(families)
+        still = direction.zeros(families)
         return BlrState(
             on.kept(Progress(), families),
             still,
@@ -76,8 +77,8 @@ class BlrRule(NamedTuple):
     ) -> tuple[Families, BlrState]:
         """Directions are those of the bound: the loss falls along them."""
         on = self.algebra
-        directions = on.negate(gradients)
-        duals = on.dual(families, directions)
+        directions = direction.negate(gradients)
+        duals = direction.dual(families, directions)
         progress = trust_region.judge(on, Progress(*state.progress), families, duals, state.change)
         euclidean = _join(on, duals)
         memory, gradient, means = state.memory, state.gradient, directions
@@ -89,7 +90,7 @@ class BlrRule(NamedTuple):
             means = _natural(on, families, unbiased)
         of_mean, rho = self._step_sizes(progress, memory, count)
         ratio, rho = on.cast(of_mean / rho, families), on.cast(rho, families)
-        steered = on.with_means(directions, [ratio * one.loc for one in means])
+        steered = direction.with_means(directions, [ratio * one.loc for one in means])
         path: Any = JointPath(families, steered)
         if memory is not None:
             path = AcceleratedPath(on, families, path, memory, ratio)
@@ -99,19 +100,19 @@ class BlrRule(NamedTuple):
         else:
             attempt, length, _ = trust_region.longest_within(on, radius, path, rho)
         moved = path.end(attempt)
-        change = on.subtract(moved, families)
-        slope = on.number(on.dot(duals, change))
+        change = direction.subtract(moved, families)
+        slope = on.number(direction.dot(duals, change))
         progress = on.kept(progress._replace(slope=slope, length=length), families)
         return moved, BlrState(progress, change, gradient, memory)
 
     def recover(self, state: BlrState, families: Families) -> tuple[Families, BlrState]:
         """Back to where the last step began, with a tenth of its radius."""
         on, progress = self.algebra, Progress(*state.progress)
-        earlier = on.subtract(families, state.change)
+        earlier = direction.subtract(families, state.change)
         length = on.where(progress.length > 0, progress.length, progress.radius)
         radius = on.maximum(0.1 * length, trust_region.smallest_radius(on, families))
         progress = progress._replace(radius=radius, slope=0.0, length=0.0)
-        still = on.zeros(state.change)
+        still = direction.zeros(state.change)
         return earlier, state._replace(progress=on.kept(progress, families), change=still)
 
     def _accelerates(self, families: Families) -> bool:
@@ -158,7 +159,7 @@ class AcceleratedPath(NamedTuple):
         )
         parts = zip(self.families, _split(on, change, self.families), strict=True)
         means = [old.loc + rho * self.ratio * part for old, part in parts]
-        return on.with_means(moved, means)
+        return direction.with_means(moved, means)
 
     def kl(self, moved: Families) -> Array:
         """See :class:`~ngvi.path.Path`."""
@@ -171,8 +172,8 @@ class AcceleratedPath(NamedTuple):
 
 def _natural(on: Algebra, families: Families, gradient: Array) -> Families:
     """``Sigma g``, in families whose other coordinates are zero."""
-    still = on.zeros(families)
-    return on.natural(families, on.with_means(still, _split(on, gradient, families)))
+    still = direction.zeros(families)
+    return direction.natural(families, direction.with_means(still, _split(on, gradient, families)))
 
 
 def _join(on: Algebra, families: Families) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ngvi.checks import check_finite, check_momentum, check_step_size
+from ngvi.families import direction
 from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
 
 
@@ -30,10 +31,10 @@ class Moments(NamedTuple):
 
     def update(self, on: Algebra, gradients: Families, beta1: float, beta2: float) -> Moments:
         """After one more gradient; zeros at first, without a correction of that bias."""
-        squares = on.each(lambda g: g * g, gradients)
+        squares = direction.each(lambda g: g * g, gradients)
         return Moments(
-            on.combine(beta1, self.first, 1 - beta1, gradients),
-            on.combine(beta2, self.second, 1 - beta2, squares),
+            direction.combine(beta1, self.first, 1 - beta1, gradients),
+            direction.combine(beta2, self.second, 1 - beta2, squares),
         )
 
 
@@ -58,7 +59,7 @@ class NAdamRule(NamedTuple):
     eps: float
 
     def init(self, families: Families) -> Moments:
-        return Moments(self.algebra.zeros(families), self.algebra.zeros(families))
+        return Moments(direction.zeros(families), direction.zeros(families))
 
     def step(
         self, gradients: Families, state: Moments, families: Families, count: Number
@@ -71,5 +72,5 @@ class NAdamRule(NamedTuple):
             return m / ((v / bias) ** 0.5 + self.eps)
 
         factor = -1.0 / (1 - self.beta1 ** (count + 1.0))
-        steps = on.at_rates(self.rates, on.each(along, *moments), factor, count)
-        return on.retract(families, steps), moments
+        steps = on.at_rates(self.rates, direction.each(along, *moments), factor, count)
+        return direction.retract(families, steps), moments

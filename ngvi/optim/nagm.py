@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ngvi.checks import check_momentum, check_positive, check_step_size
+from ngvi.families import direction
 from ngvi.optim import pace
 from ngvi.optim.rule import Algebra, Families, Number, Rates
 
@@ -51,14 +52,14 @@ class NagmRule(NamedTuple):
 
     def init(self, families: Families) -> Families:
         """The momentum."""
-        return self.algebra.zeros(families)
+        return direction.zeros(families)
 
     def step(
         self, gradients: Families, state: Families, families: Families, count: Number
     ) -> tuple[Families, Families]:
         on = self.algebra
-        euclidean = on.dual(families, gradients)
-        clip = pace.within(on, 1.0, self.max_norm, on.joint_norm(euclidean))
-        momentum = on.combine(self.beta, state, (1 - self.beta) * clip, euclidean)
-        steps = on.at_rates(self.rates, on.natural(families, momentum), -1.0, count)
-        return on.retract(families, steps), momentum
+        euclidean = direction.dual(families, gradients)
+        clip = pace.within(on, 1.0, self.max_norm, direction.joint_norm(euclidean))
+        momentum = direction.combine(self.beta, state, (1 - self.beta) * clip, euclidean)
+        steps = on.at_rates(self.rates, direction.natural(families, momentum), -1.0, count)
+        return direction.retract(families, steps), momentum

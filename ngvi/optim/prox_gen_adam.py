@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ngvi.families import direction
 from ngvi.optim.nadam import Moments
 from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
 
@@ -44,45 +45,46 @@ class ProxGenAdamRule(NamedTuple):
         """The moments of the gradient of ``E_q[log p]``."""
         for family in families:
             check_family(family)
-        return Moments(self.algebra.zeros(families), self.algebra.zeros(families))
+        return Moments(direction.zeros(families), direction.zeros(families))
 
     def step(
         self, gradients: Families, state: Moments, families: Families, count: Number
     ) -> tuple[Families, Moments]:
         on = self.algebra
-        euclidean = on.dual(families, gradients)
-        pairs = zip(on.negate(euclidean), families, strict=True)
-        expected = [self._on_diagonal(_without_entropy, *pair) for pair in pairs]
+        euclidean = direction.dual(families, gradients)
+        pairs = zip(direction.negate(euclidean), families, strict=True)
+        expected = [_on_diagonal(_without_entropy, *pair) for pair in pairs]
         moments = state.update(on, expected, self.beta1, self.beta2)
-        roots = on.each(lambda v: (v + self.eps) ** -0.5, moments.second)
+        roots = direction.each(lambda v: (v + self.eps) ** -0.5, moments.second)
         gammas = on.at_rates(self.rates, roots, 1.0, count)
-        ends = on.each(lambda x, m, gamma: x + gamma * m, families, moments.first, gammas)
+        ends = direction.each(lambda x, m, gamma: x + gamma * m, families, moments.first, gammas)
         steps = zip(ends, families, gammas, strict=True)
-        return [self._on_diagonal(self._proximal, *step) for step in steps], moments
-
-    def _on_diagonal(self, function: Callable[..., Array], *families: Any) -> Any:
-        """The first family, with this function of the factors' diagonals as its own."""
-        name, on = FACTORS[families[0].name], self.algebra
-        factors = [getattr(family, name) for family in families]
-        if name == "scale":
-            return dataclasses.replace(families[0], scale=function(1.0, *factors))
-        # The precision's log determinant has the other sign.
-        sign = 1.0 if name == "scale_tril" else -1.0
-        diagonal = function(sign, *(on.diagonal(factor) for factor in factors))
-        factor = on.with_diagonal(factors[0], diagonal)
-        return dataclasses.replace(families[0], **{name: factor})
-
-    def _proximal(self, sign: float, end: Array, start: Array, gamma: Array) -> Array:
-        """The proximal step of the entropy, which depends on the factor's diagonal only."""
-        on = self.algebra
-        square = end**2 + 4 * sign * gamma
-        moved = 0.5 * (end + on.copysign(square.clip(0) ** 0.5, end))
-        if sign > 0:
-            return moved
-        return on.keep_off_zero(start, on.where(square > 0, moved, end))
+        return [_on_diagonal(_proximal, *step) for step in steps], moments
 
 
-def _without_entropy(sign: float, gradient: Array, diagonal: Array) -> Array:
+def _on_diagonal(function: Callable[..., Array], *families: Any) -> Any:
+    """The first family, with this function of the factors' diagonals as its own."""
+    name, ops = FACTORS[families[0].name], families[0].ops
+    factors = [getattr(family, name) for family in families]
+    if name == "scale":
+        return dataclasses.replace(families[0], scale=function(ops, 1.0, *factors))
+    # The precision's log determinant has the other sign.
+    sign = 1.0 if name == "scale_tril" else -1.0
+    diagonal = function(ops, sign, *(factor.diagonal() for factor in factors))
+    factor = ops.with_diagonal(factors[0], diagonal)
+    return dataclasses.replace(families[0], **{name: factor})
+
+
+def _proximal(ops: Any, sign: float, end: Array, start: Array, gamma: Array) -> Array:
+    """The proximal step of the entropy, which depends on the factor's diagonal only."""
+    square = end**2 + 4 * sign * gamma
+    moved = 0.5 * (end + ops.xp.copysign(square.clip(0) ** 0.5, end))
+    if sign > 0:
+        return moved
+    return ops.keep_off_zero(start, ops.xp.where(square > 0, moved, end))
+
+
+def _without_entropy(ops: Any, sign: float, gradient: Array, diagonal: Array) -> Array:
     """The gradient of ``E_q[log p]``, from that of the bound."""
     return gradient - sign / diagonal
 

@@ -1,12 +1,14 @@
 """What a natural-gradient optimiser is: a rule by which families move.
 
-A rule is pure: it has no memory but the state that it returns. It is written once, against an
-:class:`Algebra`: a number is a float in Pyro and an array without axes in NumPyro, and a rule
-branches by ``where``. Each algorithm's file in the packages makes an optimiser of its rule.
+A rule is pure: it has no memory but the state that it returns. It is written once, against the
+directions of :mod:`ngvi.families.direction` and an :class:`Algebra` of numbers: a number is a float
+in Pyro and an array without axes in NumPyro, and a rule branches by ``where``. Each algorithm's
+file in the packages makes an optimiser of its rule.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 #: A tensor of whichever library.
@@ -45,59 +47,65 @@ class Recovering(Protocol):
         """The families to continue from, and the state."""
 
 
-class Algebra(Protocol):
-    """What rules compute with, the modules ``optim.algebra`` of the packages.
+class Algebra:
+    """What rules compute numbers with; a package's ``optim.algebra`` writes all of it."""
 
-    It has the functions of :mod:`ngvi.families.direction` besides, as they are.
-    """
+    minimum: Any  #: of two numbers
+    maximum: Any
+    sqrt: Any  #: of a number
+    hypot: Any  #: of two
+    norm: Any  #: of a vector
+    concatenate: Any  #: a list of vectors
+    scan: Any  #: see :func:`ngvi.two_loop.two_loop`
 
     def where(self, condition: Any, yes: Any, no: Any) -> Any:
         """``yes`` or ``no``, of numbers; of tensors by element."""
-
-    def minimum(self, left: Number, right: Number) -> Number:
-        """The smaller number."""
-
-    def maximum(self, left: Number, right: Number) -> Number:
-        """The larger number."""
-
-    def sqrt(self, number: Number) -> Number:
-        """The root of a number."""
-
-    def hypot(self, left: Number, right: Number) -> Number:
-        """The length of a vector of two numbers."""
-
-    def copysign(self, size: Array, sign: Array) -> Array:
-        """The size of one tensor with the sign of another, by element."""
-
-    def norm(self, vector: Array) -> Array:
-        """The Euclidean norm of a vector."""
+        raise NotImplementedError
 
     def number(self, value: Array) -> Number:
-        """A tensor without axes as a number, and several by :meth:`numbers`."""
+        """A tensor without axes as a number."""
+        raise NotImplementedError
+
+    def numbers(self, *values: Array) -> Sequence[Number]:
+        """Several of them, read at once."""
+        raise NotImplementedError
 
     def cast(self, number: Number, like: Families) -> Number:
-        """A number of the families' dtype."""
+        """A number of the families' dtype, whatever a schedule or ``count`` made it."""
+        raise NotImplementedError
 
     def kept(self, numbers: tuple, like: Families) -> Any:
         """A ``NamedTuple`` of numbers, as a state holds it; it can be unpacked."""
+        raise NotImplementedError
+
+    def eps(self, like: Array) -> float:
+        """The unit of precision of its dtype."""
+        raise NotImplementedError
+
+    def split(self, vector: Array, sizes: list[int]) -> list[Array]:
+        """The vector cut into pieces."""
+        raise NotImplementedError
 
     def rate(self, rates: Rates, count: Number) -> Number:
         """A step size after ``count`` steps."""
-
-    def repeated(self, advance: Any, settled: Any, search: Any, path: Any) -> Any:
-        """A search of :mod:`~ngvi.optim.trust_region` along a path, until it is settled."""
-
-    def no_rows(self, most: int, like: Array) -> Array:
-        """A matrix without rows, for vectors like this one."""
-
-    def with_row(self, use: Array, blocks: tuple, rows: tuple, most: int) -> Any:
-        """Matrices with one more row each, the newest ``most``; themselves without ``use``."""
-
-    def product_rows(self, families: Families, directions: list, others: list) -> Any:
-        """Fisher inner products as rows of numbers, see :mod:`ngvi.families.direction`."""
+        raise NotImplementedError
 
     def at_rates(self, rates: Rates, vectors: Families, factor: Number, count: Number) -> Families:
         """Every coordinate times its rate after ``count`` steps, and a factor."""
+        raise NotImplementedError
 
-    def __getattr__(self, name: str) -> Any:
-        """A function of :mod:`ngvi.families.direction`, or of the matrices."""
+    def product_rows(self, families: Families, directions: list, others: list) -> Any:
+        """Fisher inner products as rows of numbers, see :mod:`ngvi.families.direction`."""
+        raise NotImplementedError
+
+    def no_rows(self, most: int, like: Array) -> Array:
+        """A matrix without rows, for vectors like this one."""
+        raise NotImplementedError
+
+    def with_row(self, use: Array, blocks: tuple, rows: tuple, most: int) -> Any:
+        """Matrices with one more row each, the newest ``most``; themselves without ``use``."""
+        raise NotImplementedError
+
+    def repeated(self, advance: Callable, settled: Callable, search: Any, path: Any) -> Any:
+        """A search of :mod:`~ngvi.optim.trust_region` along a path, until it is settled."""
+        raise NotImplementedError

@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 from ngvi.checks import check_momentum, check_step_size, is_auto
+from ngvi.families import direction
 from ngvi.optim import pace
 from ngvi.optim.pace import Pace
 from ngvi.optim.rule import Algebra, Families, Number, Rates, Rule
@@ -40,18 +41,18 @@ class SnngmRule(NamedTuple):
 
     def init(self, families: Families) -> Families:
         """The momentum."""
-        return self.algebra.zeros(families)
+        return direction.zeros(families)
 
     def step(
         self, gradients: Families, state: Families, families: Families, count: Number
     ) -> tuple[Families, Families]:
         on = self.algebra
-        norm = on.joint_norm(gradients)
+        norm = direction.joint_norm(gradients)
         weight = (1 - self.beta) / on.where(norm > 0, norm, 1.0)
-        momentum = on.combine(self.beta, state, weight, gradients)
+        momentum = direction.combine(self.beta, state, weight, gradients)
         size = math.sqrt(sum(family.num_parameters for family in families))
         steps = on.at_rates(self.rates, momentum, -size / (1 - self.beta ** (count + 1.0)), count)
-        return on.retract(families, steps), momentum
+        return direction.retract(families, steps), momentum
 
 
 def snngm(algebra: Algebra, step_size: Rates | str, beta: float) -> Rule:
@@ -85,7 +86,7 @@ class PacedRule(NamedTuple):
     beta: float
 
     def init(self, families: Families) -> PacedState:
-        still = self.algebra.zeros(families)
+        still = direction.zeros(families)
         return PacedState(self.algebra.kept(Pace(), families), still, still)
 
     def step(
@@ -111,16 +112,15 @@ class PacedRule(NamedTuple):
             entering.append(cut * amounts[0])
             kept.append(cut * amounts[1])
             lengths.append(cut * whole)
-        momentum = on.add(
-            on.scale_parts(*kept, state.momentum), on.scale_parts(*entering, gradients)
-        )
-        moved = on.retract(families, on.scale(1.0 / weight, momentum))
+        old = direction.scale_parts(kept[0], kept[1], state.momentum)
+        momentum = direction.add(old, direction.scale_parts(entering[0], entering[1], gradients))
+        moved = direction.retract(families, direction.scale(1.0 / weight, momentum))
         now = on.kept(now._replace(length=on.hypot(*lengths)), families)
-        return moved, PacedState(now, momentum, on.subtract(moved, families))
+        return moved, PacedState(now, momentum, direction.subtract(moved, families))
 
     def recover(self, state: PacedState, families: Families) -> tuple[Families, PacedState]:
         """Back to where the last step began, with a tenth of its length."""
         on = self.algebra
-        earlier, still = on.subtract(families, state.change), on.zeros(state.change)
+        earlier, still = direction.subtract(families, state.change), direction.zeros(state.change)
         now = on.kept(pace.shortened(on, Pace(*state.pace)), families)
         return earlier, PacedState(now, still, still)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from ngvi.families import direction
 from ngvi.optim.rule import TINY, Algebra, Families, Number
 from ngvi.trust_region import GROWTH, INITIAL_RADIUS
 
@@ -62,7 +63,7 @@ def judge(
     :param change: the last step, in coordinates.
     """
     means = sum((d.loc * c.loc).sum() for d, c in zip(duals, change, strict=True))
-    slope, of_mean = on.numbers(on.dot(duals, change), means)
+    slope, of_mean = on.numbers(direction.dot(duals, change), means)
     known = progress.slope > 0
     ratio = on.where(known, slope / on.where(known, progress.slope, 1.0), 0.0)
     # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.

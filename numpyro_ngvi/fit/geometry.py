@@ -15,7 +15,7 @@ from ngvi.fit.engine import Direction, Place, Step
 from ngvi.optim.trust_region import longest_within
 from ngvi.path import JointPath
 from numpyro_ngvi.families.coordinates import families_in, replace_families
-from numpyro_ngvi.optim import algebra
+from numpyro_ngvi.optim.algebra import algebra
 from numpyro_ngvi.tracing.compilation import compiled
 
 

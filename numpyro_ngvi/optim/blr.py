@@ -9,8 +9,7 @@ import optax
 from ngvi.checks import check_learning_rule
 from ngvi.optim.blr import BlrRule
 from ngvi.page import page
-from numpyro_ngvi.optim import algebra
-from numpyro_ngvi.optim.algebra import Schedule
+from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 

@@ -8,8 +8,7 @@ import optax
 
 from ngvi.optim.nadam import NAdamRule, check_adam
 from ngvi.page import page
-from numpyro_ngvi.optim import algebra
-from numpyro_ngvi.optim.algebra import Schedule
+from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 

@@ -8,8 +8,7 @@ import optax
 
 from ngvi.optim.nagm import NagmRule, check_nagm
 from ngvi.page import page
-from numpyro_ngvi.optim import algebra
-from numpyro_ngvi.optim.algebra import PartRates, Schedule
+from numpyro_ngvi.optim.algebra import PartRates, Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 

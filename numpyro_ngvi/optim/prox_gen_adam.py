@@ -9,8 +9,7 @@ import optax
 from ngvi.optim.nadam import check_adam
 from ngvi.optim.prox_gen_adam import ProxGenAdamRule
 from ngvi.page import page
-from numpyro_ngvi.optim import algebra
-from numpyro_ngvi.optim.algebra import Schedule
+from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import joint
 from numpyro_ngvi.optim.nadam import NAdam
 

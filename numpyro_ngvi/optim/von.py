@@ -13,8 +13,7 @@ import optax
 from ngvi.checks import check_rho
 from ngvi.optim.von import check_vogn, ivon, vogn, von
 from ngvi.page import page
-from numpyro_ngvi.optim import algebra
-from numpyro_ngvi.optim.algebra import Schedule
+from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 

@@ -20,7 +20,7 @@ from ngvi.fit.engine import Direction, Step
 from ngvi.optim.trust_region import longest_within
 from ngvi.path import JointPath
 from pyro_ngvi.fit.parameters import Place
-from pyro_ngvi.optim import algebra
+from pyro_ngvi.optim.algebra import algebra
 from pyro_ngvi.tracing.messengers import quiet
 
 #: Rows that are worth ``torch.vmap``, and numbers in them that keep a processor busy without.

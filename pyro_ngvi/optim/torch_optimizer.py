@@ -22,7 +22,7 @@ from ngvi.families.direction import Families, values
 from ngvi.optim.rule import Recovering, Rule
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
-from pyro_ngvi.optim import algebra
+from pyro_ngvi.optim.algebra import algebra
 
 
 class JointState(NamedTuple):

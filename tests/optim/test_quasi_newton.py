@@ -15,7 +15,7 @@ from tests.optim.runs import Loop, make
 @pytest.fixture
 def memory(backend):
     """The functions of the memory, with what the package computes with."""
-    algebra = backend.module("optim.algebra")
+    algebra = backend.module("optim.algebra").algebra
     names = ("empty", "remember", "corrected")
     functions = {name: partial(getattr(quasi_newton, name), algebra) for name in names}
     return SimpleNamespace(**functions)

@@ -28,7 +28,7 @@ def judged(backend, end_slope, slope=2.0, length=0.3, radius=1.0, turns=4, ratio
     }
     if backend.name == "numpyro":
         known = {name: backend.array(value) for name, value in known.items()}
-    algebra = backend.module("optim.algebra")
+    algebra = backend.module("optim.algebra").algebra
     return trust_region.judge(algebra, trust_region.Progress(**known), [here], [dual], [change])
 
 
@@ -92,7 +92,7 @@ def advanced(backend, radius, advance, rho=1.0):
     """``(loc, scale, length)`` after the step that is found."""
     rho = backend.array(rho) if backend.name == "numpyro" else rho
     path = Path(point(backend), advance)
-    algebra = backend.module("optim.algebra")
+    algebra = backend.module("optim.algebra").algebra
     moved, length, _ = trust_region.longest_within(algebra, radius, path, rho)
     loc, scale = (c.item() for c in backend.coordinates(moved))
     return loc, scale, float(length)
