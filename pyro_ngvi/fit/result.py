@@ -147,6 +147,6 @@ class FitResult(Result):
 class _Unobserved(UnconditionMessenger):
     """Draws observed sites, and leaves computed ones as they are."""
 
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_sample(self, msg: Any) -> None:
         if not msg["infer"].get("_deterministic"):
             super()._pyro_sample(msg)
