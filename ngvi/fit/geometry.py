@@ -60,6 +60,17 @@ class Geometry:
         """Vectors as the metric has them, of those that were measured; they are the same."""
         return vectors
 
+    def accepted(self, step: Step, before: Direction, after: Direction, is_short: bool) -> None:
+        """Learn from a step that is taken; there is nothing to learn about Gaussians.
+
+        :param before: what was measured at its beginning.
+        :param after: what was measured at its end.
+        :param is_short: whether the metric is nearly the same at both.
+        """
+
+    def refused(self) -> None:
+        """Learn from a step that is not taken."""
+
     def covectors(self, vectors: np.ndarray) -> np.ndarray:
         """``F`` times each row; shape ``(rows, n)``."""
         raise NotImplementedError

@@ -1,17 +1,18 @@
 """Gaussians and ordinary parameters as one vector, for a search that sees all data.
 
-An ordinary parameter (a network's weight, a noise) has no Fisher information of its own. Its
-metric is a number, ``1 / gamma``, that of the curvature along the last step, as the first matrix
-of L-BFGS (Nocedal and Wright, 2006, equation 7.20), and the quasi-Newton memory does the rest: it
-sees how parameters and Gaussians depend on each other, which alternating steps do not.
+An ordinary parameter (a network's weights, a noise) has no Fisher information of its own. The
+metric of each is a number, ``1 / gamma``, that of the curvature along its last short step, as the
+first matrix of L-BFGS (Nocedal and Wright, 2006, equation 7.20): an intercept of thousands and the
+logarithm of a scale need other ones. The quasi-Newton memory does the rest: it sees how parameters
+and Gaussians depend on each other, which alternating steps do not. A parameter's step is limited
+in its own units, to a length that grows while the gradient keeps its direction.
 
-The vectors of :class:`Joint`'s measurements hold ordinary gradients as they are. Only a geometry
-knows ``gamma``, and scales them.
+The vectors of measurements hold ordinary gradients as they are. Only a geometry knows ``gamma``,
+and scales them.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,13 @@ from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place, Step
 
 #: Pairs of the quasi-Newton memory.
 MAX_PAIRS = 20
-#: The length of the first step of a parameter.
+#: The length of the first step of a parameter, the root of its mean square.
 FIRST = 0.1
+#: The next may be so many times as long, if this part of the gradient is left along the step;
+#: after a refused one, or where the gradient has turned, it is shorter.
+LONGER, LEFT, SHORTER = 2.0, 0.25, 0.25
+#: What one step may change ``gamma`` by.
+MAX_CHANGE = 10.0
 
 
 def joint(engine: Engine) -> Engine:
@@ -30,17 +36,29 @@ def joint(engine: Engine) -> Engine:
     if not engine.parameters.has_ordinary:
         return engine
 
-    def metric(place: Place, pairs: list[tuple[np.ndarray, np.ndarray]]) -> geometry.Geometry:
-        return _Geometry(place, pairs, engine)
+    evaluator = _Evaluator(engine.evaluator)
 
-    return Engine(_Evaluator(engine.evaluator), engine.parameters, metric)
+    def metric(place: Place, pairs: list[tuple[np.ndarray, np.ndarray]]) -> geometry.Geometry:
+        return _Geometry(place, pairs, engine, evaluator)
+
+    return Engine(evaluator, engine.parameters, metric)
 
 
 class _Evaluator:
     """An evaluator whose vectors hold the ordinary gradients."""
 
+    #: Where one parameter ends and the next begins, but for the last.
+    ends: tuple[int, ...] = ()
+
     def __init__(self, inner: Any) -> None:
         self._inner = inner
+        self.limits = np.empty(0)  #: of the steps, by parameter
+        self.gamma = np.empty(0)  #: by parameter
+
+    def parts(self, count: int) -> list[slice]:
+        """Where each parameter is in a vector of all of them."""
+        starts = [0, *self.ends]
+        return [slice(*pair) for pair in zip(starts, [*self.ends, count], strict=True)]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -48,6 +66,7 @@ class _Evaluator:
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
         values, vectors, mean = self._inner.measure(place, draws)
         ordinary = np.concatenate([np.ravel(part) for part in mean.ordinary])
+        self.ends = tuple(np.cumsum([np.size(part) for part in mean.ordinary])[:-1].tolist())
         ordinary = ordinary.astype(vectors.dtype)
         rows = np.broadcast_to(ordinary, (len(vectors), len(ordinary)))
         return Measured(
@@ -65,52 +84,87 @@ class _Geometry(geometry.Geometry):
     """The metric of a place's Gaussians and parameters."""
 
     def __init__(
-        self, place: Place, pairs: list[tuple[np.ndarray, np.ndarray]], engine: Engine
+        self,
+        place: Place,
+        pairs: list[tuple[np.ndarray, np.ndarray]],
+        engine: Engine,
+        evaluator: _Evaluator,
     ) -> None:
         self._inner, self._moved = engine.geometry(place, []), engine.parameters.moved
-        self._size = self._inner.size
-        self._gamma = math.nan  # until a pair, or the first vector, tells
-        for change, fall in pairs:
-            step, lost = change[self._size :], fall[self._size :]
-            product, square = float(step @ lost), float(lost @ lost)
-            if product > 0 and math.isfinite(square):
-                self._gamma = product / square
+        self._size, self._state = self._inner.size, evaluator
         scaled = [(change, self.scaled(fall)) for change, fall in pairs]
         super().__init__(place, self._size, scaled, MAX_PAIRS)
 
     def scaled(self, vectors: np.ndarray) -> np.ndarray:
-        if math.isnan(self._gamma):
-            ordinary = vectors[..., self._size :]
-            norm = float(np.sqrt(np.mean(ordinary**2)))
-            self._gamma = FIRST / norm if norm > 0 and math.isfinite(norm) else FIRST
+        state, ordinary = self._state, vectors[..., self._size :]
+        if not len(state.gamma):
+            first = ordinary.reshape(-1, ordinary.shape[-1])[0]
+            parts = state.parts(len(first))
+            norms = np.array([_norm(first[part]) for part in parts])
+            state.limits = np.full(len(parts), FIRST)
+            state.gamma = FIRST / np.where((norms > 0) & np.isfinite(norms), norms, 1.0)
         scaled = vectors.copy()
-        scaled[..., self._size :] *= self._gamma
+        scaled[..., self._size :] *= self._each(state.gamma, ordinary.shape[-1])
         return scaled
 
+    def accepted(self, step: Step, before: Direction, after: Direction, is_short: bool) -> None:
+        state, change = self._state, step.change[self._size :]
+        old, new = before.vector[self._size :], after.vector[self._size :]
+        for index, part in enumerate(state.parts(len(change))):
+            moved, square = change[part], float(old[part] @ change[part])
+            left = float(new[part] @ moved) / square if square > 0 else 0.0
+            length = _norm(moved)
+            if left > LEFT and length > 0.5 * state.limits[index]:
+                state.limits[index] *= LONGER
+            elif left < -LEFT:
+                state.limits[index] = max(SHORTER * length, 1e-12)
+            fall = old[part] - new[part]
+            product, squares = float(moved @ fall), float(fall @ fall)
+            gamma = state.gamma[index]
+            if is_short and product > 0 and squares > 0:
+                bounds = gamma / MAX_CHANGE, gamma * MAX_CHANGE
+                state.gamma[index] = np.clip(product / squares, *bounds)
+            elif left > LEFT:
+                state.gamma[index] *= LONGER
+            elif left < -LEFT:
+                state.gamma[index] *= SHORTER
+
+    def refused(self) -> None:
+        self._state.limits *= SHORTER
+
+    def _each(self, values: np.ndarray, count: int) -> np.ndarray:
+        """A number of each parameter for each of its elements."""
+        parts = self._state.parts(count)
+        return np.concatenate(
+            [np.full(part.stop - part.start, v) for part, v in zip(parts, values, strict=True)]
+        )
+
     def covectors(self, vectors: np.ndarray) -> np.ndarray:
+        ordinary = vectors[:, self._size :]
+        gamma = self._each(self._state.gamma, ordinary.shape[1])
         of_gaussians = self._inner.covectors(vectors[:, : self._size])
-        return np.concatenate([of_gaussians, vectors[:, self._size :] / self._gamma], 1)
+        return np.concatenate([of_gaussians, (ordinary / gamma).astype(ordinary.dtype)], 1)
 
     def step(self, direction: Direction, rho: float, radius: float) -> Step | None:
         parts = np.split(direction.vector, [self._size])
         slopes = np.split(direction.covector, [self._size])
-        square = 0.5 * float(parts[1] @ parts[1]) / self._gamma
-        if not math.isfinite(square):
+        step = self._inner.step(Direction(parts[0], slopes[0]), rho, radius)
+        if step is None or not np.isfinite(parts[1]).all():
             return None
-        # Each of the two may take half of the radius.
-        rho = min(rho, math.sqrt(0.5 * radius / square)) if square > 0 else rho
-        step = self._inner.step(Direction(parts[0], slopes[0]), rho, 0.5 * radius)
-        if step is None:
-            return None
-        change = step.rho * parts[1]
-        shapes = [np.shape(part) for part in direction.ordinary]
-        ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
-        moves = [
-            part.reshape(shape) for part, shape in zip(np.split(change, ends), shapes, strict=True)
-        ]
+        change, moves = rho * parts[1], []
+        for part, limit, like in zip(
+            self._state.parts(len(change)), self._state.limits, direction.ordinary, strict=True
+        ):
+            length = _norm(change[part])
+            change[part] *= min(1.0, limit / length) if length > 0 else 1.0
+            moves.append(change[part].reshape(np.shape(like)))
         return step._replace(
             place=self._moved(step.place, moves),
             change=np.concatenate([step.change, change]),
             slope=step.slope + float(slopes[1] @ change),
-            length=step.length + step.rho**2 * square,
         )
+
+
+def _norm(values: np.ndarray) -> float:
+    """The root of the mean square."""
+    return float(np.sqrt(np.mean(np.square(values, dtype=float))))

@@ -83,7 +83,7 @@ class Legs:
             return Outcome(self.engine.parameters.initial, Reason.NOT_FINITE)
         if place is not None or self.settings.deterministic or self.engine.evaluator.is_subsampled:
             self._leg(start)
-            return self._best()
+            return self._final()
         prior = Prior.of(self.engine, self.rng)
         self._first_legs(start, prior)
         if not self.ended[0][0].converged:
@@ -94,7 +94,7 @@ class Legs:
         is_cheap = not self.engine.parameters.has_ordinary and self.engine.evaluator.rows is None
         if self._best().converged and is_cheap:
             self._look_for_modes(prior)
-        return self._best()
+        return self._final()
 
     def interrupted(self) -> Outcome:
         """What there is, before the end."""
@@ -261,7 +261,9 @@ class Legs:
             return outcome
         found = audit(self.engine, outcome.place, self.rng)
         reason, remaining = outcome.reason, outcome.remaining
-        if outcome.converged and found.contradiction > self.settings.tolerance:
+        if outcome.converged and not math.isfinite(found.bound):
+            reason, remaining = Reason.EDGE, math.inf
+        elif outcome.converged and found.contradiction > self.settings.tolerance:
             reason, remaining = Reason.JUMP, found.contradiction
         elif outcome.converged and remaining > 2 * self.settings.tolerance:
             reason = Reason.NOISE
@@ -288,7 +290,16 @@ class Legs:
             )
             for one, name in ranked
         )
-        return dataclasses.replace(best, starts=starts, seen=self.seen)
+        has_ordinary = self.engine.parameters.has_ordinary
+        return dataclasses.replace(best, starts=starts, seen=self.seen, has_ordinary=has_ordinary)
+
+    def _final(self) -> Outcome:
+        """The best end, with the bound by new draws where those that chose it flatter it."""
+        best = self._best()
+        if len(self.ended) < 2 or best.audit is None:
+            return best
+        found = audit(self.engine, best.place, self.rng)
+        return dataclasses.replace(best, audit=found) if math.isfinite(found.bound) else best
 
 
 def _bound(outcome: Outcome) -> float:

@@ -27,6 +27,7 @@ class Reason(enum.Enum):
     INTERRUPTED = enum.auto()
     RIDGE = enum.auto()  # short steps keep gaining
     JUMP = enum.auto()  # values contradict gradients
+    EDGE = enum.auto()  # draws have no density
     STALLED = enum.auto()  # fixed draws: steps that gain nothing
     OVERFITTED = enum.auto()  # fixed draws: the bound over others does not rise
     TRIED = enum.auto()  # as many steps as were to be tried
@@ -52,6 +53,7 @@ class Outcome:
     :ivar trace: the steps.
     :ivar audit: what ordinary draws say of the place.
     :ivar starts: where each start ended, this one first.
+    :ivar has_ordinary: whether the model has parameters of its own.
     :ivar seen: how many other points led to the same optimum.
     """
 
@@ -62,6 +64,7 @@ class Outcome:
     audit: Audit | None = None
     starts: tuple[Ended, ...] = ()
     seen: int = 0
+    has_ordinary: bool = False
 
     @property
     def converged(self) -> bool:
@@ -113,6 +116,13 @@ def in_words(
                 "Make the model smooth (a sigmoid for a threshold, a sum over a discrete latent), "
                 "or the bound is not at its optimum"
             )
+        case Reason.EDGE:
+            return (
+                "independent draws of the posterior meet points where the log density is not "
+                "finite, so that the bound is minus infinity: a likelihood that overflows, or a "
+                "support that ends within the reach of the latents. Bound or rescale these, or "
+                "use double precision"
+            )
         case Reason.STUCK | Reason.STALLED | Reason.OVERFITTED:
             return (
                 f"no step along the natural gradient raises the bound, {left}: the log density may "
@@ -140,6 +150,11 @@ def in_words(
 
 def _others(outcome: Outcome) -> str:
     """What is known of other optima."""
+    if outcome.has_ordinary:
+        return (
+            "; of the optima of the model's own parameters, a network's say, it is the one that "
+            "their start led to: there may be better ones"
+        )
     others = [start for start in outcome.starts if start.kept.startswith("another optimum")]
     if others:
         number = "another optimum" if len(others) == 1 else f"{len(others)} other optima"

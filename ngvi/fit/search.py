@@ -65,6 +65,8 @@ MIN_GAIN, LEARNT_PART = 1.0, 0.1
 #: many points at least, by so many steps, so often at most; so is one of few latents.
 FLAT, FEW = 0.3, 3
 TRIAL_POINTS, TRIAL_STEPS, MAX_TRIALS = 32, 4, 12
+#: So many steps with parameters of the model's own.
+PLATEAU_STEPS = 30
 
 #: A place is hopeless if the bound seems this far from its optimum, in nats, and so many steps
 #: gain less than this fraction of its size.
@@ -185,10 +187,12 @@ class Search:
         tolerance = self.settings.tolerance
         size = len(self.draws[0].points.weights)
         count = max(len(self.draws), math.ceil(TRIAL_POINTS / size))
+        # A parameter may cross a plateau, of which its gradient says nothing.
+        steps = PLATEAU_STEPS if self.engine.parameters.has_ordinary else TRIAL_STEPS
         for _ in range(MAX_TRIALS):
             old, gap = self.place, self.gain + self.noise
             self._use(self.engine.evaluator.draws(self.rng, count))
-            status = self._stage(0.1 * STAGE_PART * tolerance, TRIAL_STEPS)
+            status = self._stage(1e-3 * STAGE_PART * tolerance, steps)
             gain, error = difference(self.engine, old, self.place, self.rng)
             if not math.isfinite(gain):  # draws without a density tell nothing
                 gain, error = 0.0, gap
@@ -283,6 +287,7 @@ class Search:
         :param refused: steps in a row.
         """
         self.radius = SHRINKAGE * step.length
+        self._metric().refused()
         if refused > 1:
             self._forget()
 
@@ -295,9 +300,9 @@ class Search:
             self.radius = max(self.radius, GROWTH * step.length)
         elif ends < -TURN * step.slope:
             self.radius = 0.5 * step.length
-        # Parameters that are not Gaussian have a metric that does not change.
-        kl = 0.0 if self.engine.parameters.has_ordinary else step.length
-        if max(kl, step.backward) <= MAX_PAIR_LENGTH:
+        is_short = max(step.length, step.backward) <= MAX_PAIR_LENGTH
+        self._metric().accepted(step, self.measured.mean, measured.mean, is_short)
+        if is_short:
             fall = self.measured.mean.vector - measured.mean.vector
             self.pairs.append((step.change, fall))
             del self.pairs[: -max(self._metric().max_pairs, 1)]

@@ -19,6 +19,9 @@ from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place
 
 #: Minibatches of a sweep, at most.
 MAX_MINIBATCHES = 256
+#: Draws whose values are wanted are in so many parts, each with a sweep of its own, if rows are
+#: left out: then the scatter of the values tells of that as well.
+PARTS = 8
 
 
 class Rows(NamedTuple):
@@ -44,6 +47,7 @@ class _Evaluator:
 
     def __init__(self, inner: Any, rows: Rows) -> None:
         self._inner, self._rows = inner, rows
+        self._calls = 0  #: sweeps of values
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -62,8 +66,16 @@ class _Evaluator:
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
         """The log density at vectors of all latents."""
-        sweep = self._sweep(len(theta))
-        return np.mean([self._inner.values(place, theta, rows) for rows in sweep], 0)
+        # Other rows are left out of every call's sweep, and of each of its parts.
+        parts = []
+        for some in np.array_split(theta, self._num_parts(len(theta))):
+            self._calls += 1
+            sweep = self._sweep(self._calls)
+            parts.append(np.mean([self._inner.values(place, some, rows) for rows in sweep], 0))
+        return np.concatenate(parts)
+
+    def _num_parts(self, count: int) -> int:
+        return min(PARTS, count) if self._rows.size % self._rows.visited else 1
 
     def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """The log density and its gradient at one vector of all latents."""
