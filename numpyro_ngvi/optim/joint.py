@@ -24,14 +24,16 @@ from ngvi.families import direction
 from ngvi.optim.rule import Recovering, Rule
 from numpyro_ngvi.families.coordinates import (
     families_in,
+    is_family,
     ordinary_mask,
     replace_families,
 )
+from numpyro_ngvi.optim import adaptive_adam
 
 #: What the docstrings of all of them end with.
 FIELDS = """
 :param other: optimiser of parameters that are not natural (an optax transformation or a
-    NumPyro optimiser); by default ``optax.adam(1e-3)``.
+    NumPyro optimiser); by default Adam whose rates adapt (:mod:`ngvi.optim.adaptive_adam`).
 :return: an optax transformation, which NumPyro's ``SVI`` takes as it is.
 :raises ValueError: for an argument outside its range; on ``init``, if there are no natural
     parameters.
@@ -52,10 +54,11 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
 
     :param rule: how families move.
     :param other: an optax transformation, or a NumPyro optimiser, for ordinary parameters; by
-        default ``optax.adam(1e-3)``.
+        default Adam whose rates adapt.
     :param name: what error messages call the optimiser.
     """
-    other = optax.adam(1e-3) if other is None else _as_optax(other)
+    adapts = other is None
+    other = adaptive_adam.adaptive_adam() if adapts else _as_optax(other)
     ordinary = optax.masked(other, ordinary_mask)
 
     def init(params: Any) -> JointState:
@@ -83,11 +86,34 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
             earlier, rule_state = rule.recover(state.rule, families)
             stay = replace_families(stay, direction.subtract(earlier, families))
             skipped = skipped._replace(rule=rule_state)
+            if adapts:
+                back, inner = adaptive_adam.recover(_masked(updates), state.other.inner_state)
+                stay = jax.tree.map(
+                    lambda one, zero: zero if _is_masked(one) else one,
+                    back,
+                    stay,
+                    is_leaf=_is_masked,
+                )
+                skipped = skipped._replace(other=optax.MaskedState(inner))
         finite = _all_finite((gradients, updates))
         choose = partial(jax.tree.map, lambda new, old: jnp.where(finite, new, old))
         return choose(updates, stay), choose(proposal, skipped)
 
     return optax.GradientTransformation(init, update)
+
+
+def _masked(tree: Any) -> Any:
+    """The tree without its families, as ``optax.masked`` hands it on."""
+    return jax.tree.map(
+        lambda node, use: node if use else optax.MaskedNode(),
+        tree,
+        ordinary_mask(tree),
+        is_leaf=is_family,
+    )
+
+
+def _is_masked(node: Any) -> bool:
+    return isinstance(node, optax.MaskedNode)
 
 
 def _all_finite(tree: Any) -> jax.Array:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import torch
-from pyro.optim import Adam  # type: ignore[attr-defined]  # made as it is imported
 from pyro.optim.optim import PyroOptim
 from pyro.params.param_store import normalize_param_name
 from torch import Tensor
 
 from pyro_ngvi.families.coordinates import coordinate_of, split
+from pyro_ngvi.optim.adaptive_adam import AdaptiveAdam
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer, all_finite
 
 
@@ -29,7 +29,7 @@ class JointOptim(PyroOptim):
     :param clip_args: ``clip_norm`` (of the joint natural gradient) and ``clip_value``, or a
         callable from module name and parameter name to these, as in ``PyroOptim``.
     :param other: a ``PyroOptim`` for parameters that are not natural; by default
-        ``pyro.optim.Adam({"lr": 1e-3})``.
+        Adam whose rates adapt (:mod:`ngvi.optim.adaptive_adam`).
     :param scheduler: makes a ``torch.optim.lr_scheduler`` from the torch optimiser, for
         instance ``partial(ExponentialLR, gamma=0.99)``, and for a numeric ``lr``.
         ``svi.optim.step()`` advances it.
@@ -53,7 +53,7 @@ class JointOptim(PyroOptim):
         super().__init__(self.torch_optimizer, optim_args, clip_args)
         if other is not None and not isinstance(other, PyroOptim):
             raise TypeError(f"other must be a pyro.optim.PyroOptim, got {other!r}.")
-        self.other: Any = Adam({"lr": 1e-3}) if other is None else other
+        self.other: Any = PyroOptim(AdaptiveAdam, {}) if other is None else other
         self._make_scheduler = scheduler
         self._scheduler: Any = None
         self._tensors: dict[str, Tensor] = {}
@@ -76,6 +76,7 @@ class JointOptim(PyroOptim):
         self._bind(natural)
         tensors = list(natural.values())
         if not all_finite(tensor.grad for tensor in ordinary if tensor.grad is not None):
+            self._recover(ordinary, tensors)
             self._joint.skip(tensors)
             return
         self._clip(tensors)
@@ -85,7 +86,9 @@ class JointOptim(PyroOptim):
         for tensor in tensors:
             # Not for SVI to fill with zeros, and the next gradient to be added to them.
             tensor.grad = None
-        if ordinary and self._joint.num_skipped == num_skipped:
+        if self._joint.num_skipped > num_skipped:
+            self._recover(ordinary, tensors)
+        elif ordinary:
             self.other(ordinary, *args, **kwargs)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
@@ -157,6 +160,13 @@ class JointOptim(PyroOptim):
                 self._restore_options(saved["options"])  # making a scheduler resets the rates
         self.optim_objs = dict.fromkeys(self._tensors.values(), self._scheduler or self._joint)
         self._state_waiting_to_be_consumed = {}
+
+    def _recover(self, ordinary: Iterable[Tensor], natural: Iterable[Tensor]) -> None:
+        """Take the last step of the ordinary parameters back, if the families' is."""
+        for tensor in ordinary if self._joint.recovers(natural) else ():
+            optimiser = self.other.optim_objs.get(tensor)
+            if isinstance(optimiser, AdaptiveAdam):
+                optimiser.recover()
 
     def _restore_options(self, saved: dict[str, Any]) -> None:
         for group in self._joint.param_groups:

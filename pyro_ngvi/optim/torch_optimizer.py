@@ -199,6 +199,10 @@ class JointOptimizer(torch.optim.Optimizer):
             stacklevel=3,
         )
 
+    def recovers(self, params: Iterable[Tensor]) -> bool:
+        """Whether a step that leads to where nothing is finite is taken back."""
+        return isinstance(self._rule(families_in(list(params))), Recovering)
+
     def count(self, params: Iterable[Tensor]) -> int:
         """Steps taken by the families whose coordinates these are, together."""
         state = self.states.get(_owners(params))

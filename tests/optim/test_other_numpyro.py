@@ -15,6 +15,7 @@ import numpyro
 import optax
 
 from numpyro_ngvi import Nagm, Snngm
+from numpyro_ngvi.optim.adaptive_adam import adaptive_adam
 
 STEPS = 20
 
@@ -31,7 +32,7 @@ def _ordinary_alone(optimiser, w, gradients):
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
-        (None, lambda: optax.adam(1e-3)),
+        (None, adaptive_adam),
         (lambda: optax.sgd(0.1, momentum=0.5), lambda: optax.sgd(0.1, momentum=0.5)),
         (lambda: numpyro.optim.Adam(0.01), lambda: optax.adam(0.01)),
     ],

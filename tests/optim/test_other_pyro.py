@@ -17,6 +17,7 @@ import pyro
 import torch
 
 from pyro_ngvi import Nagm, NaturalGaussianGuide, Snngm
+from pyro_ngvi.optim.adaptive_adam import AdaptiveAdam
 
 STEPS = 20
 
@@ -33,7 +34,7 @@ def _ordinary_alone(optimiser, w, gradients):
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
-        (None, lambda: pyro.optim.Adam({"lr": 1e-3})),
+        (None, lambda: pyro.optim.PyroOptim(AdaptiveAdam, {})),
         (lambda: pyro.optim.SGD({"lr": 0.1}), lambda: pyro.optim.SGD({"lr": 0.1})),
         (lambda: pyro.optim.ClippedAdam({"lr": 0.1}), lambda: pyro.optim.ClippedAdam({"lr": 0.1})),
     ],

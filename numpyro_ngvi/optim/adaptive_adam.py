@@ -1,0 +1,54 @@
+"""Adam whose rate adapts, as an optax transformation; see :mod:`ngvi.optim.adaptive_adam`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ngvi.optim import adaptive_adam as rule
+from ngvi.optim.adaptive_adam import AdamState
+from numpyro_ngvi.optim import algebra
+
+
+class AdaptiveState(NamedTuple):
+    """State of the transformation."""
+
+    count: jax.Array  # type: ignore[assignment]  #: steps taken
+    tensors: list[AdamState]  #: in the order of the parameters' leaves
+
+
+def adaptive_adam() -> optax.GradientTransformation:
+    """An optax transformation without an option."""
+
+    def init(params: Any) -> AdaptiveState:
+        states = [rule.start(jnp.asarray(leaf)) for leaf in jax.tree.leaves(params)]
+        return AdaptiveState(jnp.zeros((), jnp.int32), states)
+
+    def update(
+        gradients: Any, state: AdaptiveState, params: Any = None
+    ) -> tuple[Any, AdaptiveState]:
+        leaves, tree = jax.tree.flatten(gradients)
+        count, pairs = state.count + 1, zip(leaves, state.tensors, strict=True)
+        tensors = [rule.advance(algebra, g, one, count.astype(g.dtype)) for g, one in pairs]
+        state = AdaptiveState(count, tensors)
+        return jax.tree.unflatten(tree, _changes(state)), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def recover(like: Any, state: AdaptiveState) -> tuple[Any, AdaptiveState]:
+    """The last step, taken back, and the state to continue from with a tenth of the rates.
+
+    :param like: a pytree of the parameters' structure.
+    """
+    back = jax.tree.unflatten(jax.tree.structure(like), [-one for one in _changes(state)])
+    return back, state._replace(tensors=[rule.shortened(one) for one in state.tensors])
+
+
+def _changes(state: AdaptiveState) -> list[jax.Array]:
+    # Of a state without a step the mean is zero, and a count of one as good as any.
+    count = jnp.maximum(state.count, 1)
+    return [rule.change(one, count.astype(one.rate.dtype)) for one in state.tensors]

@@ -1,0 +1,48 @@
+"""Adam whose rate adapts, as a torch optimiser; see :mod:`ngvi.optim.adaptive_adam`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ngvi.optim import adaptive_adam as rule
+from ngvi.optim.adaptive_adam import AdamState
+from pyro_ngvi.optim import algebra
+
+
+class AdaptiveAdam(torch.optim.Optimizer):
+    """A torch optimiser without an option, each of whose tensors has a rate of its own.
+
+    :param params: tensors, or groups of them.
+    """
+
+    def __init__(self, params: Iterable[Any]) -> None:
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One step, on the gradients that the parameters have."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for param in self._params():
+            if param.grad is not None:
+                own = self.state[param]
+                state = AdamState(**own["adam"]) if own else rule.start(param)
+                own["count"] = own.get("count", 0) + 1
+                state = rule.advance(algebra, param.grad, state, own["count"])
+                own["adam"] = state._asdict()
+                param.add_(rule.change(state, own["count"]))
+        return loss
+
+    @torch.no_grad()
+    def recover(self) -> None:
+        """Take the last step back, and go on with a tenth of the rates."""
+        for param in self._params():
+            if own := self.state[param]:
+                state = AdamState(**own["adam"])
+                param.sub_(rule.change(state, own["count"]))
+                own["adam"] = rule.shortened(state)._asdict()
+
+    def _params(self) -> list[torch.Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]
