@@ -25,6 +25,7 @@ class Reason(enum.Enum):
     UNBOUNDED = enum.auto()
     NOT_FINITE = enum.auto()
     INTERRUPTED = enum.auto()
+    TIME_LIMIT = enum.auto()
     RIDGE = enum.auto()  # short steps keep gaining
     JUMP = enum.auto()  # values contradict gradients
     EDGE = enum.auto()  # draws have no density
@@ -139,6 +140,8 @@ def in_words(
             )
         case Reason.INTERRUPTED:
             return f"interrupted with the bound {left}. Go on with fit(..., init=result)"
+        case Reason.TIME_LIMIT:
+            return f"time_limit= is reached with the bound {left}. Go on with fit(..., init=result)"
         case Reason.NOT_FINITE:
             return (
                 f"the log density or its gradient is not finite at any start that was tried"

@@ -13,7 +13,7 @@ from ngvi.fit.engine import Engine, Place
 from ngvi.fit.legs import Legs
 from ngvi.fit.outcome import Outcome, Reason, in_words
 from ngvi.fit.progress import Progress
-from ngvi.fit.settings import Settings
+from ngvi.fit.settings import OutOfTime, Settings
 from ngvi.fit.sweep import sweeping
 
 
@@ -87,8 +87,10 @@ def search(
         legs = Legs(engine, rng, settings, progress)
         try:
             outcome = legs.run(place)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, OutOfTime) as error:
             outcome = legs.interrupted()  # hours of work, maybe: keep what there is
+            if isinstance(error, OutOfTime):
+                outcome.reason = Reason.TIME_LIMIT
         except BaseException:
             engine.parameters.write(legs.interrupted().place)
             raise

@@ -395,6 +395,7 @@ class Search:
     def _record(self, rho: float) -> None:
         loss = self.trace.add(self.measured, self.draws, rho, self.gain)
         self.progress.update(self.used + len(self.trace), loss, rho, self.gain)
+        self.settings.after_step(self.used + len(self.trace), loss, self.gain)
 
     def _outcome(self, reason: Reason, fresh: Measured | None = None) -> Outcome:
         if fresh is not None:  # over the stage's own draws the bound looks too good

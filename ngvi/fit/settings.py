@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
+import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ngvi.checks import check_count, check_finite, check_flag
@@ -22,12 +24,36 @@ class Settings:
     max_steps: int
     deterministic: bool = False
     progress_bar: bool = False
+    time_limit: float = math.inf  #: in seconds, from now on
+    callback: Callable[[int, float, float], object] | None = None
+    started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tolerance", check_finite(self.tolerance, "tolerance"))
         object.__setattr__(self, "max_steps", check_count(self.max_steps, "max_steps"))
         for name in ("deterministic", "progress_bar"):
             object.__setattr__(self, name, check_flag(getattr(self, name), name))
+        if not self.time_limit > 0:
+            raise ValueError(f"time_limit must be positive, in seconds, got {self.time_limit!r}.")
+        if self.callback is not None and not callable(self.callback):
+            raise ValueError(
+                "callback must be a function of the number of steps, the bound and its distance to "
+                f"the optimum, got {self.callback!r}."
+            )
+
+    def after_step(self, step: int, loss: float, distance: float) -> None:
+        """What the user wants to happen after a step.
+
+        :raises OutOfTime: if the time is up.
+        """
+        if self.callback is not None:
+            self.callback(step, -loss, distance)
+        if time.perf_counter() - self.started > self.time_limit:
+            raise OutOfTime
+
+
+class OutOfTime(Exception):  # noqa: N818
+    """The user's time limit is reached."""
 
 
 def warn_of_names(fit: Callable, model: Callable, args: tuple, given: dict[str, Any]) -> None:

@@ -120,6 +120,7 @@ class StochasticSearch:
         self._choose(signal, noise)
         loss = self.trace.add(measured, draws, self.rho, self.distance)
         self.progress.update(self._num_steps, loss, self.rho, self.distance)
+        self.settings.after_step(self._num_steps, loss, self.distance)
         if self.ordinary_moves:
             self._look_for_plateau()
         return self._why_over() or self._move(geometry, measured.mean)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +48,8 @@ def fit(
     tolerance: float = 0.05,
     max_steps: int = 1000,
     deterministic: bool = False,
+    time_limit: float = math.inf,
+    callback: Callable | None = None,
     progress_bar: bool = True,
     **kwargs: Any,
 ) -> FitResult:
@@ -86,6 +89,10 @@ def fit(
     :param max_steps: the most steps.
     :param deterministic: use the same draws, spread evenly, in every fit, and maximise the bound
         over them as an ordinary optimiser would.
+    :param time_limit: in seconds of wall-clock time; a fit ends with the step in which it is
+        reached, and keeps what there is.
+    :param callback: called after each step with the number of steps, the bound over the step's
+        draws and its estimated distance to the optimum, both in nats.
     :param progress_bar: show bound, step size and distance to convergence.
     :param kwargs: keyword arguments of the model.
     :return: the result, with ``converged`` and ``reason``; a fit that has not converged also warns.
@@ -96,7 +103,7 @@ def fit(
     """
     start_time = time.perf_counter()
     given = dict(locals())
-    settings = Settings(tolerance, max_steps, deterministic, progress_bar)
+    settings = Settings(tolerance, max_steps, deterministic, progress_bar, time_limit, callback)
     check_model(model)
     warn_of_names(fit, model, args, given)
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)

@@ -214,6 +214,7 @@ def words(reason, stddevs=None, unusable=""):
         (Reason.JUMP, "it jumps, as with a threshold"),
         (Reason.UNBOUNDED, "widens without limit (sd 3 of unconstrained 'b')"),
         (Reason.INTERRUPTED, "Go on with fit(..., init=result)"),
+        (Reason.TIME_LIMIT, "time_limit= is reached with the bound an estimated 0.012 nats"),
         (Reason.NOT_FINITE, "not finite at any start that was tried"),
     ],
 )

@@ -433,6 +433,8 @@ def test_groups_that_join_are_averaged_as_if_measured_together():
         ({"tolerance": math.nan, "max_steps": 3}, "tolerance must be positive"),
         ({"tolerance": 0.1, "max_steps": 0}, "max_steps must be an integer"),
         ({"tolerance": 0.1, "max_steps": 2.5}, "max_steps must be an integer"),
+        ({"tolerance": 0.1, "max_steps": 3, "time_limit": 0.0}, "time_limit must be positive"),
+        ({"tolerance": 0.1, "max_steps": 3, "callback": 1}, "callback must be a function"),
     ],
 )
 def test_bad_settings_are_named(options, message):

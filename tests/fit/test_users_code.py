@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from scipy import special
 
+from tests import models
+
 
 @pytest.mark.parametrize("marked", [True, False], ids=["marked", "as NUTS takes it"])
 def test_fit_sums_out_discrete_latents_beside_latents_in_a_plate(ppl, marked):
@@ -150,3 +152,18 @@ def test_a_start_is_looked_for_as_long_as_stock_guides_do(ppl):
     result = ppl.fit(model)
     assert result.converged
     assert float(result.family.mean[0]) == pytest.approx(9.0, abs=0.2)
+
+
+def test_a_fit_ends_when_its_time_is_up_and_calls_back_after_every_step(ppl):
+    seen = []
+    with pytest.warns(UserWarning, match=r"not converged: time_limit= is reached.*init=result"):
+        result = ppl.fit(
+            models.location(ppl),
+            ppl.array(models.Y),
+            time_limit=1e-9,
+            callback=lambda *what: seen.append(what),
+        )
+    assert not result.converged and len(seen) == 1
+    step, bound, distance = seen[0]
+    assert step == 1 and np.isfinite([bound, distance]).all()
+    assert ppl.numpy(result.sample(2)["mu"]).shape == (2,)
