@@ -20,6 +20,7 @@ from numpyro_ngvi.families import Family
 from numpyro_ngvi.fit.importance import diagnose, gaussians
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
+from numpyro_ngvi.tracing.arguments import as_jax
 
 #: What a result draws from its key for.
 _DIAGNOSTICS, _SAMPLE, _PREDICTIVE, _OBSERVED = range(4)
@@ -85,6 +86,7 @@ class FitResult(Result):
         predictive = Predictive(
             model, guide=self.guide, params=self.params, num_samples=num_samples
         )
+        args, kwargs = as_jax((args, kwargs))
         return predictive(key, *args, **kwargs)
 
     @alone

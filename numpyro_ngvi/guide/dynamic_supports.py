@@ -14,6 +14,7 @@ import numpy as np
 from numpyro import handlers
 from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.transforms import biject_to
+from numpyro.infer.initialization import init_to_uniform
 from numpyro.ops.provenance import eval_provenance
 
 
@@ -37,13 +38,28 @@ def dynamic_sites(model: Callable, trace: dict[str, Any], args: tuple, kwargs: d
 
     found = eval_provenance(supports, **values)
     names = [name for name, origins in found.items() if any(origins)]
-    for name in names:
-        if "_scan_current_index" in trace[name]["infer"]:
+    in_scan = [name for name in names if "_scan_current_index" in trace[name]["infer"]]
+    if in_scan:
+        # What a scan gives seems to depend on all that it takes: do the bounds differ elsewhere?
+        here, there = (_supports_at(model, seed, args, kwargs, in_scan) for seed in (0, 1))
+    for name in in_scan:
+        pairs = zip(here[name], there[name], strict=True)
+        if any(not np.array_equal(one, other) for one, other in pairs):
             raise ValueError(
                 f"The support of latent site '{name}' depends on other latents, inside a scan. "
                 "Draw it from a fixed support, Uniform(0, 1) say, and scale and shift it."
             )
-    return names
+    return [name for name in names if name not in in_scan]
+
+
+def _supports_at(
+    model: Callable, seed: int, args: tuple, kwargs: dict, names: list[str]
+) -> dict[str, list]:
+    """The bounds of these sites in a run from a random point."""
+    started = handlers.substitute(handlers.seed(model, seed), substitute_fn=init_to_uniform)
+    with handlers.block():
+        run = handlers.trace(started).get_trace(*args, **kwargs)
+    return {name: jax.tree.leaves(run[name]["fn"].support) for name in names}
 
 
 def running_supports(

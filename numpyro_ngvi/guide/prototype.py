@@ -24,7 +24,7 @@ from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import get_potential_fn, potential_energy, transform_fn
 from numpyro.primitives import Messenger
 
-from numpyro_ngvi.tracing.arguments import Arguments
+from numpyro_ngvi.tracing.arguments import Arguments, as_jax
 from numpyro_ngvi.tracing.compilation import compiled
 
 Trace = dict[str, dict[str, Any]]
@@ -37,6 +37,7 @@ class CompiledPrototype(AutoGuide):
         rng_key = numpyro.prng_key()
         with handlers.block():
             found = _prototype(self.model, self.init_loc_fn, rng_key, args, kwargs)
+        args, kwargs = as_jax((args, kwargs))
         if found is None:
             with Keyed(key=rng_key):
                 super()._setup_prototype(*args, **kwargs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +35,16 @@ class Arguments:
         for index, array in zip(self._dynamic, arrays, strict=True):
             leaves[index] = array
         return jax.tree.unflatten(self._structure, leaves)
+
+
+def as_jax(tree: Any) -> Any:
+    """Arguments with JAX's arrays in place of numpy's, which a traced index cannot enter."""
+
+    def converted(leaf: Any) -> Any:
+        is_numeric = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf"
+        return jnp.asarray(leaf) if is_numeric else leaf
+
+    return jax.tree.map(converted, tree)
 
 
 def typed_key(key: jax.Array) -> jax.Array:

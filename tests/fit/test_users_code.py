@@ -167,3 +167,21 @@ def test_a_fit_ends_when_its_time_is_up_and_calls_back_after_every_step(ppl):
     step, bound, distance = seen[0]
     assert step == 1 and np.isfinite([bound, distance]).all()
     assert ppl.numpy(result.sample(2)["mu"]).shape == (2,)
+
+
+def test_numpy_data_may_be_indexed_by_a_plate_in_whatever_the_result_does(numpyro_backend):
+    import numpyro
+    import numpyro.distributions as dist
+
+    from numpyro_ngvi import fit
+
+    def model(y):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 10.0))
+        numpyro.deterministic("twice", 2.0 * mu)
+        with numpyro.plate("data", 6, subsample_size=3) as index:
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y[index])
+
+    with pytest.warns(UserWarning, match="not converged"):
+        result = fit(model, np.arange(6.0), max_steps=1, progress_bar=False)
+    assert result.sample(2)["twice"].shape == (2,)
+    assert result.predictive(num_samples=2)["y"].shape == (2, 3)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
+from numpyro.contrib.control_flow import scan
 from numpyro.infer import SVI, Trace_ELBO
 
 from numpyro_ngvi import SVI as StatefulSVI
@@ -130,3 +131,19 @@ def test_init_update_run_and_evaluate_are_the_stock_ones(location):
     assert np.isfinite(float(svi.evaluate(result.state, jnp.asarray(Y))))
     for name in ("init", "update", "run", "evaluate", "get_params"):
         assert getattr(StatefulSVI, name) is getattr(SVI, name)
+
+
+def test_fixed_supports_in_a_scan_are_not_taken_for_dynamic_ones(numpyro_backend):
+    """What a scan gives seems to depend on everything."""
+
+    def model(low):
+        def step(carry, _):
+            return numpyro.sample("x", dist.Uniform(low(carry), 2.0)), None
+
+        first = numpyro.sample("first", dist.Uniform(0.0, 1.0))
+        scan(step, first, jnp.arange(3.0))
+
+    guide = NaturalGaussianGuide(model)
+    assert handlers.seed(guide, 0)(lambda before: 0.0)["x"].shape == (3,)
+    with pytest.raises(ValueError, match=r"latent site 'x' depends on other latents.*scan"):
+        handlers.seed(NaturalGaussianGuide(model), 0)(lambda before: 0.1 * before)
