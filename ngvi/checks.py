@@ -256,6 +256,10 @@ class DiscreteLatentError(ValueError):
     """A discrete latent is not marked for enumeration."""
 
 
+#: Kinds of arguments that are looked at: numbers may be of another kind in every step.
+MAX_SIGNATURES = 20
+
+
 class LatentShapes:
     """The unconstrained shapes of a model's latents, checked once for every new kind of arguments.
 
@@ -282,7 +286,7 @@ class LatentShapes:
             other sites.
         :raises ValueError: naming the site whose size has changed, or that is new or gone.
         """
-        if signature in self._seen:
+        if signature in self._seen or len(self._seen) > MAX_SIGNATURES:
             return
         found = shapes()
         for name in {**found, **self._expected} if found else ():

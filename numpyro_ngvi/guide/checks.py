@@ -193,6 +193,10 @@ def _unconstrained_shapes(trace: dict[str, Any], subsampled: bool) -> dict[str, 
 
 def _signature(tree: Any) -> tuple:
     leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple(
-        jnp.shape(leaf) if hasattr(leaf, "shape") else (type(leaf), repr(leaf)) for leaf in leaves
-    )
+    kinds: list[Any] = []
+    for leaf in leaves:
+        if hasattr(leaf, "shape") or isinstance(leaf, float):  # which is no number of latents
+            kinds.append(jnp.shape(leaf))
+        else:
+            kinds.append((type(leaf), repr(leaf)))
+    return structure, tuple(kinds)

@@ -168,7 +168,9 @@ class LogDensity:
         # As the stock ELBOs split their key: the first half is the model's.
         guide = SharePlates(self.guide, random.split(self.model_key)[1])
         guide = handlers.substitute(handlers.seed(guide, guide_key), data=latents)
-        return handlers.block(guide, hide=list(latents))
+        # The families, which the draws do without, are no arrays, as scan wants of what it replays.
+        families = [f"{site[1:].removesuffix('_latent')}{_SUFFIX}" for site in latents]
+        return handlers.block(guide, hide=[*latents, *families])
 
 
 def _shapes(model: Callable, args: tuple, kwargs: dict) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from pyro_ngvi.curvature import (
     orthogonal_points,
     standard_normal,
 )
+from pyro_ngvi.tracing.messengers import repeatable_noise
 
 
 @page(elbo.NaturalELBO)
@@ -115,7 +116,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
     def _set_up_for(self, model: Callable, guide: Callable, args: tuple, kwargs: dict) -> _SetUp:
         if self._set_up is None or not self._set_up.plan.is_for(model, guide):
-            with torch.enable_grad():
+            # Random numbers of its own, so that a run resumed from a checkpoint goes on as it was.
+            with torch.enable_grad(), repeatable_noise():
                 self._set_up = self._new_set_up(model, guide, args, kwargs)
         return self._set_up
 

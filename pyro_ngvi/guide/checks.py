@@ -293,6 +293,8 @@ def _signature(tree: Any) -> Any:
         return (dict, *((key, _signature(item)) for key, item in tree.items()))
     if hasattr(tree, "shape"):
         return tuple(tree.shape)
-    if isinstance(tree, (bool, int, float, str, type(None))):
+    if isinstance(tree, (bool, int, str, type(None))):
         return (type(tree), tree)
+    if isinstance(tree, float):
+        return float  # no number of latents
     return id(tree)

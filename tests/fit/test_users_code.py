@@ -7,6 +7,7 @@ import pytest
 from scipy import special
 
 from tests import models
+from tests.ppl import load
 
 
 @pytest.mark.parametrize("marked", [True, False], ids=["marked", "as NUTS takes it"])
@@ -185,3 +186,38 @@ def test_numpy_data_may_be_indexed_by_a_plate_in_whatever_the_result_does(numpyr
         result = fit(model, np.arange(6.0), max_steps=1, progress_bar=False)
     assert result.sample(2)["twice"].shape == (2,)
     assert result.predictive(num_samples=2)["y"].shape == (2, 3)
+
+
+def test_numbers_as_arguments_cost_no_runs_of_the_model(ppl):
+    """An annealing factor, say, or a counter."""
+    runs = []
+
+    def model(factor, count):
+        runs.append(factor)
+        ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+
+    guide = ppl.guide(model)
+    for step in range(40):
+        ppl.call(guide, 0.5**step, step)
+        if not step:
+            runs.clear()
+    assert len(runs) <= 20
+
+
+def test_the_first_step_of_natural_elbo_takes_the_random_numbers_of_any_other(
+    pyro_backend,
+):
+    """A run that is resumed goes on as it was."""
+    import pyro
+
+    ppl = load("pyro")
+    X, y = map(ppl.array, models.regression_data())
+    model, losses = models.regression(ppl), []
+    guide = ppl.guide(model)
+    guide(X, y)
+    before, fresh = ppl.elbo("NaturalELBO"), ppl.elbo("NaturalELBO")
+    before.loss(model, guide, X, y)
+    for elbo in (before, fresh):
+        pyro.set_rng_seed(1)
+        losses.append(elbo.loss(model, guide, X, y))
+    assert losses[0] == losses[1]
