@@ -134,16 +134,19 @@ def make_plan(
     kwargs: dict,
     max_plate_nesting: float = math.inf,
     vectorize_particles: bool = True,
+    validate: bool = True,
 ) -> tuple[Plan, LogDensity]:
     """Run model and guide a few times and find out.
 
+    :param validate: whether to insist, as stock ELBOs do, that batches are in plates.
     :return: the plan, and the log density for these arguments.
     :raises ValueError: if the guide holds no ``NaturalGaussianGuide``.
     """
     facts = inspect(model, guide, args, kwargs, max_plate_nesting)
     density = LogDensity(model, guide, args, kwargs, facts)
     centre, step = _segment(density)
-    density.validate(centre)
+    if validate:
+        density.validate(centre)
     if vectorize_particles:
         density.choose_particles(_line(centre, step, 2))
     # The difference leaves out the data, which all draws share.

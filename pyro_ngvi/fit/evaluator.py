@@ -59,7 +59,9 @@ class Evaluator:
         self._model, self._guide = model, guide
         self._parameters, self._each_row = parameters, EachRow()
         self._has_indefinite = False
-        self._plan, self._density = self._tolerant(lambda: make_plan(model, guide, args, kwargs))
+        self._plan, self._density = self._tolerant(
+            lambda: make_plan(model, guide, args, kwargs, validate=False)  # as NUTS takes it
+        )
         parameters.bind(self._density.posteriors)
         products = max(num_products(family) for family in parameters.initial.families)
         curvature = choose(curvature, parameters.dim, products, self._obstacle).curvature

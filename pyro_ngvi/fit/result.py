@@ -89,7 +89,8 @@ class FitResult(Result):
             fit, and the observed sites are drawn as if they had not been observed.
         :param num_samples: how many draws.
         :param kwargs: keyword arguments of the model.
-        :return: by site, an axis of draws followed by the site's shape.
+        :return: by site, an axis of draws followed by the site's shape; without sites that some
+            minibatches do not have.
         """
         num_samples = check_count(num_samples, "num_samples")
         model, runs = self.model, []
@@ -102,7 +103,9 @@ class FitResult(Result):
                 run = poutine.trace(poutine.replay(model, trace=draw)).get_trace(*args, **kwargs)
                 sites = {k: s for k, s in run.nodes.items() if s["type"] == "sample"}
                 runs.append({k: s["value"] for k, s in sites.items() if not site_is_subsample(s)})
-        return {name: torch.stack([run[name] for run in runs]) for name in runs[0]}
+        shared = set.intersection(*({(k, v.shape) for k, v in run.items()} for run in runs))
+        names = [k for k, v in runs[0].items() if (k, v.shape) in shared]
+        return {name: torch.stack([run[name] for run in runs]) for name in names}
 
     @alone
     def diagnose(self, num_draws: int = NUM_DRAWS, *, seed: int = 0) -> Diagnostics:

@@ -221,3 +221,12 @@ def test_the_first_step_of_natural_elbo_takes_the_random_numbers_of_any_other(
         pyro.set_rng_seed(1)
         losses.append(elbo.loss(model, guide, X, y))
     assert losses[0] == losses[1]
+
+
+def test_batches_outside_of_plates_are_fitted(ppl):
+    """As by NUTS, where Pyro's ELBOs refuse them."""
+
+    def model():
+        ppl.sample("x", ppl.dist.Normal(ppl.array([1.0, 2.0]), 1.0))
+
+    assert ppl.fit(model).bound == pytest.approx(0.0, abs=1e-6)
