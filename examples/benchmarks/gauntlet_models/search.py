@@ -4,8 +4,8 @@ From draws of the prior, its moments, its medians, zero and random points, each 
 widths, the Bayesian learning rule runs on fresh draws at every step, all starts side by side:
 with the gradients of Stein's identity, which hold at kinks too, or, where the density jumps, with
 its values alone. The best go on with more draws and smaller steps. Parameters of the model's own
-move by Adam beside them. The ends of runs of `fit`, if there are any, go on with them: where one of
-those is better, it is that that is written down.
+move by Adam beside them, from where the model has them start. The ends of runs of `fit`, if there
+are any, go on with them: where one of those is better, it is that that is written down.
 """
 
 from __future__ import annotations
@@ -168,10 +168,7 @@ def best(
     :param others: the ends of runs of `fit`.
     """
     jumps = target.entry.group == "jumps"
-    here = [
-        Gaussian(mean, np.diag(sd), _moved(target.params, k))
-        for k, (mean, sd) in enumerate(starts(target, seed))
-    ]
+    here = [Gaussian(mean, np.diag(sd), target.params) for mean, sd in starts(target, seed)]
     found: list[tuple[Bound, str, Gaussian]] = []
     others = list(others)
     found += [(target.bound(g), "fit", g) for g in others]
@@ -189,9 +186,3 @@ def _top(found: list, count: int) -> list[Gaussian]:
         if np.isfinite(bound.value) and all(abs(bound.value - b) > 0.01 for b, _ in kept):
             kept.append((bound.value, gaussian))
     return [gaussian for _, gaussian in kept[:count]]
-
-
-def _moved(params: dict[str, np.ndarray], k: int) -> dict[str, np.ndarray]:
-    """The parameters' own start, and others near it."""
-    rng = np.random.default_rng(k)
-    return {n: v * np.exp(0.3 * (k % 4) * rng.normal(size=np.shape(v))) for n, v in params.items()}
