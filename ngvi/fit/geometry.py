@@ -8,12 +8,12 @@ correct the direction, and with it the gain.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ngvi.fit.engine import Direction, Place, Step
-from ngvi.fit.memory import Memory
+from ngvi.fit.memory import MIN_CURVATURE, Memory
 
 #: Pairs of the quasi-Newton memory, fewer if they have more than so many numbers.
 MAX_PAIRS = 6
@@ -39,6 +39,8 @@ class Geometry:
         newest last.
     :param max_pairs: how many of them count.
     """
+
+    min_curvature: ClassVar[float] = MIN_CURVATURE  #: of pairs that count
 
     def __init__(
         self,
@@ -109,4 +111,4 @@ class Geometry:
     def _memory(self) -> Memory:
         steps, falls = (np.stack(vectors) for vectors in zip(*self._pairs, strict=True))
         of_steps, of_falls = np.split(self.covectors(np.concatenate([steps, falls])), 2)
-        return Memory(steps, falls, of_steps, of_falls)
+        return Memory(steps, falls, of_steps, of_falls, self.min_curvature)

@@ -25,7 +25,7 @@ MAX_PAIRS = 20
 #: The length of the first step of a parameter, the root of its mean square.
 FIRST = 0.1
 #: The next may be so many times as long, if this part of the gradient is left along the step;
-#: after a refused one, or where the gradient has turned, it is shorter.
+#: after a refused one it is shorter.
 LONGER, LEFT, SHORTER = 2.0, 0.25, 0.25
 #: What one step may change ``gamma`` by.
 MAX_CHANGE = 10.0
@@ -83,6 +83,9 @@ class _Evaluator:
 class _Geometry(geometry.Geometry):
     """The metric of a place's Gaussians and parameters."""
 
+    # That of a parameter is its steepest direction's: another may be far flatter.
+    min_curvature = 1e-8
+
     def __init__(
         self,
         place: Place,
@@ -116,17 +119,15 @@ class _Geometry(geometry.Geometry):
             length = _norm(moved)
             if left > LEFT and length > 0.5 * state.limits[index]:
                 state.limits[index] *= LONGER
-            elif left < -LEFT:
-                state.limits[index] = max(SHORTER * length, 1e-12)
             fall = old[part] - new[part]
             product, squares = float(moved @ fall), float(fall @ fall)
             gamma = state.gamma[index]
             if is_short and product > 0 and squares > 0:
                 bounds = gamma / MAX_CHANGE, gamma * MAX_CHANGE
                 state.gamma[index] = np.clip(product / squares, *bounds)
-            elif left > LEFT:
+            elif not is_short and left > LEFT:
                 state.gamma[index] *= LONGER
-            elif left < -LEFT:
+            elif not is_short and left < -LEFT:
                 state.gamma[index] *= SHORTER
 
     def refused(self) -> None:

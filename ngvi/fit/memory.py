@@ -26,10 +26,16 @@ class Memory:
     :param falls: of the natural gradient along them, shape ``(pairs, n)``.
     :param of_steps: the steps' covectors, shape ``(pairs, n)``.
     :param of_falls: the falls' covectors, shape ``(pairs, n)``.
+    :param min_curvature: pairs count that have this fraction of the metric's curvature.
     """
 
     def __init__(
-        self, steps: np.ndarray, falls: np.ndarray, of_steps: np.ndarray, of_falls: np.ndarray
+        self,
+        steps: np.ndarray,
+        falls: np.ndarray,
+        of_steps: np.ndarray,
+        of_falls: np.ndarray,
+        min_curvature: float = MIN_CURVATURE,
     ) -> None:
         # Rows: the steps, then the falls.
         self._vectors = np.concatenate([steps, falls])
@@ -38,7 +44,7 @@ class Memory:
         squares, fall_squares = np.split(self._products.diagonal(), 2)
         curvature = self._products[: len(steps), len(steps) :].diagonal()
         eps = float(np.finfo(steps.dtype).eps) ** 0.5
-        used = (curvature > MIN_CURVATURE * squares) & (
+        used = (curvature > min_curvature * squares) & (
             curvature > eps * np.sqrt(np.abs(squares * fall_squares))
         )
         #: The least curvature that counts, as a fraction of the metric's; one without pairs.

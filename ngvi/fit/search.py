@@ -53,7 +53,7 @@ MAX_REFUSED = 16
 
 #: A step may lose so much of its slope, and so many nats: fixed draws' gradients are exact only
 #: for the mean.
-SLACK_PART, MAX_SLACK = 0.25, 1.0
+SLACK_PART, MAX_SLACK = 0.05, 0.25
 
 #: A stage stalls if so many steps gain less than half of what it is to reach.
 STALLED = 20

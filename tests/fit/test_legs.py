@@ -123,7 +123,7 @@ def test_a_start_that_is_given_and_one_without_chance_are_not_replaced(options, 
 
 def ends(monkeypatch, *bounds, reasons=(Reason.MAX_STEPS,) * 9):
     """The outcome of starts that end with these bounds, by their audits, after one step each."""
-    ended, audits = iter(reasons), iter(bounds)
+    ended, audits = iter(reasons), iter([*bounds, max(bounds)])  # the best is asked again
 
     def run(self, place):
         self.trace.losses.append(0.0)
@@ -253,7 +253,7 @@ def test_values_that_do_not_help_leave_the_verdict(monkeypatch):
     monkeypatch.setattr(legs, "by_values", lambda engine: engine)
     outcome = searched(target(step=jump))
     assert outcome.reason is Reason.JUMP
-    assert outcome.remaining == outcome.audit.contradiction > 0.3
+    assert outcome.remaining > 0.3 < outcome.audit.contradiction
 
 
 def test_natural_gradients_by_values_are_those_of_the_bound_on_average():
