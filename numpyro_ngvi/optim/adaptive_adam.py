@@ -10,7 +10,7 @@ import optax
 
 from ngvi.optim import adaptive_adam as rule
 from ngvi.optim.adaptive_adam import AdamState
-from numpyro_ngvi.optim import algebra
+from numpyro_ngvi.optim.algebra import algebra
 
 
 class AdaptiveState(NamedTuple):

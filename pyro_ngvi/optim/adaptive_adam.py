@@ -9,7 +9,7 @@ import torch
 
 from ngvi.optim import adaptive_adam as rule
 from ngvi.optim.adaptive_adam import AdamState
-from pyro_ngvi.optim import algebra
+from pyro_ngvi.optim.algebra import algebra
 
 
 class AdaptiveAdam(torch.optim.Optimizer):
@@ -22,7 +22,7 @@ class AdaptiveAdam(torch.optim.Optimizer):
         super().__init__(params, {})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step, on the gradients that the parameters have."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for param in self._params():

@@ -11,7 +11,7 @@ from tests.optim.table5 import driver, make, random_gradients, start
 
 def path(backend, gradient, first, num_steps):
     """Where the rule leads, from the gradient as a function of the place."""
-    algebra = backend.module("optim.algebra")
+    algebra = backend.module("optim.algebra").algebra
     w = backend.array(first)
     state, places = adaptive_adam.start(w), []
     for count in range(1, num_steps + 1):
