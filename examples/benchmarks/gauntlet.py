@@ -220,7 +220,7 @@ def best(args: argparse.Namespace) -> None:
                 except Exception as error:  # noqa: BLE001  the next one may be found
                     print(f"{entry.name:34s} {type(error).__name__}: {str(error)[:300]}")
                     continue
-        if known is not None and not args.again:
+        if known is not None:
             found.append((known, json.loads(BEST_FILE.read_text())[entry.name]["by"]))
         bound, by = max(found, key=lambda f: f[0].value)
         seconds = time.perf_counter() - begin
@@ -421,7 +421,9 @@ def main() -> None:
     one.set_defaults(function=run)
     three = commands.add_parser("best", parents=[common], help="search for the best bounds")
     three.add_argument("--keep", type=Path, help="a folder with Gaussians of `run`")
-    three.add_argument("--again", action="store_true", help="anew where one is known")
+    three.add_argument(
+        "--again", action="store_true", help="also where one is known: the better of both is kept"
+    )
     three.add_argument("--seed", type=int, default=0)
     three.set_defaults(function=best)
     four = commands.add_parser("stock", parents=[common], help="run the stock guide with Adam")
