@@ -108,7 +108,7 @@ def test_strongly_coupled_parameters_converge_together_in_few_steps():
     # The claim can fail: by turns it takes more than the steps there are.
     other = target()
     alone = run(StochasticSearch, other.engine(), 120)
-    assert not alone.converged and -alone.trace.losses[-1] < one.best - 0.1
+    assert not alone.converged and -alone.trace.losses[-1] < one.best - 0.05
 
 
 def test_without_parameters_an_engine_is_itself():
@@ -166,12 +166,12 @@ def test_gamma_is_the_inverse_curvature_along_the_last_short_step():
         np.testing.assert_allclose(state.gamma, expected)
 
 
-def test_steps_get_longer_while_the_gradient_keeps_its_direction_and_shorter_where_it_turns():
+def test_steps_get_longer_while_the_gradient_keeps_its_direction():
     state, _, _ = accepted(0.0, False)
     np.testing.assert_allclose(state.limits, room.FIRST * room.LONGER)
     first = state.gamma / room.LONGER
     turned, _, _ = accepted(2.0 / first.min(), False)
-    assert (turned.limits < room.FIRST).any() and (turned.gamma <= room.LONGER * first).all()
+    assert (turned.gamma < first).any() and (turned.limits < room.LONGER * room.FIRST).any()
     one = target()
     engine, found = measured(one)
     geometry = engine.geometry(one.initial, [])
