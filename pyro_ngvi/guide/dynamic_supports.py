@@ -57,6 +57,18 @@ class _Constrain(Messenger):
             msg["done"] = True
 
 
+class _Anew(Messenger):
+    """Draws latents from their priors, whatever start the model has been given."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["name"] in self.names:
+            msg["value"], msg["done"] = msg["fn"](), True
+
+
 def dynamic_sites(model: Callable, trace: poutine.Trace, args: tuple, kwargs: dict) -> list[str]:
     """The latents whose supports depend on other latents or on parameters; mostly none.
 
@@ -67,8 +79,28 @@ def dynamic_sites(model: Callable, trace: poutine.Trace, args: tuple, kwargs: di
         return []
     origins = _Origins(set(latents))
     with torch.random.fork_rng(devices=[]), torch.no_grad(), pyro.validation_enabled(False):
-        poutine.block(origins(model))(*args, **kwargs)
+        try:
+            poutine.block(origins(model))(*args, **kwargs)
+        except (ValueError, RuntimeError):  # not every operation can be traced for its origins
+            return _moving(model, latents, args, kwargs)
     return origins.found
+
+
+def _moving(model: Callable, latents: dict[str, Any], args: tuple, kwargs: dict) -> list[str]:
+    """The latents whose supports are not the same where the others have been drawn anew."""
+    with poutine.block(), _Anew(set(latents)):
+        again = poutine.trace(model).get_trace(*args, **kwargs)
+    return [
+        name
+        for name, site in latents.items()
+        if name in again.nodes
+        and not all(
+            torch.equal(old, new)
+            for old, new in zip(
+                _tensors(site["fn"].support), _tensors(again.nodes[name]["fn"].support), strict=True
+            )
+        )
+    ]
 
 
 def running_supports(

@@ -230,3 +230,22 @@ def test_batches_outside_of_plates_are_fitted(ppl):
         ppl.sample("x", ppl.dist.Normal(ppl.array([1.0, 2.0]), 1.0))
 
     assert ppl.fit(model).bound == pytest.approx(0.0, abs=1e-6)
+
+
+def test_pyro_finds_supports_that_move_where_origins_cannot_be_traced():
+    """An operation of the model need not carry the names of what it was computed from."""
+    import pyro
+    import torch
+    from pyro import distributions as dist
+
+    from pyro_ngvi import NaturalGaussianGuide
+
+    def model(y):
+        low = pyro.sample("low", dist.LogNormal(0.0, 0.5))
+        high = pyro.sample("high", dist.Pareto(low, 2.0))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(low.log() + high.log(), 1.0), obs=y)
+
+    guide = NaturalGaussianGuide(model)
+    guide(torch.zeros(3))
+    assert guide._dynamic == ["high"]
