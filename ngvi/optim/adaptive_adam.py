@@ -6,24 +6,29 @@ its own, which follows from whether steps agree (Almeida, Langlois, Amaral and P
 *Parameter adaptation in stochastic optimization*): with ``c`` the cosine between the fresh
 gradient and the last step, both in Adam's metric,
 
-    rate <- max(rate GROWTH^c, SMALLEST_RATE).
+    rate <- rate GROWTH^c,    at least SMALLEST_RATE, and no step above a tenth of the tensor.
 
 Steps that lead on grow by a fifth each, and those that lead back fall by as much: noise alone
 changes nothing on average, and the rate settles where fresh gradients know nothing of the last
-step. Squares are forgotten in a hundred steps and not in a thousand, and a gradient is divided by
-their root before it is averaged (Ziyin, Wang and Ueda, 2020, *LaProp*): on a long way gradients
-fall by orders of magnitude, and an average of them would lead on for hundreds of steps after they
-have turned. As in Adam, the scale of the loss plays no role.
+step. Where gradients vanish, as those of a network that fits all of its data, all steps agree, and
+without a largest step one would at last lead out of the optimum. Squares are forgotten in a
+hundred steps and not in a thousand, and a gradient is divided by their root before it is averaged
+(Ziyin, Wang and Ueda, 2020, *LaProp*): on a long way gradients fall by orders of magnitude, and an
+average of them would lead on for hundreds of steps after they have turned. As in Adam, the scale
+of the loss plays no role.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
-from ngvi.optim.rule import Algebra, Array, Number
+from ngvi.optim.rule import TINY, Algebra, Array, Number
 
 FIRST_RATE = 1e-2
 GROWTH, SMALLEST_RATE = 1.2, 1e-5
+#: The largest step, by the root mean square of the tensor's elements, or by the second number.
+LARGEST_STEP, SMALLEST_SIZE = 0.1, 0.1
 #: Of the averages of gradients and of their squares.
 DECAY, SQUARE_DECAY = 0.9, 0.99
 #: The average begins anew (O'Donoghue and Candes, 2015, *Adaptive restart*) where a step has led
@@ -48,7 +53,9 @@ def start(parameter: Array) -> AdamState:
     return AdamState(nothing, nothing, nothing.sum() + FIRST_RATE)
 
 
-def advance(on: Algebra, gradient: Array, state: AdamState, count: Number) -> AdamState:
+def advance(
+    on: Algebra, gradient: Array, parameter: Array, state: AdamState, count: Number
+) -> AdamState:
     """The state from which the next step follows.
 
     :param gradient: of the loss.
@@ -64,7 +71,16 @@ def advance(on: Algebra, gradient: Array, state: AdamState, count: Number) -> Ad
     kept = on.where(stale, 0.0, DECAY)
     mean = kept * last + (1.0 - DECAY) * fresh
     rate = state.rate * GROWTH**cosine
-    rate = on.where(rate < SMALLEST_RATE, 0.0 * rate + SMALLEST_RATE, rate)
+    # Two root mean squares have one number of elements: norms will do, but for the smallest.
+    root = math.prod(parameter.shape) ** 0.5
+    size, length = (parameter**2).sum() ** 0.5, (mean**2).sum() ** 0.5 / (1.0 - DECAY**count)
+    size = on.where(size > SMALLEST_SIZE * root, size, SMALLEST_SIZE * root)
+    # Of a number the next sign tells at once that it has gone too far. A tensor's cosines are
+    # small: its rate must not make up for gradients that vanish, and be too large when they return.
+    length = on.where(length > TINY, length, TINY) if root == 1 else root
+    largest = LARGEST_STEP * size / length
+    rate = on.where(rate > largest, largest, rate)
+    rate = on.where(rate < SMALLEST_RATE, SMALLEST_RATE, rate)
     return AdamState(mean, square, rate)
 
 

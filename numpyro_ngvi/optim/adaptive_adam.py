@@ -31,8 +31,9 @@ def adaptive_adam() -> optax.GradientTransformation:
         gradients: Any, state: AdaptiveState, params: Any = None
     ) -> tuple[Any, AdaptiveState]:
         leaves, tree = jax.tree.flatten(gradients)
-        count, pairs = state.count + 1, zip(leaves, state.tensors, strict=True)
-        tensors = [rule.advance(algebra, g, one, count.astype(g.dtype)) for g, one in pairs]
+        count = state.count + 1
+        each = zip(leaves, jax.tree.leaves(params), state.tensors, strict=True)
+        tensors = [rule.advance(algebra, *one, count.astype(one[0].dtype)) for one in each]
         state = AdaptiveState(count, tensors)
         return jax.tree.unflatten(tree, _changes(state)), state
 

@@ -30,7 +30,7 @@ class AdaptiveAdam(torch.optim.Optimizer):
                 own = self.state[param]
                 state = AdamState(**own["adam"]) if own else rule.start(param)
                 own["count"] = own.get("count", 0) + 1
-                state = rule.advance(algebra, param.grad, state, own["count"])
+                state = rule.advance(algebra, param.grad, param, state, own["count"])
                 own["adam"] = state._asdict()
                 param.add_(rule.change(state, own["count"]))
         return loss

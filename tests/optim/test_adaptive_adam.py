@@ -16,7 +16,7 @@ def path(backend, gradient, first, num_steps):
     state, places = adaptive_adam.start(w), []
     for count in range(1, num_steps + 1):
         slope = backend.array(gradient(backend.numpy(w)))
-        state = adaptive_adam.advance(algebra, slope, state, count)
+        state = adaptive_adam.advance(algebra, slope, w, state, count)
         w = w + adaptive_adam.change(state, count)
         places.append(backend.numpy(w).copy())
     return np.array(places)
@@ -31,6 +31,11 @@ def test_a_noise_of_any_size_is_found_from_one_in_two_hundred_steps(backend, noi
 
     end = path(backend, gradient, np.zeros(1), 200)[-1]
     assert end == pytest.approx(np.log(noise), abs=0.01)
+
+
+def test_where_gradients_vanish_a_step_is_at_most_a_tenth_of_the_tensor(backend):
+    places = path(backend, lambda w: -np.exp(-np.abs(w)), np.ones(1), 300)
+    assert np.all(np.diff(places[:, 0]) < 0.11 * places[:-1, 0])
 
 
 def test_both_packages_take_the_same_steps_whatever_the_losss_scale(
