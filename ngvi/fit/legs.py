@@ -143,7 +143,12 @@ class Legs:
                 if (found := start_at(self.engine, self.rng, self.num_groups, mean, "a draw"))
             ]
         for start in starts:
-            if self._used >= self.settings.max_steps or self._leg(start).reason in ENDS:
+            if self._used >= self.settings.max_steps:
+                return
+            best = self._best()
+            outcome = self._leg(start)
+            # The same end twice: noise or a ridge, which no other start is without.
+            if outcome.reason in ENDS or _compared(best, outcome) == "the same bound":
                 return
 
     def _go_on(self) -> None:
