@@ -207,7 +207,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(backend, name,
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"step_size": 0.0}, "must be positive or a schedule"),
+        ({"step_size": 0.0}, "must be positive and finite, or a schedule"),
         ({"beta1": 1.0}, r"beta1 must be in \[0, 1\)"),
         ({"beta2": -0.1}, r"beta2 must be in \[0, 1\)"),
         ({"eps": 0.0}, "eps must be positive"),

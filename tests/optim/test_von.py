@@ -137,7 +137,7 @@ def test_the_defaults_are_the_papers(backend):
     [
         ("VON", {"step_size": 0.0}, r"\(0, 1\]"),
         ("VON", {"step_size": 2.0}, r"\(0, 1\]"),
-        ("VOGN", {"step_size": 0.0}, "must be positive or a schedule"),
+        ("VOGN", {"step_size": 0.0}, "must be positive and finite, or a schedule"),
         ("VOGN", {"beta1": 1.0}, r"beta1 must be in \[0, 1\)"),
         ("VOGN", {"beta2": 1.0}, r"beta2 must be in \[0, 1\)"),
         ("IVON", {"beta2": -0.1}, r"beta2 must be in \[0, 1\)"),
