@@ -132,6 +132,29 @@ def within_groups(y):
     return np.sqrt(np.sum(residual**2) / 60)
 
 
+def test_noise_and_intercept_are_parameters_of_data_in_thousands(ppl):
+    """``y ~ N(a + 100 w x, s)``, whose latent ``w`` depends on both parameters."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(1.0, 1.0, 40)
+    y = 3000.0 + 150.0 * x + 50.0 * rng.normal(size=40)
+    positive = ppl.dist.constraints.positive
+
+    def model(x, y):
+        intercept = ppl.param("intercept", ppl.array(0.0))
+        noise = ppl.param("noise", ppl.array(1.0), constraint=positive)
+        w = ppl.sample("w", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("rows", len(x)):
+            ppl.sample("y", ppl.dist.Normal(intercept + 100.0 * w * x, noise), obs=y)
+
+    result = ppl.fit(model, ppl.array(x), ppl.array(y))
+    assert result.converged
+    slope, intercept = np.polyfit(x, y, 1)
+    assert ppl.numpy(result.family.mean)[0] == pytest.approx(slope / 100.0, abs=0.1)
+    assert float(result.params["intercept"]) == pytest.approx(intercept, abs=10.0)
+    residual = y - intercept - slope * x
+    assert float(result.params["noise"]) == pytest.approx(residual.std(), rel=0.05)
+
+
 def test_a_start_where_the_density_overflows_is_rescued(ppl):
     """``exp(10 rate)`` at ``rate ~ N(4, 1)``: the mean climbs, by the density's gradients."""
 
