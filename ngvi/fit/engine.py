@@ -51,12 +51,14 @@ class Measured(NamedTuple):
         return float(self.values.mean())
 
     def joined(self, other: Measured) -> Measured:
-        """With further groups at the same place, of a model without ordinary parameters."""
+        """With further groups at the same place."""
         values = np.concatenate([self.values, other.values])
         vectors = np.concatenate([self.vectors, other.vectors])
         part = len(self.values) / len(values)
         of_mean = part * self.mean.covector + (1.0 - part) * other.mean.covector
-        return Measured(values, vectors, Direction(vectors.mean(0), of_mean))
+        pairs = zip(self.mean.ordinary, other.mean.ordinary, strict=True)
+        ordinary = [part * one + (1.0 - part) * two for one, two in pairs]
+        return Measured(values, vectors, Direction(vectors.mean(0), of_mean, ordinary))
 
 
 class Step(NamedTuple):

@@ -132,6 +132,21 @@ def test_the_ordinary_gradients_stand_at_the_end_of_every_vector():
     assert engine.evaluator.num_gradients == one.num_gradients == 20
 
 
+def test_groups_that_join_keep_the_gradients_of_parameters():
+    """A search that takes more draws for its noise goes on with all of its parameters."""
+    one = target()
+    engine, found = measured(one)
+    joined = found.joined(
+        found._replace(
+            mean=found.mean._replace(ordinary=[3.0 * part for part in found.mean.ordinary])
+        )
+    )
+    for part, first in zip(joined.mean.ordinary, found.mean.ordinary, strict=True):
+        np.testing.assert_allclose(part, 2.0 * np.asarray(first))
+    geometry = engine.geometry(one.initial, [])
+    assert geometry.step(geometry.corrected(joined.mean).direction, 1.0, 1.0) is not None
+
+
 def test_the_first_step_of_a_parameter_has_a_fixed_length():
     """Of each, however steep the bound is along it."""
     one = target()
