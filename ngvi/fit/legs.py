@@ -125,11 +125,10 @@ class Legs:
             draws = self.engine.evaluator.draws(self.rng, 2 * self.num_groups)
             value = self.engine.evaluator.measure(search.place, draws).value
             begun.append((value if math.isfinite(value) else -math.inf, search, status, one.name))
-        begun.sort(key=lambda found: -found[0])
-        for _, search, status, name in begun[:1]:
-            search.used = self._used - len(search.trace)
-            self._one = search
-            self._end(search, search.finish(status), name)
+        _, search, status, name = max(begun, key=lambda found: found[0])
+        search.used = self._used - len(search.trace)
+        self._one = search
+        self._end(search, search.finish(status), name)
 
     def _others(self, prior: Prior | None) -> None:
         """Legs from other starts, until one converges."""
