@@ -35,7 +35,7 @@ class Arrow:
         ``(k_a, k, n)``, by ancestor, the nearest first.
     """
 
-    structure: Forest
+    structure: Forest = dataclasses.field(metadata={"static": True})
     blocks: tuple[tuple[Array, ...], ...]
 
     #: What computes with blocks, and with tensors of them.

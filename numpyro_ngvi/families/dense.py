@@ -12,11 +12,12 @@ from ngvi.families import covariance, covariance_cholesky, precision, precision_
 from ngvi.families.dense import DenseFamily
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.linalg.matrices import solve_columns
+from numpyro_ngvi.pytree import register
 
 __all__ = ["Covariance", "CovarianceCholesky", "DenseFamily", "Precision", "PrecisionCholesky"]
 
 
-@jax.tree_util.register_dataclass
+@register
 class CovarianceCholesky(covariance_cholesky.CovarianceCholesky, Family):
     def fisher_products(
         self, directions: Sequence[Self], others: Sequence[Self] = ()
@@ -37,13 +38,13 @@ class CovarianceCholesky(covariance_cholesky.CovarianceCholesky, Family):
         )
 
 
-@jax.tree_util.register_dataclass
+@register
 class PrecisionCholesky(precision_cholesky.PrecisionCholesky, Family): ...
 
 
-@jax.tree_util.register_dataclass
+@register
 class Covariance(covariance.Covariance, Family): ...
 
 
-@jax.tree_util.register_dataclass
+@register
 class Precision(precision.Precision, Family): ...

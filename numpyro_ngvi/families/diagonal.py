@@ -1,10 +1,9 @@
 """Mean field, of JAX; see :mod:`ngvi.families.diagonal`."""
 
-import jax
-
 from ngvi.families import diagonal
 from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.pytree import register
 
 
-@jax.tree_util.register_dataclass
+@register
 class Diagonal(diagonal.Diagonal, Family): ...

@@ -1,11 +1,10 @@
 """The families whose factor is a forest of blocks, of JAX; see :mod:`ngvi.families`."""
 
-import jax
-
 from ngvi.families import block_diagonal, sparse_precision
 from numpyro_ngvi.families.base import Family, compiled
 from numpyro_ngvi.families.dense import CovarianceCholesky
 from numpyro_ngvi.linalg.arrow import Arrow
+from numpyro_ngvi.pytree import register
 
 #: What many small operations make: one program each.
 _compiled = compiled(
@@ -24,12 +23,12 @@ _compiled = compiled(
 
 
 @_compiled
-@jax.tree_util.register_dataclass
+@register
 class BlockDiagonal(block_diagonal.BlockDiagonal, Family):
     _arrow = Arrow
 
 
 @_compiled
-@jax.tree_util.register_dataclass
+@register
 class SparsePrecision(sparse_precision.SparsePrecision, Family):
     _arrow, _dense = Arrow, CovarianceCholesky

@@ -1,10 +1,9 @@
 """A precision of low rank plus a diagonal, of JAX; see :mod:`ngvi.families`."""
 
-import jax
-
 from ngvi.families import low_rank_precision
 from numpyro_ngvi.families.base import Family, compiled
 from numpyro_ngvi.linalg.low_rank import LowRank
+from numpyro_ngvi.pytree import register
 
 
 @compiled(
@@ -21,6 +20,6 @@ from numpyro_ngvi.linalg.low_rank import LowRank
     "_trace_ratio",
     "retract",
 )
-@jax.tree_util.register_dataclass
+@register
 class LowRankPrecision(low_rank_precision.LowRankPrecision, Family):
     _low_rank = LowRank

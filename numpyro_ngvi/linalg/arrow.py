@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -13,11 +12,10 @@ from ngvi.linalg.arrow import Vector, diagonal_slices
 from ngvi.structure.forest import Forest
 from numpyro_ngvi.linalg.batched import batched
 from numpyro_ngvi.linalg.matrices import matrices
+from numpyro_ngvi.pytree import register
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["blocks"], meta_fields=["structure"]
-)
+@register
 class Arrow(arrow.Arrow):
     """A matrix of a structure; a pytree of its blocks."""
 

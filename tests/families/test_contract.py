@@ -62,9 +62,9 @@ def sphere(backend):
             return Sphere(self.loc + step.loc, self.log_scale + step.log_scale)
 
     if backend.name == "numpyro":
-        import jax
+        from numpyro_ngvi.pytree import register
 
-        jax.tree_util.register_dataclass(Sphere, ["loc", "log_scale"], [])
+        register(Sphere)
     return Sphere
 
 
