@@ -59,13 +59,19 @@ def audit(engine: Engine, place: Place, rng: np.random.Generator) -> Audit:
 
 
 def difference(
-    engine: Engine, old: Place, new: Place, rng: np.random.Generator
+    engine: Engine,
+    old: Place,
+    new: Place,
+    rng: np.random.Generator,
+    count: int | None = None,
 ) -> tuple[float, float]:
     """By how much the bound of one place is above another's, and the standard error, in nats.
 
     Both see the same noise, so that places close to each other are told apart.
+
+    :param count: of draws; by default as many as an audit takes.
     """
-    noise = rng.standard_normal((num_draws(engine), engine.parameters.dim))
+    noise = rng.standard_normal((count or num_draws(engine), engine.parameters.dim))
     with np.errstate(invalid="ignore"):
         gains = log_weights(engine, new, noise) - log_weights(engine, old, noise)
     if not np.isfinite(gains).all():

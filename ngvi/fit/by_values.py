@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 
+from ngvi.fit.audit import difference
 from ngvi.fit.engine import Draws, Engine, Measured, Place
+from ngvi.fit.outcome import Outcome, Reason, after_trial
+from ngvi.fit.stochastic import MAX_GROUPS, StochasticSearch
 from ngvi.points import Points
 
 #: Draws of a group: pairs of opposite ones.
 GROUP = 256
+#: Steps of a trial, how often there is one, and the draws that judge it.
+TRIAL_STEPS, MAX_TRIALS, TRIAL_DRAWS = 20, 12, 8192
 
 
 def by_values(engine: Engine) -> Engine:
     """The engine without gradients; ordinary parameters stay as they are."""
     return engine._replace(evaluator=_Evaluator(engine.evaluator))
+
+
+def tried(search: StochasticSearch, outcome: Outcome) -> Outcome:
+    """An optimum that values claim, or what more steps with the most draws made of it.
+
+    Where the bound is flatter than the Fisher metric, the natural gradient promises less than
+    there is to gain. The steps go on for as long as draws of their own see a gain.
+    """
+    tolerance = search.settings.tolerance
+    for _ in range(MAX_TRIALS):
+        old = outcome.place
+        search.num_groups, search.rho = MAX_GROUPS, 1.0
+        search.signals.clear()
+        search.least = len(search.trace) + TRIAL_STEPS
+        new = search.run(old)
+        gain, error = difference(search.engine, old, new.place, search.rng, TRIAL_DRAWS)
+        verdict = after_trial(gain, error, tolerance) if math.isfinite(gain) else Reason.NOISE
+        if gain > 0:
+            outcome = new
+        if verdict is None and new.converged:
+            continue
+        remaining = max(outcome.remaining, gain, error)
+        return dataclasses.replace(outcome, reason=verdict or new.reason, remaining=remaining)
+    return dataclasses.replace(outcome, reason=Reason.RIDGE)
 
 
 class _Evaluator:

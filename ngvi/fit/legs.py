@@ -4,10 +4,15 @@ A *leg* is the way from one start to its end: a search over fixed draws, and one
 at every step where fixed ones are no good. A fit has as many legs as it takes to see the same
 optimum twice:
 
-- Where the prior is elsewhere than the guide's start, both begin, and the better goes on.
+- Where the prior is elsewhere than the guide's start, both begin, and the better goes on. Where
+  neither comes to the end of its first stage, as with a network, others race with them.
 - An end that is no optimum is followed by other starts, a few; the best end is kept.
 - From an optimum other points of high density are climbed. One that leads out of the Gaussian
-  found, and as high, is a start of its own, for it may be another mode.
+  found, and as high, is a start of its own, for it may be another mode. Where there are several
+  modes, so many points follow until the best optimum has been led to again.
+
+Legs are compared where they are equally rough, at the ends of their first stages: there they go
+on, or not.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import math
 import numpy as np
 
 from ngvi.fit.audit import audit
-from ngvi.fit.by_values import by_values
+from ngvi.fit.by_values import by_values, tried
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.joint import joint
 from ngvi.fit.outcome import Ended, Outcome, Reason
@@ -43,6 +48,10 @@ NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.
 ENDS = (Reason.CONVERGED, Reason.UNBOUNDED)
 #: Starts after an end that is no optimum, and points to climb from one that is.
 MAX_OTHERS, NUM_CLIMBS = 3, 3
+#: Starts of a race, and the steps of each.
+MAX_RACERS, RACE_STEPS = 8, 40
+#: Where a climb has led elsewhere: points, legs, and how many times as many gradients as before.
+MAX_CLIMBS, MAX_LEGS, LOOKING = 12, 6, 3
 #: A leg takes so many steps with fresh draws at most, or a quarter of all.
 MIN_SHARE = 100
 #: Steps of a climb.
@@ -52,10 +61,20 @@ MAX_CLIMB = 25
 #: latent, below that at the mean.
 OUTSIDE, AS_HIGH = 6.0, 10.0
 #: Points that lead to the same optimum are enough; another leg goes on if its rough end is so
-#: near the best, in nats.
+#: near that of the best, in nats.
 ENOUGH, ROUGH_GAP = 2, 2.0
 #: Bounds within this and two standard errors are the same optimum, in nats.
-SAME = 0.25
+SAME = 0.1
+
+
+@dataclasses.dataclass(eq=False)
+class _Begun:
+    """A leg that waits at the end of its first stage, which ended so."""
+
+    search: Search
+    status: Reason | None
+    outcome: Outcome
+    name: str
 
 
 class Legs:
@@ -68,6 +87,7 @@ class Legs:
         self.is_noisy = engine.evaluator.is_subsampled
         self.num_groups = math.ceil(MIN_POINTS / (2 * engine.parameters.dim + 1))
         self.ended: list[tuple[Outcome, str]] = []
+        self.begun: list[_Begun] = []
         self.seen = 0  #: times that another point led to the best optimum
         self._one: Search | StochasticSearch | None = None
         self._used = 0
@@ -85,8 +105,8 @@ class Legs:
             self._leg(start)
             return self._final()
         prior = Prior.of(self.engine, self.rng)
-        self._first_legs(start, prior)
-        if not self.ended[0][0].converged:
+        outcome = self._first_leg(start, prior)
+        if not outcome.converged:
             self._others(prior)
             is_over = self._used >= self.settings.max_steps
             if not is_over and self._best().reason not in ENDS:
@@ -98,7 +118,7 @@ class Legs:
 
     def interrupted(self) -> Outcome:
         """What there is, before the end."""
-        one, best = self._one, self._best() if self.ended else None
+        one, best = self._one, self._best() if self.ended or self.begun else None
         if best is not None and (one is None or _bound(best) >= -one.trace.last_loss):
             return dataclasses.replace(best, reason=Reason.INTERRUPTED)
         if one is None:
@@ -108,44 +128,43 @@ class Legs:
 
     # -- which starts -----------------------------------------------------------------
 
-    def _first_legs(self, start: Start, prior: Prior | None) -> None:
-        """From the guide's start, or from the prior, if that is elsewhere and better."""
+    def _first_leg(self, start: Start, prior: Prior | None) -> Outcome:
+        """From the guide's start, or from the prior, if that is elsewhere and better.
+
+        Where none comes to the end of its first stage, others race with them.
+        """
         mean = self.engine.parameters.mean(self.engine.parameters.initial)
-        other = None
+        self._begin(start)
         if prior is not None and not self.is_noisy and prior.is_elsewhere(mean):
             other = find_prior_start(self.engine, self.rng, self.num_groups, prior)
-        if other is None:
-            self._leg(start)
+            if other is not None:
+                self._begin(other)
+        if all(one.status in NO_WAY for one in self.begun):
+            self._race(prior, MAX_RACERS)
+        return self._finish(self._ranked()[0])
+
+    def _race(self, prior: Prior | None, count: int) -> None:
+        """Begin from other points, narrow starts in which are cheap."""
+        start = find_other_start(self.engine, self.rng, self.num_groups, prior)
+        if start is not None and self._used < self.settings.max_steps:
+            self._begin(start)
+        if prior is None or self.is_noisy:
             return
-        begun = []
-        for one in (start, other):
-            search = self._new_search()
-            status = search.begin(one.place)
-            self._used += len(search.trace)
-            draws = self.engine.evaluator.draws(self.rng, 2 * self.num_groups)
-            value = self.engine.evaluator.measure(search.place, draws).value
-            begun.append((value if math.isfinite(value) else -math.inf, search, status, one.name))
-        _, search, status, name = max(begun, key=lambda found: found[0])
-        search.used = self._used - len(search.trace)
-        self._one = search
-        self._end(search, search.finish(status), name)
+        for point in high_points(self.engine, self.rng, prior, (count - 1) // 2, count - 1):
+            start = start_at(self.engine, self.rng, self.num_groups, point, "a draw")
+            if start is not None and self._used < self.settings.max_steps:
+                self._begin(start, RACE_STEPS)
 
     def _others(self, prior: Prior | None) -> None:
         """Legs from other starts, until one converges."""
-        start = find_other_start(self.engine, self.rng, self.num_groups, prior)
-        starts = [] if start is None else [start]
-        if prior is not None and not self.is_noisy:
-            means = high_points(self.engine, self.rng, prior, MAX_OTHERS - 1)
-            starts += [
-                found
-                for mean in means
-                if (found := start_at(self.engine, self.rng, self.num_groups, mean, "a draw"))
-            ]
-        for start in starts:
-            if self._used >= self.settings.max_steps:
+        if len(self.begun) < MAX_OTHERS:
+            self._race(prior, MAX_OTHERS)
+        for _ in range(MAX_OTHERS):
+            best = self._best_ended()
+            found = self._next_best(best)
+            if found is None or self._used >= self.settings.max_steps:
                 return
-            best = self._best()
-            outcome = self._leg(start)
+            outcome = self._finish(found)
             # The same end twice: noise or a ridge, which no other start is without.
             if outcome.reason in ENDS or _compared(best, outcome) == "the same bound":
                 return
@@ -160,28 +179,59 @@ class Legs:
         self._note(outcome, best.starts[0].name)
 
     def _look_for_modes(self, prior: Prior | None) -> None:
-        """Climb from other points, and begin again where that leads elsewhere."""
-        dim = self.engine.parameters.dim
-        self.seen = tries = 0
-        for point in high_points(self.engine, self.rng, prior, NUM_CLIMBS):
-            if self.seen + tries >= ENOUGH or self._used >= self.settings.max_steps:
+        """Finish what has begun as well, then climb, and begin where that leads elsewhere."""
+        self.seen = legs = 0
+        limit = (1 + LOOKING) * self.engine.evaluator.num_gradients
+
+        def is_enough() -> bool:
+            is_dear = legs > 0 and self.engine.evaluator.num_gradients > limit
+            is_over = is_dear or legs >= MAX_LEGS or self._used >= self.settings.max_steps
+            return is_over or self.seen >= ENOUGH
+
+        while not is_enough() and (found := self._next_best(self._best_ended())) is not None:
+            legs += 1
+            self._compare(found)
+        points = high_points(self.engine, self.rng, prior, NUM_CLIMBS, MAX_CLIMBS)
+        for number, point in enumerate(points):
+            if is_enough() or (number >= NUM_CLIMBS and not legs):
                 return
-            top = climbed(self.engine, point, MAX_CLIMB)
-            if top is None:
-                continue
-            best = self._best()
-            if self._is_inside(best.place, top):
+            best = self._best_ended()
+            start = self._elsewhere(best.place, point)
+            if start is best.place:
                 self.seen += 1
-                continue
-            mean = self.engine.parameters.mean(best.place)
-            level, value = self.engine.evaluator.values(best.place, np.stack([mean, top]))
-            if not value > level - AS_HIGH - 0.5 * dim:
-                continue
-            start = start_at(self.engine, self.rng, self.num_groups, top, "another point")
-            if start is not None:
-                tries += 1
-                if self._compared_leg(start) == "the same bound":
+            elif start is not None:
+                legs += 1
+                found = self._begin(start)
+                if self._is_inside(best.place, self.engine.parameters.mean(found.search.place)):
                     self.seen += 1
+                elif self._next_best(best) is found:
+                    self._compare(found)
+
+    def _compare(self, begun: _Begun) -> None:
+        """Finish a leg, and count if it leads to the best optimum, or to one as good."""
+        best = self._best_ended()
+        outcome = self._finish(begun)
+        if _compared(best, outcome) == "the same bound":
+            self.seen += 1
+        elif self._best_ended().place is not best.place:
+            self.seen = 0
+
+    def _elsewhere(self, place: Place, point: np.ndarray) -> Start | Place | None:
+        """Where a climb leads: to the place itself, another start, or nowhere that is new."""
+        top = climbed(self.engine, point, MAX_CLIMB)
+        if top is None:
+            return None
+        if self._is_inside(place, top):
+            return place
+        known = [outcome for outcome, _ in self.ended] + [one.outcome for one in self.begun]
+        known = [outcome for outcome in known if math.isfinite(_bound(outcome))]
+        if any(self._is_inside(outcome.place, top) for outcome in known):
+            return None
+        tops = np.stack([self.engine.parameters.mean(place), top])
+        level, value = self.engine.evaluator.values(place, tops)
+        if not value > level - AS_HIGH - 0.5 * self.engine.parameters.dim:
+            return None
+        return start_at(self.engine, self.rng, self.num_groups, top, "another point")
 
     def _is_inside(self, place: Place, point: np.ndarray) -> bool:
         """Whether a point is where a Gaussian's draws are."""
@@ -189,24 +239,47 @@ class Legs:
         distance = self.engine.parameters.square_distance(place, point)
         return distance < dim + OUTSIDE * math.sqrt(2 * dim) + OUTSIDE
 
-    def _compared_leg(self, start: Start) -> str:
-        """A leg that ends early where it comes to nothing; what it found, in words."""
-        best = self._best()
-        search = self._new_search()
-        status = search.begin(start.place)
-        self._used = search.used + len(search.trace)
-        outcome = Outcome(search.place, status or Reason.TRIED, search.gain, search.trace)
-        outcome = self._audited(outcome)
-        gap = _bound(best) - _bound(outcome)
-        error = outcome.audit.error if outcome.audit else math.nan
-        if status is None and gap < ROUGH_GAP + 2 * error:
-            is_inside = self._is_inside(best.place, self.engine.parameters.mean(search.place))
-            if not is_inside or gap < -SAME:
-                return _compared(best, self._end(search, search.finish(None), start.name))
-        self._note(outcome, start.name)
-        return "the same bound" if status is None and gap < ROUGH_GAP else "no optimum"
-
     # -- one leg ----------------------------------------------------------------------
+
+    def _begin(self, start: Start, max_steps: float = math.inf) -> _Begun:
+        """A leg at the end of its first stage."""
+        self._ranked()  # so that nothing is lost if this one is interrupted
+        search = self._new_search()
+        status = search.begin(start.place, max_steps)
+        self._used += len(search.trace)
+        rough = {"trace": search.trace, "rough": search.rough}
+        outcome = Outcome(search.place, status or Reason.TRIED, search.gain, **rough)
+        begun = _Begun(search, status, outcome, start.name)
+        self.begun.append(begun)
+        self._one = None
+        return begun
+
+    def _ranked(self) -> list[_Begun]:
+        """Legs that have begun, the best first."""
+        if len(self.begun) > 1 or self.ended:
+            for one in self.begun:
+                if one.outcome.audit is None:
+                    one.outcome = self._audited(one.outcome)
+        return sorted(self.begun, key=lambda one: -_bound(one.outcome))
+
+    def _next_best(self, best: Outcome) -> _Begun | None:
+        """The best of those that have begun, unless the best end was better when as rough."""
+        ranked = self._ranked()
+        if not ranked:
+            return None
+        level, outcome = _bound(best), ranked[0].outcome
+        if best.rough is not None:
+            level = min(level, audit(self.engine, best.rough, self.rng).bound)
+        error = outcome.audit.error if outcome.audit else math.nan
+        is_worse = level - _bound(outcome) > ROUGH_GAP + 2 * error
+        return None if is_worse or not math.isfinite(_bound(outcome)) else ranked[0]
+
+    def _finish(self, begun: _Begun) -> Outcome:
+        """The rest of a leg."""
+        self.begun.remove(begun)
+        self._one = search = begun.search
+        search.used = self._used - len(search.trace)
+        return self._end(search, search.finish(begun.status), begun.name)
 
     def _new_search(self) -> Search:
         options = self.rng, self.settings, self.progress
@@ -225,7 +298,8 @@ class Legs:
     def _end(self, search: Search | StochasticSearch, outcome: Outcome, name: str) -> Outcome:
         """Go on with fresh draws if fixed ones are no good, and ask ordinary ones at the end."""
         self._used = search.used + len(search.trace)
-        outcome = self._audited(outcome)
+        rough = search.rough if isinstance(search, Search) else None
+        outcome = self._audited(dataclasses.replace(outcome, rough=rough))
         if isinstance(search, Search) and outcome.reason in NO_WAY:
             fresh = self._new_stochastic()
             fresh.trace, fresh.used = search.trace, search.used
@@ -236,7 +310,7 @@ class Legs:
             other = self._audited(other)
             self._used = fresh.used + len(fresh.trace)
             if other.converged or _bound(other) >= _bound(outcome):
-                outcome = other
+                outcome = dataclasses.replace(other, rough=rough)
         contradiction = 0.0 if outcome.audit is None else outcome.audit.contradiction
         if contradiction > self.settings.tolerance and outcome.reason is not Reason.UNBOUNDED:
             outcome = self._by_values(outcome)
@@ -251,7 +325,10 @@ class Legs:
         fresh.ordinary_moves, fresh.limit = False, len(outcome.trace) + self._share
         fresh.trace, fresh.used = outcome.trace, self._used - len(outcome.trace)
         self._one = fresh
-        other = self._audited(fresh.run(outcome.place))
+        other = fresh.run(outcome.place)
+        if other.converged:
+            other = tried(fresh, other)
+        other = self._audited(other)
         self._used = fresh.used + len(fresh.trace)
         is_better = _bound(other) >= _bound(outcome)
         return other if is_better else outcome
@@ -275,14 +352,14 @@ class Legs:
 
     # -- the end ----------------------------------------------------------------------
 
+    def _best_ended(self) -> Outcome:
+        """The end with the highest bound."""
+        return max((outcome for outcome, _ in self.ended), key=_level)
+
     def _best(self) -> Outcome:
-        """The end with the highest bound, and what is known of the others."""
-
-        def level(pair: tuple[Outcome, str]) -> tuple[bool, float]:
-            bound = _bound(pair[0])
-            return math.isfinite(bound), bound + SAME * pair[0].converged
-
-        ranked = sorted(self.ended, key=level, reverse=True)
+        """The end with the highest bound, begun legs included, and what is known of the others."""
+        known = self.ended + [(one.outcome, one.name) for one in self.begun]
+        ranked = sorted(known, key=lambda pair: _level(pair[0]), reverse=True)
         best = ranked[0][0]
         starts = tuple(
             Ended(
@@ -304,6 +381,12 @@ class Legs:
             return best
         found = audit(self.engine, best.place, self.rng)
         return dataclasses.replace(best, audit=found) if math.isfinite(found.bound) else best
+
+
+def _level(outcome: Outcome) -> tuple[bool, float]:
+    """What makes one end better than another: a little noise is no reason to give up an optimum."""
+    bound = _bound(outcome)
+    return math.isfinite(bound), bound + SAME * outcome.converged
 
 
 def _bound(outcome: Outcome) -> float:

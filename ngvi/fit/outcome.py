@@ -34,6 +34,16 @@ class Reason(enum.Enum):
     TRIED = enum.auto()  # as many steps as were to be tried
 
 
+def after_trial(gain: float, error: float, tolerance: float) -> Reason | None:
+    """What trial steps say of an optimum that was claimed before them; None if they gain.
+
+    :param gain: of the trial, with its standard error; see :func:`~ngvi.fit.audit.difference`.
+    """
+    if gain - error > 0.25 * tolerance:
+        return None
+    return Reason.CONVERGED if gain + 2 * error <= 2 * tolerance else Reason.NOISE
+
+
 class Ended(NamedTuple):
     """Where one start of a fit ended."""
 
@@ -52,6 +62,7 @@ class Outcome:
     :ivar reason: why it stopped there.
     :ivar remaining: how far the bound still is from its optimum, estimated in nats.
     :ivar trace: the steps.
+    :ivar rough: the place at the end of the first stage, if there was one.
     :ivar audit: what ordinary draws say of the place.
     :ivar starts: where each start ended, this one first.
     :ivar has_ordinary: whether the model has parameters of its own.
@@ -62,6 +73,7 @@ class Outcome:
     reason: Reason
     remaining: float = math.inf
     trace: Trace = field(default_factory=Trace)
+    rough: Place = None
     audit: Audit | None = None
     starts: tuple[Ended, ...] = ()
     seen: int = 0

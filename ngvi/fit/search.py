@@ -32,7 +32,7 @@ import numpy as np
 from ngvi.fit.audit import difference, is_improper
 from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place, Step
 from ngvi.fit.geometry import Geometry
-from ngvi.fit.outcome import Outcome, Reason
+from ngvi.fit.outcome import Outcome, Reason, after_trial
 from ngvi.fit.progress import Progress
 from ngvi.fit.settings import Settings
 from ngvi.fit.trace import Trace
@@ -67,6 +67,9 @@ FLAT, FEW = 0.3, 3
 TRIAL_POINTS, TRIAL_STEPS, MAX_TRIALS = 32, 4, 12
 #: So many steps with parameters of the model's own.
 PLATEAU_STEPS = 30
+
+#: So many times as many draws are learnt from if a first stage was overfitted.
+MORE = 4
 
 #: A place is hopeless if the bound seems this far from its optimum, in nats, and so many steps
 #: gain less than this fraction of its size.
@@ -112,6 +115,7 @@ class Search:
     judged: list[float] = field(default_factory=list)  #: the bound over them, now and then
     unlearnt: int = 0  #: times in a row that they gained too little
     best: Place = None  #: of those that were judged
+    rough: Place = None  #: the end of the first stage
     flattest: float = 1.0  #: the least curvature that was seen, of the metric's
     gain: float = math.inf  #: what the present draws still promise, in nats
     noise: float = 0.0  #: what other draws might take away, in nats
@@ -124,7 +128,7 @@ class Search:
         """Search from a place where the bound is finite."""
         return self.finish(self.begin(place))
 
-    def begin(self, place: Place) -> Reason | None:
+    def begin(self, place: Place, max_steps: float = math.inf) -> Reason | None:
         """The first, rough stage: see :meth:`run`.
 
         :return: why it is over before its optimum, or None.
@@ -132,15 +136,23 @@ class Search:
         self._forget()
         self.place = self.best = place
         count = math.ceil(MIN_POINTS / (2 * self.engine.parameters.dim + 1))
-        self._use(self.engine.evaluator.draws(self.rng, count))
-        self.judge = self.engine.evaluator.draws(self.rng, count)
-        return self._stage(ROUGH)
+        self._learn_from(count)
+        status = self._stage(ROUGH, max_steps)
+        self.rough = self.place
+        return status
 
     def finish(self, status: Reason | None) -> Outcome:
         """What comes after the first stage.
 
         :param status: how it ended.
         """
+        if status is Reason.TRIED:
+            status = self._stage(ROUGH)
+        while status is Reason.OVERFITTED and MORE * len(self.draws) <= MAX_GROUPS:
+            self.place, self._geometry = self.best, None
+            self._forget()
+            self._learn_from(MORE * len(self.draws))
+            status = self._stage(ROUGH)
         if status is not None:
             return self._outcome(status)
         if self.settings.deterministic:
@@ -201,10 +213,11 @@ class Search:
             if status in (Reason.MAX_STEPS, Reason.UNBOUNDED):
                 return status
             self.gain, self.noise = max(gain, 0.0), error
-            if not gain - error > 0.25 * tolerance:
+            verdict = after_trial(gain, error, tolerance)
+            if verdict is not None:
                 # What the search expects counts if the trial did not see more.
                 self.gain = max(self.gain, min(gap, tolerance))
-                return Reason.CONVERGED if gain + 2 * error <= 2 * tolerance else Reason.NOISE
+                return verdict
         return Reason.RIDGE
 
     # -- one stage --------------------------------------------------------------------
@@ -354,6 +367,12 @@ class Search:
         return is_improper(self.engine, self.place, self.rng)
 
     # -- draws ------------------------------------------------------------------------
+
+    def _learn_from(self, count: int) -> None:
+        """So many fresh groups, and as many to judge by."""
+        self._use(self.engine.evaluator.draws(self.rng, count))
+        self.judge = self.engine.evaluator.draws(self.rng, count)
+        self.judged, self.unlearnt = [], 0
 
     def _use(self, draws: list[Draws]) -> None:
         self.draws = draws

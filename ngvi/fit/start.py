@@ -140,16 +140,22 @@ def start_at(
 
 
 def high_points(
-    engine: Engine, rng: np.random.Generator, prior: Prior | None, count: int
+    engine: Engine, rng: np.random.Generator, prior: Prior | None, count: int, total: int = 0
 ) -> np.ndarray:
-    """Points where the log density is high, of the prior's draws and of a box; the best first."""
+    """Points where the log density is high, of the prior's draws and of a box; the best first.
+
+    :param count: of these.
+    :param total: of the points, the rest of which are any of the others, of which fewer lead to
+        the same place.
+    """
     dim = engine.parameters.dim
     points = rng.uniform(-RADIUS, RADIUS, (NUM_PRIOR, dim))
     if prior is not None:
         points = np.concatenate([prior.draws, points])
     values = engine.evaluator.values(engine.parameters.initial, points)
     order = np.argsort(-np.where(np.isfinite(values), values, -np.inf))
-    return points[order[:count]]
+    others = rng.permutation(order[count:])[: max(total - count, 0)]
+    return points[np.concatenate([order[:count], others])]
 
 
 def _at_scales(

@@ -62,6 +62,7 @@ class StochasticSearch:
     progress: Progress
     trace: Trace = field(default_factory=Trace)
     used: int = 0  #: steps of searches before this one
+    least: int = 0  #: steps of this one before it may converge
     limit: float = math.inf  #: of the steps of this one
 
     place: Place = None
@@ -147,7 +148,7 @@ class StochasticSearch:
 
     def _why_over(self) -> Reason | None:
         settled = not self.ordinary_moves or self.num_plateaus >= NUM_PLATEAUS
-        if self.distance <= self.settings.tolerance and settled:
+        if self.distance <= self.settings.tolerance and settled and len(self.trace) >= self.least:
             return Reason.CONVERGED
         is_over = self._num_steps >= self.settings.max_steps or len(self.trace) >= self.limit
         return Reason.MAX_STEPS if is_over else None

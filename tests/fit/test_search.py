@@ -260,36 +260,52 @@ def test_the_optimum_of_a_search_with_fresh_draws_is_tried():
 # -- fixed draws that are no good -----------------------------------------------------
 
 
-def test_draws_are_overfitted_if_the_bound_rises_over_them_alone():
-    """A bias of the stage's draws pulls the mean away, without end."""
-    one = new_search(target(noise=0.0))
+def overfitted(one, fewer, judged):
+    """A bias of the stage's draws pulls the mean away, without end, if they are fewer than that."""
     measure = type(one.engine.evaluator).measure
-    judged = []
 
     def biased(self, place, draws):
         found = measure(self, place, draws)
         if draws is one.judge:
             judged.append((place, found.value))
+        if draws is one.judge or len(draws) >= fewer:
             return found
         pull = np.array([0.0, 0.0, 5.0])
-        mean = found.mean
-        covector = mean.covector + np.concatenate([pull, np.zeros(3)])
+        covector = found.mean.covector + np.concatenate([pull, np.zeros(3)])
         vector = covector / metric(place)
         values = found.values + pull @ place.loc
         return Measured(
             values,
             np.tile(vector, (len(values), 1)),
-            mean._replace(vector=vector, covector=covector),
+            found.mean._replace(vector=vector, covector=covector),
         )
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(one.engine.evaluator), "measure", biased)
-        patch.setattr(search, "CHECK_EVERY", 2)
-        patch.setattr(search, "LONGER", 0.5)
-        outcome = one.run(OPTIMUM)
-    assert outcome.reason is Reason.OVERFITTED
+    patch = pytest.MonkeyPatch()
+    patch.setattr(type(one.engine.evaluator), "measure", biased)
+    patch.setattr(search, "CHECK_EVERY", 2)
+    patch.setattr(search, "LONGER", 0.5)
+    return patch
+
+
+def test_draws_are_overfitted_if_the_bound_rises_over_them_alone():
+    one, judged = new_search(target(noise=0.0)), []
+    patch = overfitted(one, 100, judged)
+    assert one.begin(OPTIMUM) is Reason.OVERFITTED
+    patch.undo()
     assert len(judged) >= 2 and judged[-1][1] < judged[0][1]
     assert one.best is max(judged, key=lambda pair: pair[1])[0]
+
+
+def test_more_draws_follow_those_that_were_overfitted():
+    one = new_search(target(noise=0.0))
+    patch = overfitted(one, 8, [])
+    status = one.begin(OPTIMUM)
+    assert status is Reason.OVERFITTED and len(one.draws) < 8
+    patch.setattr(search, "LONGER", 100.0)
+    outcome = one.finish(status)
+    patch.undo()
+    assert outcome.converged and gap(outcome) < 0.01
+    assert len(one.draws) >= 8
 
 
 def test_draws_are_not_overfitted_while_others_gain_too():
