@@ -31,7 +31,7 @@ def tried(search: StochasticSearch, outcome: Outcome) -> Outcome:
     Where the bound is flatter than the Fisher metric, the natural gradient promises less than
     there is to gain. The steps go on for as long as draws of their own see a gain.
     """
-    tolerance = search.settings.tolerance
+    tolerance, search.limit = search.settings.tolerance, math.inf
     for _ in range(MAX_TRIALS):
         old = outcome.place
         search.num_groups, search.rho = MAX_GROUPS, 1.0

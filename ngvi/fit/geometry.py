@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ngvi.fit.engine import Direction, Place, Step
+from ngvi.fit.engine import Direction, Draws, Measured, Place, Step
 from ngvi.fit.memory import MIN_CURVATURE, Memory
 
 #: Pairs of the quasi-Newton memory, fewer if they have more than so many numbers.
@@ -72,6 +72,17 @@ class Geometry:
 
     def refused(self) -> None:
         """Learn from a step that is not taken."""
+
+    def allow(self, direction: Direction) -> None:
+        """Let the next step be as long as this direction, which probes have found."""
+
+    def probes(self, measured: Measured, draws: list[Draws]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Pairs along directions of which the metric knows nothing; of Gaussians there are none.
+
+        :param measured: at this place.
+        :param draws: over which.
+        """
+        return []
 
     def covectors(self, vectors: np.ndarray) -> np.ndarray:
         """``F`` times each row; shape ``(rows, n)``."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from ngvi.fit import geometry
 from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place, Step
+from ngvi.trust_region import INITIAL_RADIUS
 
 #: Pairs of the quasi-Newton memory.
 MAX_PAIRS = 20
@@ -29,6 +30,10 @@ FIRST = 0.1
 LONGER, LEFT, SHORTER = 2.0, 0.25, 0.25
 #: What one step may change ``gamma`` by.
 MAX_CHANGE = 10.0
+#: The part of a parameter's limit by which it is moved to see the curvature.
+PROBE = 0.1
+#: The next step may then be so many times as long as its limit, or as the first step.
+MOST_ALLOWED = 10.0
 
 
 def joint(engine: Engine) -> Engine:
@@ -94,6 +99,7 @@ class _Geometry(geometry.Geometry):
         evaluator: _Evaluator,
     ) -> None:
         self._inner, self._moved = engine.geometry(place, []), engine.parameters.moved
+        self._at = lambda place: engine.geometry(place, [])
         self._size, self._state = self._inner.size, evaluator
         scaled = [(change, self.scaled(fall)) for change, fall in pairs]
         super().__init__(place, self._size, scaled, MAX_PAIRS)
@@ -132,6 +138,58 @@ class _Geometry(geometry.Geometry):
 
     def refused(self) -> None:
         self._state.limits *= SHORTER
+
+    def allow(self, direction: Direction) -> None:
+        state, change = self._state, direction.vector[self._size :]
+        wanted = [_norm(change[part]) for part in state.parts(len(change))]
+        most = MOST_ALLOWED * np.maximum(state.limits, FIRST)
+        state.limits = np.maximum(state.limits, np.minimum(wanted, most))
+
+    def probes(self, measured: Measured, draws: list[Draws]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Along each parameter, with the Gaussians' answer to it.
+
+        The bound may be flat only where both move, as along an intercept and the effects of all
+        groups. Costs two measurements a parameter.
+        """
+        vector, pairs = measured.mean.vector, []
+        self.scaled(vector)  # before the first step there are no limits
+        count = len(vector) - self._size
+        limits = self._each(self._state.limits, count)
+        for index in range(count if count <= MAX_PAIRS else 0):
+            change = np.zeros(count, vector.dtype)
+            change[index] = PROBE * limits[index]
+            parts = [change[part] for part in self._state.parts(count)]
+            like = measured.mean.ordinary
+            moves = [a.reshape(np.shape(b)) for a, b in zip(parts, like, strict=True)]
+            moved = self._moved(self.place, moves)
+            answer = self._state.measure(moved, draws).mean.vector[: self._size]
+            answer = answer - vector[: self._size]
+            covector = self._inner.covectors(answer[None])[0]
+            step = self._at(moved).step(Direction(answer, covector), 1.0, INITIAL_RADIUS)
+            if step is not None:
+                fall = vector - self._state.measure(step.place, draws).mean.vector
+                pairs.append((np.concatenate([step.change, change]), fall))
+        return self._conjugate(pairs)
+
+    def _conjugate(
+        self, pairs: list[tuple[np.ndarray, np.ndarray]]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The pairs of a quadratic bound along directions that do not meet in its curvature.
+
+        With these the memory is exact on all that they span.
+        """
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        dual: list[np.ndarray] = []
+        for change, fall in pairs:
+            for (other, its_fall), covector in zip(found, dual, strict=True):
+                part = float(covector @ change) / float(covector @ other)
+                change, fall = change - part * other, fall - part * its_fall
+            of_gaussians = self._inner.covectors(fall[None, : self._size])[0]
+            covector = np.concatenate([of_gaussians, fall[self._size :]])
+            if float(covector @ change) > 0:
+                found.append((change, fall))
+                dual.append(covector)
+        return found
 
     def _each(self, values: np.ndarray, count: int) -> np.ndarray:
         """A number of each parameter for each of its elements."""

@@ -300,7 +300,7 @@ class Legs:
         self._used = search.used + len(search.trace)
         rough = search.rough if isinstance(search, Search) else None
         outcome = self._audited(dataclasses.replace(outcome, rough=rough))
-        if isinstance(search, Search) and outcome.reason in NO_WAY:
+        if isinstance(search, Search) and outcome.reason in NO_WAY and not self._jumps(outcome):
             fresh = self._new_stochastic()
             fresh.trace, fresh.used = search.trace, search.used
             fresh.limit = len(search.trace) + self._share
@@ -316,6 +316,16 @@ class Legs:
             outcome = self._by_values(outcome)
         self._note(outcome, name)
         return outcome
+
+    def _jumps(self, outcome: Outcome) -> bool:
+        """Whether values promise far more than fresh gradients, which then lead nowhere."""
+        promised = 0.0 if outcome.audit is None else outcome.audit.contradiction
+        if promised <= self.settings.tolerance:
+            return False
+        draws = self.engine.evaluator.draws(self.rng, 4 * self.num_groups)
+        measured = self.engine.evaluator.measure(outcome.place, draws)
+        known = self.engine.geometry(outcome.place, []).corrected(measured.mean).fisher
+        return promised > self.settings.tolerance + 2 * known
 
     def _by_values(self, outcome: Outcome) -> Outcome:
         """Go on without gradients, which the values contradict."""

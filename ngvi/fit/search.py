@@ -204,6 +204,7 @@ class Search:
         for _ in range(MAX_TRIALS):
             old, gap = self.place, self.gain + self.noise
             self._use(self.engine.evaluator.draws(self.rng, count))
+            promised = self._probe()
             status = self._stage(1e-3 * STAGE_PART * tolerance, steps)
             gain, error = difference(self.engine, old, self.place, self.rng)
             if not math.isfinite(gain):  # draws without a density tell nothing
@@ -214,11 +215,27 @@ class Search:
                 return status
             self.gain, self.noise = max(gain, 0.0), error
             verdict = after_trial(gain, error, tolerance)
+            if verdict is Reason.CONVERGED and promised > max(2 * gain, 2 * tolerance):
+                verdict, self.gain = Reason.NOISE, promised
             if verdict is not None:
                 # What the search expects counts if the trial did not see more.
                 self.gain = max(self.gain, min(gap, tolerance))
                 return verdict
         return Reason.RIDGE
+
+    def _probe(self) -> float:
+        """Look at the curvature along the parameters of the model's own.
+
+        :return: what it promises, in nats.
+        """
+        found = self._metric().probes(self.measured, self.draws)
+        if not found or not np.isfinite(np.concatenate([fall for _, fall in found])).all():
+            return 0.0
+        self._forget()
+        self.pairs.extend(found)
+        direction, gain, _ = self._metric().corrected(self.measured.mean)
+        self._metric().allow(direction)
+        return gain
 
     # -- one stage --------------------------------------------------------------------
 

@@ -111,6 +111,29 @@ def test_strongly_coupled_parameters_converge_together_in_few_steps():
     assert not alone.converged and -alone.trace.losses[-1] < one.best - 0.05
 
 
+def test_probes_know_the_gain_that_is_left_where_parameters_and_gaussians_trade():
+    """On a quadratic bound exactly; the metric alone promises a part."""
+    one = target()
+    away = np.geomspace(3.0, 0.01, SIZE)  # most where it is flattest
+    place = dataclasses.replace(one.initial, ordinary=tuple(shaped(one.optimum + away)))
+    place = dataclasses.replace(place, loc=one.coupling @ flat(place.ordinary))
+    engine, found = measured(one, place)
+    geometry = engine.geometry(place, [])
+    gap = one.best - found.value
+    pairs = geometry.probes(found, engine.evaluator.draws(np.random.default_rng(1), 2))
+    assert len(pairs) == len(one.optimum)
+    assert engine.geometry(place, pairs).corrected(found.mean).gain == pytest.approx(gap, rel=0.02)
+    assert geometry.corrected(found.mean).gain < 0.5 * gap
+    # A direction that they found may be taken at once, up to ten times a first step.
+    far = geometry.corrected(found.mean).direction
+    far.vector[-1] = 0.5
+    geometry.allow(far)
+    assert engine.evaluator.limits[-1] == pytest.approx(0.5)
+    far.vector[-1] = 500.0
+    geometry.allow(far)
+    assert engine.evaluator.limits[-1] == pytest.approx(5.0)
+
+
 def test_without_parameters_an_engine_is_itself():
     engine = Target(np.zeros(2), np.ones(2)).engine()
     assert joint(engine) is engine

@@ -258,6 +258,26 @@ def test_a_density_that_jumps_is_fitted_by_its_values():
     assert not lower.converged and lower.audit.bound < outcome.audit.bound - 0.5
 
 
+def test_gradients_that_values_contradict_are_not_followed_any_further(monkeypatch):
+    """Where the fixed draws are no good, fresh ones at every step would not be better."""
+    by_value, run = [], StochasticSearch.run
+
+    def counted(self, place):
+        by_value.append(type(self.engine.evaluator) is not type(one.engine().evaluator))
+        return run(self, place)
+
+    def stalled(self, status):
+        return Outcome(self.place, Reason.STALLED, 0.01, self.trace)
+
+    monkeypatch.setattr(Search, "finish", stalled)
+    monkeypatch.setattr(StochasticSearch, "run", counted)
+    one = target(step=jump)
+    assert searched(one).converged and all(by_value)
+    one, by_value[:] = target(), []
+    searched(one)
+    assert by_value[0] is False
+
+
 def test_values_that_do_not_help_leave_the_verdict(monkeypatch):
     monkeypatch.setattr(legs, "by_values", lambda engine: engine)
     outcome = searched(target(step=jump))
