@@ -207,15 +207,22 @@ class _Geometry(geometry.Geometry):
     def step(self, direction: Direction, rho: float, radius: float) -> Step | None:
         parts = np.split(direction.vector, [self._size])
         slopes = np.split(direction.covector, [self._size])
-        step = self._inner.step(Direction(parts[0], slopes[0]), rho, radius)
-        if step is None or not np.isfinite(parts[1]).all():
+        if not np.isfinite(parts[1]).all():
             return None
+        places = self._state.parts(len(parts[1]))
+        lengths = rho * np.array([_norm(parts[1][part]) for part in places])
+        shares = np.minimum(1.0, self._state.limits / np.where(lengths > 0, lengths, 1.0))
+        if self._pairs:  # what moves together is shortened together
+            shares[:] = shares.min()
+            rho *= shares[0]
+        step = self._inner.step(Direction(parts[0], slopes[0]), rho, radius)
+        if step is None:
+            return None
+        if self._pairs:
+            rho, shares[:] = step.rho, 1.0
         change, moves = rho * parts[1], []
-        for part, limit, like in zip(
-            self._state.parts(len(change)), self._state.limits, direction.ordinary, strict=True
-        ):
-            length = _norm(change[part])
-            change[part] *= min(1.0, limit / length) if length > 0 else 1.0
+        for part, share, like in zip(places, shares, direction.ordinary, strict=True):
+            change[part] *= share
             moves.append(change[part].reshape(np.shape(like)))
         return step._replace(
             place=self._moved(step.place, moves),

@@ -309,6 +309,10 @@ class Legs:
                 other = search.verified(other)
             other = self._audited(other)
             self._used = fresh.used + len(fresh.trace)
+            if other.reason is Reason.STUCK:  # what it estimated before is no estimate
+                other = dataclasses.replace(
+                    other, remaining=max(other.remaining, outcome.remaining)
+                )
             if other.converged or _bound(other) >= _bound(outcome):
                 outcome = dataclasses.replace(other, rough=rough)
         contradiction = 0.0 if outcome.audit is None else outcome.audit.contradiction

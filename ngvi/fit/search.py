@@ -115,6 +115,7 @@ class Search:
     judged: list[float] = field(default_factory=list)  #: the bound over them, now and then
     unlearnt: int = 0  #: times in a row that they gained too little
     best: Place = None  #: of those that were judged
+    probed: float = 0.0  #: when the curvature along ordinary parameters was last looked at
     rough: Place = None  #: the end of the first stage
     flattest: float = 1.0  #: the least curvature that was seen, of the metric's
     gain: float = math.inf  #: what the present draws still promise, in nats
@@ -161,10 +162,13 @@ class Search:
         while True:
             status = self._stage(STAGE_PART * self.settings.tolerance)
             self.noise = self._noise()
-            if status is not None:
+            # Near the optimum rounding may end a stage: trials say whether it is one.
+            is_near = self.gain <= self.settings.tolerance
+            is_doubtful = status in (Reason.STUCK, Reason.STALLED) and is_near
+            if status is not None and not is_doubtful:
                 return self._outcome(status)
             status, fresh = self._confirm()
-            if status is Reason.CONVERGED and self._is_flat():
+            if status is Reason.CONVERGED and (is_doubtful or self._is_flat()):
                 return self._outcome(self._tried())
             if status is not None:
                 return self._outcome(status, fresh)
@@ -228,7 +232,12 @@ class Search:
 
         :return: what it promises, in nats.
         """
+        self.probed = math.inf
+        if not self.engine.parameters.has_ordinary:
+            return 0.0
         found = self._metric().probes(self.measured, self.draws)
+        # They cost as much as the steps in between, at most.
+        self.probed = len(self.trace) + max(2 * len(found) - CHECK_EVERY, 0) if found else math.inf
         if not found or not np.isfinite(np.concatenate([fall for _, fall in found])).all():
             return 0.0
         self._forget()
@@ -249,6 +258,8 @@ class Search:
         while True:
             if len(values) > max_steps:
                 return Reason.TRIED
+            if len(self.trace) - self.probed >= CHECK_EVERY:
+                self._probe()
             step = self._propose(tolerance)
             if not isinstance(step, Step):
                 return step

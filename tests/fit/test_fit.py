@@ -11,6 +11,7 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.stats import multivariate_normal
 
 from tests import models
 from tests.fit.results import conjugate, log_evidence
@@ -124,6 +125,28 @@ def test_groups_in_thousands_need_no_start(ppl):
     assert draws["sigma"].mean() == pytest.approx(within_groups(y), rel=0.05)
     effects = draws["mu"][:, None] + draws["effect"] * draws["tau"][:, None] / 500.0
     np.testing.assert_allclose(effects.mean(0), y.reshape(12, 6).mean(1), atol=20.0)
+
+
+def test_an_intercept_and_the_effects_of_all_groups_end_at_the_highest_evidence(ppl):
+    """They trade along a line on which the bound is flat; the posterior is a Gaussian, exactly."""
+    group, y = groups_in_thousands()
+    positive = ppl.dist.constraints.positive
+
+    def model(group, y):
+        intercept = ppl.param("intercept", ppl.array(0.0))
+        noise = ppl.param("noise", ppl.array(1.0), constraint=positive)
+        with ppl.plate("groups", 12):
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 300.0))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Normal(intercept + effect[group], noise), obs=y)
+
+    result = ppl.fit(model, ppl.index(group), ppl.array(y))
+    noise = within_groups(y)  # that of the highest evidence, and so is the mean of equal groups
+    covariance = noise**2 * np.eye(6) + 300.0**2
+    evidence = multivariate_normal(np.full(6, y.mean()), covariance).logpdf(y.reshape(12, 6)).sum()
+    assert result.converged
+    assert float(result.params["intercept"]) == pytest.approx(y.mean(), abs=10.0)
+    assert float(result.bound) == pytest.approx(evidence, abs=0.05)
 
 
 def within_groups(y):
