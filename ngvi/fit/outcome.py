@@ -136,7 +136,14 @@ def in_words(
                 "support that ends within the reach of the latents. Bound or rescale these, or "
                 "use double precision"
             )
-        case Reason.STUCK | Reason.STALLED | Reason.OVERFITTED:
+        case Reason.OVERFITTED:
+            return (
+                "the bound rises over the draws that a step learns from, but not over others, and "
+                "fresh draws at every step have gained no more: how far the optimum is is not "
+                "known. A density with kinks or many modes, as a network's, may be so: go on with "
+                "fit(..., init=result), or smooth it"
+            )
+        case Reason.STUCK | Reason.STALLED:
             return (
                 f"no step along the natural gradient raises the bound, {left}: the log density may "
                 "be discontinuous, or rounding dominates. Try double precision, "

@@ -209,7 +209,7 @@ def words(reason, stddevs=None, unusable=""):
         (Reason.NOISE, "more than tolerance=0.05. Raise tolerance"),
         (Reason.STUCK, "no step along the natural gradient raises the bound"),
         (Reason.STALLED, "no step along the natural gradient raises the bound"),
-        (Reason.OVERFITTED, "no step along the natural gradient raises the bound"),
+        (Reason.OVERFITTED, "over the draws that a step learns from, but not over others"),
         (Reason.RIDGE, "short steps along a flat direction keep raising the bound"),
         (Reason.JUMP, "it jumps, as with a threshold"),
         (Reason.UNBOUNDED, "widens without limit (sd 3 of unconstrained 'b')"),
