@@ -47,9 +47,11 @@ NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.
 #: Ends that other starts would not change.
 ENDS = (Reason.CONVERGED, Reason.UNBOUNDED)
 #: Starts after an end that is no optimum, and points to climb from one that is.
-MAX_OTHERS, NUM_CLIMBS = 3, 3
+MAX_OTHERS, NUM_CLIMBS = 3, 5
 #: Starts of a race, and the steps of each.
 MAX_RACERS, RACE_STEPS = 8, 40
+#: Of the points the highest, which may all lead to the same place; the others are any.
+NUM_HIGH = 2
 #: Where a climb has led elsewhere: points, legs, and how many times as many gradients as before.
 MAX_CLIMBS, MAX_LEGS, LOOKING = 12, 6, 3
 #: A leg takes so many steps with fresh draws at most, or a quarter of all.
@@ -62,7 +64,7 @@ MAX_CLIMB = 25
 OUTSIDE, AS_HIGH = 6.0, 10.0
 #: Points that lead to the same optimum are enough; another leg goes on if its rough end is so
 #: near that of the best, in nats.
-ENOUGH, ROUGH_GAP = 2, 2.0
+ENOUGH, ROUGH_GAP = 4, 2.0
 #: Bounds within this and two standard errors are the same optimum, in nats.
 SAME = 0.1
 
@@ -191,7 +193,7 @@ class Legs:
         while not is_enough() and (found := self._next_best(self._best_ended())) is not None:
             legs += 1
             self._compare(found)
-        points = high_points(self.engine, self.rng, prior, NUM_CLIMBS, MAX_CLIMBS)
+        points = high_points(self.engine, self.rng, prior, NUM_HIGH, MAX_CLIMBS)
         for number, point in enumerate(points):
             if is_enough() or (number >= NUM_CLIMBS and not legs):
                 return

@@ -179,8 +179,8 @@ def _others(outcome: Outcome) -> str:
         )
     others = [start for start in outcome.starts if start.kept.startswith("another optimum")]
     if others:
-        number = "another optimum" if len(others) == 1 else f"{len(others)} other optima"
-        return f"; there is {number}, lower: see result.starts"
+        number = "is another optimum" if len(others) == 1 else f"are {len(others)} other optima"
+        return f"; there {number}, lower: see result.starts"
     if outcome.seen:
         points = "another point" if outcome.seen == 1 else f"{outcome.seen} other points"
         return f"; {points} led to the same optimum"
