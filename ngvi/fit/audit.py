@@ -79,6 +79,24 @@ def difference(
     return float(gains.mean()), float(gains.std()) / math.sqrt(len(gains) - 1)
 
 
+def missed(
+    engine: Engine, place: Place, rng: np.random.Generator, excess: float
+) -> np.ndarray | None:
+    """The point at which a Gaussian's draws have the highest weight, if it misses mass there.
+
+    :param excess: nats above the mean of ``log w``, from which on it does.
+    :return: shape ``(d,)``; a narrow Gaussian there may lead to a better optimum, along a ridge
+        of which this one holds a part.
+    """
+    noise = rng.standard_normal((num_draws(engine), engine.parameters.dim))
+    weights = log_weights(engine, place, noise)
+    weights = np.where(np.isfinite(weights), weights, -np.inf)
+    best = int(np.argmax(weights))
+    if not weights[best] > np.mean(weights[np.isfinite(weights)]) + excess:
+        return None
+    return engine.parameters.draws(place, noise[best : best + 1])[0][0]
+
+
 def is_improper(engine: Engine, place: Place, rng: np.random.Generator) -> bool:
     """Whether a Gaussian gains without limit as it widens along its longest axis.
 

@@ -6,6 +6,8 @@ optimum twice:
 
 - Where the prior is elsewhere than the guide's start, both begin, and the better goes on. Where
   neither comes to the end of its first stage, as with a network, others race with them.
+- At an optimum, the draw of the highest weight is a start of its own where it tells of mass that
+  the Gaussian misses, as along a ridge.
 - An end that is no optimum is followed by other starts, a few; the best end is kept.
 - From an optimum other points of high density are climbed. One that leads out of the Gaussian
   found, and as high, is a start of its own, for it may be another mode. Where there are several
@@ -22,7 +24,7 @@ import math
 
 import numpy as np
 
-from ngvi.fit.audit import audit
+from ngvi.fit.audit import audit, missed
 from ngvi.fit.by_values import by_values, tried
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.joint import joint
@@ -65,6 +67,8 @@ OUTSIDE, AS_HIGH = 6.0, 10.0
 #: Points that lead to the same optimum are enough; another leg goes on if its rough end is so
 #: near that of the best, in nats.
 ENOUGH, ROUGH_GAP = 4, 2.0
+#: A weight so many nats above the average tells of mass that a Gaussian misses.
+MISSED = 3.0
 #: Bounds within this and two standard errors are the same optimum, in nats.
 SAME = 0.1
 
@@ -193,6 +197,11 @@ class Legs:
         while not is_enough() and (found := self._next_best(self._best_ended())) is not None:
             legs += 1
             self._compare(found)
+        point = missed(self.engine, self._best_ended().place, self.rng, MISSED)
+        if point is not None and not is_enough():
+            start = start_at(self.engine, self.rng, self.num_groups, point, "a missed point")
+            if start is not None:
+                self._compare_if_good(self._begin(start, RACE_STEPS))
         points = high_points(self.engine, self.rng, prior, NUM_HIGH, MAX_CLIMBS)
         for number, point in enumerate(points):
             if is_enough() or (number >= NUM_CLIMBS and not legs):
@@ -206,8 +215,12 @@ class Legs:
                 found = self._begin(start)
                 if self._is_inside(best.place, self.engine.parameters.mean(found.search.place)):
                     self.seen += 1
-                elif self._next_best(best) is found:
-                    self._compare(found)
+                else:
+                    self._compare_if_good(found)
+
+    def _compare_if_good(self, begun: _Begun) -> None:
+        if self._next_best(self._best_ended()) is begun:
+            self._compare(begun)
 
     def _compare(self, begun: _Begun) -> None:
         """Finish a leg, and count if it leads to the best optimum, or to one as good."""

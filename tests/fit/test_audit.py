@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ngvi.fit import audit as room
-from ngvi.fit.audit import audit, difference
+from ngvi.fit.audit import audit, difference, missed
 from tests.fit.numpy_engine import Place, Target, divergence
 
 CENTRE, SCALE = np.array([2.0, -1.0, 0.5]), np.array([0.3, 1.0, 2.0])
@@ -50,6 +50,17 @@ def test_the_error_of_the_bound_covers(place):
     assert covered.sum() >= 43  # of a binomial with 0.95, less than one in a thousand
     exact = audit(target().engine(), OPTIMUM, np.random.default_rng(0))
     assert exact.bound == pytest.approx(0.0, abs=1e-12) and exact.error < 1e-12
+
+
+def test_the_draw_of_the_highest_weight_tells_of_mass_that_is_missed():
+    def far(theta):  # an arm that begins two standard deviations away
+        return np.where(theta[:, 1] > CENTRE[1] + 2.0 * SCALE[1], 8.0, 0.0)
+
+    rng = np.random.default_rng(0)
+    found = missed(target(step=far).engine(), OPTIMUM, rng, 3.0)
+    assert found.shape == (3,) and found[1] > CENTRE[1] + 2.0 * SCALE[1]
+    assert missed(target(step=heavy).engine(), OPTIMUM, rng, 20.0) is None
+    assert missed(target().engine(), OPTIMUM, rng, 3.0) is None
 
 
 def test_a_draw_without_density_is_a_bound_of_minus_infinity():

@@ -329,6 +329,17 @@ def test_a_mode_that_is_higher_is_kept_and_both_are_told():
     assert other.kept == "another optimum, 5.00 nats below"
 
 
+def test_a_point_that_the_gaussian_misses_is_a_start(monkeypatch):
+    """No climb leads to a mode that is too far for one and outside of the box."""
+    monkeypatch.setattr(legs, "climbed", lambda *_: None)
+    one = two_modes(5.0, NEAR + 4.0)
+    assert is_at(searched(one), np.zeros(2), 0.1)
+    monkeypatch.setattr(legs, "missed", lambda *_: NEAR + 4.0)
+    outcome = searched(one)
+    assert outcome.converged and is_at(outcome, NEAR + 4.0, 0.1)
+    assert names(outcome) == ["a missed point", "the guide's start"]
+
+
 def test_a_mode_as_high_is_told_and_one_far_below_is_not_searched():
     outcome = searched(two_modes(0.0))
     assert outcome.converged
