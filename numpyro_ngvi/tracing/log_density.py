@@ -25,6 +25,7 @@ from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
 from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.tracing.partly_observed import ProperWhereObserved, is_rest
 from numpyro_ngvi.tracing.sites import is_enumerated
 
 _SUFFIX = "_posterior"
@@ -111,14 +112,18 @@ class LogDensity:
     :param args: arguments of both.
     :param kwargs: keyword arguments of both.
     :param model_key: the key that the model runs with; it chooses the minibatch.
+    :ivar sites: the names of the model's sample sites.
     """
 
     def __init__(
         self, model: Callable, guide: Callable, args: tuple, kwargs: dict, model_key: jax.Array
     ) -> None:
+        trace = _shapes(model, args, kwargs)
+        self.sites = frozenset(site["name"] for site in trace)
+        if any(is_rest(name, self.sites) for name in self.sites):
+            model = ProperWhereObserved(model)
         self.model, self.guide = model, guide
         self.args, self.kwargs, self.model_key = args, kwargs, model_key
-        trace = _shapes(model, args, kwargs)
         self.is_enumerated = any(map(is_enumerated, trace))
         dims = [frame.dim for site in trace for frame in site["cond_indep_stack"]]
         self.max_plate_nesting = -min(dims, default=0)

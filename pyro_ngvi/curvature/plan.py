@@ -180,7 +180,8 @@ def _saved_bytes(density: LogDensity, latents: Arrays) -> int:
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        sizes[tensor.data_ptr()] = tensor.nbytes
+        if tensor.layout is torch.strided:  # sparse tensors are data
+            sizes[tensor.data_ptr()] = tensor.nbytes
         return tensor
 
     latents = {site: value.requires_grad_() for site, value in latents.items()}

@@ -42,7 +42,8 @@ class BatchedDerivatives(TorchFunctionMode):
 
 
 def _is_data(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dim() == 2 and not _varies(value)
+    is_matrix = isinstance(value, Tensor) and value.dim() == 2 and value.layout is torch.strided
+    return is_matrix and not _varies(value)
 
 
 def _varies(value: Any) -> bool:

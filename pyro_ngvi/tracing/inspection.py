@@ -27,6 +27,8 @@ class ModelFacts:
     :ivar is_subsampled: whether a plate takes a part of its data.
     :ivar particles: how draws share a run: ``"vmap"`` (``torch.vmap`` over the run), ``"plate"``
         (an outer plate, which takes models that broadcast) or ``"loop"`` (not at all).
+    :ivar rewrites: whether some operations are replaced by faster ones; see
+        :mod:`~pyro_ngvi.tracing.batching`.
     """
 
     max_plate_nesting: int
@@ -37,6 +39,7 @@ class ModelFacts:
     is_stochastic: bool = False
     is_subsampled: bool = False
     particles: str = "loop"
+    rewrites: bool = True
 
 
 def inspect(

@@ -24,6 +24,7 @@ from pyro.infer.enum import get_importance_trace
 from pyro.infer.traceenum_elbo import _compute_dice_elbo
 from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
+from torch.utils.checkpoint import CheckpointError
 
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing.batching import BatchedDerivatives
@@ -40,6 +41,7 @@ from pyro_ngvi.tracing.messengers import (
     quiet,
     repeatable_noise,
 )
+from pyro_ngvi.tracing.partly_observed import ProperWhereObserved
 
 #: Draws of the latent vectors by the name of the guide's sample site.
 Latents = dict[str, Tensor]
@@ -70,7 +72,7 @@ class LogDensity:
     def __init__(
         self, model: Callable, guide: Callable, args: tuple, kwargs: dict, facts: ModelFacts
     ) -> None:
-        self.model, self.guide = model, guide
+        self.model, self.guide = ProperWhereObserved()(model), guide
         self.args, self.kwargs, self.facts = args, kwargs, facts
         self.minibatch = Minibatch()
         self.posteriors = self._record()
@@ -160,6 +162,14 @@ class LogDensity:
                 self.facts.particles = particles
                 return
         self.facts.particles = "loop"
+        try:
+            self._value_and_gradient({site: value[:1] for site, value in ends.items()})
+        except CheckpointError:
+            # What a model checkpoints is run again in the backward pass, where it is not rewritten.
+            self.facts.rewrites = False
+            self.choose_particles(latents)
+        except Exception:  # noqa: BLE001
+            pass  # for others to tell
 
     def _one_by_one(self, partners: PartnerDraws, latents: Latents) -> Tensor:
         rows = []
@@ -192,13 +202,14 @@ class LogDensity:
 
     def _retried(self, evaluate: Callable[[], Any]) -> Any:
         latents = nullcontext() if self.facts.is_stochastic else NoNewLatents()
+        operations = BatchedDerivatives() if self.facts.rewrites else nullcontext()
         try:
-            with quiet(), BatchedDerivatives(), self.minibatch, latents:
+            with quiet(), operations, self.minibatch, latents:
                 return evaluate()
         except UnknownMinibatch:
             self.facts.is_subsampled = True
             self._record()
-            with quiet(), BatchedDerivatives(), self.minibatch, latents:
+            with quiet(), operations, self.minibatch, latents:
                 return evaluate()
 
     # -- runs -------------------------------------------------------------------------

@@ -209,6 +209,20 @@ class NanCholesky(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def check_gradients(what: str, but: str) -> None:
+    """Refuse to be called where torch keeps no graph, and makes tensors that never have one.
+
+    :param what: what needs gradients.
+    :param but: what does not.
+    :raises RuntimeError: saying where that is.
+    """
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            f"{what} needs gradients: call it outside torch.inference_mode(). {but} may be made "
+            "inside."
+        )
+
+
 @contextmanager
 def repeatable_noise() -> Iterator[None]:
     """Random numbers drawn inside are drawn again outside."""

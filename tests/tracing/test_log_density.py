@@ -145,6 +145,32 @@ def test_chains_of_enumerated_latents_are_summed_out_with_their_derivatives(ppl)
         np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9)
 
 
+def test_what_is_observed_of_a_partly_observed_site_is_no_latent(ppl):
+    """``obs_mask=``: the elements of its latent site that nobody uses are standard normal."""
+    x, y = np.array([1.0, 2.0, 0.5]), np.array([0.7, 1.1, 0.2])
+    is_seen = np.array([True, False, True])
+    mask = is_seen if ppl.is_numpyro else ppl.np.as_tensor(is_seen)
+
+    def model():
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 2.0))
+        with ppl.plate("rows", 3), ppl.handlers.scale(scale=2.0):
+            prior = ppl.dist.LogNormal(mu, 1.0)
+            value = ppl.sample("x", prior, obs=ppl.array(x), obs_mask=mask)
+            ppl.sample("y", ppl.dist.Normal(value, 0.5), obs=ppl.array(y))
+
+    theta = np.array([0.3, 1.5, -0.4, 2.0])  # mu, and the logarithms of x
+    value = np.where(is_seen, x, np.exp(theta[1:]))
+    of_x = stats.norm.logpdf(np.log(value), theta[0], 1.0) - np.log(value)
+    # On the unconstrained scale a latent has no Jacobian, and is scaled with the rest.
+    of_x[1] += theta[2] / 2
+    expected = (
+        stats.norm.logpdf(theta[0], 0.0, 2.0)
+        + 2 * (of_x + stats.norm.logpdf(y, value, 0.5)).sum()
+        + stats.norm.logpdf(theta[[1, 3]]).sum()
+    )
+    assert Density(ppl, model)(theta) == pytest.approx(expected, rel=1e-12)
+
+
 # -- by example -----------------------------------------------------------------------
 
 
