@@ -9,7 +9,7 @@ import inspect
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -302,6 +302,11 @@ class LatentShapes:
             )
         self._seen.add(signature)
 
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The latents that the guide was set up with."""
+        return tuple(self._expected)
+
     def require(self, found: dict[str, tuple[int, ...]]) -> None:
         """Refuse another model than the guide's.
 
@@ -314,6 +319,21 @@ class LatentShapes:
                     f"guide= is the guide of another model: its latent site '{name}', of "
                     f"unconstrained shape {expected}, is {found.get(name, 'missing')} in this one."
                 )
+
+
+def require_sites(expected: Iterable[str], found: Collection[str]) -> None:
+    """Refuse a model without a latent of the guide's.
+
+    :param found: the names of the model's sample sites.
+    :raises ValueError: naming the latents that it lacks, and what it has instead.
+    """
+    missing = [name for name in expected if name not in found]
+    if missing:
+        raise ValueError(
+            f"The guide is that of another model: its latents {', '.join(map(repr, missing))} are "
+            f"missing in this one, which samples {', '.join(map(repr, sorted(found)))}. Make the "
+            "guide of the model that SVI is given."
+        )
 
 
 def check_rank(rank: int, dim: int | None = None) -> None:

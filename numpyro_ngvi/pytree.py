@@ -10,6 +10,7 @@ ran the program that had been compiled for another class: a step of ``Covariance
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -17,6 +18,9 @@ import jax
 from jax.tree_util import GetAttrKey
 
 Class = TypeVar("Class", bound=type)
+
+#: Classes that Flax has not been told of.
+_unknown_to_flax: list[tuple[type, list[str]]] = []
 
 
 def register(cls: Class) -> Class:
@@ -43,4 +47,25 @@ def register(cls: Class) -> Class:
         )
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    _unknown_to_flax.append((cls, names))
     return cls
+
+
+def tell_flax() -> None:
+    """Let ``flax.serialization.to_bytes`` take families, if Flax has been imported."""
+    flax = sys.modules.get("flax.serialization")
+    while flax is not None and _unknown_to_flax:
+        _tell(flax, *_unknown_to_flax.pop())
+
+
+def _tell(flax: Any, cls: type, names: list[str]) -> None:
+    def to_state(tree: Any) -> dict[str, Any]:
+        return {name: flax.to_state_dict(getattr(tree, name)) for name in names}
+
+    def from_state(tree: Any, state: dict[str, Any]) -> Any:
+        parts = {
+            name: flax.from_state_dict(getattr(tree, name), state[name], name) for name in names
+        }
+        return dataclasses.replace(tree, **parts)
+
+    flax.register_serialization_state(cls, to_state, from_state)

@@ -57,7 +57,7 @@ class SVI(numpyro.infer.SVI):
 
         :raises RuntimeError: before the first step.
         """
-        if self.state is None:
+        if self.state is None or self.constrain_fn is None:
             raise RuntimeError("svi.params exists only after the first svi.step(...).")
         return self.get_params(self.state)
 
@@ -81,6 +81,8 @@ class SVI(numpyro.infer.SVI):
                     "Without one, use svi.init and svi.update as in NumPyro."
                 )
             self.state = self.init(self._rng_key, *args, **kwargs)
+        elif self.constrain_fn is None:  # the state of another object, whose set-up is not in it
+            self.init(jax.random.key(0), *args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
         dynamic = [leaf if _is_dynamic(leaf) else None for leaf in leaves]
         static = tuple(None if _is_dynamic(leaf) else _Constant(leaf) for leaf in leaves)

@@ -190,6 +190,10 @@ MISTAKES = {
         lambda ppl: coming_and_going(ppl, (2, 1)),
         "'mu1' is missing.*make a new",
     ),
+    "NaturalELBO with the guide of another model": (
+        lambda ppl: ppl.svi(other_model(ppl), ppl.guide(models.location(ppl)), args=(Y,)).step(),
+        "another model: its latents 'mu' are missing.*'theta'|'mu' is missing in a run",
+    ),
     # -- starts and data
     "a start outside of the support": (
         lambda ppl: fit(ppl, init_loc_fn=ppl.start_at(mu=np.nan)),
@@ -320,8 +324,23 @@ def test_what_only_torch_can_do_wrong_pyro():
         count = len(Y)
         exact = stats.multivariate_normal(np.zeros(count), np.eye(count) + 1.0).logpdf(Y)
         assert result.converged and abs(result.bound - exact) < 0.1
-        with torch.inference_mode(), pytest.raises(RuntimeError, match="inference_mode"):
-            fit(ppl, None, y)
+        scheduled = ppl.lib.optim.ExponentialLR(
+            {"optimizer": ppl.package.BLR, "optim_args": {"lr": 0.1}, "gamma": 0.9}
+        )
+        loss = ppl.elbo("NaturalELBO")
+        svi = ppl.infer.SVI(models.location(ppl), ppl.guide(models.location(ppl)), scheduled, loss)
+        with pytest.raises(TypeError, match="ExponentialLR.*scheduler=partial"):
+            svi.step(y)
+        with pytest.raises(TypeError, match=r"a dictionary, BLR\({'lr': 0.1}\)"):
+            ppl.package.BLR(lr=0.1)
+        with torch.inference_mode():
+            for needs_gradients in (
+                lambda: fit(ppl, None, y),
+                lambda: ppl.call(ppl.guide(models.location(ppl)), y),
+                lambda: svi.step(y),
+            ):
+                with pytest.raises(RuntimeError, match="outside torch.inference_mode"):
+                    needs_gradients()
 
 
 def test_another_guides_parameters_in_the_store_are_told_of_pyro():

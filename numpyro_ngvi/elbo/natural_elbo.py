@@ -15,6 +15,7 @@ from numpyro.infer.elbo import ELBO
 from numpyro.primitives import Messenger
 
 from ngvi import elbo
+from ngvi.checks import require_sites
 from ngvi.curvature import Cost, points_at_once
 from ngvi.page import page
 from numpyro_ngvi.curvature import (
@@ -69,6 +70,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         """The loss in nats, whose gradient is the natural gradient, and the mutable state."""
         model_key, guide_key, draw_key = random.split(typed_key(rng_key), 3)
         density = LogDensity(model, _RefuseVisits(guide), args, kwargs, model_key)
+        _check_same_model(density, guide)
         posteriors = posteriors_in(param_map)
         here, frozen = jax.lax.stop_gradient((posteriors, param_map))
         partners = not all(
@@ -187,6 +189,16 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             jax.debug.callback(self._count, num_dropped)
 
         jax.lax.cond(num_dropped > 0, report, lambda: None)
+
+
+def _check_same_model(density: LogDensity, guide: Any) -> None:
+    """Refuse the guide of another model, of which NumPyro would only warn.
+
+    :raises ValueError: naming the guide's sites that the model lacks.
+    """
+    for part in getattr(guide, "_guides", [guide]):
+        if isinstance(part, NaturalGaussianGuide):
+            require_sites(part._latent_shapes.sites, density.sites)
 
 
 class _RefuseVisits(Messenger):

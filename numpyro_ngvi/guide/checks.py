@@ -40,14 +40,19 @@ class CheckedSites(Messenger):
     A handler rather than a look at a trace: NumPyro's own set-up would try to enumerate
     them first, and one more run of the model is not free.
 
+    :ivar hides_data: whether observed sites have no density; see :func:`is_impossible_by_chance`.
     :raises DiscreteLatentError: when run, naming the site and the ways out.
     """
+
+    hides_data = False
 
     def process_message(self, site: dict[str, Any]) -> None:
         if site["type"] != "sample":
             return
         if site["is_observed"]:
             fn = site["fn"]
+            if self.hides_data:
+                site["fn"] = fn.mask(False)
             checks.warn_of_broadcast(
                 site["name"], jnp.shape(site["value"]), fn.shape(), fn.event_dim
             )
@@ -108,6 +113,31 @@ def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: d
             kind = "observed site" if site["is_observed"] else "latent site"
             bad.append(f"{kind} '{name}' has log density {float(jnp.sum(log_prob))}")
     return "; ".join(bad) or None
+
+
+def is_impossible_by_chance(
+    model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict
+) -> bool:
+    """Whether a start is invalid only because the enumerated latents, which are drawn at a guide's
+    set-up and summed out later, make the data impossible.
+
+    :param model: with its enumerated latents.
+    """
+    sites: list[dict[str, Any]] = []
+
+    def run() -> list:
+        trace = _run(model, init_loc_fn, args, kwargs)
+        sites[:] = [site for site in trace.values() if site["type"] == "sample"]
+        if not any(map(is_enumerated, sites)):
+            return []
+        return [jnp.isnan(s["fn"].log_prob(s["value"])).any() for s in sites if s["is_observed"]]
+
+    try:
+        if not jax.eval_shape(run):
+            return False
+        return not any(map(bool, jax.jit(run)()))
+    except Exception:  # noqa: BLE001  the set-up fails as well, and says why
+        return False
 
 
 def _is_inside(site: dict[str, Any]) -> bool:

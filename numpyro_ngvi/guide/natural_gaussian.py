@@ -41,6 +41,7 @@ from numpyro_ngvi.guide.checks import (
     LatentShapes,
     invalid_start,
     is_enumerated,
+    is_impossible_by_chance,
     last_site,
     subsampled_latents,
 )
@@ -55,6 +56,7 @@ from numpyro_ngvi.guide.local_latents import (
 )
 from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
 from numpyro_ngvi.guide.prototype import CompiledPrototype
+from numpyro_ngvi.pytree import tell_flax
 from numpyro_ngvi.tracing.compilation import compiled
 
 
@@ -132,11 +134,17 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         except Exception:
             self.prototype_trace = None
             raise
+        tell_flax()
         initial = partial(self.family.initial, scale=self._init_scale)
         self._initial_posterior = compiled(initial, runs_once=True)(self._init_latent)
         self._latent_shapes = LatentShapes(
             self.prototype_trace, args, kwargs, subsampled=self.create_plates is not None
         )
+
+    def _hide_data(self, args: tuple, kwargs: dict) -> bool:
+        hides = is_impossible_by_chance(self.model_as_given, self.init_loc_fn, args, kwargs)
+        self.model.hides_data = hides
+        return hides
 
     def _explain(self, error: Exception, trace: Any, args: tuple, kwargs: dict) -> None:
         """Say what NumPyro's own errors leave out, which name no site."""

@@ -37,6 +37,8 @@ class CompiledPrototype(AutoGuide):
         rng_key = numpyro.prng_key()
         with handlers.block():
             found = _prototype(self.model, self.init_loc_fn, rng_key, args, kwargs)
+            if found is None and self._hide_data(args, kwargs):
+                found = _prototype(self.model, self.init_loc_fn, rng_key, args, kwargs)
         args, kwargs = as_jax((args, kwargs))
         if found is None:
             with Keyed(key=rng_key):
@@ -62,6 +64,13 @@ class CompiledPrototype(AutoGuide):
             for name, site in self.prototype_trace.items()
             if site["type"] == "plate"
         }
+
+    def _hide_data(self, args: tuple, kwargs: dict) -> bool:
+        """Leave the data out of the set-up, if they are the only reason for its failure.
+
+        :return: whether they are.
+        """
+        raise NotImplementedError
 
 
 def _prototype(

@@ -27,7 +27,7 @@ from pyro_ngvi.curvature import (
     orthogonal_points,
     standard_normal,
 )
-from pyro_ngvi.tracing.messengers import repeatable_noise
+from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
 
 @page(elbo.NaturalELBO)
@@ -92,6 +92,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
         :return: a scalar.
         """
+        check_gradients("A step of NaturalELBO", "Draws of the guide, and svi.evaluate_loss,")
         plan, estimator, cost = self._set_up_for(model, guide, args, kwargs)
         density = plan.density(args, kwargs)
         here = {site: family.detach() for site, family in density.posteriors.items()}

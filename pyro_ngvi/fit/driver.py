@@ -32,7 +32,7 @@ from pyro_ngvi.fit.importance import gaussians
 from pyro_ngvi.fit.result import FitResult
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.checks import check_graph, check_precision
-from pyro_ngvi.tracing.messengers import repeatable_noise
+from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
 
 @alone
@@ -179,11 +179,7 @@ def _check_gradients() -> None:
 
     :raises RuntimeError: saying where that is.
     """
-    if torch.is_inference_mode_enabled():
-        raise RuntimeError(
-            "fit needs gradients: call it outside torch.inference_mode(). The result's draws and "
-            "predictions may be made inside."
-        )
+    check_gradients("fit", "The result's draws and predictions")
     if maybe_current_level() is not None:
         raise RuntimeError(
             "fit decides on numbers as it goes, which torch.vmap, torch.func.grad and their like "

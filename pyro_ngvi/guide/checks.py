@@ -130,6 +130,8 @@ def check_start(
         reason = _invalid_sites(model, start, args, kwargs)
         if reason is None:
             return
+    if _is_impossible_by_chance(model, start, args, kwargs):
+        return
     raise InvalidStartError(
         f"The bound is not finite at the guide's starting point: {reason}. Check the data and "
         "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
@@ -232,9 +234,32 @@ def quiet_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
         return poutine.block(poutine.trace(model).get_trace)(*args, **kwargs)
 
 
-def _invalid_sites(model: Callable, start: dict, args: tuple, kwargs: dict) -> str | None:
+def _started(model: Callable, start: dict, args: tuple, kwargs: dict) -> poutine.Trace:
     started = InitMessenger(continuous_only(lambda site: start[site["name"]]))(model)
-    trace = quiet_trace(started, args, kwargs)
+    return quiet_trace(started, args, kwargs)
+
+
+def _is_impossible_by_chance(model: Callable, start: dict, args: tuple, kwargs: dict) -> bool:
+    """Whether a start is invalid only because the enumerated latents, which are drawn at a guide's
+    set-up and summed out later, make the data impossible.
+    """
+    sites = [site for _, site in _sample_sites(_started(model, start, args, kwargs))]
+    if not any(map(is_enumerated, sites)):
+        return False
+    for site in sites:
+        if site["is_observed"]:
+            try:
+                if torch.isnan(site["fn"].log_prob(site["value"])).any():
+                    return False
+            except ValueError:  # Pyro's own validation
+                return False
+        elif not torch.isfinite(site["value"]).all():
+            return False
+    return True
+
+
+def _invalid_sites(model: Callable, start: dict, args: tuple, kwargs: dict) -> str | None:
+    trace = _started(model, start, args, kwargs)
     bad = []
     for name, site in _sample_sites(trace):
         if not site["is_observed"] and not torch.isfinite(site["value"]).all():

@@ -60,6 +60,7 @@ from pyro_ngvi.guide.posterior import (
     to_distribution,
     to_transform,
 )
+from pyro_ngvi.tracing.messengers import check_gradients
 
 #: Points that a random strategy may try.
 MAX_STARTS = 50
@@ -109,6 +110,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     # -- set-up -----------------------------------------------------------------------
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        check_gradients("The first call of a guide", "Later calls and draws")
         trace = first_trace(self.model, args, kwargs)
         check_no_discrete_latents(trace)
         check_has_latents(trace)

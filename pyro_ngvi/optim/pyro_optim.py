@@ -46,7 +46,9 @@ class JointOptim(PyroOptim):
         *,
         other: PyroOptim | None = None,
         scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+        **options: Any,
     ) -> None:
+        self._refuse_wrapper(isinstance(optim_args, list), options)
         optim_args = {} if optim_args is None else optim_args
         if not callable(optim_args):
             self.torch_optimizer.check_options(optim_args)
@@ -66,6 +68,7 @@ class JointOptim(PyroOptim):
         :param params: unconstrained tensors, as ``SVI`` hands them over.
         :raises ValueError: if none of them is natural, or the first gradient is not finite.
         """
+        self._refuse_wrapper(False, kwargs)
         natural, ordinary = split(params)
         if not natural:
             raise ValueError(
@@ -108,6 +111,26 @@ class JointOptim(PyroOptim):
     def num_skipped(self) -> int:
         """Steps not taken because something was not finite."""
         return 0 if self._joint is None else self._joint.num_skipped
+
+    @classmethod
+    def _refuse_wrapper(cls, is_wrapped: bool, options: dict[str, Any]) -> None:
+        """Refuse to be one of the many torch optimisers that Pyro's schedulers make.
+
+        :raises TypeError: naming the way out.
+        """
+        if is_wrapped:
+            raise TypeError(
+                f"{cls.__name__} moves all natural parameters together, and pyro.optim's "
+                "ExponentialLR and its like make an optimiser of each. Pass "
+                f"{cls.__name__}({{'lr': ...}}, "
+                "scheduler=partial(torch.optim.lr_scheduler.ExponentialLR, gamma=...)) to SVI, and "
+                "call its step() instead."
+            )
+        if options:
+            names = ", ".join(f"{name!r}: {value!r}" for name, value in options.items())
+            raise TypeError(
+                f"{cls.__name__} takes its options in a dictionary, {cls.__name__}({{{names}}})."
+            )
 
     # -- state ------------------------------------------------------------------------
 

@@ -249,3 +249,86 @@ def test_pyro_finds_supports_that_move_where_origins_cannot_be_traced():
     guide = NaturalGaussianGuide(model)
     guide(torch.zeros(3))
     assert guide._dynamic == ["high"]
+
+
+def test_data_may_be_impossible_for_the_discrete_latents_that_a_set_up_draws(ppl):
+    """Such as labels of annotators who either know or guess."""
+    labels = np.arange(40) % 2
+
+    def model():
+        ppl.sample("knows", ppl.dist.Beta(ppl.array(2.0), ppl.array(2.0)))
+        with ppl.plate("items", 40):
+            infer = {"enumerate": "parallel"}
+            truth = ppl.sample("truth", ppl.dist.Bernoulli(ppl.array(0.5)), infer=infer)
+            ppl.sample("label", ppl.dist.Bernoulli(truth * ppl.array(1.0)), obs=ppl.array(labels))
+
+    ppl.set_up(ppl.guide(model))
+
+
+def test_a_state_goes_on_in_a_fresh_object(numpyro_backend, monkeypatch):
+    """As it is, and through Flax's bytes, which are dictionaries of arrays."""
+    import types
+
+    import jax
+    from numpyro import optim
+
+    from numpyro_ngvi import SVI, NaturalELBO, NaturalGaussianGuide, Snngm, pytree
+    from numpyro_ngvi.families import CovarianceCholesky
+
+    known = {}
+    flax = types.SimpleNamespace(
+        register_serialization_state=lambda cls, *functions: known.update({cls: functions}),
+        to_state_dict=lambda tree: known[type(tree)][0](tree) if type(tree) in known else tree,
+        from_state_dict=lambda tree, state, name: state,
+    )
+    monkeypatch.setitem(__import__("sys").modules, "flax.serialization", flax)
+    monkeypatch.setattr(pytree, "_unknown_to_flax", [(CovarianceCholesky, ["loc", "scale_tril"])])
+    ppl = load("numpyro")
+    y = ppl.array([0.3, 1.2, -0.4])
+
+    def svi():
+        guide = NaturalGaussianGuide(models.location(ppl))
+        parts = Snngm(0.1, other=optim.Adam(1e-2)), NaturalELBO(curvature="stein")
+        return SVI(models.location(ppl), guide, *parts, rng_key=jax.random.key(1))
+
+    first, fresh = svi(), svi()
+    first.step(y)
+    fresh.state = first.state
+    with pytest.raises(RuntimeError, match="after the first"):
+        fresh.params  # noqa: B018
+    assert float(first.step(y)) == float(fresh.step(y))
+    (family,) = first.params.values()
+    to_state, from_state = known[CovarianceCholesky]
+    again = from_state(fresh.params["auto_posterior"], to_state(family))
+    assert all(map(np.array_equal, jax.tree.leaves(again), jax.tree.leaves(family)))
+
+
+@pytest.mark.parametrize("kind", ["sparse_coo", "sparse_csr", "checkpointed"])
+def test_sparse_designs_and_checkpoints_cost_nothing_of_the_bound(kind):
+    ppl = load("pyro")
+    torch = ppl.np
+    from torch.utils.checkpoint import checkpoint
+
+    X = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]], dtype=torch.float64)
+    products = {
+        "dense": lambda w: X @ w,
+        "sparse_coo": lambda w: torch.sparse.mm(X.to_sparse(), w[:, None])[:, 0],
+        "sparse_csr": lambda w: X.to_sparse_csr() @ w,
+        "checkpointed": lambda w: checkpoint(lambda w: X @ w, w, use_reentrant=False),
+    }
+
+    def gradient(product):
+        def model():
+            w = ppl.sample("w", ppl.dist.Normal(torch.zeros(2).double(), 1.0).to_event(1))
+            ppl.sample("y", ppl.dist.Normal(product(w), 1.0).to_event(1), obs=torch.ones(3))
+
+        ppl.forget()
+        torch.manual_seed(0)
+        guide, loss = ppl.guide(model), ppl.elbo("NaturalELBO", curvature="hessian")
+        ppl.call(guide)
+        value = loss.loss_and_grads(model, guide)
+        return [value, *(p.grad.clone() for p in guide.parameters())]
+
+    with ppl.float64():
+        for found, right in zip(gradient(products[kind]), gradient(products["dense"]), strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-12)
