@@ -1,0 +1,504 @@
+"""The examples and tutorials of Pyro and NumPyro through ``fit``, with stock guides beside.
+
+Each script and notebook of a checkout is run until it first calls ``MCMC.run``, ``SVI.step`` or
+the like, whose model and arguments are what is fitted; then other models of the same file that
+take arguments of the same names. Cells of a notebook each run on, whatever happens in them. Data
+that would have to be downloaded are random numbers of the same shapes, so bounds compare the
+columns of a row and say nothing of the data.
+
+    python -m examples.benchmarks.ppl_examples CHECKOUT [--only hmm] [--full] [--json rows.jsonl]
+
+``CHECKOUT`` is a clone of ``pyro-ppl/pyro`` or ``pyro-ppl/numpyro``. Steps are few without
+``--full``, so that only exceptions matter; with it ``fit`` goes to its end and the stock guides
+take 3000 steps of Adam. An exception of ``fit`` counts where a stock guide or NUTS gets through.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from examples.benchmarks.ppl_examples_data import without_downloads
+
+FOLDERS = {
+    "pyro": ("examples", "tutorial/source"),
+    "numpyro": ("examples", "notebooks/source"),
+}
+
+#: Command lines besides the bare one: models that only an option reaches, and sizes for a test.
+OPTIONS = {
+    "numpyro/annotation": [f"--model {name}" for name in ("mn", "ds", "mace", "hds", "id", "lre")],
+    "numpyro/ar2": ["", "--unroll-loop"],
+    "numpyro/gaussian_shells": ["", "--enum"],
+    "numpyro/hmcecs": ["--dataset mock --num_datapoints 2000"],
+    "numpyro/hmm": ["", "--unroll-loop --num-unsupervised 20 --num-supervised 10"],
+    "numpyro/hmm_enum": ["--num-sequences 4 -d 3 -t 8"],
+    "pyro/hmm": ["-n 1 -b 3 -d 3 -t 8"],
+    "pyro/contrib/funsor/hmm": ["-n 1 -b 3 -d 3 -t 8"],
+    "pyro/capture_recapture/cjs": ["-m 1", "-m 4"],
+    "pyro/lda": ["-d 20 -w 30 -wd 8 -b 10"],
+    "pyro/mixed_hmm/experiment": [
+        f"-g {g} -i {i}" for g in ("none", "continuous") for i in ("none", "continuous")
+    ],
+    "pyro/sparse_regression": ["--num-data 40 --num-dimensions 10"],
+    "pyro/sir_hmc": ["-p 100 -d 8", "-p 100 -d 8 --enum", "-p 100 -d 8 --sequential"],
+    "pyro/contrib/epidemiology/sir": ["-p 1000 -d 10", "-p 1000 -d 10 --svi"],
+    "pyro/contrib/epidemiology/regional": ["-p 1000 -d 10 -r 3", "-p 1000 -d 10 -r 3 --svi"],
+}
+
+#: Files with nothing to fit, and why.
+LEFT_OUT = {
+    "einsum": "no inference",
+    "minipyro": "a PPL of its own",
+    "smcfilter": "SMC",
+    "datasets": "no inference",
+    "conf": "no inference",
+    "cleannb": "no inference",
+    "effect_handlers": "no inference",
+    "model_rendering": "no inference",
+    "tensor_shapes": "no inference",
+}
+
+
+class Captured(BaseException):
+    """Stops a script where it begins its inference."""
+
+
+class Capture:
+    """Model and arguments of the first call of an inference in a script."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Callable, tuple, dict, int | None]] = []
+
+    def take(self, model: Callable, args: tuple, kwargs: dict, nesting: Any = None) -> None:
+        finite = nesting if isinstance(nesting, int) else None
+        self.calls.append((model, args, kwargs, finite))
+        raise Captured
+
+    def everywhere(self, ppl: str) -> None:
+        """Replace what begins an inference."""
+        take = self.take
+        if ppl == "numpyro":
+            from numpyro.infer import MCMC, SVI
+
+            def run(
+                mcmc: Any,
+                rng_key: Any,
+                *args: Any,
+                extra_fields: Any = (),
+                init_params: Any = None,
+                **kwargs: Any,
+            ) -> None:
+                kernel = mcmc.sampler
+                kernel = getattr(kernel, "inner_kernel", kernel)
+                if kernel.model is not None:
+                    take(kernel.model, args, kwargs)
+
+            def initialize(rng_key: Any, model: Callable, **options: Any) -> None:
+                take(model, options.get("model_args", ()), options.get("model_kwargs") or {})
+
+            def svi_run(
+                svi: Any,
+                rng_key: Any,
+                num_steps: int,
+                *args: Any,
+                progress_bar: bool = True,
+                stable_update: bool = False,
+                init_state: Any = None,
+                init_params: Any = None,
+                forward_mode_differentiation: bool = False,
+                **kwargs: Any,
+            ) -> None:
+                take(svi.model, args, {**svi.static_kwargs, **kwargs})
+
+            def svi_init(
+                svi: Any, rng_key: Any, *args: Any, init_params: Any = None, **kwargs: Any
+            ) -> None:
+                take(svi.model, args, {**svi.static_kwargs, **kwargs})
+
+            import numpyro.infer.util as util
+
+            MCMC.run = MCMC.warmup = run
+            util.initialize_model = initialize
+            SVI.run, SVI.init = svi_run, svi_init
+            with contextlib.suppress(ImportError):
+                from numpyro.contrib.einstein import SteinVI
+
+                SteinVI.run, SteinVI.init = svi_run_of_stein(take), svi_init
+        else:
+            from pyro.infer import MCMC, SVI, Importance
+
+            def step(svi: Any, *args: Any, **kwargs: Any) -> None:
+                nesting = getattr(getattr(svi.loss, "__self__", None), "max_plate_nesting", None)
+                take(svi.model, args, kwargs, nesting)
+
+            def mcmc_run(mcmc: Any, *args: Any, **kwargs: Any) -> None:
+                if mcmc.kernel.model is not None:
+                    take(mcmc.kernel.model, args, kwargs, mcmc.kernel._max_plate_nesting)
+
+            def loss(elbo: Any, model: Callable, guide: Any, *args: Any, **kwargs: Any) -> None:
+                take(model, args, kwargs, elbo.max_plate_nesting)
+
+            def importance(posterior: Any, *args: Any, **kwargs: Any) -> None:
+                take(posterior.model, args, kwargs)
+
+            def initialize(
+                model: Callable, model_args: tuple = (), model_kwargs: Any = None, **options: Any
+            ) -> None:
+                take(model, model_args, model_kwargs or {}, options.get("max_plate_nesting"))
+
+            SVI.step = SVI.run = step
+            import pyro.infer.mcmc.util as util
+
+            util.initialize_model = initialize
+            Importance.run = importance
+            MCMC.run = mcmc_run
+            from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
+
+            for elbo in (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO):
+                elbo.differentiable_loss = elbo.loss_and_grads = loss
+
+
+def svi_run_of_stein(take: Callable) -> Callable:
+    def run(svi: Any, rng_key: Any, num_steps: int, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("progress_bar", None)
+        take(svi.model, args, kwargs)
+
+    return run
+
+
+def source_of(path: Path) -> list[str]:
+    """A script as one piece of code, a notebook as its cells, without versions and magics."""
+    text = path.read_text()
+    if path.suffix == ".ipynb":
+        cells = [
+            cell["source"] for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"
+        ]
+        pieces = ["".join(cell) if isinstance(cell, list) else cell for cell in cells]
+        pieces = [re.sub(r"^(\s*)[%!].*$", r"\1pass", piece, flags=re.M) for piece in pieces]
+    else:
+        pieces = [text]
+    return [re.sub(r"^(\s*)assert .*__version__.*$", r"\1pass", p, flags=re.M) for p in pieces]
+
+
+def models_of(
+    path: Path, ppl: str, options: str
+) -> Iterator[tuple[str, Callable, tuple, dict, int | None]]:
+    """Name, model, arguments and plates of what a file infers."""
+    capture = Capture()
+    without_downloads(ppl)
+    capture.everywhere(ppl)
+    sys.argv = [str(path), *options.split()]
+    sys.path[:0] = [str(path.parent), *(str(p) for p in path.parents if (p / "examples").is_dir())][
+        :2
+    ]
+    os.chdir(path.parent)
+    module = types.ModuleType("__main__")
+    module.__file__ = str(path)
+    sys.modules["__main__"] = module
+    error: BaseException | None = None
+    for piece in source_of(path):
+        seen = len(capture.calls)
+        try:
+            exec(compile(piece, str(path), "exec"), module.__dict__)  # noqa: S102
+        except Captured:
+            pass
+        except BaseException as e:  # noqa: BLE001  a cell may exit, and the next goes on
+            error = error or e
+            if "TRACEBACK" in os.environ:
+                traceback.print_exc()
+        for call in capture.calls[seen:]:
+            yield name_of(call[0]), *call
+    if not capture.calls:
+        raise RuntimeError(f"nothing captured; {type(error).__name__}: {error}")
+    if path.suffix == ".ipynb":
+        return
+    model, args, kwargs, nesting = capture.calls[0]
+    for other in alike(module, model):
+        yield name_of(other), other, args, kwargs, nesting
+
+
+def alike(module: Any, model: Callable) -> list[Callable]:
+    """Other functions of a module that are models with the parameters of this one."""
+
+    def parameters(function: Callable) -> list[str]:
+        return list(inspect.signature(function).parameters)
+
+    found = [
+        f
+        for name, f in vars(module).items()
+        if inspect.isfunction(f) and f.__module__ == module.__name__ and f is not model
+        if "model" in name or "pooled" in name
+    ]
+    if not inspect.isfunction(model):
+        return []
+    return [f for f in found if parameters(f) == parameters(model)]
+
+
+def name_of(model: Any) -> str:
+    while hasattr(model, "fn") and not hasattr(model, "__name__"):
+        model = model.fn
+    return getattr(model, "__name__", type(model).__name__)
+
+
+def message(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+class Runs:
+    """What is done to a model; each returns figures, or raises."""
+
+    def __init__(self, ppl: str, full: bool) -> None:
+        self.ppl, self.full = ppl, full
+        self.num_steps = 3000 if full else 3
+
+    def fit(self, model: Callable, args: tuple, kwargs: dict, nesting: Any) -> dict[str, Any]:
+        package = __import__(f"{self.ppl}_ngvi")
+        limits = {"time_limit": 600.0} if self.full else {"max_steps": 3, "time_limit": 30.0}
+        result = package.fit(model, *args, progress_bar=False, **limits, **kwargs)
+        return {
+            "bound": float(result.bound),
+            "converged": bool(result.converged),
+            "reason": str(result.reason),
+            "steps": int(result.num_steps),
+            "latents": int(result.guide.latent_dim)
+            if hasattr(result.guide, "latent_dim")
+            else None,
+        }
+
+    def stock(self, name: str) -> Callable:
+        def run(model: Callable, args: tuple, kwargs: dict, nesting: Any) -> dict[str, Any]:
+            step = self._numpyro if self.ppl == "numpyro" else self._pyro
+            return {"bound": step(name, model, args, kwargs, nesting)}
+
+        return run
+
+    def _numpyro(
+        self, name: str, model: Callable, args: tuple, kwargs: dict, nesting: Any
+    ) -> float:
+        import jax
+        from numpyro import handlers, infer, optim
+        from numpyro.contrib.funsor import config_enumerate
+
+        trace = handlers.trace(handlers.seed(model, 0)).get_trace(*args, **kwargs)
+        latents = [s for s in trace.values() if s["type"] == "sample" and not s["is_observed"]]
+        is_discrete = any(s["fn"].support.is_discrete for s in latents)
+        elbo: Any = infer.TraceEnum_ELBO() if is_discrete else infer.Trace_ELBO()
+        model = config_enumerate(model) if is_discrete else model
+        guide = getattr(infer.autoguide, name)(model)
+        svi = infer.SVI(model, guide, optim.Adam(1e-2), elbo)
+        state = svi.init(jax.random.key(0), *args, **kwargs)
+        losses = []
+        update = jax.jit(lambda state: svi.update(state, *args, **kwargs))
+        for _ in range(self.num_steps):
+            state, loss = update(state)
+            losses.append(float(loss))
+        return -float(np.mean(losses[-max(1, self.num_steps // 10) :]))
+
+    def _pyro(self, name: str, model: Callable, args: tuple, kwargs: dict, nesting: Any) -> float:
+        import pyro
+        from pyro import infer, optim, poutine
+        from pyro.infer import config_enumerate
+        from pyro.poutine.util import site_is_subsample
+
+        with poutine.block():
+            trace = poutine.trace(model).get_trace(*args, **kwargs)
+        latents = [
+            n
+            for n, s in trace.nodes.items()
+            if s["type"] == "sample" and not s["is_observed"] and not site_is_subsample(s)
+        ]
+        discrete = [n for n in latents if trace.nodes[n]["fn"].has_enumerate_support]
+        model = config_enumerate(model) if discrete else model
+        guide = getattr(infer.autoguide, name)(poutine.block(model, hide=discrete))
+        frames = [
+            f.dim
+            for s in trace.nodes.values()
+            if s["type"] == "sample"
+            for f in s["cond_indep_stack"]
+            if f.vectorized
+        ]
+        nesting = -min(frames, default=0) if nesting is None else nesting
+        loss_of = (
+            infer.TraceEnum_ELBO(max_plate_nesting=nesting) if discrete else infer.Trace_ELBO()
+        )
+        guide(*args, **kwargs)
+        losses = []
+        adam = optim.Adam({"lr": 1e-2})
+        for _ in range(self.num_steps):
+            with poutine.trace(param_only=True) as capture:
+                loss = STOCK[type(loss_of)](loss_of, model, guide, *args, **kwargs)
+            params = {s["value"].unconstrained() for s in capture.trace.nodes.values()}
+            adam(params)
+            pyro.infer.util.zero_grads(params)
+            losses.append(loss)
+        return -float(np.mean(losses[-max(1, self.num_steps // 10) :]))
+
+    def nuts(self, model: Callable, args: tuple, kwargs: dict, nesting: Any) -> dict[str, Any]:
+        """Three transitions."""
+        if self.ppl == "numpyro":
+            import jax
+            from numpyro import infer
+
+            sampler = infer.MCMC(
+                infer.NUTS(model, max_tree_depth=3), num_warmup=2, num_samples=1, progress_bar=False
+            )
+            STOCK["run"](sampler, jax.random.key(0), *args, **kwargs)
+        else:
+            from pyro import infer
+
+            kernel = infer.NUTS(model, max_tree_depth=3, max_plate_nesting=nesting)
+            STOCK["run"](
+                infer.MCMC(kernel, num_samples=1, warmup_steps=2, disable_progbar=True),
+                *args,
+                **kwargs,
+            )
+        return {}
+
+
+#: The library's own functions that Capture replaces.
+STOCK: dict[Any, Callable] = {}
+
+
+def keep_stock(ppl: str) -> None:
+    infer = __import__(f"{ppl}.infer", fromlist=["MCMC"])
+    STOCK["run"] = infer.MCMC.run
+    if ppl == "pyro":
+        for elbo in (infer.Trace_ELBO, infer.TraceEnum_ELBO):
+            STOCK[elbo] = elbo.loss_and_grads
+    else:
+        STOCK["init"] = infer.SVI.init
+
+
+def child(path: Path, ppl: str, options: str, full: bool) -> None:
+    """Print a line of JSON for every model of a file."""
+    warnings.simplefilter("ignore")
+    keep_stock(ppl)
+    runs = Runs(ppl, full)
+    if ppl == "pyro":
+        import pyro
+        import torch
+
+        torch.manual_seed(0)
+    for name, model, args, kwargs, nesting in models_of(path, ppl, options):
+        row: dict[str, Any] = {"model": name}
+        restore(ppl)
+        todo = [
+            ("fit", runs.fit),
+            *((n, runs.stock(n)) for n in ("AutoNormal", "AutoMultivariateNormal")),
+        ]
+        for what, run in [*todo, ("NUTS", runs.nuts)]:
+            if what != "fit" and not full and "error" not in row["fit"]:
+                continue
+            if what == "NUTS" and "error" not in row["fit"]:
+                continue
+            began = time.perf_counter()
+            if ppl == "pyro":
+                pyro.clear_param_store()
+                pyro.set_rng_seed(0)
+            try:
+                row[what] = run(model, args, kwargs, nesting)
+            except BaseException as error:  # noqa: BLE001
+                row[what] = {"error": message(error)}
+                if what == "fit" and "TRACEBACK" in os.environ:
+                    traceback.print_exc()
+            row[what]["seconds"] = round(time.perf_counter() - began, 1)
+        print("ROW " + json.dumps(row), flush=True)
+
+
+def restore(ppl: str) -> None:
+    """Give the library its functions back, which fit and the stock guides may use."""
+    infer = __import__(f"{ppl}.infer", fromlist=["MCMC"])
+    infer.MCMC.run = STOCK["run"]
+    if ppl == "numpyro":
+        infer.SVI.init = STOCK["init"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--only", default="", help="a regular expression of names of files")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--json", type=Path, help="append the rows to this file")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for a file")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--line", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    root = options.checkout.resolve()
+    ppl = "numpyro" if (root / "numpyro").is_dir() else "pyro"
+    if options.child:
+        child(options.child, ppl, options.line, options.full)
+        return
+    files = [
+        path
+        for folder in FOLDERS[ppl]
+        for path in sorted((root / folder).rglob("*"))
+        if path.suffix in (".py", ".ipynb") and re.search(options.only, str(path.relative_to(root)))
+    ]
+    for path in files:
+        if path.stem in LEFT_OUT or path.stem.startswith("_"):
+            continue
+        key = (
+            f"{ppl}/{path.relative_to(root / 'examples').with_suffix('')}"
+            if "examples" in path.parts
+            else ""
+        )
+        for line in OPTIONS.get(key, [""]):
+            show(path, root, line, options)
+
+
+def show(path: Path, root: Path, line: str, options: Any) -> None:
+    """Run a file in a process of its own, and print a row for each of its models."""
+    command = [sys.executable, "-m", "examples.benchmarks.ppl_examples", str(root)]
+    command += ["--child", str(path), f"--line={line}"] + ["--full"] * options.full
+    title = f"{path.relative_to(root).with_suffix('')} {line}".strip()
+    log = ""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout)
+        log, end = done.stdout, done.stderr.strip().splitlines()[-1:] if done.returncode else []
+    except subprocess.TimeoutExpired as error:
+        log, end = (error.stdout or b"").decode(), [f"more than {options.timeout:.0f} s"]
+    rows = [json.loads(row[4:]) for row in log.splitlines() if row.startswith("ROW ")]
+    for row in rows:
+        print(
+            f"{title:48.48} {row['model']:24.24}",
+            *(figure(row.get(n)) for n in ("fit", "AutoNormal", "AutoMultivariateNormal")),
+            row["fit"].get("reason", "")[:60],
+            flush=True,
+        )
+        for what in row:
+            if what != "model" and "error" in row[what]:
+                print(f"    {what}: {row[what]['error']}")
+        if "NUTS" in row and "error" not in row["NUTS"]:
+            print("    NUTS gets through")
+    for text in end if end else []:
+        print(f"{title:48.48} -- {text[:250]}", flush=True)
+    if options.json:
+        with options.json.open("a") as file:
+            for row in rows:
+                file.write(json.dumps({"file": title, **row}) + "\n")
+
+
+def figure(cell: dict[str, Any] | None) -> str:
+    if cell is None:
+        return " " * 11
+    return "    raised " if "error" in cell else f"{cell.get('bound', float('nan')):11.2f}"
+
+
+if __name__ == "__main__":
+    main()
