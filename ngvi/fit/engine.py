@@ -146,6 +146,12 @@ class Parameters(Protocol):
     def moved(self, place: Place, steps: list[np.ndarray]) -> Place:
         """The place after steps of the parameters that are not Gaussian."""
 
+    def arrays(self, place: Place) -> list[np.ndarray]:
+        """The numbers of a place, in a fixed order, for a file."""
+
+    def of_arrays(self, arrays: list[np.ndarray]) -> Place:
+        """The place of which :meth:`arrays` are these."""
+
     def write(self, place: Place) -> None:
         """Make a place that of the guide, if the guide keeps its parameters."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from ngvi.fit.engine import Engine, Place
+from ngvi.fit.journal import Journal, recorded
 from ngvi.fit.legs import Legs
 from ngvi.fit.outcome import Outcome, Reason, in_words
 from ngvi.fit.progress import Progress
@@ -77,13 +79,18 @@ def search(
     settings: Settings,
     progress_bar: bool,
     place: Place | None = None,
+    journal: Journal | None = None,
 ) -> Outcome:
     """Search for the optimum, and leave the guide where the search ended, whatever ends it.
 
     :param place: begin here, and nowhere else; by default where it is best.
+    :param journal: of the model's answers, which a killed run goes on from.
     """
     engine = sweeping(engine)
-    with Progress(settings.max_steps, progress_bar) as progress:
+    if journal is not None:
+        place = journal.begun(engine.parameters, place)
+        engine = recorded(engine, journal)
+    with journal or nullcontext(), Progress(settings.max_steps, progress_bar) as progress:
         legs = Legs(engine, rng, settings, progress)
         try:
             outcome = legs.run(place)

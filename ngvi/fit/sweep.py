@@ -47,7 +47,7 @@ class _Evaluator:
 
     def __init__(self, inner: Any, rows: Rows) -> None:
         self._inner, self._rows = inner, rows
-        self._calls = 0  #: sweeps of values
+        self.num_sweeps = 0  #: of values
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -69,8 +69,8 @@ class _Evaluator:
         # Other rows are left out of every call's sweep, and of each of its parts.
         parts = []
         for some in np.array_split(theta, self._num_parts(len(theta))):
-            self._calls += 1
-            sweep = self._sweep(self._calls)
+            self.num_sweeps += 1
+            sweep = self._sweep(self.num_sweeps)
             parts.append(np.mean([self._inner.values(place, some, rows) for rows in sweep], 0))
         return np.concatenate(parts)
 

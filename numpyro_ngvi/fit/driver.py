@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
+from os import PathLike
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from numpyro.infer.initialization import init_to_uniform
 from ngvi.checks import DiscreteLatentError, InvalidStartError, check_model
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
+from ngvi.fit.journal import Journal
 from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
 from ngvi.fit.threads import alone
@@ -46,6 +48,7 @@ def fit(
     deterministic: bool = False,
     time_limit: float = math.inf,
     callback: Callable | None = None,
+    checkpoint: str | PathLike | None = None,
     progress_bar: bool = True,
     rng_key: jax.Array | None = None,
     **kwargs: Any,
@@ -84,13 +87,17 @@ def fit(
         reached, and keeps what there is.
     :param callback: called after each step with the number of steps, the bound over the step's
         draws and its estimated distance to the optimum, both in nats.
+    :param checkpoint: a file in which the fit notes what it does. The same call goes on from it
+        where a run was killed, and takes the way that this run would have taken; of a fit that
+        has ended it gives the result again. See :mod:`ngvi.fit.journal`.
     :param progress_bar: show bound, step size and distance to convergence.
     :param rng_key: a JAX random key; by default ``jax.random.key(0)``.
     :param kwargs: keyword arguments of the model.
     :return: the result, with ``converged`` and ``reason``; a fit that has not converged also warns.
     :raises ValueError: for a tolerance or a number of steps that is not positive, an unknown
         curvature or family, a guide without a ``NaturalGaussianGuide``, an ``init`` with other
-        latents than the model's, or an argument that another one makes meaningless.
+        latents than the model's, an argument that another one makes meaningless, or a
+        ``checkpoint`` of another fit.
     :raises TypeError: inside ``jax.jit``, ``jax.vmap`` and ``jax.grad``.
     """
     start_time = time.perf_counter()
@@ -102,6 +109,10 @@ def fit(
     rng_key = random.key(0) if rng_key is None else typed_key(check_key(rng_key))
     init_key, seeds, result_key = _keys(rng_key)
     _check_numbers(args, {"rng_key": seeds, **kwargs})
+    journal = None
+    if checkpoint is not None:
+        own = np.asarray(seeds).tolist()
+        journal = Journal(checkpoint, FitResult.library, own, keeps_seeds=True)
 
     def set_up(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
         own = guide
@@ -153,7 +164,7 @@ def fit(
             place = made[0].parameters.initial
         engine, guide = made
         rng = np.random.default_rng(0 if deterministic else np.asarray(seeds))
-        outcome = run.search(engine, rng, settings, settings.progress_bar, place)
+        outcome = run.search(engine, rng, settings, settings.progress_bar, place, journal)
     return FitResult(
         model=model,
         args=args,

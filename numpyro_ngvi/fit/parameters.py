@@ -82,6 +82,14 @@ class Parameters:
     def write(self, place: Place) -> None:
         """Nothing: the guide keeps no parameters."""
 
+    def arrays(self, place: Place) -> list[np.ndarray]:
+        """The numbers of a place, in a fixed order."""
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(place)]
+
+    def of_arrays(self, arrays: list[np.ndarray]) -> Place:
+        """The place of which :meth:`arrays` are these."""
+        return jax.tree.unflatten(jax.tree.structure(self.initial), map(jnp.asarray, arrays))
+
     def restored(self, params: dict[str, Any]) -> Place:
         """The initial place with the Gaussians of an earlier result's parameters.
 

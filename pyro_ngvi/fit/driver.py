@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch._C._functorch import maybe_current_level
 from ngvi.checks import DiscreteLatentError, InvalidStartError, check_model
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
+from ngvi.fit.journal import Journal
 from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
 from ngvi.fit.threads import alone
@@ -50,6 +52,7 @@ def fit(
     deterministic: bool = False,
     time_limit: float = math.inf,
     callback: Callable | None = None,
+    checkpoint: str | PathLike | None = None,
     progress_bar: bool = True,
     **kwargs: Any,
 ) -> FitResult:
@@ -93,12 +96,16 @@ def fit(
         reached, and keeps what there is.
     :param callback: called after each step with the number of steps, the bound over the step's
         draws and its estimated distance to the optimum, both in nats.
+    :param checkpoint: a file in which the fit notes what it does. The same call goes on from it
+        where a run was killed, and takes the way that this run would have taken; of a fit that
+        has ended it gives the result again. See :mod:`ngvi.fit.journal`.
     :param progress_bar: show bound, step size and distance to convergence.
     :param kwargs: keyword arguments of the model.
     :return: the result, with ``converged`` and ``reason``; a fit that has not converged also warns.
     :raises ValueError: for a tolerance or a number of steps that is not positive, an unknown
         curvature or family, a guide without a ``NaturalGaussianGuide``, an ``init`` with other
-        latents than the model's, or an argument that another one makes meaningless.
+        latents than the model's, an argument that another one makes meaningless, or a
+        ``checkpoint`` of another fit.
     :raises RuntimeError: inside ``torch.inference_mode``, ``torch.vmap`` and ``torch.func``.
     """
     start_time = time.perf_counter()
@@ -109,6 +116,10 @@ def fit(
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
     _check_gradients()
     seeds = [0] if deterministic else torch.randint(2**32, (4,), device="cpu").tolist()
+    journal = None
+    if checkpoint is not None:
+        journal = Journal(checkpoint, FitResult.library, seeds)
+        seeds = journal.seeds
 
     def set_up(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
         own = guide
@@ -162,7 +173,7 @@ def fit(
             if not (facts.is_subsampled or facts.is_stochastic or facts.is_enumerated):
                 check_graph(model, guide, args, kwargs)
             keep()
-            outcome = run.search(engine, rng, settings, settings.progress_bar, place)
+            outcome = run.search(engine, rng, settings, settings.progress_bar, place, journal)
         params = engine.parameters.snapshot()  # type: ignore[attr-defined]
     return FitResult(
         model=model,

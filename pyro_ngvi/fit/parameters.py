@@ -118,6 +118,21 @@ class Parameters:
         }
         return place._replace(ordinary=new)
 
+    def arrays(self, place: Place) -> list[np.ndarray]:
+        """The numbers of a place, in a fixed order."""
+        families = [value for q in place.families for value in q.coordinates().values()]
+        return [value.detach().cpu().numpy() for value in (*families, *place.ordinary.values())]
+
+    def of_arrays(self, arrays: list[np.ndarray]) -> Place:
+        """The place of which :meth:`arrays` are these."""
+        left = iter(arrays)
+
+        def read(like: Tensor) -> Tensor:
+            return torch.as_tensor(next(left)).to(like)
+
+        families = [family.map(read) for family in self.initial.families]
+        return Place(families, {name: read(v) for name, v in self.initial.ordinary.items()})
+
     def restored(self, params: dict[str, Tensor]) -> Place:
         """The initial place with the Gaussians of an earlier result's parameters.
 

@@ -183,6 +183,13 @@ class Parameters:
     def __getattr__(self, name):
         return getattr(self._target, name)
 
+    def arrays(self, place):
+        return [place.loc, place.log_scale, np.array(place.ordinary)]
+
+    def of_arrays(self, arrays):
+        loc, log_scale, ordinary = arrays
+        return Place(loc, log_scale, float(ordinary))
+
     def draws(self, place, noise):
         return place.loc + np.exp(place.log_scale) * noise, normal(noise, place.log_scale)
 
