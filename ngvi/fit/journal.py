@@ -68,17 +68,16 @@ class Journal:
         self._file = open(self.path, "r+b")  # noqa: SIM115
         self._old = store.records(self._file)
         try:
-            meta, arrays = self._head = store.unpacked(next(self._old))
+            self._head = store.unpacked(next(self._old))
+            meta = self._head[0]
             is_ours = (meta["format"], meta["version"]) == (FORMAT, VERSION)
         except (StopIteration, *store.UNREADABLE):
             meta, is_ours = {}, False
         if not is_ours or meta["library"] != library:
             self.close()
-            what = f"{meta.get('format', 'of something else')} {meta.get('version', '')}".strip()
             raise ValueError(
-                f"checkpoint={str(path)!r} exists and is no checkpoint of this version of {library}, "
-                f"but {what} {meta.get('library', '')}".rstrip()
-                + ". Choose another name, or delete the file."
+                f"checkpoint={str(path)!r} exists and is no checkpoint of this version of "
+                f"{library}{_what(meta)}. Choose another name, or delete the file."
             )
         if keeps_seeds and meta["seeds"] != self.seeds:
             self.close()
@@ -258,7 +257,7 @@ class _Evaluator:
         return self._journal.answer(question, ask, self._counters, self._restore)
 
     def _counters(self) -> dict[str, int]:
-        return {name: int(getattr(self._inner, name)) for name in COUNTERS if name in self._owners()}
+        return {name: int(getattr(owner, name)) for name, owner in self._owners().items()}
 
     def _restore(self, counters: dict[str, int]) -> None:
         owners = self._owners()
@@ -268,11 +267,16 @@ class _Evaluator:
     def _owners(self) -> dict[str, Any]:
         """The evaluators, one around the other, that keep the counters."""
         owners: dict[str, Any] = {}
-        inner = self._inner
+        inner: Any = self._inner
         while inner is not None:
             owners |= {name: inner for name in COUNTERS if name in vars(inner)}
             inner = vars(inner).get("_inner")
         return owners
+
+
+def _what(meta: dict[str, Any]) -> str:
+    """Of a file's first record, what it is of, in words."""
+    return f", but {meta['format']} {meta['version']} of {meta['library']}" if meta else ""
 
 
 def _are_alike(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> bool:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from os import PathLike
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ngvi.fit import arviz_bridge
+from ngvi.checks import check_flag, check_model
+from ngvi.fit import arviz_bridge, saved
 from ngvi.fit.audit import Audit
 from ngvi.fit.diagnostics import Diagnostics
 from ngvi.fit.outcome import Ended
 from ngvi.fit.picture import plot_result
 from ngvi.fit.report import final_bound, report
+from ngvi.fit.saved import Saved
 from ngvi.fit.trace import Trace
 
 
@@ -70,6 +73,71 @@ class Result:
     def _observed(self, latents: dict[str, Any]) -> dict[str, np.ndarray]:
         """The observed data, from a run of the model with these latents."""
         raise NotImplementedError
+
+    def _numbers(self) -> dict[str, np.ndarray]:
+        """The numbers of :attr:`params`, by flat names."""
+        raise NotImplementedError
+
+    def _others(self) -> dict[str, Any]:
+        """What a file has to know besides, for JSON."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _as_array(value: Any) -> np.ndarray | None:
+        """The numbers of one of the PPL's arrays, or None for anything else."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _own(array: np.ndarray) -> Any:
+        """An array of the PPL."""
+        raise NotImplementedError
+
+    @classmethod
+    def _rebuilt(
+        cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
+    ) -> dict[str, Any]:
+        """Model, guide, parameters, and fields of the package."""
+        raise NotImplementedError
+
+    # -- files ------------------------------------------------------------------------
+
+    def save(self, path: str | PathLike, *, data: bool = True) -> None:
+        """Save the result, in a format without pickle: JSON and the arrays of an ``.npz``.
+
+        The file takes its place when it is whole: whatever happens, an earlier one is there until
+        then. :attr:`diagnostics` are not in it; they are computed again when they are asked for.
+
+        :param path: of the file.
+        :param data: whether the model's arguments are saved as well.
+        :raises TypeError: for an argument that is not made of arrays, numbers and texts.
+        """
+        arguments = (self.args, self.kwargs) if check_flag(data, "data") else None
+        saved.write(path, self, self._numbers(), arguments, self._others(), type(self)._as_array)
+
+    @classmethod
+    def load(
+        cls, path: str | PathLike, model: Callable, *args: Any, guide: Any = None, **kwargs: Any
+    ) -> Self:
+        """A result that :meth:`save` has saved.
+
+        It runs the model a few times to set up the guide, and is then what it was: parameters,
+        words, and draws from the same random numbers are the same.
+
+        :param path: of the file.
+        :param model: the model, which must be the one of the fit: code is not in the file.
+        :param args: its arguments. If there are none at all, they are those in the file.
+        :param guide: as given to ``fit``, for one of a kind that the file does not hold: several
+            guides in one, a family of the user's own, or ``create_plates=``.
+        :param kwargs: keyword arguments of the model.
+        :raises ValueError: for another model, another guide or another precision, or a file of
+            something else.
+        """
+        check_model(model)
+        file = saved.read(path, cls.library)
+        if not args and not kwargs:
+            args, kwargs = file.arguments(cls._own)
+        rebuilt = cls._rebuilt(file, model, args, kwargs, guide)
+        return cls(args=args, kwargs=kwargs, **rebuilt, **file.fields())
 
     # -- how it went ------------------------------------------------------------------
 

@@ -113,15 +113,17 @@ class Written:
             parts = [self.of(part, f"{where}[{index}]") for index, part in enumerate(value)]
             return {type(value).__name__: parts}
         if type(value) is dict and all(type(key) is str for key in value):
-            return {"dict": {key: self.of(part, f"{where}[{key!r}]") for key, part in value.items()}}
+            return {
+                "dict": {key: self.of(part, f"{where}[{key!r}]") for key, part in value.items()}
+            }
         kind, array = "own", self._as_array(value)
         if array is None and isinstance(value, (np.ndarray, np.generic)):
             kind, array = "numpy", np.asarray(value)
         if array is None or array.dtype.kind not in "biufcSUmM":
             raise TypeError(
                 f"The model's {where} is a {type(value).__name__}, which a file of arrays, numbers "
-                "and texts cannot hold. Save without the model's arguments, save(path, data=False), "
-                "and give them to load(path, model, ...) again."
+                "and texts cannot hold. Save without the model's arguments, save(path, "
+                "data=False), and give them to load(path, model, ...) again."
             )
         name = f"data/{len(self.arrays)}"
         self.arrays[name] = array
@@ -165,8 +167,10 @@ def records(file: BinaryIO) -> Iterator[bytes]:
         length = int.from_bytes(head[:8], "little")
         left = os.fstat(file.fileno()).st_size - file.tell()
         content = file.read(length) if len(head) == 12 and length <= left else b""
-        if len(head) < 12 or len(content) < length or zlib.crc32(content) != int.from_bytes(
-            head[8:], "little"
+        if (
+            len(head) < 12
+            or len(content) < length
+            or zlib.crc32(content) != int.from_bytes(head[8:], "little")
         ):
             file.seek(start)
             return

@@ -13,20 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from numpyro import handlers
-from numpyro.infer.initialization import init_to_uniform
 
-from ngvi.checks import DiscreteLatentError, InvalidStartError, check_model
+from ngvi.checks import check_model
 from ngvi.fit import run
-from ngvi.fit.engine import Engine
 from ngvi.fit.journal import Journal
 from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
 from ngvi.fit.threads import alone
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.fit.engine import make_engine
 from numpyro_ngvi.fit.importance import gaussians
 from numpyro_ngvi.fit.result import FitResult
+from numpyro_ngvi.fit.set_up import STARTS, set_up
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.tracing.arguments import typed_key
@@ -114,65 +111,37 @@ def fit(
         own = np.asarray(seeds).tolist()
         journal = Journal(checkpoint, FitResult.library, own, keeps_seeds=True)
 
-    def set_up(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
-        own = guide
-        if guide is None:
-            own = NaturalGaussianGuide(
-                model,
-                family if init is None else init._gaussian().family,
-                init_loc_fn=init_loc_fn,
-                init_scale=SCALES[0],
-                create_plates=create_plates,
-            )
-        engine = make_engine(model, own, args, kwargs, init_key, curvature)
-        for part in gaussians(guide):
-            part._latent_shapes.check_model(model, args, kwargs)
-        return engine, own
-
-    starts = (
-        [init_loc_fn]
-        if init_loc_fn is not None
-        else [partial(init_to_uniform, radius=0.0), init_to_uniform]
-    )
-
-    def first(model: Callable) -> tuple[Any, Exception | None]:
-        return run.first_that_starts(
-            partial(set_up, model),
-            starts,
-            InvalidStartError,
-            lambda: run.in_arguments(args, kwargs, _holds_nan),
+    def make_guide(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
+        return NaturalGaussianGuide(
+            model,
+            family if init is None else init._gaussian().family,
+            init_loc_fn=init_loc_fn,
+            init_scale=SCALES[0],
+            create_plates=create_plates,
         )
 
-    try:
-        made, error = first(model)
-    except DiscreteLatentError:
-        if guide is not None:
-            raise
-        from numpyro.contrib.funsor import config_enumerate
-
-        model = config_enumerate(model)  # as NUTS does unasked
-        made, error = first(model)
-    if made is None:
-        engine, guide = set_up(handlers.mask(model, mask=False), starts[0])
+    starts = STARTS if init_loc_fn is None else (init_loc_fn,)
+    ready = set_up(model, args, kwargs, guide, make_guide, starts, init_key, curvature)
+    engine = ready.engine
+    if not ready.has_start:
         outcome = run.no_start(engine)
     else:
         place = None
         if init is not None:
-            check_same_latents(init, gaussians(made[1]))
-            place = made[0].parameters.restored(init.params)
+            check_same_latents(init, gaussians(ready.guide))
+            place = engine.parameters.restored(init.params)
         elif guide is not None:
-            place = made[0].parameters.initial
-        engine, guide = made
+            place = engine.parameters.initial
         rng = np.random.default_rng(0 if deterministic else np.asarray(seeds))
         outcome = run.search(engine, rng, settings, settings.progress_bar, place, journal)
     return FitResult(
-        model=model,
+        model=ready.model,
         args=args,
         kwargs=kwargs,
-        guide=guide,
-        params=engine.parameters.constrain(outcome.place),  # type: ignore[attr-defined]
+        guide=ready.guide,
+        params=engine.parameters.constrain(outcome.place),
         rng_key=result_key,
-        **run.account(outcome, engine, settings, start_time, error),
+        **run.account(outcome, engine, settings, start_time, ready.error),
     )
 
 
@@ -198,11 +167,3 @@ def _keys(rng_key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """For the guide, for numpy's draws, and for the result."""
     init_key, draw_key, result_key = random.split(rng_key, 3)
     return init_key, random.bits(draw_key, (4,), jnp.uint32), result_key
-
-
-def _holds_nan(tree: Any) -> bool:
-    return any(
-        np.issubdtype(np.asarray(leaf).dtype, np.floating) and bool(np.isnan(leaf).any())
-        for leaf in jax.tree.leaves(tree)
-        if isinstance(leaf, (jax.Array, np.ndarray, float))
-    )

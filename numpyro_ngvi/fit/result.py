@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import random
+from jax.dtypes import prng_key
 from numpyro import handlers
 from numpyro.infer import Predictive
 
 from ngvi.checks import check_count
+from ngvi.fit import saved
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.result import Result
+from ngvi.fit.saved import Saved, structure_of
 from ngvi.fit.threads import alone
 from numpyro_ngvi.families import Family
+from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.fit.importance import diagnose, gaussians
+from numpyro_ngvi.fit.set_up import STARTS, set_up
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.tracing.arguments import as_jax
@@ -122,5 +129,65 @@ class FitResult(Result):
     def _gaussians(self) -> list[NaturalGaussianGuide]:
         return gaussians(self.guide)
 
+    # -- files ------------------------------------------------------------------------
+
+    def _numbers(self) -> dict[str, np.ndarray]:
+        return _flat(self.params)
+
+    def _others(self) -> dict[str, Any]:
+        guide = self.guide
+        is_plain = type(guide) is NaturalGaussianGuide and guide.create_plates is None
+        options = {"prefix": guide.prefix} if is_plain else {}
+        key = [str(random.key_impl(self.rng_key)), random.key_data(self.rng_key).tolist()]
+        return {
+            "rng_key": key,
+            **saved.guide_options(guide, REGISTRY.families, is_plain, **options),
+        }
+
+    @staticmethod
+    def _as_array(value: Any) -> np.ndarray | None:
+        is_array = isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, prng_key)
+        return np.asarray(value) if is_array else None
+
+    @staticmethod
+    def _own(array: np.ndarray) -> jax.Array:
+        own = jnp.asarray(array)
+        if own.dtype != array.dtype:
+            raise ValueError(
+                f"The result is in {array.dtype}, of which JAX would make {own.dtype}: call "
+                "numpyro.enable_x64() first."
+            )
+        return own
+
+    @classmethod
+    @alone
+    def _rebuilt(
+        cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
+    ) -> dict[str, Any]:
+        options = {} if guide is not None else saved.guide(REGISTRY.families)
+
+        def make_guide(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
+            return NaturalGaussianGuide(model, init_loc_fn=init_loc_fn, **options)
+
+        params = {name: cls._own(array) for name, array in saved.under("params/").items()}
+        ready = set_up(model, args, kwargs, guide, make_guide, STARTS, random.key(0))
+        parameters: Any = ready.engine.parameters
+        own = parameters.constrain(parameters.initial)
+        numbers = _flat(own)
+        saved.check_same(structure_of(gaussians(ready.guide)), numbers)
+        impl, data = saved.meta["rng_key"]
+        return {
+            "model": ready.model,
+            "guide": ready.guide,
+            "params": jax.tree.unflatten(jax.tree.structure(own), [params[n] for n in numbers]),
+            "rng_key": random.wrap_key_data(jnp.array(data, jnp.uint32), impl=impl),
+        }
+
     def _key(self, purpose: int, rng_key: jax.Array | None = None) -> jax.Array:
         return random.fold_in(self.rng_key, purpose) if rng_key is None else check_key(rng_key)
+
+
+def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The leaves of parameters, by their paths."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}

@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
 import numpy as np
-import pyro
 import torch
 from pyro import poutine
-from pyro.infer import config_enumerate
-from pyro.infer.autoguide.initialization import init_to_feasible, init_to_uniform
-from pyro.poutine.messenger import Messenger
-from pyro.poutine.util import site_is_subsample
-from torch import Tensor
 from torch._C._functorch import maybe_current_level
 
-from ngvi.checks import DiscreteLatentError, InvalidStartError, check_model
+from ngvi.checks import check_model
 from ngvi.fit import run
-from ngvi.fit.engine import Engine
 from ngvi.fit.journal import Journal
 from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
 from ngvi.fit.threads import alone
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.fit.engine import make_engine
 from pyro_ngvi.fit.importance import gaussians
 from pyro_ngvi.fit.result import FitResult
+from pyro_ngvi.fit.set_up import STARTS, set_up, store_as_it_was
 from pyro_ngvi.guide import NaturalGaussianGuide
-from pyro_ngvi.guide.checks import check_graph, check_precision
+from pyro_ngvi.guide.checks import check_graph
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
 
@@ -121,67 +112,42 @@ def fit(
         journal = Journal(checkpoint, FitResult.library, seeds)
         seeds = journal.seeds
 
-    def set_up(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
-        own = guide
-        if guide is None:
-            own = NaturalGaussianGuide(
-                model,
-                family if init is None else init._gaussian().family,
-                init_loc_fn=init_loc_fn,
-                init_scale=SCALES[0],
-                create_plates=create_plates,
-            )
-            _forget_others(own)
-        engine = make_engine(model, own, args, kwargs, seeds[0], curvature)
-        for part in gaussians(own):
-            check_precision(part.prototype_trace, part.posterior.loc)
-        return engine, own
-
-    starts = [init_loc_fn] if init_loc_fn is not None else [init_to_feasible, init_to_uniform]
-
-    def first(model: Callable) -> tuple[Any, Exception | None]:
-        return run.first_that_starts(
-            partial(set_up, model),
-            starts,
-            InvalidStartError,
-            lambda: run.in_arguments(args, kwargs, _holds_nan),
+    def make_guide(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
+        return NaturalGaussianGuide(
+            model,
+            family if init is None else init._gaussian().family,
+            init_loc_fn=init_loc_fn,
+            init_scale=SCALES[0],
+            create_plates=create_plates,
         )
 
-    with repeatable_noise(), poutine.block(), _store_as_it_was() as keep:
-        try:
-            made, error = first(model)
-        except DiscreteLatentError:
-            if guide is not None:
-                raise
-            model = config_enumerate(model)  # as NUTS does unasked
-            made, error = first(model)
-        if made is None:
-            engine, guide = set_up(_WithoutDensities()(model), starts[0])
+    starts = STARTS if init_loc_fn is None else (init_loc_fn,)
+    with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
+        ready = set_up(model, args, kwargs, guide, make_guide, starts, seeds[0], curvature)
+        engine = ready.engine
+        if not ready.has_start:
             outcome = run.no_start(engine)
-            # Pyro adds a list of no sites.
-            error = InvalidStartError(str(error).partition("\nTrace Shapes")[0])
         else:
             place = None
             if init is not None:
-                check_same_latents(init, gaussians(made[1]))
-                place = made[0].parameters.restored(init.params)
+                check_same_latents(init, gaussians(ready.guide))
+                place = engine.parameters.restored(init.params)
             elif guide is not None:
-                place = made[0].parameters.initial
-            engine, guide = made
+                place = engine.parameters.initial
             rng = np.random.default_rng(0 if deterministic else seeds)
             facts = engine.evaluator._plan.facts
             if not (facts.is_subsampled or facts.is_stochastic or facts.is_enumerated):
-                check_graph(model, guide, args, kwargs)
+                check_graph(ready.model, ready.guide, args, kwargs)
             keep()
             outcome = run.search(engine, rng, settings, settings.progress_bar, place, journal)
-        params = engine.parameters.snapshot()  # type: ignore[attr-defined]
+        params = engine.parameters.snapshot()
     return FitResult(
-        model=model,
+        model=ready.model,
         args=args,
         kwargs=kwargs,
-        guide=guide,
+        guide=ready.guide,
         params=params,
-        **run.account(outcome, engine, settings, start_time, error),
+        **run.account(outcome, engine, settings, start_time, ready.error),
     )
 
 
@@ -196,41 +162,3 @@ def _check_gradients() -> None:
             "fit decides on numbers as it goes, which torch.vmap, torch.func.grad and their like "
             "do not give it: call it outside, once for each element."
         )
-
-
-def _forget_others(guide: NaturalGaussianGuide) -> None:
-    """Drop the parameters that another guide of the class has left in the store."""
-    store = pyro.get_param_store()
-    for name in list(store.keys()):
-        if name.startswith(f"{guide._pyro_name}."):
-            del store[name]
-
-
-@contextmanager
-def _store_as_it_was() -> Iterator[Callable[[], None]]:
-    """Bring back what was in the store if there is an error, unless told to keep what is there."""
-    store, kept = pyro.get_param_store(), []
-    before = store.get_state()
-    try:
-        yield lambda: kept.append(True)
-    except BaseException:
-        if not kept:
-            store.clear()
-            store.set_state(before)
-        raise
-
-
-class _WithoutDensities(Messenger):
-    """Leaves the densities of a model out, so that a guide can be set up anywhere."""
-
-    def _pyro_sample(self, msg: Any) -> None:
-        if not site_is_subsample(msg):
-            msg["fn"] = msg["fn"].mask(False)
-
-
-def _holds_nan(tree: Any) -> bool:
-    if isinstance(tree, dict):
-        return any(map(_holds_nan, tree.values()))
-    if isinstance(tree, (list, tuple)):
-        return any(map(_holds_nan, tree))
-    return isinstance(tree, (Tensor, float)) and bool(torch.isnan(torch.as_tensor(tree)).any())

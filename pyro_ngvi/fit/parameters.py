@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyro
 import torch
 from pyro import poutine
 from torch import Tensor
+from torch.distributions import transform_to
+from torch.distributions.constraints import real
 
 from ngvi.fit.run import check_coordinates
 from pyro_ngvi.curvature import log_q
@@ -133,9 +136,10 @@ class Parameters:
         families = [family.map(read) for family in self.initial.families]
         return Place(families, {name: read(v) for name, v in self.initial.ordinary.items()})
 
-    def restored(self, params: dict[str, Tensor]) -> Place:
+    def restored(self, params: dict[str, Tensor], ordinary: bool = False) -> Place:
         """The initial place with the Gaussians of an earlier result's parameters.
 
+        :param ordinary: with its other parameters as well.
         :raises ValueError: if its latents are not this model's.
         """
         families = []
@@ -146,7 +150,14 @@ class Parameters:
             check_coordinates(owner, _shapes(old), _shapes(own), family.dim)
             values = {name: value.detach().to(own[name]) for name, value in old.items()}
             families.append(dataclasses.replace(family, **values))
-        return self.initial._replace(families=families)
+        others = self.initial.ordinary
+        if ordinary:
+            constraints = pyro.get_param_store().get_state()["constraints"]
+            others = {
+                name: transform_to(constraints.get(name, real)).inv(params[name]).to(like)
+                for name, like in others.items()
+            }
+        return Place(families, others)
 
     # -- the parameter store ----------------------------------------------------------
 

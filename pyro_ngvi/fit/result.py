@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,12 +19,17 @@ from torch import Tensor
 from torch.distributions import transform_to
 
 from ngvi.checks import check_count
+from ngvi.fit import saved
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.result import Result
+from ngvi.fit.saved import Saved, structure_of
 from ngvi.fit.threads import alone
+from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.fit.importance import diagnose, gaussians
+from pyro_ngvi.fit.set_up import STARTS, set_up, store_as_it_was
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.posterior import to_distribution
+from pyro_ngvi.tracing.messengers import repeatable_noise
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -140,11 +145,53 @@ class FitResult(Result):
     def _gaussians(self) -> list[NaturalGaussianGuide]:
         return gaussians(self.guide)
 
+    # -- files ------------------------------------------------------------------------
+
+    def _numbers(self) -> dict[str, np.ndarray]:
+        return {name: _numpy(value) for name, value in self.params.items()}
+
+    def _others(self) -> dict[str, Any]:
+        is_plain = type(self.guide) is NaturalGaussianGuide and self.guide.create_plates is None
+        return saved.guide_options(self.guide, REGISTRY.families, is_plain)
+
+    @staticmethod
+    def _as_array(value: Any) -> np.ndarray | None:
+        return _numpy(value) if isinstance(value, Tensor) else None
+
+    @staticmethod
+    def _own(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array)
+
+    @classmethod
+    @alone
+    def _rebuilt(
+        cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
+    ) -> dict[str, Any]:
+        options = {} if guide is not None else saved.guide(REGISTRY.families)
+
+        def make_guide(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
+            return NaturalGaussianGuide(model, init_loc_fn=init_loc_fn, **options)
+
+        with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
+            ready = set_up(model, args, kwargs, guide, make_guide, STARTS, 0)
+            parameters: Any = ready.engine.parameters
+            own = parameters.snapshot()
+            numbers = {name: _numpy(value) for name, value in own.items()}
+            found = saved.check_same(structure_of(gaussians(ready.guide)), numbers)
+            params = {name: torch.from_numpy(found[name]).to(own[name]) for name in own}
+            parameters.write(parameters.restored(params, ordinary=True))
+            keep()
+        return {"model": ready.model, "guide": ready.guide, "params": params}
+
     @contextlib.contextmanager
     def _own_parameters(self) -> Iterator[None]:
         state: Any = {key: dict(v) for key, v in self._store.items()}
         with pyro.get_param_store().scope(state):
             yield
+
+
+def _numpy(value: Tensor) -> np.ndarray:
+    return value.detach().cpu().numpy()
 
 
 class _Unobserved(UnconditionMessenger):

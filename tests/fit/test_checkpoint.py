@@ -1,4 +1,4 @@
-"""A run that is killed anywhere and goes on from its checkpoint takes the way of one that was not."""
+"""A run that is killed anywhere and goes on from its checkpoint takes the way of a whole one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,220 @@
+"""A result in a file, but for its model, which is code."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ngvi.fit import store
+from ngvi.fit.audit import Audit
+from ngvi.fit.outcome import Ended
+from ngvi.fit.trace import Trace
+
+FORMAT, VERSION = "ngvi.result", 1
+#: Fields of a result that JSON holds as they are.
+PLAIN = (
+    "converged",
+    "reason",
+    "num_steps",
+    "num_gradients",
+    "num_hessian_products",
+    "num_values",
+    "seconds",
+)
+
+
+@dataclasses.dataclass
+class Saved:
+    """What is in such a file.
+
+    :param meta: everything but numbers in arrays.
+    :param arrays: the rest.
+    """
+
+    meta: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    def under(self, folder: str) -> dict[str, np.ndarray]:
+        """The arrays whose names begin so, by the rest of their names."""
+        names = {name.removeprefix(folder): name for name in self.arrays if name.startswith(folder)}
+        return {rest: self.arrays[name] for rest, name in names.items()}
+
+    def fields(self) -> dict[str, Any]:
+        """Of a result: how the fit went."""
+        found = {name: self.meta[name] for name in PLAIN}
+        found["trace"] = Trace(**{k: a.tolist() for k, a in self.under("trace/").items()})
+        found["audit"] = self.meta["audit"] and Audit(*self.meta["audit"])
+        found["starts"] = tuple(Ended(*start) for start in self.meta["starts"])
+        return found
+
+    def arguments(self, own: Callable[[np.ndarray], Any]) -> tuple[tuple, dict[str, Any]]:
+        """The model's.
+
+        :param own: makes the PPL's array of numpy's.
+        :raises ValueError: if they were not saved.
+        """
+        if self.meta["arguments"] is None:
+            raise ValueError(
+                "The result was saved without the model's arguments: give them, "
+                "load(path, model, ...), as to fit(model, ...)."
+            )
+        return store.read(self.meta["arguments"], self.arrays, own)
+
+    def guide(self, families: dict[str, type]) -> dict[str, Any]:
+        """The options that made the guide.
+
+        :param families: of the package, by name.
+        :raises ValueError: if only the user can make it.
+        """
+        saved = self.meta["guide"]
+        if saved["family"] not in families:
+            raise ValueError(
+                f"The result's guide ({saved['name']}) is of a kind that a file does not hold. "
+                "Make it again, and pass it: load(path, model, ..., guide=...)."
+            )
+        options = {name: _tuples(value) for name, value in saved["options"].items()}
+        return {"family": families[saved["family"]](**options), **saved["others"]}
+
+    def check_same(self, structure: int, params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The parameters, if they are those of a model and guide.
+
+        :param structure: :func:`structure_of` the guide's families.
+        :param params: of model and guide, by their names.
+        :raises ValueError: naming the first that differs.
+        """
+        found = self.under("params/")
+        for name in {**params, **found}:
+            has, needs = (_kind(each.get(name)) for each in (found, params))
+            if has != needs:
+                raise ValueError(
+                    f"The result is of another model, guide or precision: the parameter '{name}' "
+                    f"is {has} in the file, and {needs} here."
+                )
+        if self.meta["structure"] != structure:
+            raise ValueError(
+                "The result's Gaussian orders its latents in another way than the one of this "
+                "model. Make its guide again, and pass it: load(path, model, ..., guide=...)."
+            )
+        return found
+
+
+def write(
+    path: str | os.PathLike,
+    result: Any,
+    params: dict[str, np.ndarray],
+    arguments: tuple | None,
+    others: dict[str, Any],
+    as_array: Callable[[Any], np.ndarray | None],
+) -> None:
+    """Save a result.
+
+    :param params: its parameters, by flat names.
+    :param arguments: of the model, or None to leave them out.
+    :param others: what a package adds, for JSON.
+    :param as_array: of one of the PPL's arrays, or None for anything else.
+    :raises TypeError: for arguments that a file cannot hold.
+    """
+    written = store.Written(as_array)
+    tree = None
+    if arguments is not None:
+        args, kwargs = arguments
+        places = [written.of(value, f"argument {index}") for index, value in enumerate(args)]
+        named = {name: written.of(value, f"argument {name}") for name, value in kwargs.items()}
+        tree = {"tuple": [{"tuple": places}, {"dict": named}]}
+    meta = {
+        "format": FORMAT,
+        "version": VERSION,
+        "library": result.library,
+        **{name: getattr(result, name) for name in PLAIN},
+        "audit": None if result.audit is None else list(map(float, result.audit)),
+        "starts": [list(start) for start in result.starts],
+        "structure": structure_of(result._gaussians()),
+        "arguments": tree,
+        **others,
+    }
+    arrays = {f"params/{name}": array for name, array in params.items()}
+    arrays |= {f"trace/{name}": np.array(values) for name, values in vars(result.trace).items()}
+    store.write(path, store.packed(meta, {**arrays, **written.arrays}))
+
+
+def read(path: str | os.PathLike, library: str) -> Saved:
+    """What :func:`write` has written.
+
+    :raises ValueError: for a file of something else.
+    """
+    content = Path(path).read_bytes()
+    try:
+        saved = Saved(*store.unpacked(content))
+        kind, version = saved.meta["format"], saved.meta["version"]
+    except store.UNREADABLE as error:
+        raise ValueError(
+            f"{str(path)!r} is no result that was saved by {library}, or a part of one: {error}"
+        ) from error
+    if kind != FORMAT:
+        raise ValueError(f"{str(path)!r} is no saved result, but of the kind {kind!r}.")
+    if version != VERSION:
+        raise ValueError(
+            f"{str(path)!r} is of version {version} of the format, and this {library} reads "
+            f"version {VERSION}: use the version of {library} that wrote it, or fit again."
+        )
+    if saved.meta["library"] != library:
+        other = saved.meta["library"]
+        raise ValueError(
+            f"{str(path)!r} is a result of {other}: load it by {other}.FitResult.load."
+        )
+    return saved
+
+
+def guide_options(guide: Any, families: dict[str, type], is_plain: bool, **others: Any) -> dict:
+    """What :meth:`Saved.guide` needs, for JSON.
+
+    :param families: of the package, by name.
+    :param is_plain: whether such options make it.
+    :param others: of them.
+    """
+    family: Any = getattr(guide, "family", None)
+    options = {}
+    if not is_plain or families.get(family.name) is not type(family):
+        family = None
+    else:
+        options = {
+            field.name: getattr(family, field.name)
+            for field in dataclasses.fields(family)  # type: ignore[arg-type]
+            if field.metadata.get("static") and field.name not in ("structure", "independent")
+        }
+    name = type(guide).__name__
+    return {
+        "guide": {
+            "name": name,
+            "family": family and family.name,
+            "options": options,
+            "others": others,
+        }
+    }
+
+
+def structure_of(parts: list[Any]) -> int:
+    """A number that tells apart where families have their coordinates."""
+    found = 0
+    for part in parts:
+        structure = getattr(part.family, "structure", None)
+        if structure is None:
+            continue
+        found = zlib.crc32(repr((structure.groups, structure.runs)).encode(), found)
+        if structure.permutation is not None:
+            found = zlib.crc32(np.asarray(structure.permutation.order, "<i8").tobytes(), found)
+    return found
+
+
+def _kind(array: np.ndarray | None) -> str:
+    return "missing" if array is None else f"{array.dtype} {array.shape}"
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,88 @@
+"""From a model to a guide and an engine that are set up, wherever the model has a start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpyro import handlers
+from numpyro.infer.initialization import init_to_uniform
+
+from ngvi.checks import DiscreteLatentError, InvalidStartError
+from ngvi.fit import run
+from ngvi.fit.engine import Engine
+from numpyro_ngvi.fit.engine import make_engine
+from numpyro_ngvi.fit.importance import gaussians
+from numpyro_ngvi.guide import NaturalGaussianGuide
+
+#: Strategies of a guide that ``fit`` makes.
+STARTS = (partial(init_to_uniform, radius=0.0), init_to_uniform)
+
+
+class Ready(NamedTuple):
+    """What is set up."""
+
+    engine: Any  #: an ``Engine`` whose rooms are the package's
+    guide: Any
+    model: Callable  #: marked for enumeration, if it must be
+    error: Exception | None  #: of the first start that failed
+    has_start: bool  #: whether the density is finite anywhere
+
+
+def set_up(
+    model: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    guide: Any,
+    make_guide: Callable[[Callable, Callable], NaturalGaussianGuide],
+    starts: Sequence[Callable],
+    rng_key: jax.Array,
+    curvature: str = "auto",
+) -> Ready:
+    """Set up guide and engine at the first start that will do.
+
+    :param guide: the user's, or None.
+    :param make_guide: makes another for a model and a strategy.
+    :param starts: strategies to try.
+    :param rng_key: for the initial parameters.
+    :param curvature: as for ``fit``.
+    """
+
+    def at(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
+        own = make_guide(model, init_loc_fn) if guide is None else guide
+        engine = make_engine(model, own, args, kwargs, rng_key, curvature)
+        for part in gaussians(guide):
+            part._latent_shapes.check_model(model, args, kwargs)
+        return engine, own
+
+    def first(model: Callable) -> tuple[Any, Exception | None]:
+        return run.first_that_starts(
+            partial(at, model),
+            starts,
+            InvalidStartError,
+            lambda: run.in_arguments(args, kwargs, _holds_nan),
+        )
+
+    try:
+        made, error = first(model)
+    except DiscreteLatentError:
+        if guide is not None:
+            raise
+        from numpyro.contrib.funsor import config_enumerate
+
+        model = config_enumerate(model)  # as NUTS does unasked
+        made, error = first(model)
+    if made is not None:
+        return Ready(*made, model, error, True)
+    return Ready(*at(handlers.mask(model, mask=False), starts[0]), model, error, False)
+
+
+def _holds_nan(tree: Any) -> bool:
+    return any(
+        np.issubdtype(np.asarray(leaf).dtype, np.floating) and bool(np.isnan(leaf).any())
+        for leaf in jax.tree.leaves(tree)
+        if isinstance(leaf, (jax.Array, np.ndarray, float))
+    )

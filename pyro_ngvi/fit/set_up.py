@@ -1,0 +1,126 @@
+"""From a model to a guide and an engine that are set up, wherever the model has a start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import pyro
+import torch
+from pyro.infer import config_enumerate
+from pyro.infer.autoguide.initialization import init_to_feasible, init_to_uniform
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from ngvi.checks import DiscreteLatentError, InvalidStartError
+from ngvi.fit import run
+from ngvi.fit.engine import Engine
+from pyro_ngvi.fit.engine import make_engine
+from pyro_ngvi.fit.importance import gaussians
+from pyro_ngvi.guide import NaturalGaussianGuide
+from pyro_ngvi.guide.checks import check_precision
+
+#: Strategies of a guide that ``fit`` makes.
+STARTS = (init_to_feasible, init_to_uniform)
+
+
+class Ready(NamedTuple):
+    """What is set up."""
+
+    engine: Any  #: an ``Engine`` whose rooms are the package's
+    guide: Any
+    model: Callable  #: marked for enumeration, if it must be
+    error: Exception | None  #: of the first start that failed
+    has_start: bool  #: whether the density is finite anywhere
+
+
+def set_up(
+    model: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    guide: Any,
+    make_guide: Callable[[Callable, Callable], NaturalGaussianGuide],
+    starts: Sequence[Callable],
+    seed: int,
+    curvature: str = "auto",
+) -> Ready:
+    """Set up guide and engine at the first start that will do.
+
+    :param guide: the user's, or None.
+    :param make_guide: makes another for a model and a strategy.
+    :param starts: strategies to try.
+    :param seed: of the initial parameters.
+    :param curvature: as for ``fit``.
+    """
+
+    def at(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
+        own = guide
+        if guide is None:
+            own = make_guide(model, init_loc_fn)
+            _forget_others(own)
+        engine = make_engine(model, own, args, kwargs, seed, curvature)
+        for part in gaussians(own):
+            check_precision(part.prototype_trace, part.posterior.loc)
+        return engine, own
+
+    def first(model: Callable) -> tuple[Any, Exception | None]:
+        return run.first_that_starts(
+            partial(at, model),
+            starts,
+            InvalidStartError,
+            lambda: run.in_arguments(args, kwargs, _holds_nan),
+        )
+
+    try:
+        made, error = first(model)
+    except DiscreteLatentError:
+        if guide is not None:
+            raise
+        model = config_enumerate(model)  # as NUTS does unasked
+        made, error = first(model)
+    if made is not None:
+        return Ready(*made, model, error, True)
+    # Pyro adds a list of no sites.
+    error = InvalidStartError(str(error).partition("\nTrace Shapes")[0])
+    return Ready(*at(_WithoutDensities()(model), starts[0]), model, error, False)
+
+
+def _forget_others(guide: NaturalGaussianGuide) -> None:
+    """Drop the parameters that another guide of the class has left in the store."""
+    store = pyro.get_param_store()
+    for name in list(store.keys()):
+        if name.startswith(f"{guide._pyro_name}."):
+            del store[name]
+
+
+@contextmanager
+def store_as_it_was() -> Iterator[Callable[[], None]]:
+    """Bring back what was in the store if there is an error, unless told to keep what is there."""
+    store, kept = pyro.get_param_store(), []
+    before = store.get_state()
+    try:
+        yield lambda: kept.append(True)
+    except BaseException:
+        if not kept:
+            store.clear()
+            store.set_state(before)
+        raise
+
+
+class _WithoutDensities(Messenger):
+    """Leaves the densities of a model out, so that a guide can be set up anywhere."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if not site_is_subsample(msg):
+            msg["fn"] = msg["fn"].mask(False)
+
+
+def _holds_nan(tree: Any) -> bool:
+    if isinstance(tree, dict):
+        return any(map(_holds_nan, tree.values()))
+    if isinstance(tree, (list, tuple)):
+        return any(map(_holds_nan, tree))
+    return isinstance(tree, (Tensor, float)) and bool(torch.isnan(torch.as_tensor(tree)).any())
