@@ -1,7 +1,6 @@
-"""What is asked of ArviZ: Pareto smoothed importance sampling, and its container of draws.
+"""What is asked of ArviZ: its container of draws.
 
-ArviZ 1 took the names of ArviZ 0 apart into three packages. ArviZ is imported on first use, for it
-takes seconds.
+ArviZ 1 has another one than ArviZ 0. It is imported on first use, for it takes seconds.
 """
 
 from __future__ import annotations
@@ -13,29 +12,6 @@ from typing import Any
 import numpy as np
 
 from ngvi.structure.layout import Site
-
-
-def smoothed_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Pareto smoothed importance weights (Vehtari et al., 2024).
-
-    :param log_weights: finite, shape ``(n,)``.
-    :return: normalised logarithms of the smoothed weights, and the shape ``k`` of the tail;
-        infinite if the tail is too short for an estimate.
-    :raises ModuleNotFoundError: without ArviZ.
-    """
-    arviz = _arviz()
-    log_weights = np.array(log_weights, np.float64)
-    log_weights -= log_weights.max()
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            if hasattr(arviz, "psislw"):
-                smoothed, shape = arviz.psislw(log_weights.copy())
-            else:
-                smoothed, shape = _of_arviz_stats(log_weights)
-        except ValueError:  # the tail is of equal values, or of fewer than five
-            return log_weights - _log_sum_exp(log_weights), np.inf
-    return np.asarray(smoothed), float(shape)
 
 
 def inference_data(
@@ -56,7 +32,7 @@ def inference_data(
     groups = {"posterior": {name: value[None] for name, value in posterior.items()}}
     if observed_data:
         groups["observed_data"] = observed_data
-    if hasattr(arviz, "psislw"):
+    if arviz.__version__.startswith("0."):  # ArviZ 1 still has names that it warns of
         data = arviz.from_dict(**groups, dims=dims)
     else:
         data = arviz.from_dict(groups, dims=dims)
@@ -90,19 +66,3 @@ def _arviz() -> Any:
             f"This needs {error.name}: pip install {error.name}", name=error.name
         ) from error
     return arviz
-
-
-def _of_arviz_stats(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    from arviz_stats.base import array_stats
-
-    # It is made for log likelihoods, which it negates: the result tells what it did.
-    for sign in (-1.0, 1.0):
-        smoothed, shape = array_stats.psislw(sign * log_weights)
-        if smoothed[np.argmax(log_weights)] >= np.max(smoothed):
-            break
-    return smoothed, shape
-
-
-def _log_sum_exp(values: np.ndarray) -> float:
-    largest = values.max()
-    return float(largest + np.log(np.sum(np.exp(values - largest))))

@@ -18,7 +18,7 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
-from ngvi.fit.arviz_bridge import smoothed_weights
+from ngvi.fit.pareto import smoothed_weights
 from ngvi.structure.layout import Site
 
 #: Draws by default: enough to tell 0.5 from 0.7.

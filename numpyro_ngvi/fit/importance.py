@@ -51,7 +51,6 @@ def diagnose(
     :param rng_key: a JAX random key.
     :param num_draws: how many draws.
     :raises ValueError: if there is no ``NaturalGaussianGuide``.
-    :raises ModuleNotFoundError: without ArviZ.
     """
     check_has_gaussian(guide, params)
     plates = subsampled_plates(model, params, args, kwargs)

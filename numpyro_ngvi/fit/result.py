@@ -105,7 +105,6 @@ class FitResult(Result):
         :param num_draws: how many; each is an evaluation of the log density.
         :param rng_key: a JAX random key; by default one of the fit's, the same every time.
         :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
-        :raises ModuleNotFoundError: without ArviZ.
         """
         num_draws = check_count(num_draws, "num_draws")
         key = self._key(_DIAGNOSTICS, rng_key)

@@ -42,7 +42,6 @@ def diagnose(
     :param num_draws: how many draws.
     :param seed: of the draws; Pyro's own random numbers are left as they are.
     :raises ValueError: if there is no ``NaturalGaussianGuide``.
-    :raises ModuleNotFoundError: without ArviZ.
     """
     check_has_gaussian(guide)
     with repeatable_noise(), poutine.block():

@@ -119,7 +119,6 @@ class FitResult(Result):
         :param num_draws: how many; each is an evaluation of the log density.
         :param seed: of these draws; Pyro's own random numbers are left as they are.
         :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
-        :raises ModuleNotFoundError: without ArviZ.
         """
         num_draws = check_count(num_draws, "num_draws")
         with self._own_parameters():

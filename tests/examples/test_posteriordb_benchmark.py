@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("numpyro")
-pytest.importorskip("arviz")
 pytest.importorskip("rich")
 
 import jax.numpy as jnp

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-import types
 
 import numpy as np
 import pytest
 from scipy import integrate, stats
 
 from ngvi.fit.diagnostics import from_log_weights
+from ngvi.fit.pareto import smoothed_weights
 from ngvi.structure.layout import Site
 from tests import models
 from tests.fit.results import conjugate, conjugate_result, log_evidence, result, shared_result
 from tests.ppl import PPLS, load
-
-pytest.importorskip("arviz")
-
 
 # -- conjugate: everything is known ---------------------------------------------------
 
@@ -333,28 +330,36 @@ def test_heavy_tails_are_told_from_light_ones(rng):
         assert found.pareto_k == pytest.approx(shape, abs=0.25)
 
 
-def test_arviz_1_gives_the_same_whatever_sign_it_takes(rng, monkeypatch):
-    import arviz
-
-    log_weights = rng.normal(size=500)
-    expected = from_weights(log_weights)
-    psislw = arviz.psislw
-    for sign in (-1, 1):
-        names = ("arviz", "arviz_stats", "arviz_stats.base")
-        modules = {name: types.ModuleType(name) for name in names}
-        modules["arviz_stats.base"].array_stats = types.SimpleNamespace(
-            psislw=lambda values, sign=sign: psislw(sign * values)
-        )
-        for name, module in modules.items():
-            monkeypatch.setitem(sys.modules, name, module)
-        found = from_weights(log_weights)
-        assert found.pareto_k == expected.pareto_k
-        assert found.effective_sample_size == pytest.approx(expected.effective_sample_size)
+@pytest.mark.parametrize("count", [6, 26, 100, 1000, 20_000])
+@pytest.mark.parametrize("spread", [1e-3, 1.0, 30.0])
+def test_smoothed_weights_are_those_of_arviz(count, spread, rng):
+    arviz = pytest.importorskip("arviz")
+    if not arviz.__version__.startswith("0."):
+        pytest.skip("ArviZ 1 has no psislw")
+    log_weights = spread * rng.standard_t(5, count) + 100.0
+    expected, shape = arviz.psislw(log_weights.copy())
+    smoothed, found = smoothed_weights(log_weights)
+    np.testing.assert_allclose(smoothed, expected, atol=1e-9)
+    assert found == pytest.approx(float(shape), rel=1e-9)
 
 
-def test_without_arviz_the_error_says_what_to_install(ppl, monkeypatch):
+@pytest.mark.parametrize("log_weights", [[0.0], [1.0, 2.0], np.zeros(50), [0.0] * 40 + [5.0] * 10])
+def test_weights_without_a_tail_are_left_as_they_are(log_weights):
+    smoothed, shape = smoothed_weights(np.array(log_weights))
+    assert shape == np.inf
+    raw = np.exp(log_weights) / np.exp(log_weights).sum()
+    np.testing.assert_allclose(np.exp(smoothed), raw)
+
+
+def test_diagnostics_need_no_arviz(ppl, monkeypatch):
     fitted = conjugate_result(ppl, shift=0.1)
     monkeypatch.setitem(sys.modules, "arviz", None)
+    assert fitted.diagnose(100).pareto_k is not None
     with pytest.raises(ModuleNotFoundError, match="pip install arviz"):
-        fitted.diagnostics  # noqa: B018
-    assert "failed" in str(fitted)
+        fitted.to_arviz()
+
+
+def test_a_report_is_not_lost_where_diagnostics_fail(ppl, monkeypatch):
+    fitted = conjugate_result(ppl, shift=0.1)
+    monkeypatch.setattr(type(fitted), "diagnose", lambda self: 1 / 0)
+    assert "failed: division by zero" in str(fitted)

@@ -15,8 +15,6 @@ from ngvi.fit.trace import Trace
 from tests import models
 from tests.fit.results import conjugate, conjugate_result, log_evidence, result, shared_result
 
-pytest.importorskip("arviz")
-
 
 @pytest.fixture
 def pyplot():
@@ -138,6 +136,7 @@ def test_a_later_result_leaves_an_earlier_one_alone(ppl):
 
 
 def test_arviz_gets_one_chain_with_plates_as_dimensions_and_the_data(ppl):
+    pytest.importorskip("arviz")
     fitted = result(ppl, *hierarchy(ppl))
     data = fitted.to_arviz(50)
     posterior = data["posterior"]

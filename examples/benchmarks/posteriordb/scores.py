@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import arviz
 import numpy as np
+
+from ngvi.fit.pareto import smoothed_weights
 
 from .bounds import BoundEvaluator
 from .target import Target
@@ -50,7 +51,7 @@ class Scorer:
         bound = self.bound(mean, cov)
         if not np.isfinite(bound.value):
             return Score(*bound, np.nan, np.nan, np.nan)
-        pareto_k = float(arviz.psislw(self.bound.log_ratios(mean, cov))[1])
+        pareto_k = smoothed_weights(self.bound.log_ratios(mean, cov))[1]
         draws = self.target.parameters(self.bound.samples(mean, cov))
         reference_sd = np.sqrt(np.diag(self.target.reference.cov))
         mean_error = np.abs(draws.mean(axis=0) - self.target.reference.mean) / reference_sd
