@@ -47,7 +47,8 @@ class SVI(numpyro.infer.SVI):
     ) -> None:
         super().__init__(model, guide, optim, loss, **static_kwargs)
         self._rng_key = None if rng_key is None else check_key(rng_key)
-        #: The state after the last :meth:`step`; None before the first. Assign to resume.
+        #: The state after the last :meth:`step`; None before the first. Assign one to resume, to a
+        #: fresh object as well: states are pytrees of arrays, which pickle and Orbax can hold.
         self.state: SVIState | None = None
         self._compiled: dict[Any, Callable] = {}
 
@@ -74,6 +75,9 @@ class SVI(numpyro.infer.SVI):
         :raises ValueError: without ``rng_key``; or if the first loss is not finite.
         """
         first = self.state is None
+        if not first and self.constrain_fn is None:
+            # A state of another object: guide and constraints are set up, from whatever key.
+            self.init(jax.random.key(0), *args, **kwargs)
         if first:
             if self._rng_key is None:
                 raise ValueError(

@@ -71,6 +71,60 @@ def test_a_guide_and_its_parameters_survive_pickling():
     np.testing.assert_array_equal(guide_back.median(params_back)["x"], guide.median(params)["x"])
 
 
+# -- checkpoints ----------------------------------------------------------------------
+
+
+def _pickled(state, path, new):
+    path.write_bytes(pickle.dumps(state))
+    return pickle.loads(path.read_bytes())
+
+
+def _by_orbax(state, path, new):
+    checkpoint = pytest.importorskip("orbax.checkpoint")
+    with checkpoint.StandardCheckpointer() as manager:
+        manager.save(path, state)
+        manager.wait_until_finished()
+        return manager.restore(path, new)
+
+
+def _leaf_by_leaf(state, path, new):
+    """As by any format that holds arrays, given a state of the same structure."""
+    np.savez(path.with_suffix(".npz"), *jax.tree.leaves(state._replace(rng_key=None)))
+    with np.load(path.with_suffix(".npz")) as file:
+        leaves = [jnp.asarray(file[name]) for name in file.files]
+    structure = jax.tree.structure(new._replace(rng_key=None))
+    return jax.tree.unflatten(structure, leaves)._replace(rng_key=state.rng_key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("through", [_pickled, _leaf_by_leaf, _by_orbax])
+def test_a_saved_state_goes_on_in_a_new_object_bit_for_bit(through, tmp_path):
+    """Snngm's adaptive state, Adam's moments, the random key and the number of steps."""
+
+    def model(y):
+        slope = numpyro.param("slope", jnp.array(0.5))
+        mu = numpyro.sample("mu", dist.Normal(0.0, 10.0).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(mu[0] + slope * mu[1], 1.0), obs=y)
+
+    def new_svi():
+        return StatefulSVI(
+            model, NaturalGaussianGuide(model), Snngm(), Trace_ELBO(), rng_key=jax.random.key(1)
+        )
+
+    y = jnp.asarray(Y)
+    svi = new_svi()
+    for _ in range(3):
+        svi.step(y)
+    fresh = new_svi()
+    fresh.state = through(svi.state, tmp_path / "state", svi.init(jax.random.key(2), y))
+    with pytest.raises(RuntimeError, match="after the first"):
+        fresh.params  # noqa: B018
+    for _ in range(3):
+        assert svi.step(y) == fresh.step(y)
+    for a, b in zip(jax.tree.leaves(svi.state), jax.tree.leaves(fresh.state), strict=True):
+        assert a.dtype == b.dtype and (a == b).all()
+
+
 # -- in stock SVI ---------------------------------------------------------------------
 
 
