@@ -29,11 +29,15 @@ def packed(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
     """One file's content.
 
     :param meta: what JSON can hold, and infinities and NaN.
-    :param arrays: of numbers.
+    :param arrays: of numbers and texts.
+    :raises TypeError: for arrays of objects.
     """
+    for name, array in arrays.items():
+        if array.dtype.hasobject:  # NumPy 1 would pickle it
+            raise TypeError(f"The array '{name}' holds objects, which are not saved.")
     text = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **{META: text, **arrays})
+    np.savez(file, **{META: text, **arrays})  # type: ignore[arg-type]
     return file.getvalue()
 
 

@@ -192,6 +192,11 @@ def test_a_file_holds_arrays_and_text(tmp_path):
         np.testing.assert_array_equal(same[name], array)
 
 
+def test_nothing_is_pickled():
+    with pytest.raises(TypeError, match="'x' holds objects"):
+        store.packed({}, {"x": np.array([object()])})
+
+
 def test_arguments_keep_their_kinds():
     written = store.Written(lambda value: None)
     value = ({"x": [1, None, True, "text"], "y": np.arange(3)}, np.float32(0.5), (), {})
