@@ -8,7 +8,7 @@ JOBS ?= 2
 # Which tests: MARK=slow for the long ones, MARK= for all.
 MARK ?= not slow
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-oldest lint format clean
 
 demo: $(VENV)/.ready-examples
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -17,6 +17,13 @@ demo: $(VENV)/.ready-examples
 # threads only get in each other's way.
 test: $(VENV)/.ready-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '$(MARK)' $(PYTEST_ARGS)
+
+# The same in the oldest versions of everything, in an environment of its own. Torch is the CPU build;
+# OLDEST_TORCH= takes another, where there is no way to PyTorch's own index.
+OLDEST_TORCH ?= 2.4.0 --extra-index-url https://download.pytorch.org/whl/cpu
+test-oldest: $(VENV)-oldest/.ready
+	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n $(JOBS) --dist worksteal -m '$(MARK)' \
+		$(PYTEST_ARGS)
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
@@ -29,12 +36,19 @@ format: $(VENV)/.ready-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo_output build dist
+	rm -rf $(VENV) $(VENV)-oldest demo_output build dist
 
 # .ready-X: the extra X of pyproject.toml is installed, in the tested versions. With an open
 # range of torch versions pip may choose a newer CUDA build of several gigabytes.
 $(VENV)/.ready-%: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[$*]'
+	touch $@
+
+$(VENV)-oldest/.ready: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --disable-pip-version-check --quiet torch==$(OLDEST_TORCH)
+	$(VENV)-oldest/bin/python -m pip install --disable-pip-version-check --quiet \
+		-c constraints-oldest.txt -e '.[test]'
 	touch $@
 
 $(BIN)/python:
