@@ -104,9 +104,11 @@ def test_a_run_killed_anywhere_takes_the_same_way(name, tmp_path):
             searched(made(name, dies_at=dies_at), path)
         again = made(name)
         assert way(searched(again, path)) == expected
-        if name != "sweep":  # the first question is asked again: is it the same model?
+        # One question is made of several in a sweep, and where values answer it: they are asked
+        # again if it was not over. Of the others only the first is: is it the same model?
+        if name not in ("sweep", "jump"):
             assert again.answers == whole.answers - dies_at + (dies_at > 0)
-        elif dies_at >= whole.answers // 2:  # a sweep that was not over is made again
+        elif dies_at >= whole.answers // 2:
             assert again.answers < whole.answers
         assert (again.num_gradients, again.num_values) == (whole.num_gradients, whole.num_values)
 
