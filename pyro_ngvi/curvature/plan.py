@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngvi.estimators import Arrays
 from pyro_ngvi.curvature.evaluate import gradients_of
@@ -185,9 +186,28 @@ def _saved_bytes(density: LogDensity, latents: Arrays) -> int:
         return tensor
 
     latents = {site: value.requires_grad_() for site, value in latents.items()}
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        density(latents)
+    try:
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            density(latents)
+    except RuntimeError as error:
+        if "saved tensor hooks" not in str(error):
+            raise
+        with torch.enable_grad(), _Results() as results:  # a guide that differentiates the model
+            density(latents)
+        return results.bytes
     return sum(sizes.values())
+
+
+class _Results(TorchDispatchMode):
+    """Counts the bytes of all results."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.bytes += result.nbytes
+        return result
 
 
 def _num_elements(tree: Any) -> int:

@@ -321,7 +321,12 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     def _sample(self, family: Family, num_samples: int) -> dict[str, Tensor]:
         """Draws of every latent site, constrained, from a family of this guide."""
-        latent = family.sample(family.loc.new_empty(num_samples, family.dim).normal_())
+        return self._constrained(
+            family.sample(family.loc.new_empty(num_samples, family.dim).normal_())
+        )
+
+    def _constrained(self, latent: Tensor) -> dict[str, Tensor]:
+        """Values of every latent site at latent vectors ``(N, d)``."""
         if self._dynamic:
             rows = [
                 {site["name"]: biject_to(site["fn"].support)(value) for site, value in draw}
@@ -333,7 +338,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             value = latent[:, site.start : site.start + site.size]
             prototype = self.prototype_trace.nodes[site.name]["fn"]
             support = self._supports.get(site.name, prototype.support)
-            draws[site.name] = biject_to(support)(value.reshape(num_samples, *site.shape))
+            draws[site.name] = biject_to(support)(value.reshape(len(latent), *site.shape))
         return draws
 
     def _at_start(self) -> Family:

@@ -52,8 +52,10 @@ def hessian_product(
     """
     leaf = at.detach().clone().requires_grad_()
     try:
-        with torch.enable_grad():
-            density = _log_density(model, args, kwargs, unpack(leaf))
+        # One minibatch and one draw of the other latents, whenever it is called.
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            density = log_density(model, args, kwargs, unpack(leaf))
             (slope,) = torch.autograd.grad(density, leaf, create_graph=True)
     except Exception:  # noqa: BLE001
         return None  # an operation without a second derivative, of any kind
@@ -75,9 +77,13 @@ def hessian_product(
         return None
 
 
-def _log_density(
+def log_density(
     model: Callable, args: tuple, kwargs: dict, unconstrained: dict[str, Tensor]
 ) -> Tensor:
+    """The log density of a model in nats, a scalar, with the Jacobians of its constraints.
+
+    :param unconstrained: values by site. Other latents are drawn.
+    """
     jacobian = torch.zeros(())
 
     def constrain(site: dict) -> Tensor:
@@ -94,9 +100,7 @@ def _log_density(
                 msg["value"] = constrain(msg)
                 msg["done"] = True
 
-    # One minibatch and one draw of the other latents, whenever it is called.
-    with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False), poutine.block():
-        torch.manual_seed(0)
+    with pyro.validation_enabled(False), poutine.block():
         trace = poutine.trace(Constrain()(model)).get_trace(*args, **kwargs)
         return trace.log_prob_sum() + jacobian
 

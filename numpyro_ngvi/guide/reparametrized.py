@@ -1,0 +1,239 @@
+"""Locals as an affine map of globals and data; see :mod:`ngvi.guide.reparametrized`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import random
+from numpyro import handlers
+from numpyro.infer.initialization import init_to_median
+from numpyro.infer.util import potential_energy
+
+from ngvi.checks import check_quantiles
+from ngvi.guide import reparametrized as shared
+from ngvi.guide.reparametrized import MAX_DENSE_DIM, NUM_DRAWS, Density, check_order, check_whole
+from ngvi.page import page
+from ngvi.structure.choice import Choice
+from ngvi.structure.layout import Layout
+from ngvi.structure.local_blocks import find_local_blocks
+from numpyro_ngvi.families import BlockDiagonal, CovarianceCholesky, Family
+from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
+from numpyro_ngvi.linalg.arrow import Arrow
+from numpyro_ngvi.tracing.arguments import as_jax
+from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.sites import is_enumerated
+
+
+class Reparametrization(shared.Reparametrization):
+    """Of JAX, for one vector; ``jax.vmap`` makes it one of many."""
+
+    arrow = Arrow
+
+    def _constants(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    _fixed = staticmethod(jax.lax.stop_gradient)
+
+    def _gradient(self, function: Density, at: jax.Array) -> jax.Array:
+        return jax.grad(function)(at)
+
+    def _gradient_and_products(
+        self, function: Density, at: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        gradient, product = jax.linearize(jax.grad(function), at)
+        return gradient, jax.vmap(product)(self._probes)
+
+    def _twice(self, function: Callable, value: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 2, lambda _, x: function(x), value)  # compiled once
+
+    def _searched(self, density: Density, latent: jax.Array) -> Any:
+        step = partial(self._next, density, latent)
+        return jax.lax.stop_gradient(jax.lax.while_loop(self._goes_on, step, self._first()))
+
+
+@page(shared.ReparametrizedGaussianGuide)
+class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGaussianGuide):
+    """:param prefix: prefix of the guide's sites."""
+
+    def __init__(
+        self,
+        model: Callable,
+        order: int = 2,
+        family: str | type[Family] | Family = "auto",
+        *,
+        prefix: str = "auto",
+        init_loc_fn: Callable = init_to_median,
+        init_scale: float = 0.1,
+        sticking_the_landing: bool | str = "auto",
+    ) -> None:
+        self.order = check_order(order)
+        super().__init__(
+            model,
+            family,
+            prefix=prefix,
+            init_loc_fn=init_loc_fn,
+            init_scale=init_scale,
+            sticking_the_landing=sticking_the_landing,
+        )
+        self._scale_of_globals = self._init_scale
+        self._map_draws, self._of_each = compiled(self._mapped), compiled(self._map)
+
+    # -- set-up -----------------------------------------------------------------------
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        self._blocks = None
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+            raise TypeError(
+                "ReparametrizedGaussianGuide keeps the arguments of its first call, which are "
+                "being traced: call svi.init(...) outside of jax.jit, jax.vmap and jax.grad."
+            )
+        self._data = args, kwargs
+        super()._setup_prototype(*args, **kwargs)
+
+    def _choose_family(self, layout: Layout) -> Choice:
+        trace = self.prototype_trace
+        plates = [
+            name
+            for name, site in trace.items()
+            if site["type"] == "plate" and site["args"][1] not in (None, site["args"][0])
+        ]
+        check_whole(plates, _enumerated(self.model_as_given, *self._data))
+        self._blocks = find_local_blocks(layout)
+        start, mask = self._init_latent, self._blocks.mask
+        self._reparametrization = Reparametrization(self._blocks, start, self.order)
+        if self.order == 1:
+            modes = Reparametrization(self._blocks, start, 2)
+            search = compiled(lambda at: modes._searched(self._density({}), at).point)
+            self._reparametrization.start = search(start)
+        self._init_latent = jnp.where(mask, 0.0, start)
+        self._init_scale = jnp.where(mask, 1.0, self._scale_of_globals).astype(start.dtype)
+        if self._requested_family is not None:
+            return self._requested_family
+        if layout.dim <= MAX_DENSE_DIM:
+            return Choice(CovarianceCholesky(), f"auto: dense up to {MAX_DENSE_DIM}")
+        return Choice(BlockDiagonal(blocks=self._blocks_by_site()), "auto: a block for each local")
+
+    def _density(self, params: dict[str, Any]) -> Density:
+        """The model's log density at unconstrained vectors, with these of its parameters."""
+        trace = self.prototype_trace
+        held = {name: s["value"] for name, s in trace.items() if s["type"] in ("param", "mutable")}
+
+        def density(data: tuple, theta: jax.Array, params: dict[str, Any]) -> jax.Array:
+            seeded = handlers.seed(self.model, rng_seed=0)
+            model = handlers.substitute(seeded, data={**held, **params})
+            with handlers.block():
+                return -potential_energy(model, *data, self._unpack_latent(theta))
+
+        # The map calls it half a dozen times: the model's handlers are run once.
+        try:
+            program = jax.make_jaxpr(partial(density, as_jax(self._data)))(
+                self._init_latent, params
+            )
+        except (TypeError, IndexError):  # the model computes with its arguments, as with numpy's
+            program = jax.make_jaxpr(partial(density, self._data))(self._init_latent, params)
+        leaves = jax.tree.leaves(params)
+        return lambda theta: jax.core.eval_jaxpr(program.jaxpr, program.consts, theta, *leaves)[0]
+
+    def _sample_latent(self, *args: Any, **kwargs: Any) -> jax.Array:
+        latent = super()._sample_latent(*args, **kwargs)
+        # Here rather than in the density, where they would be traced values of a loop.
+        params = {
+            name: numpyro.param(name, site["value"], **site["kwargs"])
+            for name, site in self.prototype_trace.items()
+            if site["type"] == "param"
+        }
+        theta, log_det, _ = self._of_each(latent, params)
+        numpyro.factor(f"_{self.prefix}_log_det", -log_det)
+        return theta
+
+    def _map(self, latents: jax.Array, params: dict[str, Any]) -> tuple:
+        """``(b, g)`` and what else the map gives at vectors ``(..., d)``."""
+        one = partial(self._reparametrization, self._density(params))
+        for _ in range(latents.ndim - 1):
+            one = jax.vmap(one)
+        return one(latents)
+
+    # -- what the user reads ----------------------------------------------------------
+
+    def _mapped(self, latents: jax.Array, params: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
+        """Draws ``(N, d)`` in the model's coordinates, and which locals have no mode there."""
+        one = partial(self._reparametrization, self._density(params))
+        theta, _, troubled = jax.lax.map(one, latents, batch_size=100)
+        return theta, troubled
+
+    def _in_models_coordinates(self, latents: jax.Array, params: dict[str, Any]) -> tuple:
+        self._check_set_up()
+        own = {
+            name: params[name]
+            for name, site in self.prototype_trace.items()
+            if site["type"] == "param" and name in params
+        }
+        flat = latents.reshape(-1, latents.shape[-1])
+        return tuple(part.reshape(latents.shape) for part in self._map_draws(flat, own))
+
+    def _unpack_and_constrain(self, latent_sample: jax.Array, params: Any) -> dict[str, jax.Array]:
+        theta, _ = self._in_models_coordinates(latent_sample, params)
+        return super()._unpack_and_constrain(theta, params)
+
+    def _draws(self, family: Family) -> jax.Array:
+        return family.sample(
+            random.normal(random.key(0), (NUM_DRAWS, family.dim), family.loc.dtype)
+        )
+
+    def median(self, params: dict[str, Any]) -> dict[str, jax.Array]:
+        """Posterior median of every latent site, constrained; see :meth:`quantiles`.
+
+        :param params: from ``svi.get_params(svi_state)``.
+        """
+        return self.quantiles(params, 0.5)
+
+    def quantiles(self, params: dict[str, Any], quantiles: Any) -> dict[str, jax.Array]:
+        """Posterior quantiles of every latent site, constrained; those of locals by always the
+        same 2000 draws.
+
+        :param params: from ``svi.get_params(svi_state)``.
+        :param quantiles: a number or a list of numbers in (0, 1).
+        :return: by site, the shape of ``quantiles`` followed by the site's shape.
+        """
+        check_quantiles(quantiles)
+        family, levels = self._family_of(params), jnp.asarray(quantiles)
+        theta, _ = self._in_models_coordinates(self._draws(family), params)
+        of_locals = jnp.quantile(theta, levels, axis=0)
+        of_globals = dist.Normal(family.mean, family.stddev).icdf(levels[..., None])
+        latent = jnp.where(self._blocks.mask, of_locals, of_globals)
+        return super()._unpack_and_constrain(latent, params)
+
+    def num_without_mode(self, params: dict[str, Any]) -> dict[str, float]:
+        """How many locals have, on average over the posterior, no mode given globals and data that
+        Newton's method finds: their map has a curvature that is made positive.
+
+        :param params: from ``svi.get_params(svi_state)``.
+        :return: by the sites of the locals; sites without any are left out.
+        """
+        draws = self._draws(self._family_of(params))[:200]
+        _, troubled = self._in_models_coordinates(draws, params)
+        return self._count_without_mode(np.asarray(troubled))
+
+
+def _enumerated(model: Callable, args: tuple, kwargs: dict) -> list[str]:
+    """The names of latents that are marked for enumeration."""
+    found: list[str] = []
+
+    def run() -> None:
+        seeded = handlers.seed(model, rng_seed=0)
+        with handlers.block():
+            for name, site in handlers.trace(seeded).get_trace(*args, **kwargs).items():
+                if site["type"] == "sample" and is_enumerated(site):
+                    found.append(name)
+
+    with contextlib.suppress(Exception):  # which a run with values will raise, with a better name
+        jax.eval_shape(run)
+    return found

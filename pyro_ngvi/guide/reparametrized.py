@@ -1,0 +1,275 @@
+"""Locals as an affine map of globals and data; see :mod:`ngvi.guide.reparametrized`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyro
+import torch
+from pyro.infer.autoguide.initialization import init_to_median
+from pyro.poutine.runtime import am_i_wrapped
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import Normal, biject_to
+
+from ngvi.checks import check_quantiles
+from ngvi.guide import reparametrized as shared
+from ngvi.guide.reparametrized import (
+    MAX_DENSE_DIM,
+    MAX_ITERATIONS,
+    NUM_DRAWS,
+    Density,
+    check_order,
+    check_whole,
+)
+from ngvi.page import page
+from ngvi.structure.choice import Choice
+from ngvi.structure.layout import Layout
+from ngvi.structure.local_blocks import find_local_blocks
+from pyro_ngvi.families import BlockDiagonal, CovarianceCholesky, Family
+from pyro_ngvi.guide.checks import first_trace, is_enumerated
+from pyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
+from pyro_ngvi.linalg.arrow import Arrow
+from pyro_ngvi.tracing.batching import BatchedDerivatives
+from pyro_ngvi.tracing.dependencies import log_density
+from pyro_ngvi.tracing.messengers import quiet
+
+#: Draws that are mapped at once, for a user to read.
+DRAWS_AT_ONCE = 100
+
+
+class Reparametrization(shared.Reparametrization):
+    """Of torch, for one vector; :meth:`of_each` makes it one of many."""
+
+    arrow = Arrow
+
+    def _constants(self, values: np.ndarray) -> Tensor:
+        return torch.as_tensor(values, device=self.start.device)
+
+    _fixed = staticmethod(Tensor.detach)
+
+    def _gradient(self, function: Density, at: Tensor) -> Tensor:
+        return torch.func.grad(function)(at)
+
+    def _gradient_and_products(self, function: Density, at: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, product = torch.func.vjp(torch.func.grad(function), at)
+        return gradient, torch.stack([product(probe)[0] for probe in self._probes])
+
+    def of_each(self, density: Density, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The map of vectors ``(..., d)``."""
+        with quiet(), BatchedDerivatives():
+            one = partial(self, density)
+            if latents.dim() == 1:
+                return one(latents)
+            flat = latents.reshape(-1, latents.shape[-1])
+            found = _mapped(one, flat)
+            return tuple(part.reshape(*latents.shape[:-1], *part.shape[1:]) for part in found)
+
+    def _searched(self, density: Density, latent: Tensor) -> shared._State:
+        found = _Search.apply(partial(self._search, density), latent)
+        point, unsettled, *factors = found
+        return shared._State(point, point, point, factors, unsettled, 0)
+
+    def _search(self, density: Density, latents: Tensor) -> tuple[Tensor, ...]:
+        """Points, flags and factors of the vectors ``(N, d)``."""
+
+        def one(latent: Tensor, *state: Any) -> tuple:
+            *vectors, unsettled = state[:4]
+            before = shared._State(*vectors, list(state[4:]), unsettled, 0)
+            after = self._next(density, latent, before)
+            return after.point, after.step, after.gain, after.unsettled, *after.factors
+
+        first = self._first()
+        parts = (first.point, first.step, first.gain, first.unsettled, *first.factors)
+        state = tuple(part.expand(len(latents), *part.shape) for part in parts)
+        with quiet(), BatchedDerivatives():
+            for _ in range(MAX_ITERATIONS):
+                state = _mapped(one, latents, *state)
+                if not state[3].any():
+                    break
+        return state[0], state[3], *state[4:]
+
+
+class _Search(torch.autograd.Function):
+    """A search of many vectors in one loop, which ``torch.vmap`` could not end."""
+
+    @staticmethod
+    def forward(search: Callable, latent: Tensor) -> tuple[Tensor, ...]:
+        found = search(latent.reshape(-1, latent.shape[-1]))
+        return tuple(part.reshape(*latent.shape[:-1], *part.shape[1:]) for part in found)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[None, None]:
+        return None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> None:
+        return None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, search: Callable, latent: Tensor) -> tuple:
+        if in_dims[1] is not None:
+            latent = latent.movedim(in_dims[1], 0)
+        found = _Search.apply(search, latent)
+        return found, tuple(None if in_dims[1] is None else 0 for _ in found)
+
+
+def _mapped(function: Callable, *rows: Tensor) -> tuple[Tensor, ...]:
+    """The function of each row, stacked: at once if the model can."""
+    try:
+        return torch.vmap(function)(*rows)
+    except (RuntimeError, NotImplementedError, ValueError):
+        found = [function(*row) for row in zip(*rows, strict=True)]
+        return tuple(map(torch.stack, zip(*found, strict=True)))
+
+
+@page(shared.ReparametrizedGaussianGuide)
+class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGaussianGuide):
+    """It has one submodule, ``posterior``, as :class:`~pyro_ngvi.NaturalGaussianGuide` has."""
+
+    def __init__(
+        self,
+        model: Callable,
+        order: int = 2,
+        family: str | type[Family] | Family = "auto",
+        *,
+        init_loc_fn: Callable = init_to_median,
+        init_scale: float = 0.1,
+        sticking_the_landing: bool | str = "auto",
+    ) -> None:
+        check_order(order)
+        super().__init__(
+            model,
+            family,
+            init_loc_fn=init_loc_fn,
+            init_scale=init_scale,
+            sticking_the_landing=sticking_the_landing,
+        )
+        self.order = order
+        self._scale_of_globals = self._init_scale
+        self._blocks: Any = None
+
+    # -- set-up -----------------------------------------------------------------------
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        self._blocks, self._data = None, (args, kwargs)
+        nodes = first_trace(self.model, args, kwargs).nodes
+        sites = {name: site for name, site in nodes.items() if site["type"] == "sample"}
+        plates = [
+            name
+            for name, site in sites.items()
+            if site_is_subsample(site) and site["fn"].subsample_size not in (None, site["fn"].size)
+        ]
+        check_whole(plates, [name for name, site in sites.items() if is_enumerated(site)])
+        super()._setup_prototype(*args, **kwargs)
+
+    def _choose_family(self, layout: Layout) -> Choice:
+        self._layout_sites = layout.sites
+        blocks, start = find_local_blocks(layout), self._init_loc().detach()
+        self._reparametrization = Reparametrization(blocks, start, self.order)
+        if self.order == 1:
+            modes = Reparametrization(blocks, start, 2)
+            self._reparametrization.start = modes._searched(self._density(), start).point
+        self._blocks = blocks
+        self._init_scale = torch.where(
+            self._reparametrization._mask, torch.ones_like(start), self._scale_of_globals
+        )
+        if self._requested_family is not None:
+            return self._requested_family
+        if layout.dim <= MAX_DENSE_DIM:
+            return Choice(CovarianceCholesky(), f"auto: dense up to {MAX_DENSE_DIM}")
+        return Choice(BlockDiagonal(blocks=self._blocks_by_site()), "auto: a block for each local")
+
+    def _init_loc(self) -> Tensor:
+        loc = super()._init_loc()
+        if self._blocks is None:
+            return loc
+        return torch.where(self._reparametrization._mask, torch.zeros_like(loc), loc)
+
+    def _density(self) -> Density:
+        """The model's log density at unconstrained vectors, with its parameters as they are."""
+        if self._model_as_given is None:
+            raise RuntimeError(
+                "A guide that has been pickled has no model, by which its locals are found: make a "
+                "new one of the model, and load the parameter store."
+            )
+
+        model, (args, kwargs), sites = self._model_as_given[0], self._data, self._layout_sites
+
+        def density(theta: Tensor) -> Tensor:
+            pieces = theta.split([site.size for site in sites])
+            pairs = zip(sites, pieces, strict=True)
+            values = {site.name: piece.reshape(site.shape) for site, piece in pairs}
+            return log_density(model, args, kwargs, values)
+
+        return density
+
+    def sample_latent(self, *args: Any, **kwargs: Any) -> Tensor:
+        """A draw of the unconstrained latent vector in the model's coordinates."""
+        latent = super().sample_latent(*args, **kwargs)
+        theta, log_det, _ = self._of_each(latent)
+        if am_i_wrapped():  # Pyro warns of factors that nobody sees
+            pyro.factor(f"_{self._pyro_name}_log_det", -log_det, has_rsample=True)
+        return theta
+
+    def _of_each(self, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self._reparametrization.of_each(self._density(), latents)
+
+    # -- what the user reads ----------------------------------------------------------
+
+    @torch.no_grad()
+    def _in_models_coordinates(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """Draws ``(N, d)`` in the model's coordinates, and which locals have no mode there."""
+        parts = [self._of_each(some) for some in latents.detach().split(DRAWS_AT_ONCE)]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[2] for part in parts])
+
+    def _constrained(self, latents: Tensor) -> dict[str, Tensor]:
+        return super()._constrained(self._in_models_coordinates(latents)[0])
+
+    def _draws(self, num_draws: int = NUM_DRAWS) -> Tensor:
+        family, generator = self._family().detach(), torch.Generator().manual_seed(0)
+        noise = torch.randn(num_draws, family.dim, generator=generator, dtype=family.loc.dtype)
+        return family.sample(noise.to(family.loc.device))
+
+    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Posterior median of every latent site, constrained; see :meth:`quantiles`."""
+        return {name: value[0] for name, value in self.quantiles([0.5]).items()}
+
+    @torch.no_grad()
+    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Posterior quantiles of every latent site, constrained; those of locals by always the
+        same 2000 draws.
+
+        :param quantiles: a list of numbers in (0, 1).
+        :raises ValueError: for others.
+        """
+        check_quantiles(quantiles)
+        family = self._family().detach()
+        levels = torch.atleast_1d(torch.as_tensor(quantiles)).to(family.loc)
+        theta, _ = self._in_models_coordinates(self._draws())
+        # torch.quantile takes up to 16 million numbers.
+        of_locals = [torch.quantile(some, levels, 0) for some in theta.split(4000, -1)]
+        of_globals = Normal(family.mean, family.stddev).icdf(levels[:, None])
+        mask = self._reparametrization._mask
+        found: dict[str, list[Tensor]] = {}
+        for latent in torch.where(mask, torch.cat(of_locals, -1), of_globals):
+            for site, value in self._unpack_latent(latent):
+                constrained = biject_to(site["fn"].support)(value)
+                found.setdefault(site["name"], []).append(constrained)
+        return {name: torch.stack(values) for name, values in found.items()}
+
+    def num_without_mode(self) -> dict[str, float]:
+        """How many locals have, on average over the posterior, no mode given globals and data that
+        Newton's method finds: their map has a curvature that is made positive.
+
+        :return: by the sites of the locals; sites without any are left out.
+        """
+        _, troubled = self._in_models_coordinates(self._draws(200))
+        return self._count_without_mode(troubled.cpu().numpy())
