@@ -46,7 +46,7 @@ def _initial(
     model: Callable, guide: Callable, args: tuple, kwargs: dict[str, Any], rng_key: jax.Array
 ) -> tuple[Place, Callable[[Place], Place]]:
     """The first parameters of model and guide, and what constrains parameters."""
-    if type(guide) is NaturalGaussianGuide and guide.model_as_given is model:
+    if isinstance(guide, NaturalGaussianGuide) and guide.model_as_given is model:
         with Keyed(key=rng_key):
             initial = guide.set_up(*args, **kwargs)
         sites = guide.prototype_trace.values()
