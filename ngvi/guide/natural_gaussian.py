@@ -54,6 +54,10 @@ class NaturalGaussianGuide:
         """The family with coordinates, of the guide's set-up or later."""
         raise NotImplementedError
 
+    def again(self, model: Any, **options: Any) -> Any:
+        """A guide of another model with the same latents, of the same kind and family."""
+        return type(self)(model, self.family, **options)
+
     def __repr__(self) -> str:
         if self.prototype_trace is None:
             family = self._requested_family

@@ -275,6 +275,10 @@ class ReparametrizedGaussianGuide:
     order: int
     _blocks: LocalBlocks
 
+    def again(self, model: Any, create_plates: None = None, **options: Any) -> Any:
+        """A guide of another model with the same latents, of the same order and family."""
+        return type(self)(model, self.order, self.family, **options)  # type: ignore[call-arg]
+
     def __repr__(self) -> str:
         text = super().__repr__().replace("NaturalGaussianGuide", type(self).__name__, 1)
         if getattr(self, "_blocks", None) is None:

@@ -112,9 +112,9 @@ def fit(
         journal = Journal(checkpoint, FitResult.library, own, keeps_seeds=True)
 
     def make_guide(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
-        return NaturalGaussianGuide(
+        make = partial(NaturalGaussianGuide, family=family)
+        return (make if init is None else init._gaussian().again)(
             model,
-            family if init is None else init._gaussian().family,
             init_loc_fn=init_loc_fn,
             init_scale=SCALES[0],
             create_plates=create_plates,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -113,9 +114,9 @@ def fit(
         seeds = journal.seeds
 
     def make_guide(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
-        return NaturalGaussianGuide(
+        make = partial(NaturalGaussianGuide, family=family)
+        return (make if init is None else init._gaussian().again)(
             model,
-            family if init is None else init._gaussian().family,
             init_loc_fn=init_loc_fn,
             init_scale=SCALES[0],
             create_plates=create_plates,
