@@ -140,7 +140,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         except (TypeError, IndexError):  # the model computes with its arguments, as with numpy's
             program = jax.make_jaxpr(partial(density, self._data))(self._init_latent, params)
         leaves = jax.tree.leaves(params)
-        return lambda theta: jax.core.eval_jaxpr(program.jaxpr, program.consts, theta, *leaves)[0]
+        # Or XLA would compute with the data as it compiles, for minutes (919 rows: two and a half).
+        constants = jax.lax.optimization_barrier(program.consts)
+        return lambda theta: jax.core.eval_jaxpr(program.jaxpr, constants, theta, *leaves)[0]
 
     def _sample_latent(self, *args: Any, **kwargs: Any) -> jax.Array:
         latent = super()._sample_latent(*args, **kwargs)
