@@ -240,6 +240,17 @@ def test_local_that_starts_between_two_modes_gets_a_positive_curvature_and_is_co
     assert np.isfinite(ppl.numpy(theta)).all() and ppl.numpy(no_mode).sum() > 500
 
 
+def test_many_locals_settle_in_a_few_iterations(pyro_backend, monkeypatch):
+    # ... and stay so while the last ones do: the rule is the same code in both packages.
+    ppl = pyro_backend
+    counts = np.random.default_rng(0).poisson(3.0, (4, 300)).astype(float)
+    guide = ppl.package.ReparametrizedGaussianGuide(_growth(ppl))
+    ppl.set_up(guide, ppl.array(counts), ppl.array(TIMES))
+    monkeypatch.setattr(ppl.module("guide.reparametrized"), "MAX_ITERATIONS", 15)
+    latents = np.random.default_rng(1).normal(size=(20, 602))
+    assert not ppl.numpy(guide._in_models_coordinates(ppl.array(latents))[1]).any()
+
+
 @pytest.mark.slow
 def test_float32_is_enough(ppl):
     with ppl.precision("float32"):
