@@ -56,7 +56,7 @@ class NaturalGaussianGuide:
 
     def again(self, model: Any, **options: Any) -> Any:
         """A guide of another model with the same latents, of the same kind and family."""
-        return type(self)(model, self.family, **options)
+        return type(self)(model, self.family, **options)  # type: ignore[call-arg]
 
     def __repr__(self) -> str:
         if self.prototype_trace is None:

@@ -64,7 +64,7 @@ class _State(NamedTuple):
     gain: Array  #: slope at ``point`` times ``step``, summed over each block
     factors: Vector  #: of the curvatures at ``point``, by group
     unsettled: Array  #: whether the block is farther than the tolerance from its mode
-    count: Array | int
+    iteration: Array | int
 
 
 class Reparametrization:
@@ -189,11 +189,11 @@ class Reparametrization:
             ],
             # For good: rounding turns the last small steps of some block at every iteration.
             self._flags((short | ~(decrement < tolerance)) & (state.unsettled > 0)),
-            state.count + 1,
+            state.iteration + 1,
         )
 
     def _goes_on(self, state: _State) -> Array:
-        return (state.unsettled.sum() > 0) & (state.count < MAX_ITERATIONS)
+        return (state.unsettled.sum() > 0) & (state.iteration < MAX_ITERATIONS)
 
     def _newton(self, factors: Vector, slope: Array) -> Array:
         """``H^-1 dl/db``, shape ``(d,)``."""
@@ -278,7 +278,12 @@ class ReparametrizedGaussianGuide:
 
     def again(self, model: Any, create_plates: None = None, **options: Any) -> Any:
         """A guide of another model with the same latents, of the same order and family."""
-        return type(self)(model, self.order, self.family, **options)  # type: ignore[call-arg]
+        return type(self)(  # type: ignore[call-arg]
+            model,
+            self.order,
+            self.family,  # type: ignore[attr-defined]
+            **options,
+        )
 
     def __repr__(self) -> str:
         text = super().__repr__().replace("NaturalGaussianGuide", type(self).__name__, 1)

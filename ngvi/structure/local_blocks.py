@@ -84,16 +84,17 @@ def find_local_blocks(layout: Layout) -> LocalBlocks:
             "which has none, or is not finite, near the guide's start. Use NaturalGaussianGuide."
         )
     found = find_hierarchy(layout)
-    groups, sites = [], []
+    groups: list[np.ndarray] = []
+    sites: list[tuple[str, ...]] = []
     for index, blocks in enumerate(found.blocks):
-        names = tuple(
+        of_block = tuple(
             site.name
             for site in layout.sites
             if site.name in found.local_sites and np.isin(site.start, blocks)
         )
-        if names and index not in found.parents and blocks.shape[1] > 1:
+        if of_block and index not in found.parents and blocks.shape[1] > 1:
             groups.append(blocks)
-            sites.append(names)
+            sites.append(of_block)
     if not groups:
         raise ValueError(
             "ReparametrizedGaussianGuide finds no locals that are independent of each other given "
