@@ -105,7 +105,7 @@ def groups_in_thousands():
 
 
 def test_groups_in_thousands_need_no_start(ppl):
-    """From ``N(0, I)`` the scale of the groups collapses, 100 nats and more below the optimum."""
+    """From ``N(0, I)`` the scale of the groups collapses, far below the optimum."""
     group, y = groups_in_thousands()
 
     def model(group, y):
@@ -120,7 +120,8 @@ def test_groups_in_thousands_need_no_start(ppl):
 
     result = ppl.fit(model, ppl.index(group), ppl.array(y))
     assert result.converged
-    assert result.starts[0].name == "the prior"
+    bounds = {start.name: start.bound for start in result.starts}
+    assert bounds["the prior"] > bounds["the guide's start"] + 1.0
     draws = {name: ppl.numpy(value) for name, value in result.sample(500).items()}
     assert draws["sigma"].mean() == pytest.approx(within_groups(y), rel=0.05)
     effects = draws["mu"][:, None] + draws["effect"] * draws["tau"][:, None] / 500.0
