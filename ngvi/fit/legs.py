@@ -258,7 +258,7 @@ class Legs:
 
     def _begin(self, start: Start, max_steps: float = math.inf) -> _Begun:
         """A leg at the end of its first stage."""
-        self._ranked()  # so that nothing is lost if this one is interrupted
+        self._audit_begun()  # so that nothing is lost if this one is interrupted
         search = self._new_search()
         status = search.begin(start.place, max_steps)
         self._used += len(search.trace)
@@ -271,11 +271,14 @@ class Legs:
 
     def _ranked(self) -> list[_Begun]:
         """Legs that have begun, the best first."""
-        if len(self.begun) > 1 or self.ended:
-            for one in self.begun:
-                if one.outcome.audit is None:
-                    one.outcome = self._audited(one.outcome)
+        if len(self.begun) > 1 or self.ended:  # the only one needs no rank
+            self._audit_begun()
         return sorted(self.begun, key=lambda one: -_bound(one.outcome))
+
+    def _audit_begun(self) -> None:
+        for one in self.begun:
+            if one.outcome.audit is None:
+                one.outcome = self._audited(one.outcome)
 
     def _next_best(self, best: Outcome) -> _Begun | None:
         """The best of those that have begun, unless the best end was better when as rough."""

@@ -403,6 +403,23 @@ def test_what_other_starts_have_found_survives_an_interruption(monkeypatch):
     assert outcome.audit.bound == pytest.approx(0.0, abs=0.05) and outcome.remaining < 0.05
 
 
+def test_the_first_of_two_that_begin_survives_an_interruption_of_the_second():
+    one, calls = target(centre=np.zeros(2), of_prior=(FAR, 10.0)), []
+
+    def interrupt(place, value):
+        if place.log_scale[0] != POINT and np.abs(place.loc).max() > 100:
+            calls.append(place)
+            if len(calls) > 3:
+                raise KeyboardInterrupt
+        return value
+
+    one.change = interrupt
+    outcome = searched(one)
+    assert outcome.reason is Reason.INTERRUPTED and names(outcome) == ["the guide's start"]
+    assert np.abs(outcome.place.loc).max() < 1.0
+    assert outcome.starts[0].bound == pytest.approx(0.0, abs=0.5)
+
+
 def test_a_start_on_its_way_up_survives_an_interruption_too(by_gradients):
     """It is above where the one before has ended."""
     one, calls = target(change=stuck_unless(is_near)), []
