@@ -93,7 +93,14 @@ def way(outcome):
     return numbers.tobytes(), str(outcome.trace), outcome.reason, outcome.audit, outcome.starts
 
 
-@pytest.mark.parametrize("name", TARGETS)
+#: By values alone, thousands of draws for every step: some seconds.
+LONG = ("jump",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in TARGETS],
+)
 def test_a_run_killed_anywhere_takes_the_same_way(name, tmp_path):
     whole = made(name)
     expected = way(searched(whole))
