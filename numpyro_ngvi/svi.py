@@ -75,9 +75,6 @@ class SVI(numpyro.infer.SVI):
         :raises ValueError: without ``rng_key``; or if the first loss is not finite.
         """
         first = self.state is None
-        if not first and self.constrain_fn is None:
-            # A state of another object: guide and constraints are set up, from whatever key.
-            self.init(jax.random.key(0), *args, **kwargs)
         if first:
             if self._rng_key is None:
                 raise ValueError(
