@@ -26,10 +26,10 @@ class Parameters:
 
     :param guide: the guide, which is set up.
     :param initial: the parameters before the first step.
-    :param constrain: from unconstrained to constrained parameters.
+    :param constrain: from unconstrained to constrained parameters; with ``invert=True`` back.
     """
 
-    def __init__(self, guide: Any, initial: Place, constrain: Callable[[Place], Place]) -> None:
+    def __init__(self, guide: Any, initial: Place, constrain: Callable[..., Place]) -> None:
         self.guide, self.initial, self.constrain = guide, initial, constrain
         families = posteriors(initial)
         self.dims = {site: family.dim for site, family in families.items()}
@@ -91,15 +91,24 @@ class Parameters:
         return jax.tree.unflatten(jax.tree.structure(self.initial), map(jnp.asarray, arrays))
 
     def restored(self, params: dict[str, Any]) -> Place:
-        """The initial place with the Gaussians of an earlier result's parameters.
+        """The place of an earlier result's parameters; where those of the model's own are of other
+        shapes, with the initial ones.
 
+        :param params: constrained, as a result has them.
         :raises ValueError: if its latents are not this model's.
         """
         place = dict(self.initial)
+        found = self.constrain(params, invert=True) if self.has_ordinary else {}
         for name, own in self.initial.items():
             if isinstance(own, Family):
                 check_coordinates(name, _shapes(params.get(name)), _shapes(own), own.dim)
                 place[name] = params[name]
+            elif name in found and jax.tree.map(jnp.shape, own) == jax.tree.map(
+                jnp.shape, found[name]
+            ):
+                place[name] = jax.tree.map(
+                    lambda new, old: jnp.asarray(new, old.dtype), found[name], own
+                )
         return place
 
 

@@ -128,6 +128,23 @@ def test_groups_in_thousands_need_no_start(ppl):
     np.testing.assert_allclose(effects.mean(0), y.reshape(12, 6).mean(1), atol=20.0)
 
 
+def test_going_on_keeps_the_parameters_of_the_model(ppl):
+    def model(y):
+        noise = ppl.param("noise", ppl.array(1.0), constraint=ppl.dist.constraints.positive)
+        mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 10.0))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Normal(mean, noise), obs=y)
+
+    y = ppl.array(np.random.default_rng(0).normal(5.0, 2.0, 30))
+    first = ppl.fit(model, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one step is too few for a verdict
+        again = ppl.fit(model, y, init=first, max_steps=1)
+    noise = float(first.params["noise"])
+    assert noise > 1.5
+    assert float(again.params["noise"]) == pytest.approx(noise, rel=1e-3)
+
+
 def test_an_intercept_and_the_effects_of_all_groups_end_at_the_highest_evidence(ppl):
     """They trade along a line on which the bound is flat; the posterior is a Gaussian, exactly."""
     group, y = groups_in_thousands()
