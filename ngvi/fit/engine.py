@@ -34,7 +34,7 @@ class Direction(NamedTuple):
     """A natural gradient of the bound, or a correction of it."""
 
     vector: np.ndarray  #: shape ``(n,)``
-    covector: np.ndarray  #: ``F`` of its own place times the vector: the ordinary gradient
+    covector: np.ndarray  #: the gradient: ``F`` of its place times the natural one
     ordinary: Sequence[np.ndarray] = ()  #: gradients of the parameters that are not Gaussian
 
 

@@ -23,7 +23,7 @@ MAX_NUMBERS = 20_000_000
 class Corrected(NamedTuple):
     """A direction after quasi-Newton correction."""
 
-    direction: Direction
+    direction: Direction  #: its covector is still the gradient, whose slopes a step has
     gain: float  #: that a quadratic bound would have along it, in nats
     fisher: float  #: the gain that the Fisher metric predicts, in nats
 
@@ -109,8 +109,9 @@ class Geometry:
             fisher = 0.5 * float(of_vector @ vector)
             if not self._pairs:
                 return Corrected(Direction(vector, of_vector, ordinary), fisher, fisher)
-            found = Direction(*self._memory.correct(vector, of_vector), ordinary)
-            return Corrected(found, 0.5 * float(of_vector @ found.vector), fisher)
+            vector = self._memory.correct(vector, of_vector)
+            gain = 0.5 * float(of_vector @ vector)
+            return Corrected(Direction(vector, of_vector, ordinary), gain, fisher)
 
     def gains(self, vectors: np.ndarray) -> np.ndarray:
         """The gain that each row promises, the larger of the two estimates, in nats."""

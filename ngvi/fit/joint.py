@@ -119,11 +119,14 @@ class _Geometry(geometry.Geometry):
     def accepted(self, step: Step, before: Direction, after: Direction, is_short: bool) -> None:
         state, change = self._state, step.change[self._size :]
         old, new = before.vector[self._size :], after.vector[self._size :]
+        ends = float(after.covector @ step.change)
         for index, part in enumerate(state.parts(len(change))):
             moved, square = change[part], float(old[part] @ change[part])
             left = float(new[part] @ moved) / square if square > 0 else 0.0
             length = _norm(moved)
-            if left > LEFT and length > 0.5 * state.limits[index]:
+            # What moves together, along a ridge say, gains together.
+            goes_on = ends > LEFT * step.slope if self._pairs else left > LEFT
+            if goes_on and length > 0.5 * state.limits[index]:
                 state.limits[index] *= LONGER
             fall = old[part] - new[part]
             product, squares = float(moved @ fall), float(fall @ fall)

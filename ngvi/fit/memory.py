@@ -39,8 +39,7 @@ class Memory:
     ) -> None:
         # Rows: the steps, then the falls.
         self._vectors = np.concatenate([steps, falls])
-        self._covectors = np.concatenate([of_steps, of_falls])
-        self._products = (self._vectors @ self._covectors.T).astype(float)
+        self._products = (self._vectors @ np.concatenate([of_steps, of_falls]).T).astype(float)
         squares, fall_squares = np.split(self._products.diagonal(), 2)
         curvature = self._products[: len(steps), len(steps) :].diagonal()
         eps = float(np.finfo(steps.dtype).eps) ** 0.5
@@ -51,8 +50,8 @@ class Memory:
         self.flattest = float(np.min(curvature[used] / squares[used], initial=1.0))
         self._weights = np.where(used, 1.0 / np.where(used, curvature, 1.0), 0.0)
 
-    def correct(self, vector: np.ndarray, of_vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The quasi-Newton direction, as a vector and as a covector.
+    def correct(self, vector: np.ndarray, of_vector: np.ndarray) -> np.ndarray:
+        """The quasi-Newton direction.
 
         :param vector: a natural gradient, shape ``(n,)``.
         :param of_vector: its covector, shape ``(n,)``.
@@ -65,4 +64,4 @@ class Memory:
         # Gradients are natural ones already: what the metric makes of a gradient is itself.
         pairs = Pairs(steps, falls, of_steps, of_falls, self._weights)
         amounts = two_loop(pairs, unit[0], lambda rest: rest)[1:].astype(vector.dtype)
-        return vector + amounts @ self._vectors, of_vector + amounts @ self._covectors
+        return vector + amounts @ self._vectors

@@ -343,12 +343,14 @@ class Search:
             self.radius = 0.5 * step.length
         is_short = max(step.length, step.backward) <= MAX_PAIR_LENGTH
         self._metric().accepted(step, self.measured.mean, measured.mean, is_short)
-        if is_short:
+        if not is_short:
+            self.pairs.clear()
+        # Of long steps only one with other parameters is a pair: along a ridge of them and the
+        # Gaussians no metric says where to go.
+        if is_short or self.engine.parameters.has_ordinary:
             fall = self.measured.mean.vector - measured.mean.vector
             self.pairs.append((step.change, fall))
             del self.pairs[: -max(self._metric().max_pairs, 1)]
-        else:
-            self.pairs.clear()
         self.place, self.measured, self._geometry = step.place, measured, None
 
     def _metric(self) -> Geometry:
