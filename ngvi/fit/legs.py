@@ -11,7 +11,8 @@ optimum twice:
 - An end that is no optimum is followed by other starts, a few; the best end is kept.
 - From an optimum other points of high density are climbed. One that leads out of the Gaussian
   found, and as high, is a start of its own, for it may be another mode. Where there are several
-  modes, so many points follow until the best optimum has been led to again.
+  modes, so many points follow until the best optimum has been led to again; if nothing leads
+  there, it is not known to be the best.
 
 Legs are compared where they are equally rough, at the ends of their first stages: there they go
 on, or not.
@@ -28,7 +29,7 @@ from ngvi.fit.audit import audit, missed
 from ngvi.fit.by_values import by_values, tried
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.joint import joint
-from ngvi.fit.outcome import Ended, Outcome, Reason
+from ngvi.fit.outcome import ANOTHER, THE_SAME, Ended, Outcome, Reason
 from ngvi.fit.progress import Progress
 from ngvi.fit.search import MIN_POINTS, Search
 from ngvi.fit.settings import Settings
@@ -146,8 +147,17 @@ class Legs:
             if other is not None:
                 self._begin(other)
         if all(one.status in NO_WAY for one in self.begun):
+            before = self._used
             self._race(prior, MAX_RACERS)
+            self._allow(self._used - before)
         return self._finish(self._ranked()[0])
+
+    def _allow(self, count: int) -> None:
+        """So many more steps: those of a race are not the winner's."""
+        count += self.settings.max_steps
+        self.settings = dataclasses.replace(self.settings, max_steps=count)
+        for one in self.begun:
+            one.search.settings = self.settings
 
     def _race(self, prior: Prior | None, count: int) -> None:
         """Begin from other points, narrow starts in which are cheap."""
@@ -172,7 +182,7 @@ class Legs:
                 return
             outcome = self._finish(found)
             # The same end twice: noise or a ridge, which no other start is without.
-            if outcome.reason in ENDS or _compared(best, outcome) == "the same bound":
+            if outcome.reason in ENDS or _compared(best, outcome) == THE_SAME:
                 return
 
     def _go_on(self) -> None:
@@ -226,7 +236,7 @@ class Legs:
         """Finish a leg, and count if it leads to the best optimum, or to one as good."""
         best = self._best_ended()
         outcome = self._finish(begun)
-        if _compared(best, outcome) == "the same bound":
+        if _compared(best, outcome) == THE_SAME:
             self.seen += 1
         elif self._best_ended().place is not best.place:
             self.seen = 0
@@ -411,6 +421,8 @@ class Legs:
         best = self._best()
         if len(self.ended) < 2 or best.audit is None:
             return best
+        if best.converged and _is_alone(best):
+            best = dataclasses.replace(best, reason=Reason.MODES)
         found = audit(self.engine, best.place, self.rng)
         return dataclasses.replace(best, audit=found) if math.isfinite(found.bound) else best
 
@@ -426,12 +438,19 @@ def _bound(outcome: Outcome) -> float:
     return -math.inf if outcome.audit is None else outcome.audit.bound
 
 
+def _is_alone(best: Outcome) -> bool:
+    """Whether there are other optima, and nothing else has led to this one."""
+    kept = [start.kept for start in best.starts]
+    is_one_of_some = any(words.startswith(ANOTHER) for words in kept)
+    return is_one_of_some and not best.seen and THE_SAME not in kept
+
+
 def _compared(best: Outcome, other: Outcome) -> str:
     if best.audit is None or other.audit is None:
         return "not compared"
     gap = best.audit.bound - other.audit.bound
     if abs(gap) < SAME + 2 * math.hypot(best.audit.error, other.audit.error):
-        return "the same bound"
+        return THE_SAME
     if other.converged:
-        return f"another optimum, {gap:.2f} nats below"
+        return f"{ANOTHER}, {gap:.2f} nats below"
     return f"no optimum, {gap:.3g} nats below"

@@ -29,6 +29,7 @@ class Reason(enum.Enum):
     RIDGE = enum.auto()  # short steps keep gaining
     JUMP = enum.auto()  # values contradict gradients
     EDGE = enum.auto()  # draws have no density
+    MODES = enum.auto()  # there are other optima, and only one start led to this one
     STALLED = enum.auto()  # fixed draws: steps that gain nothing
     OVERFITTED = enum.auto()  # fixed draws: the bound over others does not rise
     TRIED = enum.auto()  # as many steps as were to be tried
@@ -42,6 +43,10 @@ def after_trial(gain: float, error: float, tolerance: float) -> Reason | None:
     if gain - error > 0.25 * tolerance:
         return None
     return Reason.CONVERGED if gain + 2 * error <= 2 * tolerance else Reason.NOISE
+
+
+#: What the end of another start says of the result.
+THE_SAME, ANOTHER = "the same bound", "another optimum"
 
 
 class Ended(NamedTuple):
@@ -136,6 +141,13 @@ def in_words(
                 "support that ends within the reach of the latents. Bound or rescale these, or "
                 "use double precision"
             )
+        case Reason.MODES:
+            return (
+                "the bound has several optima, of which this is the best that was found (within "
+                f"{outcome.remaining:.2g} nats), but only one start led to it: there may be better "
+                "ones, see result.starts. Compare fits with other seeds, or begin near the right "
+                "one with init_loc_fn="
+            )
         case Reason.OVERFITTED:
             return (
                 "the bound rises over the draws that a step learns from, but not over others, and "
@@ -177,7 +189,7 @@ def _others(outcome: Outcome) -> str:
             "; of the optima of the model's own parameters, a network's say, it is the one that "
             "their start led to: there may be better ones"
         )
-    others = [start for start in outcome.starts if start.kept.startswith("another optimum")]
+    others = [start for start in outcome.starts if start.kept.startswith(ANOTHER)]
     if others:
         number = "is another optimum" if len(others) == 1 else f"are {len(others)} other optima"
         return f"; there {number}, lower: see result.starts"
@@ -185,7 +197,7 @@ def _others(outcome: Outcome) -> str:
         points = "another point" if outcome.seen == 1 else f"{outcome.seen} other points"
         return f"; {points} led to the same optimum"
     if len(outcome.starts) > 1:
-        return "; other starts ended lower: see result.starts"
+        return "; other starts ended lower, maybe at other optima: see result.starts"
     return "; other optima have not been looked for"
 
 

@@ -38,6 +38,7 @@ class Progress:
             return
         # The bar redraws a few times a second, however often it is updated.
         self._bar.set_postfix_str(progress_text(loss, step_size, distance), refresh=False)
+        self._bar.total = max(self._bar.total, step)
         self._bar.update(step - self._bar.n)
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:

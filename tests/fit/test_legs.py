@@ -336,8 +336,10 @@ def test_a_point_that_the_gaussian_misses_is_a_start(monkeypatch):
     assert is_at(searched(one), np.zeros(2), 0.1)
     monkeypatch.setattr(legs, "missed", lambda *_: NEAR + 4.0)
     outcome = searched(one)
-    assert outcome.converged and is_at(outcome, NEAR + 4.0, 0.1)
+    assert is_at(outcome, NEAR + 4.0, 0.1)
     assert names(outcome) == ["a missed point", "the guide's start"]
+    # Another optimum is known, and nothing else has led to this one: it is not established.
+    assert outcome.reason is Reason.MODES and outcome.remaining < 0.05
 
 
 def test_a_mode_as_high_is_told_and_one_far_below_is_not_searched():
@@ -370,12 +372,12 @@ def test_the_model_with_parameters_of_its_own_is_not_searched_for_modes():
 # -- steps, and interruptions ---------------------------------------------------------
 
 
-def test_the_steps_of_all_starts_are_counted(by_gradients):
+def test_the_steps_of_all_starts_are_counted_and_a_race_has_as_many_again(by_gradients):
     outcome = searched(target(change=stuck_unless(is_near)), max_steps=60)
     assert sum(start.num_steps for start in outcome.starts) <= 60 + len(outcome.starts)
     outcome = searched(target(change=stuck_unless(is_near)), max_steps=20)
     assert not outcome.converged
-    assert sum(start.num_steps for start in outcome.starts) <= 20 + len(outcome.starts)
+    assert sum(start.num_steps for start in outcome.starts) <= 2 * 20 + len(outcome.starts)
 
 
 def test_what_other_starts_have_found_survives_an_interruption(monkeypatch):

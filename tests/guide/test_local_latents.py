@@ -126,7 +126,7 @@ def _parts(ppl, family, at):
         ("diagonal", False),
         ("block_diagonal", True),
         ("sparse_precision", True),
-        ("sparse_precision", False),
+        pytest.param("sparse_precision", False, marks=pytest.mark.slow),
         pytest.param("diagonal", True, marks=pytest.mark.slow),
         pytest.param("block_diagonal", False, marks=pytest.mark.slow),
     ],

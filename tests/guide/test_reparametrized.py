@@ -199,6 +199,7 @@ def _exact():
     return evidence, mean, np.sqrt(np.diag(covariance))
 
 
+@pytest.mark.slow
 def test_independent_gaussian_is_exact_for_a_linear_gaussian_hierarchy(ppl):
     # ... whose posterior no Gaussian with independent effects could be.
     guide = ppl.package.ReparametrizedGaussianGuide(_linear(ppl), family="diagonal")
