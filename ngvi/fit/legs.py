@@ -177,7 +177,7 @@ class Legs:
             self._race(prior, MAX_OTHERS)
         for _ in range(MAX_OTHERS):
             best = self._best_ended()
-            found = self._next_best(best)
+            found = self._next_best(best, 0.5 * self.engine.parameters.dim)
             if found is None or self._used >= self.settings.max_steps:
                 return
             outcome = self._finish(found)
@@ -188,11 +188,20 @@ class Legs:
     def _go_on(self) -> None:
         """Use the steps that are left on the best end so far."""
         best = self._best()
-        fresh = self._new_stochastic()
-        outcome = fresh.run(best.place)
-        self._used = fresh.used + len(fresh.trace)
-        outcome = self._audited(dataclasses.replace(outcome, trace=best.trace.then(fresh.trace)))
+        outcome = self._freshly(self._new_search(), best.place)
+        outcome = dataclasses.replace(outcome, trace=best.trace.then(outcome.trace))
         self._note(outcome, best.starts[0].name)
+
+    def _freshly(self, search: Search, place: Place, max_steps: float = math.inf) -> Outcome:
+        """Go on from a search with fresh draws at every step, which it verifies if they claim."""
+        fresh = self._new_stochastic()
+        fresh.trace, fresh.used = search.trace, search.used
+        fresh.limit = len(search.trace) + max_steps
+        outcome = fresh.run(place)
+        if outcome.converged:
+            outcome = search.verified(outcome)
+        self._used = fresh.used + len(fresh.trace)
+        return self._audited(outcome)
 
     def _look_for_modes(self, prior: Prior | None) -> None:
         """Finish what has begun as well, then climb, and begin where that leads elsewhere."""
@@ -290,8 +299,11 @@ class Legs:
             if one.outcome.audit is None:
                 one.outcome = self._audited(one.outcome)
 
-    def _next_best(self, best: Outcome) -> _Begun | None:
-        """The best of those that have begun, unless the best end was better when as rough."""
+    def _next_best(self, best: Outcome, gap: float = 0.0) -> _Begun | None:
+        """The best of those that have begun, unless the best end was better when as rough.
+
+        :param gap: in nats, by which it may have been.
+        """
         ranked = self._ranked()
         if not ranked:
             return None
@@ -299,7 +311,7 @@ class Legs:
         if best.rough is not None:
             level = min(level, audit(self.engine, best.rough, self.rng).bound)
         error = outcome.audit.error if outcome.audit else math.nan
-        is_worse = level - _bound(outcome) > ROUGH_GAP + 2 * error
+        is_worse = level - _bound(outcome) > gap + ROUGH_GAP + 2 * error
         return None if is_worse or not math.isfinite(_bound(outcome)) else ranked[0]
 
     def _finish(self, begun: _Begun) -> Outcome:
@@ -329,14 +341,7 @@ class Legs:
         rough = search.rough if isinstance(search, Search) else None
         outcome = self._audited(dataclasses.replace(outcome, rough=rough))
         if isinstance(search, Search) and outcome.reason in NO_WAY and not self._jumps(outcome):
-            fresh = self._new_stochastic()
-            fresh.trace, fresh.used = search.trace, search.used
-            fresh.limit = len(search.trace) + self._share
-            other = fresh.run(search.best)
-            if other.converged:
-                other = search.verified(other)
-            other = self._audited(other)
-            self._used = fresh.used + len(fresh.trace)
+            other = self._freshly(search, search.best, self._share)
             if other.reason is Reason.STUCK:  # what it estimated before is no estimate
                 other = dataclasses.replace(
                     other, remaining=max(other.remaining, outcome.remaining)

@@ -340,7 +340,9 @@ class Search:
         if ends > 0:
             self.radius = max(self.radius, GROWTH * step.length)
         elif ends < -TURN * step.slope:
-            self.radius = 0.5 * step.length
+            # The divergence of a step of no length is rounding, and may be negative.
+            least = ROUNDING * self.engine.parameters.dim * self.engine.parameters.eps
+            self.radius = max(0.5 * step.length, least)
         is_short = max(step.length, step.backward) <= MAX_PAIR_LENGTH
         self._metric().accepted(step, self.measured.mean, measured.mean, is_short)
         if not is_short:

@@ -36,6 +36,8 @@ MIN_GROUPS, MAX_GROUPS = 4, 32
 NOISY = 0.5
 #: Step size below which more groups are taken.
 SHORT = 0.25
+#: So many steps keep what their signals promise if the bound rises by this part of it.
+WINDOW, KEPT_PART = 10, 0.1
 #: Smallest step size.
 MIN_STEP_SIZE = 1e-3
 #: Noisy steps whose signals are averaged, at least and at most.
@@ -75,6 +77,8 @@ class StochasticSearch:
     distance: float = math.inf  #: of the bound to its optimum, in nats
     num_groups: int = MIN_GROUPS
     signals: list[float] = field(default_factory=list)  #: of the last noisy steps
+    promised: list[float] = field(default_factory=list)  #: gains of the steps so far, in nats
+    longest: float = 1.0  #: the largest step size, by what the last steps kept of that
     adam: Adam = field(default_factory=Adam)
     ordinary_step_size: float = ORDINARY_STEP_SIZE
     ordinary_moves: bool = field(init=False)  #: whether parameters that are not Gaussian do
@@ -118,7 +122,9 @@ class StochasticSearch:
         if self.step is not None:
             self.refused = 0
             self._judge(float(measured.mean.covector @ self.step.change), self.step, noise)
+        self._compare()
         self._choose(signal, noise)
+        self.promised.append(0.5 * self.rho * max(signal, 0.0))
         loss = self.trace.add(measured, draws, self.rho, self.distance)
         self.progress.update(self._num_steps, loss, self.rho, self.distance)
         self.settings.after_step(self._num_steps, loss, self.distance)
@@ -175,10 +181,22 @@ class StochasticSearch:
         elif ends > 0:
             self.radius = max(self.radius, GROWTH * step.length)
 
+    def _compare(self) -> None:
+        """Shorten steps while the bound does not rise as their signals promise.
+
+        Where its curvature is above the metric's, whole steps may turn about an optimum for ever.
+        """
+        if len(self.promised) < 2 * WINDOW or len(self.promised) % WINDOW:
+            return
+        losses = self.trace.losses[-2 * WINDOW :]
+        gained = float(np.mean(losses[:WINDOW]) - np.mean(losses[WINDOW:]))
+        is_kept = gained > KEPT_PART * sum(self.promised[-WINDOW:])
+        self.longest = min(2.0 * self.longest, 1.0) if is_kept else 0.5 * self.rho
+
     def _choose(self, signal: float, noise: float) -> None:
         """The next step size, the number of groups, and the distance to the optimum."""
         if signal > NOISY * noise:
-            self.rho = signal / (signal + noise)
+            self.rho = min(signal / (signal + noise), self.longest)
             del self.signals[:]
             self.distance = 0.5 * signal + 0.5 * self.rho * noise
             return

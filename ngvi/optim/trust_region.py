@@ -137,7 +137,8 @@ def longest_within(
         least = 0.1 ** on.maximum(1.0, search.count + 1 - PATIENCE)
         # Far from a fit the divergence may grow like log rho: then its size is to be found first.
         most = on.where(search.count <= PATIENCE, 0.8, 0.1)
-        ratio = on.sqrt(radius / on.maximum(search.length, TINY))
+        # Of a step of no length the divergence, and the next radius, may be below zero by rounding.
+        ratio = on.sqrt(on.maximum(radius, 0.0) / on.maximum(search.length, TINY))
         ratio = on.where(search.length < math.inf, ratio, least)
         shorter = high * on.minimum(on.maximum(ratio, on.minimum(least, most)), most)
         # What fits on one side of a jump will do.

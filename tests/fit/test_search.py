@@ -373,6 +373,9 @@ def test_the_radius_is_half_a_step_that_nearly_went_too_far():
     assert one._slope_at_the_end(step, with_slope(measured, step, ends)) is not None
     one._accept(step, ends, measured)
     assert one.radius == 0.5 * step.length
+    # By rounding the divergence of a step that leads nowhere may be below zero.
+    one._accept(step._replace(length=-1e-17), ends, measured)
+    assert 0 < one.radius < 1e-12
 
 
 def test_a_step_may_lose_a_small_part_of_its_slope_and_never_much():

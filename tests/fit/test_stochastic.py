@@ -56,6 +56,13 @@ def test_noise_is_averaged_by_shorter_steps_and_more_groups():
     assert stochastic.MIN_GROUPS < one.num_groups <= stochastic.MAX_GROUPS
 
 
+def test_steps_that_turn_about_for_ever_are_shortened():
+    """Of thrice the metric's curvature a whole step ends on the other side, and further away."""
+    one, outcome = searched(steepness=3.0, noise=3.0)
+    assert outcome.converged and one.longest < 1.0
+    assert 3.0 * divergence(outcome.place, OPTIMUM) < 0.2
+
+
 def test_ordinary_parameters_rise_until_the_bound_has_stopped_rising():
     one, outcome = searched(
         of_ordinary=lambda value: (-0.5 * (value - 0.7) ** 2, 0.7 - value), is_subsampled=False
