@@ -51,7 +51,7 @@ NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.
 ENDS = (Reason.CONVERGED, Reason.UNBOUNDED)
 #: Starts after an end that is no optimum, and points to climb from one that is.
 MAX_OTHERS, NUM_CLIMBS = 3, 5
-#: Starts of a race, and the steps of each.
+#: Starts of a race, all of which may be followed, and the steps of each.
 MAX_RACERS, RACE_STEPS = 8, 40
 #: Of the points the highest, which may all lead to the same place; the others are any.
 NUM_HIGH = 2
@@ -68,6 +68,8 @@ OUTSIDE, AS_HIGH = 6.0, 10.0
 #: Points that lead to the same optimum are enough; another leg goes on if its rough end is so
 #: near that of the best, in nats.
 ENOUGH, ROUGH_GAP = 4, 2.0
+#: Ends so near to their optima, in nats, tell which start is the best.
+ROUGH_END = 0.5
 #: A weight so many nats above the average tells of mass that a Gaussian misses.
 MISSED = 3.0
 #: Bounds within this and two standard errors are the same optimum, in nats.
@@ -95,6 +97,7 @@ class Legs:
         self.num_groups = math.ceil(MIN_POINTS / (2 * engine.parameters.dim + 1))
         self.ended: list[tuple[Outcome, str]] = []
         self.begun: list[_Begun] = []
+        self.is_rugged = False  #: whether no start came to the end of its first stage
         self.seen = 0  #: times that another point led to the best optimum
         self._one: Search | StochasticSearch | None = None
         self._used = 0
@@ -150,6 +153,7 @@ class Legs:
             before = self._used
             self._race(prior, MAX_RACERS)
             self._allow(self._used - before)
+            self.is_rugged = len(self.begun) > MAX_OTHERS
         return self._finish(self._ranked()[0])
 
     def _allow(self, count: int) -> None:
@@ -175,14 +179,18 @@ class Legs:
         """Legs from other starts, until one converges."""
         if len(self.begun) < MAX_OTHERS:
             self._race(prior, MAX_OTHERS)
-        for _ in range(MAX_OTHERS):
+        count, gap, last = MAX_OTHERS, 0.0, self.settings.max_steps
+        if self.is_rugged:  # many ends, and rough ones say little; the best shall have the rest
+            count, gap, last = MAX_RACERS, math.inf, last - self._share
+        for _ in range(count):
             best = self._best_ended()
-            found = self._next_best(best, 0.5 * self.engine.parameters.dim)
-            if found is None or self._used >= self.settings.max_steps:
+            found = self._next_best(best, gap)
+            if found is None or self._used >= last:
                 return
             outcome = self._finish(found)
             # The same end twice: noise or a ridge, which no other start is without.
-            if outcome.reason in ENDS or _compared(best, outcome) == THE_SAME:
+            is_same = _compared(best, outcome) == THE_SAME
+            if outcome.reason in ENDS or (is_same and not self.is_rugged):
                 return
 
     def _go_on(self) -> None:
@@ -193,12 +201,20 @@ class Legs:
         self._note(outcome, best.starts[0].name)
 
     def _freshly(self, search: Search, place: Place, max_steps: float = math.inf) -> Outcome:
-        """Go on from a search with fresh draws at every step, which it verifies if they claim."""
-        fresh = self._new_stochastic()
+        """Go on from a search with fresh draws at every step, which it verifies if they claim.
+
+        While other starts wait, the way ends where it is known which of them is better.
+        """
+        fresh, tolerance = self._new_stochastic(), self.settings.tolerance
         fresh.trace, fresh.used = search.trace, search.used
         fresh.limit = len(search.trace) + max_steps
+        if self.begun and math.isfinite(max_steps):
+            tolerance = max(tolerance, ROUGH_END)
+            fresh.settings = dataclasses.replace(self.settings, tolerance=tolerance)
         outcome = fresh.run(place)
-        if outcome.converged:
+        if outcome.converged and tolerance > self.settings.tolerance:
+            outcome = dataclasses.replace(outcome, reason=Reason.MAX_STEPS)
+        elif outcome.converged:
             outcome = search.verified(outcome)
         self._used = fresh.used + len(fresh.trace)
         return self._audited(outcome)

@@ -122,7 +122,7 @@ def test_a_start_that_is_given_and_one_without_chance_are_not_replaced(options, 
     assert outcome.audit.bound == pytest.approx(-26, abs=5)
 
 
-def ends(monkeypatch, *bounds, reasons=(Reason.MAX_STEPS,) * 9):
+def ends(monkeypatch, *bounds, reasons=(Reason.MAX_STEPS,) * 12, max_steps=100):
     """The outcome of starts that end with these bounds, by their audits, after one step each."""
     ended, found = iter(zip(reasons, bounds, strict=False)), {}
 
@@ -140,7 +140,7 @@ def ends(monkeypatch, *bounds, reasons=(Reason.MAX_STEPS,) * 9):
     monkeypatch.setattr(legs.Legs, "_go_on", lambda *_: None)
     monkeypatch.setattr(Search, "finish", finish)
     monkeypatch.setattr(legs, "audit", audit)
-    return searched(target(of_prior=(0.0, 1.0)))
+    return searched(target(of_prior=(0.0, 1.0)), max_steps=max_steps)
 
 
 def test_of_ends_that_are_no_optimum_the_highest_is_kept(monkeypatch):
@@ -148,6 +148,23 @@ def test_of_ends_that_are_no_optimum_the_highest_is_kept(monkeypatch):
     assert [start.bound for start in outcome.starts] == [-2.0, -3.0, -4.0, -math.inf]
     assert [start.kept for start in outcome.starts][:2] == ["kept", "no optimum, 1 nats below"]
     assert len(outcome.starts) == 1 + legs.MAX_OTHERS
+
+
+def test_where_no_start_comes_to_the_end_of_its_first_stage_all_are_followed(monkeypatch):
+    """Rough ends say little then, nor that two have the same bound."""
+
+    def overfitted(self, place, max_steps=0.0):
+        self.rough = self.place = copy.copy(place)
+        return Reason.OVERFITTED
+
+    monkeypatch.setattr(Search, "begin", overfitted)
+    bounds = [-4.0] * 6 + [-20.0, -2.0] + [-4.0] * 4
+    outcome = ends(monkeypatch, *bounds, max_steps=1000)
+    assert len([start for start in outcome.starts if start.num_steps]) == 1 + legs.MAX_RACERS
+    assert outcome.audit.bound == -2.0
+    # The steps that the best end is to have are not used up by others.
+    few = ends(monkeypatch, *bounds, max_steps=legs.MIN_SHARE)
+    assert len([start for start in few.starts if start.num_steps]) == 1
 
 
 def test_the_first_optimum_ends_the_starts_and_stands_against_noise(monkeypatch):
