@@ -50,13 +50,13 @@ NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.
 #: Ends that other starts would not change.
 ENDS = (Reason.CONVERGED, Reason.UNBOUNDED)
 #: Starts after an end that is no optimum, and points to climb from one that is.
-MAX_OTHERS, NUM_CLIMBS = 3, 5
+MAX_OTHERS, NUM_CLIMBS = 3, 7
 #: Starts of a race, all of which may be followed, and the steps of each.
 MAX_RACERS, RACE_STEPS = 8, 40
 #: Of the points the highest, which may all lead to the same place; the others are any.
 NUM_HIGH = 2
 #: Where a climb has led elsewhere: points, legs, and how many times as many gradients as before.
-MAX_CLIMBS, MAX_LEGS, LOOKING = 12, 6, 3
+MAX_CLIMBS, MAX_LEGS, LOOKING = 14, 6, 3
 #: A leg takes so many steps with fresh draws at most, or a quarter of all.
 MIN_SHARE = 100
 #: Steps of a climb.
@@ -67,7 +67,7 @@ MAX_CLIMB = 25
 OUTSIDE, AS_HIGH = 6.0, 10.0
 #: Points that lead to the same optimum are enough; another leg goes on if its rough end is so
 #: near that of the best, in nats.
-ENOUGH, ROUGH_GAP = 4, 2.0
+ENOUGH, ROUGH_GAP = 5, 2.0
 #: Ends so near to their optima, in nats, tell which start is the best.
 ROUGH_END = 0.5
 #: A weight so many nats above the average tells of mass that a Gaussian misses.
