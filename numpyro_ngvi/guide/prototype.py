@@ -43,6 +43,7 @@ class CompiledPrototype(AutoGuide):
         if found is None:
             with Keyed(key=rng_key):
                 super()._setup_prototype(*args, **kwargs)
+            self._know_all_plates()
             return
         self.prototype_trace, self._init_locs = found
         model = _prepared(self.model, self.prototype_trace)
@@ -64,6 +65,12 @@ class CompiledPrototype(AutoGuide):
             for name, site in self.prototype_trace.items()
             if site["type"] == "plate"
         }
+        self._know_all_plates()
+
+    def _know_all_plates(self) -> None:
+        # A plate inside scan leaves no site in the trace, and takes no minibatches.
+        sizes = {name: frame.size for name, frame in self._prototype_frames.items()}
+        self._prototype_frame_full_sizes = {**sizes, **self._prototype_frame_full_sizes}
 
     def _hide_data(self, args: tuple, kwargs: dict) -> bool:
         """Leave the data out of the set-up, if they are the only reason for its failure.

@@ -19,6 +19,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import random
 from numpyro import handlers
+from numpyro.contrib.control_flow import scan
 from numpyro.infer import Trace_ELBO, TraceEnum_ELBO
 from numpyro.infer.autoguide import AutoGuideList, AutoNormal
 from numpyro.infer.util import log_density
@@ -60,6 +61,29 @@ def set_up(model, *args, guide=None, key=3):
     guide = NaturalGaussianGuide(model, init_scale=0.3) if guide is None else guide
     params = parameters(guide, *args)
     return guide, params, LogDensity(model, guide, args, {}, random.key(key))
+
+
+def test_a_plate_inside_scan_is_a_plate_of_latents():
+    """Of which there is no site in the trace, so that stock guides fail; NUTS does not."""
+
+    def step(before, y):
+        with numpyro.plate("chains", 2):
+            z = numpyro.sample("z", dist.Normal(before, 1.0))
+            numpyro.sample("y", dist.Normal(z, 1.0), obs=y)
+        return z, None
+
+    def model(y):
+        scan(step, jnp.zeros(2), y)
+
+    y = jnp.array([[0.3, 1.0], [0.7, 0.2], [0.1, -0.5]])
+    guide, params, density = set_up(model, y)
+    (site,) = guide.sites
+    assert [(plate.name, plate.axis) for plate in site.plates] == [("chains", 1)]
+    z = 0.1 * jnp.arange(6.0).reshape(3, 2)
+    before = jnp.concatenate([jnp.zeros((1, 2)), z[:-1]])
+    expected = stats.norm.logpdf(z, before).sum() + stats.norm.logpdf(y, z).sum()
+    found = density({SITE: z.reshape(-1)}, params, random.key(0))
+    assert float(found) == pytest.approx(expected, rel=1e-12)
 
 
 # -- the value ----------------------------------------------------------------------------
