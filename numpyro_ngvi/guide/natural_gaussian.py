@@ -58,6 +58,7 @@ from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_tran
 from numpyro_ngvi.guide.prototype import CompiledPrototype
 from numpyro_ngvi.pytree import tell_flax
 from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.partly_observed import idle_latents
 
 
 @contextlib.contextmanager
@@ -125,6 +126,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         try:
             self._dynamic = dynamic_sites(self.model, self.prototype_trace, args, kwargs)
             self._hold_all_elements()
+            trace = self.prototype_trace
+            self.idle_latents = idle_latents(self.model_as_given, trace, args, kwargs)
             layout = layout_of(self, self.model_as_given, args, kwargs)
             self.family, self._family_reason = self._choose_family(layout)
             self.family = self.family.for_layout(layout)

@@ -25,7 +25,7 @@ from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.tracing.partly_observed import ProperWhereObserved, is_rest
+from numpyro_ngvi.tracing.partly_observed import ProperWhereObserved, idle_in, is_rest
 from numpyro_ngvi.tracing.sites import is_enumerated
 
 _SUFFIX = "_posterior"
@@ -120,8 +120,9 @@ class LogDensity:
     ) -> None:
         trace = _shapes(model, args, kwargs)
         self.sites = frozenset(site["name"] for site in trace)
-        if any(is_rest(name, self.sites) for name in self.sites):
-            model = ProperWhereObserved(model)
+        idle = idle_in(guide)
+        if idle or any(is_rest(name, self.sites) for name in self.sites):
+            model = ProperWhereObserved(model, idle)
         self.model, self.guide = model, guide
         self.args, self.kwargs, self.model_key = args, kwargs, model_key
         self.is_enumerated = any(map(is_enumerated, trace))

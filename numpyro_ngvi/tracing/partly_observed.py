@@ -1,20 +1,29 @@
-"""Sites of which a part is observed (``obs_mask=``): the other part alone is latent.
+"""Latents without a density of their own or a use: of partly observed sites, and behind masks.
+
+Of a site of which a part is observed (``obs_mask=``) the other part alone is latent.
 
 NumPyro splits such a site into ``"x_observed"`` and ``"x_unobserved"``, each masked where the other
 counts, and takes the elements of either. So the elements of ``"x_unobserved"`` where ``x`` is
 observed have no density and no use: a flat direction, in which a Gaussian would widen for ever.
 Here they are independent of all else and standard normal on the unconstrained scale. That changes
 neither the posterior of the other latents nor the evidence, and a Gaussian can be right there.
+
+The same is true of what ``handlers.mask`` leaves out, such as the ends of sequences of different
+lengths, as long as nothing depends on it. A flat prior by a mask stays one: :func:`idle_latents`
+tells which is which.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from numpyro import handlers
 from numpyro.distributions import biject_to
+from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
 #: How NumPyro names the two parts of a site.
@@ -22,7 +31,14 @@ OBSERVED, LATENT = "_observed", "_unobserved"
 
 
 class ProperWhereObserved(Messenger):
-    """A model with a density for the latent elements that ``obs_mask=`` leaves without one."""
+    """A model with a density for the latent elements that nobody uses.
+
+    :param idle: as :func:`idle_latents` has them.
+    """
+
+    def __init__(self, model: Callable, idle: frozenset[str]) -> None:
+        super().__init__(model)
+        self._idle = idle
 
     def __enter__(self) -> Any:
         self._observed: set[str] = set()
@@ -34,8 +50,9 @@ class ProperWhereObserved(Messenger):
         name = site["name"]
         if site["is_observed"]:
             self._observed.add(name)
-        elif is_rest(name, self._observed) and (mask := _mask(site["fn"])) is not None:
-            site["fn"] = _StandardWhere(site["fn"], ~mask, site["scale"])
+        elif (is_rest(name, self._observed) or name in self._idle) and _is_masked(site["fn"]):
+            there = jnp.logical_not(_mask(site["fn"]))
+            site["fn"] = _StandardWhere(site["fn"], there, site["scale"])
 
 
 def is_rest(name: str, sites: Any) -> bool:
@@ -43,12 +60,62 @@ def is_rest(name: str, sites: Any) -> bool:
     return name.endswith(LATENT) and name.removesuffix(LATENT) + OBSERVED in sites
 
 
-def _mask(fn: dist.Distribution) -> jax.Array | None:
-    """Where a distribution counts, or None for everywhere."""
-    mask = None
+def idle_latents(
+    model: Callable, trace: dict[str, Any], args: tuple, kwargs: dict
+) -> frozenset[str]:
+    """The latents with masked elements on which the density does not depend at all.
+
+    Costs nothing without masked latents, and else a run of the model and one for each of them.
+
+    :param trace: of the model, with its values.
+    """
+    sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
+    masked = [
+        site
+        for name, site in sites.items()
+        if not site["is_observed"] and not is_rest(name, sites) and _is_masked(site["fn"])
+    ]
+    arrays = jax.tree.leaves((args, kwargs, [site["value"] for site in masked]))
+    if not masked or any(isinstance(array, jax.core.Tracer) for array in arrays):
+        return frozenset()
+    values = {site["name"]: site["value"] for site in masked}
+    seeded = handlers.seed(model, rng_seed=0)
+
+    def log_probs(values: dict[str, Any]) -> list[jax.Array]:
+        with handlers.block():
+            found, _ = compute_log_probs(seeded, args, kwargs, values, sum_log_prob=False)
+        return list(found.values())
+
+    def is_idle(site: dict[str, Any]) -> bool:
+        there = jnp.logical_not(jnp.broadcast_to(_mask(site["fn"]), site["fn"].batch_shape))
+        transform = biject_to(site["fn"].support)
+        z = transform.inv(site["value"])
+        elsewhere = transform(z + jax.random.normal(jax.random.key(0), z.shape, z.dtype))
+        of_events = there.reshape(there.shape + (1,) * site["fn"].event_dim)
+        moved = {**values, site["name"]: jnp.where(of_events, elsewhere, site["value"])}
+        pairs = zip(before, log_probs(moved), strict=True)
+        return bool(there.any()) and all(jnp.array_equal(*p, equal_nan=True) for p in pairs)
+
+    before = log_probs(values)
+    return frozenset(site["name"] for site in masked if is_idle(site))
+
+
+def idle_in(guide: Any) -> frozenset[str]:
+    """What the guides in a guide know of idle latents."""
+    parts = getattr(guide, "_guides", [guide.fn] if isinstance(guide, Messenger) else [])
+    return getattr(guide, "idle_latents", frozenset()).union(*map(idle_in, parts))
+
+
+def _is_masked(fn: dist.Distribution) -> bool:
+    return _mask(fn) is not True
+
+
+def _mask(fn: dist.Distribution) -> Any:
+    """Where a distribution counts, or True for everywhere."""
+    mask: Any = True
     while isinstance(fn, (dist.ExpandedDistribution, dist.MaskedDistribution)):
         if isinstance(fn, dist.MaskedDistribution):
-            mask = fn._mask if mask is None else mask & fn._mask
+            mask = fn._mask if mask is True else jnp.logical_and(mask, fn._mask)
         fn = fn.base_dist
     return mask
 

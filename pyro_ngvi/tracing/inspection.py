@@ -11,6 +11,7 @@ from pyro.distributions.util import is_identically_zero
 from pyro.poutine.util import site_is_subsample
 
 from pyro_ngvi.tracing.messengers import is_subsampled
+from pyro_ngvi.tracing.partly_observed import idle_latents
 from pyro_ngvi.tracing.sites import family_of, is_enumerated
 
 
@@ -24,6 +25,8 @@ class ModelFacts:
     :ivar is_reparameterized: whether all of the guide's draws are differentiable.
     :ivar partners: the guide's other sites with draws of their own.
     :ivar is_stochastic: whether anything is drawn besides the latent vectors.
+    :ivar idle: latents with masked elements that nobody uses; see
+        :mod:`~pyro_ngvi.tracing.partly_observed`.
     :ivar is_subsampled: whether a plate takes a part of its data.
     :ivar particles: how draws share a run: ``"vmap"`` (``torch.vmap`` over the run), ``"plate"``
         (an outer plate, which takes models that broadcast) or ``"loop"`` (not at all).
@@ -37,6 +40,7 @@ class ModelFacts:
     is_reparameterized: bool = True
     partners: frozenset[str] = frozenset()
     is_stochastic: bool = False
+    idle: frozenset[str] = frozenset()
     is_subsampled: bool = False
     particles: str = "loop"
     rewrites: bool = True
@@ -54,7 +58,7 @@ def inspect(
         replayed = poutine.replay(model, trace=guide_trace)
         model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
     facts = ModelFacts(0)
-    dims = [0]
+    latents, dims = [], [0]
     for trace, of_guide in ((guide_trace, True), (model_trace, False)):
         for name, site in trace.nodes.items():
             if site["type"] != "sample":
@@ -68,10 +72,13 @@ def inspect(
                 facts.is_reparameterized &= is_identically_zero(parts.score_function)
                 if type(site["fn"]).__name__ != "Delta":
                     facts.partners |= {name}
-            elif not of_guide and name not in guide_trace.nodes and not site["is_observed"]:
+            elif not of_guide and name in guide_trace.nodes:
+                latents.append(name)
+            elif not of_guide and not site["is_observed"]:
                 facts.is_enumerated |= is_enumerated(site)
                 facts.is_stochastic |= not is_enumerated(site)
     facts.is_stochastic |= bool(facts.partners)
+    facts.idle = idle_latents(model, model_trace, latents, args, kwargs)
     facts.max_plate_nesting = (
         -min(dims) if math.isinf(max_plate_nesting) else int(max_plate_nesting)
     )

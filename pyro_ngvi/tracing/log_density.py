@@ -72,7 +72,7 @@ class LogDensity:
     def __init__(
         self, model: Callable, guide: Callable, args: tuple, kwargs: dict, facts: ModelFacts
     ) -> None:
-        self.model, self.guide = ProperWhereObserved()(model), guide
+        self.model, self.guide = ProperWhereObserved(facts.idle)(model), guide
         self.args, self.kwargs, self.facts = args, kwargs, facts
         self.minibatch = Minibatch()
         self.posteriors = self._record()

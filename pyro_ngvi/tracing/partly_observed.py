@@ -1,18 +1,26 @@
-"""Sites of which a part is observed (``obs_mask=``): the other part alone is latent.
+"""Latents without a density of their own or a use: of partly observed sites, and behind masks.
+
+Of a site of which a part is observed (``obs_mask=``) the other part alone is latent.
 
 Pyro splits such a site into ``"x_observed"`` and ``"x_unobserved"``, each masked where the other
 counts, and takes the elements of either. So the elements of ``"x_unobserved"`` where ``x`` is
 observed have no density and no use: a flat direction, in which a Gaussian would widen for ever.
 Here they are independent of all else and standard normal on the unconstrained scale. That changes
 neither the posterior of the other latents nor the evidence, and a Gaussian can be right there.
+
+The same is true of what ``poutine.mask`` leaves out, such as the ends of sequences of different
+lengths, as long as nothing depends on it. A flat prior by a mask stays one: :func:`idle_latents`
+tells which is which.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import pyro.distributions as dist
 import torch
+from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to
@@ -22,24 +30,85 @@ OBSERVED, LATENT = "_observed", "_unobserved"
 
 
 class ProperWhereObserved(Messenger):
-    """A model with a density for the latent elements that ``obs_mask=`` leaves without one."""
+    """A model with a density for the latent elements that nobody uses.
+
+    :param idle: as :func:`idle_latents` has them.
+    """
+
+    def __init__(self, idle: frozenset[str]) -> None:
+        super().__init__()
+        self._idle = idle
 
     def __enter__(self) -> Any:
         self._observed: set[str] = set()
         return super().__enter__()
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        name, mask = msg["name"], msg["mask"]
+        name = msg["name"]
         if msg["is_observed"]:
             self._observed.add(name)
-        elif is_rest(name, self._observed) and isinstance(mask, Tensor):
-            msg["fn"] = _StandardWhere(msg["fn"], mask, msg["scale"])
-            msg["mask"] = None
+        elif is_rest(name, self._observed) or name in self._idle:
+            mask = _mask(msg)
+            if mask is not None:
+                msg["fn"] = _StandardWhere(msg["fn"], mask, msg["scale"])
+                msg["mask"] = None
 
 
 def is_rest(name: str, sites: Any) -> bool:
     """Whether a latent is what another of these sites leaves unobserved."""
     return name.endswith(LATENT) and name.removesuffix(LATENT) + OBSERVED in sites
+
+
+def idle_latents(
+    model: Callable, trace: poutine.Trace, names: Iterable[str], args: tuple, kwargs: dict
+) -> frozenset[str]:
+    """The latents with masked elements on which the density does not depend at all.
+
+    Costs nothing without masked latents, and else a run of the model and one for each of them.
+
+    :param trace: of the model, with its values.
+    :param names: of the latents in question.
+    """
+    nodes = trace.nodes
+    masked = {
+        name: mask
+        for name in names
+        if not is_rest(name, nodes) and (mask := _mask(nodes[name])) is not None
+    }
+    values = {n: nodes[n]["value"].detach() for n in masked}
+
+    def log_probs(values: dict[str, Tensor]) -> list[Tensor]:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), poutine.block():
+            torch.manual_seed(0)
+            of_model = poutine.trace(poutine.condition(model, data=values))
+            found = of_model.get_trace(*args, **kwargs)
+            found.compute_log_prob()
+        return [s["log_prob"] for s in found.nodes.values() if s["type"] == "sample"]
+
+    def is_idle(name: str) -> bool:
+        fn, value, mask = nodes[name]["fn"], values[name], masked[name]
+        transform = biject_to(fn.support)
+        z = transform.inv(value)
+        noise = torch.randn(z.shape, dtype=z.dtype, generator=torch.Generator().manual_seed(0))
+        counts = mask.expand(fn.batch_shape)
+        of_events = counts.reshape(counts.shape + (1,) * fn.event_dim)
+        moved = {**values, name: torch.where(of_events, value, transform(z + noise.to(z)))}
+        after = log_probs(moved)
+        pairs = zip(*([x.nan_to_num() for x in found] for found in (before, after)), strict=True)
+        return not counts.all() and all(torch.equal(*pair) for pair in pairs)
+
+    before = log_probs(values) if masked else []
+    return frozenset(filter(is_idle, masked))
+
+
+def _mask(site: dict[str, Any]) -> Tensor | None:
+    """Where a site counts, or None for everywhere."""
+    mask, fn = site["mask"], site["fn"]
+    while isinstance(fn, (dist.MaskedDistribution, dist.ExpandedDistribution)):
+        if isinstance(fn, dist.MaskedDistribution):
+            mask = fn._mask if mask is None else mask & fn._mask
+        fn = fn.base_dist
+    return None if mask is None else torch.as_tensor(mask)
 
 
 class _StandardWhere(dist.TorchDistribution):

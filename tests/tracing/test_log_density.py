@@ -145,28 +145,35 @@ def test_chains_of_enumerated_latents_are_summed_out_with_their_derivatives(ppl)
         np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9)
 
 
-def test_what_is_observed_of_a_partly_observed_site_is_no_latent(ppl):
-    """``obs_mask=``: the elements of its latent site that nobody uses are standard normal."""
+def test_what_nobody_observes_or_uses_is_standard_normal(ppl):
+    """``obs_mask=``: the elements of its latent site that nobody uses; and what ``mask`` leaves
+    out of model and data, but not a prior that a mask makes flat."""
     x, y = np.array([1.0, 2.0, 0.5]), np.array([0.7, 1.1, 0.2])
     is_seen = np.array([True, False, True])
     mask = is_seen if ppl.is_numpyro else ppl.np.as_tensor(is_seen)
 
     def model():
-        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 2.0))
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 2.0).mask(False))
         with ppl.plate("rows", 3), ppl.handlers.scale(scale=2.0):
             prior = ppl.dist.LogNormal(mu, 1.0)
             value = ppl.sample("x", prior, obs=ppl.array(x), obs_mask=mask)
-            ppl.sample("y", ppl.dist.Normal(value, 0.5), obs=ppl.array(y))
+            with ppl.handlers.mask(mask=mask):
+                z = ppl.sample("z", prior)
+            seen = ppl.np.where(ppl.array(is_seen, "bool"), z, ppl.array(1.0))
+            ppl.sample("y", ppl.dist.Normal(value * seen, 0.5), obs=ppl.array(y))
 
-    theta = np.array([0.3, 1.5, -0.4, 2.0])  # mu, and the logarithms of x
-    value = np.where(is_seen, x, np.exp(theta[1:]))
+    theta = np.array([0.3, 1.5, -0.4, 2.0, 0.1, -0.6, -0.2])  # mu, the logarithms of x and of z
+    value = np.where(is_seen, x, np.exp(theta[1:4]))
     of_x = stats.norm.logpdf(np.log(value), theta[0], 1.0) - np.log(value)
     # On the unconstrained scale a latent has no Jacobian, and is scaled with the rest.
     of_x[1] += theta[2] / 2
+    value = value * np.where(is_seen, np.exp(theta[4:]), 1.0)
+    # Jacobians are not scaled.
+    of_z = 2 * (stats.norm.logpdf(theta[[4, 6]], theta[0], 1.0) - theta[[4, 6]]) + theta[[4, 6]]
     expected = (
-        stats.norm.logpdf(theta[0], 0.0, 2.0)
-        + 2 * (of_x + stats.norm.logpdf(y, value, 0.5)).sum()
-        + stats.norm.logpdf(theta[[1, 3]]).sum()
+        2 * (of_x + stats.norm.logpdf(y, value, 0.5)).sum()
+        + of_z.sum()
+        + stats.norm.logpdf(theta[[1, 3, 5]]).sum()
     )
     assert Density(ppl, model)(theta) == pytest.approx(expected, rel=1e-12)
 
