@@ -235,7 +235,8 @@ def quiet_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
 
 
 def _started(model: Callable, start: dict, args: tuple, kwargs: dict) -> poutine.Trace:
-    started = InitMessenger(continuous_only(lambda site: start[site["name"]]))(model)
+    # Sites that a reparametrization takes the place of are asked for as well.
+    started = InitMessenger(lambda site: start.get(site["name"]))(model)
     return quiet_trace(started, args, kwargs)
 
 
