@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from pyro_ngvi.fit.geometry import EachRow, covector, flat
 from pyro_ngvi.fit.parameters import Parameters, Place
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.tracing import LogDensity
-from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
+from pyro_ngvi.tracing.messengers import quiet, repeatable_noise
 
 
 class Evaluator:
@@ -58,10 +57,8 @@ class Evaluator:
         self.args, self.kwargs = args, kwargs
         self._model, self._guide = model, guide
         self._parameters, self._each_row = parameters, EachRow()
-        self._has_indefinite = False
-        self._plan, self._density = self._tolerant(
-            lambda: make_plan(model, guide, args, kwargs, validate=False)  # as NUTS takes it
-        )
+        # As NUTS takes it.
+        self._plan, self._density = make_plan(model, guide, args, kwargs, validate=False)
         parameters.bind(self._density.posteriors)
         products = max(num_products(family) for family in parameters.initial.families)
         curvature = choose(curvature, parameters.dim, products, self._obstacle).curvature
@@ -89,9 +86,9 @@ class Evaluator:
         self._parameters.put(place)
         is_random = self._plan.facts.is_stochastic or self.is_subsampled
         if is_random or not isinstance(self._estimator, FromGradients):
-            found = [self._tolerant(partial(self._seeded, place, group, rows)) for group in draws]
+            found = [self._seeded(place, group, rows) for group in draws]
         else:
-            found = [self._tolerant(lambda: self._measured(place, self._density, draws))]
+            found = [self._measured(place, self._density, draws)]
         bounds, rows, ordinary = zip(*found, strict=True)
         rows = torch.cat(rows)
         mean = rows.mean(0)
@@ -129,13 +126,10 @@ class Evaluator:
         latents = self._parameters.split(theta)
         at = {site: value.requires_grad_() for site, value in latents.items()}
 
-        def evaluate() -> tuple:
-            with repeatable_noise(), torch.enable_grad():
-                torch.manual_seed(0)
-                value = self._new_density(rows)({site: v[None] for site, v in at.items()})[0]
-                return value, gradients_of(value, list(at.values()), False)
-
-        value, gradients = self._tolerant(evaluate)
+        with repeatable_noise(), torch.enable_grad():
+            torch.manual_seed(0)
+            value = self._new_density(rows)({site: v[None] for site, v in at.items()})[0]
+            gradients = gradients_of(value, list(at.values()), False)
         return float(value), np.concatenate([_numpy(gradient) for gradient in gradients])
 
     @torch.no_grad()
@@ -153,7 +147,7 @@ class Evaluator:
                 return self._new_density(rows)(some)
 
         starts = range(0, len(theta), at_once)
-        return np.concatenate([_numpy(self._tolerant(partial(evaluate, s))) for s in starts])
+        return np.concatenate([_numpy(evaluate(start)) for start in starts])
 
     @torch.no_grad()
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
@@ -195,16 +189,6 @@ class Evaluator:
             return self._plan.density(self.args, self.kwargs)
         return self._density
 
-    def _tolerant(self, evaluate: Callable[[], Any]) -> Any:
-        """What is not positive definite at some draw is NaN there, as in other PPLs."""
-        if not self._has_indefinite:
-            try:
-                return evaluate()
-            except torch.linalg.LinAlgError:
-                self._has_indefinite = True  # from now on at the price of one more torch mode
-        with NanCholesky():
-            return evaluate()
-
     def _measured(self, place: Place, density: LogDensity, draws: list[Draws]) -> tuple:
         """The groups' bounds and directions, and the mean gradients of ordinary parameters."""
         here = self._parameters.by_site(place)
@@ -239,7 +223,7 @@ class Evaluator:
         return self._each_row(lambda *rows: flat([function(*rows)]), *stacks)
 
     def _obstacle(self) -> Exception | None:
-        return self._tolerant(lambda: self._plan.hessian_obstacle(self._density))
+        return self._plan.hessian_obstacle(self._density)
 
 
 def _tensors(tree: Any) -> list[Tensor]:

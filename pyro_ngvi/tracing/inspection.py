@@ -28,6 +28,7 @@ class ModelFacts:
     :ivar idle: latents with masked elements that nobody uses; see
         :mod:`~pyro_ngvi.tracing.partly_observed`.
     :ivar is_subsampled: whether a plate takes a part of its data.
+    :ivar is_indefinite: whether a matrix that the model factorises is not always positive definite.
     :ivar particles: how draws share a run: ``"vmap"`` (``torch.vmap`` over the run), ``"plate"``
         (an outer plate, which takes models that broadcast) or ``"loop"`` (not at all).
     :ivar rewrites: whether some operations are replaced by faster ones; see
@@ -42,6 +43,7 @@ class ModelFacts:
     is_stochastic: bool = False
     idle: frozenset[str] = frozenset()
     is_subsampled: bool = False
+    is_indefinite: bool = False
     particles: str = "loop"
     rewrites: bool = True
 

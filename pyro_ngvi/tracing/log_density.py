@@ -33,6 +33,7 @@ from pyro_ngvi.tracing.inspection import ModelFacts
 from pyro_ngvi.tracing.messengers import (
     GivenLatents,
     Minibatch,
+    NanCholesky,
     NoNewLatents,
     PartnerDraws,
     Posteriors,
@@ -201,16 +202,21 @@ class LogDensity:
         return -1 - self.facts.max_plate_nesting
 
     def _retried(self, evaluate: Callable[[], Any]) -> Any:
-        latents = nullcontext() if self.facts.is_stochastic else NoNewLatents()
-        operations = BatchedDerivatives() if self.facts.rewrites else nullcontext()
+        facts = self.facts
+        latents = nullcontext() if facts.is_stochastic else NoNewLatents()
+        operations = BatchedDerivatives() if facts.rewrites else nullcontext()
+        factors = NanCholesky() if facts.is_indefinite else nullcontext()
         try:
-            with quiet(), operations, self.minibatch, latents:
+            with quiet(), operations, factors, self.minibatch, latents:
                 return evaluate()
         except UnknownMinibatch:
-            self.facts.is_subsampled = True
+            facts.is_subsampled = True
             self._record()
-            with quiet(), operations, self.minibatch, latents:
-                return evaluate()
+        except torch.linalg.LinAlgError:
+            if facts.is_indefinite:
+                raise
+            facts.is_indefinite = True  # from now on at the price of one more torch mode
+        return self._retried(evaluate)
 
     # -- runs -------------------------------------------------------------------------
 

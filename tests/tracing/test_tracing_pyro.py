@@ -16,6 +16,7 @@ import pyro.infer
 import torch
 from pyro import poutine
 from pyro.infer.autoguide import AutoGuideList, AutoNormal
+from pyro.infer.reparam import LocScaleReparam
 
 from pyro_ngvi.tracing import (
     LogDensity,
@@ -101,6 +102,31 @@ def test_a_model_that_cannot_share_a_run_is_looped_over():
     density.choose_particles({site: torch.randn(4, 2)})
     assert density.facts.particles == "loop"
     assert density({site: torch.randn(4, 2)}).shape == (4,)
+
+
+@pytest.mark.parametrize("particles", ["loop", "vmap"])
+def test_a_matrix_without_a_factor_costs_its_draw_alone(particles):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(1), 1.0).to_event(1))
+        matrix = torch.stack([torch.cat([torch.ones(1), x]), torch.cat([x, torch.ones(1)])])
+        pyro.sample("y", dist.MultivariateNormal(torch.zeros(2), matrix), obs=torch.zeros(2))
+
+    _, density = set_up(model, (), {}, particles)
+    (site,) = density.posteriors
+    assert density({site: torch.tensor([[0.5], [1.5], [0.1]])}).isnan().tolist() == [0, 1, 0]
+
+
+def test_a_reparametrization_in_the_model_is_kept():
+    def model():
+        with poutine.reparam(config={"x": LocScaleReparam(0.0)}):
+            tau = pyro.sample("tau", dist.LogNormal(0.0, 1.0))
+            pyro.sample("x", dist.Normal(0.0, tau))
+
+    guide, density = set_up(model, (), {})
+    assert [site.name for site in guide.sites] == ["tau", "x_decentered"]
+    (site,) = density.posteriors
+    theta = torch.tensor([[0.4, -0.7]])
+    assert torch.allclose(density({site: theta}), dist.Normal(0.0, 1.0).log_prob(theta).sum())
 
 
 def test_all_evaluations_of_one_density_see_the_same_minibatch():
