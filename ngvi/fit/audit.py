@@ -18,6 +18,9 @@ from ngvi.fit.engine import Engine, Place
 MIN_DRAWS, MAX_DRAWS = 200, 1000
 #: Standard errors beyond which a contradiction is none by chance.
 CERTAIN = 5.0
+#: A component of a unit vector that is not rounding alone.
+PART_OF_AXIS = 1e-3
+
 #: A posterior is improper if so many draws widened by these factors say so.
 WIDENED_DRAWS, WIDER = 64, (1e2, 1e4)
 
@@ -105,16 +108,22 @@ def is_improper(engine: Engine, place: Place, rng: np.random.Generator) -> bool:
     """
     noise = rng.standard_normal((WIDENED_DRAWS, engine.parameters.dim))
     theta, _ = engine.parameters.draws(place, noise)
-    mean = engine.parameters.mean(place)
-    gaps = theta - mean
+    gaps = theta - engine.parameters.mean(place)
+    if not np.isfinite(gaps).all():
+        return True
     axis = np.linalg.svd(gaps / np.abs(gaps).max(), full_matrices=False)[2][0]
-    along = (gaps @ axis)[:, None] * axis
     before = engine.evaluator.values(place, theta)
-    for factor in WIDER:
-        gains = engine.evaluator.values(place, theta + (factor - 1.0) * along) - before
-        if not float(np.mean(gains)) + math.log(factor) > 0.5 * math.log(factor):
-            return False
-    return True
+
+    def is_flat(axis: np.ndarray) -> bool:
+        along = (gaps @ axis)[:, None] * axis
+        for factor in WIDER:
+            gains = engine.evaluator.values(place, theta + (factor - 1.0) * along) - before
+            if not float(np.mean(gains)) + math.log(factor) > 0.5 * math.log(factor):
+                return False
+        return True
+
+    # Of an axis this long rounding alone moves the latents that the data determine.
+    return is_flat(axis) or is_flat(np.where(np.abs(axis) > PART_OF_AXIS, axis, 0.0))
 
 
 def log_weights(engine: Engine, place: Place, noise: np.ndarray) -> np.ndarray:

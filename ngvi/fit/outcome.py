@@ -102,7 +102,9 @@ def in_words(
     :param stddevs: gives those of the unconstrained latents, by name.
     :param unusable: for :attr:`Reason.NOT_FINITE`, what is known of its cause.
     """
-    left = f"an estimated {outcome.remaining:.2g} nats below its optimum"
+    left = "an unknown distance below its optimum"
+    if outcome.remaining >= 0:  # else rounding alone has estimated it
+        left = f"an estimated {outcome.remaining:.2g} nats below its optimum"
     match outcome.reason:
         case Reason.CONVERGED:
             return (

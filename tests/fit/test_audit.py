@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ngvi.fit import audit as room
-from ngvi.fit.audit import audit, difference, missed
+from ngvi.fit.audit import audit, difference, is_improper, missed
 from tests.fit.numpy_engine import Place, Target, divergence
 
 CENTRE, SCALE = np.array([2.0, -1.0, 0.5]), np.array([0.3, 1.0, 2.0])
@@ -126,3 +126,12 @@ def test_a_difference_of_places_without_density_is_none():
     engine = target(change=lambda place, value: -math.inf).engine()
     found = difference(engine, OPTIMUM, AWAY, np.random.default_rng(0))
     assert np.isnan(found).all()
+
+
+@pytest.mark.parametrize("flat", [1, 2])
+def test_flat_directions_are_told_from_the_latents_that_rounding_moves_along(flat):
+    scale = np.where(np.arange(3) < flat, 1e30, SCALE)
+    wide = Place(CENTRE, np.log(np.where(np.arange(3) < flat, 1e20, SCALE)))
+    rng = np.random.default_rng(0)
+    assert is_improper(target(scale=scale).engine(), wide, rng)
+    assert not is_improper(target(scale=np.where(scale > 1e20, 1e20, scale)).engine(), wide, rng)

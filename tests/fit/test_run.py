@@ -226,6 +226,8 @@ def test_an_end_is_told_with_what_is_known_of_it():
     assert "still grows" not in words(Reason.MAX_STEPS)
     wide = words(Reason.MAX_STEPS, {"b": np.array([2e5])})
     assert "sd of unconstrained 'b' is 2e+05: if it still grows" in wide
+    nonsense = Outcome(None, Reason.TIME_LIMIT, -1e6)
+    assert "bound an unknown distance below" in in_words(nonsense, dict, 0.05, 100)
     assert "tried (y is NaN). Check" in words(Reason.NOT_FINITE, unusable=" (y is NaN)")
     with pytest.raises(ValueError, match="other"):
         words("other")
