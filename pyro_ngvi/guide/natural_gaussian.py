@@ -60,7 +60,7 @@ from pyro_ngvi.guide.posterior import (
     to_distribution,
     to_transform,
 )
-from pyro_ngvi.tracing.messengers import check_gradients
+from pyro_ngvi.tracing.messengers import WithoutSequences, check_gradients
 
 #: Points that a random strategy may try.
 MAX_STARTS = 50
@@ -97,7 +97,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         self._requested_family = requested(family)
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         check_model(model)
-        super().__init__(model, init_loc_fn=continuous_only(check_init_loc_fn(init_loc_fn)))
+        init_loc_fn = continuous_only(check_init_loc_fn(init_loc_fn))
+        super().__init__(WithoutSequences()(model), init_loc_fn=init_loc_fn)
         self._model_as_given = (model,)  # without the strategy, and no submodule
         self.create_plates = check_create_plates(create_plates)
 

@@ -124,6 +124,16 @@ def check_no_latent_is_gone(model_trace: poutine.Trace, guide_trace: poutine.Tra
             )
 
 
+class WithoutSequences(Messenger):
+    """A model without its sequential plates, which AutoGuide does not support, and whose elements
+    are sites of their own.
+    """
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        frames = msg["cond_indep_stack"]
+        msg["cond_indep_stack"] = tuple(frame for frame in frames if frame.vectorized)
+
+
 class UnknownMinibatch(Exception):  # noqa: N818
     """A plate is subsampled of which no minibatch is known."""
 

@@ -129,6 +129,24 @@ def test_a_reparametrization_in_the_model_is_kept():
     assert torch.allclose(density({site: theta}), dist.Normal(0.0, 1.0).log_prob(theta).sum())
 
 
+def test_latents_may_stand_in_a_sequential_plate():
+    """Which stock guides refuse, and NUTS takes."""
+
+    def model():
+        for i in pyro.plate("rows", 2):
+            x = pyro.sample(f"x{i}", dist.Normal(0.0, 1.0))
+            pyro.sample(f"y{i}", dist.Normal(x, 0.5), obs=torch.tensor(1.0))
+
+    guide, density = set_up(model, (), {})
+    assert [site.name for site in guide.sites] == ["x0", "x1"]
+    (site,) = density.posteriors
+    theta = torch.tensor([[0.4, -0.7]])
+    of_data = dist.Normal(theta, 0.5).log_prob(torch.tensor(1.0)).sum()
+    assert torch.allclose(
+        density({site: theta}), of_data + dist.Normal(0.0, 1.0).log_prob(theta).sum()
+    )
+
+
 def test_all_evaluations_of_one_density_see_the_same_minibatch():
     seen = []
 
