@@ -143,6 +143,32 @@ def simulated_frame(path: str) -> Any:
                 "day_of_year2": dates.dayofyear,
             }
         )
+    if name == "osic_pulmonary_fibrosis.csv":
+        rows, weeks = 90, np.tile(np.arange(0, 54, 6), 10)
+        return pandas.DataFrame(
+            {
+                "Patient": np.repeat([f"P{i}" for i in range(10)], 9),
+                "Weeks": weeks,
+                "FVC": 2500
+                + 300 * np.repeat(rng.standard_normal(10), 9)
+                - 4 * weeks
+                + 100 * rng.standard_normal(rows),
+                "Percent": 70.0,
+                "Age": 65,
+                "Sex": "Male",
+                "SmokingStatus": "Ex-smoker",
+            }
+        )
+    if name == "wells.dat":
+        return pandas.DataFrame(
+            {
+                "switch": rng.integers(0, 2, 200),
+                "arsenic": rng.gamma(2.0, 0.8, 200),
+                "dist": rng.gamma(1.5, 30.0, 200),
+                "assoc": rng.integers(0, 2, 200),
+                "educ": rng.integers(0, 17, 200),
+            }
+        )
     if name == "fish.dta":
         return pandas.DataFrame(
             {
@@ -206,6 +232,15 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         "skimage",
         "PIL",
         "observations",
+        "IPython",
+        "ipywidgets",
+        "matplotlib_inline",
+        "tqdm",
+        "preliz",
+        "wordcloud",
+        "flowMC",
+        "blackjax",
+        "tabulate",
     )
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
