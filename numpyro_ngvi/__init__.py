@@ -12,7 +12,7 @@ from numpyro_ngvi import families
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.fit import FitResult, fit
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.optim import BLR, IVON, VOGN, VON, NAdam, Nagm, ProxGenAdam, Snngm
+from numpyro_ngvi.optim import BLR, IVON, VOGN, VON, NAdam, Nagm, PlainIVON, ProxGenAdam, Snngm
 from numpyro_ngvi.svi import SVI
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Nagm",
     "NaturalELBO",
     "NaturalGaussianGuide",
+    "PlainIVON",
     "ProxGenAdam",
     "ReparametrizedGaussianGuide",
     "Snngm",

@@ -11,7 +11,7 @@ from pyro_ngvi import families
 from pyro_ngvi.elbo import NaturalELBO
 from pyro_ngvi.fit import FitResult, fit
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from pyro_ngvi.optim import BLR, IVON, VOGN, VON, NAdam, Nagm, ProxGenAdam, Snngm
+from pyro_ngvi.optim import BLR, IVON, VOGN, VON, NAdam, Nagm, PlainIVON, ProxGenAdam, Snngm
 from pyro_ngvi.svi import SVI
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Nagm",
     "NaturalELBO",
     "NaturalGaussianGuide",
+    "PlainIVON",
     "ProxGenAdam",
     "ReparametrizedGaussianGuide",
     "Snngm",

@@ -1,0 +1,115 @@
+"""IVON for a training loop without a PPL: the equations, for arrays of any library.
+
+:mod:`ngvi.optim.von` has the IVON that moves the guide of a PPL's model.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from ngvi import checks
+from ngvi.optim.rule import Array, Number, Rates
+
+#: The options and their defaults; ``ess`` has none.
+DEFAULTS: dict[str, Any] = {
+    "weight_decay": 1e-4,
+    "beta1": 0.9,
+    "beta2": 0.99999,
+    "hess_init": 1.0,
+    "clip_radius": math.inf,
+    "debias": True,
+    "rescale_lr": True,
+}
+
+
+class PlainIvon(NamedTuple):
+    """Improved variational online Newton (Shen et al., 2024, Algorithm 1) in a plain training loop.
+
+    Learns a Gaussian with independent weights, ``q = N(m, diag(sigma^2))``, at the cost of Adam.
+    The gradient ``g_hat`` of a minibatch's *mean* loss is taken at a sample ``theta`` of ``q``.
+    With ``lambda = ess`` and ``delta = weight_decay``::
+
+        h_hat = g_hat (theta - m) / sigma^2                                              (3)
+        g <- beta1 g + (1 - beta1) g_hat                                                 (4)
+        h <- beta2 h + (1 - beta2) h_hat + (1 - beta2)^2 (h - h_hat)^2 / (2 (h + delta)) (5)
+        m <- m - alpha (g / (1 - beta1^t) + delta m) / (h + delta)                    (6, 7)
+        sigma = (lambda (h + delta))^(-1/2)                                              (8)
+
+    ``ess`` is the number of training examples, for a loss that is a mean over examples; the
+    posterior of a temperature ``T`` has ``ess / T``. The prior of the weights is
+    ``N(0, 1 / (ess weight_decay))``. Of several samples a step, ``g_hat`` and ``h_hat`` are
+    averages. A step whose gradient is not finite is not taken, and counted.
+    """
+
+    ess: float
+    weight_decay: float
+    beta1: float
+    beta2: float
+    hess_init: float
+    clip_radius: float
+    debias: bool
+    rescale_lr: bool
+
+    def scale(self, hess: Array) -> Array:
+        """``sigma``, (8)."""
+        return (self.ess * (hess + self.weight_decay)) ** -0.5
+
+    def new_momentum(self, momentum: Array, gradient: Array) -> Array:
+        """``g``, (4)."""
+        return self.beta1 * momentum + (1 - self.beta1) * gradient
+
+    def new_hess(self, hess: Array, product: Array) -> Array:
+        """``h``, (3) and (5).
+
+        :param product: ``g_hat (theta - m)``, averaged over samples.
+        """
+        precision = hess + self.weight_decay
+        change = (1 - self.beta2) * (self.ess * product * precision - hess)
+        return hess + change * (1 + 0.5 * change / precision)
+
+    def change(
+        self, mean: Array, momentum: Array, hess: Array, step_size: Number, count: Number
+    ) -> Array:
+        """Of ``m``, (6) and (7).
+
+        :param momentum: after this step's gradient, as is ``hess``.
+        :param count: the number of steps, this one included.
+        """
+        # 1 - beta1^t belongs to the momentum alone, and delta to both terms of the quotient.
+        unbiased = momentum * (1 / (1 - self.beta1**count)) if self.debias else momentum
+        direction = (unbiased + self.weight_decay * mean) / (hess + self.weight_decay)
+        if self.clip_radius < math.inf:
+            direction = direction.clip(-self.clip_radius, self.clip_radius)
+        if self.rescale_lr:
+            step_size = step_size * (self.hess_init + self.weight_decay)
+        return -step_size * direction
+
+
+def check_plain_ivon(step_size: Rates, name: str, **options: Any) -> PlainIvon:
+    """The rule with these options.
+
+    :param step_size: checked, but no part of the rule: it may change from step to step.
+    :param name: what the package calls it.
+    :raises ValueError: naming the option.
+    """
+    checks.check_step_size(step_size, name)
+    if options.get("ess") is None:
+        raise ValueError(
+            "PlainIVON needs ess, the effective sample size: the number of training examples, for "
+            "a loss that is a mean over examples."
+        )
+    for option in ("ess", "hess_init"):
+        checks.check_finite(options[option], option)
+    weight_decay = options["weight_decay"]
+    if not (isinstance(weight_decay, (int, float)) and 0 <= weight_decay < math.inf):
+        raise ValueError(
+            f"weight_decay must be finite and at least 0, got {weight_decay!r}. A prior "
+            "N(0, s^2) of the weights is weight_decay = 1 / (ess s^2)."
+        )
+    for option in ("beta1", "beta2"):
+        checks.check_momentum(options[option], option)
+    checks.check_positive(options["clip_radius"], "clip_radius")
+    for option in ("debias", "rescale_lr"):
+        checks.check_flag(options[option], option)
+    return PlainIvon(**options)

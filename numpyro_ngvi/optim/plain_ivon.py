@@ -1,0 +1,168 @@
+"""IVON as a plain optax transformation, for a training loop without a PPL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ngvi.checks import check_count
+from ngvi.optim.plain_ivon import DEFAULTS, PlainIvon, check_plain_ivon
+from ngvi.page import page
+from numpyro_ngvi.optim.algebra import Schedule, algebra
+
+
+class IvonState(NamedTuple):
+    """State of IVON; of half-precision weights in float32."""
+
+    count: jax.Array  # type: ignore[assignment]  #: steps taken
+    num_skipped: jax.Array  #: steps not taken because something was not finite
+    momentum: Any  #: ``g``, a pytree like the weights
+    hess: Any  #: ``h``
+
+
+class IvonTransformation(optax.GradientTransformationExtraArgs):
+    """``init`` and ``update`` of an optax transformation, and ``sample``.
+
+    :ivar sample: ``sample(key, params, state, num_draws=None)``: weights drawn from the posterior
+        of mean ``params``; with ``num_draws`` so many, along a first axis of each leaf. ``state``
+        may be that of an ``optax.chain`` around.
+    """
+
+    sample: Callable[..., Any]
+
+
+@page(PlainIvon)
+def PlainIVON(
+    step_size: float | Schedule = 0.1,
+    *,
+    ess: float | None = None,
+    weight_decay: float = DEFAULTS["weight_decay"],
+    beta1: float = DEFAULTS["beta1"],
+    beta2: float = DEFAULTS["beta2"],
+    hess_init: float = DEFAULTS["hess_init"],
+    clip_radius: float = DEFAULTS["clip_radius"],
+    debias: bool = DEFAULTS["debias"],
+    rescale_lr: bool = DEFAULTS["rescale_lr"],
+    axis_name: Any = None,
+) -> IvonTransformation:
+    """An optax transformation, for a loop that is compiled and scanned as usual.
+
+    In the loop::
+
+        weights = ivon.sample(key, params, state)
+        grads = jax.grad(loss)(weights, batch)
+        updates, state = ivon.update(grads, state, params, sample=weights)
+        params = optax.apply_updates(params, updates)
+
+    With ``weights = ivon.sample(key, params, state, num_draws=n)`` and
+    ``jax.vmap(jax.grad(loss), (0, None))(weights, batch)``, or ``jax.lax.map``, the step is that of
+    ``n`` draws.
+
+    :param step_size: ``alpha``, a number or a schedule; times ``hess_init + weight_decay``.
+    :param ess: ``lambda``, the number of training examples.
+    :param weight_decay: ``delta``, the prior's precision by ``ess``.
+    :param beta1: momentum of the gradient, in [0, 1).
+    :param beta2: how much of the curvature a step keeps, in [0, 1).
+    :param hess_init: ``h`` before the first step.
+    :param clip_radius: the most that an entry of the direction, (7) before ``alpha``, is.
+    :param debias: whether the momentum is divided by ``1 - beta1^t``.
+    :param rescale_lr: whether ``alpha`` is multiplied by ``hess_init + weight_decay``.
+    :param axis_name: of ``pmap``, ``vmap`` or ``shard_map``: averages over the workers of this
+        axis, each with a sample of its own.
+    :return: ``init``, ``update`` and ``sample``.
+    :raises ValueError: for an option outside its range; on ``update``, without the sample.
+    """
+    rule = check_plain_ivon(
+        step_size,
+        "step_size",
+        ess=ess,
+        weight_decay=weight_decay,
+        beta1=beta1,
+        beta2=beta2,
+        hess_init=hess_init,
+        clip_radius=clip_radius,
+        debias=debias,
+        rescale_lr=rescale_lr,
+    )
+
+    def init(params: Any) -> IvonState:
+        def full(value: float) -> Any:
+            return jax.tree.map(lambda x: jnp.full(x.shape, value, _state_dtype(x)), params)
+
+        zero = jnp.zeros((), jnp.int32)
+        return IvonState(zero, zero, full(0.0), full(rule.hess_init))
+
+    def sample(key: jax.Array, params: Any, state: Any, num_draws: int | None = None) -> Any:
+        draws = () if num_draws is None else (check_count(num_draws, "num_draws"),)
+
+        def drawn(key: jax.Array, mean: jax.Array, hess: jax.Array) -> jax.Array:
+            noise = jax.random.normal(key, (*draws, *mean.shape), hess.dtype)
+            return (mean + rule.scale(hess) * noise).astype(mean.dtype)
+
+        leaves, tree = jax.tree.flatten(params)
+        keys = jax.tree.unflatten(tree, list(jax.random.split(key, len(leaves))))
+        return jax.tree.map(drawn, keys, params, _own(state).hess)
+
+    def update(
+        gradients: Any, state: IvonState, params: Any = None, *, sample: Any = None, **_: Any
+    ) -> tuple[Any, IvonState]:
+        if params is None or sample is None or sample is params:
+            raise ValueError(
+                "PlainIVON needs the mean of the weights and the sample at which the gradient was "
+                "taken: weights = ivon.sample(key, params, state), gradients at weights, then "
+                "ivon.update(gradients, state, params, sample=weights)."
+            )
+        count = state.count + 1
+        alpha = algebra.rate(step_size, state.count)
+
+        def moved(
+            gradient: jax.Array, at: jax.Array, mean: jax.Array, momentum: Any, hess: Any
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
+            gradient = gradient.astype(hess.dtype)
+            product = gradient * (at.astype(hess.dtype) - mean)
+            if at.ndim > mean.ndim:
+                gradient, product = gradient.mean(0), product.mean(0)
+            if axis_name is not None:
+                gradient, product = jax.lax.pmean((gradient, product), axis_name)
+            momentum = rule.new_momentum(momentum, gradient)
+            # A schedule's number may be wider than the weights are.
+            hess = rule.new_hess(hess, product)
+            step = rule.change(mean, momentum, hess, alpha, count.astype(hess.dtype))
+            return step.astype(mean.dtype), momentum, hess
+
+        results = jax.tree.map(moved, gradients, sample, params, state.momentum, state.hess)
+        updates, momentum, hess = jax.tree.transpose(
+            jax.tree.structure(params), jax.tree.structure((0, 0, 0)), results
+        )
+        finite = jnp.isfinite(sum(jnp.sum(0 * leaf) for leaf in jax.tree.leaves((updates, hess))))
+
+        def chosen(new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
+
+        taken = IvonState(count, state.num_skipped, momentum, hess)
+        skipped = state._replace(num_skipped=state.num_skipped + 1)
+        return chosen(updates, jax.tree.map(jnp.zeros_like, updates)), chosen(taken, skipped)
+
+    transformation = IvonTransformation(init, update)
+    transformation.sample = sample
+    return transformation
+
+
+def _state_dtype(weight: Any) -> Any:
+    return jnp.promote_types(weight.dtype, jnp.float32)
+
+
+def _own(state: Any) -> IvonState:
+    """The state of IVON, in that of whatever is around it.
+
+    :raises ValueError: if there is none.
+    """
+    states = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, IvonState))
+    for one in states:
+        if isinstance(one, IvonState):
+            return one
+    raise ValueError("sample needs the state of PlainIVON, of its init or update.")

@@ -1,0 +1,320 @@
+"""IVON as a plain ``torch.optim.Optimizer``, for a training loop without a PPL."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ngvi.checks import check_flag
+from ngvi.optim.plain_ivon import DEFAULTS, PlainIvon, check_plain_ivon
+from ngvi.page import page
+from pyro_ngvi.optim.batches import batches, join, write
+
+
+class Draw(NamedTuple):
+    """A sample of the weights, and the gradient there."""
+
+    noise: list[Tensor]  #: ``theta - m``, of each parameter
+    gradients: list[Tensor]
+    versions: list[int]  #: of the gradients, when the sample was left
+
+
+@page(PlainIvon)
+class PlainIVON(torch.optim.Optimizer):
+    """A torch optimiser; learning-rate schedulers, ``GradScaler`` and parameter groups work.
+
+    In the loop::
+
+        optimizer = PlainIVON(network.parameters(), ess=len(dataset))
+        with optimizer.sampled_params(train=True):
+            loss = criterion(network(x), y)
+            loss.backward()
+        optimizer.step()
+
+    Microbatches of one sample are several ``backward`` inside of ``sampled_params``, of losses that
+    sum up to the mean. Of several ``sampled_params`` before a step, gradients are averaged: do not
+    divide their losses.
+
+    Inside ``sampled_params`` the parameters are a sample, outside the posterior's mean ``m``. Keep
+    weights in float32 and use ``torch.autocast`` for mixed precision; momentum and curvature of
+    half-precision weights are in float32. Memory: ``g``, ``h`` and the noise of a sample, two
+    copies more for several samples a step.
+
+    :param params: the network's parameters, or groups of them.
+    :param lr: ``alpha``, times ``hess_init + weight_decay``.
+    :param ess: ``lambda``, the number of training examples.
+    :param weight_decay: ``delta``, the prior's precision by ``ess``.
+    :param beta1: momentum of the gradient, in [0, 1).
+    :param beta2: how much of the curvature a step keeps, in [0, 1).
+    :param hess_init: ``h`` before the first step.
+    :param clip_radius: the most that an entry of the direction, (7) before ``alpha``, is.
+    :param debias: whether the momentum is divided by ``1 - beta1^t``.
+    :param rescale_lr: whether ``alpha`` is multiplied by ``hess_init + weight_decay``.
+    :param sync: averages over the workers of ``torch.distributed``, each with a sample of its own
+        (seed them differently) and a network that is *not* wrapped in
+        ``DistributedDataParallel``. With that wrapper, leave it False and seed all workers alike.
+    :raises ValueError: for an option outside its range, naming it.
+    """
+
+    _draw: Draw | None  #: the last sample since the last step
+    _num_draws: int  #: how many there were before it, and their sums over these parameters:
+    _params: list[Tensor]
+    _gradients: list[Tensor]
+    _products: list[Tensor]
+    _is_changed: bool  #: whether their gradients were changed after sampled_params was left
+    _is_sampled: bool  #: whether the parameters are a sample now
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 0.1,
+        *,
+        ess: float | None = None,
+        weight_decay: float = DEFAULTS["weight_decay"],
+        beta1: float = DEFAULTS["beta1"],
+        beta2: float = DEFAULTS["beta2"],
+        hess_init: float = DEFAULTS["hess_init"],
+        clip_radius: float = DEFAULTS["clip_radius"],
+        debias: bool = DEFAULTS["debias"],
+        rescale_lr: bool = DEFAULTS["rescale_lr"],
+        sync: bool = False,
+    ) -> None:
+        options = {
+            "ess": ess,
+            "weight_decay": weight_decay,
+            "beta1": beta1,
+            "beta2": beta2,
+            "hess_init": hess_init,
+            "clip_radius": clip_radius,
+            "debias": debias,
+            "rescale_lr": rescale_lr,
+        }
+        self.sync = check_flag(sync, "sync")
+        self._forget()
+        super().__init__(params, {"lr": lr, **options, "count": 0, "num_skipped": 0})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, with options of their own where they have some.
+
+        :raises ValueError: for an option outside its range, naming it.
+        """
+        options = {**self.defaults, **{k: v for k, v in param_group.items() if k != "params"}}
+        unknown = options.keys() - self.defaults.keys() - {"name", "initial_lr"}
+        if unknown:
+            raise ValueError(
+                f"PlainIVON has no option {sorted(unknown)[0]!r} of a parameter group, only "
+                f"{', '.join(['lr', 'ess', *DEFAULTS])}."
+            )
+        if callable(options["lr"]):
+            raise ValueError("lr must be a number: a schedule is a torch.optim.lr_scheduler.")
+        _rule(options)
+        super().add_param_group(param_group)
+        if any(p.dtype in (torch.float16, torch.bfloat16) for p in self.param_groups[-1]["params"]):
+            warnings.warn(
+                "Half-precision weights round small steps and samples away: keep the weights in "
+                "float32, and compute in half precision by torch.autocast.",
+                stacklevel=2,
+            )
+
+    # -- samples ----------------------------------------------------------------------
+
+    @contextmanager
+    def sampled_params(self, train: bool = False) -> Iterator[None]:
+        """Inside, the parameters are a sample of the posterior; afterwards its mean again.
+
+        :param train: whether :meth:`step` is to use the gradient that is taken inside; else the
+            sample is for a prediction.
+        :raises RuntimeError: inside of itself, or if there is no gradient at its end.
+        """
+        if self._is_sampled:
+            raise RuntimeError("sampled_params is open already: leave it before the next sample.")
+        params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        if train:
+            self._fold()
+            for param in params:
+                param.grad = None
+        buffers, self._is_sampled = self._move_to_sample(), True
+        try:
+            yield
+        except BaseException:
+            self._move_back(params, buffers, False)
+            raise
+        self._move_back(params, buffers, train)
+        if not train:
+            return
+        if all(param.grad is None for param in params):
+            raise RuntimeError(
+                "No gradient was taken inside of sampled_params(train=True): call loss.backward() "
+                "there, or sampled_params() for a prediction."
+            )
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
+        self._params = params
+        self._draw = Draw(buffers, gradients, [g._version for g in gradients])
+
+    @torch.no_grad()
+    def _move_to_sample(self) -> list[Tensor]:
+        """Leaves the means in buffers."""
+        buffers = []
+        for group in self.param_groups:
+            rule = _rule(group)
+            params = [param for param in group["params"] if param.requires_grad]
+            for param in params:
+                if not self.state[param]:
+                    zero = torch.zeros_like(param, dtype=_state_dtype(param))
+                    self.state[param].update(momentum=zero, hess=zero + rule.hess_init)
+            hesses = [self.state[param]["hess"] for param in params]
+            means = [param.to(h.dtype, copy=True) for param, h in zip(params, hesses, strict=True)]
+            for here, *rest in batches(params, means, hesses):
+                mean, hess = map(join, rest)
+                write(here, mean + rule.scale(hess) * torch.randn_like(hess))
+            buffers += means
+        return buffers
+
+    @torch.no_grad()
+    def _move_back(self, params: list[Tensor], buffers: list[Tensor], keep_noise: bool) -> None:
+        self._is_sampled = False
+        for here, buffer in batches(params, buffers):
+            mean = join(buffer)
+            noise = join(here) - mean if keep_noise else None
+            write(here, mean)
+            if noise is not None:
+                write(buffer, noise)
+
+    @torch.no_grad()
+    def _fold(self) -> None:
+        """Add the last sample to the sums of gradients and of products with the noise."""
+        if self._draw is None:
+            return
+        noises, gradients, versions = self._draw
+        changed = [g._version for g in gradients] != versions
+        if self._num_draws and changed != self._is_changed:
+            raise RuntimeError(
+                "The gradients of some of this step's samples were changed after sampled_params "
+                "was left, those of others were not: clip or unscale inside of it."
+            )
+        gradients = [g.to(noise.dtype) for g, noise in zip(gradients, noises, strict=True)]
+        for noise, gradient in batches(noises, gradients):
+            write(noise, join(noise) * join(gradient))
+        if self._num_draws:
+            for ours, new in ((self._gradients, gradients), (self._products, noises)):
+                torch._foreach_add_(ours, new)
+        else:
+            self._gradients, self._products = gradients, noises
+        self._num_draws, self._is_changed, self._draw = self._num_draws + 1, changed, None
+
+    def _forget(self) -> None:
+        """Drop the samples since the last step."""
+        self._is_sampled, self._is_changed, self._num_draws, self._draw = False, False, 0, None
+        self._params, self._gradients, self._products = [], [], []
+
+    # -- steps ------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step, on the gradients taken inside of ``sampled_params(train=True)``.
+
+        :param closure: evaluates the loss and calls ``backward``; it is called with a sample.
+        :return: the closure's loss.
+        :raises RuntimeError: without such gradients, or if others were taken since.
+        """
+        loss = None
+        if closure is not None:
+            with self.sampled_params(train=True), torch.enable_grad():
+                loss = closure()
+        self._require_sample()
+        num_draws = self._num_draws + 1
+        self._fold()
+        params, gradients, products = self._params, self._gradients, self._products
+        self._forget()
+        workers = torch.distributed.get_world_size() if self.sync else 1
+        for tensor in (*gradients, *products) if workers > 1 else ():
+            torch.distributed.all_reduce(tensor)
+        share = 1.0 / (num_draws * workers)
+        at = {param: index for index, param in enumerate(params)}
+        if not _can_be_squared(products, max(g["ess"] for g in self.param_groups)):
+            for group in self.param_groups:
+                group["num_skipped"] += 1
+            warnings.warn(
+                "A step was skipped: its gradient is not finite, or its square. The posterior "
+                "stays as it is.",
+                stacklevel=2,
+            )
+            return loss
+        for group in self.param_groups:
+            rule, count = _rule(group), group["count"] + 1
+            mine = [at[param] for param in group["params"] if param in at]
+            lists = [[of[index] for index in mine] for of in (params, gradients, products)]
+            states = [self.state[param] for param in lists[0]]
+            lists += [[state[name] for state in states] for name in ("momentum", "hess")]
+            for batch in batches(*lists):
+                mean, gradient, product, momentum, hess = map(join, batch)
+                momentum = rule.new_momentum(momentum, share * gradient)
+                hess = rule.new_hess(hess, share * product)
+                mean = mean + rule.change(mean, momentum, hess, group["lr"], count)
+                for pieces, new in zip((batch[0], *batch[3:]), (mean, momentum, hess), strict=True):
+                    write(pieces, new)
+            group["count"] = count
+        return loss
+
+    def _require_sample(self) -> None:
+        if self._is_sampled:
+            raise RuntimeError("step was called inside of sampled_params: leave it first.")
+        if self._draw is None:
+            raise RuntimeError(
+                "step needs a gradient that was taken at a sample: call loss.backward() inside of "
+                "'with optimizer.sampled_params(train=True):' before each step."
+            )
+        pairs = zip(self._params, self._draw.gradients, strict=True)
+        if any(param.grad is not None and param.grad is not ours for param, ours in pairs):
+            raise RuntimeError(
+                "A gradient was taken outside of sampled_params(train=True), where the weights are "
+                "the posterior's mean: call loss.backward() inside."
+            )
+
+    @property
+    def num_skipped(self) -> int:
+        """Steps not taken because a gradient was not finite."""
+        return max(group["num_skipped"] for group in self.param_groups)
+
+    # -- state ------------------------------------------------------------------------
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a ``state_dict``, bit for bit; samples since the last step are dropped."""
+        super().load_state_dict(state_dict)
+        self._forget()
+        # Torch has cast what is float32 to the dtype of half-precision weights.
+        params = [param for group in self.param_groups for param in group["params"]]
+        names = [index for group in state_dict["param_groups"] for index in group["params"]]
+        for param, name in zip(params, names, strict=True):
+            for key, value in state_dict["state"].get(name, {}).items():
+                like = {"device": param.device, "dtype": _state_dtype(param)}
+                self.state[param][key] = value.to(**like, copy=True)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.setdefault("sync", False)
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "sync": self.sync}
+
+
+def _rule(options: dict[str, Any]) -> PlainIvon:
+    own = {name: options[name] for name in ("ess", *DEFAULTS)}
+    return check_plain_ivon(options["lr"], "lr", **own)
+
+
+def _state_dtype(weight: Tensor) -> torch.dtype:
+    return torch.promote_types(weight.dtype, torch.float32)
+
+
+def _can_be_squared(products: list[Tensor], ess: float) -> bool:
+    """Whether products of gradient and noise, and so the gradients, stay finite in (5)."""
+    extremes = [torch.stack(torch.aminmax(product)) for product in products if product.numel()]
+    largest = torch.stack([each.to(extremes[0]) for each in extremes]).abs().max()
+    return bool(ess * largest < torch.finfo(largest.dtype).max ** 0.4)  # of NaN it is false

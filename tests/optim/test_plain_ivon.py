@@ -1,0 +1,596 @@
+"""IVON in a plain loop is Shen et al.'s Algorithm 1, in both libraries, and loses nothing."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import math
+
+import numpy as np
+import pytest
+
+from tests.ppl import PPLS, load
+
+DIM, STEPS = 5, 100
+SETTINGS = {
+    "defaults": {"ess": 50.0},
+    "others": {"ess": 20.0, "weight_decay": 0.05, "beta1": 0.8, "beta2": 0.9, "hess_init": 0.4},
+    "clipped": {"ess": 20.0, "beta2": 0.95, "clip_radius": 0.3, "debias": False},
+    "unscaled": {"ess": 20.0, "beta2": 0.95, "hess_init": 2.0, "rescale_lr": False},
+}
+RATE = 0.1
+
+
+@pytest.fixture(params=PPLS)
+def name(request):
+    pytest.importorskip({"pyro": "pyro", "numpyro": "numpyro"}[request.param])
+    return request.param
+
+
+def slope(theta, shift):
+    """Of a mean loss with two basins, at a minibatch that moves it."""
+    return np.arange(1, DIM + 1) * (theta - np.cos(2 * theta)) / 4 + shift
+
+
+def algorithm_1(options, shifts, noise):
+    """The paper's lines, one after another; all ``m``, and ``h``, and the samples."""
+    o = {
+        "weight_decay": 1e-4,
+        "beta1": 0.9,
+        "beta2": 0.99999,
+        "hess_init": 1.0,
+        "clip_radius": math.inf,
+        "debias": True,
+        "rescale_lr": True,
+        **options,
+    }
+    lam, delta, beta1, beta2 = o["ess"], o["weight_decay"], o["beta1"], o["beta2"]
+    alpha = RATE * (o["hess_init"] + delta) if o["rescale_lr"] else RATE
+    m, h, g = np.linspace(-1, 1, DIM), np.full(DIM, o["hess_init"]), np.zeros(DIM)
+    means, hesses, samples = [], [], []
+    for t, (shift, z) in enumerate(zip(shifts, noise, strict=True), start=1):
+        sigma = 1 / np.sqrt(lam * (h + delta))
+        theta = m + sigma * z  # (draws, DIM)
+        g_hat = slope(theta, shift)
+        h_hat = (g_hat * (theta - m) / sigma**2).mean(0)
+        g = beta1 * g + (1 - beta1) * g_hat.mean(0)
+        correction = (1 - beta2) ** 2 * (h - h_hat) ** 2 / (2 * (h + delta))
+        h = beta2 * h + (1 - beta2) * h_hat + correction
+        g_bar = g / (1 - beta1**t) if o["debias"] else g
+        direction = np.clip((g_bar + delta * m) / (h + delta), -o["clip_radius"], o["clip_radius"])
+        m = m - alpha * direction
+        means.append(m), hesses.append(h), samples.append(theta)
+    return np.array(means), np.array(hesses), np.array(samples)
+
+
+def run(name, options, shifts, samples):
+    """Means and curvatures after each step of the package, from these samples."""
+    ppl = load(name)
+    start = np.linspace(-1, 1, DIM)
+    with ppl.float64():
+        return (_scanned if ppl.is_numpyro else _looped)(ppl, options, start, shifts, samples)
+
+
+def _looped(ppl, options, start, shifts, samples):
+    import torch
+
+    # Two parameters in two groups: one has a single element, the other the rest.
+    params = [torch.nn.Parameter(ppl.array(part)) for part in (start[:1], start[1:])]
+    optimiser = ppl.package.PlainIVON([{"params": [p]} for p in params], RATE, **options)
+    means, hesses = [], []
+    for shift, draws in zip(shifts, samples, strict=True):
+        for theta in draws:
+            with optimiser.sampled_params(train=True):
+                parts = np.split(theta, [1]), np.split(slope(theta, shift), [1])
+                for param, value, gradient in zip(params, *parts, strict=True):
+                    param.data.copy_(ppl.array(value))
+                    param.grad = ppl.array(gradient)
+        optimiser.step()
+        means.append(np.concatenate([ppl.numpy(p).copy() for p in params]))
+        hesses.append(np.concatenate([ppl.numpy(optimiser.state[p]["hess"]) for p in params]))
+    return np.array(means), np.array(hesses)
+
+
+def _scanned(ppl, options, start, shifts, samples):
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    ivon = ppl.package.PlainIVON(RATE, **options)
+    params = {"a": jnp.asarray(start[:1]), "b": jnp.asarray(start[1:])}
+
+    def parts(x):
+        return {"a": x[..., :1], "b": x[..., 1:]}
+
+    def step(carry, inputs):
+        params, state = carry
+        gradients, theta = map(parts, inputs)
+        updates, state = ivon.update(gradients, state, params, sample=theta)
+        params = optax.apply_updates(params, updates)
+        return (params, state), (params, state.hess)
+
+    gradients = np.array([slope(x, s) for x, s in zip(samples, shifts, strict=True)])
+    if samples.shape[1] == 1:  # one sample has no axis of draws
+        gradients, samples = gradients[:, 0], samples[:, 0]
+    inputs = jnp.asarray(gradients), jnp.asarray(samples)
+    _, path = jax.jit(lambda *c: jax.lax.scan(step, c, inputs))(params, ivon.init(params))
+    return tuple(np.concatenate([one["a"], one["b"]], 1) for one in path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "num_draws"), [*((setting, 1) for setting in SETTINGS), ("others", 3)]
+)
+def test_a_hundred_steps_are_the_papers_in_both_libraries(name, setting, num_draws, rng):
+    shifts = rng.normal(size=(STEPS, DIM))
+    noise = rng.normal(size=(STEPS, num_draws, DIM))
+    means, hesses, samples = algorithm_1(SETTINGS[setting], shifts, noise)
+    path = run(name, SETTINGS[setting], shifts, samples)
+    # Measured: 1e-14. Both packages are so close to these lines, and to each other.
+    np.testing.assert_allclose(path[0], means, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(path[1], hesses, rtol=1e-10, atol=1e-10)
+    assert np.abs(means[-1] - means[0]).max() > 0.5
+
+
+def test_the_packages_have_the_same_options_and_defaults():
+    pytest.importorskip("pyro"), pytest.importorskip("numpyro")
+    found = []
+    for name in PPLS:
+        parameters = inspect.signature(load(name).package.PlainIVON).parameters
+        defaults = {key: p.default for key, p in parameters.items() if key != "params"}
+        defaults["step_size"] = defaults.pop("lr", None) or defaults.get("step_size")
+        found.append({k: v for k, v in defaults.items() if k not in ("sync", "axis_name")})
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "needs ess, the effective sample size: the number of training examples"),
+        ({"ess": 0}, "ess must be positive and finite, got 0"),
+        ({"ess": math.inf}, "ess must be positive and finite"),
+        ({"ess": 9, "weight_decay": -1.0}, "weight_decay must be finite and at least 0, got -1.0"),
+        ({"ess": 9, "beta1": 1.0}, r"beta1 must be in \[0, 1\)"),
+        ({"ess": 9, "beta2": 1.0}, r"beta2 must be in \[0, 1\)"),
+        ({"ess": 9, "hess_init": 0.0}, "hess_init must be positive"),
+        ({"ess": 9, "clip_radius": 0.0}, "clip_radius must be positive"),
+        ({"ess": 9, "debias": 1}, "debias must be True or False"),
+    ],
+)
+def test_bad_options_are_refused_by_name(name, options, words):
+    first = () if name == "numpyro" else (_weights(),)
+    with pytest.raises(ValueError, match=words):
+        load(name).package.PlainIVON(*first, **options)
+
+
+# -- torch ----------------------------------------------------------------------------
+
+
+def _weights():
+    import torch
+
+    return [torch.nn.Parameter(torch.linspace(-1, 1, 3)), torch.nn.Parameter(torch.ones(2, 2))]
+
+
+@pytest.fixture
+def torch_ivon():
+    """A function: parameters, the optimiser of them, and a step of ``num_draws``."""
+    pytest.importorskip("pyro")
+    import torch
+
+    from pyro_ngvi import PlainIVON
+
+    torch.manual_seed(0)
+
+    def make(**options):
+        params = _weights()
+        optimiser = PlainIVON(params, **{"ess": 10.0, "beta2": 0.9, **options})
+
+        def loss():
+            return sum((p.square() + p.cos()).sum() for p in params)
+
+        return params, optimiser, loss
+
+    return make
+
+
+def _step(optimiser, loss, scale=1.0):
+    with optimiser.sampled_params(train=True):
+        (scale * loss()).backward()
+    optimiser.step()
+
+
+def _equal(left, right):
+    import torch
+
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_the_mean_returns_bit_for_bit_after_a_sample_and_after_an_error(torch_ivon):
+    params, optimiser, loss = torch_ivon()
+    _step(optimiser, loss)
+    before = [p.detach().clone() for p in params]
+    with optimiser.sampled_params():
+        assert not _equal(params, before)
+    assert _equal(params, before)
+    with pytest.raises(ZeroDivisionError), optimiser.sampled_params(train=True):
+        loss().backward()
+        _ = 1 / 0
+    assert _equal(params, before)
+    with pytest.raises(RuntimeError, match="step needs a gradient that was taken at a sample"):
+        optimiser.step()  # the broken sample is none
+
+
+def test_samples_have_the_standard_deviation_of_line_8(torch_ivon):
+    import torch
+
+    from pyro_ngvi import PlainIVON
+
+    weights = torch.nn.Parameter(torch.full((200_000,), 2.0))
+    optimiser = PlainIVON([weights], ess=25.0, hess_init=0.04, weight_decay=0.12)
+    with optimiser.sampled_params():
+        sample = weights.detach().clone()
+    assert sample.mean().item() == pytest.approx(2.0, abs=0.005)
+    assert sample.std().item() == pytest.approx(0.5, rel=0.01)  # 1 / sqrt(25 * 0.16)
+
+
+def test_zero_grad_may_stand_anywhere_and_clipping_after_the_sample(torch_ivon):
+    import torch
+
+    def run(where, num_draws=1):
+        torch.manual_seed(3)
+        params, optimiser, loss = torch_ivon()
+        for _ in range(4):
+            for _ in range(num_draws):
+                if where == "before":
+                    optimiser.zero_grad()
+                with optimiser.sampled_params(train=True):
+                    if where == "inside":
+                        optimiser.zero_grad()
+                    loss().backward()
+                    if where == "clipped inside":
+                        torch.nn.utils.clip_grad_norm_(params, 0.5)
+                if where == "clipped outside":
+                    torch.nn.utils.clip_grad_norm_(params, 0.5)
+            optimiser.step()
+        return params
+
+    for num_draws in (1, 2):
+        plain = run("nowhere", num_draws)
+        assert _equal(run("before", num_draws), plain)
+        assert _equal(run("inside", num_draws), plain)
+        clipped = run("clipped inside", num_draws)
+        assert _equal(run("clipped outside", num_draws), clipped)
+        assert not _equal(clipped, plain)
+
+
+def test_clipping_the_last_of_several_samples_alone_is_refused(torch_ivon):
+    import torch
+
+    params, optimiser, loss = torch_ivon()
+    for _ in range(2):
+        with optimiser.sampled_params(train=True):
+            loss().backward()
+    torch.nn.utils.clip_grad_norm_(params, 0.5)
+    with pytest.raises(RuntimeError, match="clip or unscale inside"):
+        optimiser.step()
+
+
+def test_microbatches_of_one_sample_are_the_batch(torch_ivon):
+    import torch
+
+    runs = []
+    for parts in (1, 4):
+        torch.manual_seed(3)
+        params, optimiser, loss = torch_ivon()
+        for _ in range(3):
+            with optimiser.sampled_params(train=True):
+                for _ in range(parts):
+                    (loss() / parts).backward()
+            optimiser.step()
+        runs.append(params)
+    for left, right in zip(*runs, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-6)
+
+
+def test_a_run_that_is_saved_goes_on_bit_for_bit(torch_ivon):
+    import torch
+
+    runs = []
+    for is_saved in (False, True):
+        torch.manual_seed(3)
+        params, optimiser, loss = torch_ivon(lr=0.2)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.9)
+        for step in range(6):
+            if is_saved and step == 3:
+                file, values = io.BytesIO(), [p.detach().clone() for p in params]
+                torch.save([optimiser.state_dict(), scheduler.state_dict(), values], file)
+                file.seek(0)
+                saved = torch.load(file)
+                params, optimiser, loss = torch_ivon(lr=0.7)
+                torch.manual_seed(step)
+                for param, value in zip(params, saved[2], strict=True):
+                    param.data.copy_(value)
+                optimiser.load_state_dict(saved[0])
+                scheduler = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.5)
+                scheduler.load_state_dict(saved[1])
+                optimiser.param_groups[0]["lr"] = saved[0]["param_groups"][0]["lr"]
+            torch.manual_seed(step)
+            _step(optimiser, loss)
+            scheduler.step()
+        runs.append([*params, *(v for s in optimiser.state.values() for v in s.values())])
+    assert len(runs[0]) == 6 and _equal(*runs)
+    twin = copy.deepcopy(optimiser)
+    assert twin.param_groups[0]["count"] == 6 and not twin.sync
+
+
+def test_half_precision_weights_have_a_state_in_float32_that_loading_keeps(torch_ivon):
+    import torch
+
+    from pyro_ngvi import PlainIVON
+
+    weights = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    with pytest.warns(UserWarning, match="torch.autocast"):
+        optimiser = PlainIVON([weights], ess=10.0)
+    _step(optimiser, lambda: weights.square().sum())
+    saved = copy.deepcopy(optimiser.state_dict())
+    optimiser.load_state_dict(saved)
+    for key, value in optimiser.state[weights].items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, saved["state"][0][key])
+    assert weights.dtype == torch.bfloat16 and (weights < 1).all()
+
+
+def test_a_gradient_that_is_not_finite_keeps_the_state_and_is_counted(torch_ivon):
+    params, optimiser, loss = torch_ivon()
+    _step(optimiser, loss)
+    before = [x.detach().clone() for x in params] + [
+        v.clone() for s in optimiser.state.values() for v in s.values()
+    ]
+    for scale in (math.nan, math.inf, 1e30):
+        with pytest.warns(UserWarning, match="A step was skipped"):
+            _step(optimiser, loss, scale)
+    after = [*params, *(v for s in optimiser.state.values() for v in s.values())]
+    assert _equal(before, after)
+    assert optimiser.num_skipped == 3 and optimiser.param_groups[0]["count"] == 1
+    _step(optimiser, loss)
+    assert not _equal(before, after)
+
+
+def test_a_frozen_parameter_stays_and_an_unused_one_follows_its_prior(torch_ivon):
+    params, optimiser, _ = torch_ivon(weight_decay=0.1)
+    params[0].requires_grad_(False)
+    first, second = (p.detach().clone() for p in params)
+    with optimiser.sampled_params():
+        assert _equal(params[:1], [first]) and not _equal(params[1:], [second])
+    unused = _weights()[0]
+    optimiser.add_param_group({"params": [unused], "weight_decay": 0.5})
+    _step(optimiser, lambda: params[1].square().sum())
+    assert _equal(params[:1], [first])
+    # m - lr (h0 + delta) delta m / (h + delta): 0.1 * 1.5 * 0.5 m / (h + 0.5), with h below 1.
+    assert (unused.abs() <= 0.95 * _weights()[0].abs()).all()
+
+
+def test_a_closure_is_called_with_a_sample(torch_ivon):
+    params, optimiser, loss = torch_ivon()
+    before = [p.detach().clone() for p in params]
+
+    def closure():
+        assert not _equal(params, before)
+        value = loss()
+        value.backward()
+        return value
+
+    assert optimiser.step(closure).item() > 0
+    assert not _equal(params, before)
+
+
+def test_misuse_in_torch_has_a_sentence(torch_ivon):
+    import torch
+
+    from pyro_ngvi import PlainIVON
+
+    params, optimiser, loss = torch_ivon()
+    with pytest.raises(RuntimeError, match="step needs a gradient that was taken at a sample"):
+        optimiser.step()
+    none, nested = "No gradient was taken inside", "sampled_params is open already"
+    with pytest.raises(RuntimeError, match=none), optimiser.sampled_params(train=True):
+        loss()
+    sample = optimiser.sampled_params
+    with pytest.raises(RuntimeError, match=nested), sample(), sample():
+        pass
+    with optimiser.sampled_params(train=True):
+        loss().backward()
+        with pytest.raises(RuntimeError, match="inside of sampled_params: leave it first"):
+            optimiser.step()
+    optimiser.zero_grad()
+    loss().backward()
+    with pytest.raises(RuntimeError, match="taken outside of sampled_params"):
+        optimiser.step()
+    with pytest.raises(ValueError, match="no option 'momentum' of a parameter group, only lr, ess"):
+        optimiser.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "momentum": 0.9})
+    with pytest.raises(ValueError, match="ess must be positive"):
+        PlainIVON([{"params": params, "ess": -1.0}], ess=5.0)
+    with pytest.raises(ValueError, match="lr must be positive and finite"):
+        PlainIVON(params, -0.1, ess=5.0)
+    with pytest.raises(ValueError, match="a schedule is a torch.optim.lr_scheduler"):
+        PlainIVON(params, lambda step: 0.1, ess=5.0)
+
+
+def test_a_large_tensor_in_pieces_is_the_same_step(torch_ivon, monkeypatch):
+    import torch
+
+    from pyro_ngvi import PlainIVON
+    from pyro_ngvi.optim import batches
+
+    results = []
+    for size in (2**16, 7):
+        monkeypatch.setattr(batches, "ON_CPU", size)
+        torch.manual_seed(2)
+        start = torch.linspace(-1, 1, 60).reshape(10, 6).t()  # not contiguous
+        params = [torch.nn.Parameter(start.clone(memory_format=torch.preserve_format))]
+        params += [torch.nn.Parameter(torch.tensor(0.5))]
+        optimiser = PlainIVON(params, ess=10.0, beta2=0.9)
+        with optimiser.sampled_params(train=True):
+            for index, param in enumerate(params):
+                param.data.copy_(torch.linspace(-2, 2, param.numel()).reshape(param.shape))
+                (param.square().sum() + index).backward()
+        optimiser.step()
+        results.append(params)
+    assert _equal(*results)
+
+
+@pytest.mark.slow
+def test_ivon_opt_takes_the_same_steps_with_the_same_noise():
+    """A hundred steps of a network in float32, where ``ivon-opt`` is installed."""
+    ivon = pytest.importorskip("ivon")
+    pytest.importorskip("pyro")
+    import torch
+
+    from pyro_ngvi import PlainIVON
+
+    torch.manual_seed(0)
+    X, y = torch.randn(200, 20), torch.randint(5, (200,))
+    for options in (
+        {},
+        {"beta2": 0.99, "hess_init": 0.5, "weight_decay": 1e-2, "clip_radius": 0.1},
+    ):
+        one = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5))
+        two = copy.deepcopy(one)
+        theirs = ivon.IVON(one.parameters(), lr=0.1, ess=200.0, **options)
+        ours = PlainIVON(two.parameters(), 0.1, ess=200.0, **options)
+        for rows in torch.randint(200, (100, 32)):
+            for optimiser, net in ((theirs, one), (ours, two)):
+                with optimiser.sampled_params(train=True):
+                    optimiser.zero_grad()
+                    if optimiser is theirs:
+                        sample = [p.detach().clone() for p in net.parameters()]
+                    for param, value in zip(net.parameters(), sample, strict=True):
+                        param.data.copy_(value)
+                    torch.nn.functional.cross_entropy(net(X[rows]), y[rows]).backward()
+                optimiser.step()
+        for left, right in zip(one.parameters(), two.parameters(), strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
+
+
+def _worker(rank, path, samples, queue):
+    import torch
+
+    from pyro_ngvi import PlainIVON
+
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{path}", rank=rank, world_size=2
+    )
+    weights = torch.nn.Parameter(torch.linspace(-1, 1, 3))
+    optimiser = PlainIVON([weights], ess=10.0, beta2=0.9, sync=True)
+    for sample in samples[rank]:
+        with optimiser.sampled_params(train=True):
+            weights.data.copy_(sample)
+            (weights.square() + weights.cos()).sum().backward()
+        optimiser.step()
+    queue.put((rank, weights.detach().numpy(), optimiser.state[weights]["hess"].numpy()))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_workers_with_a_sample_each_are_one_with_two(tmp_path):
+    pytest.importorskip("pyro")
+    import torch
+
+    from pyro_ngvi import PlainIVON
+
+    torch.manual_seed(0)
+    samples = torch.randn(2, 4, 3)
+    context = torch.multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    arguments = (str(tmp_path / "store"), samples, queue)
+    workers = [context.Process(target=_worker, args=(rank, *arguments)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    found = sorted((queue.get(timeout=120) for _ in workers), key=lambda entry: entry[0])
+    for worker in workers:
+        worker.join(60)
+    weights = torch.nn.Parameter(torch.linspace(-1, 1, 3))
+    optimiser = PlainIVON([weights], ess=10.0, beta2=0.9)
+    for both in samples.transpose(0, 1):
+        for sample in both:
+            with optimiser.sampled_params(train=True):
+                weights.data.copy_(sample)
+                (weights.square() + weights.cos()).sum().backward()
+        optimiser.step()
+    hess = optimiser.state[weights]["hess"].numpy()
+    for _, values, curvature in found:
+        np.testing.assert_allclose(values, weights.detach().numpy(), rtol=1e-6)
+        np.testing.assert_allclose(curvature, hess, rtol=1e-6)
+
+
+# -- jax ------------------------------------------------------------------------------
+
+
+def test_an_optax_loop_compiles_once_chains_and_averages_over_workers():
+    pytest.importorskip("numpyro")
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from numpyro_ngvi import PlainIVON
+
+    params = {"w": jnp.linspace(-1.0, 1.0, 3), "half": jnp.ones(2, jnp.bfloat16)}
+    ivon = PlainIVON(optax.constant_schedule(0.1), ess=10.0, beta2=0.9)
+    shared = PlainIVON(0.1, ess=10.0, beta2=0.9, axis_name="workers")
+    chain = optax.chain(optax.clip_by_global_norm(1e6), ivon)
+
+    def loss(weights):
+        return sum(jnp.sum(x.astype(jnp.float32) ** 2) for x in weights.values())
+
+    @jax.jit
+    def all_of_it(params, state, key):
+        draws = ivon.sample(key, params, state, num_draws=2)
+        grads = jax.vmap(jax.grad(loss))(draws)
+        several = ivon.update(grads, state, params, sample=draws)
+        workers = jax.vmap(
+            lambda g, x: shared.update(g, state, params, sample=x), axis_name="workers"
+        )(grads, draws)
+        chained = chain.init(params)
+        one = ivon.sample(key, params, chained)
+        through_chain = chain.update(jax.grad(loss)(one), chained, params, sample=one)
+        alone = ivon.update(jax.grad(loss)(one), state, params, sample=one)
+        bad = jax.tree.map(lambda g: g * jnp.nan, jax.grad(loss)(one))
+        skipped = ivon.update(bad, state, params, sample=one)
+        return several, workers, through_chain[0], alone, skipped
+
+    state = ivon.init(params)
+    several, workers, through_chain, alone, bad = all_of_it(params, state, jax.random.key(0))
+    for index in range(2):  # all workers take the step of both samples
+        mine = jax.tree.map(lambda leaf, index=index: leaf[index], workers)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), mine, several)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), through_chain, alone[0])
+    assert alone[1].hess["half"].dtype == jnp.float32 and alone[0]["half"].dtype == jnp.bfloat16
+    assert int(bad[1].num_skipped) == 1 and int(bad[1].count) == 0
+    jax.tree.map(
+        np.testing.assert_array_equal, (bad[1].hess, bad[1].momentum), (state[3], state[2])
+    )
+    assert all(not leaf.any() for leaf in jax.tree.leaves(bad[0]))
+    sigma = np.std(ivon.sample(jax.random.key(1), params, state, num_draws=20_000)["w"], axis=0)
+    np.testing.assert_allclose(sigma, 1 / np.sqrt(10 * (1 + 1e-4)), rtol=0.03)
+
+
+def test_misuse_in_jax_has_a_sentence():
+    pytest.importorskip("numpyro")
+    import jax
+    import jax.numpy as jnp
+
+    from numpyro_ngvi import PlainIVON
+
+    with pytest.raises(ValueError, match="step_size must be positive and finite"):
+        PlainIVON(-0.1, ess=5.0)
+    params, ivon = {"w": jnp.ones(2)}, PlainIVON(ess=5.0)
+    state = ivon.init(params)
+    for sample in (None, params):
+        with pytest.raises(ValueError, match="the sample at which the gradient was"):
+            ivon.update(params, state, params, sample=sample)
+    with pytest.raises(ValueError, match="num_draws must be an integer of at least 1"):
+        ivon.sample(jax.random.key(0), params, state, num_draws=0)
+    with pytest.raises(ValueError, match="sample needs the state of PlainIVON"):
+        ivon.sample(jax.random.key(0), params, {"w": jnp.ones(2)})
