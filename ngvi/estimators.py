@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ngvi.family import Array, Family, standard_normal_log_prob
 
 #: Families, noise or latent vectors, by the site of the guide that draws them.
@@ -100,6 +102,20 @@ def log_q(here: Families, noise: Arrays) -> Array:
         standard_normal_log_prob(noise[site]) - family.log_det_scale()
         for site, family in here.items()
     )
+
+
+#: The diagonal of a Hessian of more coordinates is read off two products, if there is nothing else
+#: in the Hessian: those of independent priors of a network's weights, say.
+MAX_PROBED_DIAGONAL = 256
+
+
+def scales(dim: int) -> np.ndarray:
+    """A random ``s``: if ``H s`` is ``s`` times ``H 1``, elementwise, ``H`` is diagonal.
+
+    :return: between 0.5 and 1.5 in size, of either sign, shape ``(dim,)``.
+    """
+    rng = np.random.default_rng(0)
+    return rng.uniform(0.5, 1.5, dim) * rng.choice([-1.0, 1.0], dim)
 
 
 def num_products(family: Family) -> int:

@@ -59,6 +59,8 @@ class Family:
     relative_scale_step: ClassVar[float]
     #: Whether the precision leaves out correlations that the log density may have.
     leaves_out_correlations: ClassVar[bool] = False
+    #: Whether its part of a Hessian is the diagonal.
+    reads_diagonal: ClassVar[bool] = False
 
     ops: ClassVar[Definite]  #: what a package does with matrices
     xp: ClassVar[Any]  #: torch or ``jax.numpy``, for functions that both spell alike

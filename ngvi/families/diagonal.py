@@ -27,6 +27,7 @@ class Diagonal(Family):
     name: ClassVar[str] = "diagonal"
     relative_scale_step: ClassVar[float] = 0.1
     leaves_out_correlations: ClassVar[bool] = True
+    reads_diagonal: ClassVar[bool] = True
 
     def initial(self, loc: Array, scale: float | Array) -> Self:
         return type(self)(loc, scale * self.xp.ones_like(loc))

@@ -15,6 +15,9 @@ from ngvi.page import page
 from numpyro_ngvi.curvature.hessian import Hessian, value_gradients_hessians
 from numpyro_ngvi.curvature.moments import Density, Gradients
 
+#: Numbers in the gradients of the examples that are squared at once.
+NUMBERS_OF_ROWS = 2**22
+
 #: ``split(latents, ordinary, key)``: log likelihoods ``(N,)``, how many examples each stands for
 #: ``(N,)``, and the rest of the log density, a scalar.
 Split = Callable[[Arrays, Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
@@ -36,15 +39,16 @@ class GaussNewton(Hessian):
         found, hessians = value_gradients_hessians(rest, here, latents, ordinary, key)
         log_likelihood, scale, _ = self.split(latents, ordinary, key)
         scale = jax.lax.stop_gradient(scale)
-        by_site = {}
-        for site, family in here.items():
-            jacobian = _jacobian(
-                lambda x, site=site: self.split({**latents, site: x}, ordinary, key)[0],
-                latents[site],
-            )
-            by_site[site] = found.by_site[site] + scale @ jacobian
-            curvature = family.outer_products(scale[:, None] * jacobian, jacobian)
-            hessians[site] = jax.tree.map(jnp.subtract, hessians[site], curvature)
+
+        def of(latents: Arrays) -> jax.Array:
+            return self.split(latents, ordinary, key)[0]
+
+        if _are_many(scale, latents):
+            slopes, squares = _in_chunks(of, latents, scale, here)
+        else:
+            slopes, squares = _at_once(of, latents, scale, here)
+        by_site = {site: found.by_site[site] + slopes[site] for site in here}
+        hessians = jax.tree.map(jnp.subtract, hessians, squares)
 
         def likelihood(ordinary: Any) -> jax.Array:
             return jnp.sum(scale * self.split(latents, ordinary, key)[0])
@@ -52,6 +56,47 @@ class GaussNewton(Hessian):
         of_ordinary = jax.tree.map(jnp.add, found.ordinary, jax.grad(likelihood)(ordinary))
         value = found.values + jnp.sum(scale * log_likelihood)
         return Gradients(value, by_site, of_ordinary), hessians
+
+
+def _at_once(
+    function: Callable, latents: Arrays, scale: jax.Array, here: Families
+) -> tuple[Arrays, dict[str, Any]]:
+    """The gradient of the sum over examples, and the sum of squares, by site."""
+    slopes, squares = {}, {}
+    for site, family in here.items():
+        jacobian = _jacobian(lambda x, site=site: function({**latents, site: x}), latents[site])
+        slopes[site] = scale @ jacobian
+        squares[site] = family.outer_products(scale[:, None] * jacobian, jacobian)
+    return slopes, squares
+
+
+def _are_many(scale: jax.Array, latents: Arrays) -> bool:
+    """Whether one draw's gradients by example are too large for memory, and are rows."""
+    sizes = [value.size for value in latents.values()]
+    return len(scale) < max(sizes) and len(scale) * sum(sizes) > NUMBERS_OF_ROWS
+
+
+def _in_chunks(
+    function: Callable, latents: Arrays, scale: jax.Array, here: Families
+) -> tuple[Arrays, dict[str, Any]]:
+    """As :func:`_at_once`, a few examples at a time."""
+    pull = jax.vjp(function, latents)[1]
+    size = max(1, NUMBERS_OF_ROWS // sum(value.size for value in latents.values()))
+    count = len(scale)
+
+    def squares(some: jax.Array) -> dict[str, Any]:
+        # Of an index beyond the last example both are zero.
+        rows = jax.vmap(pull)(jax.nn.one_hot(some, count, dtype=scale.dtype))[0]
+        weights = jnp.where(some < count, scale[jnp.minimum(some, count - 1)], 0)[:, None]
+        return {q: here[q].outer_products(weights * rows[q], rows[q]) for q in here}
+
+    def add(total: Any, some: jax.Array) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, squares(some)), None
+
+    index = jnp.arange(-(-count // size) * size).reshape(-1, size)
+    shapes = jax.eval_shape(squares, index[0])
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return pull(scale)[0], jax.lax.scan(add, nothing, index)[0]
 
 
 def _jacobian(function: Callable[[jax.Array], jax.Array], theta: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ngvi import estimators
-from ngvi.estimators import Arrays, Families, Points, num_products
+from ngvi.estimators import MAX_PROBED_DIAGONAL, Arrays, Families, Points, num_products, scales
 from ngvi.page import page
 from numpyro_ngvi.curvature.moments import (
     Density,
@@ -88,8 +88,11 @@ def value_gradients_hessians(
             nowhere = jax.tree.map(jnp.zeros_like, latents)
             return push({**nowhere, site: vector})[site]
 
-        products = _products(product, family, latents[site].dtype)
-        hessians[site] = family.assemble_hessian(products)
+        if family.reads_diagonal and family.dim > MAX_PROBED_DIAGONAL:
+            hessians[site] = diagonal(product, family.dim, latents[site].dtype)
+        else:
+            products = _products(product, family, latents[site].dtype)
+            hessians[site] = family.assemble_hessian(products)
     return Gradients(value, by_site, of_ordinary), hessians
 
 
@@ -115,3 +118,23 @@ def _products(product: Callable, family: Family, dtype: jnp.dtype) -> jax.Array:
     if count <= PRODUCTS_AT_ONCE:
         return jax.vmap(of_probe)(indices)
     return jax.lax.map(of_probe, indices, batch_size=PRODUCTS_AT_ONCE)
+
+
+def diagonal(product: Callable, dim: int, dtype: jnp.dtype) -> jax.Array:
+    """The diagonal of a Hessian, from two products if it is all that there is, else from ``dim``.
+
+    :param product: with a vector.
+    """
+    scale = jnp.asarray(scales(dim), dtype)
+    whole, scaled = product(jnp.ones(dim, dtype)), product(scale)
+    differs = jnp.abs(scaled - scale * whole) > jnp.finfo(dtype).eps ** 0.5 * jnp.abs(whole)
+
+    def each() -> jax.Array:
+        number = jnp.arange(dim)
+
+        def entry(index: jax.Array) -> jax.Array:
+            return product((number == index).astype(dtype))[index]
+
+        return jax.lax.map(entry, number, batch_size=PRODUCTS_AT_ONCE)
+
+    return jax.lax.cond(jnp.any(differs), each, lambda: whole)

@@ -42,7 +42,8 @@ class SecondOrder(Protocol):
     def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
         """One site's curvature at the same draws.
 
-        :param products: gives the products of the Hessian of ``parts.smooth`` with probes.
+        :param products: gives the products of the Hessian of ``parts.smooth`` with a family's
+            probes, or its ``diagonal``.
         """
 
 
@@ -159,14 +160,13 @@ class Evaluator:
                     gradient: Tensor = gradient,
                     at: Tensor = theta,
                     f: Callable = again,
+                    *,
+                    diagonal: bool = False,
                 ) -> Tensor:
-                    return plan.products(
-                        gradient,
-                        at,
-                        family.hessian_probes(),
-                        f,
-                        bytes_per_product=bytes_per_product,
-                    )
+                    size = {"bytes_per_product": bytes_per_product}
+                    if diagonal:
+                        return plan.products.diagonal(gradient, at, f, **size)
+                    return plan.products(gradient, at, family.hessian_probes(), f, **size)
 
                 curvatures[site] = second.curvature(parts, products, theta, here[site])
         values = parts.values.detach()

@@ -17,8 +17,8 @@ from pyro_ngvi.curvature.hessian import (
     BYTES_AT_ONCE,
     MAX_AT_ONCE,
     Hessian,
-    Hessians,
     batched,
+    exact,
     one_by_one,
 )
 from pyro_ngvi.curvature.moments import finite_draws, map_structure
@@ -46,7 +46,7 @@ class GaussNewton(Hessian):
             theta,
             bytes_per_product=self.bytes_per_draw * len(theta),
         )
-        return Squares(Hessians(products(q), q), rows, parts.rest.scale, q)
+        return Squares(exact(products, q), rows, parts.rest.scale, q)
 
 
 class Squares:
@@ -58,7 +58,7 @@ class Squares:
     :param family: what part of the Hessian is needed.
     """
 
-    def __init__(self, rest: Hessians, gradients: Tensor, scale: Tensor, family: Family) -> None:
+    def __init__(self, rest: Curvature, gradients: Tensor, scale: Tensor, family: Family) -> None:
         self.rest, self.gradients, self.scale, self.family = rest, gradients, scale, family
 
     def finite(self) -> Tensor:

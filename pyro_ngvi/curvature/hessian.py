@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ngvi import estimators
-from ngvi.estimators import Arrays, Families, Points
+from ngvi.estimators import MAX_PROBED_DIAGONAL, Arrays, Families, Points, scales
 from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Curvature, Evaluator, Parts
 from pyro_ngvi.curvature.moments import Estimate, finite_draws, map_structure, nowhere
@@ -65,7 +65,7 @@ class Hessian:
 
     def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
         """Exact Hessians."""
-        return Hessians(products(q), q)
+        return exact(products, q)
 
 
 class HessianProducts:
@@ -108,34 +108,58 @@ class HessianProducts:
         :raises RuntimeError: if no way works.
         """
         number = torch.as_tensor(probes, device=theta.device)
-        count = int(number.max()) + 1
-        at_once = int(min(max(BYTES_AT_ONCE // max(bytes_per_product, 1.0), 1), MAX_AT_ONCE))
-        indices = torch.arange(count, device=theta.device).split(at_once)
+        products = [
+            self._with((number == some[:, None]).to(theta), gradient, theta, evaluate)
+            for some in _passes(int(number.max()) + 1, theta, bytes_per_product)
+        ]
+        return torch.cat(products)
+
+    def diagonal(
+        self,
+        gradient: Tensor,
+        theta: Tensor,
+        evaluate: Callable[[Tensor], Tensor],
+        *,
+        bytes_per_product: float = 0.0,
+    ) -> Tensor:
+        """The diagonal of the Hessian at each draw, shape ``(K, d)``.
+
+        Two products if it is all that there is in the Hessian, else ``d``.
+        """
+        scale = torch.as_tensor(scales(theta.shape[-1])).to(theta)
+        vectors = torch.stack([torch.ones_like(scale), scale])
+        whole, scaled = self._with(vectors, gradient, theta, evaluate)
+        tolerance = torch.finfo(theta.dtype).eps ** 0.5
+        if not ((scaled - scale * whole).abs() > tolerance * whole.abs()).any():
+            return whole
+        number = torch.arange(theta.shape[-1], device=theta.device)
+        entries = [
+            self._with((number == some[:, None]).to(theta), gradient, theta, evaluate)[
+                torch.arange(len(some)), :, some
+            ]
+            for some in _passes(len(number), theta, bytes_per_product)
+        ]
+        return torch.cat(entries).mT
+
+    def _with(self, vectors: Tensor, gradient: Tensor, theta: Tensor, evaluate: Callable) -> Tensor:
+        """Products with some vectors, of shape ``(m, d)``, in the way that works."""
+        # Without strides of zero, so that a product with data is one product of matrices.
+        vectors = vectors[:, None].expand(-1, *theta.shape).contiguous()
         while True:
             try:
-                return self._all(self._ways[self.way], gradient, theta, number, indices, evaluate)
+                return self._ways[self.way](gradient, theta, vectors, evaluate)
             except (RuntimeError, NotImplementedError):
                 if self.way == len(self._ways) - 1:
                     self.way = 0  # another model, or other arguments, may go the first way
                     raise
                 self.way += 1
 
-    @staticmethod
-    def _all(
-        way: Callable,
-        gradient: Tensor,
-        theta: Tensor,
-        number: Tensor,
-        indices: tuple[Tensor, ...],
-        evaluate: Callable[[Tensor], Tensor],
-    ) -> Tensor:
-        products = []
-        for some in indices:
-            vectors = (number == some[:, None]).to(theta.dtype)
-            # Without strides of zero, so that a product with data is one product of matrices.
-            vectors = vectors[:, None].expand(-1, *theta.shape).contiguous()
-            products.append(way(gradient, theta, vectors, evaluate))
-        return torch.cat(products)
+
+def _passes(count: int, theta: Tensor, bytes_per_product: float) -> tuple[Tensor, ...]:
+    """Indices of the products that are computed together."""
+    of_one = max(bytes_per_product, theta.nbytes, 1.0)
+    at_once = int(min(max(BYTES_AT_ONCE // of_one, 1), MAX_AT_ONCE))
+    return torch.arange(count, device=theta.device).split(at_once)
 
 
 def batched(outputs: Tensor, inputs: Tensor, vectors: Tensor, evaluate: Any = None) -> Tensor:
@@ -184,3 +208,26 @@ class Hessians:
     def total(self, kept: Tensor) -> Any:
         products = self.products if kept.all() else self.products[:, kept]
         return self.family.assemble_hessian(products.sum(1))
+
+
+class Diagonals:
+    """The diagonal of the Hessian at each of ``K`` draws, for a family that needs no more.
+
+    :param entries: shape ``(K, d)``.
+    """
+
+    def __init__(self, entries: Tensor) -> None:
+        self.entries = entries
+
+    def finite(self) -> Tensor:
+        return finite_draws(self.entries)
+
+    def total(self, kept: Tensor) -> Tensor:
+        return self.entries[kept].sum(0)
+
+
+def exact(products: Callable, family: Family) -> Hessians | Diagonals:
+    """The Hessians, as far as a family needs them."""
+    if family.reads_diagonal and family.dim > MAX_PROBED_DIAGONAL:
+        return Diagonals(products(family, diagonal=True))
+    return Hessians(products(family), family)

@@ -11,7 +11,7 @@ import torch
 
 from pyro_ngvi.curvature import HessianProducts
 from pyro_ngvi.curvature.gauss_newton import Squares, _columns, _rows
-from pyro_ngvi.curvature.hessian import Hessians
+from pyro_ngvi.curvature.hessian import Diagonals, Hessians
 from pyro_ngvi.curvature.moments import finite_draws, map_structure
 from pyro_ngvi.families import CovarianceCholesky, Diagonal
 
@@ -44,6 +44,22 @@ def test_every_way_gives_the_same_products(way, bytes_per_product):
     indicator = torch.nn.functional.one_hot(torch.as_tensor(probes)).to(exact)
     assert torch.allclose(actual, (exact @ indicator).permute(2, 0, 1))
     assert products.way == way
+
+
+@pytest.mark.parametrize("bytes_per_product", [0.0, 2**22])
+def test_a_diagonal_takes_two_products_or_as_many_as_latents(bytes_per_product, monkeypatch):
+    theta, gradient, exact = draws()
+    products, calls = HessianProducts(), []
+    inside = products._with
+    monkeypatch.setattr(products, "_with", lambda v, *a: calls.append(len(v)) or inside(v, *a))
+    size = {"bytes_per_product": bytes_per_product}
+    actual = products.diagonal(gradient, theta, log_density, **size)
+    assert torch.allclose(actual, exact.diagonal(dim1=1, dim2=2))
+    assert sum(calls) == 6
+    (gradient,) = torch.autograd.grad(theta.sin().sum(), theta, create_graph=True)
+    actual = products.diagonal(gradient, theta, lambda x: x.sin().sum(-1), **size)
+    assert torch.allclose(actual, -theta.sin())
+    assert sum(calls) == 8
 
 
 class Twice(torch.autograd.Function):
@@ -89,6 +105,8 @@ def test_totals_leave_out_what_is_not_kept():
     assert torch.allclose(hessians.total(hessians.finite()), exact[[0, 2]].sum(0))
     diagonal = Hessians(products, Diagonal(torch.zeros(4), torch.ones(4)))
     expected = exact[[0, 2]].sum(0).diagonal()
+    assert torch.allclose(diagonal.total(diagonal.finite()), expected)
+    diagonal = Diagonals(products.diagonal(dim1=0, dim2=2))
     assert torch.allclose(diagonal.total(diagonal.finite()), expected)
 
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_ngvi.curvature import GaussNewton, Hessian, Points, Spherical, Stein, hessian
+from numpyro_ngvi.curvature import gauss_newton as of_examples
 
 DIM, NUM_DRAWS, NUM_DATA = 4, 6, 9
 
@@ -96,6 +97,28 @@ def test_neither_products_nor_draws_need_to_fit_in_memory_at_once(
     ):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
     assert actual.kept.shape == expected.kept.shape
+
+
+@pytest.mark.parametrize("is_separable", [False, True])
+def test_a_diagonal_takes_two_products_or_as_many_as_latents_and_no_matrix(
+    numpyro_backend, is_separable, monkeypatch, rng
+):
+    monkeypatch.setattr(hessian, "MAX_PROBED_DIAGONAL", 1)
+    family = numpyro_backend.family("diagonal", *random_gaussian("diagonal", DIM, rng))
+    draws, context = draws_of(rng)
+
+    def separable(theta, shift):
+        return jnp.sum(jnp.sin(theta - shift))
+
+    actual = run(
+        Hessian(NUM_DRAWS, 8), draws, context, family, separable if is_separable else density
+    )
+    if is_separable:
+        gradients = np.cos(draws - context[:, None])
+        hessians = np.stack([np.diag(h) for h in -np.sin(draws - context[:, None])])
+    else:
+        _, gradients, hessians = dense_derivatives(draws, context)
+    assert_is_price_of(actual, family, gradients.mean(0), hessians.mean(0))
 
 
 @pytest.mark.parametrize("bad", ["value", "gradient", "hessian"])
@@ -189,15 +212,30 @@ def test_gauss_newton_squares_gradients_of_examples(numpyro_backend, family_name
     family = numpyro_backend.family(family_name, *random_gaussian(family_name, DIM, rng))
     draws, context = draws_of(rng)
     actual = gauss_newton(split, draws, context, family)
-    of_examples = jax.jit(
-        jax.jacrev(lambda t, c: split({"x": t}, (), c)[0]), compiler_options=QUICKLY
-    )
+    by_rows = jax.jit(jax.jacrev(lambda t, c: split({"x": t}, (), c)[0]), compiler_options=QUICKLY)
     gradients, hessians = [], []
     for theta, shift in zip(draws, context, strict=True):
-        rows = np.asarray(of_examples(theta, shift))
+        rows = np.asarray(by_rows(theta, shift))
         gradients.append(scale @ rows - theta**3)
         hessians.append(-(scale[:, None] * rows).T @ rows - 3.0 * np.diag(theta**2))
     assert_is_price_of(actual, family, np.mean(gradients, 0), np.mean(hessians, 0))
+
+
+@pytest.mark.parametrize("at_once", [4, 12])
+def test_gradients_of_examples_need_not_fit_in_memory_at_once(
+    numpyro_backend, at_once, monkeypatch, rng
+):
+    split, _ = regression(rng, 3)
+    family = numpyro_backend.family("diagonal", *random_gaussian("diagonal", DIM, rng))
+    draws, context = draws_of(rng)
+    expected = gauss_newton(split, draws, context, family)
+    monkeypatch.setattr(hessian, "MAX_PROBED_DIAGONAL", 1)
+    monkeypatch.setattr(of_examples, "NUMBERS_OF_ROWS", at_once - 1)
+    actual = gauss_newton(split, draws, context, family)
+    for one, other in zip(
+        jax.tree.leaves(actual.directions), jax.tree.leaves(expected.directions), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
 def test_gauss_newton_needs_no_forward_mode_of_a_likelihood(numpyro_backend, rng):
