@@ -55,7 +55,7 @@ class GaussNewton:
     For a likelihood of independent examples, ``-hess log p(y_i | theta)`` is replaced by
     ``g_i g_i^T``, positive semi-definite, and equal to it in expectation over the model's own
     data (Tan, S5.1; Swaroop, VOGN). What is not an example, the prior above all, keeps its exact
-    Hessian.
+    Hessian; beside a low-rank precision of many latents its diagonal, as in SLANG.
     """
 
 

@@ -61,6 +61,9 @@ class Family:
     leaves_out_correlations: ClassVar[bool] = False
     #: Whether its part of a Hessian is the diagonal.
     reads_diagonal: ClassVar[bool] = False
+    #: Whether it takes gradients of single examples as they are: see ``price_of_rows`` of
+    #: :class:`~ngvi.families.low_rank_precision.LowRankPrecision`.
+    keeps_rows: ClassVar[bool] = False
 
     ops: ClassVar[Definite]  #: what a package does with matrices
     xp: ClassVar[Any]  #: torch or ``jax.numpy``, for functions that both spell alike

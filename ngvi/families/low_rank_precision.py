@@ -45,6 +45,7 @@ from ngvi.checks import check_rank
 from ngvi.family import Array, Family
 from ngvi.linalg.low_rank import LowRank, initial_factor
 from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
+from ngvi.structure import forest
 from ngvi.structure.forest import check_dense
 from ngvi.structure.layout import Layout
 
@@ -191,6 +192,30 @@ class LowRankPrecision(Family):
         factor, diagonal = self._matrix.near(-symmetric(hessian))
         loc = self._matrix.divide(gradient)
         return self._with(loc, factor - self.factor, diagonal - self.diagonal)
+
+    @property
+    def keeps_rows(self) -> bool:  # type: ignore[override]
+        """Whether a dense matrix would be too large."""
+        return self.dim > forest.MAX_DENSIFIED_DIM
+
+    def price_of_rows(self, gradient: Array, rows: Array, diagonal: Array) -> Self:
+        """:meth:`bonnet_price` of ``-E[hess l] = rows^T rows + diag(diagonal)``, see the module.
+
+        By an eigenproblem of size ``N``: O(d N (N + r)).
+
+        :param rows: scaled gradients of single examples, shape ``(N, d)``.
+        :param diagonal: of the rest, such as a prior's, shape ``(d,)``.
+        """
+        self._bound()
+        if rows.shape[0] < self.rank:
+            missing = self.xp.zeros_like(self.factor.mT[: self.rank - rows.shape[0]])
+            rows = self.xp.concatenate([rows, missing])
+        vectors = self.ops.eigh(rows @ rows.mT)[1][:, -self.rank :]
+        factor = rows.mT @ vectors
+        left, right = self.ops.svd(factor.mT @ self.factor)  # the rotation that is nearest
+        change = factor @ (left @ right) - self.factor
+        gain = (rows**2).sum(0) - (self.factor**2).sum(1) - 2.0 * (self.factor * change).sum(1)
+        return self._with(self._matrix.divide(gradient), change, diagonal - self.diagonal + gain)
 
     # -- steps ------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from ngvi import estimators
 from ngvi.estimators import Arrays, Families
 from ngvi.page import page
 from numpyro_ngvi.curvature.hessian import Hessian, value_gradients_hessians
-from numpyro_ngvi.curvature.moments import Density, Gradients
+from numpyro_ngvi.curvature.moments import Density, Gradients, masked_mean
+from numpyro_ngvi.families.base import Family
 
 #: Numbers in the gradients of the examples that are squared at once.
 NUMBERS_OF_ROWS = 2**22
@@ -36,7 +37,7 @@ class GaussNewton(Hessian):
         def rest(latents: Arrays, ordinary: Any, key: jax.Array) -> jax.Array:
             return self.split(latents, ordinary, key)[2]
 
-        found, hessians = value_gradients_hessians(rest, here, latents, ordinary, key)
+        found, of_rest = value_gradients_hessians(rest, here, latents, ordinary, key, is_rest=True)
         log_likelihood, scale, _ = self.split(latents, ordinary, key)
         scale = jax.lax.stop_gradient(scale)
 
@@ -48,7 +49,12 @@ class GaussNewton(Hessian):
         else:
             slopes, squares = _at_once(of, latents, scale, here)
         by_site = {site: found.by_site[site] + slopes[site] for site in here}
-        hessians = jax.tree.map(jnp.subtract, hessians, squares)
+        hessians = {
+            site: (of_rest[site], squares[site])
+            if family.keeps_rows
+            else jax.tree.map(jnp.subtract, of_rest[site], squares[site])
+            for site, family in here.items()
+        }
 
         def likelihood(ordinary: Any) -> jax.Array:
             return jnp.sum(scale * self.split(latents, ordinary, key)[0])
@@ -56,6 +62,22 @@ class GaussNewton(Hessian):
         of_ordinary = jax.tree.map(jnp.add, found.ordinary, jax.grad(likelihood)(ordinary))
         value = found.values + jnp.sum(scale * log_likelihood)
         return Gradients(value, by_site, of_ordinary), hessians
+
+    def direction(self, family: Family, gradient: jax.Array, hessians: Any, kept: Any) -> Family:
+        if not family.keeps_rows:
+            return super().direction(family, gradient, hessians, kept)
+        of_rest, rows = hessians
+        weights = jnp.where(kept, 1.0, 0.0).astype(rows.dtype) / jnp.sum(kept)
+        rows = jnp.where(kept[:, None, None], jnp.sqrt(weights)[:, None, None] * rows, 0)
+        rows = rows.reshape(-1, rows.shape[-1])
+        return family.price_of_rows(gradient, rows, -masked_mean(of_rest, kept))
+
+
+def _squares(family: Family, rows: jax.Array, scale: jax.Array) -> Any:
+    """The sum of the rows' squares as much as the family needs, or the scaled rows."""
+    if family.keeps_rows:
+        return jnp.sqrt(scale)[:, None] * rows
+    return family.outer_products(scale[:, None] * rows, rows)
 
 
 def _at_once(
@@ -66,7 +88,7 @@ def _at_once(
     for site, family in here.items():
         jacobian = _jacobian(lambda x, site=site: function({**latents, site: x}), latents[site])
         slopes[site] = scale @ jacobian
-        squares[site] = family.outer_products(scale[:, None] * jacobian, jacobian)
+        squares[site] = _squares(family, jacobian, scale)
     return slopes, squares
 
 
@@ -87,16 +109,21 @@ def _in_chunks(
     def squares(some: jax.Array) -> dict[str, Any]:
         # Of an index beyond the last example both are zero.
         rows = jax.vmap(pull)(jax.nn.one_hot(some, count, dtype=scale.dtype))[0]
-        weights = jnp.where(some < count, scale[jnp.minimum(some, count - 1)], 0)[:, None]
-        return {q: here[q].outer_products(weights * rows[q], rows[q]) for q in here}
+        weights = jnp.where(some < count, scale[jnp.minimum(some, count - 1)], 0)
+        return {site: _squares(family, rows[site], weights) for site, family in here.items()}
 
-    def add(total: Any, some: jax.Array) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, squares(some)), None
+    def add(total: Any, some: jax.Array) -> tuple[Any, Any]:
+        new = squares(some)
+        sums = {site: jax.tree.map(jnp.add, total[site], new[site]) for site in total}
+        return sums, {site: new[site] for site in new.keys() - total.keys()}
 
     index = jnp.arange(-(-count // size) * size).reshape(-1, size)
-    shapes = jax.eval_shape(squares, index[0])
+    summed = [site for site, family in here.items() if not family.keeps_rows]
+    shapes = jax.eval_shape(lambda some: {site: squares(some)[site] for site in summed}, index[0])
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return pull(scale)[0], jax.lax.scan(add, nothing, index)[0]
+    sums, rows = jax.lax.scan(add, nothing, index)
+    joined = {site: some.reshape(-1, some.shape[-1])[:count] for site, some in rows.items()}
+    return pull(scale)[0], sums | joined
 
 
 def _jacobian(function: Callable[[jax.Array], jax.Array], theta: jax.Array) -> jax.Array:

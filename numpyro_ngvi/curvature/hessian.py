@@ -47,8 +47,7 @@ class Hessian:
         found, hessians = over_draws(
             lambda draw: self.at(density, here, draw[0], ordinary, draw[1]), first, here
         )
-        kept = finite_draws((found.values, found.by_site, hessians))
-        hessian = jax.tree.map(lambda leaf: masked_mean(leaf, kept), hessians)
+        kept = finite = finite_draws((found.values, found.by_site, hessians))
         values = found.values
         if len(points.weights) > len(kept):
             rest = jax.tree.map(lambda leaf: leaf[len(kept) :], (latents, points.keys))
@@ -56,11 +55,18 @@ class Hessian:
             found = jax.tree.map(lambda *parts: jnp.concatenate(parts), found, more)
             kept = jnp.concatenate([kept, finite_draws((more.values, more.by_site))])
         directions = {
-            site: family.bonnet_price(masked_mean(found.by_site[site], kept), hessian[site])
+            site: self.direction(
+                family, masked_mean(found.by_site[site], kept), hessians[site], finite
+            )
             for site, family in here.items()
         }
         of_ordinary = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.ordinary)
         return Estimate(directions, values, kept, of_ordinary)
+
+    def direction(self, family: Family, gradient: jax.Array, hessians: Any, kept: Any) -> Family:
+        """The natural gradient from the parts of the Hessian at the draws that are kept."""
+        hessian = jax.tree.map(lambda leaf: masked_mean(leaf, kept), hessians)
+        return family.bonnet_price(gradient, hessian)
 
     def at(
         self, density: Density, here: Families, latents: Arrays, ordinary: Any, key: jax.Array
@@ -70,9 +76,19 @@ class Hessian:
 
 
 def value_gradients_hessians(
-    density: Density, here: Families, latents: Arrays, ordinary: Any, key: jax.Array
+    density: Density,
+    here: Families,
+    latents: Arrays,
+    ordinary: Any,
+    key: jax.Array,
+    *,
+    is_rest: bool = False,
 ) -> tuple[Gradients, dict[str, Any]]:
-    """Value, gradients, and the families' parts of the Hessian at one draw."""
+    """Value, gradients, and the families' parts of the Hessian at one draw.
+
+    :param is_rest: whether this is what examples leave, of which a family that keeps their
+        gradients as they are gets the diagonal.
+    """
 
     def first(latents: Arrays) -> tuple[Arrays, tuple]:
         value, (of_latents, of_ordinary) = jax.value_and_grad(density, (0, 1))(
@@ -88,7 +104,8 @@ def value_gradients_hessians(
             nowhere = jax.tree.map(jnp.zeros_like, latents)
             return push({**nowhere, site: vector})[site]
 
-        if family.reads_diagonal and family.dim > MAX_PROBED_DIAGONAL:
+        is_diagonal = family.reads_diagonal and family.dim > MAX_PROBED_DIAGONAL
+        if is_diagonal or (is_rest and family.keeps_rows):
             hessians[site] = diagonal(product, family.dim, latents[site].dtype)
         else:
             products = _products(product, family, latents[site].dtype)

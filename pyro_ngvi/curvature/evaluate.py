@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi.estimators import Arrays, Families, Points
-from pyro_ngvi.curvature.moments import Estimate, finite_draws, map_structure, nowhere
+from pyro_ngvi.curvature.moments import Estimate, finite_draws, nowhere, plus
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import LogDensity, NoiseState
 
@@ -102,7 +102,7 @@ class Evaluator:
             for site, curvature in one.curvatures.items():
                 total = curvature.total(one.kept)
                 if site in hessians:
-                    total = map_structure(torch.add, hessians[site], total)
+                    total = plus(hessians[site], total)
                 hessians[site] = total
             kept = one.kept
             while self.leaves is None and one.ordinary and not kept.all() and kept.any():

@@ -46,7 +46,24 @@ class GaussNewton(Hessian):
             theta,
             bytes_per_product=self.bytes_per_draw * len(theta),
         )
-        return Squares(exact(products, q), rows, parts.rest.scale, q)
+        return Squares(exact(products, q, is_rest=True), rows, parts.rest.scale, q)
+
+    def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
+        if not family.keeps_rows:
+            return super().direction(family, gradient, total, count)
+        return family.price_of_rows(gradient, total.rows / count**0.5, -total.rest / count)
+
+
+@dataclasses.dataclass
+class Rows:
+    """The total for a family that keeps them: scaled, shape ``(N, d)``, beside a diagonal."""
+
+    rest: Tensor
+    rows: Tensor
+
+    def plus(self, other: Rows) -> Rows:
+        """Of the draws of both."""
+        return Rows(self.rest + other.rest, torch.cat([self.rows, other.rows]))
 
 
 class Squares:
@@ -66,7 +83,10 @@ class Squares:
 
     def total(self, kept: Tensor) -> Any:
         rows = self.gradients[kept].flatten(0, 1)
-        curvature = self.family.outer_products(self.scale[kept].reshape(-1, 1) * rows, rows)
+        scale = self.scale[kept].reshape(-1, 1)
+        if self.family.keeps_rows:
+            return Rows(self.rest.total(kept), scale.sqrt() * rows)
+        curvature = self.family.outer_products(scale * rows, rows)
         return map_structure(torch.sub, self.rest.total(kept), curvature)
 
 

@@ -48,8 +48,7 @@ class Hessian:
                 directions[site] = nowhere(family)
                 continue
             gradient = torch.cat([one.gradients[site][one.kept] for one in found]).mean(0)
-            hessian = map_structure(lambda h: h / num_kept, first.hessians[site])
-            directions[site] = family.bonnet_price(gradient, hessian)
+            directions[site] = self.direction(family, gradient, first.hessians[site], num_kept)
         sums: dict[int, tuple[Tensor, Tensor]] = {}
         for one in found:
             for leaf, gradient in one.ordinary:
@@ -57,6 +56,10 @@ class Hessian:
                 sums[id(leaf)] = leaf, before + gradient / count
         dropped = len(points.weights) - count
         return Estimate(directions, first.values, first.kept, dropped, list(sums.values()))
+
+    def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
+        """The natural gradient from the sum of the parts of so many Hessians."""
+        return family.bonnet_price(gradient, map_structure(lambda h: h / count, total))
 
     def parts(self, density: LogDensity, latents: Arrays) -> Parts:
         """The log density, all of which is differentiated twice."""
@@ -226,8 +229,13 @@ class Diagonals:
         return self.entries[kept].sum(0)
 
 
-def exact(products: Callable, family: Family) -> Hessians | Diagonals:
-    """The Hessians, as far as a family needs them."""
-    if family.reads_diagonal and family.dim > MAX_PROBED_DIAGONAL:
+def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Hessians | Diagonals:
+    """The Hessians, as far as a family needs them.
+
+    :param is_rest: whether they are of what examples leave, of which a family that keeps their
+        gradients as they are gets the diagonal.
+    """
+    is_diagonal = family.reads_diagonal and family.dim > MAX_PROBED_DIAGONAL
+    if is_diagonal or (is_rest and family.keeps_rows):
         return Diagonals(products(family, diagonal=True))
     return Hessians(products(family), family)

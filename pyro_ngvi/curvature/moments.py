@@ -40,5 +40,10 @@ def map_structure(function: Callable[..., Tensor], *trees: Any) -> Any:
     return tuple(map_structure(function, *parts) for parts in zip(*trees, strict=True))
 
 
+def plus(one: Any, other: Any) -> Any:
+    """The sum of two totals of a ``Curvature``."""
+    return one.plus(other) if hasattr(one, "plus") else map_structure(torch.add, one, other)
+
+
 def _matrix(tensor: Tensor) -> Tensor:
     return tensor.unsqueeze(-1) if tensor.dim() == 1 else tensor

@@ -9,11 +9,12 @@ pytest.importorskip("pyro")
 import numpy as np
 import torch
 
+from ngvi.structure import forest
 from pyro_ngvi.curvature import HessianProducts
-from pyro_ngvi.curvature.gauss_newton import Squares, _columns, _rows
+from pyro_ngvi.curvature.gauss_newton import GaussNewton, Squares, _columns, _rows
 from pyro_ngvi.curvature.hessian import Diagonals, Hessians
-from pyro_ngvi.curvature.moments import finite_draws, map_structure
-from pyro_ngvi.families import CovarianceCholesky, Diagonal
+from pyro_ngvi.curvature.moments import finite_draws, map_structure, plus
+from pyro_ngvi.families import CovarianceCholesky, Diagonal, LowRankPrecision
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +131,25 @@ def test_gauss_newton_subtracts_squares_from_the_rest():
     assert kept.tolist() == [True, True, False]
     expected = -2.0 * torch.einsum("kni,knj->ij", rows[:2], rows[:2])
     assert torch.allclose(curvature.total(kept), expected)
+
+
+def test_low_rank_gets_the_gradients_of_examples_and_no_matrix(monkeypatch):
+    monkeypatch.setattr(forest, "MAX_DENSIFIED_DIM", 1)
+    start = LowRankPrecision(rank=2).initial(torch.zeros(4), 1.0)
+    rest, rows, scale = torch.randn(3, 4), torch.randn(3, 5, 4), torch.rand(3, 5)
+    rest[1, 0] = torch.nan
+    curvature = Squares(Diagonals(rest), rows, scale, start)
+    kept = curvature.finite()
+    parts = [curvature.total(kept & (torch.arange(3) == draw)) for draw in (0, 2)]
+    estimator, gradient = GaussNewton(3, 0.0), torch.randn(4)
+    of_both = (scale.sqrt()[..., None] * rows / 2**0.5)[[0, 2]].flatten(0, 1)
+    expected = start.price_of_rows(gradient, of_both, -rest[[0, 2]].mean(0))
+    for total in (curvature.total(kept), plus(*parts)):
+        actual = estimator.direction(start, gradient, total, 2)
+        for one, other in zip(
+            actual.coordinates().values(), expected.coordinates().values(), strict=True
+        ):
+            assert torch.allclose(one, other)
 
 
 def test_finite_draws_and_nested_structures():

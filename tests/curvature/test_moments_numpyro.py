@@ -13,6 +13,7 @@ pytest.importorskip("numpyro")
 import jax
 import jax.numpy as jnp
 
+from ngvi.structure import forest
 from numpyro_ngvi.curvature import GaussNewton, Hessian, Points, Spherical, Stein, hessian
 from numpyro_ngvi.curvature import gauss_newton as of_examples
 
@@ -236,6 +237,28 @@ def test_gradients_of_examples_need_not_fit_in_memory_at_once(
         jax.tree.leaves(actual.directions), jax.tree.leaves(expected.directions), strict=True
     ):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("at_once", [1, 1000])
+def test_low_rank_gets_the_gradients_of_examples_and_no_matrix(
+    numpyro_backend, at_once, monkeypatch, rng
+):
+    split, scale = regression(rng, 3)
+    family = numpyro_backend.families.LowRankPrecision(rank=2).initial(jnp.zeros(DIM), 1.0)
+    draws, context = draws_of(rng)
+    rows, gradients = [], []
+    by_rows = jax.jit(jax.jacrev(lambda t, c: split({"x": t}, (), c)[0]))
+    for theta, shift in zip(draws, context, strict=True):
+        of_draw = np.asarray(by_rows(theta, shift))
+        rows.append(np.sqrt(scale / NUM_DRAWS)[:, None] * of_draw)
+        gradients.append(scale @ of_draw - theta**3)
+    monkeypatch.setattr(forest, "MAX_DENSIFIED_DIM", 1)
+    monkeypatch.setattr(of_examples, "NUMBERS_OF_ROWS", at_once)
+    actual = gauss_newton(split, draws, context, family).directions["x"]
+    prior = (3 * draws**2).mean(0)
+    expected = family.price_of_rows(np.mean(gradients, 0), np.concatenate(rows), prior)
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
 def test_gauss_newton_needs_no_forward_mode_of_a_likelihood(numpyro_backend, rng):

@@ -307,6 +307,28 @@ def test_mixed_is_the_projection_of_slang(backend, rng):
     assert relative_error(backend.numpy(new.precision_matrix), expected) < TOLERANCE
 
 
+@pytest.mark.parametrize("num_rows", [7, 2])
+def test_the_direction_of_rows_is_slangs_to_first_order_in_the_step(backend, num_rows, rng):
+    loc, factor, diagonal = random_coordinates(9, 3, rng)
+    rows, prior = rng.normal(size=(num_rows, 9)), rng.uniform(1, 2, 9)
+    family, gradient = make(backend, loc, factor, diagonal), rng.normal(size=9)
+    direction = family.price_of_rows(*map(backend.array, (gradient, rows, prior)))
+    change, of_diagonal = backend.numpy(direction.factor), backend.numpy(direction.diagonal)
+    values, vectors = np.linalg.eigh(rows.T @ rows)
+    leading = (vectors[:, -3:] * values[-3:]) @ vectors[:, -3:].T
+    target = factor + change
+    np.testing.assert_allclose(target @ target.T, leading, atol=1e-12)
+    # The rotation nearest to the factor: no other is, if this product is symmetric and positive.
+    turned = target.T @ factor
+    np.testing.assert_allclose(turned, turned.T, atol=1e-12)
+    assert np.linalg.eigvalsh(turned).min() > -1e-12
+    precision = factor @ factor.T + np.diag(diagonal)
+    slope = np.diag(rows.T @ rows) + prior - np.diag(precision)
+    np.testing.assert_allclose(of_diagonal + 2 * (factor * change).sum(1), slope, atol=1e-12)
+    mean = np.linalg.solve(precision, gradient)
+    np.testing.assert_allclose(backend.numpy(direction.loc), mean, atol=1e-12)
+
+
 # -- size and bad input ---------------------------------------------------------------
 
 
