@@ -14,6 +14,7 @@ from ngvi.estimators import Arrays, Families
 from ngvi.page import page
 from numpyro_ngvi.curvature.hessian import Hessian, value_gradients_hessians
 from numpyro_ngvi.curvature.moments import Density, Gradients, masked_mean
+from numpyro_ngvi.curvature.squares import by_rows
 from numpyro_ngvi.families.base import Family
 
 #: Numbers in the gradients of the examples that are squared at once.
@@ -45,7 +46,7 @@ class GaussNewton(Hessian):
             return self.split(latents, ordinary, key)[0]
 
         if _are_many(scale, latents):
-            slopes, squares = _in_chunks(of, latents, scale, here)
+            slopes, squares = _of_many(of, latents, scale, here)
         else:
             slopes, squares = _at_once(of, latents, scale, here)
         by_site = {site: found.by_site[site] + slopes[site] for site in here}
@@ -98,10 +99,26 @@ def _are_many(scale: jax.Array, latents: Arrays) -> bool:
     return len(scale) < max(sizes) and len(scale) * sum(sizes) > NUMBERS_OF_ROWS
 
 
-def _in_chunks(
+def _of_many(
     function: Callable, latents: Arrays, scale: jax.Array, here: Families
 ) -> tuple[Arrays, dict[str, Any]]:
-    """As :func:`_at_once`, a few examples at a time."""
+    """As :func:`_at_once`, by rows of activations where that is right, else in chunks."""
+    slopes = jax.vjp(function, latents)[1](scale)[0]
+    sums = None
+    if all(family.reads_diagonal for family in here.values()):
+        sums = by_rows(function, latents)
+    if sums is None:
+        return slopes, _in_chunks(function, latents, scale, here)
+    squares, holds = sums(scale)
+    return slopes, jax.lax.cond(
+        holds, lambda: squares, lambda: _in_chunks(function, latents, scale, here)
+    )
+
+
+def _in_chunks(
+    function: Callable, latents: Arrays, scale: jax.Array, here: Families
+) -> dict[str, Any]:
+    """The sum of squares by site, a few examples at a time."""
     pull = jax.vjp(function, latents)[1]
     size = max(1, NUMBERS_OF_ROWS // sum(value.size for value in latents.values()))
     count = len(scale)
@@ -123,7 +140,7 @@ def _in_chunks(
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     sums, rows = jax.lax.scan(add, nothing, index)
     joined = {site: some.reshape(-1, some.shape[-1])[:count] for site, some in rows.items()}
-    return pull(scale)[0], sums | joined
+    return sums | joined
 
 
 def _jacobian(function: Callable[[jax.Array], jax.Array], theta: jax.Array) -> jax.Array:

@@ -222,7 +222,7 @@ def test_gauss_newton_squares_gradients_of_examples(numpyro_backend, family_name
     assert_is_price_of(actual, family, np.mean(gradients, 0), np.mean(hessians, 0))
 
 
-@pytest.mark.parametrize("at_once", [4, 12])
+@pytest.mark.parametrize("at_once", [4, 12, "by rows"])
 def test_gradients_of_examples_need_not_fit_in_memory_at_once(
     numpyro_backend, at_once, monkeypatch, rng
 ):
@@ -231,7 +231,12 @@ def test_gradients_of_examples_need_not_fit_in_memory_at_once(
     draws, context = draws_of(rng)
     expected = gauss_newton(split, draws, context, family)
     monkeypatch.setattr(hessian, "MAX_PROBED_DIAGONAL", 1)
-    monkeypatch.setattr(of_examples, "NUMBERS_OF_ROWS", at_once - 1)
+    if at_once == "by rows":
+        monkeypatch.setattr(of_examples, "NUMBERS_OF_ROWS", 3)
+        monkeypatch.setattr(of_examples, "_in_chunks", lambda *a: {"x": jnp.full(DIM, jnp.nan)})
+    else:
+        monkeypatch.setattr(of_examples, "NUMBERS_OF_ROWS", at_once - 1)
+        monkeypatch.setattr(of_examples, "by_rows", lambda *a: None)
     actual = gauss_newton(split, draws, context, family)
     for one, other in zip(
         jax.tree.leaves(actual.directions), jax.tree.leaves(expected.directions), strict=True
