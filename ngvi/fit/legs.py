@@ -126,15 +126,22 @@ class Legs:
             self._look_for_modes(prior)
         return self._final()
 
-    def interrupted(self) -> Outcome:
-        """What there is, before the end."""
+    def interrupted(self, answers: bool = True) -> Outcome:
+        """What there is, before the end.
+
+        :param answers: whether the model does: the draws that a search learns from flatter it.
+        """
         one, best = self._one, self._best() if self.ended or self.begun else None
-        if best is not None and (one is None or _bound(best) >= -one.trace.last_loss):
-            return dataclasses.replace(best, reason=Reason.INTERRUPTED)
+        if best is not None:
+            best = dataclasses.replace(best, reason=Reason.INTERRUPTED)
         if one is None:
-            return Outcome(self.engine.parameters.initial, Reason.INTERRUPTED)
+            return best or Outcome(self.engine.parameters.initial, Reason.INTERRUPTED)
         remaining = (one.trace.distances or [math.inf])[-1]
-        return Outcome(one.place, Reason.INTERRUPTED, remaining, one.trace)
+        last = Outcome(one.place, Reason.INTERRUPTED, remaining, one.trace)
+        if answers:
+            last = self._audited(last)
+        level = -one.trace.last_loss if last.audit is None else _bound(last)
+        return last if best is None or level > _bound(best) + SAME else best
 
     # -- which starts -----------------------------------------------------------------
 

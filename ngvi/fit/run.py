@@ -19,6 +19,14 @@ from ngvi.fit.settings import OutOfTime, Settings
 from ngvi.fit.sweep import sweeping
 
 
+#: More latents than fit is for.
+MANY = 10_000
+MANY_HINT = (
+    f". Of more than {MANY:,} latents, a network's say, learn by many cheap steps: SVI with "
+    "NaturalGaussianGuide(model, 'diagonal', init_scale=0.01), IVON() and NaturalELBO(1, 'stein')"
+)
+
+
 def first_that_starts(
     set_up: Callable[[Any], Any],
     starts: Iterable[Any],
@@ -99,7 +107,7 @@ def search(
             if isinstance(error, OutOfTime):
                 outcome.reason = Reason.TIME_LIMIT
         except BaseException:
-            engine.parameters.write(legs.interrupted().place)
+            engine.parameters.write(legs.interrupted(answers=False).place)
             raise
     engine.parameters.write(outcome.place)
     return outcome
@@ -129,6 +137,8 @@ def account(
         settings.max_steps,
         "" if error is None else f" ({error})",
     )
+    if not outcome.converged and engine.parameters.dim > MANY:
+        reason += MANY_HINT
     if not outcome.converged:
         warnings.warn(f"fit has not converged: {reason}.", stacklevel=3)
     return {

@@ -123,6 +123,8 @@ def test_an_interrupted_search_keeps_what_it_has():
     assert outcome.reason is Reason.INTERRUPTED and not outcome.converged
     assert one.written == [outcome.place] == [calls[2]]
     assert outcome.remaining == outcome.trace.distances[-1]
+    # The bound is by draws of its own, as that of a search that came to its end.
+    assert math.isfinite(outcome.audit.bound) and outcome.audit.bound != -outcome.trace.losses[-1]
 
 
 def test_an_interruption_before_the_first_step_keeps_the_initial_place():
@@ -246,3 +248,7 @@ def test_the_account_of_a_fit_warns_unless_it_has_converged(recwarn):
     bad = Outcome(engine.parameters.initial, Reason.NOT_FINITE)
     with pytest.warns(UserWarning, match=r"fit has not converged: .*\(no density\)\. Check"):
         run.account(bad, engine, SETTINGS, begun, ValueError("no density"))
+    engine.parameters.dim = run.MANY + 1
+    with pytest.warns(UserWarning, match=r"Of more than 10,000 latents.*IVON\(\)"):
+        assert "IVON" in run.account(bad, engine, SETTINGS, begun)["reason"]
+    assert "IVON" not in run.account(good, engine, SETTINGS, begun)["reason"]
