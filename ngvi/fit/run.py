@@ -18,7 +18,6 @@ from ngvi.fit.progress import Progress
 from ngvi.fit.settings import OutOfTime, Settings
 from ngvi.fit.sweep import sweeping
 
-
 #: More latents than fit is for.
 MANY = 10_000
 MANY_HINT = (
