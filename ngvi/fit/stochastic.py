@@ -186,8 +186,8 @@ class StochasticSearch:
 
         Where its curvature is above the metric's, whole steps may turn about an optimum for ever.
         """
-        if len(self.promised) < 2 * WINDOW or len(self.promised) % WINDOW:
-            return
+        if self.signals or len(self.promised) < 2 * WINDOW or len(self.promised) % WINDOW:
+            return  # noise shortens steps by itself
         losses = self.trace.losses[-2 * WINDOW :]
         gained = float(np.mean(losses[:WINDOW]) - np.mean(losses[WINDOW:]))
         is_kept = gained > KEPT_PART * sum(self.promised[-WINDOW:])
