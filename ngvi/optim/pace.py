@@ -1,18 +1,26 @@
 """How far a first-order step goes, and how large it is: numbers that need no tuning.
 
 Each natural gradient ``n`` of the bound enters the momentum with its own step size: ``rho`` at
-most, and so that neither the mean nor the scale moves by more than a limit in Fisher length
-(half its square is the KL divergence), whatever the size of ``n``. Three numbers adapt to the
-cosine, in the Fisher metric, between a fresh natural gradient and the last change of ``q``:
+most, and so that it is not longer than a limit in Fisher length (half its square is the KL
+divergence), whatever the size of ``n``. Means and scales have a pace each, which adapts to the
+cosine ``c``, in the Fisher metric, between a fresh natural gradient and the last change of ``q``:
 
-- The *limit* of the mean becomes twice a step's length while the smoothed cosine is large (the
-  step could have been longer), and 0.3 of it when the fresh cosine is clearly negative. That of
-  the scale is the same, but never above :data:`INITIAL_LIMIT`: one draw says little about a
-  covariance, and larger steps in noise make ``q`` collapse.
+- The *limit*, where it is what shortens a gradient, is multiplied by ``GROWTH^c``: steps that lead
+  on grow, those that lead back become shorter, and noise alone changes nothing on average. A rule
+  that shortens steps by every cosine that is clearly negative stands still where one draw's noise
+  makes them so, even if most of ``q`` has far to go. The limit of scales is at most
+  :data:`INITIAL_LIMIT`: one draw says little about a covariance, and larger steps in noise make
+  ``q`` collapse.
 - ``rho = 1 / u``, where ``u`` grows by :data:`DECREASE` when the smoothed cosine is negative and
   falls by a fifth when it is clearly positive (Kesten, 1958, *Accelerated stochastic
   approximation*). Near the optimum the natural gradient is about the distance to it, so that
   ``rho`` of order ``1 / t`` averages noise as it should.
+
+Two more things matter on a long way. While means are far and keep going one way, scales hardly
+move: there a draw's noise is larger than what it knows of curvature, and correlations made of it
+would turn the way of the means (:func:`patience`). And no step is longer than what its own fresh
+gradient would make of it (:func:`ngvi.optim.snngm.PacedRule.step`): a momentum of large gradients
+would run on over the optimum for as long as it takes to decay.
 
 The gradients are clipped, not normalised: the mean of normalised gradients vanishes elsewhere
 than the bound's gradient if noise is skewed, and as ``rho`` decreases nothing is clipped any more.
@@ -24,26 +32,23 @@ from typing import NamedTuple
 
 from ngvi.optim.rule import TINY, Algebra, Number
 
-#: The first limit of a step, in Fisher length, and the largest of the scale.
+#: The first limit of a gradient, in Fisher length, and the largest of scales.
 INITIAL_LIMIT = 0.2
-SMALLEST_LIMIT = 0.1 * INITIAL_LIMIT
-GROWTH = 2.0
-SHRINKAGE = 0.3
+SMALLEST_LIMIT = 0.01 * INITIAL_LIMIT
+GROWTH = 1.2
 DECREASE = 0.5
 RECOVERY = 0.8
 SMOOTHING = 0.9
-#: Smoothed cosines above which the limit and ``rho`` grow; the cosine that shrinks the limit.
-LIMIT_GROWS = 0.5
+#: The smoothed cosine above which ``rho`` grows.
 RATE_GROWS = 0.3
-LIMIT_SHRINKS = -0.3
 
 
 class Pace(NamedTuple):
-    """What the rule remembers."""
+    """What the rule remembers, of means or of scales."""
 
-    limit: Number = INITIAL_LIMIT  #: of the Fisher length of a step's mean
+    limit: Number = INITIAL_LIMIT  #: of the Fisher length of a gradient that enters
     slowness: Number = 1.0  #: ``1 / rho``
-    agreement: Number = 0.0  #: smoothed cosine, before bias correction
+    agreement: Number = 0.0  #: smoothed cosine
     length: Number = 0.0  #: Fisher length of the last step
 
 
@@ -57,15 +62,23 @@ def judge(on: Algebra, pace: Pace, slope: Number, norm: Number, count: Number) -
     known = (pace.length > 0) & (norm > 0)
     cosine = on.where(known, slope / on.where(known, norm * pace.length, 1.0), 0.0)
     cosine = on.minimum(on.maximum(cosine, -1.0), 1.0)
-    agreement = SMOOTHING * pace.agreement + (1 - SMOOTHING) * cosine
-    smoothed = agreement / (1 - SMOOTHING ** on.maximum(count, 1.0))
-    longer = on.maximum(pace.limit, GROWTH * pace.length)
-    shorter = on.maximum(SHRINKAGE * pace.length, SMALLEST_LIMIT)
-    otherwise = on.where(cosine < LIMIT_SHRINKS, shorter, pace.limit)
-    limit = on.where(smoothed > LIMIT_GROWS, longer, otherwise)
-    slowness = on.where(smoothed > RATE_GROWS, RECOVERY, 1.0) * pace.slowness
-    slowness = slowness + on.where(smoothed < 0, DECREASE, 0.0)
+    # The mean of the cosines so far, as long as they are few.
+    weight = (1 - SMOOTHING) / (1 - SMOOTHING ** on.maximum(count, 1.0))
+    agreement = pace.agreement + weight * (cosine - pace.agreement)
+    changed = on.maximum(pace.limit * GROWTH**cosine, SMALLEST_LIMIT)
+    limit = on.where(norm > pace.limit * pace.slowness, changed, pace.limit)
+    slowness = on.where(agreement > RATE_GROWS, RECOVERY, 1.0) * pace.slowness
+    slowness = slowness + on.where(agreement < 0, DECREASE, 0.0)
     return Pace(limit, on.maximum(slowness, 1.0), agreement, pace.length)
+
+
+def patience(on: Algebra, of_means: Pace, norm: Number) -> Number:
+    """By how much scales' limit is less, while means are far and go on in one direction.
+
+    :param norm: Fisher length of the means' fresh natural gradient.
+    """
+    far = norm > of_means.limit * of_means.slowness
+    return on.where(far, 1.0 - on.maximum(of_means.agreement, 0.0), 1.0)
 
 
 def shortened(on: Algebra, pace: Pace) -> Pace:

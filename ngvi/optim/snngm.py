@@ -29,9 +29,10 @@ class SnngmRule(NamedTuple):
     By default nothing needs tuning. A gradient is then cut to a length in the Fisher metric, for
     mean and scale separately, instead of normalised; that length and the step size adapt to
     whether fresh gradients agree with the last step, and the step size decreases once they do
-    not, so that noise averages out (:mod:`~ngvi.optim.pace`)::
+    not, so that noise averages out (:mod:`~ngvi.optim.pace`). With ``r_t`` the length of what
+    enters, ``min(rho_t |g_t|, limit_t)``::
 
-        m_t = beta m_{t-1} + (1 - beta) min(rho_t, limit_t / |g_t|) g_t
+        m_t = beta m_{t-1} + (1 - beta) r_t g_t / |g_t|, cut to |m_t| <= (1 - beta^t) r_t
         lambda <- lambda + m_t / (1 - beta^t)
     """
 
@@ -74,7 +75,7 @@ def check_snngm(step_size: Rates | str, beta: float, name: str = "step_size") ->
 class PacedState(NamedTuple):
     """State of the rule that needs no step size."""
 
-    pace: Pace
+    paces: tuple  #: a :class:`~ngvi.optim.pace.Pace` of means, and one of scales
     momentum: Families
     change: Families  #: the last step, in coordinates
 
@@ -87,7 +88,7 @@ class PacedRule(NamedTuple):
 
     def init(self, families: Families) -> PacedState:
         still = direction.zeros(families)
-        return PacedState(self.algebra.kept(Pace(), families), still, still)
+        return PacedState(self.algebra.kept((Pace(), Pace()), families), still, still)
 
     def step(
         self, gradients: Families, state: PacedState, families: Families, count: Number
@@ -95,32 +96,37 @@ class PacedRule(NamedTuple):
         on = self.algebra
         # All that the rule wants to know of the three are their inner products: the lengths
         # of sums of them follow, and no vector is taken to the Fisher metric twice.
-        of_means, of_scales = on.product_rows(families, [gradients, state.momentum], [state.change])
-        fresh = [pace.length(on, products, 1.0) for products in (of_means, of_scales)]
-        slope = -of_means[0][2] - of_scales[0][2]
-        now = pace.judge(on, Pace(*state.pace), slope, on.hypot(*fresh), count)
-        limits = now.limit, on.minimum(now.limit, pace.INITIAL_LIMIT)
-        # A momentum grows long when q becomes narrow under it: it is cut as well.
+        parts = on.product_rows(families, [gradients, state.momentum], [state.change])
+        norms = [pace.length(on, products, 1.0) for products in parts]
+        paces = [
+            pace.judge(on, Pace(*one), -products[0][2], norm, count)
+            for one, products, norm in zip(state.paces, parts, norms, strict=True)
+        ]
+        of_means, of_scales = paces
+        highest = on.minimum(of_scales.limit, pace.INITIAL_LIMIT)
+        paces = [of_means, of_scales._replace(limit=highest)]
+        limits = of_means.limit, pace.patience(on, of_means, norms[0]) * highest
         weight = 1 - self.beta ** (count + 1.0)
         kept, entering, lengths = [], [], []
-        parts = zip((of_means, of_scales), fresh, limits, strict=True)
-        for products, norm, limit in parts:
+        for now, products, norm, limit in zip(paces, parts, norms, limits, strict=True):
             amount = pace.within(on, 1.0 / now.slowness, limit, norm)
             amounts = -(1 - self.beta) * amount, self.beta
             whole = pace.length(on, products, *amounts) / weight
-            cut = pace.within(on, 1.0, limit, whole)
+            # A momentum also grows long when q becomes narrow under it.
+            cut = pace.within(on, 1.0, amount * norm, whole)
             entering.append(cut * amounts[0])
             kept.append(cut * amounts[1])
             lengths.append(cut * whole)
         old = direction.scale_parts(kept[0], kept[1], state.momentum)
         momentum = direction.add(old, direction.scale_parts(entering[0], entering[1], gradients))
         moved = direction.retract(families, direction.scale(1.0 / weight, momentum))
-        now = on.kept(now._replace(length=on.hypot(*lengths)), families)
-        return moved, PacedState(now, momentum, direction.subtract(moved, families))
+        paces = [now._replace(length=length) for now, length in zip(paces, lengths, strict=True)]
+        change = direction.subtract(moved, families)
+        return moved, PacedState(on.kept(tuple(paces), families), momentum, change)
 
     def recover(self, state: PacedState, families: Families) -> tuple[Families, PacedState]:
         """Back to where the last step began, with a tenth of its length."""
         on = self.algebra
         earlier, still = direction.subtract(families, state.change), direction.zeros(state.change)
-        now = on.kept(pace.shortened(on, Pace(*state.pace)), families)
-        return earlier, PacedState(now, still, still)
+        paces = tuple(pace.shortened(on, Pace(*one)) for one in state.paces)
+        return earlier, PacedState(on.kept(paces, families), still, still)
