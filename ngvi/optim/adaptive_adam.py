@@ -27,8 +27,9 @@ from ngvi.optim.rule import TINY, Algebra, Array, Number
 
 FIRST_RATE = 1e-2
 GROWTH, SMALLEST_RATE = 1.2, 1e-5
-#: The largest step, by the root mean square of the tensor's elements, or by the second number.
-LARGEST_STEP, SMALLEST_SIZE = 0.1, 0.1
+#: The largest step, by the root mean square of the tensor's elements, or by the second number. A
+#: number is often a logarithm, and has the third: from zero a tenth of itself is no step at all.
+LARGEST_STEP, SMALLEST_SIZE, SMALLEST_NUMBER = 0.1, 0.1, 1.0
 #: Of the averages of gradients and of their squares.
 DECAY, SQUARE_DECAY = 0.9, 0.99
 #: The average begins anew (O'Donoghue and Candes, 2015, *Adaptive restart*) where a step has led
@@ -74,7 +75,8 @@ def advance(
     # Two root mean squares have one number of elements: norms will do, but for the smallest.
     root = math.prod(parameter.shape) ** 0.5
     size, length = (parameter**2).sum() ** 0.5, (mean**2).sum() ** 0.5 / (1.0 - DECAY**count)
-    size = on.where(size > SMALLEST_SIZE * root, size, SMALLEST_SIZE * root)
+    smallest = SMALLEST_NUMBER if root == 1 else SMALLEST_SIZE * root
+    size = on.where(size > smallest, size, smallest)
     # Of a number the next sign tells at once that it has gone too far. A tensor's cosines are
     # small: its rate must not make up for gradients that vanish, and be too large when they return.
     length = on.where(length > TINY, length, TINY) if root == 1 else root
