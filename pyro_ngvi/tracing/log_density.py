@@ -201,7 +201,7 @@ class LogDensity:
     def _plate_dim(self) -> int:
         return -1 - self.facts.max_plate_nesting
 
-    def _retried(self, evaluate: Callable[[], Any]) -> Any:
+    def _retried(self, evaluate: Callable[[], Any], is_recorded: bool = False) -> Any:
         facts = self.facts
         latents = nullcontext() if facts.is_stochastic else NoNewLatents()
         operations = BatchedDerivatives() if facts.rewrites else nullcontext()
@@ -210,13 +210,15 @@ class LogDensity:
             with quiet(), operations, factors, self.minibatch, latents:
                 return evaluate()
         except UnknownMinibatch:
-            facts.is_subsampled = True
+            if is_recorded:
+                raise
+            facts.is_subsampled = is_recorded = True
             self._record()
         except torch.linalg.LinAlgError:
             if facts.is_indefinite:
                 raise
             facts.is_indefinite = True  # from now on at the price of one more torch mode
-        return self._retried(evaluate)
+        return self._retried(evaluate, is_recorded)
 
     # -- runs -------------------------------------------------------------------------
 

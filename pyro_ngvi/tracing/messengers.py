@@ -167,7 +167,10 @@ class Minibatch(Messenger):
         if msg["name"] in self.indices:
             msg["value"], msg["done"] = self.indices[msg["name"]], True
         elif not self._recording and is_subsampled(msg):
-            raise UnknownMinibatch
+            raise UnknownMinibatch(
+                f"The subsampled plate '{msg['name']}' was not in the run before: give it the same "
+                "name in every run of the model."
+            )
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         if self._recording and site_is_subsample(msg) and is_subsampled(msg):

@@ -396,3 +396,25 @@ def test_a_wrong_second_derivative_is_noticed():
     missed, sites = curvature_verdict(lambda x: ByNumpy.apply(x).sum(-1))
     assert missed
     assert sites == ["likelihood"]
+
+
+def test_a_subsampled_plate_that_changes_its_name_is_named():
+    """... and is no endless loop, where the runs of the set-up had another one."""
+    runs = []
+
+    def model():
+        runs.append(None)
+        name = "rows" if len(runs) < late else f"rows_{len(runs)}"
+        mean = pyro.sample("mean", dist.Normal(torch.tensor(0.0), 1.0))
+        with pyro.plate(name, 20, subsample_size=5):
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=torch.zeros(5))
+
+    late = 10**9
+    _, density = set_up(model, (), {})
+    (site,) = density.posteriors
+    at = {site: torch.zeros(1, 1)}
+    assert torch.isfinite(density(at)).all()
+    late = len(runs)
+    with pytest.raises(Exception, match="plate 'rows_.*same name in every run"):
+        density(at)
+    assert len(runs) < late + 10
