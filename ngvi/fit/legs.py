@@ -220,7 +220,7 @@ class Legs:
             fresh.settings = dataclasses.replace(self.settings, tolerance=tolerance)
         outcome = fresh.run(place)
         if outcome.converged and tolerance > self.settings.tolerance:
-            outcome = dataclasses.replace(outcome, reason=Reason.MAX_STEPS)
+            outcome = dataclasses.replace(outcome, reason=Reason.TRIED)
         elif outcome.converged:
             outcome = search.verified(outcome)
         self._used = fresh.used + len(fresh.trace)

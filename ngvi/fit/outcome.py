@@ -143,6 +143,11 @@ def in_words(
                 "support that ends within the reach of the latents. Bound or rescale these, or "
                 "use double precision"
             )
+        case Reason.TRIED:
+            return (
+                f"of several starts none came to its optimum; the best was left off {left}. Go on "
+                "with fit(..., init=result), or raise max_steps"
+            )
         case Reason.MODES:
             return (
                 "the bound has several optima, of which this is the best that was found (within "
