@@ -143,6 +143,9 @@ class Parameters(Protocol):
     def stddevs(self, place: Place) -> dict[str, np.ndarray]:
         """Marginal standard deviations of the unconstrained latents, by the model's sites."""
 
+    def own(self, place: Place) -> list[np.ndarray]:
+        """The parameters that are not Gaussian, unconstrained."""
+
     def moved(self, place: Place, steps: list[np.ndarray]) -> Place:
         """The place after steps of the parameters that are not Gaussian."""
 

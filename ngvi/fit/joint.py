@@ -21,8 +21,11 @@ from ngvi.fit import geometry
 from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place, Step
 from ngvi.trust_region import INITIAL_RADIUS
 
-#: Pairs of the quasi-Newton memory.
-MAX_PAIRS = 20
+#: Pairs of the quasi-Newton memory: a network's weights have many curvatures, and a memory of 20
+#: steps ends tens of nats below one of 100.
+MAX_PAIRS = 100
+#: Parameters along each of which the curvature may be probed.
+MAX_PROBES = 20
 #: The length of the first step of a parameter, the root of its mean square.
 FIRST = 0.1
 #: The next may be so many times as long, if this part of the gradient is left along the step;
@@ -158,7 +161,7 @@ class _Geometry(geometry.Geometry):
         self.scaled(vector)  # before the first step there are no limits
         count = len(vector) - self._size
         limits = self._each(self._state.limits, count)
-        for index in range(count if count <= MAX_PAIRS else 0):
+        for index in range(count if count <= MAX_PROBES else 0):
             change = np.zeros(count, vector.dtype)
             change[index] = PROBE * limits[index]
             parts = [change[part] for part in self._state.parts(count)]

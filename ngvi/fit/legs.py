@@ -9,6 +9,9 @@ optimum twice:
 - At an optimum, the draw of the highest weight is a start of its own where it tells of mass that
   the Gaussian misses, as along a ridge.
 - An end that is no optimum is followed by other starts, a few; the best end is kept.
+- Where the model has many parameters of its own, a network's weights say, other values of these
+  race: about those that were given, as far as these are from zero. The given ones are never lost,
+  and an end is known to be the best only if others led to it.
 - From an optimum other points of high density are climbed. One that leads out of the Gaussian
   found, and as high, is a start of its own, for it may be another mode. Where there are several
   modes, so many points follow until the best optimum has been led to again; if nothing leads
@@ -42,6 +45,7 @@ from ngvi.fit.start import (
     find_start,
     high_points,
     start_at,
+    start_beside,
 )
 from ngvi.fit.stochastic import StochasticSearch
 
@@ -53,6 +57,14 @@ ENDS = (Reason.CONVERGED, Reason.UNBOUNDED)
 MAX_OTHERS, NUM_CLIMBS = 3, 7
 #: Starts of a race, all of which may be followed, and the steps of each.
 MAX_RACERS, RACE_STEPS = 8, 40
+#: Parameters of the model's own that may be a network: so many numbers. Others of these race with
+#: so many steps each, the best few with as many again; so many are followed to their ends.
+NETWORK, OWN_STEPS, OWN_FEW, OWN_ENDS = range(11, 5_001), 80, 3, 2
+#: If so many lead to the same optimum as the given ones, that is enough.
+OWN_SAME = 3
+#: The first stages of this race end so near to their optima, in nats, and have so many points: over
+#: a plateau of a network's weights their curvature promises nothing, where tens of nats are left.
+OWN_STAGE = 0.01, 40
 #: Of the points the highest, which may all lead to the same place; the others are any.
 NUM_HIGH = 2
 #: Where a climb has led elsewhere: points, legs, and how many times as many gradients as before.
@@ -97,6 +109,7 @@ class Legs:
         self.num_groups = math.ceil(MIN_POINTS / (2 * engine.parameters.dim + 1))
         self.ended: list[tuple[Outcome, str]] = []
         self.begun: list[_Begun] = []
+        self.has_network = self._has_network()
         self.is_rugged = False  #: whether no start came to the end of its first stage
         self.seen = 0  #: times that another point led to the best optimum
         self._one: Search | StochasticSearch | None = None
@@ -116,7 +129,9 @@ class Legs:
             return self._final()
         prior = Prior.of(self.engine, self.rng)
         outcome = self._first_leg(start, prior)
-        if not outcome.converged:
+        if self.has_network:
+            self._race_parameters(start)
+        elif not outcome.converged:
             self._others(prior)
             is_over = self._used >= self.settings.max_steps
             if not is_over and self._best().reason not in ENDS:
@@ -181,6 +196,59 @@ class Legs:
             start = start_at(self.engine, self.rng, self.num_groups, point, "a draw")
             if start is not None and self._used < self.settings.max_steps:
                 self._begin(start, RACE_STEPS)
+
+    def _has_network(self) -> bool:
+        """Whether the model has so many parameters of its own that they may be a network."""
+        parameters = self.engine.parameters
+        if not parameters.has_ordinary or self.engine.evaluator.rows is not None:
+            return False
+        return sum(map(np.size, parameters.own(parameters.initial))) in NETWORK
+
+    def _race_parameters(self, start: Start) -> None:
+        """Begin with other parameters, and follow the best to their ends.
+
+        Takes three times the steps of a leg at most.
+        """
+        most = self.settings.max_steps
+        steps = min(OWN_STEPS, most // MAX_RACERS)
+        self._allow(self._used + most - self.settings.max_steps)
+        for _ in range(MAX_RACERS - 1):
+            other = start_beside(self.engine, self.rng, self.num_groups, start)
+            if other is not None:
+                begun = self._begin(other, steps, *OWN_STAGE)
+                self.seen += self._leads_to_the_best(begun)
+            if self.seen == OWN_SAME:
+                return
+        for begun in self._ranked()[:OWN_FEW]:
+            if begun.status is Reason.TRIED:
+                self._go_on_with(begun, steps)
+        for begun in self._ranked()[:OWN_ENDS]:
+            self._allow(self._used + most - self.settings.max_steps)
+            self._finish(begun)
+        self.seen = sum(start.kept == THE_SAME for start in self._best().starts)
+
+    def _leads_to_the_best(self, begun: _Begun) -> bool:
+        """Whether a first stage has ended where the best leg has."""
+        best = self._best_ended()
+        if begun.status is not None or not best.converged:
+            return False
+        self._audit_begun()
+        return _compared(best, begun.outcome) == THE_SAME
+
+    def _go_on_with(self, begun: _Begun, max_steps: int) -> None:
+        """Some more steps of a first stage."""
+        self._one = search = begun.search
+        before = len(search.trace)
+        search.used = self._used - before
+        begun.status = search.go_on(max_steps, OWN_STAGE[0])
+        self._used += len(search.trace) - before
+        begun.outcome = self._rough(begun.search, begun.status)
+        self._one = None
+
+    def _rough(self, search: Search, status: Reason | None) -> Outcome:
+        """The end of a first stage."""
+        rough = {"trace": search.trace, "rough": search.rough}
+        return Outcome(search.place, status or Reason.TRIED, search.gain, **rough)
 
     def _others(self, prior: Prior | None) -> None:
         """Legs from other starts, until one converges."""
@@ -298,15 +366,13 @@ class Legs:
 
     # -- one leg ----------------------------------------------------------------------
 
-    def _begin(self, start: Start, max_steps: float = math.inf) -> _Begun:
+    def _begin(self, start: Start, max_steps: float = math.inf, *stage: float) -> _Begun:
         """A leg at the end of its first stage."""
         self._audit_begun()  # so that nothing is lost if this one is interrupted
         search = self._new_search()
-        status = search.begin(start.place, max_steps)
+        status = search.begin(start.place, max_steps, *stage)
         self._used += len(search.trace)
-        rough = {"trace": search.trace, "rough": search.rough}
-        outcome = Outcome(search.place, status or Reason.TRIED, search.gain, **rough)
-        begun = _Begun(search, status, outcome, start.name)
+        begun = _Begun(search, status, self._rough(search, status), start.name)
         self.begun.append(begun)
         self._one = None
         return begun
@@ -449,7 +515,7 @@ class Legs:
         best = self._best()
         if len(self.ended) < 2 or best.audit is None:
             return best
-        if best.converged and _is_alone(best):
+        if best.converged and _is_alone(best, self.has_network):
             best = dataclasses.replace(best, reason=Reason.MODES)
         found = audit(self.engine, best.place, self.rng)
         return dataclasses.replace(best, audit=found) if math.isfinite(found.bound) else best
@@ -466,10 +532,13 @@ def _bound(outcome: Outcome) -> float:
     return -math.inf if outcome.audit is None else outcome.audit.bound
 
 
-def _is_alone(best: Outcome) -> bool:
-    """Whether there are other optima, and nothing else has led to this one."""
+def _is_alone(best: Outcome, has_network: bool = False) -> bool:
+    """Whether there are other optima, and nothing else has led to this one.
+
+    :param has_network: whether there surely are.
+    """
     kept = [start.kept for start in best.starts]
-    is_one_of_some = any(words.startswith(ANOTHER) for words in kept)
+    is_one_of_some = has_network or any(words.startswith(ANOTHER) for words in kept)
     return is_one_of_some and not best.seen and THE_SAME not in kept
 
 

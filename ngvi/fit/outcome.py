@@ -149,11 +149,12 @@ def in_words(
                 "with fit(..., init=result), or raise max_steps"
             )
         case Reason.MODES:
+            other = "other values of its parameters" if outcome.has_ordinary else "init_loc_fn="
             return (
                 "the bound has several optima, of which this is the best that was found (within "
                 f"{outcome.remaining:.2g} nats), but only one start led to it: there may be better "
                 "ones, see result.starts. Compare fits with other seeds, or begin near the right "
-                "one with init_loc_fn="
+                f"one with {other}"
             )
         case Reason.OVERFITTED:
             return (
@@ -192,6 +193,8 @@ def in_words(
 def _others(outcome: Outcome) -> str:
     """What is known of other optima."""
     if outcome.has_ordinary:
+        if outcome.seen:
+            return f"; {outcome.seen} other starts of the model's own parameters led there too"
         return (
             "; of the optima of the model's own parameters, a network's say, it is the one that "
             "their start led to: there may be better ones"

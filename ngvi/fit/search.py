@@ -129,16 +129,27 @@ class Search:
         """Search from a place where the bound is finite."""
         return self.finish(self.begin(place))
 
-    def begin(self, place: Place, max_steps: float = math.inf) -> Reason | None:
+    def begin(
+        self,
+        place: Place,
+        max_steps: float = math.inf,
+        tolerance: float = ROUGH,
+        num_points: float = MIN_POINTS,
+    ) -> Reason | None:
         """The first, rough stage: see :meth:`run`.
 
+        :param tolerance: in nats, of its end.
+        :param num_points: of its draws, at least.
         :return: why it is over before its optimum, or None.
         """
         self._forget()
         self.place = self.best = place
-        count = math.ceil(MIN_POINTS / (2 * self.engine.parameters.dim + 1))
-        self._learn_from(count)
-        status = self._stage(ROUGH, max_steps)
+        self._learn_from(math.ceil(num_points / (2 * self.engine.parameters.dim + 1)))
+        return self.go_on(max_steps, tolerance)
+
+    def go_on(self, max_steps: float, tolerance: float) -> Reason | None:
+        """So many more steps of the first stage, as :meth:`begin`."""
+        status = self._stage(tolerance, max_steps)
         self.rough = self.place
         return status
 
@@ -204,8 +215,10 @@ class Search:
         size = len(self.draws[0].points.weights)
         count = max(len(self.draws), math.ceil(TRIAL_POINTS / size))
         # A parameter may cross a plateau, of which its gradient says nothing.
-        steps = PLATEAU_STEPS if self.engine.parameters.has_ordinary else TRIAL_STEPS
-        for _ in range(MAX_TRIALS):
+        has_ordinary = self.engine.parameters.has_ordinary
+        steps = PLATEAU_STEPS if has_ordinary else TRIAL_STEPS
+        # Gains along a ridge of a network's weights may be long and large: the steps are counted.
+        for _ in range(self.settings.max_steps if has_ordinary else MAX_TRIALS):
             old, gap = self.place, self.gain + self.noise
             self._use(self.engine.evaluator.draws(self.rng, count))
             promised = self._probe()

@@ -34,6 +34,8 @@ RADIUS = 2.0
 #: Draws of the prior, and the quantiles that its standard deviations come from: of a normal
 #: distribution they are so many standard deviations apart.
 NUM_PRIOR, QUARTILES, APART = 100, (0.25, 0.75), 1.349
+#: Standard deviation of parameters of the model's own that start at zero, at least.
+LEAST_OWN = 0.1
 #: A prior is another start if a mean is so far from the first one's, or a standard deviation
 #: outside this range.
 FAR, USUAL_SCALES = 5.0, (0.02, 50.0)
@@ -137,6 +139,21 @@ def start_at(
     found = list(_at_scales(engine, mean, 1.0, SCALES[1:], draws))
     best = max(found, key=lambda start: start.measured.value, default=None)
     return best and best._replace(name=name)
+
+
+def start_beside(
+    engine: Engine, rng: np.random.Generator, num_groups: int, start: Start
+) -> Start | None:
+    """Another start, whose own parameters are about the given ones, and as far from them as these
+    are from zero; None if it has no finite bound. Single numbers stay.
+    """
+    draws = engine.evaluator.draws(rng, num_groups)
+    steps = []
+    for value in engine.parameters.own(start.place):
+        sd = max(float(np.sqrt(np.mean(np.square(value)))), LEAST_OWN) if value.size > 1 else 0.0
+        steps.append((sd * rng.standard_normal(value.shape)).astype(value.dtype))
+    found = _usable(engine, engine.parameters.moved(start.place, steps), draws)
+    return found and found._replace(name="other parameters")
 
 
 def high_points(

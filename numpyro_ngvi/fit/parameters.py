@@ -73,6 +73,10 @@ class Parameters:
                 named[site.name] = values[site.start : site.start + site.size]
         return named or stddevs
 
+    def own(self, place: Place) -> list[np.ndarray]:
+        """The parameters that are not Gaussian, unconstrained."""
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(ordinary(place))]
+
     def moved(self, place: Place, steps: list[np.ndarray]) -> Place:
         """The place after steps of the parameters that are not Gaussian."""
         leaves, structure = jax.tree.flatten(ordinary(place))

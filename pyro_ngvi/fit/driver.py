@@ -81,7 +81,8 @@ def fit(
         :mod:`~pyro_ngvi.curvature.spherical`), ``"hessian"``, ``"stein"``, or ``"auto"``: the
         second where the family's Hessians take few products, else the first up to 2000 latents.
     :param tolerance: the distance to the optimal bound that counts as converged, in nats.
-    :param max_steps: the most steps, without those of a race of starts where the first ones fail.
+    :param max_steps: the most steps, without those of a race: of starts where the first ones fail,
+        or of other values where many parameters of the model's own may be a network.
     :param deterministic: use the same draws, spread evenly, in every fit, and maximise the bound
         over them as an ordinary optimiser would.
     :param time_limit: in seconds of wall-clock time; a fit ends with the step in which it is

@@ -113,6 +113,10 @@ class Parameters:
                 named[site.name] = values[site.start : site.start + site.size]
         return named or stddevs
 
+    def own(self, place: Place) -> list[np.ndarray]:
+        """The parameters that are not Gaussian, unconstrained."""
+        return [value.detach().cpu().numpy() for value in place.ordinary.values()]
+
     def moved(self, place: Place, steps: list[np.ndarray]) -> Place:
         """The place after steps of the parameters that are not Gaussian."""
         new = {

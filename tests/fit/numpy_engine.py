@@ -17,11 +17,11 @@ from ngvi.points import Points
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Place:
-    """``N(loc, exp(2 log_scale))``, and one ordinary parameter."""
+    """``N(loc, exp(2 log_scale))``, and one ordinary parameter, a number or a vector."""
 
     loc: np.ndarray
     log_scale: np.ndarray
-    ordinary: float = 0.0
+    ordinary: float | np.ndarray = 0.0
 
 
 #: The logarithm of the width of a point.
@@ -38,6 +38,7 @@ class Target:
     :ivar change: of a place and its bound, what the bound is instead; of a point and its log
         density too, as a place of no width.
     :ivar of_ordinary: value and derivative of what the ordinary parameter adds.
+    :ivar of_start: the ordinary parameter before the first step.
     :ivar step: of latent vectors, what their log density has more that no gradient sees.
     :ivar rows: of which minibatches are, for sweeps.
     :ivar of_prior: mean and standard deviation of the prior that can be sampled.
@@ -50,6 +51,7 @@ class Target:
     noise: float = 0.0
     change: object = None
     of_ordinary: object = None
+    of_start: object = 0.0
     step: object = None
     of_prior: object = None
     is_subsampled: bool = False
@@ -66,7 +68,7 @@ class Target:
 
     def __post_init__(self):
         self.dim = len(self.centre)
-        self.initial = Place(np.zeros(self.dim), np.zeros(self.dim))
+        self.initial = Place(np.zeros(self.dim), np.zeros(self.dim), self.of_start)
         self.has_ordinary = self.of_ordinary is not None
 
     def engine(self):
@@ -167,8 +169,11 @@ class Target:
     def stddevs(self, place):
         return {"x": np.exp(place.log_scale)}
 
+    def own(self, place):
+        return [np.asarray(place.ordinary)] if self.has_ordinary else []
+
     def moved(self, place, steps):
-        return dataclasses.replace(place, ordinary=place.ordinary + float(steps[0]))
+        return dataclasses.replace(place, ordinary=place.ordinary + steps[0])
 
     def write(self, place):
         self.written.append(place)
@@ -188,7 +193,7 @@ class Parameters:
 
     def of_arrays(self, arrays):
         loc, log_scale, ordinary = arrays
-        return Place(loc, log_scale, float(ordinary))
+        return Place(loc, log_scale, ordinary[()])
 
     def draws(self, place, noise):
         return place.loc + np.exp(place.log_scale) * noise, normal(noise, place.log_scale)

@@ -386,6 +386,66 @@ def test_the_model_with_parameters_of_its_own_is_not_searched_for_modes():
     assert outcome.converged and names(outcome) == ["the guide's start"]
 
 
+# -- parameters of the model's own ----------------------------------------------------
+
+
+def network(height, reach=1.0, size=12):
+    """So many parameters of the model's own, with an optimum at zero and, so high, another at -2,
+    both of which a random start meets; they start about the first.
+    """
+    far = np.full(size, -2.0)
+
+    def of_ordinary(value):
+        gaps = [value, value - far]
+        levels = [-0.5 * gap @ gap + h for gap, h in zip(gaps, (0.0, height), strict=True)]
+        best = int(np.argmax(levels))
+        return levels[best], -gaps[best]
+
+    start = np.full(size, reach) * np.resize([1.0, -1.0], size)
+    return target(of_ordinary=of_ordinary, of_start=start)
+
+
+def test_many_parameters_of_the_model_race_and_a_better_optimum_of_theirs_is_kept():
+    outcome = searched(network(23.0))
+    assert np.allclose(outcome.place.ordinary, -2.0, atol=0.1)
+    assert outcome.starts[0].name == "other parameters"
+    given = next(start for start in outcome.starts if start.name == "the guide's start")
+    assert given.kept.startswith("another optimum, 23.") and given.bound < 0.1
+
+
+def test_given_parameters_that_end_higher_stay():
+    outcome = searched(network(-3.0))
+    assert np.allclose(outcome.place.ordinary, 0.0, atol=0.1)
+    assert outcome.starts[0].name == "the guide's start"
+
+
+def test_parameters_with_one_optimum_are_seen_to_have_one_after_two_short_starts():
+    outcome = searched(network(-1e3))
+    assert outcome.converged and outcome.seen == legs.OWN_SAME
+    assert names(outcome) == ["the guide's start"] + legs.OWN_SAME * ["other parameters"]
+
+
+def test_an_optimum_of_many_parameters_that_one_start_alone_has_led_to_is_not_claimed(monkeypatch):
+    """Each start has an optimum of its own."""
+    one, seen = network(0.0), []
+
+    def of_ordinary(value):
+        if not seen or np.abs(value - seen[-1]).max() > 0.5:
+            seen.append(np.array(value))
+        near = int(np.argmin([np.abs(value - other).max() for other in seen]))
+        gap = value - seen[near] - 0.1
+        return near % 5 - 0.5 * gap @ gap, -gap
+
+    one.of_ordinary = of_ordinary
+    outcome = searched(one)
+    assert outcome.reason is Reason.MODES and not outcome.seen
+
+
+def test_few_parameters_of_the_model_do_not_race():
+    few = network(20.0, size=legs.NETWORK[0] - 1)
+    assert names(searched(few)) == ["the guide's start"]
+
+
 # -- steps, and interruptions ---------------------------------------------------------
 
 
