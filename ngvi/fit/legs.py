@@ -55,16 +55,18 @@ NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.
 ENDS = (Reason.CONVERGED, Reason.UNBOUNDED)
 #: Starts after an end that is no optimum, and points to climb from one that is.
 MAX_OTHERS, NUM_CLIMBS = 3, 7
-#: Starts of a race, all of which may be followed, and the steps of each.
-MAX_RACERS, RACE_STEPS = 8, 40
+#: Starts of a race, and the steps of each over fixed draws.
+MAX_RACERS, RACE_STEPS = 24, 40
 #: Parameters of the model's own that may be a network: so many numbers. Others of these race with
 #: so many steps each, the best few with as many again; so many are followed to their ends.
-NETWORK, OWN_STEPS, OWN_FEW, OWN_ENDS = range(11, 5_001), 80, 3, 2
+NETWORK, OWN_RACERS, OWN_STEPS, OWN_FEW, OWN_ENDS = range(11, 5_001), 8, 80, 3, 2
 #: If so many lead to the same optimum as the given ones, that is enough.
 OWN_SAME = 3
 #: The first stages of this race end so near to their optima, in nats, and have so many points: over
 #: a plateau of a network's weights their curvature promises nothing, where tens of nats are left.
 OWN_STAGE = 0.01, 40
+#: Steps with fresh draws of each racer; of the best half twice as many, and so on to three or two.
+FRESH_STEPS, FRESH_PART = 40, 2
 #: Of the points the highest, which may all lead to the same place; the others are any.
 NUM_HIGH = 2
 #: Where a climb has led elsewhere: points, legs, and how many times as many gradients as before.
@@ -133,6 +135,8 @@ class Legs:
             self._race_parameters(start)
         elif not outcome.converged:
             self._others(prior)
+            if self.is_rugged:
+                self._allow(max(self._used + self._share - self.settings.max_steps, 0))
             is_over = self._used >= self.settings.max_steps
             if not is_over and self._best().reason not in ENDS:
                 self._go_on()
@@ -174,8 +178,10 @@ class Legs:
         if all(one.status in NO_WAY for one in self.begun):
             before = self._used
             self._race(prior, MAX_RACERS)
-            self._allow(self._used - before)
             self.is_rugged = len(self.begun) > MAX_OTHERS
+            if self.is_rugged:
+                self._halve()
+            self._allow(self._used - before)
         return self._finish(self._ranked()[0])
 
     def _allow(self, count: int) -> None:
@@ -197,6 +203,31 @@ class Legs:
             if start is not None and self._used < self.settings.max_steps:
                 self._begin(start, RACE_STEPS)
 
+    def _halve(self) -> None:
+        """Some steps with fresh draws for each, more for the best half, and so on.
+
+        Where fixed draws are overfitted, the ends of first stages do not tell which start is good.
+        """
+        count, steps = len(self.begun), FRESH_STEPS
+        while count > MAX_OTHERS:
+            for begun in self._ranked()[:count]:
+                search, before = begun.search, len(begun.search.trace)
+                outcome = self._a_few(search, steps)
+                search.place = search.best = search.rough = outcome.place
+                self._used += len(search.trace) - before
+                begun.status, begun.outcome = Reason.OVERFITTED, self._rough(search, outcome.reason)
+            count, steps = count // FRESH_PART, 2 * steps
+
+    def _a_few(self, search: Search, max_steps: int) -> Outcome:
+        """So many steps with few fresh draws from the end of a first stage."""
+        fresh = self._new_stochastic()
+        fresh.trace, fresh.used = search.trace, self._used - len(search.trace)
+        fresh.limit, fresh.most_groups = len(search.trace) + max_steps, fresh.num_groups
+        fresh.settings = dataclasses.replace(
+            self.settings, max_steps=self._used + max_steps, tolerance=ROUGH_END
+        )
+        return fresh.run(search.best)
+
     def _has_network(self) -> bool:
         """Whether the model has so many parameters of its own that they may be a network."""
         parameters = self.engine.parameters
@@ -210,9 +241,9 @@ class Legs:
         Takes three times the steps of a leg at most.
         """
         most = self.settings.max_steps
-        steps = min(OWN_STEPS, most // MAX_RACERS)
+        steps = min(OWN_STEPS, most // OWN_RACERS)
         self._allow(self._used + most - self.settings.max_steps)
-        for _ in range(MAX_RACERS - 1):
+        for _ in range(OWN_RACERS - 1):
             other = start_beside(self.engine, self.rng, self.num_groups, start)
             if other is not None:
                 begun = self._begin(other, steps, *OWN_STAGE)
@@ -256,7 +287,7 @@ class Legs:
             self._race(prior, MAX_OTHERS)
         count, gap, last = MAX_OTHERS, 0.0, self.settings.max_steps
         if self.is_rugged:  # many ends, and rough ones say little; the best shall have the rest
-            count, gap, last = MAX_RACERS, math.inf, last - self._share
+            count, gap, last = MAX_OTHERS - 1, math.inf, last - self._share
         for _ in range(count):
             best = self._best_ended()
             found = self._next_best(best, gap)

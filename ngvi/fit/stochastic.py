@@ -66,6 +66,7 @@ class StochasticSearch:
     used: int = 0  #: steps of searches before this one
     least: int = 0  #: steps of this one before it may converge
     limit: float = math.inf  #: of the steps of this one
+    most_groups: int = MAX_GROUPS
 
     place: Place = None
     before: tuple[Place, float] | None = None  #: the place before the last step, and its length
@@ -204,7 +205,7 @@ class StochasticSearch:
         del self.signals[:-MAX_WINDOW]
         self.rho = max(1.0 / (1.0 / self.rho + 1.0), MIN_STEP_SIZE)
         short = self.rho < SHORT and noise > self.settings.tolerance
-        if short and self.num_groups < MAX_GROUPS:
+        if short and self.num_groups < self.most_groups:
             self.num_groups *= 2
             self.rho = min(1.0, 2.0 * self.rho)
         count = len(self.signals)

@@ -150,21 +150,46 @@ def test_of_ends_that_are_no_optimum_the_highest_is_kept(monkeypatch):
     assert len(outcome.starts) == 1 + legs.MAX_OTHERS
 
 
-def test_where_no_start_comes_to_the_end_of_its_first_stage_all_are_followed(monkeypatch):
-    """Rough ends say little then, nor that two have the same bound."""
+def test_where_no_start_comes_to_the_end_of_its_first_stage_fresh_draws_tell_the_best(
+    monkeypatch, by_gradients
+):
+    """Of all racers the best half goes on, and so on; three are followed, and the best is kept."""
+    runs, followed = [], []
 
     def overfitted(self, place, max_steps=0.0):
-        self.rough = self.place = copy.copy(place)
+        self.rough = self.place = self.best = copy.copy(place)
         return Reason.OVERFITTED
 
+    def fresh(self, place):
+        runs.append(place)
+        self.trace.losses.append(0.0)
+        return Outcome(copy.copy(place), Reason.MAX_STEPS, 1.0, self.trace)
+
+    def finish(self, status):
+        assert status is Reason.OVERFITTED
+        followed.append(self.place)
+        return Outcome(self.place, Reason.MAX_STEPS, 1.0, self.trace)
+
+    monkeypatch.setattr(legs.Legs, "_go_on", lambda *_: None)
     monkeypatch.setattr(Search, "begin", overfitted)
-    bounds = [-4.0] * 6 + [-20.0, -2.0] + [-4.0] * 4
-    outcome = ends(monkeypatch, *bounds, max_steps=1000)
-    assert len([start for start in outcome.starts if start.num_steps]) == 1 + legs.MAX_RACERS
-    assert outcome.audit.bound == -2.0
+    monkeypatch.setattr(Search, "finish", finish)
+    monkeypatch.setattr(StochasticSearch, "run", fresh)
+    outcome = searched(target(of_prior=(0.0, 1.0)), max_steps=1000)
+    count = 1 + legs.MAX_RACERS
+    assert len(outcome.starts) == count
+    assert len(runs) == count + count // 2 + count // 4
+    bounds = sorted((start.bound for start in outcome.starts), reverse=True)
+    near = [is_at_most(place, -bounds[legs.MAX_OTHERS]) for place in followed]
+    assert len(followed) == legs.MAX_OTHERS and all(near)
+    assert outcome.starts[0].bound == pytest.approx(bounds[0], abs=0.5)
     # The steps that the best end is to have are not used up by others.
-    few = ends(monkeypatch, *bounds, max_steps=legs.MIN_SHARE)
-    assert len([start for start in few.starts if start.num_steps]) == 1
+    followed.clear()
+    searched(target(of_prior=(0.0, 1.0)), max_steps=legs.MIN_SHARE)
+    assert len(followed) == 1
+
+
+def is_at_most(place, distance):
+    return divergence(place, Place(CENTRE, np.log(SCALE))) < distance + 0.5
 
 
 def test_the_first_optimum_ends_the_starts_and_stands_against_noise(monkeypatch):
