@@ -55,8 +55,8 @@ NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.
 ENDS = (Reason.CONVERGED, Reason.UNBOUNDED)
 #: Starts after an end that is no optimum, and points to climb from one that is.
 MAX_OTHERS, NUM_CLIMBS = 3, 7
-#: Starts of a race, and the steps of each over fixed draws.
-MAX_RACERS, RACE_STEPS = 24, 40
+#: Starts of a race, fewer where the density jumps, and the steps of each over fixed draws.
+MAX_RACERS, FEW_RACERS, RACE_STEPS = 24, 8, 40
 #: Parameters of the model's own that may be a network: so many numbers. Others of these race with
 #: so many steps each, the best few with as many again; so many are followed to their ends.
 NETWORK, OWN_RACERS, OWN_STEPS, OWN_FEW, OWN_ENDS = range(11, 5_001), 8, 80, 3, 2
@@ -177,9 +177,11 @@ class Legs:
                 self._begin(other)
         if all(one.status in NO_WAY for one in self.begun):
             before = self._used
-            self._race(prior, MAX_RACERS)
+            self._audit_begun()
+            jumps = self._jumps(self._ranked()[0].outcome)  # gradients tell nothing then
+            self._race(prior, FEW_RACERS if jumps else MAX_RACERS)
             self.is_rugged = len(self.begun) > MAX_OTHERS
-            if self.is_rugged:
+            if self.is_rugged and not jumps:
                 self._halve()
             self._allow(self._used - before)
         return self._finish(self._ranked()[0])

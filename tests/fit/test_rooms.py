@@ -174,6 +174,8 @@ def test_places_are_made_and_read_and_ordinary_parameters_move(ppl):
     np.testing.assert_allclose(parameters.mean(parameters.at(None, 0.1)), parameters.mean(initial))
     draws = evaluator.draws(np.random.default_rng(0), 3)
     moved = parameters.moved(place, [np.array(-np.log(2.0))])
+    np.testing.assert_allclose(parameters.own(place), [np.log(2.0)])
+    np.testing.assert_allclose(parameters.own(moved), [0.0], atol=1e-15)
     # The place is a value: what was measured elsewhere does not change it. And groups average.
     for where, some, scale in ((place, 3, 2.0), (moved, 3, 1.0), (place, 1, 2.0)):
         (gradient,) = evaluator.measure(where, draws[:some]).mean.ordinary
