@@ -55,7 +55,7 @@ NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.
 ENDS = (Reason.CONVERGED, Reason.UNBOUNDED)
 #: Starts after an end that is no optimum, and points to climb from one that is.
 MAX_OTHERS, NUM_CLIMBS = 3, 7
-#: Starts of a race, fewer where the density jumps, and the steps of each over fixed draws.
+#: Starts of a race, few at first, and the steps of each over fixed draws.
 MAX_RACERS, FEW_RACERS, RACE_STEPS = 24, 8, 40
 #: Parameters of the model's own that may be a network: so many numbers. Others of these race with
 #: so many steps each, the best few with as many again; so many are followed to their ends.
@@ -113,6 +113,7 @@ class Legs:
         self.begun: list[_Begun] = []
         self.has_network = self._has_network()
         self.is_rugged = False  #: whether no start came to the end of its first stage
+        self.num_followed = FEW_RACERS  #: legs after the first one, then
         self.seen = 0  #: times that another point led to the best optimum
         self._one: Search | StochasticSearch | None = None
         self._used = 0
@@ -179,10 +180,12 @@ class Legs:
             before = self._used
             self._audit_begun()
             jumps = self._jumps(self._ranked()[0].outcome)  # gradients tell nothing then
-            self._race(prior, FEW_RACERS if jumps else MAX_RACERS)
+            self._race(prior, FEW_RACERS)
             self.is_rugged = len(self.begun) > MAX_OTHERS
-            if self.is_rugged and not jumps:
+            if self.is_rugged and not jumps and self._ranked()[0].status is not None:
+                self._begin_at(prior, 0, MAX_RACERS - FEW_RACERS)
                 self._halve()
+                self.num_followed = MAX_OTHERS - 1
             self._allow(self._used - before)
         return self._finish(self._ranked()[0])
 
@@ -200,7 +203,11 @@ class Legs:
             self._begin(start)
         if prior is None or self.is_noisy:
             return
-        for point in high_points(self.engine, self.rng, prior, (count - 1) // 2, count - 1):
+        self._begin_at(prior, (count - 1) // 2, count - 1)
+
+    def _begin_at(self, prior: Prior | None, num_high: int, count: int) -> None:
+        """Begin at the highest points and any others."""
+        for point in high_points(self.engine, self.rng, prior, num_high, count):
             start = start_at(self.engine, self.rng, self.num_groups, point, "a draw")
             if start is not None and self._used < self.settings.max_steps:
                 self._begin(start, RACE_STEPS)
@@ -289,7 +296,7 @@ class Legs:
             self._race(prior, MAX_OTHERS)
         count, gap, last = MAX_OTHERS, 0.0, self.settings.max_steps
         if self.is_rugged:  # many ends, and rough ones say little; the best shall have the rest
-            count, gap, last = MAX_OTHERS - 1, math.inf, last - self._share
+            count, gap, last = self.num_followed, math.inf, last - self._share
         for _ in range(count):
             best = self._best_ended()
             found = self._next_best(best, gap)
