@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.abc
 import importlib.machinery
+import io
 import os
 import sys
+import urllib.request
 from typing import Any
 from unittest import mock
 
@@ -76,6 +78,10 @@ def simulated_dataset(dset: Any) -> dict[str, tuple]:
     else:
         raise FileNotFoundError(f"no simulated data for {dset.name}")
     return {"train": train, "test": train}
+
+
+STATES = ["ME", "VT", "NH", "MA", "RI", "CT", "LA", "MS", "AL", "GA", "SC"]
+STATES += [f"S{i}" for i in range(40)]
 
 
 def simulated_frame(path: str) -> Any:
@@ -215,7 +221,108 @@ def simulated_frame(path: str) -> Any:
             ),
             columns=[f"g{i}" for i in range(8)],
         )
+    if name == "electoral_college_votes.pickle":
+        return pandas.DataFrame({"votes": rng.integers(3, 20, 51)}, index=STATES)
+    if name == "us_presidential_election_data_historical.pickle":
+        votes = rng.integers(400, 600, (51, 20))
+        names = pandas.MultiIndex.from_product([range(1976, 2016, 4), ("Democrat", "Republican")])
+        return pandas.DataFrame(votes, index=STATES, columns=names)
+    if name == "us_presidential_election_data_test.pickle":
+        return pandas.DataFrame(rng.integers(400, 600, (51, 2)), index=STATES)
     raise FileNotFoundError(f"no simulated data for {name}")
+
+
+def simulated_music() -> dict[str, dict[str, Any]]:
+    """Sequences of chords, as ``polyphonic_data_loader.load_data`` has them."""
+    import torch
+
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(4, 9, 12)
+    notes = (rng.random((12, 8, 88)) < 0.05) * (np.arange(8)[:, None] < lengths[:, None, None])
+    split = {
+        "sequences": torch.as_tensor(notes, dtype=torch.get_default_dtype()),
+        "sequence_lengths": torch.as_tensor(lengths),
+    }
+    return {name: dict(split) for name in ("train", "test", "valid")}
+
+
+def simulated_rides() -> dict[str, Any]:
+    """Counts by the hour between four stations, as ``load_bart_od`` has them."""
+    import datetime
+
+    import torch
+
+    rng = np.random.default_rng(0)
+    rate = 20 * np.exp(np.sin(np.arange(24 * 7 * 120) * 2 * np.pi / 24))
+    return {
+        "stations": ["12TH", "EMBR", "SFIA", "OAKL"],
+        "start_date": datetime.datetime(2019, 1, 1),
+        "counts": torch.as_tensor(rng.poisson(rate[:, None, None], (len(rate), 4, 4))).float(),
+    }
+
+
+def simulated_lineages() -> dict[str, Any]:
+    """Counts of lineages by month and place, as ``load_nextstrain_counts`` has them."""
+    import datetime
+
+    import torch
+
+    rng = np.random.default_rng(0)
+    lineages = ["B.1.1.7", "Q.1", "B.1.617.2", "AY.1", "AY.2", "B.1"]
+    places = ["Massachusetts", "New York", "Connecticut", "New Hampshire", "Vermont"]
+    places += ["New Jersey", "Maine", "Rhode Island", "Pennsylvania"]
+    growth = np.linspace(-1, 1, 6) * np.arange(12)[:, None, None] / 4
+    counts = torch.as_tensor(rng.poisson(20 * np.exp(growth), (12, 9, 6))).float()
+    index = counts.nonzero(as_tuple=True)
+    return {
+        "counts": counts,
+        "features": torch.as_tensor(rng.integers(0, 2, (6, 8))).float(),
+        "lineages": lineages,
+        "locations": [f"USA / {place}" for place in places],
+        "mutations": [f"S:{i}" for i in range(8)],
+        "start_date": datetime.datetime(2019, 12, 1),
+        "time_step_days": 28,
+        "sparse_counts": {
+            "index": torch.stack(index),
+            "value": counts[index],
+            "total": counts.sum(-1),
+        },
+    }
+
+
+def simulated_images() -> type:
+    """A class in place of torchvision's ``MNIST``: noise, of which few are visited."""
+    import torch
+
+    class MNIST(torch.utils.data.Dataset):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            generator = torch.Generator().manual_seed(0)
+            # The semi-supervised VAE sets 10,000 aside.
+            self.data = torch.randint(256, (10_100, 28, 28), generator=generator).byte()
+            self.targets = torch.arange(10_100) % 10
+
+        def __len__(self) -> int:
+            return min(16, len(self.data))
+
+        def __getitem__(self, index: int) -> tuple:
+            return self.data[index, None].float() / 255, int(self.targets[index])
+
+    return MNIST
+
+
+def bessel(spec: Any) -> Any:
+    """What the examples take from TensorFlow Probability, as all of its modules."""
+    import jax.numpy as jnp
+
+    def bessel_ive(order: Any, z: Any) -> Any:
+        angle = (jnp.arange(256) + 0.5) * np.pi / 256
+        order, z = jnp.asarray(order)[..., None], jnp.asarray(z)[..., None]
+        return jnp.mean(jnp.exp(z * jnp.cos(angle) - jnp.abs(z)) * jnp.cos(order * angle), -1)
+
+    module = mock.MagicMock(name=spec.name)
+    module.__spec__, module.__path__, module.__name__ = spec, [], spec.name
+    module.math.bessel_ive, module.jax = bessel_ive, module
+    return module
 
 
 class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -241,6 +348,9 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         "flowMC",
         "blackjax",
         "tabulate",
+        "visdom",
+        "wget",
+        "tensorflow_probability",
     )
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -249,12 +359,37 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: Any) -> Any:
+        if spec.name.startswith("tensorflow_probability"):
+            return bessel(spec)
         module = mock.MagicMock(name=spec.name)
         module.__spec__, module.__path__, module.__name__ = spec, [], spec.name
         return module
 
     def exec_module(self, module: Any) -> None:
         pass
+
+
+class Address(io.BytesIO):
+    """What ``urlopen`` returns: nothing, with a name."""
+
+    def __init__(self, url: Any) -> None:
+        super().__init__(b"")
+        self.url = str(url)
+
+    def __str__(self) -> str:
+        return self.url
+
+
+def loader(*args: Any, batch_size: int = 1, **kwargs: Any) -> Any:
+    """In place of ``get_data_loader``."""
+    import torch
+    from pyro.contrib.examples import util
+
+    return torch.utils.data.DataLoader(util.MNIST(), batch_size=min(batch_size, 16))
+
+
+def is_filled(path: Any) -> bool:
+    return os.path.exists(str(path)) and os.path.getsize(str(path)) > 0
 
 
 def without_downloads(ppl: str) -> None:
@@ -267,15 +402,25 @@ def without_downloads(ppl: str) -> None:
         datasets._load = lambda dset, num_datapoints=-1: simulated_dataset(dset)
         if hasattr(datasets, "load_bart_od"):
             datasets.load_bart_od = lambda: simulated_dataset(datasets.BART)
+    else:
+        import torchvision
+        from pyro.contrib.examples import bart, nextstrain, polyphonic_data_loader, util
+
+        util.MNIST = torchvision.datasets.MNIST = simulated_images()
+        util.transforms = None
+        util.get_data_loader = loader
+        bart.load_bart_od = simulated_rides
+        nextstrain.load_nextstrain_counts = simulated_lineages
+        polyphonic_data_loader.load_data = lambda dataset: simulated_music()
+    urllib.request.urlopen = lambda url, *args, **kwargs: Address(url)
     with contextlib.suppress(ImportError):
         import pandas
 
         local = pandas.read_csv
 
         def read_csv(path: Any, *args: Any, **kwargs: Any) -> Any:
-            return (
-                local(path, *args, **kwargs) if os.path.exists(str(path)) else simulated_frame(path)
-            )
+            return local(path, *args, **kwargs) if is_filled(path) else simulated_frame(path)
 
         pandas.read_csv = read_csv
+        pandas.read_pickle = simulated_frame
         pandas.read_stata = lambda path, *args, **kwargs: simulated_frame(path)

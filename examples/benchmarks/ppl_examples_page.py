@@ -1,0 +1,127 @@
+"""The rows of ``ppl_examples`` as CSV, and the page that says what is in them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+COLUMNS = ("fit", "AutoNormal", "AutoMultivariateNormal")
+FIELDS = ("ppl", "file", "model", "latents", "gradients", "converged")
+FIELDS += (*(f"{name}{part}" for name in COLUMNS for part in ("", "_error")), "NUTS", "why")
+
+#: Lower or higher is what differs by more nats than these and twice its standard error.
+TOLERANCE = 0.1
+
+
+def lead(row: dict[str, Any]) -> tuple[float, float]:
+    """By how much ``fit`` is above the better stock guide, in nats, and the standard error.
+
+    NaN without both.
+    """
+    stock = [row[n] for n in COLUMNS[1:] if np.isfinite(row.get(n, {}).get("bound", np.nan))]
+    best = max(stock, key=lambda cell: cell["bound"], default={"bound": np.nan, "bound_error": 0})
+    error = np.hypot(row["fit"].get("bound_error", np.nan), best["bound_error"])
+    return row["fit"].get("bound", np.nan) - best["bound"], float(error)
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """What a row says of ``fit``."""
+    stock = [row.get(name, {}) for name in COLUMNS[1:]]
+    if "error" in row["fit"]:
+        survives = any("bound" in cell for cell in stock) or row.get("NUTS") == {}
+        return "raises" if survives else "all raise"
+    difference, error = lead(row)
+    if np.isnan(difference):
+        return "alone"
+    if abs(difference) <= TOLERANCE + 2 * error:
+        return "equal"
+    return "higher" if difference > 0 else "lower"
+
+
+def append(path: Path, ppl: str, file: str, rows: list[dict[str, Any]], end: list[str]) -> None:
+    """Write the rows of a file of examples in place of older ones, and what ended it if not its
+    ordinary end.
+    """
+    kept = _lines(path) if path.exists() else []
+    kept = [old for old in kept if (old["ppl"], old["file"]) != (ppl, file)]
+    with path.open("w", newline="") as out:
+        writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(kept)
+        for row in rows:
+            flat: dict[str, Any] = {"ppl": ppl, "file": file, "model": row["model"]}
+            for name in COLUMNS:
+                cell = row.get(name, {})
+                flat[name] = f"{cell['bound']:.2f}" if "bound" in cell else cell.get("error", "")
+                flat[f"{name}_error"] = f"{cell.get('bound_error', 0):.3f}"
+            fit = row["fit"]
+            flat |= {key: fit.get(key, "") for key in ("latents", "gradients", "converged")}
+            flat["NUTS"] = row["NUTS"].get("error", "runs") if "NUTS" in row else ""
+            writer.writerow(flat | {"why": fit.get("reason", "")})
+        for text in end:
+            writer.writerow({"ppl": ppl, "file": file, "model": "", "why": text[:250]})
+
+
+def _lines(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a CSV as :func:`append` was given them."""
+    rows: list[dict[str, Any]] = []
+    for flat in _lines(path):
+        row: dict[str, Any] = dict(flat)
+        for name in COLUMNS:
+            try:
+                error = float(flat[f"{name}_error"] or 0)
+                row[name] = {"bound": float(flat[name]), "bound_error": error}
+            except ValueError:
+                row[name] = {"error": flat[name]} if flat[name] else {}
+        row["NUTS"] = {} if flat["NUTS"] == "runs" else {"error": flat["NUTS"]}
+        rows.append(row)
+    return rows
+
+
+def page(path: Path) -> str:
+    """``docs/ppl_examples.md``."""
+    rows = [row for row in read(path) if row["model"]]
+    verdicts = ("higher", "equal", "lower", "alone", "raises", "all raise")
+    lines = [HEAD, "| | rows | " + " | ".join(verdicts) + " |", "|---|" + "---|" * 7]
+    for ppl in ("numpyro", "pyro"):
+        own = [verdict(row) for row in rows if row["ppl"] == ppl]
+        counts = " | ".join(str(own.count(name)) for name in verdicts)
+        lines.append(f"| {ppl} | {len(own)} | {counts} |")
+    lines += ["", BODY, "| example | model | latents | `fit` | lead | |", "|---" * 6 + "|"]
+    for row in rows:
+        bound = row["fit"].get("bound")
+        difference = lead(row)[0]
+        lines.append(
+            f"| {row['ppl']} {row['file'].removeprefix('examples/')} | `{row['model']}` "
+            f"| {row['latents']} | {'' if bound is None else f'{bound:.2f}'} "
+            f"| {'' if np.isnan(difference) else f'{difference:+.2f}'} | {verdict(row)}"
+            f"{', not converged' if row['converged'] == 'False' else ''} |"
+        )
+    ended = [row for row in read(path) if not row["model"]]
+    lines += ["", TAIL, "| example | why |", "|---|---|"]
+    lines += [f"| {r['ppl']} {r['file'].removeprefix('examples/')} | {r['why']} |" for r in ended]
+    return "\n".join(lines)
+
+
+HEAD = """# The examples of Pyro and NumPyro
+
+Generated by `examples/benchmarks/ppl_examples.py`, which says how: every script and notebook of
+both libraries up to its inference, and its model through `fit` and through stock guides with Adam.
+"""
+
+BODY = f"""*higher*, *equal*, *lower*: the bound of `fit` beside the better of `AutoNormal` and
+`AutoMultivariateNormal` at as many gradients, by more than {TOLERANCE} nats and twice the standard
+error of the difference. *alone*: no stock guide gets through. *raises*: `fit` does, where a stock
+guide or NUTS gets through.
+"""
+
+TAIL = """What ended otherwise:
+"""
