@@ -119,9 +119,10 @@ class Capture:
                 **kwargs: Any,
             ) -> None:
                 kernel = mcmc.sampler
-                kernel = getattr(kernel, "inner_kernel", kernel)
-                if kernel.model is not None:
-                    take(kernel.model, args, kwargs)
+                inner = getattr(kernel, "inner_kernel", kernel)
+                model = next((k.model for k in (inner, kernel) if k.model is not None), None)
+                if model is not None:
+                    take(model, args, kwargs)
 
             def initialize(rng_key: Any, model: Callable, **options: Any) -> None:
                 take(model, options.get("model_args", ()), options.get("model_kwargs") or {})

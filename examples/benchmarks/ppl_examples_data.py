@@ -290,6 +290,16 @@ def simulated_lineages() -> dict[str, Any]:
     }
 
 
+def simulated_news(**options: Any) -> Any:
+    """Documents of forty words, as ``sklearn.datasets.fetch_20newsgroups`` has them."""
+    import sklearn.utils
+
+    rng = np.random.default_rng(0)
+    words = np.array([f"word{i:02d}" for i in range(80)])
+    documents = [" ".join(rng.choice(words, 40, replace=False)) for _ in range(60)]
+    return sklearn.utils.Bunch(data=documents, filenames=np.arange(60))
+
+
 def simulated_images() -> type:
     """A class in place of torchvision's ``MNIST``: noise, of which few are visited."""
     import torch
@@ -412,6 +422,10 @@ def without_downloads(ppl: str) -> None:
         bart.load_bart_od = simulated_rides
         nextstrain.load_nextstrain_counts = simulated_lineages
         polyphonic_data_loader.load_data = lambda dataset: simulated_music()
+    with contextlib.suppress(ImportError):
+        import sklearn.datasets
+
+        sklearn.datasets.fetch_20newsgroups = simulated_news
     urllib.request.urlopen = lambda url, *args, **kwargs: Address(url)
     with contextlib.suppress(ImportError):
         import pandas
