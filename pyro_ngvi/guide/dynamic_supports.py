@@ -81,7 +81,7 @@ def dynamic_sites(model: Callable, trace: poutine.Trace, args: tuple, kwargs: di
     with torch.random.fork_rng(devices=[]), torch.no_grad(), pyro.validation_enabled(False):
         try:
             poutine.block(origins(model))(*args, **kwargs)
-        except (ValueError, RuntimeError):  # not every operation can be traced for its origins
+        except Exception:  # noqa: BLE001  not every operation can be traced for its origins
             return _moving(model, latents, args, kwargs)
     return origins.found
 

@@ -232,8 +232,10 @@ def test_batches_outside_of_plates_are_fitted(ppl):
     assert ppl.fit(model).bound == pytest.approx(0.0, abs=1e-6)
 
 
-def test_pyro_finds_supports_that_move_where_origins_cannot_be_traced():
-    """An operation of the model need not carry the names of what it was computed from."""
+@pytest.mark.parametrize("prior", ["Pareto", "Uniform"])
+def test_pyro_finds_supports_that_move_where_origins_cannot_be_traced(prior):
+    """An operation of the model need not carry the names of what it was computed from, nor a tensor
+    with such a name be taken for a tensor (Pyro's own ``StableReparam`` asserts shapes)."""
     import pyro
     import torch
     from pyro import distributions as dist
@@ -242,7 +244,9 @@ def test_pyro_finds_supports_that_move_where_origins_cannot_be_traced():
 
     def model(y):
         low = pyro.sample("low", dist.LogNormal(0.0, 0.5))
-        high = pyro.sample("high", dist.Pareto(low, 2.0))
+        assert prior == "Pareto" or type(low) is torch.Tensor
+        fn = dist.Pareto(low, 2.0) if prior == "Pareto" else dist.Uniform(low, 2 * low)
+        high = pyro.sample("high", fn)
         with pyro.plate("rows", len(y)):
             pyro.sample("y", dist.Normal(low.log() + high.log(), 1.0), obs=y)
 
