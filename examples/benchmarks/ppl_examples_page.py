@@ -34,6 +34,10 @@ def verdict(row: dict[str, Any]) -> str:
         survives = any("bound" in cell for cell in stock) or row.get("NUTS") == {}
         return "raises" if survives else "all raise"
     difference, error = lead(row)
+    if not np.isfinite(row["fit"]["bound"]) and any(
+        np.isfinite(c.get("bound", np.nan)) for c in stock
+    ):
+        return "lower"
     if np.isnan(difference):
         return "alone"
     if abs(difference) <= TOLERANCE + 2 * error:
