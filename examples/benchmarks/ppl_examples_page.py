@@ -12,6 +12,10 @@ COLUMNS = ("fit", "AutoNormal", "AutoMultivariateNormal")
 FIELDS = ("ppl", "file", "model", "latents", "gradients", "converged")
 FIELDS += (*(f"{name}{part}" for name in COLUMNS for part in ("", "_error")), "NUTS", "why")
 
+#: A bound above this is rounding: a Gaussian that ran away in float32, or a stock ELBO that counts
+#: the elements of a minibatch's plate for a latent that is outside of it.
+NO_BOUND = 1e6
+
 #: Lower or higher is what differs by more nats than these and twice its standard error.
 TOLERANCE = 0.1
 
@@ -21,22 +25,25 @@ def lead(row: dict[str, Any]) -> tuple[float, float]:
 
     NaN without both.
     """
-    stock = [row[n] for n in COLUMNS[1:] if np.isfinite(row.get(n, {}).get("bound", np.nan))]
+    stock = [row[n] for n in COLUMNS[1:] if is_bound(row.get(n, {}))]
     best = max(stock, key=lambda cell: cell["bound"], default={"bound": np.nan, "bound_error": 0})
     error = np.hypot(row["fit"].get("bound_error", np.nan), best["bound_error"])
     return row["fit"].get("bound", np.nan) - best["bound"], float(error)
+
+
+def is_bound(cell: dict[str, Any]) -> bool:
+    """Whether a cell holds a bound."""
+    return bool(-np.inf < cell.get("bound", np.nan) < NO_BOUND)
 
 
 def verdict(row: dict[str, Any]) -> str:
     """What a row says of ``fit``."""
     stock = [row.get(name, {}) for name in COLUMNS[1:]]
     if "error" in row["fit"]:
-        survives = any("bound" in cell for cell in stock) or row.get("NUTS") == {}
+        survives = any(map(is_bound, stock)) or row.get("NUTS") == {}
         return "raises" if survives else "all raise"
     difference, error = lead(row)
-    if not np.isfinite(row["fit"]["bound"]) and any(
-        np.isfinite(c.get("bound", np.nan)) for c in stock
-    ):
+    if not is_bound(row["fit"]) and any(map(is_bound, stock)):
         return "lower"
     if np.isnan(difference):
         return "alone"
