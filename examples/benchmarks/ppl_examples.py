@@ -116,6 +116,7 @@ class Capture:
                 rng_key: Any,
                 *args: Any,
                 extra_fields: Any = (),
+                collect_warmup: bool = False,
                 init_params: Any = None,
                 **kwargs: Any,
             ) -> None:
