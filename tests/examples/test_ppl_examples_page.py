@@ -27,6 +27,7 @@ CASES = {
     "only fit gets through": (row(-1.0, "ValueError: x", "ValueError: x"), "alone"),
     "only NUTS gets through": (row("ValueError: x", "ValueError: x", nuts={}), "raises"),
     "a stock guide gets through": (row("ValueError: x", -1.0, nuts="ValueError: x"), "raises"),
+    "three steps": (row(-1.0), "not compared"),
     "nobody gets through": (row("E: x", "E: x", "E: x", nuts="E: x"), "all raise"),
 }
 
@@ -45,5 +46,5 @@ def test_a_file_that_is_run_again_replaces_its_rows(tmp_path):
     append(path, "numpyro", "a/b", [row(-1.0, -1.0)], [])
     append(path, "pyro", "a/b", [row(-1.0, -3.0), row(-1.0, -3.0)], [])
     assert [verdict(each) for each in read(path)] == ["equal", "higher", "higher"]
-    assert "| pyro | 2 | 2 | 0 | 0 | 0 | 0 | 0 |" in page(path)
+    assert "| pyro | 2 | 2 | 0 | 0 | 0 | 0 | 0 | 0 |" in page(path)
     assert "300 s" not in page(path)
