@@ -47,7 +47,7 @@ class WhitenedPath:
 
     :param blocks: of each ``-P``, see :mod:`ngvi.linalg.definite`, and ``w = C^-1 dmu``.
     :param steps: makes a step of ``rho``, ``-P`` and ``w``, and knows how far it leads, such as
-        :class:`~ngvi.linalg.definite.CovarianceSteps`.
+        :class:`~ngvi.linalg.definite.CovarianceSteps`; or a list with one for each block.
     :param finish: the family, from ``rho`` and the blocks' steps.
     """
 
@@ -57,19 +57,25 @@ class WhitenedPath:
 
     def at(self, step_size: Any) -> Any:
         """See :class:`Path`."""
-        return step_size, [self.steps.along(step_size, p, w) for p, w in self.blocks]
+        pairs = zip(self._steps(), self.blocks, strict=True)
+        return step_size, [steps.along(step_size, p, w) for steps, (p, w) in pairs]
 
     def kl(self, attempt: Any) -> Any:
         """See :class:`Path`."""
-        return sum(map(self.steps.kl, attempt[1]))
+        return sum(steps.kl(one) for steps, one in zip(self._steps(), attempt[1], strict=True))
 
     def backward_kl(self, attempt: Any) -> Any:
         """See :class:`Path`."""
-        return sum(map(self.steps.backward_kl, attempt[1]))
+        pairs = zip(self._steps(), attempt[1], strict=True)
+        return sum(steps.backward_kl(one) for steps, one in pairs)
 
     def end(self, attempt: Any) -> Any:
         """See :class:`Path`."""
         return self.finish(attempt[0], *attempt[1])
+
+    def _steps(self) -> Sequence[Any]:
+        each = isinstance(self.steps, Sequence)
+        return self.steps if each else [self.steps] * len(self.blocks)
 
 
 class JointPath:

@@ -11,6 +11,7 @@ from numpyro_ngvi.families.dense import (
 from numpyro_ngvi.families.diagonal import Diagonal
 from numpyro_ngvi.families.forest import BlockDiagonal, SparsePrecision
 from numpyro_ngvi.families.low_rank_precision import LowRankPrecision
+from numpyro_ngvi.families.matrix_normal import MatrixNormal
 
 __all__ = [
     "BlockDiagonal",
@@ -19,6 +20,7 @@ __all__ = [
     "Diagonal",
     "Family",
     "LowRankPrecision",
+    "MatrixNormal",
     "Precision",
     "PrecisionCholesky",
     "SparsePrecision",

@@ -11,6 +11,7 @@ from pyro_ngvi.families.dense import (
 from pyro_ngvi.families.diagonal import Diagonal
 from pyro_ngvi.families.forest import BlockDiagonal, SparsePrecision
 from pyro_ngvi.families.low_rank_precision import LowRankPrecision
+from pyro_ngvi.families.matrix_normal import MatrixNormal
 
 __all__ = [
     "BlockDiagonal",
@@ -19,6 +20,7 @@ __all__ = [
     "Diagonal",
     "Family",
     "LowRankPrecision",
+    "MatrixNormal",
     "Precision",
     "PrecisionCholesky",
     "SparsePrecision",

@@ -13,6 +13,7 @@ from pyro_ngvi.families.dense import (
 from pyro_ngvi.families.diagonal import Diagonal
 from pyro_ngvi.families.forest import BlockDiagonal, SparsePrecision
 from pyro_ngvi.families.low_rank_precision import LowRankPrecision
+from pyro_ngvi.families.matrix_normal import MatrixNormal
 
 REGISTRY = Registry(
     Family,
@@ -25,6 +26,7 @@ REGISTRY = Registry(
         BlockDiagonal,
         SparsePrecision,
         LowRankPrecision,
+        MatrixNormal,
     ),
 )
 requested, automatic = REGISTRY.requested, REGISTRY.automatic

@@ -19,6 +19,7 @@ SPECIFICATIONS = {
     "BlockDiagonal": {"structure": forest_from_indices(BLOCKS)},
     "SparsePrecision": {"structure": forest_from_indices(BLOCKS, [1, None])},
     "LowRankPrecision": {"rank": 2},
+    "MatrixNormal": {"matrices": ((1, 2, 2),)},
 }
 
 

@@ -1,0 +1,530 @@
+"""Matrices whose covariance is a Kronecker product, beside independent latents (noisy K-FAC).
+
+Zhang, Sun, Duvenaud and Grosse (2018), *Noisy natural gradient as variational inference*. A site
+``W`` of shape ``(m, n)`` has ``W = M + A Z B^T`` with independent standard normal ``Z``, so that
+
+    Cov = U (x) V,        U = A A^T (m x m, of rows),        V = B B^T (n x n, of columns)
+
+for the entries row by row. For a site time is O(m n (m + n) + m^3 + n^3), memory O((m + n)^2).
+
+**Fisher information.** Let ``X = A^-1 dA`` and ``Y = B^-1 dB``, lower triangular, and
+``X' = X + X^T``, ``Y' = Y + Y^T``. From ``C^-1 dSigma C^-T = X' (x) I + I (x) Y'``, orthogonal to
+the mean's,
+
+    |d|_F^2 = (n |X'|^2 + m |Y'|^2) / 2 + tr X' tr Y'.                                    (1)
+
+Each factor's own block is that of a dense Gaussian times the other's size. The last term, between
+the two, sees their scales alone: it makes (1) singular, because ``(c A, B / c)`` is the same
+Gaussian for every ``c``. This *redundant scale* is fixed so: directions change both scales alike,
+``tr X' / m = tr Y' / n``, and steps (:meth:`MatrixNormal.natural_step`,
+:meth:`MatrixNormal.retract`) end where ``|det A|^(1/m) = |det B|^(1/n)``. With
+``(m n / 2) (tr X' / m - tr Y' / n)^2`` added, which is zero for these directions, (1) becomes a
+metric without a block between the factors,
+
+    (n / 2) (|X'|^2 + (tr X')^2 / m)  +  (m / 2) (|Y'|^2 + (tr Y')^2 / n).                 (2)
+
+For the gradient of a function of the Gaussian its natural gradient is that of the pseudo-inverse of
+(1). With ``T = A^T tril(dL/dA)`` and ``Phi`` of :mod:`~ngvi.families.covariance_cholesky`
+
+    dmu = Sigma dL/dmu,        X = Phi(T) / n - tr T / (4 m n) I,                          (3)
+
+and the same for ``Y`` with ``n`` and ``m`` exchanged.
+
+**Second order.** With ``H = E[hess l]`` in whitened coordinates, ``C^T H C``, and ``P``, ``Q`` its
+partial traces over columns (``m x m``) and over rows (``n x n``), by Price's theorem
+
+    X' = P / n + (1 - tr P / (m n)) I / 2,        Y' = Q / m + (1 - tr Q / (m n)) I / 2.    (4)
+
+The rule's step is that of :mod:`ngvi.linalg.kronecker`: with ``A_U = -A^-T P A^-1 / n``, what the
+curvature ``-H`` is for the rows, the same for the columns, and one scale for both,
+
+    U_new^-1 ~ (1 - rho) U^-1 + rho A_U,        V_new^-1 ~ (1 - rho) V^-1 + rho A_V.       (5)
+
+For the Gauss-Newton curvature of a layer, ``sum_i x_i x_i^T (x) d_i d_i^T`` with inputs ``x_i`` and
+slopes ``d_i``, ``A_U`` is ``sum_i x_i x_i^T (d_i^T V d_i) / n``. Noisy K-FAC takes ``E[x x^T]`` and
+``E[d d^T]`` instead, each by itself, which is the same where inputs and slopes are independent and
+of the size of ``q``.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from ngvi.family import Array, Family
+from ngvi.linalg.kronecker import KroneckerSteps, NumberSteps
+from ngvi.linalg.matrices import symmetric
+from ngvi.path import WhitenedPath
+from ngvi.structure import forest
+from ngvi.structure.forest import Forest, check_dense, forest_from_indices
+from ngvi.structure.layout import Layout, Site
+
+#: A site with more rows or columns than this (an embedding of words, say) is no matrix unless it is
+#: named: one factor would have 16 million entries.
+MAX_SIDE = 4096
+
+
+class Parts(NamedTuple):
+    """A vector by matrices, shapes ``(..., m, n)``, and independent latents, shape ``(..., r)``."""
+
+    matrices: list[Array]
+    rest: Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MatrixNormal(Family):
+    """Independent matrix-normal sites, and a diagonal for what is no matrix.
+
+    A site of two axes is a matrix. Of more axes (a kernel of a convolution) the first or the last
+    is one side, and all others together are the other one, whichever takes fewer parameters: with
+    the layouts of torch and of Flax the output channels are one side.
+
+    :param loc: mean, shape ``(d,)``.
+    :param row_tril: the ``A`` of all matrices one after another, each ``(m, m)`` with zeros above
+        its diagonal, flattened.
+    :param column_tril: the ``B``, each ``(n, n)``, in the same way.
+    :param scale: standard deviations of the other latents, in their order. The sign is free.
+    :param sites: names of the sites that are matrices. By default all that have at least two rows
+        and two columns, and at most ``MAX_SIDE`` of either.
+    :param matrices: for each matrix its first coordinate in the latent vector, ``m`` and ``n``;
+        found by the guide.
+    """
+
+    loc: Array = None
+    row_tril: Array = None
+    column_tril: Array = None
+    scale: Array = None
+    sites: Sequence[str] | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
+    matrices: tuple[tuple[int, int, int], ...] | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"static": True}
+    )
+
+    name: ClassVar[str] = "matrix_normal"
+    relative_scale_step: ClassVar[float] = 0.01
+    leaves_out_correlations: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.sites is not None and not isinstance(self.sites, tuple):
+            names = (self.sites,) if isinstance(self.sites, str) else tuple(self.sites)
+            object.__setattr__(self, "sites", names)
+
+    def for_layout(self, layout: Layout) -> Self:
+        """With the matrices of this layout.
+
+        :raises ValueError: if there is none, or a named site is none.
+        """
+        if self.matrices is not None:
+            return self
+        sites = layout.sites if self.sites is None else [layout.site(name) for name in self.sites]
+        found = []
+        for site in sites:
+            sides = _sides(site)
+            if min(sides) >= 2 and (self.sites is not None or max(sides) <= MAX_SIDE):
+                found.append((site.start, *sides))
+            elif self.sites is not None:
+                raise ValueError(
+                    f"Latent site {site.name!r} of MatrixNormal(sites=...) has shape {site.shape}, "
+                    "and is no matrix of at least two rows and two columns. Leave it out of "
+                    "sites=: what is no matrix has a standard deviation for each element."
+                )
+        if not found:
+            shapes = ", ".join(f"{site.name!r} {site.shape}" for site in layout.sites[:10])
+            more = ", ..." if len(layout.sites) > 10 else ""
+            raise ValueError(
+                "family='matrix_normal' needs a latent site that is a matrix of at least two rows "
+                f"and two columns, and the latent sites are {shapes}{more}. Use family='diagonal' "
+                "(any size), 'low_rank', or 'auto', which finds what suits the model."
+            )
+        return dataclasses.replace(self, matrices=tuple(sorted(found)))
+
+    def initial(self, loc: Array, scale: float | Array) -> Self:
+        """``N(loc, diag(scale^2))``, if the scales of each matrix are products ``r_i c_j``.
+
+        Otherwise the ``log r_i + log c_j`` nearest to their logarithms.
+
+        :raises ValueError: if it is not known which latents are matrices.
+        """
+        end = max((s + m * n for s, m, n in self.matrices or ()), default=0)
+        if self.matrices is None or end > loc.shape[-1]:
+            raise ValueError(
+                f"MatrixNormal cannot begin with {loc.shape[-1]} latents and "
+                f"matrices={self.matrices}: give MatrixNormal(matrices=((start, rows, columns), "
+                "...)) the matrices in the latent vector, or pass it to NaturalGaussianGuide, "
+                "which finds them."
+            )
+        new = dataclasses.replace(self, loc=loc)
+        logs, rest = new._split(self.xp.log(scale * self.xp.ones_like(loc)))
+        rows = [log.mean(1) - 0.5 * log.mean() for log in logs]
+        columns = [log.mean(0) - 0.5 * log.mean() for log in logs]
+        return new._with(
+            loc,
+            [self.xp.diag(self.xp.exp(one)) for one in rows],
+            [self.xp.diag(self.xp.exp(one)) for one in columns],
+            self.xp.exp(rest),
+        )
+
+    # -- shape and moments ------------------------------------------------------------
+
+    @property
+    def num_parameters(self) -> int:
+        """Without a redundant scale for each matrix."""
+        of_matrices = [_triangle(m) + _triangle(n) - 1 for _, m, n in self._matrices()]
+        return self.dim + sum(of_matrices) + self.scale.shape[-1]
+
+    def free_coordinates(self) -> list[Array]:
+        found = super().free_coordinates()
+        return [array for array in found if array.shape[0]]  # there may be no other latents
+
+    def couples(self) -> str | Forest:
+        return "all" if self.loc is None else _blocks(self._matrices(), self.dim)
+
+    def describe(self) -> str:
+        """The structure in words."""
+        if self.matrices is None:
+            return "no matrices yet"
+        counts = collections.Counter((m, n) for _, m, n in self.matrices)
+        words = [f"{count} of {m} x {n}" for (m, n), count in counts.items()]
+        rest = "" if self.loc is None else f", and {self.scale.shape[-1]} independent latents"
+        return f"matrices ({', '.join(words)}){rest}"
+
+    @property
+    def stddev(self) -> Array:
+        norm = functools.partial(self.xp.linalg.norm, axis=-1)
+        pairs = zip(self._rows(), self._columns(), strict=True)
+        return self._join([norm(a)[:, None] * norm(b) for a, b in pairs], abs(self.scale))
+
+    # -- density ----------------------------------------------------------------------
+
+    def log_det_scale(self) -> Array:
+        total = self.xp.log(abs(self._bound().scale)).sum()
+        for (_, m, n), row, column in zip(
+            self._matrices(), self._rows(), self._columns(), strict=True
+        ):
+            total = total + n * self.ops.log_abs_det(row) + m * self.ops.log_abs_det(column)
+        return total
+
+    def whiten(self, value: Array) -> Array:
+        return self._whitened(value - self._bound().loc)
+
+    def sample(self, noise: Array) -> Array:
+        parts = self._split(noise)
+        moved = [
+            row @ z @ column.mT
+            for row, column, z in zip(self._rows(), self._columns(), parts.matrices, strict=True)
+        ]
+        return self._bound().loc + self._join(moved, self.scale * parts.rest)
+
+    # -- natural gradients ------------------------------------------------------------
+
+    def displacement(self, change: Self, noise: Array) -> Array:
+        parts, of_loc = self._split(noise), self._split(self._transposed(change.loc))
+        rows, columns = self._inner(change)
+        moved = [
+            w + x @ z + z @ y.mT
+            for w, x, y, z in zip(of_loc.matrices, rows, columns, parts.matrices, strict=True)
+        ]
+        rest = of_loc.rest + 0.5 * self.scale * change.scale * parts.rest
+        return self._join(moved, rest)
+
+    def log_det_displacement(self, change: Self) -> Array:
+        of_rows = (self._bound().row_tril * change.row_tril).sum()
+        of_columns = (self.column_tril * change.column_tril).sum()
+        return 0.25 * (of_rows + of_columns) + 0.5 * (self.scale * change.scale).sum()
+
+    def natural_gradient(self, gradient: Self) -> Self:
+        rows, columns = self._inner(gradient)
+        return self._moved(
+            self._covariance_times(gradient.loc),
+            rows,
+            columns,
+            0.5 * self.scale**2 * gradient.scale,
+        )
+
+    def _inner(self, gradient: Self) -> tuple[list[Array], list[Array]]:
+        """``X`` and ``Y`` of (3)."""
+        rows, columns = [], []
+        for (_, m, n), a, b, of_a, of_b in zip(
+            self._matrices(),
+            self._rows(),
+            self._columns(),
+            gradient._rows(),
+            gradient._columns(),
+            strict=True,
+        ):
+            rows.append(self._of_factor(a, of_a, n, m * n))
+            columns.append(self._of_factor(b, of_b, m, m * n))
+        return rows, columns
+
+    def _of_factor(self, factor: Array, gradient: Array, other: int, size: int) -> Array:
+        inner = factor.mT @ self.xp.tril(gradient)
+        shared = inner.diagonal().sum() / (4 * size) * self.ops.eye(len(factor), factor)
+        return self.ops.halve_diagonal(inner) / other - shared
+
+    def euclidean_gradient(self, natural_gradient: Self) -> Self:
+        """By (2), whose inverse is :meth:`natural_gradient` for every gradient."""
+        rows, columns = [], []
+        for (_, m, n), a, b, of_a, of_b in zip(
+            self._matrices(),
+            self._rows(),
+            self._columns(),
+            natural_gradient._rows(),
+            natural_gradient._columns(),
+            strict=True,
+        ):
+            rows.append(self._gradient_of_factor(a, of_a, n))
+            columns.append(self._gradient_of_factor(b, of_b, m))
+        loc = self._split(self._whitened(natural_gradient.loc))
+        solved = [
+            self.ops.solve_lower(b, self.ops.solve_lower(a, w, trans=True).mT, trans=True).mT
+            for a, b, w in zip(self._rows(), self._columns(), loc.matrices, strict=True)
+        ]
+        of_scale = 2.0 * natural_gradient.scale / self.scale**2
+        return self._with(self._join(solved, loc.rest / self.scale), rows, columns, of_scale)
+
+    def _gradient_of_factor(self, factor: Array, change: Array, other: int) -> Array:
+        inner = self.xp.tril(self.ops.solve_lower(factor, change))
+        scale = 2.0 * inner.diagonal().sum() / len(factor) * self.ops.eye(len(factor), factor)
+        both = other * (inner + inner.mT + scale)
+        return self.xp.tril(self.ops.solve_lower(factor, both, trans=True))
+
+    # -- curvature --------------------------------------------------------------------
+
+    def assemble_hessian(self, products: Array) -> tuple[Array, Array, Array]:
+        """``P``, ``Q`` of (4), packed as the factors are, and the other latents' diagonal."""
+        check_dense(self._bound())
+        whitened = self._transposed(self._transposed(products).mT)
+        rows, columns = [], []
+        for start, m, n in self._matrices():
+            own = whitened[start : start + m * n, start : start + m * n].reshape(m, n, m, n)
+            rows.append(symmetric(own.diagonal(0, 1, 3).sum(-1)))
+            columns.append(symmetric(own.diagonal(0, 0, 2).sum(-1)))
+        return _pack(self, rows), _pack(self, columns), self._split(products.diagonal()).rest
+
+    def outer_products(self, left: Array, right: Array) -> tuple[Array, Array, Array]:
+        """As :meth:`assemble_hessian`, in O(N m n (m + n)) for each matrix."""
+        rest = (self._split(left).rest * self._split(right).rest).sum(0)
+        whitened = [self._split(self._transposed(side)).matrices for side in (left, right)]
+        rows, columns = [], []
+        for one, other in zip(*whitened, strict=True):
+            rows.append(_summed(one, other))
+            columns.append(_summed(one.mT, other.mT))
+        return _pack(self, rows), _pack(self, columns), rest
+
+    def bonnet_price(self, gradient: Array, hessian: tuple[Array, Array, Array]) -> Self:
+        """By (4); ``hessian`` is what :meth:`outer_products` gives."""
+        of_rows, of_columns, diagonal = hessian
+        here = self._with(self._bound().loc, of_rows, of_columns, diagonal)
+        rows, columns = [], []
+        for (_, m, n), p, q in zip(self._matrices(), here._rows(), here._columns(), strict=True):
+            scale = 0.5 - 0.25 * (p.diagonal().sum() + q.diagonal().sum()) / (m * n)
+            rows.append(self.ops.halve_diagonal(p / n + scale * self.ops.eye(m, p)))
+            columns.append(self.ops.halve_diagonal(q / m + scale * self.ops.eye(n, q)))
+        scale = 0.5 * self.scale * (self.scale**2 * diagonal + 1.0)
+        return self._moved(self._covariance_times(gradient), rows, columns, scale)
+
+    @property
+    def keeps_rows(self) -> bool:  # type: ignore[override]
+        """Whether a dense matrix would be too large."""
+        return self.dim > forest.MAX_DENSIFIED_DIM
+
+    def price_of_rows(self, gradient: Array, rows: Array, diagonal: Array) -> Self:
+        """:meth:`bonnet_price` of ``-E[hess l] = rows^T rows + diag(diagonal)``.
+
+        :param rows: scaled gradients of single examples, shape ``(N, d)``.
+        :param diagonal: of the rest, such as a prior's, shape ``(d,)``.
+        """
+        parts, of_rows = self._split(diagonal), self.outer_products(rows, rows)
+        more = [
+            (
+                a.mT @ ((d @ (b**2).sum(1))[:, None] * a),
+                b.mT @ ((d.mT @ (a**2).sum(1))[:, None] * b),
+            )
+            for a, b, d in zip(self._rows(), self._columns(), parts.matrices, strict=True)
+        ]
+        of_diagonal = *(_pack(self, list(one)) for one in zip(*more, strict=True)), parts.rest
+        total = tuple(-(a + b) for a, b in zip(of_rows, of_diagonal, strict=True))
+        return self.bonnet_price(gradient, total)
+
+    # -- steps ------------------------------------------------------------------------
+
+    def along(self, direction: Self) -> WhitenedPath:
+        """The steps to (5)."""
+        shift, blocks = self._split(self._whitened(direction.loc)), []
+        for a, b, of_a, of_b, w in zip(
+            self._rows(),
+            self._columns(),
+            direction._rows(),
+            direction._columns(),
+            shift.matrices,
+            strict=True,
+        ):
+            x, y = self.ops.solve_lower(a, of_a), self.ops.solve_lower(b, of_b)
+            # Each factor moves with the whole scale, which both share, and the step divides by it.
+            traces = [2.0 * one.diagonal().sum() / len(one) for one in (x, y)]
+            blocks.append(
+                (
+                    tuple(
+                        -(one + one.mT + other * self.ops.eye(len(one), one))
+                        for one, other in ((x, traces[1]), (y, traces[0]))
+                    ),
+                    w,
+                )
+            )
+        blocks.append((-2.0 * direction.scale / self.scale, shift.rest))
+        kinds = [KroneckerSteps(self.ops)] * len(shift.matrices) + [NumberSteps(self.ops)]
+
+        def finish(_: Any, *steps: Any) -> Any:
+            *of_matrices, of_rest = steps
+            rows, columns = self._rows(), self._columns()
+            moved = [
+                a @ step.shift @ b.mT for a, b, step in zip(rows, columns, of_matrices, strict=True)
+            ]
+            pairs = [
+                (step.size**0.25 * (a @ step.row_root), step.size**0.25 * (b @ step.column_root))
+                for a, b, step in zip(rows, columns, of_matrices, strict=True)
+            ]
+            loc = self.loc + self._join(moved, self.scale * of_rest.shift)
+            return self._balanced(loc, pairs, self.scale * self.xp.sqrt(of_rest.ratio))
+
+        return WhitenedPath(blocks, kinds, finish)
+
+    def _trace_ratio(self, other: Self) -> Array:
+        total = ((self.scale / other.scale) ** 2).sum()
+        for a, b, of_a, of_b in zip(
+            self._rows(), self._columns(), other._rows(), other._columns(), strict=True
+        ):
+            of_rows = (self.ops.solve_lower(of_a, a) ** 2).sum()
+            total = total + of_rows * (self.ops.solve_lower(of_b, b) ** 2).sum()
+        return total
+
+    def retract(self, step: Self) -> Self:
+        """``lambda + step``, with the redundant scale where it belongs."""
+        scale = self.ops.keep_off_zero(self._bound().scale, self.scale + step.scale)
+        rows = map(self._off_zero, self._rows(), step._rows())
+        columns = map(self._off_zero, self._columns(), step._columns())
+        return self._balanced(self.loc + step.loc, list(zip(rows, columns, strict=True)), scale)
+
+    def _off_zero(self, factor: Array, step: Array) -> Array:
+        new = factor + step
+        diagonal = self.ops.keep_off_zero(factor.diagonal(), new.diagonal())
+        return self.ops.with_diagonal(new, diagonal)
+
+    # -- helpers ----------------------------------------------------------------------
+
+    def _matrices(self) -> tuple[tuple[int, int, int], ...]:
+        return self._bound().matrices or ()
+
+    def _rows(self) -> list[Array]:
+        return _unpack(self._bound().row_tril, [m for _, m, _ in self._matrices()])
+
+    def _columns(self) -> list[Array]:
+        return _unpack(self._bound().column_tril, [n for _, _, n in self._matrices()])
+
+    def _split(self, vector: Array) -> Parts:
+        """A vector ``(..., d)`` by matrices and other latents."""
+        found, gaps, last = [], [], 0
+        for start, m, n in self._matrices():
+            gaps.append(vector[..., last:start])
+            last = start + m * n
+            found.append(vector[..., start:last].reshape(*vector.shape[:-1], m, n))
+        return Parts(found, self.xp.concatenate([*gaps, vector[..., last:]], -1))
+
+    def _join(self, matrices: list[Array], rest: Array) -> Array:
+        """The inverse of :meth:`_split`."""
+        pieces, last, used = [], 0, 0
+        for (start, m, n), matrix in zip(self._matrices(), matrices, strict=True):
+            pieces.append(rest[..., used : used + start - last])
+            used, last = used + start - last, start + m * n
+            pieces.append(matrix.reshape(*matrix.shape[:-2], m * n))
+        return self.xp.concatenate([*pieces, rest[..., used:]], -1)
+
+    def _with(self, loc: Array, rows: Any, columns: Any, scale: Array) -> Self:
+        """These coordinates; factors in a list are packed."""
+        rows, columns = (_pack(self, x) if isinstance(x, list) else x for x in (rows, columns))
+        return dataclasses.replace(self, loc=loc, row_tril=rows, column_tril=columns, scale=scale)
+
+    def _moved(self, loc: Array, rows: list[Array], columns: list[Array], scale: Array) -> Self:
+        """The direction ``A X`` and ``B Y``."""
+        return self._with(
+            loc,
+            [a @ x for a, x in zip(self._rows(), rows, strict=True)],
+            [b @ y for b, y in zip(self._columns(), columns, strict=True)],
+            scale,
+        )
+
+    def _balanced(self, loc: Array, pairs: list[tuple[Array, Array]], scale: Array) -> Self:
+        """With ``|det A|^(1/m) = |det B|^(1/n)``."""
+        rows, columns = [], []
+        for a, b in pairs:
+            logs = [self.ops.log_abs_det(one) / len(one) for one in (a, b)]
+            ratio = self.xp.exp(0.5 * (logs[1] - logs[0]))
+            rows.append(ratio * a)
+            columns.append(b / ratio)
+        return self._with(loc, rows, columns, scale)
+
+    def _whitened(self, vector: Array) -> Array:
+        """``C^-1 x``, for vectors ``(..., d)``."""
+        parts = self._split(vector)
+        solved = [
+            self.ops.solve_rows(b, self.ops.solve_rows(a, w.mT).mT)
+            for a, b, w in zip(self._rows(), self._columns(), parts.matrices, strict=True)
+        ]
+        return self._join(solved, parts.rest / self.scale)
+
+    def _transposed(self, vector: Array) -> Array:
+        """``C^T x``, for vectors ``(..., d)``."""
+        parts = self._split(vector)
+        moved = [
+            a.mT @ w @ b
+            for a, b, w in zip(self._rows(), self._columns(), parts.matrices, strict=True)
+        ]
+        return self._join(moved, self.scale * parts.rest)
+
+    def _covariance_times(self, vector: Array) -> Array:
+        """``Sigma x``."""
+        return self._centred().sample(self._transposed(vector))
+
+
+def _sides(site: Site) -> tuple[int, int]:
+    """Rows and columns of a site, of which each index of either is a run of axes."""
+    if len(site.shape) < 2 or not site.size:
+        return 1, site.size
+    first, last = site.shape[0], site.shape[-1]
+    pairs = (first, site.size // first), (site.size // last, last)
+    return min(pairs, key=lambda sides: sides[0] ** 2 + sides[1] ** 2)
+
+
+def _triangle(size: int) -> int:
+    return size * (size + 1) // 2
+
+
+def _summed(left: Array, right: Array) -> Array:
+    """The symmetric part of ``sum_i L_i R_i^T`` for matrices ``(N, m, n)``."""
+    one, other = (side.swapaxes(0, 1).reshape(side.shape[1], -1) for side in (left, right))
+    return symmetric(one @ other.mT)
+
+
+def _pack(family: Family, factors: list[Array]) -> Array:
+    return family.xp.concatenate([factor.reshape(-1) for factor in factors])
+
+
+def _unpack(packed: Array, sizes: list[int]) -> list[Array]:
+    ends = np.cumsum([size**2 for size in sizes]).tolist()
+    return [
+        packed[end - size**2 : end].reshape(size, size)
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+
+
+@functools.lru_cache(maxsize=16)
+def _blocks(matrices: tuple[tuple[int, int, int], ...], dim: int) -> Forest:
+    pieces = [np.arange(start, start + m * n)[:, None] for start, m, n in matrices]
+    rest = np.setdiff1d(np.arange(dim), np.concatenate(pieces))
+    return forest_from_indices([*pieces, rest[None]] if rest.size else pieces)

@@ -1,0 +1,109 @@
+"""Steps of a Kronecker product: both factors' precisions, with one scale.
+
+In whitened coordinates a matrix (``m x n``) has the precision ``I``, and the rule's mixture is
+``I + rho D`` with ``D = -P`` of :mod:`~ngvi.linalg.definite`: no Kronecker product in general. What
+is known of it are its partial traces, divided by ``n`` and ``m``,
+
+    M_U = I + rho D_U,        M_V = I + rho D_V,        tr D_U / m = tr D_V / n,           (1)
+
+and the step's precision is the Kronecker product that has the same,
+
+    M = M_U (x) M_V / s,        s = tr M_U / m = tr M_V / n.                               (2)
+
+It is the mixture to first order in ``rho``, the mixture itself where that is a Kronecker product,
+and so at ``rho = 1`` the posterior of a conjugate model of this form. Each of (1) is kept positive
+definite as the precision of any family; where that changes their traces, ``s^2`` is the product of
+the two. By ``M_U^-1 = R R^T`` and ``M_V^-1 = T T^T`` nothing has ``(m n)^2`` entries.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from ngvi.linalg.definite import Definite
+from ngvi.linalg.matrices import Array
+
+
+class KroneckerStep(NamedTuple):
+    """A step of a matrix in whitened coordinates."""
+
+    row_root: Array  #: ``R``, lower triangular, shape ``(m, m)``
+    row_inverse: Array  #: ``R^-1``
+    column_root: Array  #: ``T``, shape ``(n, n)``
+    column_inverse: Array  #: ``T^-1``
+    size: Array  #: ``s``
+    shift: Array  #: of the mean, shape ``(m, n)``
+
+
+@dataclasses.dataclass(frozen=True)
+class KroneckerSteps:
+    """The :class:`KroneckerStep` of every size along a direction."""
+
+    ops: Definite
+
+    def along(self, rho: Array | float, change: tuple[Array, Array], shift: Array) -> KroneckerStep:
+        """The step to (2), from ``D_U`` and ``D_V``, and from ``w = C^-1 dmu``, ``(m, n)``."""
+        rows, inverse_rows = self.ops.covariance_root(rho * change[0])
+        columns, inverse_columns = self.ops.covariance_root(rho * change[1])
+        of_rows, of_columns = _mean_square(inverse_rows), _mean_square(inverse_columns)
+        size = self.ops.xp.sqrt(of_rows * of_columns)
+        moved = rows @ (rows.mT @ shift @ columns) @ columns.mT
+        step = rho * size * moved
+        return KroneckerStep(rows, inverse_rows, columns, inverse_columns, size, step)
+
+    def kl(self, step: KroneckerStep) -> Array:
+        """``KL(new || old)`` in nats, by (2) of :mod:`~ngvi.linalg.definite`."""
+        trace = step.size * (step.row_root**2).sum() * (step.column_root**2).sum()
+        return self._moved(trace, step.shift) - self._log_det(step)
+
+    def backward_kl(self, step: KroneckerStep) -> Array:
+        """``KL(old || new)`` in nats."""
+        trace = (step.row_inverse**2).sum() * (step.column_inverse**2).sum() / step.size
+        shift = step.row_inverse @ step.shift @ step.column_inverse.mT
+        return self._moved(trace, shift / self.ops.xp.sqrt(step.size)) + self._log_det(step)
+
+    def _moved(self, trace: Array, shift: Array) -> Array:
+        rows, columns = shift.shape
+        return 0.5 * (trace - rows * columns + (shift**2).sum())
+
+    def _log_det(self, step: KroneckerStep) -> Array:
+        """``-log |M| / 2``."""
+        (rows, columns), xp = step.shift.shape, self.ops.xp
+        of_roots = columns * self.ops.log_abs_det(step.row_root)
+        of_roots = of_roots + rows * self.ops.log_abs_det(step.column_root)
+        return of_roots + 0.5 * rows * columns * xp.log(step.size)
+
+
+class NumberStep(NamedTuple):
+    """A step of independent latents in whitened coordinates."""
+
+    ratio: Array  #: of the new variances to the old ones
+    shift: Array  #: of the means
+
+
+@dataclasses.dataclass(frozen=True)
+class NumberSteps:
+    """The :class:`NumberStep` of every size along a direction."""
+
+    ops: Definite
+
+    def along(self, rho: Array | float, change: Array, shift: Array) -> NumberStep:
+        """The step to precisions ``1 + rho change``, from ``change = -P`` and ``w``."""
+        ratio = self.ops.new_variance_ratio(rho * change)
+        return NumberStep(ratio, rho * ratio * shift)
+
+    def kl(self, step: NumberStep) -> Array:
+        """``KL(new || old)`` in nats."""
+        sizes = step.ratio - 1.0 - self.ops.xp.log(step.ratio)
+        return 0.5 * (sizes + step.shift**2).sum()
+
+    def backward_kl(self, step: NumberStep) -> Array:
+        """``KL(old || new)`` in nats."""
+        sizes = (1.0 + step.shift**2) / step.ratio - 1.0 + self.ops.xp.log(step.ratio)
+        return 0.5 * sizes.sum()
+
+
+def _mean_square(inverse: Array) -> Array:
+    """The mean eigenvalue of ``R^-T R^-1``."""
+    return (inverse**2).sum() / inverse.shape[-1]

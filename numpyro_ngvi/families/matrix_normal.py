@@ -1,0 +1,22 @@
+"""Matrices with a Kronecker covariance, of JAX; see :mod:`ngvi.families.matrix_normal`."""
+
+from ngvi.families import matrix_normal
+from numpyro_ngvi.families.base import Family, compiled
+from numpyro_ngvi.pytree import register
+
+
+@compiled(
+    "stddev",
+    "whiten",
+    "sample",
+    "displacement",
+    "natural_gradient",
+    "euclidean_gradient",
+    "outer_products",
+    "bonnet_price",
+    "price_of_rows",
+    "_trace_ratio",
+    "retract",
+)
+@register
+class MatrixNormal(matrix_normal.MatrixNormal, Family): ...
