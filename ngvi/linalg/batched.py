@@ -44,7 +44,7 @@ class Batched:
 
     def split(self, tensor: Array, sizes: list[int]) -> Sequence[Array]:
         """The last axis cut into pieces."""
-        raise NotImplementedError
+        return self.matrices.split(tensor, sizes)
 
     def _matmul(self, left: Array, right: Array) -> Array:
         """:meth:`matmul` of as many matrices on either side, of many terms."""

@@ -81,6 +81,10 @@ class Matrices:
         """``body`` of ``body`` of ... ``state``, as long as ``test`` of it holds."""
         raise NotImplementedError
 
+    def split(self, tensor: Array, sizes: list[int]) -> Sequence[Array]:
+        """The last axis cut into pieces."""
+        raise NotImplementedError
+
     def with_diagonal(self, matrix: Array, diagonal: Array) -> Array:
         """``matrix`` with another diagonal."""
         raise NotImplementedError

@@ -29,9 +29,6 @@ class Batched(shared.Batched):
     def zeros(self, shape: Sequence[int], like: jax.Array) -> jax.Array:
         return jnp.zeros(shape, like.dtype)
 
-    def split(self, tensor: jax.Array, sizes: list[int]) -> Sequence[jax.Array]:
-        return jax.lax.split(tensor, sizes, tensor.ndim - 1)
-
     def _matmul(self, left: jax.Array, right: jax.Array) -> jax.Array:
         left, right = jnp.moveaxis(left, -1, 0), jnp.moveaxis(right, -1, 0)
         return jnp.moveaxis(jnp.matmul(left, right, precision=_HIGHEST), 0, -1)

@@ -76,6 +76,9 @@ class Matrices(definite.Definite):
     def while_loop(self, test: Callable, body: Callable, state: tuple) -> tuple:
         return jax.lax.while_loop(test, body, state)
 
+    def split(self, tensor: jax.Array, sizes: list[int]) -> Sequence[jax.Array]:
+        return jax.lax.split(tensor, sizes, tensor.ndim - 1)
+
     def with_diagonal(self, matrix: jax.Array, diagonal: jax.Array) -> jax.Array:
         return jnp.where(jnp.eye(len(matrix), dtype=bool), diagonal[:, None], matrix)
 

@@ -24,9 +24,6 @@ class Batched(shared.Batched):
     def zeros(self, shape: Sequence[int], like: Tensor) -> Tensor:
         return like.new_zeros(shape)
 
-    def split(self, tensor: Tensor, sizes: list[int]) -> Sequence[Tensor]:
-        return tensor.split(sizes, -1)
-
     def _matmul(self, left: Tensor, right: Tensor) -> Tensor:
         rows, columns = len(left), right.shape[1]
         if rows * columns > FEW_ENTRIES:

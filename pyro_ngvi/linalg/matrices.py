@@ -56,6 +56,9 @@ class Matrices(definite.Definite):
             state = body(state)
         return state
 
+    def split(self, tensor: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+        return tensor.split(sizes, -1)
+
     def with_diagonal(self, matrix: Tensor, diagonal: Tensor) -> Tensor:
         return torch.diagonal_scatter(matrix, diagonal)
 

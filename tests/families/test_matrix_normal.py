@@ -240,6 +240,8 @@ def test_the_euclidean_gradient_is_the_dense_fishers_of_such_directions(backend,
     expected = flat @ dense.fisher()[0] @ flat
     expected += slope[0] @ dense.covariance @ slope[0]
     np.testing.assert_allclose(length, expected, rtol=1e-10)
+    ((of_means,), (of_scales,)) = family.fisher_products([natural])
+    np.testing.assert_allclose(float(of_means[0] + of_scales[0]), expected, rtol=1e-10)
 
 
 def test_the_euclidean_gradient_inverts_the_natural_one_of_any_gradient(backend, one, rng):

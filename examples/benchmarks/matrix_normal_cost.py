@@ -1,0 +1,191 @@
+"""Cost of a step with MatrixNormal on LeNet-5, as a ratio to the same step with Diagonal.
+
+LeNet-5 (ReLU, max-pooling, d = 61,706) on random images of 28 x 28, minibatches of 128 of 10,000.
+Both families are stepped in turn, round by round, in one process; the ratio is taken round by
+round, of CPU time.
+
+    python examples/benchmarks/matrix_normal_cost.py --ppl numpyro --rounds 30
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from machine import describe
+
+NUM_DATA, SIDE, CLASSES = 10_000, 28, 10
+#: Kernels in the layout of torch (out, in, height, width); in NumPyro they are in that of Flax.
+SHAPES = {
+    "c1": (6, 1, 5, 5),
+    "c2": (16, 6, 5, 5),
+    "f1": (400, 120),
+    "f2": (120, 84),
+    "f3": (84, 10),
+}
+CASES = ("Snngm", "IVON", "BLR", "VOGN")
+FAMILIES = ("diagonal", "matrix_normal")
+
+
+def data(batch: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    images = rng.normal(size=(batch, SIDE, SIDE)).astype(np.float32)
+    return images, rng.integers(CLASSES, size=batch)
+
+
+def fan_in(shape: tuple[int, ...]) -> int:
+    return math.prod(shape[1:]) if len(shape) == 4 else shape[0]
+
+
+def numpyro_steps(case: str, batch: int, seed: int) -> list[Callable]:
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import Trace_ELBO
+
+    from numpyro_ngvi import BLR, IVON, SVI, VOGN, NaturalELBO, NaturalGaussianGuide, Snngm
+
+    def convolved(x: jax.Array, kernel: jax.Array, bias: jax.Array, pad: int) -> jax.Array:
+        names = ("NHWC", "HWIO", "NHWC")
+        padding = [(pad, pad)] * 2
+        x = jax.lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=names)
+        batch, height, width, channels = x.shape
+        x = jax.nn.relu(x + bias).reshape(batch, height // 2, 2, width // 2, 2, channels)
+        return x.max((2, 4))
+
+    def model(images: jax.Array, labels: jax.Array) -> None:
+        weights, biases = {}, {}
+        for name, shape in SHAPES.items():
+            scale, order = fan_in(shape) ** -0.5, (2, 3, 1, 0)[: len(shape)]
+            if len(shape) == 4:
+                shape = tuple(shape[axis] for axis in order)
+            prior = dist.Normal(0, scale).expand(shape).to_event()
+            weights[name] = numpyro.sample(name, prior)
+            biases[name] = numpyro.sample(
+                f"{name}.bias", dist.Normal(0, 1).expand(shape[-1:]).to_event()
+            )
+        x = convolved(images[..., None], weights["c1"], biases["c1"], 2)
+        x = convolved(x, weights["c2"], biases["c2"], 0).reshape(len(images), -1)
+        x = jax.nn.relu(x @ weights["f1"] + biases["f1"])
+        x = jax.nn.relu(x @ weights["f2"] + biases["f2"])
+        logits = x @ weights["f3"] + biases["f3"]
+        with numpyro.plate("data", NUM_DATA, subsample_size=len(labels)):
+            numpyro.sample("label", dist.Categorical(logits=logits), obs=labels)
+
+    images, labels = map(jnp.asarray, data(batch, seed))
+
+    def stepper(family: str) -> Callable:
+        guide = NaturalGaussianGuide(model, family, init_scale=0.01)
+        optim, loss = {
+            "Snngm": lambda: (Snngm(), Trace_ELBO()),
+            "IVON": lambda: (IVON(), NaturalELBO(1, "stein")),
+            "BLR": lambda: (BLR(), NaturalELBO(1, "stein")),
+            "VOGN": lambda: (VOGN(), NaturalELBO(1, "gauss_newton", num_gradients=1)),
+        }[case]()
+        svi = SVI(model, guide, optim, loss, rng_key=jax.random.key(seed))
+        return lambda: float(svi.step(images, labels))
+
+    return [stepper(family) for family in FAMILIES]
+
+
+def pyro_steps(case: str, batch: int, seed: int) -> list[Callable]:
+    import pyro
+    import pyro.distributions as dist
+    import torch
+    from pyro.infer import SVI, Trace_ELBO
+    from torch.nn import functional
+
+    from pyro_ngvi import BLR, IVON, VOGN, NaturalELBO, NaturalGaussianGuide, Snngm
+
+    torch.set_num_threads(1)
+    pyro.set_rng_seed(seed)
+
+    def convolved(
+        x: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, pad: int
+    ) -> torch.Tensor:
+        return functional.max_pool2d(functional.conv2d(x, kernel, bias, padding=pad).relu(), 2)
+
+    def model(images: torch.Tensor, labels: torch.Tensor) -> None:
+        weights, biases = {}, {}
+        for name, shape in SHAPES.items():
+            prior = dist.Normal(torch.zeros(shape), fan_in(shape) ** -0.5).to_event()
+            weights[name] = pyro.sample(name, prior)
+            out = shape[0] if len(shape) == 4 else shape[1]
+            biases[name] = pyro.sample(
+                f"{name}.bias", dist.Normal(torch.zeros(out), 1.0).to_event()
+            )
+        x = convolved(images[:, None], weights["c1"], biases["c1"], 2)
+        x = convolved(x, weights["c2"], biases["c2"], 0).flatten(1)
+        x = (x @ weights["f1"] + biases["f1"]).relu()
+        x = (x @ weights["f2"] + biases["f2"]).relu()
+        logits = x @ weights["f3"] + biases["f3"]
+        with pyro.plate("data", NUM_DATA, subsample_size=len(labels)):
+            pyro.sample("label", dist.Categorical(logits=logits), obs=labels)
+
+    images, labels = map(torch.as_tensor, data(batch, seed))
+
+    def stepper(family: str) -> Callable:
+        guide = NaturalGaussianGuide(model, family, init_scale=0.01)
+        guide._pyro_name = family  # parameters are stored by name
+        optim, loss = {
+            "Snngm": lambda: (Snngm(), Trace_ELBO()),
+            "IVON": lambda: (IVON(), NaturalELBO(1, "stein")),
+            "BLR": lambda: (BLR(), NaturalELBO(1, "stein")),
+            "VOGN": lambda: (VOGN(), NaturalELBO(1, "gauss_newton", num_gradients=1)),
+        }[case]()
+        svi = SVI(model, guide, optim, loss)
+        return lambda: svi.step(images, labels)
+
+    return [stepper(family) for family in FAMILIES]
+
+
+def measure(ppl: str, case: str, batch: int, rounds: int, seed: int) -> None:
+    steps = {"numpyro": numpyro_steps, "pyro": pyro_steps}[ppl](case, batch, seed)
+    times: list[list[float]] = [[], []]
+    for turn in range(rounds + 3):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            begin = time.process_time()
+            steps[which]()
+            if turn >= 3:
+                times[which].append(1e3 * (time.process_time() - begin))
+    first, middle, last = statistics.quantiles([b / a for a, b in zip(*times, strict=True)], n=4)
+    print(
+        f"{ppl:8s} {case:6s} {statistics.median(times[0]):11.1f} "
+        f"{statistics.median(times[1]):16.1f}  {middle:.2f} ({first:.2f}-{last:.2f})",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--ppl", choices=("numpyro", "pyro"), nargs="+", default=["numpyro", "pyro"]
+    )
+    parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--here", action="store_true", help="one case, in this process")
+    options = parser.parse_args()
+    if options.here:
+        measure(options.ppl[0], options.case[0], options.batch, options.rounds, options.seed)
+        return
+    print(describe())
+    print("PPL      rule   diagonal ms matrix_normal ms  ratio (quartiles)")
+    for ppl in options.ppl:
+        for case in options.case:
+            rest = ["--batch", str(options.batch), "--rounds", str(options.rounds)]
+            seed = ["--seed", str(options.seed)]
+            one = ["--here", "--ppl", ppl, "--case", case]
+            subprocess.run([sys.executable, __file__, *one, *rest, *seed], check=False)
+
+
+if __name__ == "__main__":
+    main()
