@@ -64,6 +64,8 @@ class Family:
     #: Whether it takes gradients of single examples as they are: see ``price_of_rows`` of
     #: :class:`~ngvi.families.low_rank_precision.LowRankPrecision`.
     keeps_rows: ClassVar[bool] = False
+    #: Whether elements of a plate that a minibatch visits can move alone, if the blocks allow it.
+    moves_elements: ClassVar[bool] = True
 
     ops: ClassVar[Definite]  #: what a package does with matrices
     xp: ClassVar[Any]  #: torch or ``jax.numpy``, for functions that both spell alike

@@ -110,6 +110,7 @@ class MatrixNormal(Family):
     name: ClassVar[str] = "matrix_normal"
     relative_scale_step: ClassVar[float] = 0.01
     leaves_out_correlations: ClassVar[bool] = True
+    moves_elements: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.sites is not None and not isinstance(self.sites, tuple):
@@ -313,7 +314,7 @@ class MatrixNormal(Family):
         return self._with(self._join(solved, loc.rest / self.scale), rows, columns, of_scale)
 
     def _gradient_of_factor(self, factor: Array, change: Array, other: int) -> Array:
-        inner = self.xp.tril(self.ops.solve_lower(factor, change))
+        inner = self.ops.lower_quotient(factor, self.xp.tril(change))
         scale = 2.0 * inner.diagonal().sum() / len(factor) * self.ops.eye(len(factor), factor)
         both = other * (inner + inner.mT + scale)
         return self.xp.tril(self.ops.solve_lower(factor, both, trans=True))
@@ -330,7 +331,7 @@ class MatrixNormal(Family):
             strict=True,
         ):
             for factor, change, other in ((a, of_a, n), (b, of_b, m)):
-                inner = self.ops.solve_lower(factor, change)
+                inner = self.ops.lower_quotient(factor, change)
                 diagonal, size = inner.diagonal(), len(factor)
                 parts += [
                     math.sqrt(other) * inner.reshape(-1),
@@ -410,7 +411,7 @@ class MatrixNormal(Family):
             shift.matrices,
             strict=True,
         ):
-            x, y = self.ops.solve_lower(a, of_a), self.ops.solve_lower(b, of_b)
+            x, y = self.ops.lower_quotient(a, of_a), self.ops.lower_quotient(b, of_b)
             # Each factor moves with the whole scale, which both share, and the step divides by it.
             traces = [2.0 * one.diagonal().sum() / len(one) for one in (x, y)]
             blocks.append(
@@ -431,8 +432,12 @@ class MatrixNormal(Family):
             moved = [
                 a @ step.shift @ b.mT for a, b, step in zip(rows, columns, of_matrices, strict=True)
             ]
+            times = self.ops.lower_product
             pairs = [
-                (step.size**0.25 * (a @ step.row_root), step.size**0.25 * (b @ step.column_root))
+                (
+                    step.size**0.25 * times(a, step.row_root),
+                    step.size**0.25 * times(b, step.column_root),
+                )
                 for a, b, step in zip(rows, columns, of_matrices, strict=True)
             ]
             loc = self.loc + self._join(moved, self.scale * of_rest.shift)
@@ -445,8 +450,8 @@ class MatrixNormal(Family):
         for a, b, of_a, of_b in zip(
             self._rows(), self._columns(), other._rows(), other._columns(), strict=True
         ):
-            of_rows = (self.ops.solve_lower(of_a, a) ** 2).sum()
-            total = total + of_rows * (self.ops.solve_lower(of_b, b) ** 2).sum()
+            of_rows = (self.ops.lower_quotient(of_a, a) ** 2).sum()
+            total = total + of_rows * (self.ops.lower_quotient(of_b, b) ** 2).sum()
         return total
 
     def retract(self, step: Self) -> Self:
@@ -511,8 +516,8 @@ class MatrixNormal(Family):
         """The direction ``A X`` and ``B Y``."""
         return self._with(
             loc,
-            [a @ x for a, x in zip(self._rows(), rows, strict=True)],
-            [b @ y for b, y in zip(self._columns(), columns, strict=True)],
+            [self.ops.lower_product(a, x) for a, x in zip(self._rows(), rows, strict=True)],
+            [self.ops.lower_product(b, y) for b, y in zip(self._columns(), columns, strict=True)],
             scale,
         )
 

@@ -14,6 +14,9 @@ Array = Any
 #: The fraction of a standard deviation (or Cholesky diagonal) that a step leaves at least.
 MIN_SHRINKAGE = 0.01
 
+#: Products and quotients of larger triangles are taken in halves.
+SMALL_TRIANGLE = 128
+
 
 def symmetric(matrix: Array) -> Array:
     """The symmetric part. Keeping a triangle instead would drop half of the information."""
@@ -141,6 +144,36 @@ class Matrices:
     def divide(self, root: Array, rhs: Array) -> Array:
         """``(R R^T)^-1 b``."""
         return self.solve_lower(root, self.solve_lower(root, rhs), trans=True)
+
+    def lower_product(self, left: Array, right: Array) -> Array:
+        """The product of two lower triangles, in halves, of which the zeros are not multiplied."""
+        size = len(left)
+        if size <= SMALL_TRIANGLE:
+            return left @ right
+        half = size // 2
+        top, bottom = slice(half), slice(half, None)
+        below = left[bottom] @ right[:, top]
+        first = self.lower_product(left[top, top], right[top, top])
+        last = self.lower_product(left[bottom, bottom], right[bottom, bottom])
+        return self._lower_blocks(first, below, last)
+
+    def lower_quotient(self, tril: Array, right: Array) -> Array:
+        """``T^-1 B`` for a lower triangle ``B``, in halves as well."""
+        size = len(tril)
+        if size <= SMALL_TRIANGLE:
+            return self.solve_lower(tril, right)
+        half = size // 2
+        top, bottom = slice(half), slice(half, None)
+        first = self.lower_quotient(tril[top, top], right[top, top])
+        rest = right[bottom, top] - tril[bottom, top] @ first
+        below = self.solve_lower(tril[bottom, bottom], rest)
+        last = self.lower_quotient(tril[bottom, bottom], right[bottom, bottom])
+        return self._lower_blocks(first, below, last)
+
+    def _lower_blocks(self, first: Array, below: Array, last: Array) -> Array:
+        zeros = self.xp.zeros_like(below).mT
+        rows = [self.xp.concatenate(row, 1) for row in ([first, zeros], [below, last])]
+        return self.xp.concatenate(rows)
 
     def solve_rows(self, tril: Array, rows: Array, trans: bool = False) -> Array:
         """``T^-1`` (or its transpose) times each row, shape ``(..., d)``."""

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 from scipy.linalg import block_diag
 
+from ngvi.linalg import matrices
 from ngvi.structure import forest
 from ngvi.structure.layout import Layout, Site
 from tests.families.arrows import derivative, gradient
@@ -323,6 +324,16 @@ def test_beyond_dense_matrices_gradients_of_examples_are_kept(backend, one, monk
     assert family.keeps_rows
     with pytest.raises(ValueError, match="A dense matrix of 17 latents"):
         family.assemble_hessian(backend.array(np.eye(17)))
+
+
+def test_triangles_are_multiplied_and_divided_in_halves(backend, rng, monkeypatch):
+    monkeypatch.setattr(matrices, "SMALL_TRIANGLE", 2)
+    ops = backend.families.MatrixNormal.ops
+    left, right = _triangle(7, rng), _triangle(7, rng)
+    product = ops.lower_product(backend.array(left), backend.array(right))
+    np.testing.assert_allclose(backend.numpy(product), left @ right, rtol=1e-12, atol=1e-14)
+    quotient = ops.lower_quotient(backend.array(left), product)
+    np.testing.assert_allclose(backend.numpy(quotient), right, rtol=1e-10, atol=1e-12)
 
 
 # -- steps ----------------------------------------------------------------------------
