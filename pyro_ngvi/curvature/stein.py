@@ -13,6 +13,7 @@ from ngvi.estimators import Points
 from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Evaluated, FromGradients
 from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.matrix_normal import MatrixNormal
 
 
 @page(estimators.Stein)
@@ -44,6 +45,8 @@ def stein_direction(gradients: Tensor, noise: Tensor, family: Family) -> Family:
     :param noise: ``z`` of the draws, shape ``(K, d)``.
     :return: the direction of ascent.
     """
+    if isinstance(family, MatrixNormal):
+        return family.price_of_draws(gradients, noise)
     with torch.enable_grad():
         q = family.detach().map(lambda value: value.clone().requires_grad_())
         # Its derivative is the bound's: the gradients are constants here.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 pytest.importorskip("pyro")
@@ -14,7 +16,8 @@ from pyro_ngvi.curvature import HessianProducts
 from pyro_ngvi.curvature.gauss_newton import GaussNewton, Squares, _columns, _rows
 from pyro_ngvi.curvature.hessian import Diagonals, Hessians
 from pyro_ngvi.curvature.moments import finite_draws, map_structure, plus
-from pyro_ngvi.families import CovarianceCholesky, Diagonal, LowRankPrecision
+from pyro_ngvi.curvature.stein import stein_direction
+from pyro_ngvi.families import CovarianceCholesky, Diagonal, LowRankPrecision, MatrixNormal
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +153,24 @@ def test_low_rank_gets_the_gradients_of_examples_and_no_matrix(monkeypatch):
             actual.coordinates().values(), expected.coordinates().values(), strict=True
         ):
             assert torch.allclose(one, other)
+
+
+def test_gradients_of_draws_give_matrices_what_autograd_does():
+    start = MatrixNormal(matrices=((1, 2, 3),)).initial(torch.zeros(8), 0.7)
+    start = start.natural_step(start.natural_gradient(start.map(torch.randn_like)), 0.1)
+    gradients, noise = torch.randn(2, 4, 8)
+
+    def bound(*coordinates):
+        q = dataclasses.replace(start, **dict(zip(start.coordinates(), coordinates, strict=True)))
+        displaced = q.displaced(noise)
+        along = (gradients * q.draw_at(displaced)).sum(-1)
+        return (along - q.sticking_log_prob(displaced)).mean()
+
+    leaves = tuple(start.coordinates().values())
+    expected = torch.func.grad(bound, argnums=(0, 1, 2, 3))(*leaves)
+    actual = stein_direction(gradients, noise, start)
+    for one, other in zip(actual.coordinates().values(), expected, strict=True):
+        assert torch.allclose(one, other)
 
 
 def test_finite_draws_and_nested_structures():

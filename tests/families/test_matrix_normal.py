@@ -9,7 +9,8 @@ from scipy.linalg import block_diag
 
 from ngvi.linalg import matrices
 from ngvi.structure import forest
-from ngvi.structure.layout import Layout, Site
+from ngvi.structure.layout import Layout, Plate, Site
+from ngvi.structure.subsampling import Visits
 from tests.families.arrows import derivative, gradient
 from tests.reference import relative_error
 
@@ -520,6 +521,15 @@ def test_without_a_matrix_the_error_names_the_sites_and_the_way_out(backend):
         backend.families.MatrixNormal(sites="b").for_layout(sites)
     with pytest.raises(ValueError, match=r"matrices=\(\(start, rows, columns\)"):
         backend.families.MatrixNormal().initial(backend.array(np.zeros(3)), 1.0)
+
+
+def test_elements_that_a_minibatch_visits_are_refused_by_name(backend):
+    sites = (Site("W", 0, (3, 4)), Site("b", 12, (6,), (Plate("units", 6, 0),)))
+    family = backend.families.MatrixNormal().for_layout(Layout(sites))
+    family = family.initial(backend.array(np.zeros(18)), 1.0)
+    Visits(sites, {"units": np.arange(6)}).check(family)
+    with pytest.raises(ValueError, match=r"'b' is inside plate 'units'.* \(2 of 6\)"):
+        Visits(sites, {"units": np.arange(2)}).check(family)
 
 
 def test_it_counts_its_parameters_and_tells_its_structure(one):
