@@ -317,7 +317,7 @@ class MatrixNormal(Family):
         inner = self.ops.lower_quotient(factor, self.xp.tril(change))
         scale = 2.0 * inner.diagonal().sum() / len(factor) * self.ops.eye(len(factor), factor)
         both = other * (inner + inner.mT + scale)
-        return self.xp.tril(self.ops.solve_lower(factor, both, trans=True))
+        return self.xp.tril(self.ops.solve_symmetric(factor, both))
 
     def _isometric(self, direction: Self) -> tuple[Array, Array]:
         """A direction's mean and its other coordinates as vectors of plain products, by (2)."""

