@@ -295,16 +295,15 @@ class MatrixNormal(Family):
     def euclidean_gradient(self, natural_gradient: Self) -> Self:
         """By (2), whose inverse is :meth:`natural_gradient` for every gradient."""
         rows, columns = [], []
-        for (_, m, n), a, b, of_a, of_b in zip(
+        for (_, m, n), a, b, x, y in zip(
             self._matrices(),
             self._rows(),
             self._columns(),
-            natural_gradient._rows(),
-            natural_gradient._columns(),
+            *self._quotients(natural_gradient),
             strict=True,
         ):
-            rows.append(self._gradient_of_factor(a, of_a, n))
-            columns.append(self._gradient_of_factor(b, of_b, m))
+            rows.append(self._gradient_of_factor(a, x, n))
+            columns.append(self._gradient_of_factor(b, y, m))
         loc = self._split(self._whitened(natural_gradient.loc))
         solved = [
             self.ops.solve_lower(b, self.ops.solve_lower(a, w, trans=True).mT, trans=True).mT
@@ -313,8 +312,13 @@ class MatrixNormal(Family):
         of_scale = 2.0 * natural_gradient.scale / self.scale**2
         return self._with(self._join(solved, loc.rest / self.scale), rows, columns, of_scale)
 
-    def _gradient_of_factor(self, factor: Array, change: Array, other: int) -> Array:
-        inner = self.ops.lower_quotient(factor, self.xp.tril(change))
+    def _quotients(self, direction: Self) -> tuple[list[Array], list[Array]]:
+        """``X`` and ``Y`` of a direction."""
+        pairs = (self._rows(), direction._rows()), (self._columns(), direction._columns())
+        rows, columns = ([self.ops.lower_quotient(*p) for p in zip(*q, strict=True)] for q in pairs)
+        return rows, columns
+
+    def _gradient_of_factor(self, factor: Array, inner: Array, other: int) -> Array:
         scale = 2.0 * inner.diagonal().sum() / len(factor) * self.ops.eye(len(factor), factor)
         both = other * (inner + inner.mT + scale)
         return self.xp.tril(self.ops.solve_symmetric(factor, both))
@@ -322,17 +326,9 @@ class MatrixNormal(Family):
     def _isometric(self, direction: Self) -> tuple[Array, Array]:
         """A direction's mean and its other coordinates as vectors of plain products, by (2)."""
         parts = [math.sqrt(2.0) * direction.scale / self.scale]
-        for (_, m, n), a, b, of_a, of_b in zip(
-            self._matrices(),
-            self._rows(),
-            self._columns(),
-            direction._rows(),
-            direction._columns(),
-            strict=True,
-        ):
-            for factor, change, other in ((a, of_a, n), (b, of_b, m)):
-                inner = self.ops.lower_quotient(factor, change)
-                diagonal, size = inner.diagonal(), len(factor)
+        for (_, m, n), x, y in zip(self._matrices(), *self._quotients(direction), strict=True):
+            for inner, other in ((x, n), (y, m)):
+                diagonal, size = inner.diagonal(), len(inner)
                 parts += [
                     math.sqrt(other) * inner.reshape(-1),
                     math.sqrt(other) * diagonal,
@@ -403,15 +399,7 @@ class MatrixNormal(Family):
     def along(self, direction: Self) -> WhitenedPath:
         """The steps to (5)."""
         shift, blocks = self._split(self._whitened(direction.loc)), []
-        for a, b, of_a, of_b, w in zip(
-            self._rows(),
-            self._columns(),
-            direction._rows(),
-            direction._columns(),
-            shift.matrices,
-            strict=True,
-        ):
-            x, y = self.ops.lower_quotient(a, of_a), self.ops.lower_quotient(b, of_b)
+        for x, y, w in zip(*self._quotients(direction), shift.matrices, strict=True):
             # Each factor moves with the whole scale, which both share, and the step divides by it.
             traces = [2.0 * one.diagonal().sum() / len(one) for one in (x, y)]
             blocks.append(

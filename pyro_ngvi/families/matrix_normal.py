@@ -27,6 +27,17 @@ class MatrixNormal(matrix_normal.MatrixNormal, Family):
         slope = (self._transposed(gradients) + noise) / len(noise)
         return self._displacement_transpose(noise, slope)
 
+    def _quotients(self, direction: Self) -> tuple[list[Tensor], list[Tensor]]:
+        # A step asks for one direction's twice, for its dual and its path. A graph is not kept.
+        if torch.is_grad_enabled():
+            return super()._quotients(direction)
+        factors = direction.row_tril, direction.column_tril
+        known = self.__dict__.get("_known")
+        if known is None or any(a is not b for a, b in zip(known[0], factors, strict=True)):
+            known = factors, super()._quotients(direction)
+            self.__dict__["_known"] = known
+        return known[1]
+
     def _halved(self, inner: Tensor, other: int, size: int) -> Tensor:
         diagonal = inner.diagonal()
         diagonal = 0.5 / other * diagonal - diagonal.sum() / (4 * size)
