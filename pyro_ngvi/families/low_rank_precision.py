@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -11,9 +13,24 @@ from ngvi.families import low_rank_precision
 from pyro_ngvi.families.base import Displaced, Family
 from pyro_ngvi.linalg.low_rank import LowRank
 
+#: Maps moments, and rows whose squares are one, to those that a direction is made of: the same,
+#: but for workers that have a part of the data each. Elsewhere it is enough to add directions up,
+#: which are linear in the moments; a projection to a low rank is not.
+MOMENTS: ContextVar[Callable[..., tuple[Tensor, ...]] | None] = ContextVar("MOMENTS", default=None)
+
 
 class LowRankPrecision(low_rank_precision.LowRankPrecision, Family):
     _low_rank = LowRank
+
+    def bonnet_price(self, gradient: Tensor, hessian: Tensor) -> LowRankPrecision:
+        if (shared := MOMENTS.get()) is not None:
+            gradient, hessian = shared(gradient, hessian)
+        return super().bonnet_price(gradient, hessian)
+
+    def price_of_rows(self, gradient: Tensor, rows: Tensor, diagonal: Tensor) -> LowRankPrecision:
+        if (shared := MOMENTS.get()) is not None:
+            gradient, diagonal, rows = shared(gradient, diagonal, rows=rows)
+        return super().price_of_rows(gradient, rows, diagonal)
 
     def displaced(self, noise: Tensor) -> Tensor:
         return Displaced.apply(noise, *self.coordinates().values(), self.detach())

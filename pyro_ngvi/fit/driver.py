@@ -16,6 +16,7 @@ from torch._C._functorch import maybe_current_level
 
 from ngvi.checks import check_model
 from ngvi.fit import run
+from ngvi.fit.diagnostics import undefined
 from ngvi.fit.journal import Journal
 from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
@@ -23,9 +24,11 @@ from ngvi.fit.threads import alone
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.fit.importance import gaussians
 from pyro_ngvi.fit.result import FitResult
-from pyro_ngvi.fit.set_up import STARTS, set_up, store_as_it_was
+from pyro_ngvi.fit.set_up import STARTS, Ready, set_up, store_as_it_was
+from pyro_ngvi.fit.workers import shared
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
+from pyro_ngvi.parallel.workers import Workers
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
 
@@ -46,6 +49,7 @@ def fit(
     callback: Callable | None = None,
     checkpoint: str | PathLike | None = None,
     progress_bar: bool = True,
+    process_group: Any = None,
     **kwargs: Any,
 ) -> FitResult:
     """Fit a Gaussian to the posterior of a model, to the optimum of the bound.
@@ -93,6 +97,11 @@ def fit(
         where a run was killed, and takes the way that this run would have taken; of a fit that
         has ended it gives the result again. See :mod:`ngvi.fit.journal`.
     :param progress_bar: show bound, step size and distance to convergence.
+    :param process_group: of ``torch.distributed``, whose workers all make this call, each with its
+        own rows in a plate that says how many there are in all, ``pyro.plate("data",
+        num_rows_of_all, subsample=own_rows)``. The first one searches, with the random numbers,
+        progress bar, checkpoint and callback that it was given; all get the result. See
+        :class:`~pyro_ngvi.parallel.DataParallel`.
     :param kwargs: keyword arguments of the model.
     :return: the result, with ``converged`` and ``reason``; a fit that has not converged also warns.
     :raises ValueError: for a tolerance or a number of steps that is not positive, an unknown
@@ -109,10 +118,13 @@ def fit(
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
     _check_gradients()
     seeds = [0] if deterministic else torch.randint(2**32, (4,), device="cpu").tolist()
+    workers = None if process_group is None else Workers(process_group)
     journal = None
-    if checkpoint is not None:
+    if checkpoint is not None and (workers is None or workers.rank == 0):
         journal = Journal(checkpoint, FitResult.library, seeds)
         seeds = journal.seeds
+    if workers is not None:
+        seeds = workers.object_of_first(seeds)
 
     def make_guide(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
         make = partial(NaturalGaussianGuide, family=family)
@@ -125,25 +137,35 @@ def fit(
 
     starts = STARTS if init_loc_fn is None else (init_loc_fn,)
     with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
-        ready = set_up(model, args, kwargs, guide, make_guide, starts, seeds[0], curvature)
+
+        def make_ready() -> Ready:
+            ready = set_up(model, args, kwargs, guide, make_guide, starts, seeds[0], curvature)
+            if init is not None:
+                check_same_latents(init, gaussians(ready.guide))
+            facts = ready.engine.evaluator._plan.facts
+            plain = not (facts.is_subsampled or facts.is_stochastic or facts.is_enumerated)
+            if ready.has_start and plain:
+                check_graph(ready.model, ready.guide, args, kwargs)
+            return ready
+
+        ready = make_ready() if workers is None else shared(make_ready, workers)
         engine = ready.engine
         if not ready.has_start:
             outcome = run.no_start(engine)
         else:
             place = None
             if init is not None:
-                check_same_latents(init, gaussians(ready.guide))
                 place = engine.parameters.restored(init.params)
             elif guide is not None:
                 place = engine.parameters.initial
             rng = np.random.default_rng(0 if deterministic else seeds)
-            facts = engine.evaluator._plan.facts
-            if not (facts.is_subsampled or facts.is_stochastic or facts.is_enumerated):
-                check_graph(ready.model, ready.guide, args, kwargs)
             keep()
-            outcome = run.search(engine, rng, settings, settings.progress_bar, place, journal)
+            search = partial(
+                run.search, engine, rng, settings, settings.progress_bar, place, journal
+            )
+            outcome = search() if workers is None else engine.evaluator.finished(search)
         params = engine.parameters.snapshot()
-    return FitResult(
+    result = FitResult(
         model=ready.model,
         args=args,
         kwargs=kwargs,
@@ -151,6 +173,9 @@ def fit(
         params=params,
         **run.account(outcome, engine, settings, start_time, ready.error),
     )
+    if workers is not None and workers.size > 1:
+        vars(result)["diagnostics"] = undefined("undefined: each worker has a part of the rows")
+    return result
 
 
 def _check_gradients() -> None:

@@ -13,7 +13,7 @@ from pyro.distributions.transforms import biject_to
 from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor
 
-from ngvi.curvature import choose
+from ngvi.curvature import Cost, choose
 from ngvi.fit.engine import Direction, Draws, Measured
 from ngvi.fit.groups import Groups
 from ngvi.fit.sweep import Rows
@@ -63,10 +63,8 @@ class Evaluator:
         products = max(num_products(family) for family in parameters.initial.families)
         curvature = choose(curvature, parameters.dim, products, self._obstacle).curvature
         data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
-        groups = Groups.of(curvature, parameters.dim, products, data_size)
-        self.draws, self._cost = groups.draws, groups.cost
-        self._estimator = make_estimator(curvature, self._cost, self._plan)
         self.dim = parameters.dim
+        self.estimate_as(curvature, Groups.of(curvature, self.dim, products, data_size).cost)
         self.num_gradients = self.num_hessian_products = self.num_values = 0
         self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None
         indices, sizes = self._density.minibatch.indices, self._density.minibatch.sizes
@@ -74,6 +72,11 @@ class Evaluator:
         if len(indices) == 1 and is_shared:
             ((plate, visited),) = indices.items()
             self.rows = Rows(plate, sizes[plate], len(visited))
+
+    def estimate_as(self, curvature: str, cost: Cost) -> None:
+        """Take this estimator, which is not ``"auto"``, of groups of this cost."""
+        self.curvature, self._cost, self.draws = curvature, cost, Groups(self.dim, cost).draws
+        self._estimator = make_estimator(curvature, cost, self._plan)
 
     @torch.no_grad()
     def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:

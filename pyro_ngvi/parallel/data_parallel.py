@@ -1,0 +1,182 @@
+"""An ELBO whose gradients are the mean over workers, each of which has its own rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from pyro import poutine
+from pyro.infer import ELBO
+from torch import Tensor
+
+from pyro_ngvi.families.low_rank_precision import MOMENTS
+from pyro_ngvi.parallel.rows import SeesRows, shared_plates, shares
+from pyro_ngvi.parallel.workers import SEE, WorkerLostError, Workers
+from pyro_ngvi.tracing.messengers import quiet, repeatable_noise
+
+
+class DataParallel(ELBO):
+    """Any ELBO, over the rows of all workers of a ``torch.distributed`` process group.
+
+    Every worker runs the same program on its own rows, or on a minibatch of them, in a plate that
+    says how many there are in all::
+
+        def model(X, y):
+            ...
+            with pyro.plate("data", num_rows_of_all, subsample=y):
+                pyro.sample("y", dist.Bernoulli(logits=X @ weights), obs=y)
+
+        svi = SVI(model, NaturalGaussianGuide(model), BLR(), DataParallel(NaturalELBO()))
+
+    The plate's scale makes each worker's bound one of all rows, with the prior in it once; their
+    mean, weighted by the numbers of their rows, is that of the rows which all of them see. So are
+    its natural gradients, curvature included, which are linear in the log density: they are summed
+    before an optimiser normalises or limits them, and every worker takes the same step. (Those of
+    ``"low_rank"`` are not linear; there the moments that they are made of are summed.)
+
+    Draws are those of the first worker's random numbers, which the others take over for the time
+    of a step; before the first step they take over its parameters. A step sends the gradients of
+    all parameters, once, and five kilobytes of random numbers. If a worker raises, all of them do;
+    if one dies, the others raise when they notice, at the latest after the ``timeout`` of
+    ``init_process_group``. All must make the same calls, that of ``evaluate_loss`` too.
+
+    :param elbo: a stock ELBO that is linear in the log density (``RenyiELBO`` is not), or
+        ``NaturalELBO()``.
+    :param process_group: None is the default group.
+    :raises RuntimeError: without a process group.
+    :raises ValueError: in the first step, if the workers' parameters or plates are not the same, or
+        a worker's plate is whole.
+    :raises WorkerLostError: a ``RuntimeError``, on the workers that are left when one has failed.
+    """
+
+    def __init__(self, elbo: ELBO, process_group: Any = None) -> None:
+        super().__init__(num_particles=elbo.num_particles, max_plate_nesting=elbo.max_plate_nesting)
+        self.elbo, self.workers = elbo, Workers(process_group)
+        self._set_up: _SetUp | None = None
+
+    def loss(self, model: Callable, guide: Callable, *args: Any, **kwargs: Any) -> float:
+        """Minus the bound of all rows in nats."""
+        with torch.no_grad():
+            return self._together(self.elbo.loss, False, model, guide, args, kwargs)
+
+    def loss_and_grads(self, model: Callable, guide: Callable, *args: Any, **kwargs: Any) -> float:
+        """Minus the bound of all rows in nats; leaves its gradients in the parameters' ``grad``."""
+        return self._together(self.elbo.loss_and_grads, True, model, guide, args, kwargs)
+
+    def differentiable_loss(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Refused: the backward pass is not ours.
+
+        :raises NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "DataParallel adds gradients up in loss_and_grads, which SVI calls, and has no "
+            "differentiable_loss."
+        )
+
+    def _get_trace(self, *args: Any) -> Any:
+        return self.elbo._get_trace(*args)
+
+    # -- a step -----------------------------------------------------------------------
+
+    def _together(
+        self,
+        function: Callable,
+        has_grads: bool,
+        model: Callable,
+        guide: Callable,
+        args: tuple,
+        kwargs: dict,
+    ) -> float:
+        if self._set_up is None or not self._set_up.is_for(model, guide):
+            self._set_up = self._new_set_up(model, guide, args, kwargs)
+        workers, (seen, _, plates, leaves) = self.workers, self._set_up
+
+        def table(failed: bool, loss: float = math.nan) -> np.ndarray:
+            fractions = [math.nan if failed else seen.parts[plate].fraction for plate in plates]
+            return workers.table([float(failed), loss, *fractions])
+
+        def of_all(*moments: Tensor, rows: Tensor | None = None) -> tuple[Tensor, ...]:
+            """Of all rows, where directions are not linear in them."""
+            weight = float(shares(plates, self._checked(table(False))[:, 2:])[workers.rank])
+            found = [workers.total(weight * moment) for moment in moments]
+            return tuple(found if rows is None else [*found, workers.rows(weight**0.5 * rows)])
+
+        token = MOMENTS.set(of_all)
+        try:
+            with workers.same_noise():
+                loss = float(function(seen, guide, *args, **kwargs))
+        except WorkerLostError:
+            raise
+        except Exception:
+            table(failed=True)  # which the others wait for
+            raise
+        finally:
+            MOMENTS.reset(token)
+        found = self._checked(table(False, loss))
+        weights = shares(plates, found[:, 2:])
+        if has_grads:
+            self._add_up(leaves, float(weights[workers.rank]))
+        return float(weights @ found[:, 1])
+
+    def _checked(self, table: np.ndarray) -> np.ndarray:
+        self.workers.check([SEE if failed else None for failed in table[:, 0]])
+        return table
+
+    def _add_up(self, leaves: list[Tensor], weight: float) -> None:
+        """Let every gradient be its weighted sum over the workers, all of one type at once."""
+        for dtype in sorted({leaf.dtype for leaf in leaves}, key=str):
+            some = [leaf for leaf in leaves if leaf.dtype == dtype]
+            grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in some]
+            total = self.workers.total(weight * torch.cat([grad.reshape(-1) for grad in grads]))
+            for leaf, part in zip(some, total.split([leaf.numel() for leaf in some]), strict=True):
+                leaf.grad = part.reshape(leaf.shape)
+
+    def _new_set_up(self, model: Callable, guide: Callable, args: tuple, kwargs: dict) -> _SetUp:
+        """Make the parameters, and take those of the first worker.
+
+        :raises ValueError: if the workers' parameters or plates are not the same.
+        """
+        seen, leaves = SeesRows(model), dict[str, Tensor]()
+
+        def run() -> tuple[dict, dict]:
+            # What a run makes, every later one sees.
+            capture = poutine.trace(param_only=True)
+            with repeatable_noise(), quiet(), poutine.block(), capture:
+                trace = poutine.trace(guide).get_trace(*args, **kwargs)
+                poutine.replay(seen, trace=trace)(*args, **kwargs)
+            nodes = sorted(capture.trace.nodes.items())
+            leaves.update({name: node["value"].unconstrained() for name, node in nodes})
+            kinds = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in leaves.items()}
+            return seen.parts, kinds
+
+        parts, kinds = zip(*self.workers.agree(run), strict=True)
+        for rank, of_one in enumerate(kinds):
+            for name in sorted({*of_one, *kinds[0]}):
+                if of_one.get(name) != kinds[0].get(name):
+                    raise ValueError(
+                        f"Parameter '{name}' is {of_one.get(name)} for worker {rank} and "
+                        f"{kinds[0].get(name)} for worker 0: all latents and parameters must be "
+                        "the same for all workers, which share rows of data only."
+                    )
+        plates = shared_plates(list(parts))
+        with torch.no_grad():
+            for leaf in leaves.values():
+                leaf.copy_(self.workers.of_first(leaf))
+        trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
+        return _SetUp(seen, guide, plates, trained)
+
+
+class _SetUp(NamedTuple):
+    """What the first call with a model and a guide found out."""
+
+    seen: SeesRows
+    guide: Callable
+    plates: list[str]
+    leaves: list[Tensor]
+
+    def is_for(self, model: Callable, guide: Callable) -> bool:
+        """Whether it was made for these two."""
+        return self.seen.model == model and self.guide == guide

@@ -1,0 +1,149 @@
+"""Several processes of ``torch.distributed`` give the posterior of one, and fail together."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyro")
+
+#: The issue's bar. Measured: 4e-12, of the low rank; 1e-14 of the others.
+TOLERANCE = 1e-6
+RUNS = ("dense", "networks", "sparse", "low rank", "first order", "fit")
+
+
+def _found(name):
+    command = [sys.executable, "-m", "tests.parallel.workers", name]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def same():
+    return _found("same")
+
+
+@pytest.fixture(scope="module")
+def failing():
+    return _found("failing")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_one_two_and_four_workers_with_unequal_shares_of_the_rows_end_at_the_same_posterior(
+    same, name
+):
+    (alone,), *together = same[name]
+    for workers in together:
+        for found in workers:
+            assert found == workers[0]  # to the bit
+        np.testing.assert_allclose(workers[0]["losses"], alone["losses"], TOLERANCE, TOLERANCE)
+        assert workers[0]["params"].keys() == alone["params"].keys()
+        for key, values in alone["params"].items():
+            np.testing.assert_allclose(workers[0]["params"][key], values, TOLERANCE, TOLERANCE)
+    assert alone["losses"][0] != alone["losses"][-1]
+
+
+@pytest.mark.slow
+def test_a_fit_on_workers_says_that_its_diagnostics_would_be_of_a_part(same):
+    (alone,), *together = same["fit"]
+    for workers in together:
+        reason, verdict = workers[0]["words"]
+        assert "each worker has a part of the rows" in verdict
+        assert reason == alone["words"][0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, seconds", [("raises", 3.0), ("dies", 3.0), ("sleeps", 8.0)])
+def test_a_worker_that_fails_ends_the_others_within_the_timeout(failing, name, seconds):
+    first, last = failing[name]
+    assert first["error"] == "WorkerLostError"
+    assert first["seconds"] < seconds
+    if name == "raises":
+        assert last["error"] == "ValueError"  # Pyro's own, of the shapes
+        assert "of rank 1" in first["words"]
+    else:
+        assert last is None
+        assert "has died" in first["words"] and "timeout" in first["words"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("whole", "Worker 0 sees all rows of its plates, 'data' (42), and there are 2 workers"),
+        ("other parameters", "Parameter 'intercept' is ((3, 1), torch.float64) for worker 1"),
+        ("fit, a part", "of the rows of plate 'data' together"),
+    ],
+)
+def test_models_that_do_not_fit_together_are_refused_on_all_workers(failing, name, words):
+    for worker in failing[name]:
+        assert worker["error"] == "ValueError"
+        assert words in worker["words"]
+
+
+# -- one process ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def group(tmp_path):
+    import torch.distributed
+
+    path = f"file://{tmp_path}/store"
+    torch.distributed.init_process_group("gloo", init_method=path, rank=0, world_size=1)
+    yield torch.distributed.group.WORLD
+    torch.distributed.destroy_process_group()
+
+
+def _model(ppl):
+    def model(y):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 10.0))
+        with ppl.plate("data", len(y)):
+            ppl.sample("y", ppl.dist.Normal(mu, 1.0), obs=y)
+
+    return model
+
+
+def test_a_single_worker_is_no_worker(pyro_backend, group):
+    from pyro_ngvi.parallel import DataParallel
+
+    ppl, found = pyro_backend, []
+    model, y = _model(ppl), ppl.array([1.0, 2.0, 4.0])
+    for wrapped in (lambda elbo: elbo, DataParallel):
+        ppl.lib.clear_param_store()
+        guide = ppl.guide(model)
+        for _ in range(2):  # the first call draws a start
+            ppl.lib.set_rng_seed(3)
+            guide(y)
+        elbo = wrapped(ppl.package.NaturalELBO())
+        svi = ppl.package.SVI(model, guide, ppl.package.BLR(), elbo)
+        losses = [svi.step(y) for _ in range(3)]
+        found.append([*losses, svi.evaluate_loss(y), *guide.median().values()])
+    assert found[0] == found[1]
+
+
+def test_without_a_process_group_the_call_that_makes_one_is_named(pyro_backend):
+    ppl = pyro_backend
+    from pyro_ngvi.parallel import DataParallel
+
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        DataParallel(ppl.package.NaturalELBO())
+
+
+def test_a_gradient_that_workers_cannot_add_up_is_refused(pyro_backend, group):
+    ppl = pyro_backend
+    from pyro_ngvi.parallel import DataParallel
+
+    model, y = _model(ppl), ppl.array([1.0, 2.0, 4.0])
+    elbo = DataParallel(ppl.package.NaturalELBO())
+    with pytest.raises(NotImplementedError, match="loss_and_grads"):
+        elbo.differentiable_loss(model, ppl.guide(model), y)
+    with pytest.raises(NotImplementedError, match=r"'low_rank'.*DataParallel"):
+        ppl.package.fit(model, y, family=ppl.families.LowRankPrecision(rank=1), process_group=group)
