@@ -104,6 +104,7 @@ def fit(
     check_model(model)
     warn_of_names(fit, model, args, given)
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
+    _check_processes((args, kwargs), time_limit, checkpoint)
     rng_key = random.key(0) if rng_key is None else typed_key(check_key(rng_key))
     init_key, seeds, result_key = _keys(rng_key)
     _check_numbers(args, {"rng_key": seeds, **kwargs})
@@ -168,3 +169,21 @@ def _keys(rng_key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """For the guide, for numpy's draws, and for the result."""
     init_key, draw_key, result_key = random.split(rng_key, 3)
     return init_key, random.bits(draw_key, (4,), jnp.uint32), result_key
+
+
+def _check_processes(arguments: Any, time_limit: float, checkpoint: Any) -> None:
+    """Refuse what would let the processes of ``jax.distributed`` decide differently.
+
+    :raises ValueError: naming the argument.
+    """
+    leaves = jax.tree.leaves(arguments)
+    if all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves):
+        return
+    given = {"time_limit": not math.isinf(time_limit), "checkpoint": checkpoint is not None}
+    for name in given:
+        if given[name]:
+            raise ValueError(
+                f"{name}= is not for data on several processes, which must all take the same "
+                "decisions: their clocks differ, and so may the ends of their files. Leave it out; "
+                "max_steps= ends a fit, and init= goes on from a result."
+            )

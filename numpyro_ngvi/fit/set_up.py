@@ -85,4 +85,5 @@ def _holds_nan(tree: Any) -> bool:
         np.issubdtype(np.asarray(leaf).dtype, np.floating) and bool(np.isnan(leaf).any())
         for leaf in jax.tree.leaves(tree)
         if isinstance(leaf, (jax.Array, np.ndarray, float))
+        and getattr(leaf, "is_fully_addressable", True)
     )

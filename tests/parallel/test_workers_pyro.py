@@ -20,7 +20,7 @@ RUNS = ("dense", "networks", "sparse", "low rank", "first order", "fit")
 def _found(name):
     command = [sys.executable, "-m", "tests.parallel.workers", name]
     root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
