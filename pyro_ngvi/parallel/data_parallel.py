@@ -52,7 +52,7 @@ class DataParallel(ELBO):
     :raises WorkerLostError: a ``RuntimeError``, on the workers that are left when one has failed.
     """
 
-    def __init__(self, elbo: ELBO, process_group: Any = None) -> None:
+    def __init__(self, elbo: Any, process_group: Any = None) -> None:
         super().__init__(num_particles=elbo.num_particles, max_plate_nesting=elbo.max_plate_nesting)
         self.elbo, self.workers = elbo, Workers(process_group)
         self._set_up: _SetUp | None = None

@@ -50,7 +50,7 @@ class _Plates(Messenger):
         super().__init__()
         self.parts = parts
 
-    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_post_sample(self, msg: Any) -> None:
         if site_is_subsample(msg):
             self.parts[msg["name"]] = Part(len(msg["value"]), int(msg["fn"].size))
 
