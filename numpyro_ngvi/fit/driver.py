@@ -16,6 +16,8 @@ from jax import random
 
 from ngvi.checks import check_model
 from ngvi.fit import run
+from ngvi.fit.batches import Batches, averaging
+from ngvi.fit.diagnostics import undefined
 from ngvi.fit.journal import Journal
 from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
@@ -47,6 +49,7 @@ def fit(
     callback: Callable | None = None,
     checkpoint: str | PathLike | None = None,
     progress_bar: bool = True,
+    batches: Any = None,
     rng_key: jax.Array | None = None,
     **kwargs: Any,
 ) -> FitResult:
@@ -89,6 +92,10 @@ def fit(
         where a run was killed, and takes the way that this run would have taken; of a fit that
         has ended it gives the result again. See :mod:`ngvi.fit.journal`.
     :param progress_bar: show bound, step size and distance to convergence.
+    :param batches: the data in batches that need not fit the memory at once: an iterable that can
+        be read many times, such as a ``DataLoader``, or a generator function. Each gives the
+        model's arguments, and the model's plate says how many rows there are in all; the fit is
+        that of all rows. See :mod:`ngvi.fit.batches`.
     :param rng_key: a JAX random key; by default ``jax.random.key(0)``.
     :param kwargs: keyword arguments of the model.
     :return: the result, with ``converged`` and ``reason``; a fit that has not converged also warns.
@@ -100,6 +107,9 @@ def fit(
     """
     start_time = time.perf_counter()
     given = dict(locals())
+    if batches is not None:
+        batches = Batches(batches, args, kwargs, _with_numpy)
+        args, kwargs = batches.first()
     settings = Settings(tolerance, max_steps, deterministic, progress_bar, time_limit, callback)
     check_model(model)
     warn_of_names(fit, model, args, given)
@@ -124,7 +134,7 @@ def fit(
 
     starts = STARTS if init_loc_fn is None else (init_loc_fn,)
     ready = set_up(model, args, kwargs, guide, make_guide, starts, init_key, curvature)
-    engine = ready.engine
+    engine = ready.engine if batches is None else averaging(ready.engine, batches)
     if not ready.has_start:
         outcome = run.no_start(engine)
     else:
@@ -136,7 +146,7 @@ def fit(
             place = engine.parameters.initial
         rng = np.random.default_rng(0 if deterministic else np.asarray(seeds))
         outcome = run.search(engine, rng, settings, settings.progress_bar, place, journal)
-    return FitResult(
+    result = FitResult(
         model=ready.model,
         args=args,
         kwargs=kwargs,
@@ -145,6 +155,19 @@ def fit(
         rng_key=result_key,
         **run.account(outcome, engine, settings, start_time, ready.error),
     )
+    if batches is not None:
+        vars(result)["diagnostics"] = undefined("undefined: the rows came in batches")
+    return result
+
+
+def _with_numpy(batch: Any) -> Any:
+    """A batch with numpy's arrays in place of torch's, for instance."""
+
+    def converted(leaf: Any) -> Any:
+        is_foreign = hasattr(leaf, "__array__") and not isinstance(leaf, jax.Array)
+        return np.asarray(leaf) if is_foreign else leaf
+
+    return jax.tree.map(converted, batch)
 
 
 def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:

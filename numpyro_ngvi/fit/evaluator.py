@@ -16,6 +16,7 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.infer.initialization import init_to_uniform
 
 from ngvi.curvature import CURVATURES_OF_FIT, check_curvature, choose, points_at_once
+from ngvi.fit.batches import fraction
 from ngvi.fit.engine import Direction, Draws, Measured
 from ngvi.fit.groups import Groups
 from ngvi.points import Points
@@ -61,6 +62,7 @@ class Evaluator:
         self.draws, self._cost = groups.draws, groups.cost
         self._estimator = curvature.make_estimator(kind, self._cost, points_at_once(data_size))
         self.num_gradients = self.num_hessian_products = self.num_values = 0
+        self._fractions: dict[tuple, float] = {}
         self.dim = dim
         self._at_once = points_at_once(data_size)
         self._group = compiled(self._one_group)
@@ -71,6 +73,18 @@ class Evaluator:
         self.is_subsampled, self.rows = bool(plates), None
         if len(plates) == 1 and getattr(guide, "create_plates", None) is None:
             self.rows = plates[0]
+
+    def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
+        """Look at a batch of the data, and tell which part of all rows it is."""
+        self._arguments.take(args, kwargs)
+        shapes = tuple(np.shape(array) for array in self._arguments.arrays)
+        if shapes not in self._fractions:
+            start = self._parameters.constrain(ordinary(self._parameters.initial))
+            plates = subsampled_plates(self.model, start, args, kwargs)
+            parts = {rows.plate: (rows.visited, rows.size) for rows in plates}
+            words = "numpyro.plate('data', num_rows, subsample_size=len(y))"
+            self._fractions[shapes] = fraction(parts, words)
+        return self._fractions[shapes]
 
     def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:
         """The bound and its natural gradient; not finite where the model is not.

@@ -29,6 +29,26 @@ class Arguments:
         """Let the arrays be constants."""
         self._dynamic, self.arrays = [], []
 
+    def take(self, args: tuple, kwargs: dict) -> None:
+        """Other arguments, whose arrays may differ.
+
+        :raises ValueError: if anything else does, or the arrays are constants of compiled programs.
+        """
+        other = Arguments(args, kwargs)
+        same = (other._structure, other._dynamic) == (self._structure, self._dynamic)
+        constants = [
+            (left, right)
+            for index, (left, right) in enumerate(zip(self._leaves, other._leaves, strict=False))
+            if index not in self._dynamic
+        ]
+        if not same or any(left is not right and left != right for left, right in constants):
+            raise ValueError(
+                "The batches' arguments differ in more than their arrays, or the model does with "
+                "an array what JAX cannot trace: every batch must have the same structure, numbers "
+                "and texts, and be used by jax.numpy only."
+            )
+        self._leaves, self.arrays = other._leaves, other.arrays
+
     def rebuilt(self, arrays: list) -> tuple[tuple, dict]:
         """The arguments with these arrays."""
         leaves = list(self._leaves)

@@ -16,6 +16,7 @@ from torch._C._functorch import maybe_current_level
 
 from ngvi.checks import check_model
 from ngvi.fit import run
+from ngvi.fit.batches import Batches, averaging
 from ngvi.fit.diagnostics import undefined
 from ngvi.fit.journal import Journal
 from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
@@ -49,6 +50,7 @@ def fit(
     callback: Callable | None = None,
     checkpoint: str | PathLike | None = None,
     progress_bar: bool = True,
+    batches: Any = None,
     process_group: Any = None,
     **kwargs: Any,
 ) -> FitResult:
@@ -97,6 +99,10 @@ def fit(
         where a run was killed, and takes the way that this run would have taken; of a fit that
         has ended it gives the result again. See :mod:`ngvi.fit.journal`.
     :param progress_bar: show bound, step size and distance to convergence.
+    :param batches: the data in batches that need not fit the memory at once: an iterable that can
+        be read many times, such as a ``DataLoader``, or a generator function. Each gives the
+        model's arguments, and the model's plate says how many rows there are in all; the fit is
+        that of all rows. See :mod:`ngvi.fit.batches`.
     :param process_group: of ``torch.distributed``, whose workers all make this call, each with its
         own rows in a plate that says how many there are in all, ``pyro.plate("data",
         num_rows_of_all, subsample=own_rows)``. The first one searches, with the random numbers,
@@ -112,12 +118,17 @@ def fit(
     """
     start_time = time.perf_counter()
     given = dict(locals())
+    if batches is not None:
+        batches = Batches(batches, args, kwargs)
+        args, kwargs = batches.first()
     settings = Settings(tolerance, max_steps, deterministic, progress_bar, time_limit, callback)
     check_model(model)
     warn_of_names(fit, model, args, given)
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
     _check_gradients()
     seeds = [0] if deterministic else torch.randint(2**32, (4,), device="cpu").tolist()
+    if batches is not None and process_group is not None:
+        raise ValueError("batches= and process_group= do not go together: take one of them.")
     workers = None if process_group is None else Workers(process_group)
     journal = None
     if checkpoint is not None and (workers is None or workers.rank == 0):
@@ -149,7 +160,7 @@ def fit(
             return ready
 
         ready = make_ready() if workers is None else shared(make_ready, workers)
-        engine = ready.engine
+        engine = ready.engine if batches is None else averaging(ready.engine, batches)
         if not ready.has_start:
             outcome = run.no_start(engine)
         else:
@@ -175,6 +186,8 @@ def fit(
     )
     if workers is not None and workers.size > 1:
         vars(result)["diagnostics"] = undefined("undefined: each worker has a part of the rows")
+    if batches is not None:
+        vars(result)["diagnostics"] = undefined("undefined: the rows came in batches")
     return result
 
 

@@ -14,6 +14,7 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor
 
 from ngvi.curvature import Cost, choose
+from ngvi.fit.batches import fraction
 from ngvi.fit.engine import Direction, Draws, Measured
 from ngvi.fit.groups import Groups
 from ngvi.fit.sweep import Rows
@@ -32,6 +33,7 @@ from pyro_ngvi.families.base import Family
 from pyro_ngvi.fit.geometry import EachRow, covector, flat
 from pyro_ngvi.fit.parameters import Parameters, Place
 from pyro_ngvi.guide import NaturalGaussianGuide
+from pyro_ngvi.parallel.rows import SeesRows
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import quiet, repeatable_noise
 
@@ -66,6 +68,7 @@ class Evaluator:
         self.dim = parameters.dim
         self.estimate_as(curvature, Groups.of(curvature, self.dim, products, data_size).cost)
         self.num_gradients = self.num_hessian_products = self.num_values = 0
+        self._fractions: dict[tuple, float] = {}
         self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None
         indices, sizes = self._density.minibatch.indices, self._density.minibatch.sizes
         is_shared = getattr(guide, "create_plates", None) is None
@@ -77,6 +80,20 @@ class Evaluator:
         """Take this estimator, which is not ``"auto"``, of groups of this cost."""
         self.curvature, self._cost, self.draws = curvature, cost, Groups(self.dim, cost).draws
         self._estimator = make_estimator(curvature, cost, self._plan)
+
+    def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
+        """Look at a batch of the data, and tell which part of all rows it is."""
+        self.args, self.kwargs, self.is_subsampled = args, kwargs, False
+        self._density = self._plan.density(args, kwargs)
+        shapes = tuple(tuple(tensor.shape) for tensor in _tensors((args, kwargs)))
+        if shapes not in self._fractions:
+            seen = SeesRows(self._model)
+            with repeatable_noise(), quiet(), poutine.block(), torch.no_grad():
+                trace = poutine.trace(self._guide).get_trace(*args, **kwargs)
+                poutine.replay(seen, trace=trace)(*args, **kwargs)
+            parts = {name: part for name, part in seen.parts.items() if part.visited < part.size}
+            self._fractions[shapes] = fraction(parts, "pyro.plate('data', num_rows, subsample=y)")
+        return self._fractions[shapes]
 
     @torch.no_grad()
     def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:

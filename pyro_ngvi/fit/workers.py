@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from pyro import poutine
 
-from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place
+from ngvi.fit.batches import of_parts, parts_of
+from ngvi.fit.engine import Draws, Engine, Measured, Place
 from pyro_ngvi.families.low_rank_precision import LowRankPrecision
 from pyro_ngvi.parallel.rows import HINT, SeesRows, shared_plates, shares
 from pyro_ngvi.parallel.workers import SEE, WorkerLostError, Workers
@@ -170,21 +171,7 @@ class Evaluator:
         workers.check([SEE if word == RAISES else None for word in said])
         if (said == INTERRUPTED).any():
             return None  # of which the one who has asked has no more use
-        parts = [np.asarray(part, float) for part in _parts(answer)]
+        parts = [np.asarray(part, float) for part in parts_of(answer)]
         total = workers.total_of_array(self._weight * np.concatenate([p.ravel() for p in parts]))
         split = np.split(total, np.cumsum([part.size for part in parts])[:-1])
-        return _whole(answer, [s.reshape(p.shape) for s, p in zip(split, parts, strict=True)])
-
-
-def _parts(answer: Any) -> list[Any]:
-    if isinstance(answer, Measured):
-        mean = answer.mean
-        return [answer.values, answer.vectors, mean.vector, mean.covector, *mean.ordinary]
-    return list(answer) if isinstance(answer, tuple) else [answer]
-
-
-def _whole(answer: Any, parts: list[np.ndarray]) -> Any:
-    if isinstance(answer, Measured):
-        values, vectors, vector, covector, *ordinary = parts
-        return Measured(values, vectors, Direction(vector, covector, ordinary))
-    return parts
+        return of_parts(answer, [s.reshape(p.shape) for s, p in zip(split, parts, strict=True)])

@@ -20,6 +20,7 @@ import pyro.distributions as dist
 import torch
 import torch.distributed
 from pyro.infer import SVI, Trace_ELBO
+from torch.utils.flop_counter import FlopCounterMode
 
 from pyro_ngvi import BLR, IVON, NaturalELBO, NaturalGaussianGuide, Snngm, fit
 from pyro_ngvi.families import LowRankPrecision
@@ -83,6 +84,17 @@ def fitted(name: str, rank: int, size: int) -> dict[str, Any]:
         "params": _params(),
         "words": [result.reason, result.diagnostics.verdict],
     }
+
+
+def work(name: str, rank: int, size: int) -> dict[str, Any]:
+    """A worker's products of matrices in a step, counted, by the number of its rows."""
+    rows, guide, loss = data(rank, size or 1), NaturalGaussianGuide(model), NaturalELBO()
+    svi = SVI(model, guide, BLR(), DataParallel(loss) if size else loss)
+    svi.step(*rows)
+    with FlopCounterMode(display=False) as counter:
+        svi.step(*rows)
+    of_model = counter.get_flop_counts()["Global"]
+    return {"rows": len(rows[1]), "by operation": {str(k): v for k, v in of_model.items()}}
 
 
 def failing(name: str, rank: int, size: int) -> dict[str, Any]:
@@ -149,8 +161,8 @@ def main(name: str) -> None:
         pyro.clear_param_store()
         for case in ("raises", "dies", "sleeps", "whole", "other parameters", "fit, a part"):
             found[case] = on_workers(failing, case, 2)
-    for case in (*RUNS, "fit") if name == "same" else ():
-        function = fitted if case == "fit" else steps
+    functions = {**dict.fromkeys(RUNS, steps), "fit": fitted, "work": work}
+    for case, function in functions.items() if name == "same" else ():
         found[case] = [[function(case, 0, 0)]]
         pyro.clear_param_store()
         found[case] += [on_workers(function, case, size) for size in (2, 4)]

@@ -1,0 +1,166 @@
+"""Data that come in batches: all rows at every question, without all of them in memory.
+
+A batch's plate says how many rows there are in all, so that its bound is one of all rows, with the
+prior in it once. Every answer of an evaluator is linear in the log density: the mean over the
+batches of a pass, weighted by the rows in each, is the answer of all rows, and the fit is that of a
+model which sees them at once. It reads all batches once for each question of the search, some tens
+of times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place
+
+COUNTERS = ("num_gradients", "num_hessian_products", "num_values")
+
+
+class Batches:
+    """The model's arguments, a batch at a time.
+
+    :param batches: an iterable that can be read many times, such as a ``DataLoader`` or a list, or
+        a function of no arguments that gives an iterator, such as a generator function. A batch is
+        a tuple or list of the model's arguments, a dictionary of them by name, or one argument.
+    :param args: must be none.
+    :param kwargs: of the model, which every batch gets.
+    :param to_own: from an element of a batch to what the model expects.
+    :raises TypeError: if ``batches`` can be read only once, or not at all.
+    :raises ValueError: if they are none, or there are ``args``.
+    """
+
+    def __init__(
+        self,
+        batches: Any,
+        args: tuple,
+        kwargs: dict[str, Any],
+        to_own: Callable[[Any], Any] = lambda batch: batch,
+    ) -> None:
+        if args:
+            raise ValueError(
+                "batches= give the model's arguments by place: pass others by their names, "
+                "fit(model, batches=..., name=value)."
+            )
+        if isinstance(batches, Iterator):
+            raise TypeError(
+                f"batches= is read many times, and a {type(batches).__name__} only once: pass the "
+                "function that makes it, or something that can be read again, such as a list or a "
+                "DataLoader."
+            )
+        if not isinstance(batches, Iterable) and not callable(batches):
+            raise TypeError(f"batches= must be an iterable of batches, got {batches!r}.")
+        self._batches, self._kwargs, self._to_own = batches, kwargs, to_own
+
+    def __iter__(self) -> Iterator[tuple[tuple, dict[str, Any]]]:
+        batches = self._batches
+        for batch in batches if isinstance(batches, Iterable) else batches():
+            batch = self._to_own(batch)
+            if isinstance(batch, Mapping):
+                yield (), {**self._kwargs, **batch}
+            else:
+                own = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+                yield own, self._kwargs
+
+    def first(self) -> tuple[tuple, dict[str, Any]]:
+        """The arguments of the first batch."""
+        for batch in self:
+            return batch
+        raise ValueError("batches= holds none.")
+
+
+def averaging(engine: Engine, batches: Batches) -> Engine:
+    """An engine that sees all batches for each question."""
+    return engine._replace(evaluator=_Evaluator(engine.evaluator, batches))
+
+
+class _Evaluator:
+    """An evaluator that averages over the batches of a pass.
+
+    :param inner: has a method ``see(args, kwargs)``, which returns the part of the rows that a
+        batch holds.
+    """
+
+    is_subsampled, rows = False, None
+
+    def __init__(self, inner: Any, batches: Batches) -> None:
+        self._inner, self._batches = inner, batches
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def measure(self, place: Place, draws: list[Draws]) -> Measured:
+        """The bound and its natural gradient."""
+        return self._mean(lambda: self._inner.measure(place, draws))
+
+    def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
+        """The same from values alone."""
+        return self._mean(lambda: self._inner.measure_values(place, draws))
+
+    def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """The log density and its gradient at one vector of all latents."""
+        value, gradient = self._mean(lambda: self._inner.value_and_gradient(theta))
+        return float(value), gradient
+
+    def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
+        """The log density at vectors of all latents."""
+        return self._mean(lambda: self._inner.values(place, theta))[0]
+
+    def _mean(self, ask: Callable[[], Any]) -> Any:
+        inner, covered, total, counted, answer = self._inner, 0.0, None, {}, None
+        before = {name: getattr(inner, name) for name in COUNTERS}
+        for args, kwargs in self._batches:
+            part = inner.see(args, kwargs)
+            answer = ask()
+            counted = counted or {name: getattr(inner, name) for name in COUNTERS}
+            found = [part * np.asarray(own, float) for own in parts_of(answer)]
+            total = found if total is None else [a + b for a, b in zip(total, found, strict=True)]
+            covered += part
+        for name, count in (counted or before).items():
+            setattr(inner, name, count)  # a pass over all rows is one evaluation
+        if not math.isclose(covered, 1.0, rel_tol=1e-6):
+            raise ValueError(
+                f"batches= cover {100 * covered:.6g}% of the rows that the plate is said to have: "
+                "fit wants every row once in each pass (a DataLoader without drop_last=)."
+            )
+        assert total is not None
+        return of_parts(answer, total)
+
+
+def parts_of(answer: Any) -> list[Any]:
+    """The arrays of an evaluator's answer, each linear in the log density."""
+    if isinstance(answer, Measured):
+        mean = answer.mean
+        return [answer.values, answer.vectors, mean.vector, mean.covector, *mean.ordinary]
+    return list(answer) if isinstance(answer, tuple) else [answer]
+
+
+def of_parts(answer: Any, parts: list[np.ndarray]) -> Any:
+    """The answer of the kind of another one, of which :func:`parts_of` gives these."""
+    if isinstance(answer, Measured):
+        values, vectors, vector, covector, *ordinary = parts
+        return Measured(values, vectors, Direction(vector, covector, ordinary))
+    return parts
+
+
+def fraction(plates: dict[str, tuple[int, int]], batch: str) -> float:
+    """Which part of all rows a batch has.
+
+    :param plates: for each that is seen in parts, how many rows are seen, and how many there are.
+    :param batch: an example for words.
+    :raises ValueError: if the model sees all rows of its plates, or plates say different things.
+    """
+    found = {name: visited / size for name, (visited, size) in plates.items()}
+    if not found:
+        raise ValueError(
+            "The model takes every batch for all rows: say how many there are in all, by "
+            f"{batch}, where y has the rows of the batch."
+        )
+    first = next(iter(found.values()))
+    if not all(math.isclose(part, first) for part in found.values()):
+        words = ", ".join(f"{100 * part:.4g}% of '{name}'" for name, part in found.items())
+        raise ValueError(f"A batch has {words}: all plates must have the same part of their rows.")
+    return first
