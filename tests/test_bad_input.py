@@ -64,6 +64,13 @@ def test_a_failed_setup_leaves_the_guide_usable_with_good_arguments(ppl):
     assert "d=1" in repr(guide)
 
 
+def test_a_plate_without_elements_is_named_where_the_ppl_refuses_it():
+    ppl = load("pyro")
+    model = models.location(ppl)
+    with pytest.raises(ValueError, match="Plate 'data' has no elements"):
+        ppl.call(ppl.guide(model), ppl.array([]))
+
+
 # -- arguments ------------------------------------------------------------------------
 
 
@@ -92,6 +99,18 @@ def test_a_non_finite_observation_is_named_before_the_first_step(ppl, bad):
     guide = ppl.guide(model)
     with pytest.raises(ValueError, match="'y'"):
         _svi(ppl, model, guide, _data(ppl, (1.0, bad, 2.0))).step()
+
+
+def test_an_infinite_observation_is_named_also_where_a_discrete_latent_is_summed_out(ppl):
+    def model(y):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("data", len(y)):
+            coin = ppl.dist.Bernoulli(ppl.array(0.5))
+            side = ppl.sample("side", coin, infer={"enumerate": "parallel"})
+            ppl.sample("y", ppl.dist.Normal(mu + side, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="'y'"):
+        ppl.call(ppl.guide(model), _data(ppl, (1.0, np.inf, 2.0)))
 
 
 def test_data_outside_the_likelihoods_support_are_named(ppl):

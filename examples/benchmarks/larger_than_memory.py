@@ -83,8 +83,8 @@ def main() -> None:
     print(
         f"{options.ppl}, {options.rows:,} rows of {options.dim} numbers ({size:.2f} GB), batches "
         f"of {options.batch:,}: {result.reason}. {result.num_gradients} gradients, {passes} "
-        f"passes; {taken:.0f} s of CPU, {reading:.0f} of them for the rows; peak {peak():.2f} GB, before "
-        f"{before:.2f}. Largest difference from the weights that made the data {error:.4f}."
+        f"passes; {taken:.0f} s of CPU, {reading:.0f} of them for the rows; peak {peak():.2f} GB, "
+        f"before {before:.2f}. Largest difference from the weights that made the data {error:.4f}."
     )
 
 

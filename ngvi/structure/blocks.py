@@ -22,6 +22,7 @@ def find_blocks(
         group's blocks are independent of each other in the model, given the rest.
     :raises ValueError: if the blocks overlap or leave out latents, naming the sites.
     """
+    layout = layout.with_coordinates()
     chosen = _by_plate(layout) if blocks is None else [_chosen(layout, b) for b in blocks]
     _check_partition(layout, [piece for piece, _ in chosen])
     independent = _independent_sites(layout, chosen)

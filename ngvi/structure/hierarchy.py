@@ -64,7 +64,10 @@ def find_hierarchy(layout: Layout, locals: tuple[str, ...] | None = None) -> Hie
 
 class _Search:
     def __init__(self, layout: Layout, declared: tuple[str, ...] | None) -> None:
-        self.layout, self.declared = layout, declared
+        if declared is not None:
+            declared = tuple(name for name in declared if layout.site(name).size)
+        self.layout, self.declared = layout.with_coordinates(), declared
+        layout = self.layout
         self.dependencies: Dependencies = layout.dependencies
         self.pairs = dict(self.dependencies.pairs)
         self.obstacles: list[str] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -118,6 +118,19 @@ class Layout:
         }
         return Dependencies(pairs)
 
+    def with_coordinates(self) -> Layout:
+        """Without sites of no elements, which are in no block."""
+        sites = [site for site in self.sites if site.size]
+        if len(sites) == len(self.sites):
+            return self
+
+        def find_dependencies() -> Dependencies:
+            found, names = self.dependencies, {site.name for site in sites}
+            pairs, certain = _among(found.pairs, names), _among(found.certain, names)
+            return dataclasses.replace(found, pairs=pairs, certain=certain)
+
+        return Layout(sites, find_dependencies)
+
     def site(self, name: str) -> Site:
         """The site of this name.
 
@@ -161,5 +174,5 @@ def interacting_pairs(
     return _among(pairs, kept), _among(certain, kept)
 
 
-def _among(pairs: dict[tuple[str, str], set[str]], names: set[str]) -> Pairs:
+def _among(pairs: Mapping[tuple[str, str], Iterable[str]], names: set[str]) -> Pairs:
     return {pair: frozenset(plates) for pair, plates in pairs.items() if names.issuperset(pair)}

@@ -130,7 +130,7 @@ def is_impossible_by_chance(
         sites[:] = [site for site in trace.values() if site["type"] == "sample"]
         if not any(map(is_enumerated, sites)):
             return []
-        return [jnp.isnan(s["fn"].log_prob(s["value"])).any() for s in sites if s["is_observed"]]
+        return [_is_wrong(site) for site in sites if site["is_observed"]]
 
     try:
         if not jax.eval_shape(run):
@@ -138,6 +138,12 @@ def is_impossible_by_chance(
         return not any(map(bool, jax.jit(run)()))
     except Exception:  # noqa: BLE001  the set-up fails as well, and says why
         return False
+
+
+def _is_wrong(site: dict[str, Any]) -> jax.Array:
+    """Whether an observed site has no density, whatever the discrete latents are."""
+    log_prob, is_finite = site["fn"].log_prob(site["value"]), jnp.isfinite(site["value"]).all()
+    return jnp.isnan(log_prob).any() | ~(is_finite | jnp.isfinite(log_prob).all())
 
 
 def _is_inside(site: dict[str, Any]) -> bool:

@@ -209,6 +209,12 @@ def first_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
     try:
         return quiet_trace(tracer, args, kwargs)
     except Exception as error:
+        for name, site in tracer.trace.nodes.items():
+            if site["type"] == "sample" and site_is_subsample(site) and site["fn"].size == 0:
+                raise ValueError(
+                    f"Plate '{name}' has no elements, which Pyro does not allow: leave an empty "
+                    "batch out."
+                ) from error
         for name, site in _sample_sites(tracer.trace):
             if not site["is_observed"] and not _is_inside(site):
                 shape = tuple(site["fn"].shape())
@@ -250,7 +256,9 @@ def _is_impossible_by_chance(model: Callable, start: dict, args: tuple, kwargs: 
     for site in sites:
         if site["is_observed"]:
             try:
-                if torch.isnan(site["fn"].log_prob(site["value"])).any():
+                log_prob = site["fn"].log_prob(site["value"])
+                is_finite = torch.isfinite(torch.as_tensor(site["value"])).all()
+                if torch.isnan(log_prob).any() or not (is_finite or log_prob.isfinite().all()):
                     return False
             except ValueError:  # Pyro's own validation
                 return False

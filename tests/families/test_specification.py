@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from ngvi.structure import layout as ngvi_layout
+from ngvi.structure.blocks import find_blocks
+from ngvi.structure.hierarchy import find_structure
 from tests.reference import ALL_FAMILIES, SCALE_NAME
 
 
@@ -149,3 +151,22 @@ def test_a_family_with_coordinates_is_not_a_specification(registry, backend, fam
 def test_other_types_are_refused(registry, nonsense):
     with pytest.raises(TypeError, match="family must be"):
         registry.requested(nonsense)
+
+
+@pytest.mark.parametrize("find", [find_blocks, find_structure])
+def test_a_site_without_elements_is_in_no_block(find):
+    module = ngvi_layout
+    plate = module.Plate("groups", 3, 0)
+    sites = [
+        module.Site("mean", 0, ()),
+        module.Site("effect", 1, (3,), (plate,)),
+        module.Site("nothing", 4, (3, 0), (plate,)),
+        module.Site("void", 4, (3, 0), (plate, module.Plate("none", 0, 1))),
+    ]
+
+    def found(sites):
+        pairs = {(a.name, b.name): frozenset() for a in sites for b in sites}
+        dependencies = module.Dependencies(pairs, hessian_product=lambda probes: probes)
+        return repr(find(module.Layout(sites, lambda: dependencies)))
+
+    assert found(sites) == found(sites[:2])
