@@ -64,8 +64,7 @@ def test_a_failed_setup_leaves_the_guide_usable_with_good_arguments(ppl):
     assert "d=1" in repr(guide)
 
 
-def test_a_plate_without_elements_is_named_where_the_ppl_refuses_it():
-    ppl = load("pyro")
+def test_a_plate_without_elements_is_named(ppl):
     model = models.location(ppl)
     with pytest.raises(ValueError, match="Plate 'data' has no elements"):
         ppl.call(ppl.guide(model), ppl.array([]))

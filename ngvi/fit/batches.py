@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place
+from ngvi.fit.sweep import Rows
 
 COUNTERS = ("num_gradients", "num_hessian_products", "num_values")
 
@@ -84,7 +85,8 @@ class _Evaluator:
         batch holds.
     """
 
-    is_subsampled, rows = False, None
+    is_subsampled = False
+    rows: Rows | None = None
 
     def __init__(self, inner: Any, batches: Batches) -> None:
         self._inner, self._batches = inner, batches
@@ -110,7 +112,8 @@ class _Evaluator:
         return self._mean(lambda: self._inner.values(place, theta))[0]
 
     def _mean(self, ask: Callable[[], Any]) -> Any:
-        inner, covered, total, counted, answer = self._inner, 0.0, None, {}, None
+        inner, covered, total, answer = self._inner, 0.0, None, None
+        counted: dict[str, int] = {}
         before = {name: getattr(inner, name) for name in COUNTERS}
         for args, kwargs in self._batches:
             part = inner.see(args, kwargs)

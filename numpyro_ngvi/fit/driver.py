@@ -134,7 +134,7 @@ def fit(
 
     starts = STARTS if init_loc_fn is None else (init_loc_fn,)
     ready = set_up(model, args, kwargs, guide, make_guide, starts, init_key, curvature)
-    engine = ready.engine if batches is None else averaging(ready.engine, batches)
+    engine: Any = ready.engine if batches is None else averaging(ready.engine, batches)
     if not ready.has_start:
         outcome = run.no_start(engine)
     else:

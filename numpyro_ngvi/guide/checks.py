@@ -140,6 +140,17 @@ def is_impossible_by_chance(
         return False
 
 
+def empty_plate(error: BaseException) -> str:
+    """What to say of a plate without elements, whose name NumPyro's error leaves out."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = None if trace is None else trace.tb_frame.f_locals.get("name")
+    return (
+        f"Plate '{name}' has no elements, which NumPyro does not allow: leave an empty batch out."
+    )
+
+
 def _is_wrong(site: dict[str, Any]) -> jax.Array:
     """Whether an observed site has no density, whatever the discrete latents are."""
     log_prob, is_finite = site["fn"].log_prob(site["value"]), jnp.isfinite(site["value"]).all()

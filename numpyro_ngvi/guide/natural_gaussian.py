@@ -39,6 +39,7 @@ from numpyro_ngvi.families.registry import automatic, requested
 from numpyro_ngvi.guide.checks import (
     CheckedSites,
     LatentShapes,
+    empty_plate,
     invalid_start,
     is_enumerated,
     is_impossible_by_chance,
@@ -151,6 +152,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
 
     def _explain(self, error: Exception, trace: Any, args: tuple, kwargs: dict) -> None:
         """Say what NumPyro's own errors leave out, which name no site."""
+        if "size of plate should be positive" in str(error):
+            raise ValueError(empty_plate(error)) from error
         if "found no latent variables" in str(error):
             sites = [name for name, site in trace.items() if site["type"] == "sample"]
             raise RuntimeError(no_latents(sites)) from error

@@ -160,7 +160,7 @@ def fit(
             return ready
 
         ready = make_ready() if workers is None else shared(make_ready, workers)
-        engine = ready.engine if batches is None else averaging(ready.engine, batches)
+        engine: Any = ready.engine if batches is None else averaging(ready.engine, batches)
         if not ready.has_start:
             outcome = run.no_start(engine)
         else:
