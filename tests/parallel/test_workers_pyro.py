@@ -52,6 +52,18 @@ def test_one_two_and_four_workers_with_unequal_shares_of_the_rows_end_at_the_sam
 
 
 @pytest.mark.slow
+def test_a_workers_products_with_rows_are_as_many_as_its_rows(same):
+    (alone,), *together = same["work"]
+    by_row = alone["by operation"]["aten.bmm"] / alone["rows"]
+    for workers in together:
+        assert sum(found["rows"] for found in workers) == alone["rows"]
+        for found in workers:
+            assert found["by operation"]["aten.bmm"] == by_row * found["rows"]
+            # What does not depend on rows is everybody's.
+            assert found["by operation"]["aten.mm"] == alone["by operation"]["aten.mm"]
+
+
+@pytest.mark.slow
 def test_a_fit_on_workers_says_that_its_diagnostics_would_be_of_a_part(same):
     (alone,), *together = same["fit"]
     for workers in together:
