@@ -3,8 +3,8 @@
 A batch's plate says how many rows there are in all, so that its bound is one of all rows, with the
 prior in it once. Every answer of an evaluator is linear in the log density: the mean over the
 batches of a pass, weighted by the rows in each, is the answer of all rows, and the fit is that of a
-model which sees them at once. It reads all batches once for each question of the search, some tens
-of times.
+model which sees them at once. It reads all batches once for each question of the search, some
+hundreds of times.
 """
 
 from __future__ import annotations
