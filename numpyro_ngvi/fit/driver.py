@@ -114,10 +114,10 @@ def fit(
     check_model(model)
     warn_of_names(fit, model, args, given)
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
-    _check_processes((args, kwargs), time_limit, checkpoint)
     rng_key = random.key(0) if rng_key is None else typed_key(check_key(rng_key))
     init_key, seeds, result_key = _keys(rng_key)
     _check_numbers(args, {"rng_key": seeds, **kwargs})
+    _check_processes((args, kwargs), time_limit, checkpoint)
     journal = None
     if checkpoint is not None:
         own = np.asarray(seeds).tolist()
