@@ -202,6 +202,11 @@ class Result:
         """Pareto k-hat, importance-weighted bound and marginals, from 4000 draws."""
         return self.diagnose()
 
+    def _undefined(self) -> Diagnostics | None:
+        """The diagnostics of a fit to rows of which the result holds a part only."""
+        known = vars(self).get("diagnostics")
+        return known if known is not None and not known.num_draws else None
+
     def plot(self) -> Any:
         """Bound, step sizes, importance weights and worst marginals as a matplotlib figure.
 

@@ -107,6 +107,8 @@ class FitResult(Result):
         :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
         """
         num_draws = check_count(num_draws, "num_draws")
+        if (undefined := self._undefined()) is not None:
+            return undefined
         key = self._key(_DIAGNOSTICS, rng_key)
         return diagnose(
             self.model, self.guide, self.params, self.args, self.kwargs, key, num_draws=num_draws

@@ -121,6 +121,8 @@ class FitResult(Result):
         :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
         """
         num_draws = check_count(num_draws, "num_draws")
+        if (undefined := self._undefined()) is not None:
+            return undefined
         with self._own_parameters():
             return diagnose(
                 self.model, self.guide, self.args, self.kwargs, num_draws=num_draws, seed=seed

@@ -51,6 +51,7 @@ def test_batches_of_unequal_sizes_in_any_order_give_the_fit_of_all_rows(name):
         assert found.bound == pytest.approx(whole.bound, abs=1e-9)
         assert found.num_gradients < 1.2 * whole.num_gradients  # a pass counts once
         assert "in batches" in found.diagnostics.verdict
+        assert found.diagnose() is found.diagnostics  # of the first batch they would be wrong
 
         with pytest.raises(ValueError, match=r"cover 80% of the rows.*drop_last"):
             ppl.fit(model, batches=[tuple(map(ppl.array, part)) for part in parts[:2]], scale=0.5)
