@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from machine import describe
@@ -43,6 +44,15 @@ def fan_in(shape: tuple[int, ...]) -> int:
     return math.prod(shape[1:]) if len(shape) == 4 else shape[0]
 
 
+def rule(case: str, ngvi: Any, trace_elbo: Callable) -> tuple[Any, Any]:
+    """An optimiser and the loss that goes with it, of either package."""
+    if case == "Snngm":
+        return ngvi.Snngm(), trace_elbo()
+    if case == "VOGN":
+        return ngvi.VOGN(), ngvi.NaturalELBO(1, "gauss_newton", num_gradients=1)
+    return getattr(ngvi, case)(), ngvi.NaturalELBO(1, "stein")
+
+
 def numpyro_steps(case: str, batch: int, seed: int) -> list[Callable]:
     import jax
     import jax.numpy as jnp
@@ -50,7 +60,7 @@ def numpyro_steps(case: str, batch: int, seed: int) -> list[Callable]:
     import numpyro.distributions as dist
     from numpyro.infer import Trace_ELBO
 
-    from numpyro_ngvi import BLR, IVON, SVI, VOGN, NaturalELBO, NaturalGaussianGuide, Snngm
+    import numpyro_ngvi
 
     def convolved(x: jax.Array, kernel: jax.Array, bias: jax.Array, pad: int) -> jax.Array:
         names = ("NHWC", "HWIO", "NHWC")
@@ -82,14 +92,9 @@ def numpyro_steps(case: str, batch: int, seed: int) -> list[Callable]:
     images, labels = map(jnp.asarray, data(batch, seed))
 
     def stepper(family: str) -> Callable:
-        guide = NaturalGaussianGuide(model, family, init_scale=0.01)
-        optim, loss = {
-            "Snngm": lambda: (Snngm(), Trace_ELBO()),
-            "IVON": lambda: (IVON(), NaturalELBO(1, "stein")),
-            "BLR": lambda: (BLR(), NaturalELBO(1, "stein")),
-            "VOGN": lambda: (VOGN(), NaturalELBO(1, "gauss_newton", num_gradients=1)),
-        }[case]()
-        svi = SVI(model, guide, optim, loss, rng_key=jax.random.key(seed))
+        guide = numpyro_ngvi.NaturalGaussianGuide(model, family, init_scale=0.01)
+        optim, loss = rule(case, numpyro_ngvi, Trace_ELBO)
+        svi = numpyro_ngvi.SVI(model, guide, optim, loss, rng_key=jax.random.key(seed))
         return lambda: float(svi.step(images, labels))
 
     return [stepper(family) for family in FAMILIES]
@@ -102,7 +107,7 @@ def pyro_steps(case: str, batch: int, seed: int) -> list[Callable]:
     from pyro.infer import SVI, Trace_ELBO
     from torch.nn import functional
 
-    from pyro_ngvi import BLR, IVON, VOGN, NaturalELBO, NaturalGaussianGuide, Snngm
+    import pyro_ngvi
 
     torch.set_num_threads(1)
     pyro.set_rng_seed(seed)
@@ -132,14 +137,9 @@ def pyro_steps(case: str, batch: int, seed: int) -> list[Callable]:
     images, labels = map(torch.as_tensor, data(batch, seed))
 
     def stepper(family: str) -> Callable:
-        guide = NaturalGaussianGuide(model, family, init_scale=0.01)
+        guide = pyro_ngvi.NaturalGaussianGuide(model, family, init_scale=0.01)
         guide._pyro_name = family  # parameters are stored by name
-        optim, loss = {
-            "Snngm": lambda: (Snngm(), Trace_ELBO()),
-            "IVON": lambda: (IVON(), NaturalELBO(1, "stein")),
-            "BLR": lambda: (BLR(), NaturalELBO(1, "stein")),
-            "VOGN": lambda: (VOGN(), NaturalELBO(1, "gauss_newton", num_gradients=1)),
-        }[case]()
+        optim, loss = rule(case, pyro_ngvi, Trace_ELBO)
         svi = SVI(model, guide, optim, loss)
         return lambda: svi.step(images, labels)
 
