@@ -11,7 +11,7 @@ optimum twice:
 - An end that is no optimum is followed by other starts, a few; the best end is kept.
 - Where the model has many parameters of its own, a network's weights say, other values of these
   race: about those that were given, as far as these are from zero. The given ones are never lost,
-  and an end is known to be the best only if others led to it.
+  and an end is known to be the best only if some others led to it.
 - From an optimum other points of high density are climbed. One that leads out of the Gaussian
   found, and as high, is a start of its own, for it may be another mode. Where there are several
   modes, so many points follow until the best optimum has been led to again; if nothing leads
@@ -60,7 +60,7 @@ MAX_RACERS, FEW_RACERS, RACE_STEPS = 24, 8, 40
 #: Parameters of the model's own that may be a network: so many numbers. Others of these race with
 #: so many steps each, the best few with as many again; so many are followed to their ends.
 NETWORK, OWN_RACERS, OWN_STEPS, OWN_FEW, OWN_ENDS = range(11, 5_001), 8, 80, 3, 2
-#: If so many lead to the same optimum as the given ones, that is enough.
+#: If so many lead to the same optimum as the given ones, that is enough, and fewer are not.
 OWN_SAME = 3
 #: The first stages of this race end so near to their optima, in nats, and have so many points: over
 #: a plateau of a network's weights their curvature promises nothing, where tens of nats are left.
@@ -575,10 +575,12 @@ def _bound(outcome: Outcome) -> float:
 def _is_alone(best: Outcome, has_network: bool = False) -> bool:
     """Whether there are other optima, and nothing else has led to this one.
 
-    :param has_network: whether there surely are.
+    :param has_network: whether there surely are, and one more that led here may be chance.
     """
+    if has_network:
+        return best.seen < OWN_SAME
     kept = [start.kept for start in best.starts]
-    is_one_of_some = has_network or any(words.startswith(ANOTHER) for words in kept)
+    is_one_of_some = any(words.startswith(ANOTHER) for words in kept)
     return is_one_of_some and not best.seen and THE_SAME not in kept
 
 

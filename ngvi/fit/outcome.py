@@ -150,9 +150,10 @@ def in_words(
             )
         case Reason.MODES:
             other = "other values of its parameters" if outcome.has_ordinary else "init_loc_fn="
+            led = f"{1 + outcome.seen} starts" if outcome.seen else "one start"
             return (
                 "the bound has several optima, of which this is the best that was found (within "
-                f"{outcome.remaining:.2g} nats), but only one start led to it: there may be better "
+                f"{outcome.remaining:.2g} nats), but only {led} led to it: there may be better "
                 "ones, see result.starts. Compare fits with other seeds, or begin near the right "
                 f"one with {other}"
             )

@@ -466,6 +466,24 @@ def test_an_optimum_of_many_parameters_that_one_start_alone_has_led_to_is_not_cl
     assert outcome.reason is Reason.MODES and not outcome.seen
 
 
+@pytest.mark.parametrize("seen", range(legs.OWN_SAME + 1))
+def test_an_optimum_of_many_parameters_is_claimed_if_enough_others_led_to_it(monkeypatch, seen):
+    """One other may be chance: networks have many optima."""
+    monkeypatch.setattr(legs.Legs, "_race_parameters", lambda self, _: setattr(self, "seen", seen))
+    # A second start, as a race leaves behind.
+    monkeypatch.setattr(legs.Legs, "_look_for_modes", lambda *_: None)
+    first = legs.Legs._first_leg
+
+    def twice(self, start, prior):
+        first(self, start, prior)
+        return first(self, start, prior)
+
+    monkeypatch.setattr(legs.Legs, "_first_leg", twice)
+    outcome = searched(network(-3.0))
+    assert outcome.converged == (seen == legs.OWN_SAME)
+    assert outcome.converged or outcome.reason is Reason.MODES
+
+
 def test_few_parameters_of_the_model_do_not_race():
     few = network(20.0, size=legs.NETWORK[0] - 1)
     assert names(searched(few)) == ["the guide's start"]
