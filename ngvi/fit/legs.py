@@ -12,10 +12,12 @@ optimum twice:
 - Where the model has many parameters of its own, a network's weights say, other values of these
   race: about those that were given, as far as these are from zero. The given ones are never lost,
   and an end is known to be the best only if some others led to it.
-- From an optimum other points of high density are climbed. One that leads out of the Gaussian
-  found, and as high, is a start of its own, for it may be another mode. Where there are several
-  modes, so many points follow until the best optimum has been led to again; if nothing leads
-  there, it is not known to be the best.
+- From an optimum other points of high density are climbed, whatever the other starts say: broad
+  ones may all pass over a narrow mode. A climb that leads out of the Gaussian found, and as high,
+  is a start of its own. Where there are several modes, so many points follow until the best
+  optimum has been led to again; if nothing leads there, it is not known to be the best. Where
+  climbs end at tops that no other has met, as with an unknown frequency, there are more of them,
+  and more climbs.
 
 Legs are compared where they are equally rough, at the ends of their first stages: there they go
 on, or not.
@@ -30,20 +32,19 @@ import numpy as np
 
 from ngvi.fit.audit import audit, missed
 from ngvi.fit.by_values import by_values, tried
+from ngvi.fit.climbs import Climbed, climbed, has_more, heights, high_points
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.joint import joint
 from ngvi.fit.outcome import ANOTHER, THE_SAME, Ended, Outcome, Reason
+from ngvi.fit.prior import Prior
 from ngvi.fit.progress import Progress
 from ngvi.fit.search import MIN_POINTS, Search
 from ngvi.fit.settings import Settings
 from ngvi.fit.start import (
-    Prior,
     Start,
-    climbed,
     find_other_start,
     find_prior_start,
     find_start,
-    high_points,
     start_at,
     start_beside,
 )
@@ -71,10 +72,15 @@ FRESH_STEPS, FRESH_PART = 40, 2
 NUM_HIGH = 2
 #: Where a climb has led elsewhere: points, legs, and how many times as many gradients as before.
 MAX_CLIMBS, MAX_LEGS, LOOKING = 14, 6, 3
+#: Points at most, where many climbs end at tops that no other has met, and how many have to lead
+#: to the best optimum there.
+MOST_CLIMBS, SEEN_OF_MANY = 28, 2
 #: A leg takes so many steps with fresh draws at most, or a quarter of all.
 MIN_SHARE = 100
-#: Steps of a climb.
-MAX_CLIMB = 25
+#: Steps of a climb, and more of one that is on its way up elsewhere.
+MAX_CLIMB, MAX_CLIMB_ON = 25, 75
+#: The most latents of a climb in whitened coordinates.
+MAX_WHITENED = 500
 #: A point is outside of a Gaussian whose squared distance is so many of its standard deviations
 #: above that of a draw; a density is as high that is less than so many nats, and half a nat a
 #: latent, below that at the mean.
@@ -86,6 +92,8 @@ ENOUGH, ROUGH_GAP = 5, 2.0
 ROUGH_END = 0.5
 #: A weight so many nats above the average tells of mass that a Gaussian misses.
 MISSED = 3.0
+#: The name of a start at the end of a climb.
+ANOTHER_POINT = "another point"
 #: Bounds within this and two standard errors are the same optimum, in nats.
 SAME = 0.1
 
@@ -114,7 +122,8 @@ class Legs:
         self.has_network = self._has_network()
         self.is_rugged = False  #: whether no start came to the end of its first stage
         self.num_followed = FEW_RACERS  #: legs after the first one, then
-        self.seen = 0  #: times that another point led to the best optimum
+        self.seen = 0  #: other starts that led to the best optimum
+        self.tops: list[Climbed] = []  #: where climbs ended
         self._one: Search | StochasticSearch | None = None
         self._used = 0
         self._share = max(MIN_SHARE, settings.max_steps // 4)
@@ -339,34 +348,94 @@ class Legs:
         self.seen = legs = 0
         limit = (1 + LOOKING) * self.engine.evaluator.num_gradients
 
-        def is_enough() -> bool:
-            is_dear = legs > 0 and self.engine.evaluator.num_gradients > limit
-            is_over = is_dear or legs >= MAX_LEGS or self._used >= self.settings.max_steps
-            return is_over or self.seen >= ENOUGH
-
-        while not is_enough() and (found := self._next_best(self._best_ended())) is not None:
+        while self._may_look(legs, limit) and self.seen < ENOUGH:
+            found = self._next_best(self._best_ended())
+            if found is None:
+                break
             legs += 1
             self._compare(found)
         point = missed(self.engine, self._best_ended().place, self.rng, MISSED)
-        if point is not None and not is_enough():
+        if point is not None and self._may_look(legs, limit) and self.seen < ENOUGH:
             start = start_at(self.engine, self.rng, self.num_groups, point, "a missed point")
             if start is not None:
                 self._compare_if_good(self._begin(start, RACE_STEPS))
-        points = high_points(self.engine, self.rng, prior, NUM_HIGH, MAX_CLIMBS)
+        self._climb(prior, limit)  # whatever the starts say: all may pass over what a climb meets
+
+    def _may_look(self, legs: int, limit: int) -> bool:
+        """Whether to begin another leg after so many that look for other optima."""
+        is_dear = legs > 0 and self.engine.evaluator.num_gradients > limit
+        return not is_dear and legs < MAX_LEGS and self._used < self.settings.max_steps
+
+    def _climb(self, prior: Prior | None, limit: int) -> None:
+        """Climb from other points, and begin where that leads elsewhere, the highest first."""
+        waiting: list[Climbed] = []
+        legs = 0
+        points = high_points(self.engine, self.rng, prior, NUM_HIGH, MOST_CLIMBS)
         for number, point in enumerate(points):
-            if is_enough() or (number >= NUM_CLIMBS and not legs):
-                return
-            best = self._best_ended()
-            start = self._elsewhere(best.place, point)
-            if start is best.place:
+            if number >= NUM_CLIMBS or self._parted(self._best_ended())[0] >= ENOUGH:
+                legs += self._follow(waiting, legs, limit)
+                inside, outside = self._parted(self._best_ended())
+                is_last = inside >= ENOUGH or number >= (MAX_CLIMBS if legs else NUM_CLIMBS)
+                is_dear = number >= NUM_CLIMBS and self.engine.evaluator.num_gradients > limit
+                if is_dear or (is_last and not has_more(outside, inside)):
+                    return
+            place = self._best_ended().place
+            factor = self._factor(place)
+            climb = climbed(self.engine, point, MAX_CLIMB, factor)
+            if climb is not None and not (climb.is_top or self._is_inside(place, climb.mean)):
+                climb = climbed(self.engine, climb.mean, MAX_CLIMB_ON, factor)
+            if climb is not None:
+                self.tops.append(climb)
+                waiting.append(climb)
+        self._follow(waiting, legs, limit)
+
+    def _factor(self, place: Place) -> np.ndarray | None:
+        """Of the covariance of a place, which scales a climb; None if it is large."""
+        dim = self.engine.parameters.dim
+        if dim > MAX_WHITENED:
+            return None
+        draws, _ = self.engine.parameters.draws(place, np.eye(dim))
+        return (draws - self.engine.parameters.mean(place)).T
+
+    def _parted(self, best: Outcome) -> tuple[int, list[Climbed]]:
+        """How many climbs ended in the best Gaussian, and the others."""
+        outside = [climb for climb in self.tops if not self._is_inside(best.place, climb.mean)]
+        return len(self.tops) - len(outside), outside
+
+    def _follow(self, waiting: list[Climbed], legs: int, limit: int) -> int:
+        """Begin at the ends of climbs that lie elsewhere; return the number of legs.
+
+        :param waiting: empty afterwards.
+        """
+        before = legs
+        for climb in sorted(waiting, key=lambda climb: -climb.height):
+            place = self._best_ended().place
+            level = self._level_elsewhere(place, climb)
+            lower = AS_HIGH + 0.5 * self.engine.parameters.dim if self._may_look(legs, limit) else 0
+            if not climb.height > level - lower or self._used >= self.settings.max_steps:
+                continue
+            options = self.engine, self.rng, self.num_groups
+            start = start_at(*options, climb.mean, ANOTHER_POINT)
+            if start is None:
+                continue
+            legs += 1
+            found = self._begin(start)
+            if self._is_inside(place, self.engine.parameters.mean(found.search.place)):
                 self.seen += 1
-            elif start is not None:
-                legs += 1
-                found = self._begin(start)
-                if self._is_inside(best.place, self.engine.parameters.mean(found.search.place)):
-                    self.seen += 1
-                else:
-                    self._compare_if_good(found)
+            else:
+                self._compare_if_good(found)
+        waiting.clear()
+        return legs - before
+
+    def _level_elsewhere(self, place: Place, climb: Climbed) -> float:
+        """The log density at the mean; infinite if a climb ended in a Gaussian that is known."""
+        known = [outcome for outcome, _ in self.ended]
+        known += [one.outcome for one in self.begun if one.status is None]
+        known = [outcome.place for outcome in known if math.isfinite(_bound(outcome))]
+        if any(self._is_inside(one, climb.mean) for one in (place, *known)):
+            return math.inf
+        points = np.stack([self.engine.parameters.mean(place), climb.mean])
+        return self.engine.evaluator.values(place, points)[0]
 
     def _compare_if_good(self, begun: _Begun) -> None:
         if self._next_best(self._best_ended()) is begun:
@@ -380,23 +449,6 @@ class Legs:
             self.seen += 1
         elif self._best_ended().place is not best.place:
             self.seen = 0
-
-    def _elsewhere(self, place: Place, point: np.ndarray) -> Start | Place | None:
-        """Where a climb leads: to the place itself, another start, or nowhere that is new."""
-        top = climbed(self.engine, point, MAX_CLIMB)
-        if top is None:
-            return None
-        if self._is_inside(place, top):
-            return place
-        known = [outcome for outcome, _ in self.ended] + [one.outcome for one in self.begun]
-        known = [outcome for outcome in known if math.isfinite(_bound(outcome))]
-        if any(self._is_inside(outcome.place, top) for outcome in known):
-            return None
-        tops = np.stack([self.engine.parameters.mean(place), top])
-        level, value = self.engine.evaluator.values(place, tops)
-        if not value > level - AS_HIGH - 0.5 * self.engine.parameters.dim:
-            return None
-        return start_at(self.engine, self.rng, self.num_groups, top, "another point")
 
     def _is_inside(self, place: Place, point: np.ndarray) -> bool:
         """Whether a point is where a Gaussian's draws are."""
@@ -547,16 +599,26 @@ class Legs:
             )
             for one, name in ranked
         )
-        has_ordinary = self.engine.parameters.has_ordinary
-        return dataclasses.replace(best, starts=starts, seen=self.seen, has_ordinary=has_ordinary)
+        inside, outside = self._parted(best)
+        num_tops = len(heights(outside)) + (inside > 0)
+        if ranked[0][1] == ANOTHER_POINT:  # the climb that it began with is no other
+            inside = max(inside - 1, 0)
+        return dataclasses.replace(
+            best,
+            starts=starts,
+            seen=self.seen + inside,
+            num_tops=num_tops,
+            has_more=has_more(outside, inside),
+            has_ordinary=self.engine.parameters.has_ordinary,
+        )
 
     def _final(self) -> Outcome:
         """The best end, with the bound by new draws where those that chose it flatter it."""
         best = self._best()
+        if best.converged and (_is_one_of_many(best) or _is_alone(best, self.has_network)):
+            best = dataclasses.replace(best, reason=Reason.MODES)
         if len(self.ended) < 2 or best.audit is None:
             return best
-        if best.converged and _is_alone(best, self.has_network):
-            best = dataclasses.replace(best, reason=Reason.MODES)
         found = audit(self.engine, best.place, self.rng)
         return dataclasses.replace(best, audit=found) if math.isfinite(found.bound) else best
 
@@ -582,6 +644,11 @@ def _is_alone(best: Outcome, has_network: bool = False) -> bool:
     kept = [start.kept for start in best.starts]
     is_one_of_some = any(words.startswith(ANOTHER) for words in kept)
     return is_one_of_some and not best.seen and THE_SAME not in kept
+
+
+def _is_one_of_many(best: Outcome) -> bool:
+    """Whether there are maxima that nothing has met, and hardly anything else has led to this."""
+    return best.has_more and best.seen < SEEN_OF_MANY
 
 
 def _compared(best: Outcome, other: Outcome) -> str:

@@ -72,6 +72,8 @@ class Outcome:
     :ivar starts: where each start ended, this one first.
     :ivar has_ordinary: whether the model has parameters of its own.
     :ivar seen: how many other points led to the same optimum.
+    :ivar num_tops: how many maxima of the log density, of different height, climbs ended at.
+    :ivar has_more: whether others would end at ever new ones.
     """
 
     place: Place
@@ -82,6 +84,8 @@ class Outcome:
     audit: Audit | None = None
     starts: tuple[Ended, ...] = ()
     seen: int = 0
+    num_tops: int = 0
+    has_more: bool = False
     has_ordinary: bool = False
 
     @property
@@ -204,12 +208,15 @@ def _others(outcome: Outcome) -> str:
     if others:
         number = "is another optimum" if len(others) == 1 else f"are {len(others)} other optima"
         return f"; there {number}, lower: see result.starts"
+    tops = ""
+    if outcome.num_tops > 1:
+        tops = f"; the log density has {outcome.num_tops} maxima of different height, or more"
     if outcome.seen:
         points = "another point" if outcome.seen == 1 else f"{outcome.seen} other points"
-        return f"; {points} led to the same optimum"
+        return f"; {points} led to the same optimum{tops}"
     if len(outcome.starts) > 1:
-        return "; other starts ended lower, maybe at other optima: see result.starts"
-    return "; other optima have not been looked for"
+        return f"; other starts ended lower, maybe at other optima: see result.starts{tops}"
+    return tops or "; other optima have not been looked for"
 
 
 #: A standard deviation of an unconstrained latent that is worth a remark.

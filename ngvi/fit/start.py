@@ -12,33 +12,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
+from ngvi.fit.climbs import climbed, high_points
 from ngvi.fit.engine import Draws, Engine, Measured, Place
+from ngvi.fit.prior import Prior
 from ngvi.trust_region import INITIAL_RADIUS
 
 #: Standard deviations to try, in this order; the first is that of the guide that ``fit`` makes.
 SCALES = (1.0, 0.1, 0.01, 1e-3)
-#: Steps of L-BFGS on the mean, and random means to try.
-MAX_MEAN_STEPS = 50
+#: Random means to try.
 NUM_RANDOM_MEANS = 5
-#: Half the width of the range of random means.
-RADIUS = 2.0
 
-#: Draws of the prior, and the quantiles that its standard deviations come from: of a normal
-#: distribution they are so many standard deviations apart.
-NUM_PRIOR, QUARTILES, APART = 100, (0.25, 0.75), 1.349
 #: Standard deviation of parameters of the model's own that start at zero, at least.
 LEAST_OWN = 0.1
-#: A prior is another start if a mean is so far from the first one's, or a standard deviation
-#: outside this range.
-FAR, USUAL_SCALES = 5.0, (0.02, 50.0)
 
 
 class Start(NamedTuple):
@@ -48,39 +39,6 @@ class Start(NamedTuple):
     draws: list[Draws]
     measured: Measured
     name: str = "the guide's start"
-
-
-@dataclasses.dataclass(frozen=True)
-class Prior:
-    """What a model says of its latents before it sees data, on the unconstrained scale.
-
-    :ivar mean: the median of each latent, shape ``(d,)``.
-    :ivar sd: the standard deviation by the quartiles of each, shape ``(d,)``.
-    :ivar draws: shape ``(N, d)``.
-    """
-
-    mean: np.ndarray
-    sd: np.ndarray
-    draws: np.ndarray
-
-    @classmethod
-    def of(cls, engine: Engine, rng: np.random.Generator) -> Prior | None:
-        """A model's, or None if it cannot be sampled."""
-        draws = engine.evaluator.prior(rng, NUM_PRIOR)
-        if draws is None:
-            return None
-        draws = draws[np.isfinite(draws).all(1)]
-        if len(draws) < NUM_PRIOR // 2:
-            return None
-        low, high = np.quantile(draws, QUARTILES, 0)
-        sd = (high - low) / APART
-        return cls(np.median(draws, 0), np.where(sd > 0, sd, 1.0), draws)
-
-    def is_elsewhere(self, mean: np.ndarray) -> bool:
-        """Whether this is not about ``N(mean, I)``."""
-        low, high = USUAL_SCALES
-        far = np.abs(self.mean - mean) > FAR
-        return bool((far | (self.sd < low) | (self.sd > high)).any())
 
 
 def find_start(
@@ -124,7 +82,7 @@ def find_other_start(
         better = climbed(engine, first)
         if better is None:
             continue
-        found = list(_at_scales(engine, better, sd, SCALES, draws))
+        found = list(_at_scales(engine, better.mean, sd, SCALES, draws))
         if found:
             best = max(found, key=lambda start: start.measured.value)
             return best._replace(name="a point of high density")
@@ -156,25 +114,6 @@ def start_beside(
     return found and found._replace(name="other parameters")
 
 
-def high_points(
-    engine: Engine, rng: np.random.Generator, prior: Prior | None, count: int, total: int = 0
-) -> np.ndarray:
-    """Points where the log density is high, of the prior's draws and of a box; the best first.
-
-    :param count: of these.
-    :param total: of the points, the rest of which are any of the others, of which fewer lead to
-        the same place.
-    """
-    dim = engine.parameters.dim
-    points = rng.uniform(-RADIUS, RADIUS, (NUM_PRIOR, dim))
-    if prior is not None:
-        points = np.concatenate([prior.draws, points])
-    values = engine.evaluator.values(engine.parameters.initial, points)
-    order = np.argsort(-np.where(np.isfinite(values), values, -np.inf))
-    others = rng.permutation(order[count:])[: max(total - count, 0)]
-    return points[np.concatenate([order[:count], others])]
-
-
 def _at_scales(
     engine: Engine,
     mean: np.ndarray | None,
@@ -200,20 +139,3 @@ def _usable(engine: Engine, place: Place, draws: list[Draws]) -> Start | None:
     if geometry.step(measured.mean, 1.0, INITIAL_RADIUS) is None:
         return None
     return Start(place, draws, measured)
-
-
-def climbed(engine: Engine, mean: np.ndarray, max_steps: int = MAX_MEAN_STEPS) -> np.ndarray | None:
-    """A mean with a higher log density, or None if it has none at this one."""
-    best: tuple[float, np.ndarray | None] = (-math.inf, None)
-
-    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best
-        value, gradient = engine.evaluator.value_and_gradient(theta)
-        if not (math.isfinite(value) and np.isfinite(gradient).all()):
-            return 1e300, np.zeros_like(theta)  # the line search comes back
-        if value > best[0]:
-            best = value, theta.copy()
-        return -value, -gradient
-
-    minimize(loss, mean, jac=True, method="L-BFGS-B", options={"maxiter": max_steps})
-    return best[1]

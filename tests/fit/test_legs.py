@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import approx_fprime, minimize
 from scipy.stats import norm
 
-from ngvi.fit import legs, run, start
+from ngvi.fit import climbs, legs, prior, run
 from ngvi.fit.audit import Audit
 from ngvi.fit.by_values import GROUP, by_values
 from ngvi.fit.outcome import Outcome, Reason
@@ -74,9 +74,9 @@ def test_a_prior_is_elsewhere_by_its_means_or_its_scales():
         engine = target(of_prior=(mean, sd)).engine()
         return legs.Prior.of(engine, np.random.default_rng(0)).is_elsewhere(np.zeros(2))
 
-    low, high = start.USUAL_SCALES
+    low, high = prior.USUAL_SCALES
     assert not is_elsewhere(1.0, 1.0)
-    assert is_elsewhere(np.array([0.0, 2 * start.FAR]), 1.0)
+    assert is_elsewhere(np.array([0.0, 2 * prior.FAR]), 1.0)
     assert is_elsewhere(0.0, np.array([1.0, 2 * high])) and is_elsewhere(0.0, 0.5 * low)
 
 
@@ -393,14 +393,74 @@ def test_a_mode_as_high_is_told_and_one_far_below_is_not_searched():
 
 def test_the_same_optimum_twice_ends_the_looking(monkeypatch):
     """A third point is not climbed from, and each leg that finds nothing counts as well."""
-    climbs = []
+    calls = []
     climbed = legs.climbed
-    monkeypatch.setattr(legs, "climbed", lambda *args: climbs.append(args) or climbed(*args))
+    monkeypatch.setattr(legs, "climbed", lambda *args: calls.append(args) or climbed(*args))
     searched(target())
-    assert len(climbs) == legs.ENOUGH < legs.NUM_CLIMBS
-    climbs.clear()
-    monkeypatch.setattr(legs, "climbed", lambda *args: climbs.append(args))  # none leads anywhere
-    assert searched(target()).converged and len(climbs) == legs.NUM_CLIMBS
+    assert len(calls) == legs.ENOUGH < legs.NUM_CLIMBS
+    calls.clear()
+    monkeypatch.setattr(legs, "climbed", lambda *args: calls.append(args))  # none leads anywhere
+    assert searched(target()).converged and len(calls) == legs.NUM_CLIMBS
+
+
+@pytest.mark.parametrize(
+    ("heights", "more"),
+    [
+        ([], False),
+        ([3.0], True),
+        ([3.0, 3.0001, 3.0], False),  # mirror images, or the same
+        ([3.0, 3.0, 2.0, 2.0, -5.0, -5.0], False),
+        ([3.0, 2.0, 1.0], True),
+        ([3.0, 3.0, 3.0, 1.0, -5.0], True),
+    ],
+)
+def test_tops_that_were_met_once_tell_of_others(heights, more):
+    tops = [climbs.Climbed(np.zeros(1), height, True) for height in heights]
+    assert climbs.has_more(tops, 0) is more
+    assert not climbs.has_more(tops, 10 * len(tops))  # most ended where it is known
+    on_the_way = [climbs.Climbed(np.zeros(1), -height, False) for height in range(9)]
+    assert climbs.has_more(tops + on_the_way, 0) is more
+    assert len(climbs.heights(tops + on_the_way)) == len(set(np.round(heights)))
+
+
+def rugged():
+    """A mode at the guide's start, many lower ones about it, and among these a higher one."""
+    centres = np.random.default_rng(10).uniform(-2.0, 2.0, (20, 2))
+    heights = [5.0, *-np.arange(1.0, 20.0)]
+    others = tuple(zip(centres, heights, strict=True))
+    return target(centre=np.zeros(2), scale=np.full(2, 0.05), others=others)
+
+
+def test_where_climbs_end_at_ever_new_tops_more_are_made(monkeypatch):
+    outcome = searched(rugged())
+    assert outcome.audit.bound == pytest.approx(5.0, abs=0.05) and outcome.num_tops > 5
+    assert outcome.reason is Reason.MODES  # the only one of many that led there
+    monkeypatch.setattr(legs, "MOST_CLIMBS", legs.NUM_CLIMBS)
+    assert searched(rugged()).audit.bound == pytest.approx(0.0, abs=0.05)
+
+
+def test_starts_that_agree_do_not_end_the_climbs(monkeypatch):
+    """Broad starts pass over a narrow mode that a climb may meet."""
+    first_leg = legs.Legs._first_leg
+
+    def with_others(self, start, prior):
+        for _ in range(legs.ENOUGH):
+            self._begin(start)
+        return first_leg(self, start, prior)
+
+    monkeypatch.setattr(legs.Legs, "_first_leg", with_others)
+    assert is_at(searched(two_modes(5.0)), NEAR, 0.1)
+
+
+@pytest.mark.parametrize(("status", "is_new"), [(None, False), (Reason.OVERFITTED, True)])
+def test_a_start_that_came_to_no_end_hides_no_top(status, is_new):
+    settings, rng = Settings(0.05, 9), np.random.default_rng(0)
+    search = legs.Legs(two_modes(5.0).engine(), rng, settings, Progress(9, False))
+    broad = Outcome(Place(NEAR, np.zeros(2)), Reason.TRIED, audit=Audit(-9.0, 0.1, 0.0))
+    search.begun.append(legs._Begun(None, status, broad, "a draw"))
+    first = Place(np.zeros(2), np.full(2, np.log(0.1)))
+    top = climbs.Climbed(NEAR + 0.1, 5.0, True)
+    assert math.isfinite(search._level_elsewhere(first, top)) is is_new
 
 
 def test_the_model_with_parameters_of_its_own_is_not_searched_for_modes():

@@ -1,0 +1,96 @@
+"""Climbs of the log density: points to climb from, the tops, and whether there are more of them."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from ngvi.fit.engine import Engine
+from ngvi.fit.prior import Prior
+
+#: Steps of L-BFGS.
+MAX_MEAN_STEPS = 50
+#: Points of a box of this half width.
+NUM_POINTS, RADIUS = 100, 2.0
+#: Tops whose heights are so near to each other, in nats, are the same or mirror images.
+AS_LEVEL = 0.1
+#: Of the tops more than this part were met once: there are more.
+UNSEEN = 0.1
+
+
+class Climbed(NamedTuple):
+    """A point with a higher log density than the one below it."""
+
+    mean: np.ndarray  #: all latents, shape ``(d,)``
+    height: float  #: its log density, in nats
+    is_top: bool  #: whether it is a local maximum, and not only on the way to one
+
+
+def climbed(
+    engine: Engine,
+    mean: np.ndarray,
+    max_steps: int = MAX_MEAN_STEPS,
+    factor: np.ndarray | None = None,
+) -> Climbed | None:
+    """Uphill by L-BFGS, or None if the log density is not finite at the mean.
+
+    :param factor: of a covariance, shape ``(d, d)``, in whose whitened coordinates to climb.
+    """
+    best: tuple[float, np.ndarray | None] = (-math.inf, None)
+
+    def loss(z: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal best
+        theta = mean + (z if factor is None else factor @ z)
+        value, gradient = engine.evaluator.value_and_gradient(theta)
+        if not (math.isfinite(value) and np.isfinite(gradient).all()):
+            return 1e300, np.zeros_like(z)  # the line search comes back
+        if value > best[0]:
+            best = value, theta
+        return -value, -(gradient if factor is None else factor.T @ gradient)
+
+    options = {"maxiter": max_steps}
+    end = minimize(loss, np.zeros_like(mean), jac=True, method="L-BFGS-B", options=options)
+    height, top = best
+    return None if top is None else Climbed(top, height, bool(end.success))
+
+
+def high_points(
+    engine: Engine, rng: np.random.Generator, prior: Prior | None, count: int, total: int = 0
+) -> np.ndarray:
+    """Points where the log density is high, of the prior's draws and of a box; the best first.
+
+    :param count: of these.
+    :param total: of the points, the rest of which are any of the others, of which fewer lead to
+        the same place.
+    """
+    dim = engine.parameters.dim
+    points = rng.uniform(-RADIUS, RADIUS, (NUM_POINTS, dim))
+    if prior is not None:
+        points = np.concatenate([prior.draws, points])
+    values = engine.evaluator.values(engine.parameters.initial, points)
+    order = np.argsort(-np.where(np.isfinite(values), values, -np.inf))
+    others = rng.permutation(order[count:])[: max(total - count, 0)]
+    return points[np.concatenate([order[:count], others])]
+
+
+def heights(tops: list[Climbed]) -> np.ndarray:
+    """How often each height was met: maxima that are as high may be mirror images of one."""
+    found = np.sort([climb.height for climb in tops if climb.is_top])
+    ends = np.flatnonzero(np.diff(found) > AS_LEVEL) + 1
+    return np.array([len(part) for part in np.split(found, ends) if len(part)], dtype=int)
+
+
+def has_more(elsewhere: list[Climbed], known: int) -> bool:
+    """Whether other climbs would end at tops that none has met yet.
+
+    The part of tops that were met once estimates the probability that the next climb ends at a
+    new one (Good, 1953, "The population frequencies of species", equation 9). Climbs that came to
+    no end count for nothing.
+
+    :param known: climbs that ended in the best Gaussian, whatever their height.
+    """
+    counts = heights(elsewhere)
+    return bool(np.sum(counts == 1) > UNSEEN * (known + np.sum(counts)))
