@@ -30,7 +30,7 @@ import math
 
 import numpy as np
 
-from ngvi.fit.audit import audit, missed
+from ngvi.fit.audit import MAX_DRAWS, audit, difference, missed
 from ngvi.fit.by_values import by_values, tried
 from ngvi.fit.climbs import Climbed, climbed, has_more, heights, high_points
 from ngvi.fit.engine import Engine, Place
@@ -612,8 +612,28 @@ class Legs:
             has_ordinary=self.engine.parameters.has_ordinary,
         )
 
+    def _tell_apart(self) -> None:
+        """Of optima with the same bound but for noise, the same draws tell which is the best."""
+        best = self._best_ended()
+        if len(self.ended) < 2 or not best.converged or best.audit is None:
+            return
+        for index, (outcome, name) in enumerate(self.ended):
+            mean = self.engine.parameters.mean(outcome.place)
+            is_other = outcome.converged and not self._is_inside(best.place, mean)
+            if not is_other or outcome.audit is None or _compared(best, outcome) != THE_SAME:
+                continue
+            places = best.place, outcome.place
+            gain, error = difference(self.engine, *places, self.rng, 2 * MAX_DRAWS)
+            if gain > 2 * error:
+                bound = best.audit.bound + gain
+                told = outcome.audit._replace(
+                    bound=bound, error=math.hypot(best.audit.error, error)
+                )
+                self.ended[index] = dataclasses.replace(outcome, audit=told), name
+
     def _final(self) -> Outcome:
         """The best end, with the bound by new draws where those that chose it flatter it."""
+        self._tell_apart()
         best = self._best()
         if best.converged and (_is_one_of_many(best) or _is_alone(best, self.has_network)):
             best = dataclasses.replace(best, reason=Reason.MODES)

@@ -391,6 +391,21 @@ def test_a_mode_as_high_is_told_and_one_far_below_is_not_searched():
     assert searched(two_modes(-30.0)).starts[1:] == ()
 
 
+def test_of_optima_that_noise_confuses_the_same_draws_tell_the_better(monkeypatch):
+    """The better one, by 0.08 nats, seems worse by as much, within the errors."""
+    audit, better = legs.audit, []
+
+    def noisy(engine, place, rng):
+        found = audit(engine, place, rng)
+        better.append(np.allclose(engine.parameters.mean(place), NEAR, atol=0.1))
+        return found._replace(bound=found.bound - 0.16 * better[-1], error=0.1)
+
+    monkeypatch.setattr(legs, "audit", noisy)
+    outcome = searched(two_modes(0.08))
+    assert True in better and False in better and is_at(outcome, NEAR, 0.1)
+    assert outcome.starts[0].kept == "kept" and outcome.starts[1].kept == "the same bound"
+
+
 def test_the_same_optimum_twice_ends_the_looking(monkeypatch):
     """A third point is not climbed from, and each leg that finds nothing counts as well."""
     calls = []
