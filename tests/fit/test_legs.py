@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import approx_fprime, minimize
 from scipy.stats import norm
 
-from ngvi.fit import climbs, legs, prior, run
+from ngvi.fit import climbs, legs, modes, one_leg, prior, run
 from ngvi.fit.audit import Audit
 from ngvi.fit.by_values import GROUP, by_values
 from ngvi.fit.outcome import Outcome, Reason
@@ -139,7 +139,7 @@ def ends(monkeypatch, *bounds, reasons=(Reason.MAX_STEPS,) * 12, max_steps=100):
 
     monkeypatch.setattr(legs.Legs, "_go_on", lambda *_: None)
     monkeypatch.setattr(Search, "finish", finish)
-    monkeypatch.setattr(legs, "audit", audit)
+    monkeypatch.setattr(one_leg, "audit", audit)
     return searched(target(of_prior=(0.0, 1.0)), max_steps=max_steps)
 
 
@@ -184,7 +184,7 @@ def test_where_no_start_comes_to_the_end_of_its_first_stage_fresh_draws_tell_the
     assert outcome.starts[0].bound == pytest.approx(bounds[0], abs=0.5)
     # The steps that the best end is to have are not used up by others.
     followed.clear()
-    searched(target(of_prior=(0.0, 1.0)), max_steps=legs.MIN_SHARE)
+    searched(target(of_prior=(0.0, 1.0)), max_steps=one_leg.MIN_SHARE)
     assert len(followed) == 1
 
 
@@ -321,7 +321,7 @@ def test_gradients_that_values_contradict_are_not_followed_any_further(monkeypat
 
 
 def test_values_that_do_not_help_leave_the_verdict(monkeypatch):
-    monkeypatch.setattr(legs, "by_values", lambda engine: engine)
+    monkeypatch.setattr(one_leg, "by_values", lambda engine: engine)
     outcome = searched(target(step=jump))
     assert outcome.reason is Reason.JUMP
     assert outcome.remaining > 0.3 < outcome.audit.contradiction
@@ -355,7 +355,7 @@ def test_climbs_that_lead_into_the_gaussian_end_the_looking():
     assert names(outcome) == ["the guide's start"]
     # Few gradients: so many climbs of a few steps each.
     begun = len(one.measured)
-    assert one.num_gradients - 5 * sum(count for _, count in one.measured) <= legs.ENOUGH * 10
+    assert one.num_gradients - 5 * sum(count for _, count in one.measured) <= modes.ENOUGH * 10
     assert begun < 40
 
 
@@ -373,10 +373,10 @@ def test_a_mode_that_is_higher_is_kept_and_both_are_told():
 
 def test_a_point_that_the_gaussian_misses_is_a_start(monkeypatch):
     """No climb leads to a mode that is too far for one and outside of the box."""
-    monkeypatch.setattr(legs, "climbed", lambda *_: None)
+    monkeypatch.setattr(modes, "climbed", lambda *_: None)
     one = two_modes(5.0, NEAR + 4.0)
     assert is_at(searched(one), np.zeros(2), 0.1)
-    monkeypatch.setattr(legs, "missed", lambda *_: NEAR + 4.0)
+    monkeypatch.setattr(modes, "missed", lambda *_: NEAR + 4.0)
     outcome = searched(one)
     assert is_at(outcome, NEAR + 4.0, 0.1)
     assert names(outcome) == ["a missed point", "the guide's start"]
@@ -393,14 +393,14 @@ def test_a_mode_as_high_is_told_and_one_far_below_is_not_searched():
 
 def test_of_optima_that_noise_confuses_the_same_draws_tell_the_better(monkeypatch):
     """The better one, by 0.08 nats, seems worse by as much, within the errors."""
-    audit, better = legs.audit, []
+    audit, better = one_leg.audit, []
 
     def noisy(engine, place, rng):
         found = audit(engine, place, rng)
         better.append(np.allclose(engine.parameters.mean(place), NEAR, atol=0.1))
         return found._replace(bound=found.bound - 0.16 * better[-1], error=0.1)
 
-    monkeypatch.setattr(legs, "audit", noisy)
+    monkeypatch.setattr(one_leg, "audit", noisy)
     outcome = searched(two_modes(0.08))
     assert True in better and False in better and is_at(outcome, NEAR, 0.1)
     assert outcome.starts[0].kept == "kept" and outcome.starts[1].kept == "the same bound"
@@ -409,13 +409,13 @@ def test_of_optima_that_noise_confuses_the_same_draws_tell_the_better(monkeypatc
 def test_the_same_optimum_twice_ends_the_looking(monkeypatch):
     """A third point is not climbed from, and each leg that finds nothing counts as well."""
     calls = []
-    climbed = legs.climbed
-    monkeypatch.setattr(legs, "climbed", lambda *args: calls.append(args) or climbed(*args))
+    climbed = modes.climbed
+    monkeypatch.setattr(modes, "climbed", lambda *args: calls.append(args) or climbed(*args))
     searched(target())
-    assert len(calls) == legs.ENOUGH < legs.NUM_CLIMBS
+    assert len(calls) == modes.ENOUGH < modes.NUM_CLIMBS
     calls.clear()
-    monkeypatch.setattr(legs, "climbed", lambda *args: calls.append(args))  # none leads anywhere
-    assert searched(target()).converged and len(calls) == legs.NUM_CLIMBS
+    monkeypatch.setattr(modes, "climbed", lambda *args: calls.append(args))  # none leads anywhere
+    assert searched(target()).converged and len(calls) == modes.NUM_CLIMBS
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_where_climbs_end_at_ever_new_tops_more_are_made(monkeypatch):
     outcome = searched(rugged())
     assert outcome.audit.bound == pytest.approx(5.0, abs=0.05) and outcome.num_tops > 5
     assert outcome.reason is Reason.MODES  # the only one of many that led there
-    monkeypatch.setattr(legs, "MOST_CLIMBS", legs.NUM_CLIMBS)
+    monkeypatch.setattr(modes, "MOST_CLIMBS", modes.NUM_CLIMBS)
     assert searched(rugged()).audit.bound == pytest.approx(0.0, abs=0.05)
 
 
@@ -459,7 +459,7 @@ def test_starts_that_agree_do_not_end_the_climbs(monkeypatch):
     first_leg = legs.Legs._first_leg
 
     def with_others(self, start, prior):
-        for _ in range(legs.ENOUGH):
+        for _ in range(modes.ENOUGH):
             self._begin(start)
         return first_leg(self, start, prior)
 
@@ -472,7 +472,7 @@ def test_a_start_that_came_to_no_end_hides_no_top(status, is_new):
     settings, rng = Settings(0.05, 9), np.random.default_rng(0)
     search = legs.Legs(two_modes(5.0).engine(), rng, settings, Progress(9, False))
     broad = Outcome(Place(NEAR, np.zeros(2)), Reason.TRIED, audit=Audit(-9.0, 0.1, 0.0))
-    search.begun.append(legs._Begun(None, status, broad, "a draw"))
+    search.begun.append(one_leg.Begun(None, status, broad, "a draw"))
     first = Place(np.zeros(2), np.full(2, np.log(0.1)))
     top = climbs.Climbed(NEAR + 0.1, 5.0, True)
     assert math.isfinite(search._level_elsewhere(first, top)) is is_new
@@ -579,7 +579,7 @@ def test_what_other_starts_have_found_survives_an_interruption(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(legs, "climbed", interrupted)
+    monkeypatch.setattr(modes, "climbed", interrupted)
     outcome = searched(target())
     assert outcome.reason is Reason.INTERRUPTED and is_at(outcome, CENTRE)
     monkeypatch.undo()

@@ -1,0 +1,169 @@
+"""Other optima than the best one that the starts of a fit have led to.
+
+From an optimum other points of high density are climbed, whatever the starts say: broad ones may
+all pass over a narrow mode. A climb that leads out of the Gaussian found, and as high, is a start
+of its own. Where there are several modes, so many points follow until the best optimum has been
+led to again. Where climbs end at tops that no other has met, as with an unknown frequency, there
+are more of them, and more climbs. The draw of the highest weight is a start as well where it tells
+of mass that the Gaussian misses, as along a ridge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from ngvi.fit.audit import MAX_DRAWS, difference, missed
+from ngvi.fit.climbs import Climbed, climbed, has_more, high_points
+from ngvi.fit.engine import Place
+from ngvi.fit.one_leg import ANOTHER_POINT, Begun, Runner, bound_of, compared
+from ngvi.fit.outcome import THE_SAME
+from ngvi.fit.prior import Prior
+from ngvi.fit.start import start_at
+
+#: Points to climb from, of which so many are the highest, which may all lead to the same place;
+#: the others are any.
+NUM_CLIMBS, NUM_HIGH = 7, 2
+#: Where a climb has led elsewhere: points, legs, and how many times as many gradients as before.
+MAX_CLIMBS, MAX_LEGS, LOOKING = 14, 6, 3
+#: Points at most, where many climbs end at tops that no other has met.
+MOST_CLIMBS = 28
+#: Steps of a climb, and more of one that is on its way up elsewhere.
+MAX_CLIMB, MAX_CLIMB_ON = 25, 75
+#: The most latents of a climb in whitened coordinates.
+MAX_WHITENED = 500
+#: A density is as high that is less than so many nats, and half a nat a latent, below that at the
+#: mean.
+AS_HIGH = 10.0
+#: Points that lead to the same optimum are enough.
+ENOUGH = 5
+#: A weight so many nats above the average tells of mass that a Gaussian misses, from which a leg
+#: takes so many steps over fixed draws.
+MISSED, MISSED_STEPS = 3.0, 40
+
+
+class Modes(Runner):
+    """Looks for other modes of a posterior."""
+
+    def _look_for_modes(self, prior: Prior | None) -> None:
+        """Finish what has begun as well, then climb, and begin where that leads elsewhere."""
+        self.seen = legs = 0
+        limit = (1 + LOOKING) * self.engine.evaluator.num_gradients
+
+        while self._may_look(legs, limit) and self.seen < ENOUGH:
+            found = self._next_best(self._best_ended())
+            if found is None:
+                break
+            legs += 1
+            self._compare(found)
+        point = missed(self.engine, self._best_ended().place, self.rng, MISSED)
+        if point is not None and self._may_look(legs, limit) and self.seen < ENOUGH:
+            start = start_at(self.engine, self.rng, self.num_groups, point, "a missed point")
+            if start is not None:
+                self._compare_if_good(self._begin(start, MISSED_STEPS))
+        self._climb(prior, limit)  # whatever the starts say: all may pass over what a climb meets
+
+    def _may_look(self, legs: int, limit: int) -> bool:
+        """Whether to begin another leg after so many that look for other optima."""
+        is_dear = legs > 0 and self.engine.evaluator.num_gradients > limit
+        return not is_dear and legs < MAX_LEGS and self._used < self.settings.max_steps
+
+    def _climb(self, prior: Prior | None, limit: int) -> None:
+        """Climb from other points, and begin where that leads elsewhere, the highest first."""
+        waiting: list[Climbed] = []
+        legs = 0
+        points = high_points(self.engine, self.rng, prior, NUM_HIGH, MOST_CLIMBS)
+        for number, point in enumerate(points):
+            if number >= NUM_CLIMBS or self._parted(self._best_ended())[0] >= ENOUGH:
+                legs += self._follow(waiting, legs, limit)
+                inside, outside = self._parted(self._best_ended())
+                is_last = inside >= ENOUGH or number >= (MAX_CLIMBS if legs else NUM_CLIMBS)
+                is_dear = number >= NUM_CLIMBS and self.engine.evaluator.num_gradients > limit
+                if is_dear or (is_last and not has_more(outside, inside)):
+                    return
+            place = self._best_ended().place
+            factor = self._factor(place)
+            climb = climbed(self.engine, point, MAX_CLIMB, factor)
+            if climb is not None and not (climb.is_top or self._is_inside(place, climb.mean)):
+                climb = climbed(self.engine, climb.mean, MAX_CLIMB_ON, factor)
+            if climb is not None:
+                self.tops.append(climb)
+                waiting.append(climb)
+        self._follow(waiting, legs, limit)
+
+    def _factor(self, place: Place) -> np.ndarray | None:
+        """Of the covariance of a place, which scales a climb; None if it is large."""
+        dim = self.engine.parameters.dim
+        if dim > MAX_WHITENED:
+            return None
+        draws, _ = self.engine.parameters.draws(place, np.eye(dim))
+        return (draws - self.engine.parameters.mean(place)).T
+
+    def _follow(self, waiting: list[Climbed], legs: int, limit: int) -> int:
+        """Begin at the ends of climbs that lie elsewhere; return the number of legs.
+
+        :param waiting: empty afterwards.
+        """
+        before = legs
+        for climb in sorted(waiting, key=lambda climb: -climb.height):
+            place = self._best_ended().place
+            level = self._level_elsewhere(place, climb)
+            lower = AS_HIGH + 0.5 * self.engine.parameters.dim if self._may_look(legs, limit) else 0
+            if not climb.height > level - lower or self._used >= self.settings.max_steps:
+                continue
+            options = self.engine, self.rng, self.num_groups
+            start = start_at(*options, climb.mean, ANOTHER_POINT)
+            if start is None:
+                continue
+            legs += 1
+            found = self._begin(start)
+            if self._is_inside(place, self.engine.parameters.mean(found.search.place)):
+                self.seen += 1
+            else:
+                self._compare_if_good(found)
+        waiting.clear()
+        return legs - before
+
+    def _level_elsewhere(self, place: Place, climb: Climbed) -> float:
+        """The log density at the mean; infinite if a climb ended in a Gaussian that is known."""
+        known = [outcome for outcome, _ in self.ended]
+        known += [one.outcome for one in self.begun if one.status is None]
+        known = [outcome.place for outcome in known if math.isfinite(bound_of(outcome))]
+        if any(self._is_inside(one, climb.mean) for one in (place, *known)):
+            return math.inf
+        points = np.stack([self.engine.parameters.mean(place), climb.mean])
+        return self.engine.evaluator.values(place, points)[0]
+
+    def _compare_if_good(self, begun: Begun) -> None:
+        if self._next_best(self._best_ended()) is begun:
+            self._compare(begun)
+
+    def _compare(self, begun: Begun) -> None:
+        """Finish a leg, and count if it leads to the best optimum, or to one as good."""
+        best = self._best_ended()
+        outcome = self._finish(begun)
+        if compared(best, outcome) == THE_SAME:
+            self.seen += 1
+        elif self._best_ended().place is not best.place:
+            self.seen = 0
+
+    def _tell_apart(self) -> None:
+        """Of optima with the same bound but for noise, the same draws tell which is the best."""
+        best = self._best_ended()
+        if len(self.ended) < 2 or not best.converged or best.audit is None:
+            return
+        for index, (outcome, name) in enumerate(self.ended):
+            mean = self.engine.parameters.mean(outcome.place)
+            is_other = outcome.converged and not self._is_inside(best.place, mean)
+            if not is_other or outcome.audit is None or compared(best, outcome) != THE_SAME:
+                continue
+            places = best.place, outcome.place
+            gain, error = difference(self.engine, *places, self.rng, 2 * MAX_DRAWS)
+            if gain > 2 * error:
+                bound = best.audit.bound + gain
+                told = outcome.audit._replace(
+                    bound=bound, error=math.hypot(best.audit.error, error)
+                )
+                self.ended[index] = dataclasses.replace(outcome, audit=told), name

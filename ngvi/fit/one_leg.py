@@ -1,0 +1,286 @@
+"""One leg of a fit, from a start to its end, and how the ends of some compare.
+
+A *leg* is a search over fixed draws, and one with fresh draws at every step where fixed ones are
+no good. Legs are compared where they are equally rough, at the ends of their first stages: there
+they go on, or not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from ngvi.fit.audit import audit
+from ngvi.fit.by_values import by_values, tried
+from ngvi.fit.climbs import Climbed, has_more, heights
+from ngvi.fit.engine import Engine, Place
+from ngvi.fit.joint import joint
+from ngvi.fit.outcome import ANOTHER, THE_SAME, Ended, Outcome, Reason
+from ngvi.fit.progress import Progress
+from ngvi.fit.search import MIN_POINTS, Search
+from ngvi.fit.settings import Settings
+from ngvi.fit.start import Start
+from ngvi.fit.stochastic import StochasticSearch
+
+#: Ends of a search over fixed draws, after which fresh ones go on.
+NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.RIDGE)
+#: A leg takes so many steps with fresh draws at most, or a quarter of all.
+MIN_SHARE = 100
+#: A point is outside of a Gaussian whose squared distance is so many of its standard deviations
+#: above that of a draw.
+OUTSIDE = 6.0
+#: Another leg goes on if its rough end is so near that of the best, in nats.
+ROUGH_GAP = 2.0
+#: Ends so near to their optima, in nats, tell which start is the best.
+ROUGH_END = 0.5
+#: The name of a start at the end of a climb.
+ANOTHER_POINT = "another point"
+#: Bounds within this and two standard errors are the same optimum, in nats.
+SAME = 0.1
+
+
+@dataclasses.dataclass(eq=False)
+class Begun:
+    """A leg that waits at the end of its first stage, which ended so."""
+
+    search: Search
+    status: Reason | None
+    outcome: Outcome
+    name: str
+
+
+class Runner:
+    """Runs legs, and ranks where they ended."""
+
+    def __init__(
+        self, engine: Engine, rng: np.random.Generator, settings: Settings, progress: Progress
+    ) -> None:
+        self.engine, self.rng, self.settings, self.progress = engine, rng, settings, progress
+        self.is_noisy = engine.evaluator.is_subsampled
+        self.num_groups = math.ceil(MIN_POINTS / (2 * engine.parameters.dim + 1))
+        self.ended: list[tuple[Outcome, str]] = []
+        self.begun: list[Begun] = []
+        self.seen = 0  #: other starts that led to the best optimum
+        self.tops: list[Climbed] = []  #: where climbs ended
+        self._one: Search | StochasticSearch | None = None
+        self._used = 0
+        self._share = max(MIN_SHARE, settings.max_steps // 4)
+
+    def _begin(self, start: Start, max_steps: float = math.inf, *stage: float) -> Begun:
+        """A leg at the end of its first stage."""
+        self._audit_begun()  # so that nothing is lost if this one is interrupted
+        search = self._new_search()
+        status = search.begin(start.place, max_steps, *stage)
+        self._used += len(search.trace)
+        begun = Begun(search, status, self._rough(search, status), start.name)
+        self.begun.append(begun)
+        self._one = None
+        return begun
+
+    def _ranked(self) -> list[Begun]:
+        """Legs that have begun, the best first."""
+        if len(self.begun) > 1 or self.ended:  # the only one needs no rank
+            self._audit_begun()
+        return sorted(self.begun, key=lambda one: -bound_of(one.outcome))
+
+    def _audit_begun(self) -> None:
+        for one in self.begun:
+            if one.outcome.audit is None:
+                one.outcome = self._audited(one.outcome)
+
+    def _next_best(self, best: Outcome, gap: float = 0.0) -> Begun | None:
+        """The best of those that have begun, unless the best end was better when as rough.
+
+        :param gap: in nats, by which it may have been.
+        """
+        ranked = self._ranked()
+        if not ranked:
+            return None
+        level, outcome = bound_of(best), ranked[0].outcome
+        if best.rough is not None:
+            level = min(level, audit(self.engine, best.rough, self.rng).bound)
+        error = outcome.audit.error if outcome.audit else math.nan
+        is_worse = level - bound_of(outcome) > gap + ROUGH_GAP + 2 * error
+        return None if is_worse or not math.isfinite(bound_of(outcome)) else ranked[0]
+
+    def _finish(self, begun: Begun) -> Outcome:
+        """The rest of a leg."""
+        self.begun.remove(begun)
+        self._one = search = begun.search
+        search.used = self._used - len(search.trace)
+        return self._end(search, search.finish(begun.status), begun.name)
+
+    def _rough(self, search: Search, status: Reason | None) -> Outcome:
+        """The end of a first stage."""
+        rough = {"trace": search.trace, "rough": search.rough}
+        return Outcome(search.place, status or Reason.TRIED, search.gain, **rough)
+
+    def _new_search(self) -> Search:
+        options = self.rng, self.settings, self.progress
+        self._one = search = Search(joint(self.engine), *options, used=self._used)
+        return search
+
+    def _new_stochastic(self) -> StochasticSearch:
+        options = self.rng, self.settings, self.progress
+        self._one = search = StochasticSearch(self.engine, *options, used=self._used)
+        return search
+
+    def _leg(self, start: Start) -> Outcome:
+        search = self._new_stochastic() if self.is_noisy else self._new_search()
+        return self._end(search, search.run(start.place), start.name)
+
+    def _end(self, search: Search | StochasticSearch, outcome: Outcome, name: str) -> Outcome:
+        """Go on with fresh draws if fixed ones are no good, and ask ordinary ones at the end."""
+        self._used = search.used + len(search.trace)
+        rough = search.rough if isinstance(search, Search) else None
+        outcome = self._audited(dataclasses.replace(outcome, rough=rough))
+        if isinstance(search, Search) and outcome.reason in NO_WAY and not self._jumps(outcome):
+            other = self._freshly(search, search.best, self._share)
+            if other.reason is Reason.STUCK:  # what it estimated before is no estimate
+                other = dataclasses.replace(
+                    other, remaining=max(other.remaining, outcome.remaining)
+                )
+            if other.converged or bound_of(other) >= bound_of(outcome):
+                outcome = dataclasses.replace(other, rough=rough)
+        contradiction = 0.0 if outcome.audit is None else outcome.audit.contradiction
+        if contradiction > self.settings.tolerance and outcome.reason is not Reason.UNBOUNDED:
+            outcome = self._by_values(outcome)
+        self._note(outcome, name)
+        return outcome
+
+    def _freshly(self, search: Search, place: Place, max_steps: float = math.inf) -> Outcome:
+        """Go on from a search with fresh draws at every step, which it verifies if they claim.
+
+        While other starts wait, the way ends where it is known which of them is better.
+        """
+        fresh, tolerance = self._new_stochastic(), self.settings.tolerance
+        fresh.trace, fresh.used = search.trace, search.used
+        fresh.limit = len(search.trace) + max_steps
+        if self.begun and math.isfinite(max_steps):
+            tolerance = max(tolerance, ROUGH_END)
+            fresh.settings = dataclasses.replace(self.settings, tolerance=tolerance)
+        outcome = fresh.run(place)
+        if outcome.converged and tolerance > self.settings.tolerance:
+            outcome = dataclasses.replace(outcome, reason=Reason.TRIED)
+        elif outcome.converged:
+            outcome = search.verified(outcome)
+        self._used = fresh.used + len(fresh.trace)
+        return self._audited(outcome)
+
+    def _jumps(self, outcome: Outcome) -> bool:
+        """Whether values promise far more than fresh gradients, which then lead nowhere."""
+        promised = 0.0 if outcome.audit is None else outcome.audit.contradiction
+        if promised <= self.settings.tolerance:
+            return False
+        draws = self.engine.evaluator.draws(self.rng, 4 * self.num_groups)
+        measured = self.engine.evaluator.measure(outcome.place, draws)
+        known = self.engine.geometry(outcome.place, []).corrected(measured.mean).fisher
+        return promised > self.settings.tolerance + 2 * known
+
+    def _by_values(self, outcome: Outcome) -> Outcome:
+        """Go on without gradients, which the values contradict."""
+        fresh = StochasticSearch(
+            by_values(self.engine), self.rng, self.settings, self.progress, used=self._used
+        )
+        fresh.ordinary_moves, fresh.limit = False, len(outcome.trace) + self._share
+        fresh.trace, fresh.used = outcome.trace, self._used - len(outcome.trace)
+        self._one = fresh
+        other = fresh.run(outcome.place)
+        if other.converged:
+            other = tried(fresh, other)
+        other = self._audited(other)
+        self._used = fresh.used + len(fresh.trace)
+        is_better = bound_of(other) >= bound_of(outcome)
+        return other if is_better else outcome
+
+    def _note(self, outcome: Outcome, name: str) -> None:
+        self.ended.append((outcome, name))
+        self._one = None
+
+    def _audited(self, outcome: Outcome) -> Outcome:
+        if self.engine.evaluator.is_subsampled:
+            return outcome
+        found = audit(self.engine, outcome.place, self.rng)
+        reason, remaining = outcome.reason, outcome.remaining
+        if outcome.converged and not math.isfinite(found.bound):
+            reason, remaining = Reason.EDGE, math.inf
+        elif outcome.converged and found.contradiction > self.settings.tolerance:
+            reason, remaining = Reason.JUMP, found.contradiction
+        elif outcome.converged and remaining > 2 * self.settings.tolerance:
+            reason = Reason.NOISE
+        return dataclasses.replace(outcome, reason=reason, remaining=remaining, audit=found)
+
+    def _allow(self, count: int) -> None:
+        """So many more steps: those of a race are not the winner's."""
+        count += self.settings.max_steps
+        self.settings = dataclasses.replace(self.settings, max_steps=count)
+        for one in self.begun:
+            one.search.settings = self.settings
+
+    def _best_ended(self) -> Outcome:
+        """The end with the highest bound."""
+        return max((outcome for outcome, _ in self.ended), key=_level)
+
+    def _best(self) -> Outcome:
+        """The end with the highest bound, begun legs included, and what is known of the others."""
+        known = self.ended + [(one.outcome, one.name) for one in self.begun]
+        ranked = sorted(known, key=lambda pair: _level(pair[0]), reverse=True)
+        best = ranked[0][0]
+        starts = tuple(
+            Ended(
+                name,
+                one.audit.bound if one.audit else math.nan,
+                one.audit.error if one.audit else math.nan,
+                len(one.trace),
+                "kept" if one is best else compared(best, one),
+            )
+            for one, name in ranked
+        )
+        inside, outside = self._parted(best)
+        num_tops = len(heights(outside)) + (inside > 0)
+        if ranked[0][1] == ANOTHER_POINT:  # the climb that it began with is no other
+            inside = max(inside - 1, 0)
+        return dataclasses.replace(
+            best,
+            starts=starts,
+            seen=self.seen + inside,
+            num_tops=num_tops,
+            has_more=has_more(outside, inside),
+            has_ordinary=self.engine.parameters.has_ordinary,
+        )
+
+    def _parted(self, best: Outcome) -> tuple[int, list[Climbed]]:
+        """How many climbs ended in the best Gaussian, and the others."""
+        outside = [climb for climb in self.tops if not self._is_inside(best.place, climb.mean)]
+        return len(self.tops) - len(outside), outside
+
+    def _is_inside(self, place: Place, point: np.ndarray) -> bool:
+        """Whether a point is where a Gaussian's draws are."""
+        dim = self.engine.parameters.dim
+        distance = self.engine.parameters.square_distance(place, point)
+        return distance < dim + OUTSIDE * math.sqrt(2 * dim) + OUTSIDE
+
+
+def _level(outcome: Outcome) -> tuple[bool, float]:
+    """What makes one end better than another: a little noise is no reason to give up an optimum."""
+    bound = bound_of(outcome)
+    return math.isfinite(bound), bound + SAME * outcome.converged
+
+
+def bound_of(outcome: Outcome) -> float:
+    """By independent draws, if any were asked."""
+    return -math.inf if outcome.audit is None else outcome.audit.bound
+
+
+def compared(best: Outcome, other: Outcome) -> str:
+    """What another end says of the best, in words."""
+    if best.audit is None or other.audit is None:
+        return "not compared"
+    gap = best.audit.bound - other.audit.bound
+    if abs(gap) < SAME + 2 * math.hypot(best.audit.error, other.audit.error):
+        return THE_SAME
+    if other.converged:
+        return f"{ANOTHER}, {gap:.2f} nats below"
+    return f"no optimum, {gap:.3g} nats below"
