@@ -209,6 +209,11 @@ def no_latents(sites: Iterable[str]) -> str:
     return f"The guide found no latent variables. The model {what}."
 
 
+#: Of the standard normal latent that ``fit`` gives to a model without continuous latents, so that
+#: the parameters of its own have a bound: their log likelihood, for nothing depends on it.
+NO_LATENTS = "_no_latents"
+
+
 def no_density(
     name: str, value: tuple[int, ...], of: tuple[int, ...], is_observed: bool, error: Exception
 ) -> str:
@@ -254,6 +259,10 @@ class InvalidStartError(ValueError):
 
 class DiscreteLatentError(ValueError):
     """A discrete latent is not marked for enumeration."""
+
+
+class NoLatentsError(RuntimeError):
+    """A model has no continuous latent."""
 
 
 #: Kinds of arguments that are looked at: numbers may be of another kind in every step.

@@ -66,6 +66,9 @@ def fit(
     Models that see minibatches, or have parameters of their own, get fresh draws at every step and
     step sizes from the noise that the fit sees; there ``tolerance`` is met on average.
 
+    Of a model without continuous latents its own parameters are fitted, by maximum likelihood; the
+    result then has a latent ``"_no_latents"``, a standard normal on which nothing depends.
+
     :param model: a NumPyro model, whose discrete latents are summed out, marked for enumeration
         or not.
     :param args: its arguments.
@@ -151,7 +154,7 @@ def fit(
         args=args,
         kwargs=kwargs,
         guide=ready.guide,
-        params=engine.parameters.constrain(outcome.place),
+        params=jax.tree.map(jnp.asarray, engine.parameters.constrain(outcome.place)),
         rng_key=result_key,
         **run.account(outcome, engine, settings, start_time, ready.error),
     )

@@ -52,6 +52,7 @@ def _initial(
         sites = guide.prototype_trace.values()
         if not any(site["type"] in ("param", "mutable") for site in sites):
             return dict(initial), dict  # without a run, whose operations are compiled one by one
-    svi = numpyro.infer.SVI(model, guide, optax.sgd(0.0), numpyro.infer.Trace_ELBO())
+    # The loss is not called; this one takes discrete latents, of which others warn.
+    svi = numpyro.infer.SVI(model, guide, optax.sgd(0.0), numpyro.infer.TraceEnum_ELBO())
     state = svi.init(rng_key, *args, **kwargs)
     return svi.optim.get_params(state.optim_state), svi.constrain_fn

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
-from ngvi.checks import DiscreteLatentError, InvalidStartError
+from ngvi.checks import NO_LATENTS, DiscreteLatentError, InvalidStartError, NoLatentsError
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
 from numpyro_ngvi.fit.engine import make_engine
@@ -27,7 +29,7 @@ class Ready(NamedTuple):
 
     engine: Any  #: an ``Engine`` whose rooms are the package's
     guide: Any
-    model: Callable  #: marked for enumeration, if it must be
+    model: Callable  #: marked for enumeration, or with a latent, if it must be
     error: Exception | None  #: of the first start that failed
     has_start: bool  #: whether the density is finite anywhere
 
@@ -66,18 +68,42 @@ def set_up(
             lambda: run.in_arguments(args, kwargs, _holds_nan),
         )
 
-    try:
-        made, error = first(model)
-    except DiscreteLatentError:
-        if guide is not None:
-            raise
-        from numpyro.contrib.funsor import config_enumerate
+    def possible(model: Callable) -> tuple[Callable, Any, Exception | None]:
+        """With what a model needs for a bound, unasked."""
+        try:
+            return model, *first(model)
+        except DiscreteLatentError:
+            if guide is not None:
+                raise
+            from numpyro.contrib.funsor import config_enumerate
 
-        model = config_enumerate(model)  # as NUTS does unasked
-        made, error = first(model)
+            return possible(config_enumerate(model))  # as NUTS does
+        except NoLatentsError:
+            if guide is not None or not _has_parameters(model, args, kwargs):
+                raise
+            return possible(_with_a_latent(model))
+
+    model, made, error = possible(model)
     if made is not None:
         return Ready(*made, model, error, True)
     return Ready(*at(handlers.mask(model, mask=False), starts[0]), model, error, False)
+
+
+def _has_parameters(model: Callable, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a model without latents has something to learn."""
+    trace = handlers.trace(handlers.seed(model, 0))
+    with handlers.block():
+        return any(site["type"] == "param" for site in trace.get_trace(*args, **kwargs).values())
+
+
+def _with_a_latent(model: Callable) -> Callable:
+    """The model beside a standard normal latent, on which nothing depends."""
+
+    def with_a_latent(*args: Any, **kwargs: Any) -> Any:
+        numpyro.sample(NO_LATENTS, dist.Normal(0.0, 1.0))
+        return model(*args, **kwargs)
+
+    return with_a_latent
 
 
 def _holds_nan(tree: Any) -> bool:

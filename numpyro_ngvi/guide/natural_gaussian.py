@@ -21,6 +21,7 @@ from numpyro.infer.initialization import init_to_median
 
 from ngvi.checks import (
     InvalidStartError,
+    NoLatentsError,
     check_create_plates,
     check_finite,
     check_init_loc_fn,
@@ -156,7 +157,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
             raise ValueError(empty_plate(error)) from error
         if "found no latent variables" in str(error):
             sites = [name for name, site in trace.items() if site["type"] == "sample"]
-            raise RuntimeError(no_latents(sites)) from error
+            raise NoLatentsError(no_latents(sites)) from error
         if trace is not None:
             check_no_local_latents(subsampled_latents(trace))
         is_start = "Cannot find valid initial parameters" in str(error)

@@ -67,6 +67,9 @@ def fit(
     Models that see minibatches, or have parameters of their own, get fresh draws at every step and
     step sizes from the noise that the fit sees; there ``tolerance`` is met on average.
 
+    Of a model without continuous latents its own parameters are fitted, by maximum likelihood; the
+    result then has a latent ``"_no_latents"``, a standard normal on which nothing depends.
+
     The parameter store holds the fitted parameters afterwards, as after ``SVI``; the model's own
     start from the values that they have in it. The guide that ``fit`` makes starts anew: values of
     the same names in the store, which another guide of its class left there, are replaced, and

@@ -8,14 +8,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pyro
+import pyro.distributions as dist
 import torch
+from pyro import poutine
 from pyro.infer import config_enumerate
 from pyro.infer.autoguide.initialization import init_to_feasible, init_to_uniform
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from ngvi.checks import DiscreteLatentError, InvalidStartError
+from ngvi.checks import NO_LATENTS, DiscreteLatentError, InvalidStartError, NoLatentsError
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
 from pyro_ngvi.fit.engine import make_engine
@@ -32,7 +34,7 @@ class Ready(NamedTuple):
 
     engine: Any  #: an ``Engine`` whose rooms are the package's
     guide: Any
-    model: Callable  #: marked for enumeration, if it must be
+    model: Callable  #: marked for enumeration, or with a latent, if it must be
     error: Exception | None  #: of the first start that failed
     has_start: bool  #: whether the density is finite anywhere
 
@@ -74,18 +76,42 @@ def set_up(
             lambda: run.in_arguments(args, kwargs, _holds_nan),
         )
 
-    try:
-        made, error = first(model)
-    except DiscreteLatentError:
-        if guide is not None:
-            raise
-        model = config_enumerate(model)  # as NUTS does unasked
-        made, error = first(model)
+    def possible(model: Callable) -> tuple[Callable, Any, Exception | None]:
+        """With what a model needs for a bound, unasked."""
+        try:
+            return model, *first(model)
+        except DiscreteLatentError:
+            if guide is not None:
+                raise
+            return possible(config_enumerate(model))  # as NUTS does
+        except NoLatentsError:
+            if guide is not None or not _has_parameters(model, args, kwargs):
+                raise
+            return possible(_with_a_latent(model))
+
+    model, made, error = possible(model)
     if made is not None:
         return Ready(*made, model, error, True)
     # Pyro adds a list of no sites.
     error = InvalidStartError(str(error).partition("\nTrace Shapes")[0])
     return Ready(*at(_WithoutDensities()(model), starts[0]), model, error, False)
+
+
+def _has_parameters(model: Callable, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a model without latents has something to learn."""
+    with poutine.block(), poutine.trace(param_only=True) as capture:
+        model(*args, **kwargs)
+    return bool(capture.trace.nodes)
+
+
+def _with_a_latent(model: Callable) -> Callable:
+    """The model beside a standard normal latent, on which nothing depends."""
+
+    def with_a_latent(*args: Any, **kwargs: Any) -> Any:
+        pyro.sample(NO_LATENTS, dist.Normal(0.0, 1.0))
+        return model(*args, **kwargs)
+
+    return with_a_latent
 
 
 def _forget_others(guide: NaturalGaussianGuide) -> None:

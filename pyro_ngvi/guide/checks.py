@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from ngvi import checks
-from ngvi.checks import DiscreteLatentError, InvalidStartError
+from ngvi.checks import DiscreteLatentError, InvalidStartError, NoLatentsError
 from ngvi.structure.subsampling import SubsampledLatent
 from pyro_ngvi.guide.landing import calling_elbo
 from pyro_ngvi.tracing.sites import is_enumerated
@@ -63,10 +63,10 @@ def check_no_discrete_latents(trace: poutine.Trace) -> None:
 def check_has_latents(trace: poutine.Trace) -> None:
     """Refuse a model that leaves a guide nothing to do.
 
-    :raises RuntimeError: saying what the model has instead.
+    :raises NoLatentsError: saying what the model has instead.
     """
     if not any(site["value"].numel() for _, site in _latent_sites(trace)):
-        raise RuntimeError(checks.no_latents(name for name, _ in _sample_sites(trace)))
+        raise NoLatentsError(checks.no_latents(name for name, _ in _sample_sites(trace)))
 
 
 def check_observed(trace: poutine.Trace) -> None:

@@ -201,13 +201,15 @@ def quiet() -> Iterator[None]:
 
 
 _FACTORISATIONS = {torch.linalg.cholesky, torch.cholesky, Tensor.cholesky}
+_INVERSES = {torch.cholesky_inverse, Tensor.cholesky_inverse}
 
 
 class NanCholesky(TorchFunctionMode):
     """Inside, the factor of a matrix that is not positive definite is NaN, as in other PPLs.
 
     ``torch.linalg.cholesky`` raises if one matrix of a batch is not positive definite, by rounding
-    at one draw, say. A draw without a density is no reason to give up the others.
+    at one draw, say; and ``torch.cholesky_inverse`` (of ``MultivariateNormal``) at a factor with a
+    zero. A draw without a density is no reason to give up the others.
     """
 
     def __torch_function__(
@@ -219,6 +221,9 @@ class NanCholesky(TorchFunctionMode):
             factor, info = torch.linalg.cholesky_ex(*args, **kwargs)
             factor = torch.where((info == 0)[..., None, None], factor, torch.nan)
             return factor.mT if upper else factor
+        if func in _INVERSES and "out" not in kwargs:
+            is_zero = args[0].diagonal(dim1=-2, dim2=-1) == 0
+            args = (args[0].masked_fill(is_zero.any(-1)[..., None, None], torch.nan), *args[1:])
         return func(*args, **kwargs)
 
 

@@ -36,6 +36,29 @@ def test_fit_sums_out_discrete_latents_beside_latents_in_a_plate(ppl, marked):
     assert result.sample(3)["loc"].shape == (3, 2)
 
 
+def test_a_model_without_continuous_latents_is_fitted_by_maximum_likelihood(ppl):
+    y = np.array([-5.5, -4.5, 5.0, 5.5, 6.0])
+
+    def mixture(y):
+        centres = ppl.param("centres", ppl.array([-1.0, 1.0]))
+        with ppl.plate("data", len(y)):
+            which = ppl.sample("which", ppl.dist.Bernoulli(ppl.array(0.5)))
+            at = centres[which if ppl.is_numpyro else which.long()]
+            ppl.sample("y", ppl.dist.Normal(at, 1.0), obs=y)
+
+    result = ppl.fit(mixture, ppl.array(y))
+    centres = ppl.numpy(result.params["centres"])
+    np.testing.assert_allclose(centres, [-5.0, 5.5], atol=0.2)
+    density = np.exp(-0.5 * (y - centres[:, None]) ** 2) / np.sqrt(2 * np.pi)
+    assert result.converged
+    assert abs(result.bound - np.log(density.mean(0)).sum()) < 1e-3
+    assert result.diagnostics.pareto_k <= 0.7
+    with pytest.raises(RuntimeError, match="no latent variables"):  # and nothing to learn
+        ppl.fit(
+            lambda y: ppl.sample("y", ppl.dist.Normal(ppl.array(0.0), 1.0), obs=y), ppl.array(0.0)
+        )
+
+
 def test_legacy_keys_give_the_numbers_of_typed_keys(numpyro_backend):
     """``jax.random.PRNGKey(0)``, the key of NumPyro's documentation."""
     import jax
@@ -336,3 +359,23 @@ def test_sparse_designs_and_checkpoints_cost_nothing_of_the_bound(kind):
     with ppl.float64():
         for found, right in zip(gradient(products[kind]), gradient(products["dense"]), strict=True):
             np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-12)
+
+
+def test_a_draw_whose_covariance_is_singular_is_one_draw_fewer():
+    """``MultivariateNormal`` raises at a factor with a zero, whichever draw it belongs to."""
+    torch = pytest.importorskip("torch")
+    from pyro_ngvi.tracing.messengers import NanCholesky
+
+    factors = torch.eye(2).repeat(2, 1, 1)
+    factors[1, 1, 1] = 0.0
+
+    def precision(factor):
+        normal = torch.distributions.MultivariateNormal(
+            torch.zeros(2), scale_tril=factor, validate_args=False
+        )
+        return normal.precision_matrix
+
+    with NanCholesky():
+        for found in (precision(factors), torch.vmap(precision)(factors)):
+            assert torch.equal(found[0], torch.eye(2))
+            assert found[1].isnan().all()
