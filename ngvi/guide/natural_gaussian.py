@@ -22,8 +22,8 @@ class NaturalGaussianGuide:
     :param model: a model of the PPL.
     :param family: ``"auto"``, ``"covariance_cholesky"`` (alias ``"full"``), ``"diagonal"``,
         or a class or specification from ``families``. ``"auto"`` is
-        dense up to 1000 latents; beyond, sparse where the model has locals, else of low rank up
-        to 100,000 latents, else diagonal; ``print(guide)`` tells.
+        dense up to 200 latents; beyond, sparse where the model has locals, else dense up to 1000,
+        of low rank up to 100,000 latents, else diagonal; ``print(guide)`` tells.
     :param init_loc_fn: a per-site initialisation function of the PPL.
     :param init_scale: initial standard deviation of every unconstrained latent.
     :param create_plates: makes the plates that are subsampled, as in the PPL's autoguides. Latents

@@ -100,6 +100,8 @@ def _not_asked():
     ("num_locals", "num_globals", "expected", "reason"),
     [
         (600, 3, "SparsePrecision", "locals"),
+        (150, 3, "SparsePrecision", "dense only up to 200, and it has locals"),
+        (150, 90, "CovarianceCholesky", "dense up to 1000"),
         (200_000, 3, "SparsePrecision", "locals"),
         (0, 1500, "LowRankPrecision", "no latent is in a plate"),
         (600, 2500, "LowRankPrecision", "2500 globals"),
@@ -129,8 +131,8 @@ def test_an_obstacle_to_locals_is_in_the_reason(registry):
 
 
 def test_auto_asks_for_no_dependencies_where_it_is_dense(registry, backend):
-    plate = ngvi_layout.Plate("groups", 900, 0)
-    layout = ngvi_layout.Layout([ngvi_layout.Site("effect", 0, (900,), (plate,))], _not_asked)
+    plate = ngvi_layout.Plate("groups", 200, 0)
+    layout = ngvi_layout.Layout([ngvi_layout.Site("effect", 0, (200,), (plate,))], _not_asked)
     assert type(registry.automatic(layout).family) is backend.families.CovarianceCholesky
 
 
