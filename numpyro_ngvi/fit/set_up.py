@@ -68,20 +68,22 @@ def set_up(
             lambda: run.in_arguments(args, kwargs, _holds_nan),
         )
 
-    def possible(model: Callable) -> tuple[Callable, Any, Exception | None]:
+    def possible(
+        model: Callable, is_marked: bool = False
+    ) -> tuple[Callable, Any, Exception | None]:
         """With what a model needs for a bound, unasked."""
         try:
             return model, *first(model)
         except DiscreteLatentError:
-            if guide is not None:
+            if guide is not None or is_marked:
                 raise
             from numpyro.contrib.funsor import config_enumerate
 
-            return possible(config_enumerate(model))  # as NUTS does
+            return possible(config_enumerate(model), True)  # as NUTS does
         except NoLatentsError:
             if guide is not None or not _has_parameters(model, args, kwargs):
                 raise
-            return possible(_with_a_latent(model))
+            return possible(_with_a_latent(model), is_marked)
 
     model, made, error = possible(model)
     if made is not None:

@@ -59,6 +59,15 @@ def test_a_model_without_continuous_latents_is_fitted_by_maximum_likelihood(ppl)
         )
 
 
+def test_a_discrete_latent_that_cannot_be_enumerated_is_named(ppl):
+    def model(y):
+        count = ppl.sample("count", ppl.dist.Poisson(ppl.array(3.0)))
+        ppl.sample("y", ppl.dist.Normal(ppl.sample("x", ppl.dist.Normal(count, 1.0)), 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="'count'"):
+        ppl.fit(model, ppl.array(0.0))
+
+
 def test_legacy_keys_give_the_numbers_of_typed_keys(numpyro_backend):
     """``jax.random.PRNGKey(0)``, the key of NumPyro's documentation."""
     import jax
