@@ -102,10 +102,10 @@ class _Evaluator:
         """The same from values alone."""
         return self._mean(lambda: self._inner.measure_values(place, draws))
 
-    def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """The log density and its gradient at one vector of all latents."""
-        value, gradient = self._mean(lambda: self._inner.value_and_gradient(theta))
-        return float(value), gradient
+    def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The log density and its gradient at vectors of all latents."""
+        values, gradients = self._mean(lambda: self._inner.values_and_gradients(theta))
+        return values, gradients
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
         """The log density at vectors of all latents."""

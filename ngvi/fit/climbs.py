@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,51 +11,54 @@ from scipy.optimize import minimize
 
 from ngvi.fit.engine import Engine
 from ngvi.fit.prior import Prior
+from ngvi.fit.rounds import Ask, in_rounds
 
-#: Steps of L-BFGS.
-MAX_MEAN_STEPS = 50
 #: Points of a box of this half width.
 NUM_POINTS, RADIUS = 100, 2.0
 #: Tops whose heights are so near to each other, in nats, are the same or mirror images.
 AS_LEVEL = 0.1
 #: Of the tops more than this part were met once: there are more.
 UNSEEN = 0.1
+#: What a line search comes back from.
+OUTSIDE = 1e300
 
 
 class Climbed(NamedTuple):
     """A point with a higher log density than the one below it."""
 
     mean: np.ndarray  #: all latents, shape ``(d,)``
-    height: float  #: its log density, in nats
+    height: float  #: its log density, in nats; minus infinity if it had none where it began
     is_top: bool  #: whether it is a local maximum, and not only on the way to one
 
 
 def climbed(
-    engine: Engine,
-    mean: np.ndarray,
-    max_steps: int = MAX_MEAN_STEPS,
-    factor: np.ndarray | None = None,
-) -> Climbed | None:
-    """Uphill by L-BFGS, or None if the log density is not finite at the mean.
+    engine: Engine, points: np.ndarray, max_steps: int, factor: np.ndarray | None = None
+) -> list[Climbed]:
+    """Uphill by L-BFGS from several points, which run the model together.
 
+    :param points: shape ``(N, d)``.
     :param factor: of a covariance, shape ``(d, d)``, in whose whitened coordinates to climb.
     """
-    best: tuple[float, np.ndarray | None] = (-math.inf, None)
+    bests = [Climbed(point, -math.inf, False) for point in points]
 
-    def loss(z: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best
-        theta = mean + (z if factor is None else factor @ z)
-        value, gradient = engine.evaluator.value_and_gradient(theta)
-        if not (math.isfinite(value) and np.isfinite(gradient).all()):
-            return 1e300, np.zeros_like(z)  # the line search comes back
-        if value > best[0]:
-            best = value, theta
-        return -value, -(gradient if factor is None else factor.T @ gradient)
+    def uphill(index: int, ask: Ask) -> None:
+        def loss(z: np.ndarray) -> tuple[float, np.ndarray]:
+            theta = points[index] + (z if factor is None else factor @ z)
+            value, gradient = ask(theta)
+            if not (math.isfinite(value) and np.isfinite(gradient).all()):
+                return OUTSIDE, np.zeros_like(z)
+            if value > bests[index].height:
+                bests[index] = Climbed(theta, value, False)
+            return -value, -(gradient if factor is None else factor.T @ gradient)
 
-    options = {"maxiter": max_steps}
-    end = minimize(loss, np.zeros_like(mean), jac=True, method="L-BFGS-B", options=options)
-    height, top = best
-    return None if top is None else Climbed(top, height, bool(end.success))
+        first = np.zeros_like(points[index])
+        options = {"maxiter": max_steps}
+        end = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
+        bests[index] = bests[index]._replace(is_top=bool(end.success))
+
+    climbs = [partial(uphill, index) for index in range(len(points))]
+    in_rounds(climbs, engine.evaluator.values_and_gradients)
+    return bests
 
 
 def high_points(

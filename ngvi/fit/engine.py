@@ -97,8 +97,10 @@ class Evaluator(Protocol):
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
         """The bound and its natural gradient; not finite where the model is not."""
 
-    def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """The log density and its gradient at one vector of all latents, shape ``(d,)``."""
+    def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The log density and its gradient at vectors of all latents, shape ``(N, d)``, each by
+        itself.
+        """
 
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
         """As :meth:`measure`, from values of the log density alone."""

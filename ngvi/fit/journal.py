@@ -211,15 +211,15 @@ class _Evaluator:
         """The same from values alone."""
         return self._measured(self._inner.measure_values, place, draws)
 
-    def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """The log density and its gradient at one vector of all latents."""
+    def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The log density and its gradient at vectors of all latents."""
 
         def ask() -> dict[str, np.ndarray]:
-            value, gradient = self._inner.value_and_gradient(theta)
-            return {"value": np.array(value, float), "gradient": np.asarray(gradient, float)}
+            values, gradients = self._inner.values_and_gradients(theta)
+            return {"values": np.asarray(values, float), "gradients": np.asarray(gradients, float)}
 
-        found = self._answer("value_and_gradient", {"theta": theta}, ask)
-        return float(found["value"]), found["gradient"]
+        found = self._answer("values_and_gradients", {"theta": theta}, ask)
+        return found["values"], found["gradients"]
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
         """The log density at vectors of all latents."""

@@ -18,7 +18,7 @@ import numpy as np
 from ngvi.fit.audit import MAX_DRAWS, difference, missed
 from ngvi.fit.climbs import Climbed, climbed, has_more, high_points
 from ngvi.fit.engine import Place
-from ngvi.fit.one_leg import ANOTHER_POINT, Begun, Runner, bound_of, compared
+from ngvi.fit.one_leg import ANOTHER_POINT, SAME, Begun, Runner, bound_of, compared
 from ngvi.fit.outcome import THE_SAME
 from ngvi.fit.prior import Prior
 from ngvi.fit.start import start_at
@@ -72,26 +72,35 @@ class Modes(Runner):
 
     def _climb(self, prior: Prior | None, limit: int) -> None:
         """Climb from other points, and begin where that leads elsewhere, the highest first."""
-        waiting: list[Climbed] = []
-        legs = 0
+        legs = first = 0
         points = high_points(self.engine, self.rng, prior, NUM_HIGH, MOST_CLIMBS)
-        for number, point in enumerate(points):
-            if number >= NUM_CLIMBS or self._parted(self._best_ended())[0] >= ENOUGH:
-                legs += self._follow(waiting, legs, limit)
-                inside, outside = self._parted(self._best_ended())
-                is_last = inside >= ENOUGH or number >= (MAX_CLIMBS if legs else NUM_CLIMBS)
-                is_dear = number >= NUM_CLIMBS and self.engine.evaluator.num_gradients > limit
-                if is_dear or (is_last and not has_more(outside, inside)):
-                    return
-            place = self._best_ended().place
-            factor = self._factor(place)
-            climb = climbed(self.engine, point, MAX_CLIMB, factor)
-            if climb is not None and not (climb.is_top or self._is_inside(place, climb.mean)):
-                climb = climbed(self.engine, climb.mean, MAX_CLIMB_ON, factor)
-            if climb is not None:
-                self.tops.append(climb)
-                waiting.append(climb)
-        self._follow(waiting, legs, limit)
+        for last in (ENOUGH, NUM_CLIMBS, MAX_CLIMBS, MOST_CLIMBS):
+            tops = self._tops(points[first:last])
+            self.tops += tops
+            legs += self._follow(tops, legs, limit)
+            inside, outside = self._parted(self._best_ended())
+            is_last = inside >= ENOUGH or last >= (MAX_CLIMBS if legs else NUM_CLIMBS)
+            is_dear = last >= NUM_CLIMBS and self.engine.evaluator.num_gradients > limit
+            if is_dear or (is_last and not has_more(outside, inside)):
+                return
+            first = last
+
+    def _tops(self, points: np.ndarray) -> list[Climbed]:
+        """Where climbs end; those that are on their way up elsewhere go on for longer."""
+        place = self._best_ended().place
+        factor = self._factor(place)
+        tops = climbed(self.engine, points, MAX_CLIMB, factor)
+        on_the_way = [
+            index
+            for index, climb in enumerate(tops)
+            if not climb.is_top and not self._is_inside(place, climb.mean)
+        ]
+        further = np.array([tops[index].mean for index in on_the_way])
+        for index, climb in zip(
+            on_the_way, climbed(self.engine, further, MAX_CLIMB_ON, factor), strict=True
+        ):
+            tops[index] = climb
+        return [climb for climb in tops if math.isfinite(climb.height)]
 
     def _factor(self, place: Place) -> np.ndarray | None:
         """Of the covariance of a place, which scales a climb; None if it is large."""
@@ -101,13 +110,10 @@ class Modes(Runner):
         draws, _ = self.engine.parameters.draws(place, np.eye(dim))
         return (draws - self.engine.parameters.mean(place)).T
 
-    def _follow(self, waiting: list[Climbed], legs: int, limit: int) -> int:
-        """Begin at the ends of climbs that lie elsewhere; return the number of legs.
-
-        :param waiting: empty afterwards.
-        """
+    def _follow(self, tops: list[Climbed], legs: int, limit: int) -> int:
+        """Begin at the ends of climbs that lie elsewhere; return the number of legs."""
         before = legs
-        for climb in sorted(waiting, key=lambda climb: -climb.height):
+        for climb in sorted(tops, key=lambda climb: -climb.height):
             place = self._best_ended().place
             level = self._level_elsewhere(place, climb)
             lower = AS_HIGH + 0.5 * self.engine.parameters.dim if self._may_look(legs, limit) else 0
@@ -123,7 +129,6 @@ class Modes(Runner):
                 self.seen += 1
             else:
                 self._compare_if_good(found)
-        waiting.clear()
         return legs - before
 
     def _level_elsewhere(self, place: Place, climb: Climbed) -> float:
@@ -158,6 +163,8 @@ class Modes(Runner):
             mean = self.engine.parameters.mean(outcome.place)
             is_other = outcome.converged and not self._is_inside(best.place, mean)
             if not is_other or outcome.audit is None or compared(best, outcome) != THE_SAME:
+                continue
+            if 2 * math.hypot(best.audit.error, outcome.audit.error) < SAME:
                 continue
             places = best.place, outcome.place
             gain, error = difference(self.engine, *places, self.rng, 2 * MAX_DRAWS)

@@ -25,8 +25,8 @@ from ngvi.trust_region import INITIAL_RADIUS
 
 #: Standard deviations to try, in this order; the first is that of the guide that ``fit`` makes.
 SCALES = (1.0, 0.1, 0.01, 1e-3)
-#: Random means to try.
-NUM_RANDOM_MEANS = 5
+#: Steps of L-BFGS on the mean, and random means to try.
+MAX_MEAN_STEPS, NUM_RANDOM_MEANS = 50, 5
 
 #: Standard deviation of parameters of the model's own that start at zero, at least.
 LEAST_OWN = 0.1
@@ -79,8 +79,8 @@ def find_other_start(
     mean = engine.parameters.mean(engine.parameters.initial)
     sd = 1.0 if prior is None else np.minimum(prior.sd, 1.0)
     for first in (mean, *high_points(engine, rng, prior, NUM_RANDOM_MEANS)):
-        better = climbed(engine, first)
-        if better is None:
+        (better,) = climbed(engine, first[None], MAX_MEAN_STEPS)
+        if not math.isfinite(better.height):
             continue
         found = list(_at_scales(engine, better.mean, sd, SCALES, draws))
         if found:

@@ -77,11 +77,11 @@ class _Evaluator:
     def _num_parts(self, count: int) -> int:
         return min(PARTS, count) if self._rows.size % self._rows.visited else 1
 
-    def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """The log density and its gradient at one vector of all latents."""
-        found = [self._inner.value_and_gradient(theta, rows) for rows in self._sweep(0)]
+    def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The log density and its gradient at vectors of all latents."""
+        found = [self._inner.values_and_gradients(theta, rows) for rows in self._sweep(0)]
         values, gradients = zip(*found, strict=True)
-        return float(np.mean(values)), np.mean(gradients, 0)
+        return np.mean(values, 0), np.mean(gradients, 0)
 
     def _sweep(self, seed: int) -> Iterator[np.ndarray]:
         _, size, visited = self._rows

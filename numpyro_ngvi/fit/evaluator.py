@@ -124,14 +124,16 @@ class Evaluator:
         values, vectors, covectors = map(np.stack, zip(*rows, strict=True))
         return Measured(values, vectors, Direction(vectors.mean(0), covectors.mean(0)))
 
-    def value_and_gradient(
+    def values_and_gradients(
         self, theta: np.ndarray, rows: np.ndarray | None = None
-    ) -> tuple[float, np.ndarray]:
-        """The log density and its gradient at one vector of all latents, shape ``(d,)``."""
-        self.num_gradients += 1
-        theta = theta.astype(self._parameters.dtype)
-        value, gradient = self._compiled(self._point, theta, _whole(rows))
-        return float(value), np.asarray(gradient, float)
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The log density and its gradient at vectors of all latents, shape ``(N, d)``."""
+        self.num_gradients += len(theta)
+        points = theta.astype(self._parameters.dtype)
+        # One after another: no program is compiled for each number of points.
+        found = [self._compiled(self._point, point, _whole(rows)) for point in points]
+        values, gradients = zip(*jax.device_get(found), strict=True)
+        return np.array(values, float), np.stack(gradients).astype(float)
 
     def values(self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
         """The log density at vectors of all latents, shape ``(N, d)``."""

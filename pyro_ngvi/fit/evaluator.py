@@ -137,20 +137,29 @@ class Evaluator:
         return Measured(np.array(values), vectors.cpu().numpy(), direction)
 
     @torch.no_grad()
-    def value_and_gradient(
+    def values_and_gradients(
         self, theta: np.ndarray, rows: np.ndarray | None = None
-    ) -> tuple[float, np.ndarray]:
-        """The log density and its gradient at one vector of all latents, shape ``(d,)``."""
-        self.num_gradients += 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The log density and its gradient at vectors of all latents, shape ``(N, d)``."""
+        self.num_gradients += len(theta)
         self._parameters.put(self._parameters.initial)
+        is_random = self._plan.facts.is_stochastic or self.is_subsampled
+        # What one point gives shall not depend on the others.
+        at_once = 1 if is_random else self._plan.draws_per_pass(self.args, self.kwargs)
+        parts = [theta[i : i + at_once] for i in range(0, len(theta), at_once)]
+        values, gradients = zip(*(self._gradients_at(some, rows) for some in parts), strict=True)
+        return np.concatenate(values), np.concatenate(gradients)
+
+    def _gradients_at(
+        self, theta: np.ndarray, rows: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         latents = self._parameters.split(theta)
         at = {site: value.requires_grad_() for site, value in latents.items()}
-
         with repeatable_noise(), torch.enable_grad():
             torch.manual_seed(0)
-            value = self._new_density(rows)({site: v[None] for site, v in at.items()})[0]
-            gradients = gradients_of(value, list(at.values()), False)
-        return float(value), np.concatenate([_numpy(gradient) for gradient in gradients])
+            values = self._new_density(rows)(at)
+            gradients = gradients_of(values.sum(), list(at.values()), False)
+        return _numpy(values), np.concatenate([_numpy(part) for part in gradients], 1)
 
     @torch.no_grad()
     def values(self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:

@@ -109,10 +109,10 @@ class Evaluator:
         """The same from values alone."""
         return self._ask("measure_values", place, draws)
 
-    def value_and_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """The log density and its gradient at one vector of all latents."""
-        value, gradient = self._ask("value_and_gradient", None, theta)
-        return float(value), gradient
+    def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The log density and its gradient at vectors of all latents."""
+        values, gradients = self._ask("values_and_gradients", None, theta)
+        return values, gradients
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
         """The log density at vectors of all latents."""

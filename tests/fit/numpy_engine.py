@@ -120,11 +120,13 @@ class Target:
             np.array(values), vectors, Direction(vectors.mean(0), np.mean(gradients, 0), ordinary)
         )
 
-    def value_and_gradient(self, theta):
-        self.num_gradients += 1
-        gap, level = self._gap(theta)
-        value = level - 0.5 * self.steepness * gap @ gap
-        return self._at_point(theta, value), -self.steepness * gap / self.scale
+    def values_and_gradients(self, theta):
+        self.num_gradients += len(theta)
+        gaps, levels = map(np.array, zip(*map(self._gap, theta), strict=True))
+        values = levels - 0.5 * self.steepness * np.sum(gaps**2, 1)
+        return np.array(list(map(self._at_point, theta, values))), (
+            -self.steepness * gaps / self.scale
+        )
 
     def values(self, place, theta):
         """Densities of which the bound is the average, whatever the steepness."""

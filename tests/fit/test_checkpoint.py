@@ -34,7 +34,7 @@ class Mortal(Target):
 
     def __getattribute__(self, name):
         found = super().__getattribute__(name)
-        if name not in ("measure", "measure_values", "value_and_gradient", "values"):
+        if name not in ("measure", "measure_values", "values_and_gradients", "values"):
             return found
 
         def answered(*args):
@@ -58,8 +58,8 @@ class Swept(Mortal):
     def values(self, place, theta, rows):
         return Target.values(self, place, theta) + rows[0]
 
-    def value_and_gradient(self, theta, rows):
-        return Target.value_and_gradient(self, theta)
+    def values_and_gradients(self, theta, rows):
+        return Target.values_and_gradients(self, theta)
 
 
 TARGETS = {

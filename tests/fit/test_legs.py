@@ -373,7 +373,7 @@ def test_a_mode_that_is_higher_is_kept_and_both_are_told():
 
 def test_a_point_that_the_gaussian_misses_is_a_start(monkeypatch):
     """No climb leads to a mode that is too far for one and outside of the box."""
-    monkeypatch.setattr(modes, "climbed", lambda *_: None)
+    monkeypatch.setattr(modes, "climbed", lambda *_: [])
     one = two_modes(5.0, NEAR + 4.0)
     assert is_at(searched(one), np.zeros(2), 0.1)
     monkeypatch.setattr(modes, "missed", lambda *_: NEAR + 4.0)
@@ -407,15 +407,22 @@ def test_of_optima_that_noise_confuses_the_same_draws_tell_the_better(monkeypatc
 
 
 def test_the_same_optimum_twice_ends_the_looking(monkeypatch):
-    """A third point is not climbed from, and each leg that finds nothing counts as well."""
-    calls = []
+    """No further points are climbed from, unless none has led anywhere."""
+    counts = []
     climbed = modes.climbed
-    monkeypatch.setattr(modes, "climbed", lambda *args: calls.append(args) or climbed(*args))
+
+    def counted(engine, points, *options):
+        counts.append(len(points))
+        return climbed(engine, points, *options)
+
+    monkeypatch.setattr(modes, "climbed", counted)
     searched(target())
-    assert len(calls) == modes.ENOUGH < modes.NUM_CLIMBS
-    calls.clear()
-    monkeypatch.setattr(modes, "climbed", lambda *args: calls.append(args))  # none leads anywhere
-    assert searched(target()).converged and len(calls) == modes.NUM_CLIMBS
+    assert sum(counts) == modes.ENOUGH < modes.NUM_CLIMBS
+    counts.clear()
+    monkeypatch.setattr(
+        modes, "climbed", lambda _, points, *options: counts.append(len(points)) or []
+    )
+    assert searched(target()).converged and sum(counts) == modes.NUM_CLIMBS
 
 
 @pytest.mark.parametrize(
