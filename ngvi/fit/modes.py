@@ -34,8 +34,8 @@ MOST_CLIMBS = 28
 MAX_CLIMB, MAX_CLIMB_ON = 25, 75
 #: The most latents of a climb in whitened coordinates.
 MAX_WHITENED = 500
-#: A density is as high that is less than so many nats, and half a nat a latent, below that at the
-#: mean.
+#: A top is as high whose log density is less than so many nats, and half a nat a latent, below that
+#: at the best mean; one that is above by as much, and leads nowhere, is a spike.
 AS_HIGH = 10.0
 #: Points that lead to the same optimum are enough.
 ENOUGH = 5
@@ -78,6 +78,7 @@ class Modes(Runner):
             tops = self._tops(points[first:last])
             self.tops += tops
             legs += self._follow(tops, legs, limit)
+            self.spike = self._level(self._best_ended().place) + self._reach()
             inside, outside = self._parted(self._best_ended())
             is_last = inside >= ENOUGH or last >= (MAX_CLIMBS if legs else NUM_CLIMBS)
             is_dear = last >= NUM_CLIMBS and self.engine.evaluator.num_gradients > limit
@@ -115,9 +116,10 @@ class Modes(Runner):
         before = legs
         for climb in sorted(tops, key=lambda climb: -climb.height):
             place = self._best_ended().place
-            level = self._level_elsewhere(place, climb)
-            lower = AS_HIGH + 0.5 * self.engine.parameters.dim if self._may_look(legs, limit) else 0
-            if not climb.height > level - lower or self._used >= self.settings.max_steps:
+            if self._is_known(climb) or self._used >= self.settings.max_steps:
+                continue
+            lower = self._reach() if self._may_look(legs, limit) else 0.0
+            if not climb.height > self._level(place) - lower:
                 continue
             options = self.engine, self.rng, self.num_groups
             start = start_at(*options, climb.mean, ANOTHER_POINT)
@@ -131,15 +133,20 @@ class Modes(Runner):
                 self._compare_if_good(found)
         return legs - before
 
-    def _level_elsewhere(self, place: Place, climb: Climbed) -> float:
-        """The log density at the mean; infinite if a climb ended in a Gaussian that is known."""
+    def _level(self, place: Place) -> float:
+        """The log density at the mean."""
+        return self.engine.evaluator.values(place, self.engine.parameters.mean(place)[None])[0]
+
+    def _reach(self) -> float:
+        """Nats about a Gaussian's level within which a top is as high as its own."""
+        return AS_HIGH + 0.5 * self.engine.parameters.dim
+
+    def _is_known(self, climb: Climbed) -> bool:
+        """Whether a climb ended in a Gaussian that has come to its end."""
         known = [outcome for outcome, _ in self.ended]
         known += [one.outcome for one in self.begun if one.status is None]
-        known = [outcome.place for outcome in known if math.isfinite(bound_of(outcome))]
-        if any(self._is_inside(one, climb.mean) for one in (place, *known)):
-            return math.inf
-        points = np.stack([self.engine.parameters.mean(place), climb.mean])
-        return self.engine.evaluator.values(place, points)[0]
+        known = [outcome for outcome in known if math.isfinite(bound_of(outcome))]
+        return any(self._is_inside(outcome.place, climb.mean) for outcome in known)
 
     def _compare_if_good(self, begun: Begun) -> None:
         if self._next_best(self._best_ended()) is begun:

@@ -64,6 +64,9 @@ class Runner:
         self.begun: list[Begun] = []
         self.seen = 0  #: other starts that led to the best optimum
         self.tops: list[Climbed] = []  #: where climbs ended
+        self.spike = (
+            math.inf
+        )  #: tops above this log density, as a funnel's, have no mass to speak of
         self._one: Search | StochasticSearch | None = None
         self._used = 0
         self._share = max(MIN_SHARE, settings.max_steps // 4)
@@ -252,9 +255,10 @@ class Runner:
         )
 
     def _parted(self, best: Outcome) -> tuple[int, list[Climbed]]:
-        """How many climbs ended in the best Gaussian, and the others."""
-        outside = [climb for climb in self.tops if not self._is_inside(best.place, climb.mean)]
-        return len(self.tops) - len(outside), outside
+        """How many climbs ended in the best Gaussian, and the others; spikes are neither."""
+        tops = [climb for climb in self.tops if climb.height < self.spike]
+        outside = [climb for climb in tops if not self._is_inside(best.place, climb.mean)]
+        return len(tops) - len(outside), outside
 
     def _is_inside(self, place: Place, point: np.ndarray) -> bool:
         """Whether a point is where a Gaussian's draws are."""

@@ -480,9 +480,20 @@ def test_a_start_that_came_to_no_end_hides_no_top(status, is_new):
     search = legs.Legs(two_modes(5.0).engine(), rng, settings, Progress(9, False))
     broad = Outcome(Place(NEAR, np.zeros(2)), Reason.TRIED, audit=Audit(-9.0, 0.1, 0.0))
     search.begun.append(one_leg.Begun(None, status, broad, "a draw"))
-    first = Place(np.zeros(2), np.full(2, np.log(0.1)))
-    top = climbs.Climbed(NEAR + 0.1, 5.0, True)
-    assert math.isfinite(search._level_elsewhere(first, top)) is is_new
+    assert search._is_known(climbs.Climbed(NEAR + 0.1, 5.0, True)) is not is_new
+
+
+@pytest.mark.parametrize(("above", "more"), [(-15.0, True), (-5.0, True), (0.1, False)])
+def test_tops_far_above_an_optimum_that_lead_nowhere_are_no_modes(above, more):
+    """As a funnel's, which have hardly any mass: ten nats and half a nat a latent above."""
+    one = legs.Legs(
+        target().engine(), np.random.default_rng(0), Settings(0.05, 100), Progress(100, False)
+    )
+    assert one.run(None).converged
+    (level,) = one.engine.evaluator.values(one._best().place, one._best().place.loc[None])
+    height = level + 10.0 + 0.5 * 2 + above
+    one.tops += [climbs.Climbed(CENTRE + 1e3 * k, height + k, True) for k in range(3)]
+    assert one._best().has_more is more
 
 
 def test_the_model_with_parameters_of_its_own_is_not_searched_for_modes():
