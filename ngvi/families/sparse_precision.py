@@ -39,6 +39,7 @@ import numpy as np
 
 from ngvi.families.forest_family import ForestFamily
 from ngvi.family import Array, Family
+from ngvi.linalg.arrow import Arrow
 from ngvi.linalg.arrow_step import ArrowStep, ArrowSteps
 from ngvi.path import WhitenedPath
 from ngvi.structure.hierarchy import MAX_GLOBALS, find_structure
@@ -153,6 +154,29 @@ class SparsePrecision(ForestFamily):
     def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
         factor = self._factor()
         whitened = factor.congruence(self._arrow.unpack(self.structure, hessian))
+        return self._natural(factor, gradient, whitened)
+
+    def price_of_points(self, gradients: Array, noise: Array) -> Self:
+        """The natural gradient of the bound from gradients at points with weights.
+
+        :param gradients: of the log density, each times its point's weight, shape ``(N, d)``.
+        :param noise: ``z`` of the points, shape ``(N, d)``.
+        """
+        # Products of one local's gradient and another's noise, of which only the average over many
+        # points is zero, are none of these: T^-1 H T^-T = E[(T^-1 grad l) z^T].
+        factor = self._factor()
+        slopes, noise = factor.solve(self._split(gradients)), self._split(noise)
+        blocks = []
+        for index, slope in enumerate(slopes):
+            mine = [self._symmetric(self._outer(slope, noise[index]))]
+            chain = self.structure.ancestors(index)
+            mine.extend(self._outer(noise[ancestor], slope) for ancestor in chain)
+            blocks.append(tuple(mine))
+        whitened = self._arrow(self.structure, tuple(blocks))
+        return self._natural(factor, gradients.sum(0), whitened)
+
+    def _natural(self, factor: Arrow, gradient: Array, whitened: Arrow) -> Self:
+        """Equation (2), with ``T^-1 H T^-T``."""
         inner = whitened.combine(operator.add, self._arrow.identity(self.structure, self.loc))
         inner = inner.map_diagonal(self._arrow.ops.halve_diagonal).combine(operator.neg)
         return self._with(self._covariance_times(factor, gradient), factor.matmul(inner))

@@ -8,6 +8,7 @@ import numpy as np
 
 from ngvi.curvature import Cost, cost_of_group
 from ngvi.fit.engine import Draws
+from ngvi.fit.paths import Paths
 from ngvi.points import Points, spherical_points
 
 
@@ -16,19 +17,28 @@ class Groups(NamedTuple):
 
     dim: int
     cost: Cost  #: of one
+    paths: Paths | None = None  #: that orthogonal points are spread over
 
     @classmethod
-    def of(cls, curvature: str, dim: int, products: int, data_size: int) -> Groups:
+    def of(
+        cls, curvature: str, dim: int, products: int, data_size: int, paths: Paths | None = None
+    ) -> Groups:
         """As many draws as cost about what a group of orthogonal points would.
 
         :param products: Hessian-vector products that a Hessian takes.
         :param data_size: numbers in the model's largest argument.
+        :param paths: of the log density, if it is a sum over locals.
         """
-        return cls(dim, cost_of_group(curvature, dim, products, data_size))
+        if curvature != "spherical" or paths is None:
+            return cls(dim, cost_of_group(curvature, dim, products, data_size))
+        return cls(dim, cost_of_group(curvature, paths.dim, products, data_size), paths)
 
     def draws(self, rng: np.random.Generator, num_groups: int) -> list[Draws]:
         """Fresh groups of draws."""
-        if self.cost.num_groups:
+        if self.paths is not None:
+            few = spherical_points(rng, self.paths.dim, num_groups)
+            points = [self.paths.spread(rng, group) for group in few]
+        elif self.cost.num_groups:
             points = spherical_points(rng, self.dim, num_groups)
         else:
             points = [self._antithetic(rng) for _ in range(num_groups)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ngvi.guide.layout import summary
+from ngvi.structure.forest import Forest
 
 
 class NaturalGaussianGuide:
@@ -57,6 +58,15 @@ class NaturalGaussianGuide:
     def again(self, model: Any, **options: Any) -> Any:
         """A guide of another model with the same latents, of the same kind and family."""
         return type(self)(model, self.family, **options)  # type: ignore[call-arg]
+
+    @property
+    def paths(self) -> Forest | None:
+        """The forest of the latents, if the log density is a sum over its locals."""
+        requested = self._requested_family
+        if self.family.name != "sparse_precision":
+            return None
+        is_found = requested is None or requested.family.structure is None
+        return self.family.structure if is_found else None
 
     def __repr__(self) -> str:
         if self.prototype_trace is None:

@@ -25,12 +25,12 @@ import numpy as np
 
 from ngvi.family import Array
 from ngvi.linalg.arrow import Arrow, Vector
+from ngvi.structure.forest import Forest
 from ngvi.structure.local_blocks import LocalBlocks
 
-#: Up to so many latents ``family="auto"`` is dense: what costs is the map, and gradients at
-#: orthogonal points take it once where Hessians of blocks take its second derivatives (radon, 90
-#: latents, with compilation: 19 against 38 seconds of the processor, and the same bound).
-MAX_DENSE_DIM = 200
+#: Up to so many latents ``family="auto"`` is dense. Beyond, a family whose locals meet only the
+#: globals has the same optimum, and ``fit`` needs few points for it (:mod:`ngvi.fit.paths`).
+MAX_DENSE_DIM = 40
 
 #: Iterations of Newton's method; a local density without a mode takes all of them.
 MAX_ITERATIONS = 50
@@ -267,14 +267,20 @@ class ReparametrizedGaussianGuide:
     :param order: 2 expands at the conditional mode of the locals (RVB2). 1 (RVB1) takes one Newton
         step from a fixed point, the conditional mode for the globals of the guide's start, and the
         curvature there: cheaper, and good where the likelihood alone says where locals are.
-    :param family: of the Gaussian. ``"auto"`` is dense up to 200 latents; beyond, each local is a
-        block of its own and the globals are one.
+    :param family: of the Gaussian. ``"auto"`` is dense up to 40 latents; beyond, sparse:
+        locals meet only the globals.
     :raises ValueError: on the first call, for a model without locals, with locals that depend
         on each other, with minibatches or with enumerated latents, naming the sites.
     """
 
     order: int
     _blocks: LocalBlocks
+
+    @property
+    def paths(self) -> Forest | None:
+        """The forest of the latents: the log density is a sum over its locals."""
+        couples = self.family.couples()
+        return self._blocks.paths if isinstance(couples, Forest) or couples == "none" else None
 
     def again(self, model: Any, create_plates: None = None, **options: Any) -> Any:
         """A guide of another model with the same latents, of the same order and family."""
@@ -299,11 +305,6 @@ class ReparametrizedGaussianGuide:
             for name in names
         }
         return {name: count for name, count in counts.items() if count}
-
-    def _blocks_by_site(self) -> list[Any]:
-        """The blocks of ``family="auto"``, as ``BlockDiagonal`` takes them."""
-        others = self._blocks.others
-        return [*self._blocks.sites, *([tuple(others.tolist())] if len(others) else [])]
 
 
 def check_whole(subsampled: list[str], enumerated: list[str]) -> None:

@@ -44,6 +44,15 @@ class LocalBlocks:
         return mask
 
     @property
+    def paths(self) -> Forest:
+        """The forest with the other latents as the parent of all locals."""
+        groups = self.forest.groups
+        if len(groups) == len(self.sites):
+            return self.forest
+        locals = [dataclasses.replace(group, parent=len(groups) - 1) for group in groups[:-1]]
+        return dataclasses.replace(self.forest, groups=(*locals, groups[-1]))
+
+    @property
     def probes(self) -> np.ndarray:
         """Coordinate ``j`` of every block, shape ``(r, d)``.
 

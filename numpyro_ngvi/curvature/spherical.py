@@ -17,6 +17,7 @@ from ngvi.page import page
 from ngvi.points import LEVELS, radius_polynomial
 from numpyro_ngvi.curvature.moments import Density, Estimate, finite_draws, gradients
 from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.families.forest import SparsePrecision
 
 
 @page(estimators.Spherical)
@@ -64,6 +65,8 @@ def spherical_direction(
 def _direction(
     family: Family, gradients: jax.Array, noise: jax.Array, weights: jax.Array
 ) -> Family:
+    if isinstance(family, SparsePrecision):
+        return family.price_of_points(weights[:, None] * gradients, noise)
     # S (theta - mu) = C^-T z, the transpose of whitening, which is affine: one solve for all.
     _, transposed = jax.vjp(family.whiten, noise)
     hessian = family.outer_products(weights[:, None] * gradients, transposed(noise)[0])

@@ -19,6 +19,7 @@ from ngvi.curvature import CURVATURES_OF_FIT, check_curvature, choose, points_at
 from ngvi.fit.batches import fraction
 from ngvi.fit.engine import Direction, Draws, Measured
 from ngvi.fit.groups import Groups
+from ngvi.fit.paths import paths_of
 from ngvi.points import Points
 from numpyro_ngvi import curvature
 from numpyro_ngvi.families.base import Family
@@ -56,9 +57,12 @@ class Evaluator:
         products = max(curvature.num_products(family) for family in families_in(parameters.initial))
         dim = parameters.dim
         obstacle = functools.partial(self._obstacle, args, kwargs)
+        paths = paths_of(guide)
+        if paths is not None and kind == "auto":
+            kind = "spherical"
         kind = choose(kind, dim, products, obstacle).curvature
         data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
-        groups = Groups.of(kind, dim, products, data_size)
+        groups = Groups.of(kind, dim, products, data_size, paths)
         self.draws, self._cost = groups.draws, groups.cost
         self._estimator = curvature.make_estimator(kind, self._cost, points_at_once(data_size))
         self.num_gradients = self.num_hessian_products = self.num_values = 0

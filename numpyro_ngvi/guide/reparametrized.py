@@ -24,7 +24,7 @@ from ngvi.page import page
 from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
 from ngvi.structure.local_blocks import find_local_blocks
-from numpyro_ngvi.families import BlockDiagonal, CovarianceCholesky, Family
+from numpyro_ngvi.families import CovarianceCholesky, Family, SparsePrecision
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.linalg.arrow import Arrow
 from numpyro_ngvi.tracing.arguments import as_jax
@@ -119,7 +119,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
             return self._requested_family
         if layout.dim <= MAX_DENSE_DIM:
             return Choice(CovarianceCholesky(), f"auto: dense up to {MAX_DENSE_DIM}")
-        return Choice(BlockDiagonal(blocks=self._blocks_by_site()), "auto: a block for each local")
+        return Choice(
+            SparsePrecision(structure=self._blocks.paths), f"auto: dense only up to {MAX_DENSE_DIM}"
+        )
 
     def _density(self, params: dict[str, Any]) -> Density:
         """The model's log density at unconstrained vectors, with these of its parameters."""

@@ -15,6 +15,7 @@ from ngvi.page import page
 from ngvi.points import spherical_points
 from pyro_ngvi.curvature.evaluate import Evaluated, FromGradients
 from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.forest import SparsePrecision
 
 
 @page(estimators.Spherical)
@@ -31,12 +32,16 @@ class Spherical(FromGradients):
             squares = points.weights * sum(z.square().sum(-1) for z in points.noise.values())
             part = squares[found.kept].sum() / squares.sum()
             weighted = torch.where(found.kept[:, None], weighted, 0.0) / part
+        if isinstance(family, SparsePrecision):
+            return family.price_of_points(weighted, points.noise[site])
         draws = family.sample(points.noise[site])
         return weighted_direction(family, weighted, scores(family, draws))
 
     def of_groups(
         self, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
     ) -> Tensor:
+        if isinstance(family, SparsePrecision):
+            return rows(family.price_of_points, weighted, noise)
         of_draws = scores(family, family.sample(noise))
         return rows(lambda w, s: weighted_direction(family, w, s), weighted, of_draws)
 

@@ -88,7 +88,8 @@ def fit(
     :param create_plates: as for the guide.
     :param curvature: ``"spherical"`` (gradients at orthogonal points,
         :mod:`~pyro_ngvi.curvature.spherical`), ``"hessian"``, ``"stein"``, or ``"auto"``: the
-        second where the family's Hessians take few products, else the first up to 2000 latents.
+        first where the model has locals (:mod:`~ngvi.fit.paths`), the second where the family's
+        Hessians take few products, else the first up to 2000 latents.
     :param tolerance: the distance to the optimal bound that counts as converged, in nats.
     :param max_steps: the most steps, without those of a race: of starts where the first ones fail,
         or of other values where many parameters of the model's own may be a network.

@@ -13,10 +13,11 @@ from pyro.distributions.transforms import biject_to
 from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor
 
-from ngvi.curvature import Cost, choose
+from ngvi.curvature import choose
 from ngvi.fit.batches import fraction
 from ngvi.fit.engine import Direction, Draws, Measured
 from ngvi.fit.groups import Groups
+from ngvi.fit.paths import paths_of
 from ngvi.fit.sweep import Rows
 from pyro_ngvi import curvature as estimators
 from pyro_ngvi.curvature import (
@@ -63,10 +64,13 @@ class Evaluator:
         self._plan, self._density = make_plan(model, guide, args, kwargs, validate=False)
         parameters.bind(self._density.posteriors)
         products = max(num_products(family) for family in parameters.initial.families)
+        paths = paths_of(guide)
+        if paths is not None and curvature == "auto":
+            curvature = "spherical"
         curvature = choose(curvature, parameters.dim, products, self._obstacle).curvature
         data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
         self.dim = parameters.dim
-        self.estimate_as(curvature, Groups.of(curvature, self.dim, products, data_size).cost)
+        self.estimate_as(curvature, Groups.of(curvature, self.dim, products, data_size, paths))
         self.num_gradients = self.num_hessian_products = self.num_values = 0
         self._fractions: dict[tuple, float] = {}
         self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None
@@ -76,10 +80,11 @@ class Evaluator:
             ((plate, visited),) = indices.items()
             self.rows = Rows(plate, sizes[plate], len(visited))
 
-    def estimate_as(self, curvature: str, cost: Cost) -> None:
-        """Take this estimator, which is not ``"auto"``, of groups of this cost."""
-        self.curvature, self._cost, self.draws = curvature, cost, Groups(self.dim, cost).draws
-        self._estimator = make_estimator(curvature, cost, self._plan)
+    def estimate_as(self, curvature: str, groups: Groups) -> None:
+        """Take this estimator, which is not ``"auto"``, of these groups."""
+        self.curvature, self.groups, self.draws = curvature, groups, groups.draws
+        self._cost = groups.cost
+        self._estimator = make_estimator(curvature, groups.cost, self._plan)
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
         """Look at a batch of the data, and tell which part of all rows it is."""

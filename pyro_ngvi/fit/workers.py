@@ -60,7 +60,7 @@ def shared(set_up: Callable[[], Any], workers: Workers) -> Any:
             "parts": seen.parts,
             "has_start": ready.has_start,
             "kinds": [(a.shape, str(a.dtype)) for a in parameters.arrays(parameters.initial)],
-            "estimator": (evaluator.curvature, evaluator._cost),
+            "estimator": (evaluator.curvature, evaluator.groups),
         }
 
     said = workers.agree(summary)

@@ -29,7 +29,7 @@ from ngvi.page import page
 from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
 from ngvi.structure.local_blocks import find_local_blocks
-from pyro_ngvi.families import BlockDiagonal, CovarianceCholesky, Family
+from pyro_ngvi.families import CovarianceCholesky, Family, SparsePrecision
 from pyro_ngvi.guide.checks import first_trace, is_enumerated
 from pyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from pyro_ngvi.linalg.arrow import Arrow
@@ -185,7 +185,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
             return self._requested_family
         if layout.dim <= MAX_DENSE_DIM:
             return Choice(CovarianceCholesky(), f"auto: dense up to {MAX_DENSE_DIM}")
-        return Choice(BlockDiagonal(blocks=self._blocks_by_site()), "auto: a block for each local")
+        return Choice(
+            SparsePrecision(structure=self._blocks.paths), f"auto: dense only up to {MAX_DENSE_DIM}"
+        )
 
     def _init_loc(self) -> Tensor:
         loc = super()._init_loc()

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ngvi.fit.paths import Paths
+from ngvi.points import spherical_points
 from ngvi.structure import forest as ngvi_forest
 from tests.families import arrows
 from tests.reference import relative_error
@@ -177,6 +179,28 @@ def test_first_and_second_order_agree_in_mean(backend, case, instance, rng):
     for a, e in zip(
         arrows.coordinates(backend, case, first),
         arrows.coordinates(backend, case, second),
+        strict=True,
+    ):
+        assert relative_error(a, e) < TOLERANCE
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_points_that_are_spread_over_locals_see_a_quadratic_exactly(
+    backend, case, instance, many, rng
+):
+    loc, tril, free, family = instance
+    hessian, linear = _symmetric(free, rng), rng.normal(size=len(loc))
+    paths = Paths.with_many(family.structure, many)
+    noise, weights = paths.spread(rng, spherical_points(rng, paths.dim, 1)[0])
+    gradients = linear + (loc + np.linalg.solve(tril.T, noise.T).T) @ hessian
+    found = family.price_of_points(
+        backend.array(weights[:, None] * gradients), backend.array(noise)
+    )
+    slope = backend.array(linear + hessian @ loc)
+    expected = family.bonnet_price(slope, _hessian(backend, family, hessian))
+    for a, e in zip(
+        arrows.coordinates(backend, case, found),
+        arrows.coordinates(backend, case, expected),
         strict=True,
     ):
         assert relative_error(a, e) < TOLERANCE
