@@ -274,6 +274,7 @@ class ReparametrizedGaussianGuide:
     """
 
     order: int
+    family: Any
     _blocks: LocalBlocks
 
     @property
