@@ -288,7 +288,7 @@ class ReparametrizedGaussianGuide:
         return type(self)(  # type: ignore[call-arg]
             model,
             self.order,
-            self.family,  # type: ignore[attr-defined]
+            self.family,
             **options,
         )
 
