@@ -11,7 +11,7 @@ except ModuleNotFoundError as error:
 from numpyro_ngvi import families
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.fit import FitResult, fit
-from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from numpyro_ngvi.guide import ConjugateGuide, NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.optim import BLR, IVON, VOGN, VON, NAdam, Nagm, PlainIVON, ProxGenAdam, Snngm
 from numpyro_ngvi.svi import SVI
 
@@ -21,6 +21,7 @@ __all__ = [
     "SVI",
     "VOGN",
     "VON",
+    "ConjugateGuide",
     "FitResult",
     "NAdam",
     "Nagm",

@@ -10,7 +10,7 @@ except ModuleNotFoundError as error:
 from pyro_ngvi import families
 from pyro_ngvi.elbo import NaturalELBO
 from pyro_ngvi.fit import FitResult, fit
-from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from pyro_ngvi.guide import ConjugateGuide, NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.optim import BLR, IVON, VOGN, VON, NAdam, Nagm, PlainIVON, ProxGenAdam, Snngm
 from pyro_ngvi.svi import SVI
 
@@ -20,6 +20,7 @@ __all__ = [
     "SVI",
     "VOGN",
     "VON",
+    "ConjugateGuide",
     "FitResult",
     "NAdam",
     "Nagm",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ngvi.checks import check_count, check_finite, check_flag
+from ngvi.guide.conjugate import ConjugateGuide
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ def check_start(
         raise TypeError(
             f"guide must be a guide, such as NaturalGaussianGuide(model), got {guide!r}. A name "
             "of a family is for family=."
+        )
+    if isinstance(guide, ConjugateGuide):
+        raise NotImplementedError(
+            "fit has no factors of sites: use svi = SVI(model, guide, BLR(), NaturalELBO()) with a "
+            "ConjugateGuide, or fit(model, ...), whose Gaussian takes those sites as well."
         )
     given = {
         "family": not (isinstance(family, str) and family == "auto"),

@@ -17,6 +17,7 @@ from numpyro.primitives import Messenger
 from ngvi import elbo
 from ngvi.checks import require_sites
 from ngvi.curvature import Cost, points_at_once
+from ngvi.guide.conjugate import check_no_factors
 from ngvi.page import page
 from numpyro_ngvi.curvature import (
     Families,
@@ -30,7 +31,14 @@ from numpyro_ngvi.curvature import (
 from numpyro_ngvi.curvature.moments import finite_draws, in_passes, masked_mean
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide
-from numpyro_ngvi.tracing import LogDensity, examples, hessian_obstacle, posteriors_in
+from numpyro_ngvi.guide.conjugate import Factors
+from numpyro_ngvi.tracing import (
+    LogDensity,
+    examples,
+    factors_in,
+    hessian_obstacle,
+    posteriors_in,
+)
 from numpyro_ngvi.tracing.arguments import typed_key
 
 
@@ -72,9 +80,13 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         density = LogDensity(model, _RefuseVisits(guide), args, kwargs, model_key)
         _check_same_model(density, guide)
         posteriors = posteriors_in(param_map)
+        if not posteriors:  # every latent has a factor of its own
+            value, mutable_state = density.with_mutable_state({}, param_map, guide_key)
+            return {"loss": -value, "mutable_state": mutable_state}
         here, frozen = jax.lax.stop_gradient((posteriors, param_map))
         partners = not all(
-            isinstance(part, NaturalGaussianGuide) for part in getattr(guide, "_guides", [guide])
+            isinstance(part, (NaturalGaussianGuide, Factors))
+            for part in getattr(guide, "_guides", [guide])
         )
         means = {site: family.mean for site, family in here.items()}
         curvature, cost = self._chosen(
@@ -84,6 +96,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             partners,
             stacklevel=1,
         )
+        if curvature == "gauss_newton":
+            check_no_factors(one.site for one in factors_in(param_map).values())
         at_once = points_at_once(max(map(np.size, jax.tree.leaves((args, kwargs))), default=1))
         points = self._points(draw_key, guide_key, here, cost, partners)
 

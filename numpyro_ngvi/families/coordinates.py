@@ -1,8 +1,8 @@
 """Which parameters are the coordinates of a family, and which are ordinary.
 
-In JAX the answer is in the types: a family is one node of the parameter pytree, and a
-gradient has the type of its family. Optimisers move families jointly and leave the rest
-to an ordinary optimiser.
+A family is a Gaussian's, or the exponential family of a site (:mod:`ngvi.factors`). In JAX the
+answer is in the types: a family is one node of the parameter pytree, and a gradient has the type
+of its family. Optimisers move families jointly and leave the rest to an ordinary optimiser.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any
 
 import jax
 
+from numpyro_ngvi.factors import Factor
 from numpyro_ngvi.families.base import Family
 
 
 def is_family(node: Any) -> bool:
-    """Whether ``node`` is a Gaussian family."""
-    return isinstance(node, Family)
+    """Whether ``node`` is a family."""
+    return isinstance(node, (Family, Factor))
 
 
 def families_in(tree: Any) -> list[Family]:

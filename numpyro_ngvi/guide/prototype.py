@@ -130,6 +130,27 @@ def _run(
     return trace, {name: locs[name] for name in _latents(trace)}, bool(is_valid)
 
 
+def started_trace(
+    model: Callable, init_loc_fn: Callable, rng_key: jax.Array, args: tuple, kwargs: dict
+) -> Trace:
+    """The model's trace from values of a strategy, by one program if it can be compiled."""
+    arguments, recorded = Arguments(args, kwargs), []
+
+    def run(rng_key: jax.Array, arrays: list) -> list[jax.Array]:
+        args, kwargs = arguments.rebuilt(arrays)
+        started = handlers.substitute(handlers.seed(model, rng_key), substitute_fn=init_loc_fn)
+        recorded[:] = [_Recorded(handlers.trace(started).get_trace(*args, **kwargs))]
+        return recorded[0].computed
+
+    with handlers.block():
+        try:
+            computed = compiled(run, runs_once=True)(rng_key, arguments.arrays)
+            return recorded[0].rebuilt(computed)
+        except Exception:  # noqa: BLE001  a model may do with its arguments what cannot be traced
+            started = handlers.substitute(handlers.seed(model, rng_key), substitute_fn=init_loc_fn)
+            return handlers.trace(started).get_trace(*args, **kwargs)
+
+
 class _Recorded:
     """A trace, without what is computed in it."""
 

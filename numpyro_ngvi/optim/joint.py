@@ -22,6 +22,7 @@ import optax
 
 from ngvi.families import direction
 from ngvi.optim.rule import Recovering, Rule
+from ngvi.optim.with_factors import with_factors
 from numpyro_ngvi.families.coordinates import (
     families_in,
     is_family,
@@ -59,7 +60,7 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
     """
     adapts = other is None
     other = adaptive_adam.adaptive_adam() if adapts else _as_optax(other)
-    ordinary = optax.masked(other, ordinary_mask)
+    ordinary, rule = optax.masked(other, ordinary_mask), with_factors(rule)
 
     def init(params: Any) -> JointState:
         families = families_in(params)

@@ -24,6 +24,8 @@ from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
+from ngvi.factors.factor import num_columns, signs_of_runs
+from numpyro_ngvi.factors import Factor
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing.partly_observed import ProperWhereObserved, idle_in, is_rest
 from numpyro_ngvi.tracing.sites import is_enumerated
@@ -43,20 +45,25 @@ def latent_site(parameter: str) -> str:
 
 
 def posteriors_in(params: dict[str, Any]) -> dict[str, Family]:
-    """The families among the parameters, by the name of the site that draws from them.
+    """The Gaussians among the parameters, by the name of the site that draws from them.
 
-    :raises ValueError: if there is none.
+    :raises ValueError: if there is none, and no factor.
     """
     found = {
         latent_site(name): value for name, value in params.items() if isinstance(value, Family)
     }
-    if not found:
+    if not found and not factors_in(params):
         names = ", ".join(repr(name) for name in params) or "no parameters"
         raise ValueError(
             f"NaturalELBO found no NaturalGaussianGuide behind the guide's parameters ({names}). "
             "Use that guide, or a stock ELBO with this one."
         )
     return found
+
+
+def factors_in(params: dict[str, Any]) -> dict[str, Factor]:
+    """The factors of sites among the parameters, by parameter."""
+    return {name: value for name, value in params.items() if isinstance(value, Factor)}
 
 
 class SharePlates(Messenger):
@@ -142,8 +149,27 @@ class LogDensity:
     def with_mutable_state(
         self, latents: Latents, params: dict[str, Any], guide_key: jax.Array
     ) -> tuple[jax.Array, Any]:
-        """The log density, and the model's mutable state after the run."""
-        guide = self.conditioned_guide(latents, guide_key)
+        """The log density, and the model's mutable state after the run.
+
+        Averaged over factors of sites, see :mod:`ngvi.factors.factor`.
+        """
+        factors = factors_in(params)
+        if not factors:
+            return self._run(latents, params, guide_key, {})
+        runs = signs_of_runs(num_columns(factors.values()))
+        points = {one.site: one.at(one.signs(runs)) for one in factors.values()}
+        fixed = jax.lax.stop_gradient(factors)
+
+        def run(points: dict[str, jax.Array]) -> tuple[jax.Array, Any]:
+            return self._run(latents, params, guide_key, {**fixed, **points})
+
+        values, states = jax.vmap(run)(points)
+        return values.mean(), jax.tree.map(lambda state: state[0], states)
+
+    def _run(
+        self, latents: Latents, params: dict[str, Any], guide_key: jax.Array, given: dict[str, Any]
+    ) -> tuple[jax.Array, Any]:
+        guide = self.conditioned_guide(latents, guide_key, given)
         run = self.model_key, params, self.model, guide
         if self.is_enumerated:  # which knows no mutable state
             return self._summed_out(*run), None
@@ -169,14 +195,20 @@ class LogDensity:
             total = total + (scale or 1.0) * log_density(summed, self.args, self.kwargs, {})[0]
         return total
 
-    def conditioned_guide(self, latents: Latents, guide_key: jax.Array) -> Callable:
-        """The guide with its Gaussian draws given and their ``log q`` hidden."""
+    def conditioned_guide(
+        self, latents: Latents, guide_key: jax.Array, given: dict[str, Any] | None = None
+    ) -> Callable:
+        """The guide with its Gaussian draws given and their ``log q`` hidden.
+
+        :param given: factors of sites by parameter, and values of these sites.
+        """
+        given = given or {}
         # As the stock ELBOs split their key: the first half is the model's.
         guide = SharePlates(self.guide, random.split(self.model_key)[1])
-        guide = handlers.substitute(handlers.seed(guide, guide_key), data=latents)
+        guide = handlers.substitute(handlers.seed(guide, guide_key), data={**latents, **given})
         # The families, which the draws do without, are no arrays, as scan wants of what it replays.
         families = [f"{site[1:].removesuffix('_latent')}{_SUFFIX}" for site in latents]
-        return handlers.block(guide, hide=[*latents, *families])
+        return handlers.block(guide, hide=[*latents, *families, *factors_in(given)])
 
 
 def _shapes(model: Callable, args: tuple, kwargs: dict) -> list[dict[str, Any]]:

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ngvi import elbo
 from ngvi.curvature import Cost
+from ngvi.guide.conjugate import check_no_factors
 from ngvi.page import page
 from pyro_ngvi.curvature import (
-    Estimator,
     Evaluator,
     Families,
     Plan,
@@ -58,6 +58,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         self.vectorize_particles = vectorize_particles
         self._set_up: _SetUp | None = None
 
+    #: Whether it gives guides the values of sites that have factors.
+    gives_conjugate_sites = True
+
     # -- what SVI calls ---------------------------------------------------------------
 
     def loss(self, model: Callable, guide: Callable, *args: Any, **kwargs: Any) -> float:
@@ -66,6 +69,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         with torch.no_grad():
             density = plan.density(args, kwargs)
             here = {site: family.detach() for site, family in density.posteriors.items()}
+            if not here:
+                return -float(density.without_draws())
             points = self._points(here, cost).some(slice(cost.num_hessians))
             at_once, found = plan.draws_per_pass(args, kwargs), []
             for start in range(0, len(points.weights), at_once):
@@ -96,6 +101,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         plan, estimator, cost = self._set_up_for(model, guide, args, kwargs)
         density = plan.density(args, kwargs)
         here = {site: family.detach() for site, family in density.posteriors.items()}
+        if not here:
+            return -density.without_draws()
         points = self._points(here, cost)
         estimate = estimator(Evaluator(density, plan), here, points)
         self._count(estimate.num_dropped, stacklevel=5)
@@ -133,12 +140,15 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                 "Trace_ELBO, with which the guide has first-order natural gradients, or fit()."
             )
         here = {site: family.detach() for site, family in density.posteriors.items()}
+        if not here:
+            return _SetUp(plan, None, None)
         dim = sum(family.dim for family in here.values())
         products = max(map(num_products, here.values()))
         obstacle = functools.partial(plan.hessian_obstacle, density)
         partners = plan.facts.is_stochastic
         name, cost = self._chosen(dim, products, obstacle, partners, stacklevel=6)
         if name == "gauss_newton":
+            check_no_factors(density.factors)
             plan.check_examples(density)
         return _SetUp(plan, make_estimator(name, cost, plan), cost)
 
@@ -170,8 +180,8 @@ class _SetUp(NamedTuple):
     """What the first call with a model and a guide found out."""
 
     plan: Plan
-    estimator: Estimator
-    cost: Cost
+    estimator: Any  #: None, as the cost is, if every latent has a factor of its own
+    cost: Any
 
 
 def _bound(values: Tensor, here: Families, points: Points, kept: Tensor) -> Tensor:

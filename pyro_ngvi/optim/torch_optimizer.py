@@ -20,6 +20,8 @@ from torch import Tensor
 
 from ngvi.families.direction import Families, values
 from ngvi.optim.rule import Recovering, Rule
+from ngvi.optim.with_factors import States, parted, with_factors
+from pyro_ngvi.factors import Factor
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
 from pyro_ngvi.optim.algebra import algebra
@@ -110,8 +112,11 @@ class JointOptimizer(torch.optim.Optimizer):
     def _rule(self, families: Families) -> Rule:
         """The rule with the present options of these families."""
         own = {group["params"][0]: group for group in self.param_groups}
+        # Step sizes by coordinate are those of Gaussians.
+        families = parted(families)[0] or families
         groups = [[own[param] for param in family.coordinates().values()] for family in families]
-        return self.rule(algebra, *(self._option(name, groups) for name in self.default_options))
+        options = (self._option(name, groups) for name in self.default_options)
+        return with_factors(self.rule(algebra, *options))
 
     def _option(self, name: str, groups: list[list[dict[str, Any]]]) -> Any:
         """What all coordinates have, or what each has.
@@ -217,7 +222,8 @@ class JointOptimizer(torch.optim.Optimizer):
 
     def joint_state(self) -> dict[tuple[str, ...], dict[str, Any]]:
         """What is remembered, in dicts, with tensors by the names of their coordinates."""
-        return {owners: _packed(state, owners) for owners, state in self.states.items()}
+        factors = self._factors()
+        return {owners: _packed(state, owners, factors) for owners, state in self.states.items()}
 
     @torch.no_grad()
     def load_joint_state(self, saved: dict[tuple[str, ...], dict[str, Any]]) -> None:
@@ -228,7 +234,13 @@ class JointOptimizer(torch.optim.Optimizer):
             if all(owner in known for owner in owners):
                 families = [known[owner] for owner in owners]
                 like = self._rule(families).init([family.detach() for family in families])
-                self.states[owners] = _unpacked(entry, JointState(0, 0, like), owners)
+                like = JointState(0, 0, like)
+                self.states[owners] = _unpacked(entry, like, owners, self._factors())
+
+    def _factors(self) -> frozenset[str]:
+        """The owners that are factors of sites."""
+        known = [coordinate_of(group["params"][0]) for group in self.param_groups]
+        return frozenset(one.owner for one in known if isinstance(one.family, Factor))
 
     def state_dict(self) -> dict[str, Any]:
         """As in ``torch.optim``, with the :meth:`joint_state`."""
@@ -259,23 +271,34 @@ def _copy(new: Families, families: Families) -> None:
         family.map(Tensor.copy_, value)
 
 
-def _packed(state: Any, owners: tuple[str, ...]) -> Any:
+def _packed(state: Any, owners: tuple[str, ...], factors: frozenset[str]) -> Any:
     if isinstance(state, list):
         named = zip(owners, state, strict=True)
         return {f"{o}.{k}": v.clone() for o, q in named for k, v in q.coordinates().items()}
     if hasattr(state, "_asdict"):
-        return {name: _packed(part, owners) for name, part in state._asdict().items()}
+        parts = _parts(state, owners, factors)
+        return {name: _packed(part, of, factors) for name, part, of in parts}
     return state.clone() if isinstance(state, Tensor) else state
 
 
-def _unpacked(saved: Any, like: Any, owners: tuple[str, ...]) -> Any:
+def _unpacked(saved: Any, like: Any, owners: tuple[str, ...], factors: frozenset[str]) -> Any:
     if isinstance(like, list):
         named = zip(owners, like, strict=True)
         return [_with_values(q, {k: saved[f"{o}.{k}"] for k in q.coordinates()}) for o, q in named]
     if hasattr(like, "_asdict"):
-        parts = like._asdict().items()
-        return type(like)(*(_unpacked(saved[name], part, owners) for name, part in parts))
+        parts = _parts(like, owners, factors)
+        return type(like)(*(_unpacked(saved[name], part, of, factors) for name, part, of in parts))
     return saved.to(like, copy=True) if isinstance(like, Tensor) else saved
+
+
+def _parts(state: Any, owners: tuple[str, ...], factors: frozenset[str]) -> list[tuple]:
+    """The fields of a named tuple, and whose states they are."""
+    both = isinstance(state, States)
+    of = {
+        "gaussians": tuple(owner for owner in owners if owner not in factors),
+        "factors": tuple(owner for owner in owners if owner in factors),
+    }
+    return [(name, part, of[name] if both else owners) for name, part in state._asdict().items()]
 
 
 def _with_values(family: Any, saved: dict[str, Tensor]) -> Family:

@@ -26,6 +26,7 @@ from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
+from ngvi.factors.factor import num_columns, signs_of_runs
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing.batching import BatchedDerivatives
 from pyro_ngvi.tracing.enumeration import enumerated_log_density
@@ -66,6 +67,7 @@ class LogDensity:
     :param kwargs: keyword arguments of both.
     :param facts: from :func:`~pyro_ngvi.tracing.inspect`.
     :ivar posteriors: the families, with live coordinates, by the name of the guide's site.
+    :ivar factors: the factors of sites, with live natural parameters, by site.
     :ivar visited: one of these sites of which a minibatch visits a part, or None.
     :raises ValueError: if there is no ``NaturalGaussianGuide``.
     """
@@ -84,7 +86,8 @@ class LogDensity:
             if self.facts.is_subsampled:
                 with torch.no_grad():
                     poutine.replay(self.model, trace=trace)(*self.args, **self.kwargs)
-        if not posteriors.found:
+        self.factors = posteriors.factors
+        if not posteriors.found and not posteriors.factors:
             names = ", ".join(repr(name) for name in trace.stochastic_nodes) or "nothing"
             raise ValueError(
                 f"NaturalELBO found no NaturalGaussianGuide in the guide, which samples {names}. "
@@ -120,11 +123,28 @@ class LogDensity:
             return self._retried(lambda: torch.vmap(function)(latents))
         return self._retried(lambda: _loop(function, latents, same_noise))
 
+    def without_draws(self) -> Tensor:
+        """The log density, a scalar, if every latent has a factor of its own."""
+        return self._retried(lambda: self.particle({}))
+
     def particle(self, latents: Latents) -> Tensor:
-        """The log density at one draw, a scalar.
+        """The log density at one draw, a scalar, averaged over factors of sites.
 
         :param latents: unconstrained latent vectors by site, each of shape ``(d,)``.
         """
+        if not self.factors:
+            return self._particle(latents)
+        points = self._points()
+        if self.facts.particles == "vmap":
+            return torch.vmap(lambda given: self._particle({**latents, **given}))(points).mean()
+        return torch.stack([self._particle({**latents, **given}) for given in _rows(points)]).mean()
+
+    def _points(self) -> Latents:
+        """Values of the sites that have factors, in the runs that average over these."""
+        runs = signs_of_runs(num_columns(self.factors.values()))
+        return {site: one.at(one.signs(runs)) for site, one in self.factors.items()}
+
+    def _particle(self, latents: Latents) -> Tensor:
         facts = self.facts
         if facts.guide_is_enumerated:
             return self._weighted(latents)
@@ -255,6 +275,12 @@ class LogDensity:
         return model_trace, guide_trace
 
     def _in_a_plate(self, latents: Latents) -> Tensor:
+        if not self.factors:
+            return self._run_in_a_plate(latents, {})
+        runs = [self._run_in_a_plate(latents, given) for given in _rows(self._points())]
+        return torch.stack(runs).mean(0)
+
+    def _run_in_a_plate(self, latents: Latents, given: Latents) -> Tensor:
         dim = self._plate_dim
         num_draws = len(next(iter(latents.values())))
         shape = (num_draws, *[1] * (-1 - dim))
@@ -264,7 +290,7 @@ class LogDensity:
             return pyro.plate(PARTICLES, num_draws, dim=dim)(function)
 
         model_trace, guide_trace = self._traces(
-            plate(self.model), plate(self._given(latents)), -dim
+            plate(self.model), plate(self._given({**latents, **given})), -dim
         )
         if self.facts.is_enumerated:
             return enumerated_log_density(model_trace, guide_trace, PARTICLES)
@@ -289,6 +315,12 @@ class LogDensity:
             return _compute_dice_elbo(model_trace, guide_trace)
         loss, surrogate = Trace_ELBO()._differentiable_loss_particle(model_trace, guide_trace)
         return surrogate.detach() - loss - surrogate
+
+
+def _rows(points: Latents) -> list[Latents]:
+    """The values of each run."""
+    count = len(next(iter(points.values())))
+    return [{site: x[r] for site, x in points.items()} for r in range(count)]
 
 
 def _loop(function: Callable[[Latents], Any], latents: Latents, same_noise: bool) -> Any:

@@ -16,8 +16,9 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from pyro_ngvi.factors import Factor
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.tracing.sites import family_of
+from pyro_ngvi.tracing.sites import factor_of, family_of
 
 #: What to do where the values of latents decide which others there are.
 SAME_LATENTS = (
@@ -29,7 +30,8 @@ SAME_LATENTS = (
 class Posteriors(Messenger):
     """Collects the families that the guide draws from, which draw their mean.
 
-    :ivar found: families with live coordinates, by the name of the sample site.
+    :ivar found: Gaussians with live coordinates, by the name of the sample site.
+    :ivar factors: factors of sites with live natural parameters, by site.
     :ivar visited: a site that holds all elements of a plate of which a minibatch visits a part.
     """
 
@@ -37,8 +39,13 @@ class Posteriors(Messenger):
         super().__init__()
         self.visited: str | None = None
         self.found: dict[str, Family] = {}
+        self.factors: dict[str, Factor] = {}
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        factor = factor_of(msg)
+        if factor is not None:
+            self.factors[msg["name"]] = factor
+            msg["value"], msg["done"] = factor.detach().mean.expand(msg["fn"].shape()), True
         family = family_of(msg)
         if family is None:
             return
@@ -57,7 +64,8 @@ class Posteriors(Messenger):
 class GivenLatents(Messenger):
     """Gives the guides their latent vectors, and hides the ``log q`` of these.
 
-    :param latents: unconstrained vectors by the name of the guide's sample site.
+    :param latents: unconstrained vectors by the name of the guide's sample site, and values of
+        the sites that have factors.
     """
 
     def __init__(self, latents: dict[str, Tensor]) -> None:
@@ -67,7 +75,8 @@ class GivenLatents(Messenger):
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         value = self.latents.get(msg["name"])
         if value is not None:
-            msg["fn"] = dist.Delta(value, log_density=0.0, event_dim=1)
+            if factor_of(msg) is None:
+                msg["fn"] = dist.Delta(value, log_density=0.0, event_dim=1)
             msg["value"] = value
             msg["done"] = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyro_ngvi.factors import Factor
 from pyro_ngvi.families.base import Family
 
 
@@ -23,3 +24,9 @@ def family_of(site: dict[str, Any]) -> Family | None:
     family = getattr(site["fn"], "family", None)
     family = getattr(family, "whole", family)  # see ngvi.guide.visits
     return family if isinstance(family, Family) else None
+
+
+def factor_of(site: dict[str, Any]) -> Factor | None:
+    """The factor that a ``ConjugateGuide`` draws that site from."""
+    factor = getattr(site["fn"], "factor", None)
+    return factor if isinstance(factor, Factor) else None
