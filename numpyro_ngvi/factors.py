@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,9 @@ from numpyro_ngvi.pytree import register
 class Factor(factor.Factor):
     """An exponential family whose natural parameters are an array: a pytree."""
 
-    xp = jnp
-    digamma, lgamma = staticmethod(special.digamma), staticmethod(special.gammaln)
+    xp: ClassVar[Any] = jnp
+    digamma: ClassVar[Any] = staticmethod(special.digamma)
+    lgamma: ClassVar[Any] = staticmethod(special.gammaln)
 
     def map(self, function: Callable[..., jax.Array], *others: Self) -> Self:
         return jax.tree.map(function, self, *others)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ from ngvi.factors import factor, kinds
 class Factor(factor.Factor):
     """An exponential family whose natural parameters are a tensor."""
 
-    xp = torch
-    digamma, lgamma = staticmethod(torch.digamma), staticmethod(torch.lgamma)
+    xp: ClassVar[Any] = torch
+    digamma: ClassVar[Any] = staticmethod(torch.digamma)
+    lgamma: ClassVar[Any] = staticmethod(torch.lgamma)
 
     def map(self, function: Callable[..., Tensor], *others: Self) -> Self:
         return dataclasses.replace(self, loc=function(self.loc, *(one.loc for one in others)))

@@ -141,6 +141,13 @@ def test_the_reparametrized_guides_have_the_same_arguments_and_defaults():
     assert a == b
 
 
+def test_the_conjugate_guides_have_the_same_arguments_and_defaults():
+    a, b = (_defaults(package.ConjugateGuide) for package in _packages())
+    assert a.pop("prefix") == "auto"
+    assert a.pop("init_loc_fn").__name__ == b.pop("init_loc_fn").__name__ == "init_to_median"
+    assert a == b
+
+
 @pytest.mark.parametrize(
     "name", ["BLR", "IVON", "NAdam", "Nagm", "ProxGenAdam", "Snngm", "VOGN", "VON"]
 )

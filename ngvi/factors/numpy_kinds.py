@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import special
@@ -14,8 +14,9 @@ from ngvi.factors import KINDS, factor
 class Factor(factor.Factor):
     """An exponential family in numpy."""
 
-    xp = np
-    digamma, lgamma = staticmethod(special.digamma), staticmethod(special.gammaln)
+    xp: ClassVar[Any] = np
+    digamma: ClassVar[Any] = staticmethod(special.digamma)
+    lgamma: ClassVar[Any] = staticmethod(special.gammaln)
 
     def map(self, function: Callable, *others: Self) -> Self:
         return type(self)(
