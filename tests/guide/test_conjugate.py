@@ -198,6 +198,23 @@ def test_a_step_beside_the_gaussian_is_exact_in_both(ppl):
     assert stats.kstest(draws["tau"], expected.marginals().cdf).pvalue > 1e-3
 
 
+@pytest.mark.parametrize(("optimiser", "rho"), [("Snngm", 1.0), ("IVON", 0.3), ("BLR", 1.0)])
+def test_a_factor_moves_by_the_step_size_of_any_optimiser(optimiser, rho):
+    """Rules without one, and those that adapt it, begin with whole steps. One rule serves both."""
+    ppl = load("pyro")
+    with ppl.float64():
+        model, start = normal_gamma(ppl), np.array([2.0, -3.0 / START["tau"]])
+        optimiser = ppl.optimiser(optimiser, None if rho == 1.0 else rho)
+        loss = ppl.elbo("NaturalELBO", num_particles=2, curvature="spherical")
+        guide = guide_of(ppl, model, {"tau": "gamma"}, start=START)
+        svi = ppl.svi(model, guide, optimiser, loss, (Y,))
+        svi.step()
+        squares = ((Y - START["mu"]) ** 2).sum() + len(Y) * 0.1**2
+        target = np.array([1.0 + len(Y) / 2, -(1.0 + squares / 2)])
+        expected = (1 - rho) * start + rho * target
+        np.testing.assert_allclose(factors(svi)["tau"].loc, expected, rtol=1e-10)
+
+
 def saved(svi):
     if svi.ppl.is_numpyro:
         import jax
