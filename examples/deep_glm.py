@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-UNITS, RATE, DECAY = 20, 0.1, 0.999
+UNITS, RATE, DECAY, PACE, INIT_SCALE = 20, 0.1, 0.999, 0.1, 0.03
 RELEVANT = {"binary": 5, "real": 10}
 
 
@@ -119,7 +119,7 @@ def with_numpyro(data: Data, seed: int) -> tuple[Callable, Callable]:
 
     values = {name: jnp.asarray(x, jnp.float32) for name, x in start(inputs, seed).items()}
     conjugate = CONJUGATE if data.is_binary else {**CONJUGATE, "v": "inverse_gamma"}
-    options = {"init_loc_fn": init_to_value(values=values), "init_scale": rows**-0.5}
+    options = {"init_loc_fn": init_to_value(values=values), "init_scale": INIT_SCALE, "pace": PACE}
     guide = ConjugateGuide(model, conjugate, "diagonal", **options)
     loss = NaturalELBO(1, "stein")
     svi = SVI(model, guide, IVON(RATE, beta2=DECAY), loss, rng_key=jax.random.key(seed))
@@ -165,7 +165,7 @@ def with_pyro(data: Data, seed: int) -> tuple[Callable, Callable]:
 
     values = {name: torch.tensor(x, dtype=torch.float32) for name, x in start(inputs, seed).items()}
     conjugate = CONJUGATE if data.is_binary else {**CONJUGATE, "v": "inverse_gamma"}
-    options = {"init_loc_fn": init_to_value(values=values), "init_scale": rows**-0.5}
+    options = {"init_loc_fn": init_to_value(values=values), "init_scale": INIT_SCALE, "pace": PACE}
     guide = ConjugateGuide(model, conjugate, "diagonal", **options)
     svi = SVI(model, guide, IVON({"lr": RATE, "beta2": DECAY}), NaturalELBO(1, "stein"))
     return lambda X, y: svi.step(torch.as_tensor(X), torch.as_tensor(y)), guide.factors

@@ -64,6 +64,7 @@ class Factor:
         ``n`` elements.
     :ivar site: the name of the site.
     :ivar shape: of a value of the site.
+    :ivar pace: its step size, relative to that of the optimiser.
     :ivar columns: of the signs of its elements among all runs; one, or one for each element.
     """
 
@@ -82,6 +83,7 @@ class Factor:
     site: str = dataclasses.field(default="", metadata={"static": True})
     shape: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
     columns: tuple[int, ...] = dataclasses.field(default=(0,), metadata={"static": True})
+    pace: float = dataclasses.field(default=1.0, metadata={"static": True})
 
     # -- what a kind writes -----------------------------------------------------------
 
@@ -251,6 +253,7 @@ class Factor:
 
     def natural_step(self, direction: Self, step_size: Any) -> Self:
         """The step (2). Elements that it would make improper stay what they are."""
+        step_size = self.pace * step_size
         new = dataclasses.replace(self, loc=self.loc + step_size * direction.loc)
         loc = self.xp.where(new.is_proper(), new.natural, self.natural).reshape(-1)
         return dataclasses.replace(self, loc=loc)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
@@ -19,9 +20,7 @@ class Factor(factor.Factor):
     lgamma: ClassVar[Any] = staticmethod(special.gammaln)
 
     def map(self, function: Callable, *others: Self) -> Self:
-        return type(self)(
-            function(self.loc, *(one.loc for one in others)), self.site, self.shape, self.columns
-        )
+        return dataclasses.replace(self, loc=function(self.loc, *(one.loc for one in others)))
 
 
 NUMPY_KINDS: dict[str, Any] = {

@@ -168,8 +168,9 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         prefix: str = "auto",
         init_loc_fn: Callable = init_to_median,
         init_scale: float = 0.1,
+        pace: float = 1.0,
     ) -> None:
-        self.conjugate = guide.check_declared(conjugate)
+        self.conjugate, self._pace = guide.check_declared(conjugate), guide.check_pace(pace)
         check_model(model)
         super().__init__(model, prefix=prefix, init_loc_fn=check_init_loc_fn(init_loc_fn))
         # What the Gaussian's model is given for these sites while it is set up.
@@ -224,7 +225,9 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
                 plain, *self._density(plain, rest, args, kwargs)
             ).items():
                 loc = jnp.asarray(one.loc, latents[site]["value"].dtype)
-                first.initial[site] = FACTORS[one.name](loc, site, one.shape, one.columns)
+                first.initial[site] = FACTORS[one.name](
+                    loc, site, one.shape, one.columns, self._pace
+                )
                 self._given[site] = jnp.asarray(one.mean, loc.dtype)
         if not rest:
             self._guides = [first]

@@ -139,12 +139,13 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         *,
         init_loc_fn: Callable = init_to_median,
         init_scale: float = 0.1,
+        pace: float = 1.0,
     ) -> None:
-        declared = guide.check_declared(conjugate)
+        declared, pace = guide.check_declared(conjugate), guide.check_pace(pace)
         check_model(model)
         self._init_loc_fn = continuous_only(check_init_loc_fn(init_loc_fn))
         super().__init__(InitMessenger(self._init_loc_fn)(WithoutSequences()(model)))
-        self.conjugate = declared
+        self.conjugate, self._pace = declared, pace
         self._model_as_given = (model,)  # no submodule
         # What the Gaussian's model is given for these sites while it is set up.
         self._given: dict[str, Tensor] = {}
@@ -204,7 +205,7 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
             like, fn = latents[site]["value"], latents[site]["fn"]
             loc = torch.as_tensor(one.loc).to(like)
             frames = tuple(f for f in latents[site]["cond_indep_stack"] if f.vectorized)
-            factor = FACTORS[one.name](loc, site, one.shape, one.columns)
+            factor = FACTORS[one.name](loc, site, one.shape, one.columns, self._pace)
             self[0].start(site, factor, frames, fn.event_dim)
             self._given[site] = factor.mean
         self._only_factors = not rest

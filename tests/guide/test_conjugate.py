@@ -206,12 +206,12 @@ def test_a_factor_moves_by_the_step_size_of_any_optimiser(optimiser, rho):
         model, start = normal_gamma(ppl), np.array([2.0, -3.0 / START["tau"]])
         optimiser = ppl.optimiser(optimiser, None if rho == 1.0 else rho)
         loss = ppl.elbo("NaturalELBO", num_particles=2, curvature="spherical")
-        guide = guide_of(ppl, model, {"tau": "gamma"}, start=START)
+        guide = guide_of(ppl, model, {"tau": "gamma"}, start=START, pace=0.5)
         svi = ppl.svi(model, guide, optimiser, loss, (Y,))
         svi.step()
         squares = ((Y - START["mu"]) ** 2).sum() + len(Y) * 0.1**2
         target = np.array([1.0 + len(Y) / 2, -(1.0 + squares / 2)])
-        expected = (1 - rho) * start + rho * target
+        expected = start + 0.5 * rho * (target - start)
         np.testing.assert_allclose(factors(svi)["tau"].loc, expected, rtol=1e-10)
 
 
@@ -325,6 +325,8 @@ def test_wrong_declarations_name_the_site_and_the_way_out(ppl):
     assert "'y' is observed" in refused(ppl, model, {"y": "normal"})
     assert "by name" in refused(ppl, model, ["tau"])
     assert "without a site" in refused(ppl, model, {})
+    with pytest.raises(ValueError, match="pace must be in"):
+        guide_of(ppl, model, {"tau": "gamma"}, pace=2.0)
     assert "'mu' is declared 'gamma', which is for positive" in refused(ppl, model, {"mu": "gamma"})
     text = refused(ppl, model, {"tau": "inverse_gamma"})
     assert "'tau' is declared 'inverse_gamma', and its conditional density is of family" in text
