@@ -8,7 +8,7 @@ JOBS ?= 2
 # Which tests: MARK=slow for the long ones, MARK= for all.
 MARK ?= not slow
 
-.PHONY: demo test test-oldest lint format clean
+.PHONY: demo test test-oldest lint format docs dist clean
 
 demo: $(VENV)/.ready-examples
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -35,8 +35,22 @@ format: $(VENV)/.ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site, in docs/_build/html. The pages' own code runs once, and again when its page changes.
+docs: $(VENV)/.ready-docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+
+# Wheel and sdist, each installed where nothing else is.
+dist: $(VENV)/.ready-dev
+	rm -rf build dist
+	$(BIN)/python -m build --outdir dist
+	for file in dist/*.whl dist/*.tar.gz; do \
+		$(PYTHON) -m venv --clear build/empty && \
+		build/empty/bin/python -m pip install --disable-pip-version-check --quiet $$file && \
+		build/empty/bin/python -I .ci/installed.py || exit 1; \
+	done
+
 clean:
-	rm -rf $(VENV) $(VENV)-oldest demo_output build dist
+	rm -rf $(VENV) $(VENV)-oldest demo_output build dist docs/_build docs/_executed
 
 # .ready-X: the extra X of pyproject.toml is installed, in the tested versions. With an open
 # range of torch versions pip may choose a newer CUDA build of several gigabytes.

@@ -4,3 +4,5 @@ Which latents belong together (:mod:`ngvi.structure`), how a fit searches, when 
 what it says of its result (:mod:`ngvi.fit`). ``pyro_ngvi`` and ``numpyro_ngvi`` compute; this
 package needs numpy and scipy only, and neither torch nor jax.
 """
+
+__version__ = "0.2.0"

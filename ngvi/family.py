@@ -8,13 +8,13 @@ library is here and in :mod:`ngvi.families`; the packages' ``families`` add the 
 A *gradient* of a function of ``q`` has the same type as ``q``: one tensor per coordinate.
 Writing ``F`` for the Fisher information of ``q`` in its coordinates, each family has
 
-=============================  ==========================================================
+==================================  ==========================================================
 :meth:`~Family.natural_gradient`    ``F^-1 g``, analytically (Tan, Theorem 1)
 :meth:`~Family.euclidean_gradient`  ``F n``, its inverse
 :meth:`~Family.precondition`        the identity, whose derivative is ``F^-1``
 :meth:`~Family.draw`                a draw, differentiated through ``precondition``
 :meth:`~Family.retract`             the coordinates after a step, still a Gaussian
-=============================  ==========================================================
+==================================  ==========================================================
 
 Second order, from ``E[grad l]`` and the family's part of ``E[hess l]`` (dense, diagonal, by
 blocks), they have :meth:`~Family.bonnet_price`, the natural gradient of the bound, and

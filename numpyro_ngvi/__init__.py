@@ -8,6 +8,7 @@ except ModuleNotFoundError as error:
         f"numpyro_ngvi needs {error.name}: pip install 'ngvi[numpyro]'", name=error.name
     ) from error
 
+from ngvi import __version__ as __version__
 from numpyro_ngvi import families
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.fit import FitResult, fit

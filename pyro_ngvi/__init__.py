@@ -7,6 +7,7 @@ except ModuleNotFoundError as error:
         f"pyro_ngvi needs {error.name}: pip install 'ngvi[pyro]'", name=error.name
     ) from error
 
+from ngvi import __version__ as __version__
 from pyro_ngvi import families
 from pyro_ngvi.elbo import NaturalELBO
 from pyro_ngvi.fit import FitResult, fit

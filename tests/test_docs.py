@@ -1,0 +1,124 @@
+"""The documentation: all that is public is in it, its paths lead somewhere, its code runs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.executed import BLOCK, in_a_process
+from examples.benchmarks.ppl_examples_page import page
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PACKAGES = ("ngvi", "pyro_ngvi", "numpyro_ngvi")
+
+#: The packages have a room for each subject; of these, users import from the first three.
+PUBLIC_ROOMS = ("", "families", "parallel")
+
+
+def _read(*path):
+    return DOCS.joinpath(*path).read_text(encoding="utf-8")
+
+
+def _pages():
+    return sorted(
+        path for path in DOCS.rglob("*.md") if not path.relative_to(DOCS).parts[0].startswith("_")
+    )
+
+
+# -- the reference --------------------------------------------------------------------
+
+
+def _public(package):
+    """What ``__all__`` of the package and its rooms names, without importing them."""
+    names = set()
+    for room in PUBLIC_ROOMS:
+        file = ROOT / package / room / "__init__.py"
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))) if file.exists() else ():
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                names |= set(ast.literal_eval(node.value))
+    return names
+
+
+def _in_reference(package):
+    """The last part of each name that a directive of autodoc shows."""
+    found = re.findall(r"^\.\. auto\w+:: (\S+)", _read("reference", f"{package}.rst"), re.MULTILINE)
+    return {name.split(".")[-1] for name in found}
+
+
+@pytest.mark.parametrize("package", PACKAGES[1:])
+def test_every_public_name_has_a_place_in_the_reference(package):
+    assert len(_public(package)) > 20
+    assert _public(package) <= _in_reference(package)
+
+
+def test_every_room_of_ngvi_has_a_place_in_the_reference():
+    files = [*(ROOT / "ngvi").glob("*.py"), *(ROOT / "ngvi").glob("*/__init__.py")]
+    rooms = {f.parent.name if f.stem == "__init__" else f.stem for f in files}
+    assert {"fit", "family"} <= rooms <= _in_reference("ngvi")
+
+
+# -- paths and figures ----------------------------------------------------------------
+
+
+def test_the_theory_page_names_code_that_is_there():
+    """A path is followed by the names that it defines: "`ngvi/family.py` `retract`, `along`"."""
+    claims = re.findall(r"`([\w./]+\.py)`((?:,? `\w+`)*)", _read("theory.md"))
+    assert len(claims) > 50
+    for path, names in claims:
+        code = (ROOT / path).read_text("utf-8")
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"^\s*(def|class) {name}\b", code, re.MULTILINE), f"{path}: {name}"
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *_pages()], ids=lambda path: path.stem)
+def test_links_between_pages_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text("utf-8")):
+        assert (path.parent / target).exists(), target
+
+
+def test_the_page_of_the_ppls_examples_is_that_of_its_csv():
+    rows = ROOT / "examples" / "benchmarks" / "ppl_examples.csv"
+    assert _read("ppl_examples.md").strip() == page(rows).strip()
+
+
+def test_the_demos_table_is_its_csv():
+    _, *rows = _read("benchmarks", "demo.csv").splitlines()
+    assert len(rows) == 6
+    for row in rows:
+        assert f"| {row.replace(',', ' | ')} |" in _read("benchmarks", "demo.md")
+
+
+# -- code -----------------------------------------------------------------------------
+
+
+def test_no_block_of_code_is_neither_run_nor_said_not_to_be():
+    fences = [
+        re.findall(r"^```(\S.*)$", path.read_text("utf-8"), re.MULTILINE) for path in _pages()
+    ]
+    kinds = {fence.split("}")[0] for page in fences for fence in page}
+    assert kinds <= {"python", "python no-run", "text", "sh", "{toctree"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path", [p for p in _pages() if BLOCK.search(p.read_text("utf-8"))], ids=lambda path: path.stem
+)
+def test_the_code_of_a_page_runs(path, tmp_path):
+    assert "```text" in in_a_process(path, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("sphinx")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-D", "execute=0"]
+    built = subprocess.run(
+        [*command, DOCS, tmp_path], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "reference" / "ngvi.html").exists()
