@@ -123,6 +123,11 @@ class Result:
         It runs the model a few times to set up the guide, and is then what it was: parameters,
         words, and draws from the same random numbers are the same.
 
+        >>> result.save("result.ngvi")
+        >>> again = FitResult.load("result.ngvi", model)
+        >>> again.bound == result.bound and again.reason == result.reason
+        True
+
         :param path: of the file.
         :param model: the model, which must be the one of the fit: code is not in the file.
         :param args: its arguments. If there are none at all, they are those in the file.

@@ -63,6 +63,21 @@ def fit(
         print(result)                     # converged? how good? where is it worst?
         result.sample(1000)["beta"]
 
+    The other examples of this package go on from this one. The posterior is ``N(1.99, 0.58^2)``:
+
+    >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+    >>> y = jnp.array([1.0, 2.0, 3.0])
+    >>> def model(y):
+    ...     mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
+    ...     with numpyro.plate("rows", len(y)):
+    ...         numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+    >>> result = fit(model, y, progress_bar=False)
+    >>> q = result.posterior
+    >>> result.converged, f"{q.mean[0]:.2f} ± {q.variance[0]**0.5:.2f}"
+    (True, '1.99 ± 0.58')
+    >>> result.sample(500)["mean"].shape
+    (500,)
+
     Models that see minibatches, or have parameters of their own, get fresh draws at every step and
     step sizes from the noise that the fit sees; there ``tolerance`` is met on average.
 

@@ -75,10 +75,16 @@ def _without_support_warnings() -> Iterator[None]:
 class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledPrototype):
     """``jax.grad`` of the loss is the natural gradient.
 
-    Optimise the parameter with ``numpyro_ngvi.Snngm`` or ``Nagm``::
+    Optimise the parameter with ``numpyro_ngvi.Snngm`` or ``Nagm``:
 
-        guide = NaturalGaussianGuide(model)
-        svi = SVI(model, guide, Snngm(step_size=1e-3), Trace_ELBO())
+    >>> from numpyro.infer import Trace_ELBO
+    >>> guide = NaturalGaussianGuide(model)
+    >>> svi = SVI(model, guide, Snngm(), Trace_ELBO(), rng_key=jax.random.key(0))
+    >>> losses = [svi.step(y) for _ in range(300)]
+    >>> f"{guide.median(svi.params)['mean']:.1f}"
+    '2.0'
+    >>> print(guide)
+    NaturalGaussianGuide(family='covariance_cholesky' [auto: 1 latents, dense up to 1000], d=1, ...)
 
     The guide has one parameter, ``{prefix}_posterior``, whose value is a
     :class:`~numpyro_ngvi.families.Family`.

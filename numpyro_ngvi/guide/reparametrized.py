@@ -61,7 +61,21 @@ class Reparametrization(shared.Reparametrization):
 
 @page(shared.ReparametrizedGaussianGuide)
 class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGaussianGuide):
-    """:param prefix: prefix of the guide's sites."""
+    """With ``SVI``, or with ``fit``.
+
+    >>> def groups(y):
+    ...     scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    ...     with numpyro.plate("groups", len(y)):
+    ...         effect = numpyro.sample("effect", dist.Normal(0.0, scale))
+    ...         numpyro.sample("y", dist.Normal(effect, 1.0), obs=y)
+    >>> guide = ReparametrizedGaussianGuide(groups)
+    >>> fit(groups, y, guide=guide, progress_bar=False).converged
+    True
+    >>> print(guide)
+    ReparametrizedGaussianGuide(... 3 locals of size 1 ('effect') given 1 others, order=2)
+
+    :param prefix: prefix of the guide's sites.
+    """
 
     def __init__(
         self,

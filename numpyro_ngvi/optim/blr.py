@@ -22,7 +22,15 @@ def BLR(
     max_kl: float | str | None = "auto",
     other: Any = None,
 ) -> optax.GradientTransformation:
-    """:param step_size: ``rho``, in (0, 1]: ``"auto"``, a number, or an optax schedule.
+    """One step of ``rho = 1`` is the posterior of a conjugate model.
+
+    >>> guide = NaturalGaussianGuide(model)
+    >>> svi = SVI(model, guide, BLR(step_size=1.0), NaturalELBO(), rng_key=jax.random.key(0))
+    >>> losses = [svi.step(y) for _ in range(1)]
+    >>> f"{guide.median(svi.params)['mean']:.2f}"
+    '1.99'
+
+    :param step_size: ``rho``, in (0, 1]: ``"auto"``, a number, or an optax schedule.
     :param precision_step_size: ``rho`` for the precision, if it differs from that of the mean.
     :param momentum: of ``g``, in [0, 1), with bias correction (Tan, S5.1).
     :param max_kl: no step moves ``q`` by more than this ``KL(q_new || q_old)``, in nats.

@@ -32,7 +32,16 @@ def VOGN(
     beta2: float = 0.999,
     other: Any = None,
 ) -> optax.GradientTransformation:
-    """:param step_size: ``alpha``, of the mean.
+    """Of a network the model is larger, and the lines are the same.
+
+    >>> guide = NaturalGaussianGuide(model, "diagonal")
+    >>> loss = NaturalELBO(1, "gauss_newton", num_gradients=1)
+    >>> svi = SVI(model, guide, VOGN(0.05), loss, rng_key=jax.random.key(0))
+    >>> losses = [svi.step(y) for _ in range(400)]
+    >>> f"{guide.median(svi.params)['mean']:.0f}"
+    '2'
+
+    :param step_size: ``alpha``, of the mean.
     :param beta1: momentum of the gradient, in [0, 1).
     :param beta2: how much of the precision a step keeps, in [0, 1).
     """
@@ -48,7 +57,15 @@ def IVON(
     beta2: float = 0.99999,
     other: Any = None,
 ) -> optax.GradientTransformation:
-    """:param step_size: ``alpha``, of the mean.
+    """Of a network the model is larger, and the lines are the same.
+
+    >>> guide = NaturalGaussianGuide(model, "diagonal")
+    >>> svi = SVI(model, guide, IVON(0.05), NaturalELBO(1, "stein"), rng_key=jax.random.key(0))
+    >>> losses = [svi.step(y) for _ in range(400)]
+    >>> f"{guide.median(svi.params)['mean']:.0f}"
+    '2'
+
+    :param step_size: ``alpha``, of the mean.
     :param beta1: momentum of the gradient, in [0, 1).
     :param beta2: how much of the precision a step keeps, in [0, 1).
     """

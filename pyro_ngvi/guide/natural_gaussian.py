@@ -74,10 +74,16 @@ def _hide_fn(msg: Any) -> bool:
 class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     """``backward`` leaves the natural gradient on the parameters.
 
-    Optimise them with ``pyro_ngvi.Snngm`` or ``Nagm``::
+    Optimise them with ``pyro_ngvi.Snngm`` or ``Nagm``:
 
-        guide = NaturalGaussianGuide(model)
-        svi = SVI(model, guide, Snngm({"lr": 1e-3}), Trace_ELBO())
+    >>> from pyro.infer import Trace_ELBO
+    >>> guide = NaturalGaussianGuide(model)
+    >>> svi = SVI(model, guide, Snngm(), Trace_ELBO())
+    >>> losses = [svi.step(y) for _ in range(300)]
+    >>> f"{guide.median()['mean']:.1f}"
+    '2.0'
+    >>> print(guide)
+    NaturalGaussianGuide(family='covariance_cholesky' [auto: 1 latents, dense up to 1000], d=1, ...)
 
     The guide has one submodule, ``posterior``, whose parameters are the coordinates of a
     :class:`~pyro_ngvi.families.Family`.

@@ -132,7 +132,19 @@ def _mapped(function: Callable, *rows: Tensor) -> tuple[Tensor, ...]:
 
 @page(shared.ReparametrizedGaussianGuide)
 class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGaussianGuide):
-    """It has one submodule, ``posterior``, as :class:`~pyro_ngvi.NaturalGaussianGuide` has."""
+    """It has one submodule, ``posterior``, as :class:`~pyro_ngvi.NaturalGaussianGuide` has.
+
+    >>> def groups(y):
+    ...     scale = pyro.sample("scale", dist.HalfNormal(1.0))
+    ...     with pyro.plate("groups", len(y)):
+    ...         effect = pyro.sample("effect", dist.Normal(0.0, scale))
+    ...         pyro.sample("y", dist.Normal(effect, 1.0), obs=y)
+    >>> guide = ReparametrizedGaussianGuide(groups)
+    >>> fit(groups, y, guide=guide, progress_bar=False).converged
+    True
+    >>> print(guide)
+    ReparametrizedGaussianGuide(... 3 locals of size 1 ('effect') given 1 others, order=2)
+    """
 
     def __init__(
         self,

@@ -31,7 +31,15 @@ class BLROptimizer(JointOptimizer):
 
 @page(BlrRule, JointOptim)
 class BLR(JointOptim):
-    """:param optim_args: ``lr`` (``rho``, in (0, 1]: ``"auto"``, the default, a number, or a
+    """One step of ``rho = 1`` is the posterior of a conjugate model.
+
+    >>> guide = NaturalGaussianGuide(model)
+    >>> svi = SVI(model, guide, BLR({"lr": 1.0}), NaturalELBO())
+    >>> losses = [svi.step(y) for _ in range(1)]
+    >>> f"{guide.median()['mean']:.2f}"
+    '1.99'
+
+    :param optim_args: ``lr`` (``rho``, in (0, 1]: ``"auto"``, the default, a number, or a
     schedule from the number of steps taken), ``precision_lr`` (``rho`` for the precision, if
     it differs from that of the mean), ``momentum`` (of ``g``, in [0, 1), default 0, with bias
     correction; Tan, S5.1) and ``max_kl`` (no step moves ``q`` by more than this

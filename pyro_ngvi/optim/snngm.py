@@ -21,7 +21,16 @@ class SnngmOptimizer(JointOptimizer):
 
 @page(SnngmRule, JointOptim)
 class Snngm(JointOptim):
-    """:param optim_args: ``lr`` (``"auto"``, the default, or ``alpha_0`` in the units of the
+    """With any stock ELBO.
+
+    >>> from pyro.infer import Trace_ELBO
+    >>> guide = NaturalGaussianGuide(model)
+    >>> svi = SVI(model, guide, Snngm(), Trace_ELBO())
+    >>> losses = [svi.step(y) for _ in range(300)]
+    >>> f"{guide.median()['mean']:.1f}"
+    '2.0'
+
+    :param optim_args: ``lr`` (``"auto"``, the default, or ``alpha_0`` in the units of the
     unconstrained latents: a number, such as Tan's 1e-3, or a schedule from the number of
     steps taken) and ``beta`` (momentum in [0, 1), default 0.9); or a callable from a
     parameter's name to these.

@@ -42,7 +42,16 @@ class VOGNOptimizer(BLROptimizer):
 
 @page(vogn, BLR)
 class VOGN(BLR):
-    """:param optim_args: ``lr`` (``alpha``, of the mean, default 1e-3, or a schedule), ``beta1``
+    """Of a network the model is larger, and the lines are the same.
+
+    >>> guide = NaturalGaussianGuide(model, "diagonal")
+    >>> loss = NaturalELBO(1, "gauss_newton", num_gradients=1)
+    >>> svi = SVI(model, guide, VOGN({"lr": 0.05}), loss)
+    >>> losses = [svi.step(y) for _ in range(400)]
+    >>> f"{guide.median()['mean']:.0f}"
+    '2'
+
+    :param optim_args: ``lr`` (``alpha``, of the mean, default 1e-3, or a schedule), ``beta1``
     (momentum of the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the
     precision a step keeps, in [0, 1), default 0.999); or a callable from a parameter's
     name to these.
@@ -59,7 +68,15 @@ class IVONOptimizer(VOGNOptimizer):
 
 @page(ivon, BLR)
 class IVON(BLR):
-    """:param optim_args: ``lr`` (``alpha``, of the mean, default 0.1, or a schedule), ``beta1``
+    """Of a network the model is larger, and the lines are the same.
+
+    >>> guide = NaturalGaussianGuide(model, "diagonal")
+    >>> svi = SVI(model, guide, IVON({"lr": 0.05}), NaturalELBO(1, "stein"))
+    >>> losses = [svi.step(y) for _ in range(400)]
+    >>> f"{guide.median()['mean']:.0f}"
+    '2'
+
+    :param optim_args: ``lr`` (``alpha``, of the mean, default 0.1, or a schedule), ``beta1``
     (momentum of the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the
     precision a step keeps, in [0, 1), default 0.99999); or a callable from a parameter's
     name to these.
