@@ -36,7 +36,7 @@ def VOGN(
 
     >>> guide = NaturalGaussianGuide(model, "diagonal")
     >>> loss = NaturalELBO(1, "gauss_newton", num_gradients=1)
-    >>> svi = SVI(model, guide, VOGN(0.05), loss, rng_key=jax.random.key(0))
+    >>> svi = SVI(model, guide, VOGN(0.1, beta2=0.99), loss, rng_key=jax.random.key(0))
     >>> losses = [svi.step(y) for _ in range(400)]
     >>> f"{guide.median(svi.params)['mean']:.0f}"
     '2'
@@ -60,7 +60,8 @@ def IVON(
     """Of a network the model is larger, and the lines are the same.
 
     >>> guide = NaturalGaussianGuide(model, "diagonal")
-    >>> svi = SVI(model, guide, IVON(0.05), NaturalELBO(1, "stein"), rng_key=jax.random.key(0))
+    >>> loss = NaturalELBO(1, "stein")
+    >>> svi = SVI(model, guide, IVON(0.1, beta2=0.99), loss, rng_key=jax.random.key(0))
     >>> losses = [svi.step(y) for _ in range(400)]
     >>> f"{guide.median(svi.params)['mean']:.0f}"
     '2'

@@ -46,7 +46,7 @@ class VOGN(BLR):
 
     >>> guide = NaturalGaussianGuide(model, "diagonal")
     >>> loss = NaturalELBO(1, "gauss_newton", num_gradients=1)
-    >>> svi = SVI(model, guide, VOGN({"lr": 0.05}), loss)
+    >>> svi = SVI(model, guide, VOGN({"lr": 0.1, "beta2": 0.99}), loss)
     >>> losses = [svi.step(y) for _ in range(400)]
     >>> f"{guide.median()['mean']:.0f}"
     '2'
@@ -71,7 +71,7 @@ class IVON(BLR):
     """Of a network the model is larger, and the lines are the same.
 
     >>> guide = NaturalGaussianGuide(model, "diagonal")
-    >>> svi = SVI(model, guide, IVON({"lr": 0.05}), NaturalELBO(1, "stein"))
+    >>> svi = SVI(model, guide, IVON({"lr": 0.1, "beta2": 0.99}), NaturalELBO(1, "stein"))
     >>> losses = [svi.step(y) for _ in range(400)]
     >>> f"{guide.median()['mean']:.0f}"
     '2'
