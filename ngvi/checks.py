@@ -195,10 +195,12 @@ def check_create_plates(create_plates: Any) -> Any:
     return create_plates and check_callable(create_plates, "create_plates", example)
 
 
-def no_latents(sites: Iterable[str]) -> str:
+def no_latents(sites: Iterable[str], params: Iterable[str], prior: str) -> str:
     """The error of a model without continuous latents.
 
     :param sites: what it has.
+    :param params: its parameters, a network's maybe.
+    :param prior: what gives these a prior.
     """
     names = ", ".join(map(repr, sites))
     if names:
@@ -206,6 +208,12 @@ def no_latents(sites: Iterable[str]) -> str:
     else:
         what = "ran without a sample statement: it must be a function that has them in its body, "
         what += "not a class or a function that makes the model"
+    numbers = list(params)
+    if numbers:
+        some = ", ".join(map(repr, numbers[:3])) + ", ..." * (len(numbers) > 3)
+        what += (
+            f", and {some} are parameters, which have no posterior: give them a prior by {prior}"
+        )
     return f"The guide found no latent variables. The model {what}."
 
 

@@ -142,7 +142,9 @@ def cost_of_step(
     if curvature in ("stein", "mean"):
         return Cost(num_particles, num_particles, products * (curvature == "mean"))
     if num_gradients is None:
-        num_gradients = default_num_gradients(num_particles, products)
+        # Of a network the squares of all examples cost a few gradients, not ``d`` of them.
+        is_cheap = curvature == "gauss_newton" and dim > MAX_SPHERICAL_DIM
+        num_gradients = default_num_gradients(num_particles, 1 if is_cheap else products)
     return Cost(num_particles, num_gradients, num_particles * products)
 
 

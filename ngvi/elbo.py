@@ -34,7 +34,8 @@ class NaturalELBO:
     :param num_gradients: how many draws the gradient is averaged over, the ``K`` among them.
         With Hessians, nearly all of a step's noise is the gradient's, and a gradient costs no more
         than one of the Hessian's products: by default ``10 K``, or fewer, so that they add at most
-        a quarter to the cost of the Hessians. With ``"spherical"`` it is rounded up to whole
+        a quarter to the cost of the Hessians; ``K`` with ``"gauss_newton"`` beyond 2000 latents,
+        where squares are cheap. With ``"spherical"`` it is rounded up to whole
         groups, and with ``"stein"`` and ``"mean"`` it has no meaning.
     :param curvature: where ``E[hess log p]`` comes from. ``"spherical"``: differences of gradients
         at orthogonal points, with far less noise than random draws, whose Hessian is exact for a

@@ -73,6 +73,17 @@ def test_a_plate_without_elements_is_named(ppl):
 # -- arguments ------------------------------------------------------------------------
 
 
+def test_more_latents_than_a_matrix_or_a_fit_takes_are_refused_at_once(ppl, monkeypatch):
+    model = models.location(ppl)
+    monkeypatch.setattr("ngvi.families.dense.MAX_DIM", 0)
+    with pytest.raises(ValueError, match="family='precision' would hold matrices of 1 x 1.*'diag"):
+        ppl.call(ppl.guide(model, "precision"), _data(ppl))
+    monkeypatch.undo()
+    monkeypatch.setattr("ngvi.fit.run.MANY", 0)
+    with pytest.raises(ValueError, match=r"1 latents without locals.*NaturalELBO\(1, 'stein'\)"):
+        ppl.fit(model, _data(ppl))
+
+
 @pytest.mark.parametrize("init_scale", [0.0, -1.0, float("nan"), float("inf")])
 def test_init_scale_must_be_positive_and_finite(ppl, init_scale):
     with pytest.raises(ValueError, match="init_scale"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,12 +18,32 @@ from ngvi.fit.progress import Progress
 from ngvi.fit.settings import OutOfTime, Settings
 from ngvi.fit.sweep import sweeping
 
-#: More latents than fit is for.
-MANY = 10_000
-MANY_HINT = (
-    f". Of more than {MANY:,} latents, a network's say, learn by many cheap steps: SVI with "
-    "NaturalGaussianGuide(model, 'diagonal', init_scale=0.01), IVON() and NaturalELBO(1, 'stein')"
+#: More latents than fit is for, if they are no locals.
+MANY, OF_LOCALS = 10_000, ("sparse_precision", "block_diagonal")
+CHEAP_STEPS = (
+    "learn by many cheap steps, on minibatches: SVI with NaturalGaussianGuide(model, 'diagonal', "
+    "init_scale=0.01), IVON() and NaturalELBO(1, 'stein')"
 )
+MANY_HINT = f". Of more than {MANY:,} latents, a network's say, {CHEAP_STEPS}"
+
+
+def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None:
+    """Refuse, before the first step, a network that nobody insists to fit.
+
+    :param parts: the ``NaturalGaussianGuide`` in the guide, set up.
+    :param family: the user's, as guide and earlier result: with one of them it is a warning.
+    :raises ValueError: saying what to write instead.
+    """
+    dim = sum(part.latent_dim for part in parts if part.family.name not in OF_LOCALS)
+    if dim <= MANY:
+        return
+    problem = (
+        f"The model has {dim:,} latents without locals, a network's say, which fit would take hours "
+        f"for: {CHEAP_STEPS}."
+    )
+    if isinstance(family, str) and family == "auto" and guide is None and init is None:
+        raise ValueError(f"{problem} To fit them all the same, name a family, family='diagonal'.")
+    warnings.warn(f"{problem} time_limit= and Ctrl-C keep what there is.", stacklevel=4)
 
 
 def first_that_starts(

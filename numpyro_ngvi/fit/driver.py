@@ -153,6 +153,7 @@ def fit(
 
     starts = STARTS if init_loc_fn is None else (init_loc_fn,)
     ready = set_up(model, args, kwargs, guide, make_guide, starts, init_key, curvature)
+    run.check_size(gaussians(ready.guide), family, guide, init)
     engine: Any = ready.engine if batches is None else averaging(ready.engine, batches)
     if not ready.has_start:
         outcome = run.no_start(engine)

@@ -162,8 +162,13 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         if "size of plate should be positive" in str(error):
             raise ValueError(empty_plate(error)) from error
         if "found no latent variables" in str(error):
-            sites = [name for name, site in trace.items() if site["type"] == "sample"]
-            raise NoLatentsError(no_latents(sites)) from error
+            sites, params = (
+                [name for name, site in trace.items() if site["type"] == kind]
+                for kind in ("sample", "param")
+            )
+            raise NoLatentsError(
+                no_latents(sites, params, "random_flax_module, random_nnx_module or their like")
+            ) from error
         if trace is not None:
             check_no_local_latents(subsampled_latents(trace))
         is_start = "Cannot find valid initial parameters" in str(error)

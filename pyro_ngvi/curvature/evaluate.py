@@ -136,7 +136,7 @@ class Evaluator:
                 parts = second.parts(density, latents)
             leaves = self.leaves
             if leaves is None:
-                leaves = _ordinary_leaves(parts.values, latents)
+                leaves = ordinary_leaves(parts.values, latents)
             total = (points.weights * parts.values if weighted else parts.values).sum()
             keep = second is not None
             gradients = gradients_of(total, [*latents.values(), *leaves], keep)
@@ -234,7 +234,7 @@ def gradients_of(total: Tensor, leaves: list[Tensor], create_graph: bool) -> tup
     )
 
 
-def _ordinary_leaves(values: Tensor, latents: Arrays) -> list[Tensor]:
+def ordinary_leaves(values: Tensor, latents: Arrays) -> list[Tensor]:
     """The tensors besides the latents that ``values`` can be differentiated for."""
     known = {id(value) for value in latents.values()}
     leaves: dict[int, Tensor] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngvi.estimators import Arrays
-from pyro_ngvi.curvature.evaluate import gradients_of
+from pyro_ngvi.curvature.evaluate import gradients_of, ordinary_leaves
 from pyro_ngvi.curvature.hessian import HessianProducts
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import (
@@ -25,6 +26,7 @@ from pyro_ngvi.tracing import (
     inspect,
     sites_without_hessian,
 )
+from pyro_ngvi.tracing.messengers import Registered
 
 #: Draws share a pass as long as their intermediate results stay below.
 BYTES_PER_PASS = 2**28
@@ -152,10 +154,29 @@ def make_plan(
         density.validate(centre)
     if vectorize_particles:
         density.choose_particles(_line(centre, step, 2))
+    _warn_of_unregistered(density, _line(centre, step, 2))
     # The difference leaves out the data, which all draws share.
     few, many = (_saved_bytes(density, _line(centre, step, num)) for num in (2, 7))
     num_elements = max(_num_elements((args, kwargs)), 1)
     return Plan(model, guide, facts, HessianProducts(), (many - few) / 5, num_elements), density
+
+
+def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:
+    """Warn of weights that are neither latents nor parameters, so that nothing learns them."""
+    latents = {site: value.requires_grad_() for site, value in latents.items()}
+    with torch.enable_grad(), Registered() as registered:
+        leaves = ordinary_leaves(density(latents), latents)
+    shapes = [tuple(leaf.shape) for leaf in leaves if id(leaf) not in registered.tensors]
+    if shapes:
+        warnings.warn(
+            f"The model computes with {sum(map(math.prod, shapes)):,} numbers that require "
+            f"gradients (tensors of shapes {', '.join(map(str, shapes[:3]))}"
+            f"{', ...' * (len(shapes) > 3)}) and are neither latents nor parameters, so that no "
+            "step moves them. Of a network: pyro.module('name', network) in the model makes them "
+            "parameters, to_pyro_module_(network) with PyroSamples latents, and "
+            "network.requires_grad_(False) says that they shall stay.",
+            stacklevel=2,
+        )
 
 
 def _segment(density: LogDensity) -> tuple[Arrays, Arrays]:

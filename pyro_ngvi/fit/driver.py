@@ -170,6 +170,7 @@ def fit(
 
         def make_ready() -> Ready:
             ready = set_up(model, args, kwargs, guide, make_guide, starts, seeds[0], curvature)
+            run.check_size(gaussians(ready.guide), family, guide, init)
             if init is not None:
                 check_same_latents(init, gaussians(ready.guide))
             facts = ready.engine.evaluator._plan.facts

@@ -66,7 +66,9 @@ def check_has_latents(trace: poutine.Trace) -> None:
     :raises NoLatentsError: saying what the model has instead.
     """
     if not any(site["value"].numel() for _, site in _latent_sites(trace)):
-        raise NoLatentsError(checks.no_latents(name for name, _ in _sample_sites(trace)))
+        sites = [name for name, _ in _sample_sites(trace)]
+        prior = "to_pyro_module_(network), and a PyroSample for each of its weights"
+        raise NoLatentsError(checks.no_latents(sites, trace.param_nodes, prior))
 
 
 def check_observed(trace: poutine.Trace) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from ngvi.checks import check_flag
 from ngvi.optim.plain_ivon import DEFAULTS, PlainIvon, check_plain_ivon
@@ -44,6 +45,9 @@ class PlainIVON(torch.optim.Optimizer):
     weights in float32 and use ``torch.autocast`` for mixed precision; momentum and curvature of
     half-precision weights are in float32. Memory: ``g``, ``h`` and the noise of a sample, two
     copies more for several samples a step.
+
+    The first loss is looked at: of one that is a sum over a batch of rows, or of an ``ess`` below
+    the rows of a batch, a warning says so.
 
     :param params: the network's parameters, or groups of them.
     :param lr: ``alpha``, times ``hess_init + weight_decay``.
@@ -139,8 +143,10 @@ class PlainIVON(torch.optim.Optimizer):
             for param in params:
                 param.grad = None
         buffers, self._is_sampled = self._move_to_sample(), True
+        is_first = train and not any(group["count"] for group in self.param_groups)
         try:
-            yield
+            with _FirstLoss(self.param_groups) if is_first else nullcontext():
+                yield
         except BaseException:
             self._move_back(params, buffers, False)
             raise
@@ -302,6 +308,61 @@ class PlainIVON(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "sync": self.sync}
+
+
+class _FirstLoss(TorchFunctionMode):
+    """Looks at the first loss that is differentiated: whether it is a mean over a batch.
+
+    Nothing later can tell: a sum of ``B`` losses is the loss of a posterior ``B`` times as sharp.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.groups, self.is_over = groups, False
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        if func is Tensor.backward and not self.is_over:
+            self.is_over = True
+            self._look(_unscaled(args[0].grad_fn))
+        return func(*args, **(kwargs or {}))
+
+    def _look(self, node: Any) -> None:
+        reduction = getattr(node, "_saved_reduction", None)  # of torch's losses: 1 mean, 2 sum
+        if reduction is None:
+            shape = tuple(getattr(node, "_saved_self_sym_sizes", ()))
+            is_sum = type(node).__name__.startswith("SumBackward")
+        else:
+            shape, is_sum = tuple(node._saved_self.shape), reduction == 2
+        of_weights = any(tuple(p.shape) == shape for g in self.groups for p in g["params"])
+        rows = shape[0] if shape and not of_weights else 1
+        ess = min(group["ess"] for group in self.groups)
+        if is_sum and rows > 1:
+            warnings.warn(
+                f"The loss is a sum over {rows} rows, and ess={ess:g} is for a mean over examples: "
+                f"of a sum the posterior is {rows} times too sharp. Take the mean, "
+                "reduction='mean'.",
+                stacklevel=6,
+            )
+        elif rows > ess:
+            warnings.warn(
+                f"ess={ess:g} is below the {rows} rows of one batch: it is the number of training "
+                "examples, len(dataset), and not of batches.",
+                stacklevel=6,
+            )
+
+
+def _unscaled(node: Any) -> Any:
+    """What a ``GradScaler`` has multiplied; a factor below one may be that of a mean."""
+    while type(node).__name__.startswith("MulBackward"):
+        values, before = (node._saved_self, node._saved_other), node.next_functions
+        inner = [one for one, _ in before if one is not None]
+        factors = [v for v, (one, _) in zip(reversed(values), before, strict=True) if one]
+        if len(inner) != 1 or factors[0].numel() != 1 or not factors[0] >= 1:
+            break
+        (node,) = inner
+    return node
 
 
 def _rule(options: dict[str, Any]) -> PlainIvon:

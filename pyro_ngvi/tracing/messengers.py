@@ -81,6 +81,22 @@ class GivenLatents(Messenger):
             msg["done"] = True
 
 
+class Registered(Messenger):
+    """Collects the tensors of all parameters that a run names: what SVI's optimiser sees.
+
+    :ivar tensors: unconstrained, by their identity.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: dict[int, Tensor] = {}
+
+    def _pyro_post_param(self, msg: dict[str, Any]) -> None:
+        value = msg["value"]
+        value = value.unconstrained() if hasattr(value, "unconstrained") else value
+        self.tensors[id(value)] = value
+
+
 class PartnerDraws(Messenger):
     """Records what partner guides draw in a plate of particles, to give it to single runs.
 

@@ -90,6 +90,8 @@ def test_gradients_beside_hessians_add_at_most_a_quarter_to_their_cost():
     assert cost_of_step("hessian", 100, 100, 10) == (10, 100, 1000, 0)
     assert cost_of_step("hessian", 8, 8, 10) == (10, 30, 80, 0)
     assert cost_of_step("gauss_newton", 1, 1, 10) == (10, 10, 10, 0)
+    assert cost_of_step("gauss_newton", 2000, 2000, 1).num_gradients == 10
+    assert cost_of_step("gauss_newton", 2001, 2001, 1).num_gradients == 1  # VOGN of a network
     assert cost_of_step("hessian", 8, 8, 10, num_gradients=12) == (10, 12, 80, 0)
     assert cost_of_step("stein", 8, 8, 10) == (10, 10, 0, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -256,3 +257,16 @@ def test_the_account_of_a_fit_warns_unless_it_has_converged(recwarn):
     with pytest.warns(UserWarning, match=r"Of more than 10,000 latents.*IVON\(\)"):
         assert "IVON" in run.account(bad, engine, SETTINGS, begun)["reason"]
     assert "IVON" not in run.account(good, engine, SETTINGS, begun)["reason"]
+
+
+def test_a_network_that_nobody_insists_to_fit_is_refused_with_what_to_write_instead(recwarn):
+    def guide(family):
+        return SimpleNamespace(latent_dim=run.MANY + 1, family=SimpleNamespace(name=family))
+
+    with pytest.raises(ValueError, match=r"10,001 latents.*SVI.*IVON\(\).*name a family"):
+        run.check_size([guide("low_rank")], "auto", None, None)
+    for insists in (("diagonal", None, None), ("auto", guide, None), ("auto", None, "result")):
+        with pytest.warns(UserWarning, match=r"10,001 latents.*IVON\(\).*time_limit="):
+            run.check_size([guide("diagonal")], *insists)
+    run.check_size([guide("sparse_precision")], "auto", None, None)
+    assert not recwarn.list

@@ -6,6 +6,7 @@ import copy
 import inspect
 import io
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -415,6 +416,48 @@ def test_misuse_in_torch_has_a_sentence(torch_ivon):
         PlainIVON(params, -0.1, ess=5.0)
     with pytest.raises(ValueError, match="a schedule is a torch.optim.lr_scheduler"):
         PlainIVON(params, lambda step: 0.1, ess=5.0)
+
+
+def test_a_first_loss_that_is_a_sum_or_an_ess_of_batches_is_noticed():
+    torch = pytest.importorskip("torch")
+    from torch.nn.functional import cross_entropy, mse_loss
+
+    from pyro_ngvi import PlainIVON
+
+    network, images, labels = torch.nn.Linear(3, 2), torch.ones(5, 3), torch.tensor([0, 1, 0, 1, 1])
+
+    def said(loss, ess=50.0, steps=1):
+        optimiser = PlainIVON(network.parameters(), ess=ess)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            for _ in range(steps):
+                _step(optimiser, lambda: loss(network(images)))
+        return [str(one.message) for one in found]
+
+    targets = torch.zeros(5, 2)
+    sums = [
+        lambda out: cross_entropy(out, labels, reduction="sum"),
+        lambda out: cross_entropy(out, labels, reduction="none").sum(),
+        lambda out: mse_loss(out, targets, reduction="sum"),
+        lambda out: (out - targets).square().sum(),
+        lambda out: torch.tensor(2.0**16) * mse_loss(out, targets, reduction="sum"),  # a GradScaler
+    ]
+    for loss in sums:
+        (words,) = said(loss, steps=2)  # once
+        assert "a sum over 5 rows" in words and "reduction='mean'" in words
+    means = [
+        lambda out: cross_entropy(out, labels),
+        lambda out: mse_loss(out, targets),
+        lambda out: (out - targets).square().sum(1).mean(),
+        lambda out: cross_entropy(out, labels, reduction="sum") / 5,
+        lambda out: cross_entropy(out, labels, reduction="sum") * 0.2,
+        lambda out: (out - targets).square()[:1].sum(),  # one example
+        lambda out: network.weight.square().sum(),
+    ]
+    for loss in means:
+        assert said(loss) == []
+    (words,) = said(means[0], ess=4.0)
+    assert "ess=4 is below the 5 rows of one batch" in words
 
 
 def test_a_large_tensor_in_pieces_is_the_same_step(torch_ivon, monkeypatch):

@@ -1,0 +1,133 @@
+"""Networks that people have: flax's, nnx's and equinox's as models, with state and mistakes."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("numpyro")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.contrib import module
+from numpyro.infer import Trace_ELBO
+
+from numpyro_ngvi import IVON, SVI, VOGN, NaturalELBO, NaturalGaussianGuide, Snngm
+
+NUM = 6
+METHODS = {
+    "Snngm": lambda: (Snngm(), Trace_ELBO()),
+    "IVON": lambda: (IVON(), NaturalELBO(1, "stein")),
+    "VOGN": lambda: (VOGN(), NaturalELBO(1, "gauss_newton")),
+}
+NORMAL = dist.Normal(0.0, 1.0)
+
+
+def data():
+    images = np.random.default_rng(0).normal(size=(NUM, 2)).astype(np.float32)
+    return jnp.asarray(images), jnp.arange(NUM) % 2
+
+
+def classifier(network):
+    """A model of images and labels.
+
+    :param network: from images to logits, in the model.
+    """
+
+    def model(images, labels=None):
+        logits = network(images)
+        with numpyro.plate("data", NUM):
+            numpyro.sample("label", dist.Categorical(logits=logits), obs=labels)
+
+    return model
+
+
+def stepped(model, method, num_steps=3):
+    guide = NaturalGaussianGuide(model, "diagonal", init_scale=0.1)
+    svi = SVI(model, guide, *METHODS[method](), rng_key=jax.random.key(0))
+    assert np.isfinite([svi.step(*data()) for _ in range(num_steps)]).all()
+    return svi
+
+
+def linen(name, *args, **options):
+    """``numpyro.contrib.module``'s function of this name on a small network of flax."""
+    nn = pytest.importorskip("flax.linen")
+
+    class Network(nn.Module):
+        is_stateful: bool
+
+        @nn.compact
+        def __call__(self, x):
+            x = nn.Dense(3)(x)
+            if self.is_stateful:
+                x = nn.BatchNorm(use_running_average=False)(x)
+                x = nn.Dropout(0.5, deterministic=False)(x)
+            return nn.Dense(2)(x)
+
+    is_stateful = bool(options.pop("is_stateful", False))
+    return getattr(module, name)("net", Network(is_stateful), *args, jnp.ones((1, 2)), **options)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_flax_networks_become_models_with_their_state(method):
+    def network(images):
+        state = {"apply_rng": ["dropout"], "mutable": ["batch_stats"]}
+        net = linen("random_flax_module", NORMAL, is_stateful=True, **state)
+        return net(images, rngs={"dropout": numpyro.prng_key()})
+
+    svi = stepped(classifier(network), method)
+    assert svi.guide.latent_dim == 9 + 8 + 6
+    stats = svi.state.mutable_state["net$state"]["batch_stats"]["BatchNorm_0"]
+    assert all(np.isfinite(leaf).all() and leaf.all() for leaf in stats.values())
+
+
+def test_flax_state_or_key_that_is_missing_is_named():
+    def without(**state):
+        def network(images):
+            return linen("random_flax_module", NORMAL, is_stateful=True, **state)(images)
+
+        stepped(classifier(network), "IVON")
+
+    with pytest.raises(Exception, match='"batch_stats" in "/BatchNorm_0" but the collection is'):
+        without(apply_rng=["dropout"])
+    with pytest.raises(Exception, match='Dropout_0 needs PRNG for "dropout"'):
+        without(apply_rng=["dropout"], mutable=["batch_stats"])
+
+
+def test_a_part_of_a_flax_network_without_a_prior_is_an_ordinary_parameter():
+    def network(images):
+        return linen("random_flax_module", {"Dense_1.kernel": NORMAL})(images)
+
+    svi = stepped(classifier(network), "IVON")
+    assert svi.guide.latent_dim == 6
+    ordinary = svi.params["net$params"]
+    assert ordinary["Dense_0"]["bias"].any()  # zero before its first step
+
+
+def test_a_network_without_latents_says_what_gives_it_a_prior():
+    def network(images):
+        return images @ numpyro.param("net$params", jnp.ones((2, 2)))
+
+    with pytest.raises(RuntimeError, match=r"'net\$params' are parameters.*random_flax_module"):
+        stepped(classifier(network), "IVON")
+
+
+def test_nnx_networks_become_models():
+    nnx = pytest.importorskip("flax.nnx")
+
+    def network(images):
+        return module.random_nnx_module("net", nnx.Linear(2, 2, rngs=nnx.Rngs(0)), NORMAL)(images)
+
+    assert stepped(classifier(network), "VOGN").guide.latent_dim == 6
+
+
+def test_equinox_networks_become_models():
+    eqx = pytest.importorskip("equinox")
+
+    def network(images):
+        net = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+        return jax.vmap(module.random_eqx_module("net", net, NORMAL))(images)
+
+    assert stepped(classifier(network), "VOGN").guide.latent_dim == 6

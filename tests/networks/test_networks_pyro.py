@@ -1,0 +1,123 @@
+"""Networks that people have: torch's modules as models, with state, frozen parts and mistakes."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+pyro = pytest.importorskip("pyro")
+
+import pyro.distributions as dist
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from pyro.nn import PyroModule, PyroSample
+from pyro.nn.module import to_pyro_module_
+from torch import nn
+
+from pyro_ngvi import BLR, IVON, VOGN, NaturalELBO, NaturalGaussianGuide, Snngm
+
+NUM = 6
+METHODS = {
+    "Snngm": lambda: ("auto", Snngm(), Trace_ELBO()),
+    "BLR": lambda: ("auto", BLR(), NaturalELBO(2)),
+    "IVON": lambda: ("diagonal", IVON(), NaturalELBO(2, "stein")),
+    "VOGN": lambda: ("diagonal", VOGN(), NaturalELBO(1, "gauss_newton")),
+}
+
+
+class Classifier(PyroModule):
+    """A network between images and labels.
+
+    :param layers: of the network, those with weights as latents among them; None for all.
+    """
+
+    def __init__(self, *layers, latent=None):
+        super().__init__()
+        self.net = nn.Sequential(*layers)
+        to_pyro_module_(self.net)
+        for index, layer in enumerate(self.net):
+            for name, weight in list(layer.named_parameters()):
+                if latent is None or index in latent:
+                    prior = dist.Normal(0.0, 1.0).expand(weight.shape).to_event(weight.dim())
+                    setattr(layer, name, PyroSample(prior))
+
+    def forward(self, images, labels=None):
+        logits = self.net(images)
+        with pyro.plate("data", len(images)):
+            pyro.sample("label", dist.Categorical(logits=logits), obs=labels)
+
+
+def data():
+    return torch.randn(NUM, 2), torch.arange(NUM) % 2
+
+
+def stepped(model, method, num_steps=3):
+    family, optimiser, loss = METHODS[method]()
+    guide = NaturalGaussianGuide(model, family, init_scale=0.1)
+    svi = SVI(model, guide, optimiser, loss)
+    losses = torch.tensor([svi.step(*data()) for _ in range(num_steps)])
+    assert losses.isfinite().all()
+    return guide
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_torch_network_becomes_a_model_in_one_line(method):
+    guide = stepped(Classifier(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)), method)
+    assert guide.latent_dim == 2 * 3 + 3 + 3 * 2 + 2
+    draws = pyro.infer.Predictive(guide.model, guide=guide, num_samples=4)(data()[0])
+    assert draws["label"].shape == (4, NUM)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_dropout_and_batch_normalisation_keep_their_state(method):
+    model = Classifier(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
+    norm = model.net[1]
+    stepped(model.eval(), method)
+    assert norm.num_batches_tracked == 0 and (norm.running_mean == 0).all()
+    pyro.clear_param_store()
+    stepped(model.train(), method)
+    assert norm.num_batches_tracked >= 3 and (norm.running_mean != 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_part_without_a_prior_is_an_ordinary_parameter(method):
+    model = Classifier(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2), latent=(2,))
+    before = [weight.detach().clone() for weight in model.parameters()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        guide = stepped(model, method)
+    assert guide.latent_dim == 3 * 2 + 2
+    assert len(before) == 2
+    for weight, old in zip(model.parameters(), before, strict=True):
+        assert not torch.equal(weight, old)
+
+
+def test_a_network_without_latents_says_what_gives_it_a_prior():
+    model = Classifier(nn.Linear(2, 3), nn.Linear(3, 2), latent=())
+    guide = NaturalGaussianGuide(model)
+    with pytest.raises(RuntimeError, match=r"net.*0\.weight.*, \.\.\. are parameters.*PyroSample"):
+        guide(*data())
+
+
+def test_weights_that_nothing_learns_are_noticed_unless_they_are_frozen():
+    net = nn.Linear(2, 2)
+
+    def model(images, labels, registered=False):
+        bias = pyro.sample("bias", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        network = pyro.module("net", net) if registered else net
+        with pyro.plate("data", NUM):
+            pyro.sample("label", dist.Categorical(logits=network(images) + bias), obs=labels)
+
+    def step(**options):
+        guide = NaturalGaussianGuide(model)
+        SVI(model, guide, BLR(), NaturalELBO(1, "stein")).step(*data(), **options)
+
+    with pytest.warns(UserWarning, match=r"6 numbers .*shapes \(2,.*pyro\.module"):
+        step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(registered=True)
+        pyro.clear_param_store()
+        net.requires_grad_(False)
+        step()
