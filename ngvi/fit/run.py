@@ -38,8 +38,8 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     if dim <= MANY:
         return
     problem = (
-        f"The model has {dim:,} latents without locals, a network's say, which fit would take hours "
-        f"for: {CHEAP_STEPS}."
+        f"The model has {dim:,} latents without locals, a network's say, and fit would take hours: "
+        f"{CHEAP_STEPS}."
     )
     if isinstance(family, str) and family == "auto" and guide is None and init is None:
         raise ValueError(f"{problem} To fit them all the same, name a family, family='diagonal'.")

@@ -6,8 +6,9 @@ import warnings
 
 import pytest
 
-pyro = pytest.importorskip("pyro")
+pytest.importorskip("pyro")
 
+import pyro
 import pyro.distributions as dist
 import torch
 from pyro.infer import SVI, Trace_ELBO
