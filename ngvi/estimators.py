@@ -10,6 +10,7 @@ line in their ``make_estimator``; in :mod:`ngvi.curvature` its name, what it cos
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,6 +110,7 @@ def log_q(here: Families, noise: Arrays) -> Array:
 MAX_PROBED_DIAGONAL = 256
 
 
+@functools.cache
 def scales(dim: int) -> np.ndarray:
     """A random ``s``: if ``H s`` is ``s`` times ``H 1``, elementwise, ``H`` is diagonal.
 

@@ -79,7 +79,10 @@ class BlrRule(NamedTuple):
         on = self.algebra
         directions = direction.negate(gradients)
         duals = direction.dual(families, directions)
-        progress = trust_region.judge(on, Progress(*state.progress), families, duals, state.change)
+        progress = Progress(*state.progress)
+        adapts = self.step_size == "auto" or self.max_kl == "auto"
+        if adapts:
+            progress = trust_region.judge(on, progress, families, duals, state.change)
         euclidean = _join(on, duals)
         memory, gradient, means = state.memory, state.gradient, directions
         if memory is not None:
@@ -101,8 +104,9 @@ class BlrRule(NamedTuple):
             attempt, length, _ = trust_region.longest_within(on, radius, path, rho)
         moved = path.end(attempt)
         change = direction.subtract(moved, families)
-        slope = on.number(direction.dot(duals, change))
-        progress = on.kept(progress._replace(slope=slope, length=length), families)
+        if adapts:
+            slope = on.number(direction.dot(duals, change))
+            progress = on.kept(progress._replace(slope=slope, length=length), families)
         return moved, BlrState(progress, change, gradient, memory)
 
     def recover(self, state: BlrState, families: Families) -> tuple[Families, BlrState]:

@@ -139,13 +139,14 @@ class Evaluator:
                 leaves = ordinary_leaves(parts.values, latents)
             total = (points.weights * parts.values if weighted else parts.values).sum()
             keep = second is not None
-            gradients = gradients_of(total, [*latents.values(), *leaves], keep)
+            is_whole = keep and parts.smooth is parts.values  # all is differentiated twice
+            gradients = gradients_of(total, [*latents.values(), *leaves], is_whole, keep)
             by_site = dict(zip(latents, gradients, strict=False))
             curvatures = {}
             bytes_per_product = plan.bytes(density.args, density.kwargs) * len(parts.values)
             for site, theta in latents.items() if keep else ():
                 gradient = by_site[site]
-                if parts.smooth is not parts.values:
+                if not is_whole:
                     (gradient,) = gradients_of(parts.smooth.sum(), [theta], True)
 
                 def again(theta: Tensor, site: str = site) -> Tensor:
@@ -225,12 +226,18 @@ class FromGradients:
         raise NotImplementedError
 
 
-def gradients_of(total: Tensor, leaves: list[Tensor], create_graph: bool) -> tuple[Tensor, ...]:
+def gradients_of(
+    total: Tensor, leaves: list[Tensor], create_graph: bool, retain_graph: bool | None = None
+) -> tuple[Tensor, ...]:
     """The gradients of a scalar, zero where there are none."""
     if not total.requires_grad:
         return tuple(torch.zeros_like(leaf) for leaf in leaves)
     return torch.autograd.grad(
-        total, leaves, create_graph=create_graph, retain_graph=create_graph, materialize_grads=True
+        total,
+        leaves,
+        create_graph=create_graph,
+        retain_graph=create_graph if retain_graph is None else retain_graph,
+        materialize_grads=True,
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi import estimators
-from ngvi.estimators import Arrays
+from ngvi.estimators import MAX_PROBED_DIAGONAL, Arrays
 from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Curvature, Parts
 from pyro_ngvi.curvature.hessian import (
@@ -22,8 +22,9 @@ from pyro_ngvi.curvature.hessian import (
     one_by_one,
 )
 from pyro_ngvi.curvature.moments import finite_draws, map_structure
+from pyro_ngvi.curvature.squares import OtherUseError, Recorder, squares
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.tracing import LogDensity, examples
+from pyro_ngvi.tracing import Examples, LogDensity, examples
 
 
 @page(estimators.GaussNewton, estimators.Hessian)
@@ -32,26 +33,64 @@ class GaussNewton(Hessian):
     """:param bytes_per_draw: of the intermediate results of one draw."""
 
     bytes_per_draw: float
+    #: Kinds of runs that can be squared by rows of activations; None once one could not.
+    known: list[set | None] = dataclasses.field(default_factory=lambda: [set()])
 
     def parts(self, density: LogDensity, latents: Arrays) -> Parts:
         """The log density by examples; its rest is differentiated twice."""
-        split = examples(density, latents)
+        recorders: list[Recorder] = []
+
+        def recorded() -> Recorder:
+            recorders.append(Recorder())
+            return recorders[-1]
+
+        by_rows = self.known[0] is not None and all(
+            q.reads_diagonal and q.dim > MAX_PROBED_DIAGONAL for q in density.posteriors.values()
+        )
+        split = examples(density, latents, recorded if by_rows else None)
         values = (split.scale * split.log_likelihood).sum(-1) + split.rest
-        return Parts(values, split.rest, split)
+        return Parts(values, split.rest, (split, recorders[-len(values) :]))
 
     def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
         """The rest's Hessians minus the examples' squares."""
+        split, recorders = parts.rest
+        rest = exact(products, q, is_rest=True)
+        if recorders:
+            try:
+                return SquaresByRows(rest, self._by_rows(split, recorders, theta))
+            except OtherUseError:
+                self.known[0] = None
         rows = example_gradients(
-            parts.rest.log_likelihood,
-            theta,
-            bytes_per_product=self.bytes_per_draw * len(theta),
+            split.log_likelihood, theta, bytes_per_product=self.bytes_per_draw * len(theta)
         )
-        return Squares(exact(products, q, is_rest=True), rows, parts.rest.scale, q)
+        return Squares(rest, rows, split.scale, q)
+
+    def _by_rows(self, split: Examples, recorders: list[Recorder], theta: Tensor) -> Tensor:
+        draws = zip(recorders, split.log_likelihood, split.scale, strict=True)
+        return sum(squares(*draw, theta, self.known[0]) for draw in draws)
 
     def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
         if not family.keeps_rows:
             return super().direction(family, gradient, total, count)
         return family.price_of_rows(gradient, total.rows / count**0.5, -total.rest / count)
+
+
+@dataclasses.dataclass
+class SquaresByRows:
+    """The Gauss-Newton estimate of the Hessian's diagonal at each of ``K`` draws.
+
+    :param rest: the exact one of what is not an example.
+    :param entries: sums of squares, shape ``(K, d)``.
+    """
+
+    rest: Curvature
+    entries: Tensor
+
+    def finite(self) -> Tensor:
+        return self.rest.finite() & finite_draws(self.entries)
+
+    def total(self, kept: Tensor) -> Any:
+        return self.rest.total(kept) - self.entries[kept].sum(0)
 
 
 @dataclasses.dataclass

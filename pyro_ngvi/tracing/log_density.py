@@ -112,16 +112,23 @@ class LogDensity:
         return self.over_draws(self.particle, latents, same_noise=same_noise)
 
     def over_draws(
-        self, function: Callable[[Latents], Any], latents: Latents, *, same_noise: bool = False
+        self,
+        function: Callable[[Latents], Any],
+        latents: Latents,
+        *,
+        same_noise: bool = False,
+        one_by_one: bool = False,
     ) -> Any:
         """``function`` of each draw, stacked along a leading axis.
 
         :param function: from latent vectors of shape ``(d,)`` to a tensor, or a named tuple or
             dictionary of tensors.
+        :param one_by_one: whether each has a run of its own, with the operations as they are.
         """
-        if self.facts.particles == "vmap":
+        is_one = one_by_one or len(next(iter(latents.values()))) == 1
+        if self.facts.particles == "vmap" and not is_one:
             return self._retried(lambda: torch.vmap(function)(latents))
-        return self._retried(lambda: _loop(function, latents, same_noise))
+        return self._retried(lambda: _loop(function, latents, same_noise), rewrites=not one_by_one)
 
     def without_draws(self) -> Tensor:
         """The log density, a scalar, if every latent has a factor of its own."""
@@ -221,10 +228,12 @@ class LogDensity:
     def _plate_dim(self) -> int:
         return -1 - self.facts.max_plate_nesting
 
-    def _retried(self, evaluate: Callable[[], Any], is_recorded: bool = False) -> Any:
+    def _retried(
+        self, evaluate: Callable[[], Any], is_recorded: bool = False, rewrites: bool = True
+    ) -> Any:
         facts = self.facts
         latents = nullcontext() if facts.is_stochastic else NoNewLatents()
-        operations = BatchedDerivatives() if facts.rewrites else nullcontext()
+        operations = BatchedDerivatives() if facts.rewrites and rewrites else nullcontext()
         factors = NanCholesky() if facts.is_indefinite else nullcontext()
         try:
             with quiet(), operations, factors, self.minibatch, latents:
@@ -238,7 +247,7 @@ class LogDensity:
             if facts.is_indefinite:
                 raise
             facts.is_indefinite = True  # from now on at the price of one more torch mode
-        return self._retried(evaluate, is_recorded)
+        return self._retried(evaluate, is_recorded, rewrites)
 
     # -- runs -------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ plates share their examples: their log likelihoods are added.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -23,10 +25,15 @@ class Examples(NamedTuple):
     rest: Tensor  #: prior, Jacobians, partners; shape ``(K,)``
 
 
-def examples(density: LogDensity, latents: Latents) -> Examples:
+def examples(
+    density: LogDensity,
+    latents: Latents,
+    around: Callable[[], AbstractContextManager] | None = None,
+) -> Examples:
     """Split a log density by examples.
 
     :param latents: unconstrained latent vectors by site, each of shape ``(K, d)``.
+    :param around: makes what each draw's run is inside of; each has one of its own then.
     :raises ValueError: if an observed site is in no plate, or if there are no observed sites, or
         if the model has enumerated latents.
     """
@@ -35,7 +42,12 @@ def examples(density: LogDensity, latents: Latents) -> Examples:
             "curvature='gauss_newton' needs the likelihood of each example, which a model with "
             "enumerated latents does not have site by site: use curvature='hessian'."
         )
-    return density.over_draws(lambda draw: _split(density, draw), latents)
+
+    def split(draw: Latents) -> Examples:
+        with nullcontext() if around is None else around():
+            return _split(density, draw)
+
+    return density.over_draws(split, latents, one_by_one=around is not None)
 
 
 def _split(density: LogDensity, latents: Latents) -> Examples:
