@@ -79,7 +79,7 @@ class BlrRule(NamedTuple):
         on = self.algebra
         directions = direction.negate(gradients)
         duals = direction.dual(families, directions)
-        progress = Progress(*state.progress)
+        progress, kept = Progress(*state.progress), state.progress
         adapts = self.step_size == "auto" or self.max_kl == "auto"
         if adapts:
             progress = trust_region.judge(on, progress, families, duals, state.change)
@@ -106,8 +106,8 @@ class BlrRule(NamedTuple):
         change = direction.subtract(moved, families)
         if adapts:
             slope = on.number(direction.dot(duals, change))
-            progress = on.kept(progress._replace(slope=slope, length=length), families)
-        return moved, BlrState(progress, change, gradient, memory)
+            kept = on.kept(progress._replace(slope=slope, length=length), families)
+        return moved, BlrState(kept, change, gradient, memory)
 
     def recover(self, state: BlrState, families: Families) -> tuple[Families, BlrState]:
         """Back to where the last step began, with a tenth of its radius."""
