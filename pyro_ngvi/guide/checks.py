@@ -290,6 +290,8 @@ def _invalid_sites(model: Callable, start: dict, args: tuple, kwargs: dict) -> s
             bad.append(f"{kind} '{name}' has log density {float(log_prob.sum())}")
             if isinstance(site["fn"], dist.Delta):
                 bad[-1] += " (a Delta has no density: use pyro.deterministic)"
+        elif not torch.isfinite(torch.as_tensor(log_prob.sum() * site["scale"])).all():
+            bad.append(f"the log density of {kind} '{name}' overflows in {log_prob.dtype}")
     return "; ".join(bad) or None
 
 
