@@ -62,7 +62,7 @@ def PlainIVON(
     ``jax.vmap(jax.grad(loss), (0, None))(weights, batch)``, or ``jax.lax.map``, the step is that of
     ``n`` draws.
 
-    The loss itself is not seen here, so that nothing notices one that is a sum over ``B`` examples in
+    The loss is not seen here, so that nothing notices one that is a sum over ``B`` examples in
     place of their mean: its posterior is ``B`` times too sharp.
 
     :param step_size: ``alpha``, a number or a schedule; times ``hess_init + weight_decay``.
