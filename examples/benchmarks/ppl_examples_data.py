@@ -165,6 +165,13 @@ def simulated_frame(path: str) -> Any:
                 "SmokingStatus": "Ex-smoker",
             }
         )
+    if name == "collections_email.csv":
+        data = {"email": rng.integers(0, 2, 100), "credit_limit": rng.normal(1200, 300, 100)}
+        payments = 600 + 10 * data["email"] + 0.1 * data["credit_limit"] + rng.normal(0, 20, 100)
+        return pandas.DataFrame({"payments": payments, "risk_score": rng.random(100), **data})
+    if name == "snp500.csv.bz2":
+        prices = np.exp(5 + np.cumsum(0.01 * rng.standard_t(3, 201)))
+        return pandas.DataFrame({"Date": [f"day {i}" for i in range(201)], "Close": prices})
     if name == "wells.dat":
         return pandas.DataFrame(
             {
@@ -212,7 +219,8 @@ def simulated_frame(path: str) -> Any:
             }
         )
     if name == "SN_y_tot_V2.0.csv":
-        return pandas.DataFrame({0: np.arange(300), 1: rng.gamma(2.0, 40.0, 300)})
+        years = {"time": np.arange(300), "sunspot.year": rng.gamma(2.0, 40.0, 300)}
+        return pandas.DataFrame(years)
     if name == "guo_qpcr.csv":
         return pandas.DataFrame(
             rng.standard_normal((40, 8)),
@@ -271,8 +279,8 @@ def simulated_lineages() -> dict[str, Any]:
     lineages = ["B.1.1.7", "Q.1", "B.1.617.2", "AY.1", "AY.2", "B.1"]
     places = ["Massachusetts", "New York", "Connecticut", "New Hampshire", "Vermont"]
     places += ["New Jersey", "Maine", "Rhode Island", "Pennsylvania"]
-    growth = np.linspace(-1, 1, 6) * np.arange(12)[:, None, None] / 4
-    counts = torch.as_tensor(rng.poisson(20 * np.exp(growth), (12, 9, 6))).float()
+    growth = np.linspace(-1, 1, 6) * np.arange(26)[:, None, None] / 9
+    counts = torch.as_tensor(rng.poisson(20 * np.exp(growth), (26, 9, 6))).float()
     index = counts.nonzero(as_tuple=True)
     return {
         "counts": counts,
@@ -298,6 +306,33 @@ def simulated_news(**options: Any) -> Any:
     words = np.array([f"word{i:02d}" for i in range(80)])
     documents = [" ".join(rng.choice(words, 40, replace=False)) for _ in range(60)]
     return sklearn.utils.Bunch(data=documents, filenames=np.arange(60))
+
+
+def simulated_credit(**options: Any) -> Any:
+    """Columns of numbers and of categories, as ``ucimlrepo.fetch_ucirepo`` has them."""
+    import pandas
+
+    rng = np.random.default_rng(0)
+    numbers = {f"x{i}": rng.standard_normal(100) for i in range(7)}
+    kinds = {f"c{i}": np.array(["a", "b", "c"], object)[rng.integers(3, size=100)] for i in (0, 1)}
+    targets = pandas.DataFrame({"class": rng.integers(1, 3, 100)})
+    features = pandas.DataFrame(numbers | kinds).astype({name: object for name in kinds})
+    return mock.MagicMock(data=mock.MagicMock(features=features, targets=targets))
+
+
+def simulated_array(path: Any, *args: Any, **kwargs: Any) -> np.ndarray:
+    """Numbers in place of a file's: faces for the deep exponential family, authors of speeches."""
+    rng = np.random.default_rng(0)
+    name = os.path.basename(str(path))
+    if name == "faces_training.csv":
+        return rng.poisson(3.0, (10, 4096)).astype(float)
+    if name == "author_indices.npy":
+        return np.arange(60) % 12
+    if name == "counts.npz":
+        import scipy.sparse
+
+        return scipy.sparse.csr_matrix(rng.poisson(0.5, (60, 40)).astype(np.float32))
+    raise FileNotFoundError(f"no simulated data for {name}")
 
 
 def simulated_images() -> type:
@@ -361,6 +396,11 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         "visdom",
         "wget",
         "tensorflow_probability",
+        "scanpy",
+        "scvi",
+        "ucimlrepo",
+        "corner",
+        "music21",
     )
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -373,6 +413,7 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return bessel(spec)
         module = mock.MagicMock(name=spec.name)
         module.__spec__, module.__path__, module.__name__ = spec, [], spec.name
+        module.fetch_ucirepo = simulated_credit
         return module
 
     def exec_module(self, module: Any) -> None:
@@ -412,6 +453,15 @@ def without_downloads(ppl: str) -> None:
         datasets._load = lambda dset, num_datapoints=-1: simulated_dataset(dset)
         if hasattr(datasets, "load_bart_od"):
             datasets.load_bart_od = lambda: simulated_dataset(datasets.BART)
+        import jax
+
+        devices = jax.devices
+        jax.numpy.load = simulated_array
+        jax.devices = lambda kind=None: devices()  # one tutorial asks for a GPU by name
+        with contextlib.suppress(ImportError):
+            import scipy.sparse
+
+            scipy.sparse.load_npz = simulated_array
     else:
         import torchvision
         from pyro.contrib.examples import bart, nextstrain, polyphonic_data_loader, util
@@ -426,6 +476,8 @@ def without_downloads(ppl: str) -> None:
         import sklearn.datasets
 
         sklearn.datasets.fetch_20newsgroups = simulated_news
+    np.loadtxt = simulated_array
+    urllib.request.urlretrieve = lambda url, path=None, *args: (path, None)
     urllib.request.urlopen = lambda url, *args, **kwargs: Address(url)
     with contextlib.suppress(ImportError):
         import pandas
