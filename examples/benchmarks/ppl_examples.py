@@ -292,6 +292,7 @@ def models_of(
             if (signature := signature_of(*call[:3])) not in known:
                 known.add(signature)
                 yield name_of(call[0]), *call
+                capture.everywhere(ppl)  # whose library has been given back meanwhile
     if not capture.calls:
         raise RuntimeError(f"nothing captured; {type(error).__name__}: {error}")
     if path.suffix == ".ipynb":

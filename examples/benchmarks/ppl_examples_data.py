@@ -327,11 +327,11 @@ def simulated_array(path: Any, *args: Any, **kwargs: Any) -> np.ndarray:
     if name == "faces_training.csv":
         return rng.poisson(3.0, (10, 4096)).astype(float)
     if name == "author_indices.npy":
-        return np.arange(60) % 12
+        return np.arange(600) % 12
     if name == "counts.npz":
         import scipy.sparse
 
-        return scipy.sparse.csr_matrix(rng.poisson(0.5, (60, 40)).astype(np.float32))
+        return scipy.sparse.csr_matrix(rng.poisson(0.5, (600, 40)).astype(np.float32))
     raise FileNotFoundError(f"no simulated data for {name}")
 
 
