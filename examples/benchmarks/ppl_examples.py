@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import importlib
 import inspect
 import json
@@ -304,6 +305,8 @@ def models_of(
 
 def signature_of(model: Any, args: tuple, kwargs: dict) -> str:
     """What two calls of a notebook have in common that are the same fit."""
+    if isinstance(model, functools.partial):
+        return signature_of(model.func, (*model.args, *args), {**model.keywords, **kwargs})
     code = getattr(inspect.unwrap(model), "__code__", None)
     code = None if code is None else (code.co_code, code.co_consts, code.co_names)
 
@@ -336,8 +339,8 @@ def alike(module: Any, model: Callable) -> list[Callable]:
 
 
 def name_of(model: Any) -> str:
-    while hasattr(model, "fn") and not hasattr(model, "__name__"):
-        model = model.fn
+    while not hasattr(model, "__name__") and (hasattr(model, "fn") or hasattr(model, "func")):
+        model = getattr(model, "fn", None) or model.func
     return getattr(model, "__name__", type(model).__name__)
 
 
@@ -514,7 +517,8 @@ class Runs:
             while steps < self.num_steps and not self._is_over(began, 1 / len(RATES)):
                 with poutine.trace(param_only=True) as capture:
                     STOCK[type(loss_of)](loss_of, model, guide, *args, **kwargs)
-                params = {s["value"].unconstrained() for s in capture.trace.nodes.values()}
+                values = [site["value"] for site in capture.trace.nodes.values()]
+                params = {getattr(v, "unconstrained", lambda v=v: v)() for v in values}
                 adam(params)
                 pyro.infer.util.zero_grads(params)
                 steps += 1
