@@ -10,7 +10,7 @@ columns of a row and say nothing of the data.
     python -m examples.benchmarks.ppl_examples --csv rows.csv --page > docs/ppl_examples.md
 
 ``CHECKOUT`` is a clone of ``pyro-ppl/pyro`` or ``pyro-ppl/numpyro``. Steps are few without
-``--full``, so that only exceptions matter. With it ``fit`` may take ``--seconds`` of CPU time, and
+``--full``, so that only exceptions matter. With it ``fit`` may take ``--seconds`` of CPU time from its first step on, and
 the stock guides take steps of Adam at three rates, as many as ``fit`` took gradients, at most
 20,000 and in at most as long as ``fit`` (but at least 1 s) for all three; the best counts. Bounds
 are means over 1000 fresh draws (200 in Pyro), and the last column but one is by how much ``fit`` is
@@ -373,10 +373,11 @@ class Runs:
 
     def fit(self, model: Callable, args: tuple, kwargs: dict, nesting: Any) -> dict[str, Any]:
         package = __import__(f"{self.ppl}_ngvi")
-        began = time.process_time()
+        began: list[float] = []
 
         def watch(*_: Any) -> None:
-            if time.process_time() - began > self.seconds:
+            began.append(time.process_time())  # of the first step, which comes after compilation
+            if began[-1] - began[0] > self.seconds:
                 raise OutOfTime
 
         options = {"progress_bar": False, "callback": watch} | kwargs
@@ -391,7 +392,8 @@ class Runs:
             result = package.fit(model, *args, family="diagonal", **options)
         if self.full:
             self.num_steps = min(MAX_STEPS, max(100, result.num_gradients))
-            self.stock_seconds = max(LEAST_SECONDS, time.process_time() - began)
+            since = began[0] if began else time.process_time()
+            self.stock_seconds = max(LEAST_SECONDS, time.process_time() - since)
         return {
             "bound": float(result.bound),
             "bound_error": float(result.bound_error),
