@@ -10,13 +10,13 @@ columns of a row and say nothing of the data.
     python -m examples.benchmarks.ppl_examples --csv rows.csv --page > docs/ppl_examples.md
 
 ``CHECKOUT`` is a clone of ``pyro-ppl/pyro`` or ``pyro-ppl/numpyro``. Steps are few without
-``--full``, so that only exceptions matter. With it ``fit`` may take ``--seconds`` of CPU time from its first step on, and
-the stock guides take steps of Adam at three rates, as many as ``fit`` took gradients, at most
-20,000 and in at most as long as ``fit`` (but at least 1 s) for all three; the best counts. Bounds
-are means over 1000 fresh draws (200 in Pyro), and the last column but one is by how much ``fit`` is
-above the better stock guide. An exception of ``fit`` counts where a stock guide or NUTS gets
-through; where it asks for ``create_plates=`` (local latents in a plate that is subsampled), it is
-given them, as AutoNormal is.
+``--full``, so that only exceptions matter. With it ``fit`` may take ``--seconds`` of CPU time from
+its first step on, and the stock guides take steps of Adam at three rates, as many as ``fit`` took
+gradients, at most 20,000 and in at most as long as ``fit`` (but at least 1 s) for all three; the
+best counts. Bounds are means over 1000 fresh draws (200 in Pyro), and the last column but one is by
+how much ``fit`` is above the better stock guide. An exception of ``fit`` counts where a stock guide
+or NUTS gets through; where it asks for ``create_plates=`` (local latents in a plate that is
+subsampled), it is given them, as AutoNormal is.
 """
 
 from __future__ import annotations
