@@ -575,7 +575,11 @@ def plates_of(ppl: str, model: Callable, args: tuple, kwargs: dict) -> Callable:
         sites = trace.nodes.values()
     for site in sites:
         dims |= {frame.name: frame.dim for frame in site.get("cond_indep_stack", ())}
-    found = {n: (*size, dims[n]) for n, size in sizes.items() if n in dims and size[1] < size[0]}
+    found = {
+        n: (*size, dims[n])
+        for n, size in sizes.items()
+        if n in dims and (size[1] or size[0]) < size[0]
+    }
 
     def create_plates(*args: Any, **kwargs: Any) -> list:
         return [

@@ -148,8 +148,8 @@ had time for a few steps only, and it says little.
 BODY = f"""*higher*, *equal*, *lower*: the bound of `fit` beside the better of `AutoNormal` and
 `AutoMultivariateNormal` at as many gradients or in as much CPU time, by more than {TOLERANCE} nats
 and twice the standard error of the difference. *alone*: no stock guide gets through. *not
-compared*: `fit` took three steps, to see whether it raises. *raises*: `fit` does, where a stock
-guide or NUTS gets through.
+compared*: `fit` took three steps, or had a second, to see whether it raises. *raises*: `fit` does,
+where a stock guide or NUTS gets through.
 """
 
 TAIL = """What ended otherwise:
