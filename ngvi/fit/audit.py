@@ -33,6 +33,9 @@ class Audit(NamedTuple):
     #: The gain in nats that a natural gradient by the score function promises, as far as it is
     #: certain: values contradict the gradients by so much.
     contradiction: float
+    #: The standard deviation of ``log w``, in nats: half its square is about ``KL(q || p)``, where
+    #: that is small.
+    spread: float = 0.0
 
 
 def num_draws(engine: Engine) -> int:
@@ -57,8 +60,9 @@ def audit(engine: Engine, place: Place, rng: np.random.Generator) -> Audit:
     means, variances = scores.mean(0), scores.var(0) / (count - 1)
     signal = float(np.sum(means**2 - variances))
     sure = signal - CERTAIN * math.sqrt(2.0 * float(np.sum(variances**2)))
-    error = float(weights.std()) / math.sqrt(count - 1)
-    return Audit(float(weights.mean()), error, 0.5 * max(sure, 0.0))
+    spread = float(weights.std())
+    error = spread / math.sqrt(count - 1)
+    return Audit(float(weights.mean()), error, 0.5 * max(sure, 0.0), spread)
 
 
 def difference(

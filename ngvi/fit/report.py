@@ -16,6 +16,10 @@ LAST_STEPS = 0.1
 #: Marginals in the report.
 NUM_MARGINALS = 3
 
+#: A standard deviation of ``log w``, in nats, of which half the square is worth a second fit: that
+#: of radon with varying intercepts is 0.7, that of epilepsy 1.4, of which one nat can be gained.
+WIDE_SPREAD = 0.6
+
 _WIDTH = 22
 
 
@@ -68,6 +72,8 @@ def report(result: Any, complete: bool) -> str:
         f"{result.num_hessian_products:,} Hessian-vector products",
     )
     add("bound", _nats(result.bound, result.bound_error))
+    if hint := reparametrize(result):
+        add("hint", *hint)
     if not complete:
         add("diagnostics", "not computed yet: print(result) or result.diagnostics")
         return "\n".join(lines)
@@ -78,6 +84,27 @@ def report(result: Any, complete: bool) -> str:
         return "\n".join(lines)
     _add_diagnostics(add, diagnostics)
     return "\n".join(lines)
+
+
+def reparametrize(result: Any) -> tuple[str, ...]:
+    """Whether locals by their conditional modes are likely to do better, in two lines, or nothing.
+
+    They follow what no Gaussian over all latents does: how the spread of locals depends on the
+    globals. Where the Gaussian is as good as exact there is nothing to follow.
+    """
+    guide = result.guide
+    if type(guide).__name__ != "NaturalGaussianGuide" or guide.create_plates is not None:
+        return ()
+    if result.audit is None or not result.audit.spread > WIDE_SPREAD:
+        return ()
+    names = [s.name for s in guide.sites if any(plate.size > 1 for plate in s.plates)]
+    if not names:
+        return ()
+    first = ", ".join(map(repr, names[:NUM_MARGINALS])) + ", ..." * (len(names) > NUM_MARGINALS)
+    return (
+        f"log w varies by {result.audit.spread:.1f} nats. If {first} are independent in",
+        "plates given the rest, guide=ReparametrizedGaussianGuide(model) may raise the bound",
+    )
 
 
 def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:

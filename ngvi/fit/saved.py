@@ -15,6 +15,7 @@ from ngvi.fit import store
 from ngvi.fit.audit import Audit
 from ngvi.fit.outcome import Ended
 from ngvi.fit.trace import Trace
+from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 
 FORMAT, VERSION = "ngvi.result", 1
 #: Fields of a result that JSON holds as they are.
@@ -80,6 +81,27 @@ class Saved:
             )
         options = {name: _tuples(value) for name, value in saved["options"].items()}
         return {"family": families[saved["family"]](**options), **saved["others"]}
+
+    def make_guide(
+        self, families: dict[str, type], kinds: tuple[Any, ...]
+    ) -> Callable[[Any, Any], Any]:
+        """Makes the guide of a model and a strategy for its start.
+
+        :param kinds: the classes of guides that a file holds.
+        :raises ValueError: if only the user can make it.
+        """
+        options, saved = self.guide(families), self.meta["guide"]
+        (kind,) = [kind for kind in kinds if kind.__name__ == saved["name"]]
+        if saved.get("is_auto"):
+            options["family"] = "auto"
+
+        def make(model: Any, init_loc_fn: Any) -> Any:
+            guide = kind(model, init_loc_fn=init_loc_fn, **options)
+            if "start" in saved:
+                guide._start_of_another = np.array(saved["start"])
+            return guide
+
+        return make
 
     def check_same(self, structure: int, params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The parameters, if they are those of a model and guide.
@@ -188,15 +210,18 @@ def guide_options(guide: Any, families: dict[str, type], is_plain: bool, **other
             for field in dataclasses.fields(family)  # type: ignore[arg-type]
             if field.metadata.get("static") and field.name not in ("structure", "independent")
         }
-    name = type(guide).__name__
-    return {
-        "guide": {
-            "name": name,
-            "family": family and family.name,
-            "options": options,
-            "others": others,
-        }
+    found = {
+        "name": type(guide).__name__,
+        "family": family and family.name,
+        "options": options,
+        "others": others,
     }
+    if isinstance(guide, ReparametrizedGaussianGuide):
+        others["order"] = guide.order
+        found["is_auto"] = guide._requested_family is None  # type: ignore[attr-defined]
+        start = guide._reparametrization.start
+        found["start"] = np.asarray(start.cpu() if hasattr(start, "cpu") else start).tolist()
+    return {"guide": found}
 
 
 def structure_of(parts: list[Any]) -> int:

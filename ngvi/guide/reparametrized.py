@@ -276,6 +276,9 @@ class ReparametrizedGaussianGuide:
     order: int
     family: Any
     _blocks: LocalBlocks
+    _reparametrization: Reparametrization
+    #: Where another guide has begun with Newton's method, for one with the same map.
+    _start_of_another: Any = None
 
     @property
     def paths(self) -> Forest | None:
@@ -285,12 +288,14 @@ class ReparametrizedGaussianGuide:
 
     def again(self, model: Any, create_plates: None = None, **options: Any) -> Any:
         """A guide of another model with the same latents, of the same order and family."""
-        return type(self)(  # type: ignore[call-arg]
+        new: Any = type(self)(  # type: ignore[call-arg]
             model,
             self.order,
             self.family,
             **options,
         )
+        new._start_of_another = self._reparametrization.start
+        return new
 
     def __repr__(self) -> str:
         text = super().__repr__().replace("NaturalGaussianGuide", type(self).__name__, 1)

@@ -25,7 +25,7 @@ from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.fit.importance import diagnose, gaussians
 from numpyro_ngvi.fit.set_up import STARTS, set_up
-from numpyro_ngvi.guide import NaturalGaussianGuide
+from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.tracing.arguments import as_jax
 
@@ -137,7 +137,8 @@ class FitResult(Result):
 
     def _others(self) -> dict[str, Any]:
         guide = self.guide
-        is_plain = type(guide) is NaturalGaussianGuide and guide.create_plates is None
+        kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
+        is_plain = type(guide) in kinds and guide.create_plates is None
         options = {"prefix": guide.prefix} if is_plain else {}
         key = [str(random.key_impl(self.rng_key)), random.key_data(self.rng_key).tolist()]
         return {
@@ -165,11 +166,10 @@ class FitResult(Result):
     def _rebuilt(
         cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
     ) -> dict[str, Any]:
-        options = {} if guide is not None else saved.guide(REGISTRY.families)
-
-        def make_guide(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
-            return NaturalGaussianGuide(model, init_loc_fn=init_loc_fn, **options)
-
+        make_guide: Any = None
+        if guide is None:
+            kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
+            make_guide = saved.make_guide(REGISTRY.families, kinds)
         params = {name: cls._own(array) for name, array in saved.under("params/").items()}
         ready = set_up(model, args, kwargs, guide, make_guide, STARTS, random.key(0))
         parameters: Any = ready.engine.parameters

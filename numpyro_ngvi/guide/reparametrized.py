@@ -123,7 +123,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         self._blocks = find_local_blocks(layout)
         start, mask = self._init_latent, self._blocks.mask
         self._reparametrization = Reparametrization(self._blocks, start, self.order)
-        if self.order == 1:
+        if self._start_of_another is not None:
+            self._reparametrization.start = jnp.asarray(self._start_of_another, start.dtype)
+        elif self.order == 1:
             modes = Reparametrization(self._blocks, start, 2)
             search = compiled(lambda at: modes._searched(self._density({}), at).point)
             self._reparametrization.start = search(start)

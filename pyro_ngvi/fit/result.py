@@ -27,7 +27,7 @@ from ngvi.fit.threads import alone
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.fit.importance import diagnose, gaussians
 from pyro_ngvi.fit.set_up import STARTS, set_up, store_as_it_was
-from pyro_ngvi.guide import NaturalGaussianGuide
+from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.posterior import to_distribution
 from pyro_ngvi.tracing.messengers import repeatable_noise
 
@@ -152,7 +152,8 @@ class FitResult(Result):
         return {name: _numpy(value) for name, value in self.params.items()}
 
     def _others(self) -> dict[str, Any]:
-        is_plain = type(self.guide) is NaturalGaussianGuide and self.guide.create_plates is None
+        kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
+        is_plain = type(self.guide) in kinds and self.guide.create_plates is None
         return saved.guide_options(self.guide, REGISTRY.families, is_plain)
 
     @staticmethod
@@ -168,11 +169,10 @@ class FitResult(Result):
     def _rebuilt(
         cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
     ) -> dict[str, Any]:
-        options = {} if guide is not None else saved.guide(REGISTRY.families)
-
-        def make_guide(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
-            return NaturalGaussianGuide(model, init_loc_fn=init_loc_fn, **options)
-
+        make_guide: Any = None
+        if guide is None:
+            kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
+            make_guide = saved.make_guide(REGISTRY.families, kinds)
         with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
             ready = set_up(model, args, kwargs, guide, make_guide, STARTS, 0)
             parameters: Any = ready.engine.parameters

@@ -186,7 +186,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         self._layout_sites = layout.sites
         blocks, start = find_local_blocks(layout), self._init_loc().detach()
         self._reparametrization = Reparametrization(blocks, start, self.order)
-        if self.order == 1:
+        if self._start_of_another is not None:
+            self._reparametrization.start = torch.as_tensor(self._start_of_another).to(start)
+        elif self.order == 1:
             modes = Reparametrization(blocks, start, 2)
             self._reparametrization.start = modes._searched(self._density(), start).point
         self._blocks = blocks

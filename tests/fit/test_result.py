@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 
+from ngvi.fit.audit import Audit
 from ngvi.fit.progress import Progress, progress_text
 from ngvi.fit.report import final_bound
 from ngvi.fit.trace import Trace
@@ -169,6 +170,17 @@ def test_the_report_says_what_one_wants_to_know(ppl):
     ):
         assert words in text, words
     assert repr(fitted) == text
+
+
+def test_the_report_says_where_modes_of_locals_may_do_better(ppl):
+    fitted = result(ppl, *hierarchy(ppl), audit=Audit(-30.0, 0.05, 0.0, spread=1.4))
+    assert "log w varies by 1.4 nats. If 'effect' are independent" in repr(fitted)
+    assert "guide=ReparametrizedGaussianGuide(model) may raise the bound" in repr(fitted)
+    exact = dataclasses.replace(fitted, audit=Audit(-30.0, 0.01, 0.0, spread=0.3))
+    ppl.forget()
+    flat = conjugate_result(ppl, audit=Audit(-30.0, 0.05, 0.0, spread=1.4))
+    for other in (exact, flat, dataclasses.replace(fitted, audit=None)):
+        assert "hint" not in repr(other)
 
 
 def test_a_fit_that_has_not_converged_says_so_first(ppl):

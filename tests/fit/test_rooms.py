@@ -28,6 +28,18 @@ def eight_schools(ppl):
     return models.eight_schools(ppl), tuple(map(ppl.array, models.eight_schools_data()))
 
 
+def effects(ppl):
+    """Twelve locals given one global."""
+
+    def model(y):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 2.0))
+        with ppl.plate("groups", 12):
+            effect = ppl.sample("effect", ppl.dist.Normal(mu, 0.7))
+            ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(effect)), obs=y)
+
+    return model, (ppl.array(np.arange(12.0) % 5),)
+
+
 def with_a_parameter(ppl):
     def model(y):
         scale = ppl.param("scale", ppl.array(2.0), constraint=ppl.dist.constraints.positive)
@@ -81,6 +93,7 @@ CASES = {
     "eight schools, mean field": (eight_schools, {"family": "diagonal"}),
     # Its next steps are refused again and again, and rounding decides which one is not.
     "logistic, Hessians": (logistic, {"curvature": "hessian", "max_steps": 12}),
+    "effects, sparse": (effects, {"family": "sparse_precision"}),
     "logistic, Stein": (logistic, {"curvature": "stein"}),
 }
 
@@ -104,6 +117,21 @@ def test_both_packages_take_the_same_steps(case):
 
 
 # -- and right ------------------------------------------------------------------------
+
+
+def test_where_locals_are_known_five_points_are_enough_for_thirteen_latents(ppl):
+    one = engine(ppl.name, effects, "sparse_precision")
+    (group,) = one.evaluator.draws(np.random.default_rng(0), 1)
+    assert group.points.noise.shape == (5, 13)
+    # Their average is that of Hessians at independent draws.
+    place = one.parameters.at(np.log(2.0) * np.ones(13), 0.4)
+    several = one.evaluator.draws(np.random.default_rng(1), 40)
+    means = [one.evaluator.measure(place, several[i::2]).mean.vector for i in (0, 1)]
+    exact = engine(ppl.name, effects, "sparse_precision", "hessian")
+    draws = exact.evaluator.draws(np.random.default_rng(2), 40)
+    expected = exact.evaluator.measure(place, draws).mean.vector
+    for mean in means:
+        np.testing.assert_allclose(mean, expected, atol=0.08)
 
 
 def test_at_the_exact_posterior_every_group_is_the_evidence_and_has_no_gradient(ppl):

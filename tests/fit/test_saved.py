@@ -72,6 +72,27 @@ def test_families_with_options_are_made_again(ppl, tmp_path):
     assert two.family.rank == 2 and numbers(two) == numbers(one)
 
 
+@pytest.mark.slow
+def test_locals_by_their_modes_expand_about_the_same_point(ppl, tmp_path):
+    def model(y):
+        scale = ppl.sample("scale", ppl.dist.LogNormal(ppl.array(0.0), 1.0))
+        with ppl.plate("groups", 3):
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), scale))
+            ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(effect)), obs=y)
+
+    start = ppl.start_at(scale=3.0, effect=np.array([1.0, -2.0, 0.5]))
+    guide = ppl.package.ReparametrizedGaussianGuide(model, order=1, init_loc_fn=start)
+    one = result(ppl, model, (ppl.array(np.array([0.0, 2.0, 9.0])),), guide=guide)
+    two = loaded(ppl, one, tmp_path / "file")
+    assert "order=1" in repr(two.guide) and numbers(two) == numbers(one)
+    draws = []
+    for each in (one, two):
+        if not ppl.is_numpyro:
+            ppl.lib.set_rng_seed(1)
+        draws.append(ppl.numpy(each.sample(3)["effect"]))
+    np.testing.assert_allclose(*draws, rtol=1e-12)
+
+
 def test_another_model_is_refused(ppl, tmp_path):
     one = conjugate_result(ppl)
 
