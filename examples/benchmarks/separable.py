@@ -61,17 +61,21 @@ class Exact:
         entropy = 0.5 * dim * (1 + np.log(2 * np.pi)) + np.log(np.abs(np.diag(root))).sum()
         return float(self.y @ (self.X @ mean) - softplus.sum() + prior + entropy)
 
+    def moments(self, mean: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """``E[grad l]`` and ``E[hess l]``."""
+        _, p, curvature = self._expectations(mean, root)
+        gradient = self.X.T @ (self.y - p) - self.precision * mean
+        return gradient, -(self.X.T * curvature) @ self.X - self.precision * np.eye(len(mean))
+
     def optimum(self, num_steps: int = 300) -> float:
         """The best bound of any Gaussian: Newton's steps in natural parameters, shortened."""
         dim = self.X.shape[1]
         mean, precision = np.zeros(dim), 100.0 * np.eye(dim)
         best = self.value(mean, _root(precision))
         for _ in range(num_steps):
-            _, p, curvature = self._expectations(mean, _root(precision))
-            gradient = self.X.T @ (self.y - p) - self.precision * mean
-            target = (self.X.T * curvature) @ self.X + self.precision * np.eye(dim)
+            gradient, hessian = self.moments(mean, _root(precision))
             for rho in 0.5 ** np.arange(20):
-                new = (1 - rho) * precision + rho * target
+                new = (1 - rho) * precision + rho * -hessian
                 there = mean + rho * np.linalg.solve(new, gradient)
                 value = self.value(there, _root(new))
                 if value > best:

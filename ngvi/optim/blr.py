@@ -37,8 +37,8 @@ class BlrRule(NamedTuple):
     from ``NaturalELBO`` or from any stock ELBO.
 
     By default nothing needs tuning: steps are whole, never longer than a radius in
-    Kullback-Leibler divergence that adapts, and decrease once noise takes over
-    (:mod:`~ngvi.optim.trust_region`); a mean field's mean is helped by a quasi-Newton
+    Kullback-Leibler divergence that adapts, decrease once noise takes over, and on a long way carry
+    on (:mod:`~ngvi.optim.trust_region`); a mean field's mean is helped by a quasi-Newton
     memory (:mod:`~ngvi.optim.quasi_newton`).
     """
 
@@ -93,7 +93,12 @@ class BlrRule(NamedTuple):
             means = _natural(on, families, unbiased)
         of_mean, rho = self._step_sizes(progress, memory, count)
         ratio, rho = on.cast(of_mean / rho, families), on.cast(rho, families)
-        steered = direction.with_means(directions, [ratio * one.loc for one in means])
+        ahead = [ratio * one.loc for one in means]
+        if self.step_size == "auto" and memory is None and gradient is None:
+            carried = on.cast(progress.carried / rho, families)
+            pairs = zip(ahead, state.change, strict=True)
+            ahead = [mean + carried * last.loc for mean, last in pairs]
+        steered = direction.with_means(directions, ahead)
         path: Any = JointPath(families, steered)
         if memory is not None:
             path = AcceleratedPath(on, families, path, memory, ratio)

@@ -1,6 +1,6 @@
 """How far one step of the Bayesian learning rule may move ``q``, and how large steps should be.
 
-Two numbers adapt to what the steps did, without further evaluations of the model. Let ``slope``
+What follows adapts to what the steps did, without further evaluations of the model. Let ``slope``
 be the derivative of the bound along the last change of ``q``, at its beginning and at its end.
 
 - The *radius* bounds ``KL(q_new || q_old)``. It grows past a step whose slope is still positive at
@@ -14,6 +14,12 @@ be the derivative of the bound along the last change of ``q``, at its beginning 
   slope, because noise reaches the precision first: the mean still has whole steps to take. On a
   long way there are turns that tell of curvature and not of noise: two steps in a row that leave
   between half and all of their slope give two turns back, as noise alone hardly ever does.
+
+If the second of these was not shortened, the way is long for another reason than the radius: the
+bound is much flatter there than the Fisher metric says, as where the mean of ``q`` and its
+covariance have to move together. From then on the mean's step *carries on* with a part of the last
+one (Polyak, 1964, *Some methods of speeding up the convergence of iteration methods*), until the
+slope turns sharply.
 """
 
 from __future__ import annotations
@@ -29,6 +35,8 @@ from ngvi.trust_region import GROWTH, INITIAL_RADIUS
 DECREASE = 0.5
 #: What part of their slope steps leave that are far too short, and how many turns two give back.
 STEADY, GIVEN_BACK = (0.5, 1.0), 2
+#: What part of the last step of the mean is carried on, and the ratio of slopes that ends it.
+CARRIED, SHARP = 0.3, -0.5
 
 #: The divergence of ``d`` dimensions is rounded by this many times ``d`` units of precision: a
 #: smaller radius could not be told from zero, and would never grow again.
@@ -52,6 +60,7 @@ class Progress(NamedTuple):
     slope: Number = 0.0  #: of the bound at the beginning of the last step; 0 before the first
     ratio: Number = 0.0  #: of the slopes at the end and at the beginning of the step before
     length: Number = 0.0  #: KL divergence of the last step, in nats
+    carried: Number = 0.0  #: what part of the mean's last step is added to the next
 
 
 def judge(
@@ -72,7 +81,10 @@ def judge(
     grown = on.where(ratio > 0, on.maximum(radius, progress.radius), progress.radius)
     radius = on.where(ratio < -1, on.maximum(radius, smallest_radius(on, families)), grown)
     steady = [(one > STEADY[0]) & (one <= STEADY[1]) for one in (ratio, progress.ratio)]
-    given_back = on.where(steady[0] & steady[1], GIVEN_BACK, 0)
+    is_long = steady[0] & steady[1]
+    given_back = on.where(is_long, GIVEN_BACK, 0)
+    kept = on.where(ratio < SHARP, 0.0, progress.carried)
+    whole = progress.length < CLOSE * progress.radius
 
     def counted(turns: Number, slope: Number) -> Number:
         turned = on.where(known & (slope < 0), 1, 0)
@@ -83,6 +95,7 @@ def judge(
         mean_turns=counted(progress.mean_turns, of_mean),
         scale_turns=counted(progress.scale_turns, slope - of_mean),
         ratio=ratio,
+        carried=on.where(is_long & whole, CARRIED, kept),
     )
 
 

@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
+from examples.benchmarks import separable
 from tests.backends import BACKENDS, load
 from tests.optim.runs import Loop, glm_model, kl_divergence, make, svi_run
 from tests.optim.table5 import driver
@@ -172,6 +173,17 @@ def test_with_the_default_guard_they_reach_the_optimum(backend):
     assert gap.argmax() == 0
     assert gap[10] < 0.05
     assert gap[20] < 1e-3
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_long_way_takes_fewer_steps_than_whole_ones(backend, seed):
+    """Nearly separable: without what the mean carries on, 0.11 and 0.17 are left after twelve."""
+    exact = separable.Exact(*separable.simulated("independent", 25, DIM, seed))
+    start = np.zeros(DIM), 0.01 * np.eye(DIM)
+    moments = lambda mu, sigma: exact.moments(mu, np.linalg.cholesky(sigma))  # noqa: E731
+    loop = Loop(backend, make(backend, "BLR"), moments, "covariance_cholesky", *start)
+    mu, sigma = loop.path(12)[-1]
+    assert exact.optimum() - exact.value(mu, np.linalg.cholesky(sigma)) < 0.01
 
 
 # -- how far a step goes --------------------------------------------------------------

@@ -14,7 +14,7 @@ def point(backend, loc=0.0, scale=1.0):
     return backend.family("diagonal", np.array([loc]), np.array([scale]))
 
 
-def judged(backend, end_slope, slope=2.0, length=0.3, radius=1.0, turns=4, ratio=0.0):
+def judged(backend, end_slope, slope=2.0, length=0.3, radius=1.0, turns=4, ratio=0.0, carried=0.0):
     """The progress after a step of these slopes and this length, of the mean alone."""
     # At a standard normal a dual is the direction, and the change is of length one.
     here, change, dual = point(backend), point(backend, 1.0, 0.0), point(backend, end_slope, 0.0)
@@ -25,6 +25,7 @@ def judged(backend, end_slope, slope=2.0, length=0.3, radius=1.0, turns=4, ratio
         "slope": slope,
         "ratio": ratio,
         "length": length,
+        "carried": carried,
     }
     if backend.name == "numpyro":
         known = {name: backend.array(value) for name, value in known.items()}
@@ -68,6 +69,18 @@ def test_two_steps_in_a_row_that_leave_most_of_their_slope_give_two_turns_back(
     assert turns_after(backend, 1.6, ratio=ratio) == (turns, turns)
     assert turns_after(backend, 1.6, ratio=0.8, turns=1) == (0, 0)
     assert turns_after(backend, 2.4, ratio=0.8) == (4, 4)
+
+
+def carried_after(backend, end_slope, **known):
+    return float(judged(backend, end_slope, **known).carried)
+
+
+def test_a_long_way_is_carried_on_until_the_slope_turns_sharply(backend):
+    assert carried_after(backend, 1.6, ratio=0.8) == pytest.approx(trust_region.CARRIED)
+    assert carried_after(backend, 1.6, ratio=0.4) == 0.0  # noise may do it once, ...
+    assert carried_after(backend, 1.6, ratio=0.8, length=0.6) == 0.0  # ... and the radius twice
+    for end_slope, expected in [(0.1, 0.3), (-0.9, 0.3), (-1.1, 0.0)]:
+        assert carried_after(backend, end_slope, carried=0.3) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("end_slope", [-5.0, 0.0, 5.0])
