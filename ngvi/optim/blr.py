@@ -93,21 +93,21 @@ class BlrRule(NamedTuple):
             means = _natural(on, families, unbiased)
         of_mean, rho = self._step_sizes(progress, memory, count)
         ratio, rho = on.cast(of_mean / rho, families), on.cast(rho, families)
-        ahead = [ratio * one.loc for one in means]
-        if self.step_size == "auto" and memory is None and gradient is None:
-            carried = on.cast(progress.carried / rho, families)
-            pairs = zip(ahead, state.change, strict=True)
-            ahead = [mean + carried * last.loc for mean, last in pairs]
-        steered = direction.with_means(directions, ahead)
+        steered = direction.with_means(directions, [ratio * one.loc for one in means])
         path: Any = JointPath(families, steered)
         if memory is not None:
             path = AcceleratedPath(on, families, path, memory, ratio)
         radius = progress.radius if self.max_kl == "auto" else self.max_kl
         if radius is None:
-            attempt, length = path.at(rho), progress.length
+            attempt, length, taken = path.at(rho), progress.length, rho
         else:
-            attempt, length, _ = trust_region.longest_within(on, radius, path, rho)
+            attempt, length, taken = trust_region.longest_within(on, radius, path, rho)
         moved = path.end(attempt)
+        if self.step_size == "auto" and memory is None and gradient is None:
+            # Beside the path, where a precision that falls would enlarge it from step to step.
+            part = on.cast(progress.carried * taken / rho, families)
+            pairs = zip(moved, state.change, strict=True)
+            moved = direction.with_means(moved, [one.loc + part * last.loc for one, last in pairs])
         change = direction.subtract(moved, families)
         if adapts:
             slope = on.number(direction.dot(duals, change))

@@ -19,7 +19,7 @@ If the second of these was not shortened, the way is long for another reason tha
 bound is much flatter there than the Fisher metric says, as where the mean of ``q`` and its
 covariance have to move together. From then on the mean's step *carries on* with a part of the last
 one (Polyak, 1964, *Some methods of speeding up the convergence of iteration methods*), until the
-slope turns sharply.
+slope turns sharply, or a step would lead downhill from its beginning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DECREASE = 0.5
 #: What part of their slope steps leave that are far too short, and how many turns two give back.
 STEADY, GIVEN_BACK = (0.5, 1.0), 2
 #: What part of the last step of the mean is carried on, and the ratio of slopes that ends it.
-CARRIED, SHARP = 0.3, -0.5
+CARRIED, SHARP = 0.4, -0.5
 
 #: The divergence of ``d`` dimensions is rounded by this many times ``d`` units of precision: a
 #: smaller radius could not be told from zero, and would never grow again.
@@ -76,14 +76,14 @@ def judge(
     known = progress.slope > 0
     ratio = on.where(known, slope / on.where(known, progress.slope, 1.0), 0.0)
     # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.
-    factor = 1 / (1 - on.minimum(ratio, 0.9)) ** 2
+    factor = (1 / (1 - on.minimum(ratio, 0.9))) ** 2  # so that nothing can overflow
     radius = on.minimum(on.maximum(factor, 1 / GROWTH), GROWTH) * progress.length
     grown = on.where(ratio > 0, on.maximum(radius, progress.radius), progress.radius)
     radius = on.where(ratio < -1, on.maximum(radius, smallest_radius(on, families)), grown)
     steady = [(one > STEADY[0]) & (one <= STEADY[1]) for one in (ratio, progress.ratio)]
     is_long = steady[0] & steady[1]
     given_back = on.where(is_long, GIVEN_BACK, 0)
-    kept = on.where(ratio < SHARP, 0.0, progress.carried)
+    kept = on.where(known & (ratio >= SHARP), progress.carried, 0.0)
     whole = progress.length < CLOSE * progress.radius
 
     def counted(turns: Number, slope: Number) -> Number:

@@ -53,6 +53,7 @@ def test_it_moves_to_where_a_linear_slope_vanishes(backend):
     assert radius_after(backend, -2.1) == pytest.approx(0.3 * (2 / 4.1) ** 2)
     assert radius_after(backend, -4.0, length=20.0) == pytest.approx(20 / 9)
     assert radius_after(backend, -1e9) == pytest.approx(0.03)
+    assert radius_after(backend, -1e200) == pytest.approx(0.03)
 
 
 def test_a_step_a_little_beyond_the_optimum_is_counted_and_nothing_else(backend):
@@ -79,8 +80,9 @@ def test_a_long_way_is_carried_on_until_the_slope_turns_sharply(backend):
     assert carried_after(backend, 1.6, ratio=0.8) == pytest.approx(trust_region.CARRIED)
     assert carried_after(backend, 1.6, ratio=0.4) == 0.0  # noise may do it once, ...
     assert carried_after(backend, 1.6, ratio=0.8, length=0.6) == 0.0  # ... and the radius twice
-    for end_slope, expected in [(0.1, 0.3), (-0.9, 0.3), (-1.1, 0.0)]:
-        assert carried_after(backend, end_slope, carried=0.3) == pytest.approx(expected)
+    for end_slope, expected in [(0.1, 0.4), (-0.9, 0.4), (-1.1, 0.0)]:
+        assert carried_after(backend, end_slope, carried=0.4) == pytest.approx(expected)
+    assert carried_after(backend, 1.6, slope=-0.1, ratio=0.8, carried=0.4) == 0.0
 
 
 @pytest.mark.parametrize("end_slope", [-5.0, 0.0, 5.0])
