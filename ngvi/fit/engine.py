@@ -79,6 +79,7 @@ class Evaluator(Protocol):
     :ivar rows: the plate they are of, if it is one and the model can be told its rows, for
         :mod:`~ngvi.fit.sweep`.
     :ivar dim: ``d``, the number of latents of all Gaussians.
+    :ivar curvature: the name of the estimator, one of :data:`ngvi.curvature.CURVATURES_OF_FIT`.
     :ivar num_gradients: gradients of the log density so far.
     :ivar num_hessian_products: Hessian-vector products so far.
     :ivar num_values: values of the log density so far, besides those of gradients.
@@ -87,6 +88,7 @@ class Evaluator(Protocol):
     is_subsampled: bool
     rows: Rows | None
     dim: int
+    curvature: str
     num_gradients: int
     num_hessian_products: int
     num_values: int

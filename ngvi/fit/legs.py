@@ -27,7 +27,7 @@ from ngvi.fit.one_leg import NO_WAY, ROUGH_END, SAME, Begun, bound_of, compared
 from ngvi.fit.outcome import ANOTHER, THE_SAME, Outcome, Reason
 from ngvi.fit.prior import Prior
 from ngvi.fit.progress import Progress
-from ngvi.fit.search import Search
+from ngvi.fit.search import MAX_GROUPS, Search
 from ngvi.fit.settings import Settings
 from ngvi.fit.start import (
     Start,
@@ -81,6 +81,8 @@ class Legs(Modes):
             self._leg(start)
             return self._final()
         prior = Prior.of(self.engine, self.rng)
+        if self._are_few(start):
+            return self._only_freshly(start, prior)
         outcome = self._first_leg(start, prior)
         if self.has_network:
             self._race_parameters(start)
@@ -112,6 +114,20 @@ class Legs(Modes):
             last = self._audited(last)
         level = -one.trace.last_loss if last.audit is None else bound_of(last)
         return last if best is None or level > bound_of(best) + SAME else best
+
+    def _are_few(self, start: Start) -> bool:
+        """Whether even the most fixed draws are fewer than the latents, and would be overfitted."""
+        most = MAX_GROUPS * len(start.draws[0].points.noise)
+        return self.engine.evaluator.curvature == "stein" and self.engine.evaluator.dim > most
+
+    def _only_freshly(self, start: Start, prior: Prior | None) -> Outcome:
+        """Fresh draws at every step, from the better of two starts."""
+        options = self.engine, self.rng, self.num_groups
+        other = None if prior is None else find_prior_start(*options, prior)
+        if other is not None and other.measured.value > start.measured.value:
+            start = other
+        self._note(self._freshly(self._new_search(), start.place), start.name)
+        return self._final()
 
     def _first_leg(self, start: Start, prior: Prior | None) -> Outcome:
         """From the guide's start, or from the prior, if that is elsewhere and better.

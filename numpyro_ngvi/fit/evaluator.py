@@ -60,7 +60,7 @@ class Evaluator:
         paths = paths_of(guide)
         if paths is not None and kind == "auto":
             kind = "spherical"
-        kind = choose(kind, dim, products, obstacle).curvature
+        kind = self.curvature = choose(kind, dim, products, obstacle).curvature
         data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
         groups = Groups.of(kind, dim, products, data_size, paths)
         self.draws, self._cost = groups.draws, groups.cost

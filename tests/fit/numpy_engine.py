@@ -57,6 +57,7 @@ class Target:
     is_subsampled: bool = False
     rows: object = None
     max_pairs: int = 6
+    curvature: str = "spherical"
 
     num_gradients: int = 0
     num_hessian_products: int = 0

@@ -227,6 +227,16 @@ def test_fixed_draws_that_are_no_good_are_followed_by_fresh_ones(monkeypatch):
     assert is_at(outcome, CENTRE)
 
 
+def test_where_fixed_draws_are_fewer_than_latents_all_are_fresh(monkeypatch):
+    """From the better of the guide's start and the prior's."""
+    monkeypatch.setattr(legs, "MAX_GROUPS", 0)
+    monkeypatch.setattr(Search, "begin", None)
+    outcome = searched(target(centre=FAR, of_prior=(FAR, 10.0), curvature="stein"))
+    assert outcome.converged and is_at(outcome, FAR) and names(outcome) == ["the prior"]
+    monkeypatch.undo()
+    assert searched(target(curvature="stein")).converged
+
+
 def test_a_posterior_without_limit_is_told_of_two_starts_and_no_more_steps():
     """Its bound rises for ever, and the values of few draws contradict what has risen."""
     one = target(scale=np.full(2, 1e30))
