@@ -103,7 +103,7 @@ class BlrRule(NamedTuple):
         else:
             attempt, length, taken = trust_region.longest_within(on, radius, path, rho)
         moved = path.end(attempt)
-        if self.step_size == "auto" and memory is None and gradient is None:
+        if self.step_size == self.max_kl == "auto" and memory is None and gradient is None:
             # Beside the path, where a precision that falls would enlarge it from step to step.
             part = on.cast(progress.carried * taken / rho, families)
             pairs = zip(moved, state.change, strict=True)
