@@ -9,9 +9,9 @@ elementwise: one backward pass for all ``delta``. Of an example with several row
 say, the products are summed before they are squared, a few examples at a time.
 
 Where weights meet activations is recorded as the model runs. That nothing else happens to them is
-found out by what must hold then: the gradient is ``X^T delta``; other signs of the examples are
-those of ``delta``, which examples that depend on each other, as by batch normalisation, do not
-keep; and every latent is in one entry of one weight.
+found out by what must hold then: the gradient is ``X^T delta``; with other weights of the examples
+``delta`` has these as factors, unless examples depend on each other, as by batch normalisation; and
+every latent is in one entry of one weight.
 """
 
 from __future__ import annotations
@@ -162,13 +162,14 @@ def squares(
         raise OtherUseError
     results = [use.result for use in uses]
     numbers = np.random.default_rng(0)  # of its own
-    signs = torch.as_tensor(numbers.choice([-1.0, 1.0], count)).to(scale)
+    factors = torch.as_tensor(numbers.uniform(0.5, 1.5, count)).to(scale)
     gradient, *deltas = _derivatives((scale * log_likelihood).sum(), [theta, *results])
-    others = _derivatives((scale * signs * log_likelihood).sum(), results)
+    others = _derivatives((scale * factors * log_likelihood).sum(), results)
     tolerance = torch.finfo(theta.dtype).eps ** 0.5
     for one, other in zip(deltas, others, strict=True):
-        turned = (signs[:, None] * one.reshape(count, -1)).reshape(other.shape)
-        if ((turned - other).abs() > tolerance * one.abs()).any():
+        one, other = one.reshape(count, -1), other.reshape(count, -1)
+        size = one.abs().amax(1, keepdim=True)  # single entries may have cancelled
+        if ((factors[:, None] * one - other).abs() > tolerance * size).any():
             raise OtherUseError
     positive = torch.where(scale > 0, scale, 1.0)
     with torch.no_grad():

@@ -96,6 +96,7 @@ def test_other_uses_of_a_weight_are_refused():
         "with another weight": lambda w: (rows @ (w @ w.mT)).sum(1),
         "mixed": lambda w: torch.sin(rows @ w.cumsum(0)).sum(1),
         "to others' rows": lambda w: torch.sin(rows @ w).sum(1).cumsum(0),
+        "to the next row": lambda w: torch.sin(rows @ w + 0.1 * (rows @ w).roll(1, 0)).sum(1),
         "not at all": lambda w: w.sum() * rows[:, 0],
     }
     for name, function in uses.items():

@@ -122,3 +122,16 @@ def test_weights_that_nothing_learns_are_noticed_unless_they_are_frozen():
         pyro.clear_param_store()
         net.requires_grad_(False)
         step()
+
+
+def test_half_precision_that_overflows_is_an_error_of_the_start():
+    one = torch.ones((), dtype=torch.float16)
+
+    def model(y):
+        mean = pyro.sample("mean", dist.Normal(0 * one, one))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(mean, one), obs=y)
+
+    guide = NaturalGaussianGuide(model, "diagonal")
+    with pytest.raises(ValueError, match=r"observed site 'y' overflows in torch\.float16"):
+        guide(200 * one.expand(8))  # 160,000 nats
