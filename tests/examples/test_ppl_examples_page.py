@@ -36,15 +36,15 @@ CASES = {
 def test_a_row_is_judged_the_same_before_and_after_the_csv(name, tmp_path):
     given, expected = CASES[name]
     assert verdict(given) == expected
-    append(tmp_path / "rows.csv", "pyro", "a/b", [given], [])
+    append(tmp_path / "rows.csv", "pyro", "a/b", [given], [], "c0ffee1")
     assert [verdict(read) for read in read(tmp_path / "rows.csv")] == [expected]
 
 
 def test_a_file_that_is_run_again_replaces_its_rows(tmp_path):
     path = tmp_path / "rows.csv"
-    append(path, "pyro", "a/b", [row(-5.0, -1.0)], ["more than 300 s"])
-    append(path, "numpyro", "a/b", [row(-1.0, -1.0)], [])
-    append(path, "pyro", "a/b", [row(-1.0, -3.0), row(-1.0, -3.0)], [])
+    append(path, "pyro", "a/b", [row(-5.0, -1.0)], ["more than 300 s"], "c0ffee1")
+    append(path, "numpyro", "a/b", [row(-1.0, -1.0)], [], "c0ffee1")
+    append(path, "pyro", "a/b", [row(-1.0, -3.0), row(-1.0, -3.0)], [], "c0ffee2")
     assert [verdict(each) for each in read(path)] == ["equal", "higher", "higher"]
-    assert "| pyro | 2 | 2 | 0 | 0 | 0 | 0 | 0 | 0 |" in page(path)
-    assert "300 s" not in page(path)
+    assert "| pyro | 2 | 2 | 0 | 0 | 0 | 0 | 0 | 0 |" in page(path, {})
+    assert "300 s" not in page(path, {})
