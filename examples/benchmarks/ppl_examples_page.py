@@ -76,7 +76,7 @@ def append(
             fit = row["fit"]
             flat |= {key: fit.get(key, "") for key in ("latents", "gradients", "converged")}
             flat["NUTS"] = row["NUTS"].get("error", "runs") if "NUTS" in row else ""
-            flat |= {"seconds": fit["seconds"], "commit": commit}
+            flat |= {"seconds": fit.get("seconds", ""), "commit": commit}
             writer.writerow(flat | {"why": fit.get("reason", "")})
         for text in end:
             about = {"ppl": ppl, "file": file, "commit": commit}
