@@ -16,9 +16,9 @@ LAST_STEPS = 0.1
 #: Marginals in the report.
 NUM_MARGINALS = 3
 
-#: A standard deviation of ``log w``, in nats, of which half the square is worth a second fit: that of
-#: eight schools and of radon with varying intercepts is 0.7, that of epilepsy 1.4, of which one nat
-#: can be gained.
+#: A standard deviation of ``log w``, in nats, of which half the square is worth a second fit: that
+#: of eight schools and of radon with varying intercepts is 0.7, that of epilepsy 1.4, of which one
+#: nat can be gained.
 WIDE_SPREAD = 1.0
 
 _WIDTH = 22
