@@ -271,7 +271,8 @@ class Legs(Modes):
         """The best end, with the bound by new draws where those that chose it flatter it."""
         self._tell_apart()
         best = self._best()
-        if best.converged and (_is_one_of_many(best) or _is_alone(best, self.has_network)):
+        is_unsure = self.is_cut or _is_one_of_many(best)
+        if best.converged and (is_unsure or _is_alone(best, self.has_network)):
             best = dataclasses.replace(best, reason=Reason.MODES)
         if len(self.ended) < 2 or best.audit is None:
             return best

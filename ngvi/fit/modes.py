@@ -72,16 +72,18 @@ class Modes(Runner):
 
     def _climb(self, prior: Prior | None, limit: int) -> None:
         """Climb from other points, and begin where that leads elsewhere, the highest first."""
-        legs = first = 0
+        legs = first = climbed_by = 0
         points = high_points(self.engine, self.rng, prior, NUM_HIGH, MOST_CLIMBS)
         for last in (ENOUGH, NUM_CLIMBS, MAX_CLIMBS, MOST_CLIMBS):
+            before = self.engine.evaluator.num_gradients
             tops = self._tops(points[first:last])
+            climbed_by += self.engine.evaluator.num_gradients - before
             self.tops += tops
             legs += self._follow(tops, legs, limit)
             self.spike = self._level(self._best_ended().place) + self._reach()
             inside, outside = self._parted(self._best_ended())
             is_last = inside >= ENOUGH or last >= (MAX_CLIMBS if legs else NUM_CLIMBS)
-            is_dear = last >= NUM_CLIMBS and self.engine.evaluator.num_gradients > limit
+            is_dear = last >= NUM_CLIMBS and climbed_by > limit
             if is_dear or (is_last and not has_more(outside, inside)):
                 return
             first = last
@@ -116,10 +118,13 @@ class Modes(Runner):
         before = legs
         for climb in sorted(tops, key=lambda climb: -climb.height):
             place = self._best_ended().place
-            if self._is_known(climb) or self._used >= self.settings.max_steps:
+            if self._is_known(climb):
                 continue
             lower = self._reach() if self._may_look(legs, limit) else 0.0
             if not climb.height > self._level(place) - lower:
+                continue
+            if self._used >= self.settings.max_steps:
+                self.is_cut = True
                 continue
             options = self.engine, self.rng, self.num_groups
             start = start_at(*options, climb.mean, ANOTHER_POINT)

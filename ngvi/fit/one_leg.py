@@ -64,6 +64,7 @@ class Runner:
         self.begun: list[Begun] = []
         self.seen = 0  #: other starts that led to the best optimum
         self.tops: list[Climbed] = []  #: where climbs ended
+        self.is_cut = False  #: whether a higher top was not followed, for want of steps
         self.spike = (
             math.inf
         )  #: tops above this log density, as a funnel's, have no mass to speak of

@@ -493,6 +493,19 @@ def test_a_start_that_came_to_no_end_hides_no_top(status, is_new):
     assert search._is_known(climbs.Climbed(NEAR + 0.1, 5.0, True)) is not is_new
 
 
+def test_an_optimum_below_a_top_that_no_steps_are_left_for_is_not_claimed(monkeypatch):
+    follow = modes.Modes._follow
+
+    def without_steps(self, *args):
+        self._used = self.settings.max_steps
+        return follow(self, *args)
+
+    monkeypatch.setattr(modes.Modes, "_follow", without_steps)
+    outcome = searched(two_modes(5.0))
+    assert is_at(outcome, np.zeros(2), 0.1) and outcome.reason is Reason.MODES
+    assert searched(target()).converged
+
+
 @pytest.mark.parametrize(("above", "more"), [(-15.0, True), (-5.0, True), (0.1, False)])
 def test_tops_far_above_an_optimum_that_lead_nowhere_are_no_modes(above, more):
     """As a funnel's, which have hardly any mass: ten nats and half a nat a latent above."""
