@@ -65,9 +65,7 @@ class Runner:
         self.seen = 0  #: other starts that led to the best optimum
         self.tops: list[Climbed] = []  #: where climbs ended
         self.is_cut = False  #: whether a higher top was not followed, for want of steps
-        self.spike = (
-            math.inf
-        )  #: tops above this log density, as a funnel's, have no mass to speak of
+        self.spike = math.inf  #: tops above this log density, as a funnel's, have hardly any mass
         self._one: Search | StochasticSearch | None = None
         self._used = 0
         self._share = max(MIN_SHARE, settings.max_steps // 4)
