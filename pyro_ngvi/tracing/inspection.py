@@ -14,6 +14,9 @@ from pyro_ngvi.tracing.messengers import is_subsampled
 from pyro_ngvi.tracing.partly_observed import idle_latents
 from pyro_ngvi.tracing.sites import factor_of, family_of, is_enumerated
 
+#: Distributions that draw nothing: of fixed values, and of :func:`pyro.factor`.
+NO_DRAWS = ("Delta", "Unit")
+
 
 @dataclasses.dataclass
 class ModelFacts:
@@ -74,7 +77,7 @@ def inspect(
                 facts.guide_is_enumerated |= bool(site["infer"].get("enumerate"))
                 parts = site["fn"].score_parts(site["value"])
                 facts.is_reparameterized &= is_identically_zero(parts.score_function)
-                if type(site["fn"]).__name__ != "Delta":
+                if type(site["fn"]).__name__ not in NO_DRAWS:
                     facts.partners |= {name}
             elif not of_guide and name in guide_trace.nodes:
                 latents.append(name)
