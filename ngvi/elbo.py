@@ -6,7 +6,8 @@ The packages' ``elbo`` draw the points, evaluate them, and make a gradient of th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ngvi.checks import check_count, check_flag
 from ngvi.curvature import Cost, check_curvature, choose, cost_of_step
@@ -30,7 +31,9 @@ class NaturalELBO:
     :param num_particles: ``K``, how much a step averages over. With Hessians, ``K`` draws, each of
         which takes a gradient and a Hessian; with ``"spherical"``, one group of ``2 d + 1`` points
         for every two particles, which costs about as much as two Hessians; else ``K`` draws with
-        a gradient.
+        a gradient. For a family of all correlations, a step whose noise is worth more than a
+        quarter of a nat goes on with as many groups again, at most five times, unless
+        ``num_gradients`` says how many (:func:`ngvi.curvature.is_noisy`).
     :param num_gradients: how many draws the gradient is averaged over, the ``K`` among them.
         With Hessians, nearly all of a step's noise is the gradient's, and a gradient costs no more
         than one of the Hessian's products: by default ``10 K``, or fewer, so that they add at most
@@ -82,11 +85,13 @@ class NaturalELBO:
         products: int,
         obstacle: Callable[[], Exception | None],
         partners: bool,
+        couples: Iterable[Any],
         stacklevel: int,
     ) -> tuple[str, Cost]:
         """The estimator's name, ``"auto"`` resolved, and what it evaluates.
 
         :param obstacle: see :func:`ngvi.curvature.choose`, as for the other arguments.
+        :param couples: what the families couple.
         """
         choice = choose(self.curvature, dim, products, obstacle, partners=partners)
         if choice.obstacle is not None:
@@ -95,7 +100,9 @@ class NaturalELBO:
                 stacklevel=stacklevel + 1,
             )
         name = choice.curvature
-        return name, cost_of_step(name, dim, products, self.num_particles, self.num_gradients)
+        adapts = not partners and all(one == "all" for one in couples)
+        gradients = self.num_gradients
+        return name, cost_of_step(name, dim, products, self.num_particles, gradients, adapts=adapts)
 
     @property
     def num_dropped(self) -> int:

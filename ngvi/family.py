@@ -320,6 +320,25 @@ class Family:
         """
         raise NotImplementedError
 
+    def scores(self, noise: Array) -> Array:
+        """``S (theta - mu) = C^-T z`` of draws, minus the gradients of ``log q``.
+
+        :param noise: ``z``, shape ``(N, d)``.
+        :return: shape ``(N, d)``.
+        """
+        raise NotImplementedError
+
+    def price_of_points(self, gradients: Array, noise: Array) -> Self:
+        """The natural gradient of the bound from gradients at points with weights.
+
+        By Stein's lemma ``E[hess l] = E[grad l (S (theta - mu))^T]``.
+
+        :param gradients: of the log density, each times its point's weight, shape ``(N, d)``.
+        :param noise: ``z`` of the points, shape ``(N, d)``.
+        """
+        hessian = self.outer_products(gradients, self.scores(noise))
+        return self.bonnet_price(gradients.sum(0), hessian)
+
     # -- steps ------------------------------------------------------------------------
 
     def natural_step(self, direction: Self, step_size: Array | float) -> Self:

@@ -102,6 +102,14 @@ class Covariance(DenseFamily):
         curvature = symmetric(matrix @ hessian @ matrix)
         return type(self)(matrix @ gradient, curvature + matrix)
 
+    def whitened_rows(self, gradients: Array) -> Array:
+        return gradients @ self.lower_factor
+
+    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
+        root = self.lower_factor
+        curvature = symmetric(root @ hessian @ root.mT)
+        return type(self)(root @ gradient, curvature + self.covariance_matrix)
+
     def along(self, direction: Self) -> WhitenedPath:
         root = self.lower_factor
         block = (

@@ -95,8 +95,14 @@ class CovarianceCholesky(DenseFamily):
 
     def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
         tril = self._bound().scale_tril
-        inner = tril.mT @ hessian @ tril + self._identity()
-        return type(self)(tril @ (tril.mT @ gradient), tril @ self.ops.halve_diagonal(inner))
+        return self.price_of_whitened(tril.mT @ gradient, tril.mT @ hessian @ tril)
+
+    def whitened_rows(self, gradients: Array) -> Array:
+        return gradients @ self._bound().scale_tril
+
+    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
+        tril, inner = self._bound().scale_tril, hessian + self._identity()
+        return type(self)(tril @ gradient, tril @ self.ops.halve_diagonal(inner))
 
     def along(self, direction: Self) -> WhitenedPath:
         inner, shift = self._whitened(direction)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ngvi.family import Array, Family
+from ngvi.linalg.matrices import symmetric
 
 if TYPE_CHECKING:
     from ngvi.structure.layout import Layout
 
 #: The most latents: a matrix of more has gigabytes, and a step several of them.
 MAX_DIM = 2**15
+
+
+class Spread(NamedTuple):
+    """How far the directions of groups of points are from their mean, in nats."""
+
+    noise: Array  #: squared Fisher norm of what the mean is off by
+    square: Array  #: ... and of the mean itself
 
 
 class DenseFamily(Family):
@@ -35,6 +43,38 @@ class DenseFamily(Family):
     @property
     def num_parameters(self) -> int:
         return self.dim + self.dim * (self.dim + 1) // 2
+
+    def price_of_points(self, gradients: Array, noise: Array) -> Self:
+        """:class:`Family`'s, without a solve for the draws."""
+        rows = self.whitened_rows(gradients)
+        return self.price_of_whitened(rows.sum(0), symmetric(rows.mT @ noise))
+
+    def price_of_groups(
+        self, gradients: Array, noise: Array, num_groups: int
+    ) -> tuple[Self, Spread]:
+        """:meth:`price_of_points`, and how far the groups' directions are from it.
+
+        :param gradients: group after group, times weights of which each group has an equal share.
+        """
+        rows, points = (
+            x.reshape(num_groups, -1, self.dim) for x in (self.whitened_rows(gradients), noise)
+        )
+        means, hessians = rows.sum(1), rows.mT @ points
+        mean, hessian = means.sum(0), symmetric(hessians.sum(0))
+        inner = hessian + self._identity()
+        square = (mean**2).sum() + 0.5 * (inner**2).sum()
+        apart = num_groups * means - mean, symmetric(num_groups * hessians) - hessian
+        noise = (apart[0] ** 2).sum() + 0.5 * (apart[1] ** 2).sum()
+        spread = Spread(noise / (num_groups * (num_groups - 1)), square)
+        return self.price_of_whitened(mean, hessian), spread
+
+    def whitened_rows(self, gradients: Array) -> Array:
+        """``C^T g`` for each of the rows ``g``, shape ``(N, d)``."""
+        raise NotImplementedError
+
+    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
+        """:meth:`bonnet_price` from ``C^T E[grad l]`` and ``C^T E[hess l] C``, symmetric."""
+        raise NotImplementedError
 
     @property
     def lower_factor(self) -> Array:

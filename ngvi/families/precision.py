@@ -105,6 +105,14 @@ class Precision(DenseFamily):
         loc = self.ops.divide(self._root(), gradient)
         return type(self)(loc, -(symmetric(hessian) + self.precision_matrix))
 
+    def whitened_rows(self, gradients: Array) -> Array:
+        return self.ops.solve_rows(self._root(), gradients)
+
+    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
+        root = self._root()
+        loc = self.ops.solve_lower(root, gradient, trans=True)
+        return type(self)(loc, -(symmetric(root @ hessian @ root.mT) + self.precision_matrix))
+
     def natural_step(self, direction: Self, step_size: Array | float) -> Self:
         return self._bound()._moved(direction, step_size)
 

@@ -101,10 +101,14 @@ class PrecisionCholesky(DenseFamily):
 
     def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
         inverse = self.ops.inverse_lower(self._bound().precision_tril)
-        inner = inverse @ hessian @ inverse.mT + self._identity()
-        return type(self)(
-            inverse.mT @ (inverse @ gradient), -self.precision_tril @ self.ops.halve_diagonal(inner)
-        )
+        return self.price_of_whitened(inverse @ gradient, inverse @ hessian @ inverse.mT)
+
+    def whitened_rows(self, gradients: Array) -> Array:
+        return self.ops.solve_rows(self._bound().precision_tril, gradients)
+
+    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
+        inner = self.ops.halve_diagonal(hessian + self._identity())
+        return type(self)(self._solve(gradient, trans=True), -self.precision_tril @ inner)
 
     def along(self, direction: Self) -> WhitenedPath:
         inner, tril = self._solve(direction.precision_tril), self.precision_tril  # -Phi(P)

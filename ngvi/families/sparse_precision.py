@@ -157,11 +157,7 @@ class SparsePrecision(ForestFamily):
         return self._natural(factor, gradient, whitened)
 
     def price_of_points(self, gradients: Array, noise: Array) -> Self:
-        """The natural gradient of the bound from gradients at points with weights.
-
-        :param gradients: of the log density, each times its point's weight, shape ``(N, d)``.
-        :param noise: ``z`` of the points, shape ``(N, d)``.
-        """
+        """:class:`Family`'s, of less noise."""
         # Products of one local's gradient and another's noise, of which only the average over many
         # points is zero, are none of these: T^-1 H T^-T = E[(T^-1 grad l) z^T].
         factor = self._factor()

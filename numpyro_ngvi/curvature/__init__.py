@@ -12,7 +12,7 @@ from numpyro_ngvi.curvature.hessian import Hessian
 from numpyro_ngvi.curvature.mean import Mean
 from numpyro_ngvi.curvature.moments import Density, Estimate
 from numpyro_ngvi.curvature.score import score_direction
-from numpyro_ngvi.curvature.spherical import Spherical, orthogonal_points, spherical_direction
+from numpyro_ngvi.curvature.spherical import Spherical, orthogonal_points
 from numpyro_ngvi.curvature.stein import Stein
 
 
@@ -43,7 +43,7 @@ def make_estimator(
     :param partners: whether the guide draws more than latent vectors.
     """
     if curvature == "spherical":
-        return Spherical(at_once)
+        return Spherical(at_once, cost.num_groups if cost.max_batches > 1 else 1)
     if curvature == "hessian":
         return Hessian(cost.num_hessians, at_once)
     if curvature == "gauss_newton":

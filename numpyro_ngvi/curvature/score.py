@@ -24,8 +24,7 @@ def score_direction(family: Family, log_weights: jax.Array, noise: jax.Array) ->
     :param noise: of the draws, shape ``(N, d)``.
     :return: the direction of ascent, NaN if a value is not finite.
     """
-    _, transposed = jax.vjp(family.whiten, noise)
-    (scores,) = transposed(noise)
+    scores = family.scores(noise)
     centred = (log_weights - jnp.mean(log_weights)) / len(log_weights)
     weighted = centred[:, None] * scores
 

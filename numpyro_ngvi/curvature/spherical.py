@@ -16,16 +16,17 @@ from ngvi.estimators import Families, Points
 from ngvi.page import page
 from ngvi.points import LEVELS, radius_polynomial
 from numpyro_ngvi.curvature.moments import Density, Estimate, finite_draws, gradients
-from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.families.forest import SparsePrecision
 
 
 @page(estimators.Spherical)
 @dataclasses.dataclass(frozen=True)
 class Spherical:
-    """:param at_once: how many points share a pass."""
+    """:param at_once: how many points share a pass.
+    :param num_groups: of points, for dense families; their spread is told if there are several.
+    """
 
     at_once: int
+    num_groups: int = 1
 
     def __call__(
         self, density: Density, here: Families, points: Points, ordinary: Any = ()
@@ -34,43 +35,21 @@ class Spherical:
         found = gradients(density, latents, ordinary, points.keys, self.at_once)
         kept = finite_draws((found.values, found.by_site))
         weights = _without(points, kept)
-        directions = {
-            site: _direction(
-                family,
-                jnp.where(kept[:, None], found.by_site[site], 0),
-                points.noise[site],
-                weights,
+        directions, spreads = {}, []
+        for site, family in here.items():
+            weighted = weights[:, None] * jnp.where(kept[:, None], found.by_site[site], 0)
+            if self.num_groups == 1:
+                directions[site] = family.price_of_points(weighted, points.noise[site])
+                continue
+            directions[site], spread = family.price_of_groups(
+                weighted, points.noise[site], self.num_groups
             )
-            for site, family in here.items()
-        }
+            spreads.append(spread)
         of_ordinary = jax.tree.map(
             lambda leaf: jnp.tensordot(points.weights, leaf, 1), found.ordinary
         )
-        return Estimate(directions, found.values, kept, of_ordinary)
-
-
-def spherical_direction(
-    family: Family, gradients: jax.Array, draws: jax.Array, weights: jax.Array
-) -> Family:
-    """The natural gradient of the bound.
-
-    :param gradients: of the log density at the draws, shape ``(N, d)``.
-    :param draws: ``theta``, shape ``(N, d)``.
-    :param weights: of the draws, shape ``(N,)``.
-    :return: the direction of ascent, NaN if any gradient is not finite.
-    """
-    return _direction(family, gradients, family.whiten(draws), weights)
-
-
-def _direction(
-    family: Family, gradients: jax.Array, noise: jax.Array, weights: jax.Array
-) -> Family:
-    if isinstance(family, SparsePrecision):
-        return family.price_of_points(weights[:, None] * gradients, noise)
-    # S (theta - mu) = C^-T z, the transpose of whitening, which is affine: one solve for all.
-    _, transposed = jax.vjp(family.whiten, noise)
-    hessian = family.outer_products(weights[:, None] * gradients, transposed(noise)[0])
-    return family.bonnet_price(weights @ gradients, hessian)
+        together = jax.tree.map(lambda *parts: sum(parts), *spreads) if spreads else None
+        return Estimate(directions, found.values, kept, of_ordinary, together)
 
 
 def _without(points: Points, kept: jax.Array) -> jax.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from numpyro.primitives import Messenger
 
 from ngvi import elbo
 from ngvi.checks import require_sites
-from ngvi.curvature import Cost, points_at_once
+from ngvi.curvature import MAX_BATCHES, Cost, is_noisy, points_at_once
 from ngvi.guide.conjugate import check_no_factors
 from ngvi.page import page
 from numpyro_ngvi.curvature import (
@@ -28,7 +28,7 @@ from numpyro_ngvi.curvature import (
     orthogonal_points,
     standard_normal,
 )
-from numpyro_ngvi.curvature.moments import finite_draws, in_passes, masked_mean
+from numpyro_ngvi.curvature.moments import Estimate, finite_draws, in_passes, masked_mean
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.guide.conjugate import Factors
@@ -85,7 +85,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The loss in nats, whose gradient is the natural gradient, and the mutable state."""
-        model_key, guide_key, draw_key = random.split(typed_key(rng_key), 3)
+        model_key, guide_key, *_ = keys = random.split(typed_key(rng_key), 2 + MAX_BATCHES)
+        draw_keys = keys[2:]
         density = LogDensity(model, _RefuseVisits(guide), args, kwargs, model_key)
         _check_same_model(density, guide)
         posteriors = posteriors_in(param_map)
@@ -103,12 +104,12 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             max(map(num_products, here.values())),
             functools.partial(hessian_obstacle, density, means, frozen, guide_key),
             partners,
+            (family.couples() for family in here.values()),
             stacklevel=1,
         )
         if curvature == "gauss_newton":
             check_no_factors(one.site for one in factors_in(param_map).values())
         at_once = points_at_once(max(map(np.size, jax.tree.leaves((args, kwargs))), default=1))
-        points = self._points(draw_key, guide_key, here, cost, partners)
 
         def at(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> jax.Array:
             return density(latents, frozen, key)
@@ -117,20 +118,27 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             return tuple(examples(density, latents, frozen, key))
 
         estimator = make_estimator(curvature, cost, at_once, split=split, partners=partners)
-        estimate = jax.lax.stop_gradient(estimator(at, here, points))
-        self._report(jnp.sum(~estimate.kept))
-        count = cost.num_hessians
-        first, kept = points.some(slice(count)), estimate.kept[:count]
-        kept, values = jnp.broadcast_to(kept, (count,)), estimate.values
+
+        def batch(draw_key: jax.Array) -> tuple[Estimate, jax.Array]:
+            points = self._points(draw_key, guide_key, here, cost, partners)
+            estimate = estimator(at, here, points)
+            return estimate, _bound(estimate.values, estimate.kept, here, points)
+
+        together = _until_quiet if cost.max_batches > 1 else _once
+        directions, value, kept, num_dropped = jax.lax.stop_gradient(together(batch, draw_keys))
+        self._report(num_dropped)
         mutable_state = None
-        if not len(values) or len(posteriors) < len(param_map):
+        if curvature == "mean" or len(posteriors) < len(param_map):
+            points = self._points(draw_keys[0], guide_key, here, cost, partners)
+            first = points.some(slice(cost.num_hessians))
+            kept = jnp.broadcast_to(kept[: cost.num_hessians], (cost.num_hessians,))
             values, first, mutable_state = self._differentiable_values(
                 density, here, first, param_map, kept, at_once
             )
-        kept = kept & finite_draws(values)
-        loss = -masked_mean(values - log_q(here, first.noise), kept, first.weights)
+            value = _bound(values, kept, here, first)
+        loss = -value
         for site, family in posteriors.items():
-            loss = loss - _as_gradient(estimate.directions[site], family)
+            loss = loss - _as_gradient(directions[site], family)
         return {"loss": loss, "mutable_state": mutable_state}
 
     # -- the value --------------------------------------------------------------------
@@ -212,6 +220,59 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             jax.debug.callback(self._count, num_dropped)
 
         jax.lax.cond(num_dropped > 0, report, lambda: None)
+
+
+class _Summary(NamedTuple):
+    """What is left of a step's draws."""
+
+    directions: Families
+    value: jax.Array  #: of the bound
+    kept: jax.Array  #: which draws count, of the first batch
+    num_dropped: jax.Array  #: of all
+
+
+def _once(batch: Callable, keys: jax.Array) -> _Summary:
+    estimate, value = batch(keys[0])
+    return _Summary(estimate.directions, value, estimate.kept, jnp.sum(~estimate.kept))
+
+
+def _until_quiet(batch: Callable, keys: jax.Array) -> _Summary:
+    """Batches of points until their mean has little noise (:func:`ngvi.curvature.is_noisy`).
+
+    :param batch: an estimate and the bound, from a key.
+    """
+    batch = jax.jit(batch)  # of which JAX remembers the program that it has read for its shapes
+
+    def advance(state: tuple) -> tuple:
+        directions, kept, sums = state
+        estimate, value = batch(keys[sums[0].astype(int)])
+        directions = jax.tree.map(jnp.add, directions, estimate.directions)
+        kept = jnp.where(sums[0] == 0, estimate.kept, kept)
+        num_dropped = jnp.sum(~estimate.kept)
+        # One array leaves a program sooner than several numbers.
+        return directions, kept, sums + jnp.stack([1, *estimate.spread, value, num_dropped])
+
+    def goes_on(state: tuple) -> jax.Array:
+        count, noise, square, _, _ = state[-1]
+        return (count == 0) | is_noisy(count, noise, square)
+
+    estimate, value = jax.eval_shape(batch, keys[0])
+    shapes = estimate.directions, estimate.kept
+    start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    sums = jnp.zeros(5, value.dtype)
+    directions, kept, sums = jax.lax.while_loop(goes_on, advance, (*start, sums))
+    count, _, _, value, num_dropped = sums
+    directions = jax.tree.map(lambda total: total / count, directions)
+    return _Summary(directions, value / count, kept, num_dropped)
+
+
+def _bound(values: jax.Array, kept: jax.Array, here: Families, points: Points) -> jax.Array:
+    """In nats, of the first draws, as many as there are values; NaN of none."""
+    if not len(values):
+        return jnp.asarray(jnp.nan)
+    first = points.some(slice(len(values)))
+    kept = kept[: len(values)] & finite_draws(values)
+    return masked_mean(values - log_q(here, first.noise), kept, first.weights)
 
 
 def _check_same_model(density: LogDensity, guide: Any) -> None:

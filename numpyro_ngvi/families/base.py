@@ -43,6 +43,11 @@ class Family(family.Family):
     def draw_log_prob(self, noise: jax.Array) -> jax.Array:
         return standard_normal_log_prob(noise) - _log_det_scale(self)
 
+    def scores(self, noise: jax.Array) -> jax.Array:
+        # The transpose of whitening, which is affine: one solve for all.
+        _, transposed = jax.vjp(self.whiten, noise)
+        return transposed(noise)[0]
+
     def fisher_products(
         self, directions: Sequence[Self], others: Sequence[Self] = ()
     ) -> tuple[list[list[jax.Array]], list[list[jax.Array]]]:

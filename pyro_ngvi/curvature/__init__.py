@@ -14,7 +14,7 @@ from pyro_ngvi.curvature.mean import Mean
 from pyro_ngvi.curvature.moments import Estimate
 from pyro_ngvi.curvature.plan import Plan, make_plan
 from pyro_ngvi.curvature.score import score_direction
-from pyro_ngvi.curvature.spherical import Spherical, orthogonal_points, spherical_direction
+from pyro_ngvi.curvature.spherical import Spherical, orthogonal_points
 from pyro_ngvi.curvature.stein import Stein, stein_direction
 
 
@@ -38,7 +38,7 @@ def make_estimator(curvature: str, cost: Cost, plan: Plan) -> Estimator:
     :param plan: what is known of the model.
     """
     if curvature == "spherical":
-        return Spherical()
+        return Spherical(cost.num_groups if cost.max_batches > 1 else 1)
     if curvature == "hessian":
         return Hessian(cost.num_hessians)
     if curvature == "gauss_newton":

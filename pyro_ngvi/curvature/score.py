@@ -14,7 +14,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_ngvi.curvature.spherical import scores
 from pyro_ngvi.families.base import Family
 
 
@@ -25,7 +24,7 @@ def score_direction(family: Family, log_weights: Tensor, noise: Tensor) -> Famil
     :param noise: of the draws, shape ``(N, d)``.
     :return: the direction of ascent, NaN if a value is not finite.
     """
-    of_draws = scores(family, family.sample(noise))
+    of_draws = family.scores(noise)
     weighted = ((log_weights - log_weights.mean()) / len(log_weights))[:, None] * of_draws
 
     def direction(weighted: Tensor) -> Family:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from ngvi import estimators
-from ngvi.estimators import Points
+from ngvi.estimators import Families, Points
+from ngvi.families.dense import DenseFamily, Spread
 from ngvi.page import page
 from ngvi.points import spherical_points
-from pyro_ngvi.curvature.evaluate import Evaluated, FromGradients
+from pyro_ngvi.curvature.evaluate import Evaluated, Evaluator, FromGradients
+from pyro_ngvi.curvature.moments import Estimate
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.forest import SparsePrecision
 
@@ -21,29 +23,52 @@ from pyro_ngvi.families.forest import SparsePrecision
 @page(estimators.Spherical)
 @dataclasses.dataclass(frozen=True)
 class Spherical(FromGradients):
-    """All groups share their passes."""
+    """All groups share their passes.
+
+    :param num_groups: of points, for dense families; their spread is told if there are several.
+    """
 
     weighted = True
+    num_groups: int = 1
+
+    def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
+        if self.num_groups == 1:
+            return super().__call__(evaluate, here, points)
+        found = evaluate(here, points, weighted=True)
+        directions, spreads = {}, []
+        for site, family in here.items():
+            weighted = self._weighted(found.gradients[site], found, points)
+            directions[site], spread = family.price_of_groups(
+                weighted, points.noise[site], self.num_groups
+            )
+            spreads.append(spread)
+        num_dropped = int((~found.kept).sum())
+        spread = Spread(*map(sum, zip(*spreads, strict=True)))
+        return Estimate(directions, found.values, found.kept, num_dropped, found.ordinary, spread)
 
     def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
-        weighted = found.gradients[site]
-        if not found.kept.all():
-            # The others stand for the points that are left out.
-            squares = points.weights * sum(z.square().sum(-1) for z in points.noise.values())
-            part = squares[found.kept].sum() / squares.sum()
-            weighted = torch.where(found.kept[:, None], weighted, 0.0) / part
-        if isinstance(family, SparsePrecision):
-            return family.price_of_points(weighted, points.noise[site])
-        draws = family.sample(points.noise[site])
-        return weighted_direction(family, weighted, scores(family, draws))
+        weighted = self._weighted(found.gradients[site], found, points)
+        return family.price_of_points(weighted, points.noise[site])
 
     def of_groups(
         self, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
     ) -> Tensor:
-        if isinstance(family, SparsePrecision):
+        if isinstance(family, (DenseFamily, SparsePrecision)):
             return rows(family.price_of_points, weighted, noise)
-        of_draws = scores(family, family.sample(noise))
-        return rows(lambda w, s: weighted_direction(family, w, s), weighted, of_draws)
+
+        def direction(weighted: Tensor, scores: Tensor) -> Family:
+            return family.bonnet_price(weighted.sum(0), family.outer_products(weighted, scores))
+
+        of_draws = family.scores(noise.reshape(-1, family.dim)).reshape(noise.shape)
+        return rows(direction, weighted, of_draws)
+
+    def _weighted(self, gradients: Tensor, found: Evaluated, points: Points) -> Tensor:
+        """Without the draws that are left out, for which the others stand; NaN of none."""
+        if found.kept.all():
+            return gradients
+        squares = points.weights * sum(z.square().sum(-1) for z in points.noise.values())
+        part = squares[found.kept].sum() / squares.sum()
+        return torch.where(found.kept[:, None], gradients, 0.0) / part
 
 
 def orthogonal_points(dim: int, num_groups: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,33 +85,3 @@ def orthogonal_points(dim: int, num_groups: int, like: Tensor) -> tuple[Tensor, 
     noise = np.concatenate([group.noise for group in groups])
     weights = np.concatenate([group.weights for group in groups]) / num_groups
     return torch.as_tensor(noise).to(like), torch.as_tensor(weights).to(like)
-
-
-def spherical_direction(
-    family: Family, gradients: Tensor, draws: Tensor, weights: Tensor
-) -> Family:
-    """The natural gradient of the bound.
-
-    :param gradients: of the log density at the draws, shape ``(N, d)``.
-    :param draws: ``theta``, shape ``(N, d)``.
-    :param weights: of the draws, shape ``(N,)``.
-    :return: the direction of ascent, NaN if any gradient is not finite.
-    """
-    return weighted_direction(family, weights[:, None] * gradients, scores(family, draws))
-
-
-def scores(family: Family, draws: Tensor) -> Tensor:
-    """``S (theta - mu)``, minus the gradients of ``log q``; ``(..., d)`` to ``(..., d)``."""
-    family = family.detach()
-    with torch.enable_grad():
-        leaves = draws.detach().requires_grad_()
-        return torch.autograd.grad(-family.log_prob(leaves).sum(), leaves)[0]
-
-
-def weighted_direction(family: Family, weighted: Tensor, scores: Tensor) -> Family:
-    """:func:`spherical_direction` of gradients that are weighted already.
-
-    :param weighted: gradients of the log density, each times its draw's weight; shape ``(N, d)``.
-    :param scores: from :func:`scores`, shape ``(N, d)``.
-    """
-    return family.bonnet_price(weighted.sum(0), family.outer_products(weighted, scores))

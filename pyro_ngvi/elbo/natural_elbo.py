@@ -12,7 +12,8 @@ from pyro.infer.enum import get_importance_trace
 from torch import Tensor
 
 from ngvi import elbo
-from ngvi.curvature import Cost
+from ngvi.curvature import Cost, is_noisy
+from ngvi.families import direction
 from ngvi.guide.conjugate import check_no_factors
 from ngvi.page import page
 from pyro_ngvi.curvature import (
@@ -27,6 +28,8 @@ from pyro_ngvi.curvature import (
     orthogonal_points,
     standard_normal,
 )
+from pyro_ngvi.curvature.moments import Estimate
+from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
 
@@ -111,17 +114,42 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         here = {site: family.detach() for site, family in density.posteriors.items()}
         if not here:
             return -density.without_draws()
-        points = self._points(here, cost)
-        estimate = estimator(Evaluator(density, plan), here, points)
-        self._count(estimate.num_dropped, stacklevel=5)
-        first = points.some(slice(len(estimate.values)))
-        loss = -_bound(estimate.values, here, first, estimate.kept)
-        for leaf, gradient in estimate.ordinary:
+        directions, bound, ordinary = self._estimated(plan, density, estimator, cost)
+        loss = -bound
+        for leaf, gradient in ordinary:
             loss = loss - _as_gradient(gradient, leaf)
         for site, family in density.posteriors.items():
             for name, value in family.coordinates().items():
-                loss = loss - _as_gradient(getattr(estimate.directions[site], name), value)
+                loss = loss - _as_gradient(getattr(directions[site], name), value)
         return loss
+
+    def _estimated(self, plan: Plan, density: LogDensity, estimator: Any, cost: Cost) -> tuple:
+        """Natural gradients and the bound, and the first batch's gradients of other parameters.
+
+        Batches of points follow until their mean has little noise
+        (:func:`ngvi.curvature.is_noisy`).
+        """
+        here = {site: family.detach() for site, family in density.posteriors.items()}
+        estimates: list[Estimate] = []
+        bounds, noise, square = [], 0.0, 0.0
+        goes_on = True
+        while goes_on:
+            points = self._points(here, cost)
+            evaluate = Evaluator(density, plan, [] if estimates else None)
+            estimate = estimator(evaluate, here, points)
+            estimates.append(estimate)
+            first = points.some(slice(len(estimate.values)))
+            bounds.append(_bound(estimate.values, here, first, estimate.kept))
+            goes_on = cost.max_batches > 1
+            if goes_on:
+                noise += float(estimate.spread.noise)
+                square += float(estimate.spread.square)
+                goes_on = is_noisy(len(estimates), noise, square)
+        self._count(sum(estimate.num_dropped for estimate in estimates), stacklevel=6)
+        count = len(estimates)
+        directions = [list(estimate.directions.values()) for estimate in estimates]
+        mean = direction.scale(1 / count, functools.reduce(direction.add, directions))
+        return dict(zip(here, mean, strict=True)), sum(bounds) / count, estimates[0].ordinary
 
     def _get_trace(
         self, model: Callable, guide: Callable, args: tuple, kwargs: dict
@@ -154,7 +182,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         products = max(map(num_products, here.values()))
         obstacle = functools.partial(plan.hessian_obstacle, density)
         partners = plan.facts.is_stochastic
-        name, cost = self._chosen(dim, products, obstacle, partners, stacklevel=6)
+        couples = (family.couples() for family in here.values())
+        name, cost = self._chosen(dim, products, obstacle, partners, couples, stacklevel=6)
         if name == "gauss_newton":
             check_no_factors(density.factors)
             plan.check_examples(density)

@@ -50,6 +50,12 @@ class Family(family.Family):
         here = self.detach()
         return noise + here.displacement(self.map(torch.sub, here), noise)
 
+    def scores(self, noise: Tensor) -> Tensor:
+        here = self.detach()
+        with torch.enable_grad():
+            draws = here.sample(noise).detach().requires_grad_()
+            return torch.autograd.grad(-here.log_prob(draws).sum(), draws)[0]
+
     def draw_log_prob(self, noise: Tensor) -> Tensor:
         here = self.detach()
         change = here.log_det_displacement(self.map(torch.sub, here))

@@ -7,12 +7,14 @@ import pytest
 from ngvi.curvature import (
     CURVATURES,
     CURVATURES_OF_FIT,
+    MAX_BATCHES,
     MAX_PRODUCTS,
     MAX_SPHERICAL_DIM,
     check_curvature,
     choose,
     cost_of_group,
     cost_of_step,
+    is_noisy,
     points_at_once,
 )
 
@@ -82,18 +84,35 @@ def test_fit_knows_those_of_which_a_bound_over_fixed_draws_has_the_gradient():
 def test_two_particles_make_a_group_of_orthogonal_points():
     for particles, groups in [(1, 1), (2, 1), (10, 5), (11, 6)]:
         cost = cost_of_step("spherical", 7, 7, particles)
-        assert cost == (groups * 15, groups * 15, 0, groups)
+        assert cost == (groups * 15, groups * 15, 0, groups, 1)
     assert cost_of_step("spherical", 7, 7, 10, num_gradients=16).num_groups == 2
 
 
+def test_more_groups_may_follow_only_where_their_noise_is_known_and_no_number_is_given():
+    assert cost_of_step("spherical", 7, 7, 10, adapts=True).max_batches == MAX_BATCHES
+    assert cost_of_step("spherical", 7, 7, 10, num_gradients=16, adapts=True).max_batches == 1
+    assert cost_of_step("spherical", 7, 7, 2, adapts=True).max_batches == 1  # of one group
+    assert cost_of_step("hessian", 7, 7, 10, adapts=True).max_batches == 1
+
+
+def test_a_step_is_noisy_while_a_whole_one_loses_a_quarter_of_a_nat_by_its_noise():
+    assert is_noisy(1, 0.6, 10.0)
+    assert not is_noisy(1, 0.4, 10.0)
+    assert is_noisy(2, 2.4, 20.0)
+    assert not is_noisy(2, 1.6, 20.0)  # two batches with a noise of 0.8 each
+    assert not is_noisy(1, 0.6, 1000.0)  # which its own length hides
+    assert not is_noisy(MAX_BATCHES, 1e3, 1.0)
+    assert not is_noisy(1, float("nan"), float("nan"))
+
+
 def test_gradients_beside_hessians_add_at_most_a_quarter_to_their_cost():
-    assert cost_of_step("hessian", 100, 100, 10) == (10, 100, 1000, 0)
-    assert cost_of_step("hessian", 8, 8, 10) == (10, 30, 80, 0)
-    assert cost_of_step("gauss_newton", 1, 1, 10) == (10, 10, 10, 0)
+    assert cost_of_step("hessian", 100, 100, 10) == (10, 100, 1000, 0, 1)
+    assert cost_of_step("hessian", 8, 8, 10) == (10, 30, 80, 0, 1)
+    assert cost_of_step("gauss_newton", 1, 1, 10) == (10, 10, 10, 0, 1)
     assert cost_of_step("gauss_newton", 2000, 2000, 1).num_gradients == 10
     assert cost_of_step("gauss_newton", 2001, 2001, 1).num_gradients == 1  # VOGN of a network
-    assert cost_of_step("hessian", 8, 8, 10, num_gradients=12) == (10, 12, 80, 0)
-    assert cost_of_step("stein", 8, 8, 10) == (10, 10, 0, 0)
+    assert cost_of_step("hessian", 8, 8, 10, num_gradients=12) == (10, 12, 80, 0, 1)
+    assert cost_of_step("stein", 8, 8, 10) == (10, 10, 0, 0, 1)
 
 
 def test_a_group_of_fit_costs_about_the_same_with_any_curvature():

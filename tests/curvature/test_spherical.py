@@ -7,8 +7,9 @@ import functools
 import numpy as np
 import pytest
 
+from ngvi.families import direction as fisher
 from ngvi.points import Points, spherical_points
-from tests.reference import random_gaussian
+from tests.reference import DENSE_FAMILIES, random_gaussian
 
 DIM = 4
 
@@ -22,8 +23,8 @@ def direction(backend, family, gradient, points):
     draws = family.sample(backend.array(points.noise))
     gradients = backend.array(gradient(backend.numpy(draws)))
     weights = backend.array(points.weights)
-    spherical = backend.module("curvature.spherical").spherical_direction
-    return backend.coordinates(spherical(family, gradients, draws, weights))
+    noise = backend.array(points.noise)
+    return backend.coordinates(family.price_of_points(weights[:, None] * gradients, noise))
 
 
 def exact(backend, family, gradient, hessian):
@@ -75,6 +76,30 @@ def test_the_direction_is_exact_for_a_quadratic_log_density(backend, name, rng):
     mean = backend.numpy(family.mean)
     for one, other in zip(actual, exact(backend, family, gradient(mean), hessian), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", DENSE_FAMILIES)
+def test_groups_tell_the_squared_fisher_norm_of_their_noise(backend, name, rng):
+    family, num = backend.family(name, *random_gaussian(name, DIM, rng)), 4
+    noise = np.concatenate([g.noise for g in groups(backend, 2, num)])
+    weights = np.concatenate([g.weights for g in groups(backend, 2, num)]) / num
+    draws = backend.numpy(family.sample(backend.array(noise)))
+    weighted, noise = backend.array(weights[:, None] * np.sin(3.0 * draws)), backend.array(noise)
+    mean, spread = family.price_of_groups(weighted, noise, num)
+    together = backend.coordinates(family.price_of_points(weighted, noise))
+    for one, other in zip(backend.coordinates(mean), together, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+    rows = len(weights) // num
+    each = [
+        family.price_of_points(num * weighted[i : i + rows], noise[i : i + rows])
+        for i in range(0, len(weights), rows)
+    ]
+    apart = [fisher.subtract([one], [mean]) for one in each]
+    squares = [float(fisher.inner([family], one, one)) for one in apart]
+    np.testing.assert_allclose(float(spread.noise), sum(squares) / (num * (num - 1)), rtol=1e-9)
+    np.testing.assert_allclose(
+        float(spread.square), float(fisher.inner([family], [mean], [mean])), rtol=1e-9
+    )
 
 
 def test_the_direction_is_unbiased_for_another_log_density(backend, rng):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ngvi.curvature import MAX_BATCHES
 from tests.models import (
     exact_posterior,
     logistic,
@@ -90,6 +91,32 @@ def test_orthogonal_points_have_far_less_noise_than_hessians_that_cost_as_much(p
         return np.var(many, 0).sum()
 
     assert variance("spherical") < 0.2 * variance("hessian")
+
+
+def wavy(ppl):
+    """A quadratic with waves that are shorter than ``q`` is wide: groups of points differ."""
+
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(np.zeros(DIM)), 1.0).to_event(1))
+        ppl.factor("waves", 20.0 * ppl.np.cos(5.0 * x).sum(-1))
+
+    return model
+
+
+def test_a_noisy_step_takes_more_groups_of_points_and_a_quiet_one_does_not(ppl):
+    family = ppl.family("covariance_cholesky", np.full(DIM, 0.3), np.eye(DIM))
+    count, num_groups = 40, 5
+
+    def directions(model, data, **options):
+        at = loss_and_direction(ppl, model, data, family, curvature="spherical", **options)
+        parts = [at(seed)[1] for seed in range(count)]
+        return np.array([np.concatenate([part.ravel() for part in each]) for each in parts])
+
+    fixed = {"num_gradients": num_groups * (2 * DIM + 1)}
+    noisy, quiet = (wavy(ppl), ()), (logistic(ppl), logistic_data())
+    np.testing.assert_allclose(directions(*quiet), directions(*quiet, **fixed), rtol=1e-9)
+    ratio = directions(*noisy).var(0).sum() / directions(*noisy, **fixed).var(0).sum()
+    assert 0.5 / MAX_BATCHES < ratio < 2.0 / MAX_BATCHES
 
 
 @pytest.mark.parametrize("curvature", ["auto", "hessian", "mean"])
