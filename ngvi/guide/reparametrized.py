@@ -171,7 +171,7 @@ class Reparametrization:
         broken = self._over_blocks(self._flags(~xp.isfinite(slope + products.sum(0)))) > 0
         slope = xp.where(broken, 0.0, slope)
         along = self._over_blocks(state.step * slope)
-        short = broken | (along < -TURN * state.gain)
+        short = broken | ~(along >= -TURN * state.gain)
         turned = xp.where(short & ~broken, state.gain - along, 1.0)
         ratio = xp.where(broken, SHORTEST, xp.clip(state.gain / turned, SHORTEST, LONGEST))
         factors, _ = self._factors(products)
@@ -243,7 +243,8 @@ class Reparametrization:
 
     def _over_blocks(self, vector: Array) -> Array:
         """The sum over the block of each coordinate, at each coordinate."""
-        sums = [piece.sum(0, keepdims=True) + 0.0 * piece for piece in self._local(vector)]
+        pieces = self._local(vector)  # of which some may be infinite: zero times them is NaN
+        sums = [piece.sum(0, keepdims=True) + self._xp.zeros_like(piece) for piece in pieces]
         return self._join(sums)
 
 

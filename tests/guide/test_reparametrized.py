@@ -69,7 +69,11 @@ def _of_one(ppl, guide):
 
 @pytest.fixture
 def growth(ppl):
-    """The guide, set up once, and its data."""
+    return _set_up_once(ppl)
+
+
+def _set_up_once(ppl):
+    """The guide, and its data."""
     if ppl.name not in _GUIDES:
         guide = ppl.package.ReparametrizedGaussianGuide(_growth(ppl))
         _set_up(ppl, guide, *_data(ppl))
@@ -239,6 +243,37 @@ def test_local_that_starts_between_two_modes_gets_a_positive_curvature_and_is_co
     noise = np.random.default_rng(0).normal(size=(200, 4))
     theta, no_mode = guide._in_models_coordinates(ppl.array(noise), *given)
     assert np.isfinite(ppl.numpy(theta)).all() and ppl.numpy(no_mode).sum() > 500
+
+
+def test_step_to_where_the_slope_overflows_is_refused(ppl):
+    # ... also if the slope itself is a number, and only its product with the step is none.
+    from ngvi.structure.forest import forest_from_indices
+    from ngvi.structure.local_blocks import LocalBlocks
+
+    counts = np.linspace(700.0, 716.0, 33)  # about as long as Newton's first step from zero
+    rows, start = np.arange(33), ppl.array(np.zeros(34))
+    blocks = LocalBlocks(forest_from_indices([rows[None], np.array([[33]])]), (("b",),))
+    of_counts = ppl.array(counts)
+
+    def density(theta):
+        b = theta[:33]
+        return (of_counts * b - ppl.np.exp(b) - 1e-6 * b**2).sum()
+
+    mapped = ppl.module("guide.reparametrized").Reparametrization(blocks, start, 2)
+    theta, _, no_mode = (mapped if ppl.is_numpyro else mapped.of_each)(density, start)
+    assert not ppl.numpy(no_mode).any()
+    np.testing.assert_allclose(ppl.numpy(theta)[:33], np.log(counts), rtol=1e-6)
+
+
+def test_draws_of_such_a_guide_share_a_run_in_pyro(pyro_backend):
+    # ... though a factor is among its sites, which draws nothing.
+    ppl = pyro_backend
+    guide, data = _set_up_once(ppl)
+    tracing, model = ppl.module("tracing"), _growth(ppl)
+    facts = tracing.inspect(model, guide, data, {})
+    density = tracing.LogDensity(model, guide, data, {}, facts)
+    density.choose_particles({_site(ppl, guide): ppl.array(np.stack([LATENT, 0.5 * LATENT]))})
+    assert facts.particles == "vmap" and not facts.partners and not facts.is_stochastic
 
 
 def test_many_locals_settle_in_a_few_iterations(pyro_backend, monkeypatch):
