@@ -186,9 +186,13 @@ def fitted(ppl: str, problem: Problem, by_modes: bool) -> tuple[dict[str, Any], 
         torch.set_default_dtype(torch.float64)
         model = pyro_model(problem)
         arguments = tuple(None if a is None else torch.as_tensor(a) for a in problem.arguments())
-    guide = package.ReparametrizedGaussianGuide(model) if by_modes else None
+    options = (
+        {"guide": package.ReparametrizedGaussianGuide(model)}
+        if by_modes
+        else {"reparametrize": False}
+    )
     start = time.process_time()
-    result = package.fit(model, *arguments, guide=guide, progress_bar=False)
+    result = package.fit(model, *arguments, progress_bar=False, **options)
     seconds = time.process_time() - start
     state = "" if result.converged else ", not converged"
     draws = {name: np.asarray(value) for name, value in result.sample(4000).items()}

@@ -41,6 +41,9 @@ FIELDS = ("class", "model", "ppl", "dtype", "seed", "dim", "converged", "reason"
           "claimed_error", "claimed_gap", "gradients", "steps", "seconds", "true_bound",
           "true_error", "gap", "starts", "exception")  # fmt: skip
 
+#: What the best bounds known are of: Gaussians over all latents as they are.
+OPTIONS: dict[str, Any] = {"progress_bar": False, "reparametrize": False}
+
 #: Seconds after which a fit is given up.
 TIME_LIMIT = 240
 
@@ -53,7 +56,7 @@ def fit_numpyro(entry: Entry, seed: int) -> tuple[Any, Gaussian, list[str]]:
 
     ppl = Ppl("numpyro")
     key = jax.random.key(seed)
-    result = fit(entry.model(ppl), *entry.args(ppl), rng_key=key, progress_bar=False)
+    result = fit(entry.model(ppl), *entry.args(ppl), rng_key=key, **OPTIONS)
     own = {k: np.asarray(v, float) for k, v in result.params.items() if not hasattr(v, "dim")}
     return result, Gaussian(*_moments(result, np.asarray), own), _sites(result)
 
@@ -67,7 +70,7 @@ def fit_pyro(entry: Entry, seed: int) -> tuple[Any, Gaussian, list[str]]:
     ppl = Ppl("pyro")
     pyro.clear_param_store()
     pyro.set_rng_seed(seed)
-    result = fit(entry.model(ppl), *entry.args(ppl), progress_bar=False)
+    result = fit(entry.model(ppl), *entry.args(ppl), **OPTIONS)
     names = {site.name for site in result.guide.sites}
     own = {
         k: v.numpy(force=True).astype(float)

@@ -36,6 +36,9 @@ class Audit(NamedTuple):
     #: The standard deviation of ``log w``, in nats: half its square is about ``KL(q || p)``, where
     #: that is small.
     spread: float = 0.0
+    #: By how much the weights' average is above the bound, in nats: an estimate from below of
+    #: ``KL(q || p)``.
+    gap: float = 0.0
 
 
 def num_draws(engine: Engine) -> int:
@@ -62,7 +65,8 @@ def audit(engine: Engine, place: Place, rng: np.random.Generator) -> Audit:
     sure = signal - CERTAIN * math.sqrt(2.0 * float(np.sum(variances**2)))
     spread = float(weights.std())
     error = spread / math.sqrt(count - 1)
-    return Audit(float(weights.mean()), error, 0.5 * max(sure, 0.0), spread)
+    gap = float(np.log(np.mean(np.exp(weights - weights.max()))) + weights.max() - weights.mean())
+    return Audit(float(weights.mean()), error, 0.5 * max(sure, 0.0), spread, gap)
 
 
 def difference(

@@ -61,7 +61,7 @@ class Journal:
         self._old: Iterator[bytes] = iter(())
         self._head: tuple[dict[str, Any], dict[str, np.ndarray]] | None = None
         self._synced = time.monotonic()
-        self._is_checked = False
+        self._is_checked, self._depth = False, 0
         if not self.path.exists() or not self.path.stat().st_size:
             store.write(self.path, b"")  # now, rather than after an hour
             return
@@ -88,10 +88,13 @@ class Journal:
         self.seeds = meta["seeds"]
 
     def __enter__(self) -> Journal:
+        self._depth += 1  # one search after another writes to it
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._depth -= 1
+        if not self._depth:
+            self.close()
 
     def close(self) -> None:
         """Wait for the disk, and leave the file."""

@@ -62,9 +62,14 @@ class Legs(Modes):
     """The legs of one fit; see the module."""
 
     def __init__(
-        self, engine: Engine, rng: np.random.Generator, settings: Settings, progress: Progress
+        self,
+        engine: Engine,
+        rng: np.random.Generator,
+        settings: Settings,
+        progress: Progress,
+        used: int = 0,
     ) -> None:
-        super().__init__(engine, rng, settings, progress)
+        super().__init__(engine, rng, settings, progress, used)
         self.has_network = self._has_network()
         self.is_rugged = False  #: whether no start came to the end of its first stage
         self.num_followed = FEW_RACERS  #: legs after the first one, then

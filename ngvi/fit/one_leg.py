@@ -55,7 +55,12 @@ class Runner:
     """Runs legs, and ranks where they ended."""
 
     def __init__(
-        self, engine: Engine, rng: np.random.Generator, settings: Settings, progress: Progress
+        self,
+        engine: Engine,
+        rng: np.random.Generator,
+        settings: Settings,
+        progress: Progress,
+        used: int = 0,
     ) -> None:
         self.engine, self.rng, self.settings, self.progress = engine, rng, settings, progress
         self.is_noisy = engine.evaluator.is_subsampled
@@ -67,7 +72,7 @@ class Runner:
         self.is_cut = False  #: whether a higher top was not followed, for want of steps
         self.spike = math.inf  #: tops above this log density, as a funnel's, have hardly any mass
         self._one: Search | StochasticSearch | None = None
-        self._used = 0
+        self._used = used
         self._share = max(MIN_SHARE, settings.max_steps // 4)
 
     def _begin(self, start: Start, max_steps: float = math.inf, *stage: float) -> Begun:

@@ -47,6 +47,8 @@ def after_trial(gain: float, error: float, tolerance: float) -> Reason | None:
 
 #: What the end of another start says of the result.
 THE_SAME, ANOTHER = "the same bound", "another optimum"
+#: The name of a second fit among the starts of a result; see :mod:`ngvi.fit.by_modes`.
+BY_MODES = "locals by their modes"
 
 
 class Ended(NamedTuple):
@@ -214,7 +216,7 @@ def _others(outcome: Outcome) -> str:
     if outcome.seen:
         points = "another point" if outcome.seen == 1 else f"{outcome.seen} other points"
         return f"; {points} led to the same optimum{tops}"
-    if len(outcome.starts) > 1:
+    if len([start for start in outcome.starts if start.name != BY_MODES]) > 1:
         return f"; other starts ended lower, maybe at other optima: see result.starts{tops}"
     return tops or "; other optima have not been looked for"
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ngvi.fit.diagnostics import Diagnostics
+from ngvi.fit.outcome import BY_MODES
 from ngvi.fit.trace import Trace
 
 #: The fraction of the steps whose losses make the final bound.
@@ -67,6 +68,8 @@ def report(result: Any, complete: bool) -> str:
 
     add("reason", result.reason)
     add("posterior", f"{result.family_name}, d = {result.dim:,}")
+    if tried := by_modes(result):
+        add("locals", tried)
     add(
         "evaluations",
         f"{result.num_evaluations:,} = {result.num_gradients:,} gradients + "
@@ -87,6 +90,18 @@ def report(result: Any, complete: bool) -> str:
     return "\n".join(lines)
 
 
+def by_modes(result: Any) -> str:
+    """What came of a second fit, in words, or nothing."""
+    for start in result.starts:
+        if start.name == BY_MODES:
+            if start.kept != "kept":
+                return f"as they are; by their modes given the rest the bound is {start.kept}"
+            return (
+                f"by their modes given the rest; as they are the bound is {result.starts[1].kept}"
+            )
+    return ""
+
+
 def reparametrize(result: Any) -> tuple[str, ...]:
     """Whether locals by their conditional modes are likely to do better, in two lines, or nothing.
 
@@ -96,7 +111,7 @@ def reparametrize(result: Any) -> tuple[str, ...]:
     guide = result.guide
     if type(guide).__name__ != "NaturalGaussianGuide" or guide.create_plates is not None:
         return ()
-    if result.audit is None or not result.audit.spread > WIDE_SPREAD:
+    if by_modes(result) or result.audit is None or not result.audit.spread > WIDE_SPREAD:
         return ()
     names = [s.name for s in guide.sites if any(plate.size > 1 for plate in s.plates)]
     if not names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -107,18 +108,22 @@ def search(
     progress_bar: bool,
     place: Place | None = None,
     journal: Journal | None = None,
+    used: int = 0,
 ) -> Outcome:
     """Search for the optimum, and leave the guide where the search ended, whatever ends it.
 
     :param place: begin here, and nowhere else; by default where it is best.
     :param journal: of the model's answers, which a killed run goes on from.
+    :param used: steps of a search before this one.
     """
     engine = sweeping(engine)
     if journal is not None:
-        place = journal.begun(engine.parameters, place)
+        if not used:
+            place = journal.begun(engine.parameters, place)
         engine = recorded(engine, journal)
+    settings = dataclasses.replace(settings, max_steps=settings.max_steps + used)
     with journal or nullcontext(), Progress(settings.max_steps, progress_bar) as progress:
-        legs = Legs(engine, rng, settings, progress)
+        legs = Legs(engine, rng, settings, progress, used)
         try:
             outcome = legs.run(place)
         except (KeyboardInterrupt, OutOfTime) as error:

@@ -98,7 +98,7 @@ class Saved:
         def make(model: Any, init_loc_fn: Any) -> Any:
             guide = kind(model, init_loc_fn=init_loc_fn, **options)
             if "start" in saved:
-                guide._start_of_another = np.array(saved["start"])
+                guide.begun_at(np.array(saved["start"]))
             return guide
 
         return make

@@ -295,8 +295,12 @@ class ReparametrizedGaussianGuide:
             self.family,
             **options,
         )
-        new._start_of_another = self._reparametrization.start
-        return new
+        return new.begun_at(self._reparametrization.start)
+
+    def begun_at(self, latent: Any) -> Any:
+        """The guide itself, whose Newton's method begins at this vector ``(d,)``."""
+        self._start_of_another = latent
+        return self
 
     def __repr__(self) -> str:
         text = super().__repr__().replace("NaturalGaussianGuide", type(self).__name__, 1)

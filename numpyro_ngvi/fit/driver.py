@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -17,16 +18,19 @@ from jax import random
 from ngvi.checks import check_model
 from ngvi.fit import run
 from ngvi.fit.batches import Batches, averaging
+from ngvi.fit.by_modes import check_reparametrize, is_worthwhile, tried
 from ngvi.fit.diagnostics import undefined
+from ngvi.fit.engine import Engine
 from ngvi.fit.journal import Journal
+from ngvi.fit.outcome import Outcome
 from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
 from ngvi.fit.threads import alone
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.fit.importance import gaussians
 from numpyro_ngvi.fit.result import FitResult
-from numpyro_ngvi.fit.set_up import STARTS, set_up
-from numpyro_ngvi.guide import NaturalGaussianGuide
+from numpyro_ngvi.fit.set_up import STARTS, Ready, set_up
+from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.tracing.arguments import typed_key
 from numpyro_ngvi.tracing.compilation import compiled
@@ -41,6 +45,7 @@ def fit(
     init: FitResult | None = None,
     init_loc_fn: Callable | None = None,
     create_plates: Callable | None = None,
+    reparametrize: bool | str = "auto",
     curvature: str = "auto",
     tolerance: float = 0.05,
     max_steps: int = 1000,
@@ -94,6 +99,11 @@ def fit(
     :param init_loc_fn: a NumPyro initialisation strategy for the mean; by default zero on the
         unconstrained scale.
     :param create_plates: as for the guide.
+    :param reparametrize: whether to fit a ``ReparametrizedGaussianGuide`` as well, and to keep
+        what has the better bound: ``"auto"``, where the model has locals, the other arguments leave
+        the choice, and the weights of a Gaussian over all latents tell of a gap; ``True``,
+        whatever they tell; or ``False``. See :mod:`ngvi.fit.by_modes`. ``result.starts`` and
+        the report tell; ``result.posterior`` is then over standardised locals.
     :param curvature: ``"spherical"`` (gradients at orthogonal points,
         :mod:`~numpyro_ngvi.curvature.spherical`), ``"hessian"``, ``"stein"``, or ``"auto"``: the
         first where the model has locals (:mod:`~ngvi.fit.paths`), the second where the family's
@@ -133,6 +143,15 @@ def fit(
     check_model(model)
     warn_of_names(fit, model, args, given)
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
+    reparametrize = check_reparametrize(
+        reparametrize,
+        guide=guide is not None,
+        init=init is not None,
+        family=not (isinstance(family, str) and family == "auto"),
+        create_plates=create_plates is not None,
+        curvature=curvature != "auto",
+        batches=batches is not None,
+    )
     rng_key = random.key(0) if rng_key is None else typed_key(check_key(rng_key))
     init_key, seeds, result_key = _keys(rng_key)
     _check_numbers(args, {"rng_key": seeds, **kwargs})
@@ -165,7 +184,23 @@ def fit(
         elif guide is not None:
             place = engine.parameters.initial
         rng = np.random.default_rng(0 if deterministic else np.asarray(seeds))
-        outcome = run.search(engine, rng, settings, settings.progress_bar, place, journal)
+
+        def search(engine: Engine, place: Any, used: int = 0) -> Outcome:
+            return run.search(engine, rng, settings, progress_bar, place, journal, used)
+
+        def by_modes(mean: np.ndarray) -> Ready:
+            def make(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
+                options: Any = {"init_loc_fn": init_loc_fn, "init_scale": SCALES[0]}
+                return ReparametrizedGaussianGuide(model, **options).begun_at(mean)
+
+            return set_up(ready.model, args, kwargs, None, make, starts, init_key)
+
+        with journal or nullcontext():
+            outcome = search(engine, place)
+            if is_worthwhile(reparametrize, ready, outcome, tolerance):
+                insists = reparametrize is True
+                ready, outcome = tried(ready, outcome, by_modes, search, rng, insists)
+        engine = ready.engine if batches is None else engine
     result = FitResult(
         model=ready.model,
         args=args,

@@ -48,7 +48,10 @@ class FitResult(Result):
 
     @property
     def posterior(self) -> dist.Distribution:
-        """The Gaussian over the unconstrained latent vector, as a NumPyro distribution."""
+        """The Gaussian over the unconstrained latent vector, as a NumPyro distribution.
+
+        Where :attr:`guide` is a ``ReparametrizedGaussianGuide`` locals are standardised in it.
+        """
         return self._gaussian().get_posterior(self.params)
 
     @alone

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from os import PathLike
 from typing import Any
 
 import numpy as np
+import pyro
 import torch
 from pyro import poutine
 from torch._C._functorch import maybe_current_level
@@ -17,17 +19,20 @@ from torch._C._functorch import maybe_current_level
 from ngvi.checks import check_model
 from ngvi.fit import run
 from ngvi.fit.batches import Batches, averaging
+from ngvi.fit.by_modes import check_reparametrize, is_worthwhile, tried
 from ngvi.fit.diagnostics import undefined
+from ngvi.fit.engine import Engine
 from ngvi.fit.journal import Journal
+from ngvi.fit.outcome import Outcome
 from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
 from ngvi.fit.threads import alone
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.fit.importance import gaussians
 from pyro_ngvi.fit.result import FitResult
-from pyro_ngvi.fit.set_up import STARTS, Ready, set_up, store_as_it_was
+from pyro_ngvi.fit.set_up import STARTS, Ready, forget_others, set_up, store_as_it_was
 from pyro_ngvi.fit.workers import shared
-from pyro_ngvi.guide import NaturalGaussianGuide
+from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
 from pyro_ngvi.parallel.workers import Workers
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
@@ -42,6 +47,7 @@ def fit(
     init: FitResult | None = None,
     init_loc_fn: Callable | None = None,
     create_plates: Callable | None = None,
+    reparametrize: bool | str = "auto",
     curvature: str = "auto",
     tolerance: float = 0.05,
     max_steps: int = 1000,
@@ -101,6 +107,11 @@ def fit(
     :param init_loc_fn: a Pyro initialisation strategy for the mean; by default zero on the
         unconstrained scale.
     :param create_plates: as for the guide.
+    :param reparametrize: whether to fit a ``ReparametrizedGaussianGuide`` as well, and to keep
+        what has the better bound: ``"auto"``, where the model has locals, the other arguments leave
+        the choice, and the weights of a Gaussian over all latents tell of a gap; ``True``,
+        whatever they tell; or ``False``. See :mod:`ngvi.fit.by_modes`. ``result.starts`` and
+        the report tell; ``result.posterior`` is then over standardised locals.
     :param curvature: ``"spherical"`` (gradients at orthogonal points,
         :mod:`~pyro_ngvi.curvature.spherical`), ``"hessian"``, ``"stein"``, or ``"auto"``: the
         first where the model has locals (:mod:`~ngvi.fit.paths`), the second where the family's
@@ -144,6 +155,16 @@ def fit(
     check_model(model)
     warn_of_names(fit, model, args, given)
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
+    reparametrize = check_reparametrize(
+        reparametrize,
+        guide=guide is not None,
+        init=init is not None,
+        family=not (isinstance(family, str) and family == "auto"),
+        create_plates=create_plates is not None,
+        curvature=curvature != "auto",
+        batches=batches is not None,
+        process_group=process_group is not None,
+    )
     _check_gradients()
     seeds = [0] if deterministic else torch.randint(2**32, (4,), device="cpu").tolist()
     if batches is not None and process_group is not None:
@@ -191,10 +212,33 @@ def fit(
                 place = engine.parameters.initial
             rng = np.random.default_rng(0 if deterministic else seeds)
             keep()
-            search = partial(
-                run.search, engine, rng, settings, settings.progress_bar, place, journal
-            )
-            outcome = search() if workers is None else engine.evaluator.finished(search)
+
+            def search(engine: Engine, place: Any, used: int = 0) -> Outcome:
+                return run.search(engine, rng, settings, progress_bar, place, journal, used)
+
+            def by_modes(mean: np.ndarray) -> Ready:
+                def make(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
+                    options: Any = {"init_loc_fn": init_loc_fn, "init_scale": SCALES[0]}
+                    return ReparametrizedGaussianGuide(model, **options).begun_at(mean)
+
+                return set_up(ready.model, args, kwargs, None, make, starts, seeds[0])
+
+            with journal or nullcontext():
+                if workers is None:
+                    outcome = search(engine, place)
+                else:
+                    outcome = engine.evaluator.finished(partial(search, engine, place))
+                if is_worthwhile(reparametrize, ready, outcome, tolerance):
+                    insists, first = reparametrize is True, ready
+                    store = pyro.get_param_store()
+                    before = store.get_state()
+                    ready, outcome = tried(first, outcome, by_modes, search, rng, insists)
+                    if ready is first:
+                        store.clear()
+                        store.set_state(before)
+                    else:
+                        engine = ready.engine
+                        forget_others(first.guide)
         params = engine.parameters.snapshot()
     result = FitResult(
         model=ready.model,

@@ -58,7 +58,10 @@ class FitResult(Result):
 
     @property
     def posterior(self) -> dist.Distribution:
-        """The Gaussian over the unconstrained latent vector, as a Pyro distribution."""
+        """The Gaussian over the unconstrained latent vector, as a Pyro distribution.
+
+        Where :attr:`guide` is a ``ReparametrizedGaussianGuide`` locals are standardised in it.
+        """
         return to_distribution(self.family)
 
     @alone

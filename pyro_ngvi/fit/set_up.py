@@ -62,7 +62,7 @@ def set_up(
         own = guide
         if guide is None:
             own = make_guide(model, init_loc_fn)
-            _forget_others(own)
+            forget_others(own)
         engine = make_engine(model, own, args, kwargs, seed, curvature)
         for part in gaussians(own):
             check_precision(part.prototype_trace, part.posterior.loc)
@@ -116,8 +116,8 @@ def _with_a_latent(model: Callable) -> Callable:
     return with_a_latent
 
 
-def _forget_others(guide: NaturalGaussianGuide) -> None:
-    """Drop the parameters that another guide of the class has left in the store."""
+def forget_others(guide: NaturalGaussianGuide) -> None:
+    """Drop the parameters that a guide of this class has left in the store."""
     store = pyro.get_param_store()
     for name in list(store.keys()):
         if name.startswith(f"{guide._pyro_name}."):

@@ -69,15 +69,6 @@ def test_eight_schools_ends_at_the_best_bound_known_and_a_fit_that_is_cut_short_
     assert result.num_evaluations < 6000
 
 
-def test_the_same_draws_give_the_same_result(ppl):
-    model, *args = eight_schools(ppl)
-    first, second = (ppl.fit(model, *args, seed=seed, deterministic=True) for seed in (1, 2))
-    assert first.converged
-    np.testing.assert_array_equal(first.losses, second.losses)
-    np.testing.assert_array_equal(ppl.numpy(first.family.mean), ppl.numpy(second.family.mean))
-    assert first.trace.distances[-1] < 1e-4
-
-
 def test_scales_far_from_one_need_no_care(ppl):
     """A regression with an unknown noise scale, its posterior 10^4 from the start and narrow."""
     rng = np.random.default_rng(0)
@@ -118,7 +109,7 @@ def test_groups_in_thousands_need_no_start(ppl):
             mean = mu + effect[group] * tau / 500.0
             ppl.sample("y", ppl.dist.Normal(mean, sigma), obs=y)
 
-    result = ppl.fit(model, ppl.index(group), ppl.array(y))
+    result = ppl.fit(model, ppl.index(group), ppl.array(y), reparametrize=False)
     assert result.converged
     assert {"the prior", "the guide's start"} <= {start.name for start in result.starts}
     draws = {name: ppl.numpy(value) for name, value in result.sample(500).items()}

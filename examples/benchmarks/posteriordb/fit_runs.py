@@ -1,4 +1,4 @@
-"""Runs of `fit`, with nothing but the model, its arguments and a seed."""
+"""Runs of `fit`, with nothing but the model, its arguments and a seed, of one Gaussian."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from .scores import Scorer
 from .target import Target
 
 METHOD = "fit"
+#: What the best bounds known are of: Gaussians over all latents as they are.
+OPTIONS: dict[str, Any] = {"progress_bar": False, "reparametrize": False}
 
 
 def fit_numpyro(target: Target, seed: int) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -21,7 +23,7 @@ def fit_numpyro(target: Target, seed: int) -> tuple[Any, np.ndarray, np.ndarray]
     from numpyro_ngvi import fit
 
     key = jax.random.key(seed)
-    result = fit(target.model, *target.args, rng_key=key, progress_bar=False)
+    result = fit(target.model, *target.args, rng_key=key, **OPTIONS)
     posterior = result.posterior
     return result, np.asarray(posterior.mean), np.asarray(posterior.covariance_matrix)
 
@@ -37,7 +39,7 @@ def fit_pyro(target: Target, seed: int) -> tuple[Any, np.ndarray, np.ndarray]:
     pyro.clear_param_store()
     pyro.set_rng_seed(seed)
     model, args = pyro_models.POSTERIORS[target.name].build(target.data)
-    result = fit(model, *args, progress_bar=False)
+    result = fit(model, *args, **OPTIONS)
     order = target.order(site.name for site in result.guide.sites)
     mean = result.posterior.mean.numpy(force=True)[order]
     cov = result.posterior.covariance_matrix.numpy(force=True)[np.ix_(order, order)]
