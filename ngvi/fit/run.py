@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ngvi.checks import DiscreteLatentError, NoLatentsError
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.journal import Journal, recorded
 from ngvi.fit.legs import Legs
@@ -75,6 +76,31 @@ def first_that_starts(
             hint = f"(Its {where} holds NaN, which is the cause if the model does not expect it.)"
             raise ValueError(f"The model cannot run: {raised}\n{hint}") from raised
     return None, error
+
+
+def with_what_it_needs(
+    model: Callable,
+    first: Callable[[Callable], tuple[Any, Exception | None]],
+    changed: Callable[[Callable, Exception], Callable | None],
+) -> tuple[Callable, Any, Exception | None]:
+    """A model that has a bound, unasked: its discrete latents marked, or with a continuous one.
+
+    :param first: see :func:`first_that_starts`.
+    :param changed: the model without an error's cause, or None.
+    :return: the model, and what ``first`` returns for it.
+    :raises DiscreteLatentError: if marking did not help, or is not fit's to do.
+    :raises NoLatentsError: if there is nothing to learn.
+    """
+    tried: set[type] = set()
+    while True:
+        try:
+            return model, *first(model)
+        except (DiscreteLatentError, NoLatentsError) as error:
+            other = None if type(error) in tried else changed(model, error)
+            if other is None:
+                raise
+            tried.add(type(error))
+            model = other
 
 
 def in_arguments(args: tuple, kwargs: dict[str, Any], holds: Callable[[Any], bool]) -> str:

@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
-from ngvi.checks import NO_LATENTS, DiscreteLatentError, InvalidStartError, NoLatentsError
+from ngvi.checks import NO_LATENTS, DiscreteLatentError, InvalidStartError
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
 from numpyro_ngvi.fit.engine import make_engine
@@ -68,24 +68,16 @@ def set_up(
             lambda: run.in_arguments(args, kwargs, _holds_nan),
         )
 
-    def possible(
-        model: Callable, is_marked: bool = False
-    ) -> tuple[Callable, Any, Exception | None]:
-        """With what a model needs for a bound, unasked."""
-        try:
-            return model, *first(model)
-        except DiscreteLatentError:
-            if guide is not None or is_marked:
-                raise
+    def changed(model: Callable, error: Exception) -> Callable | None:
+        if guide is not None:
+            return None
+        if isinstance(error, DiscreteLatentError):
             from numpyro.contrib.funsor import config_enumerate
 
-            return possible(config_enumerate(model), True)  # as NUTS does
-        except NoLatentsError:
-            if guide is not None or not _has_parameters(model, args, kwargs):
-                raise
-            return possible(_with_a_latent(model), is_marked)
+            return config_enumerate(model)  # as NUTS does
+        return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
 
-    model, made, error = possible(model)
+    model, made, error = run.with_what_it_needs(model, first, changed)
     if made is not None:
         return Ready(*made, model, error, True)
     return Ready(*at(handlers.mask(model, mask=False), starts[0]), model, error, False)

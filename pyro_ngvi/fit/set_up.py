@@ -17,7 +17,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from ngvi.checks import NO_LATENTS, DiscreteLatentError, InvalidStartError, NoLatentsError
+from ngvi.checks import NO_LATENTS, DiscreteLatentError, InvalidStartError
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
 from pyro_ngvi.fit.engine import make_engine
@@ -76,22 +76,14 @@ def set_up(
             lambda: run.in_arguments(args, kwargs, _holds_nan),
         )
 
-    def possible(
-        model: Callable, is_marked: bool = False
-    ) -> tuple[Callable, Any, Exception | None]:
-        """With what a model needs for a bound, unasked."""
-        try:
-            return model, *first(model)
-        except DiscreteLatentError:
-            if guide is not None or is_marked:
-                raise
-            return possible(config_enumerate(model), True)  # as NUTS does
-        except NoLatentsError:
-            if guide is not None or not _has_parameters(model, args, kwargs):
-                raise
-            return possible(_with_a_latent(model), is_marked)
+    def changed(model: Callable, error: Exception) -> Callable | None:
+        if guide is not None:
+            return None
+        if isinstance(error, DiscreteLatentError):
+            return config_enumerate(model)  # as NUTS does
+        return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
 
-    model, made, error = possible(model)
+    model, made, error = run.with_what_it_needs(model, first, changed)
     if made is not None:
         return Ready(*made, model, error, True)
     # Pyro adds a list of no sites.
