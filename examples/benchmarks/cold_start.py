@@ -144,9 +144,7 @@ def measure_here(kind: str, name: str, directory: Path | None) -> dict:
         clock.append((time.perf_counter(), time.process_time()))
 
     if kind == "fit":
-        result = numpyro_ngvi.fit(
-            model, *args, reparametrize=False, progress_bar=False, rng_key=key
-        )
+        result = numpyro_ngvi.fit(model, *args, progress_bar=False, rng_key=key)
         lap()
         lap()
         answer = float(result.losses[-1])

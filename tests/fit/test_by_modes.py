@@ -191,7 +191,7 @@ def fitted(ppl):
         data = tuple(data)
         plain = ppl.fit(model, *data, seed=1, deterministic=True, reparametrize=False)
         ppl.forget()
-        result = ppl.fit(model, *data, seed=2, deterministic=True)
+        result = ppl.fit(model, *data, seed=2, deterministic=True, reparametrize=True)
         store = None if ppl.is_numpyro else set(ppl.lib.get_param_store())
         _FITTED[ppl.name] = plain, result, store
     return _FITTED[ppl.name]
