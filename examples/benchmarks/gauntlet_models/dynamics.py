@@ -128,7 +128,7 @@ def _two_tones() -> tuple:
     return t, y
 
 
-@entry(GROUP, _two_tones, held_out=True)
+@entry(GROUP, _two_tones)
 def two_tones(ppl: Any, t: Any, y: Any) -> None:
     """Two frequencies that may change places, sampled at a fixed rate."""
     dist, np = ppl.dist, ppl.np
