@@ -9,6 +9,9 @@ objects. Families for which Pyro has none of its own are a ``StructuredNormal``.
 from __future__ import annotations
 
 import dataclasses
+import gc
+import uuid
+import weakref
 from functools import singledispatch
 from typing import Any
 
@@ -20,11 +23,16 @@ from pyro.nn.module import PyroModule, PyroParam
 from pyro.ops.provenance import extract_provenance
 from torch import Tensor
 from torch.distributions import Transform
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pyro_ngvi.families import Diagonal, Family
 from pyro_ngvi.families.coordinates import Coordinate, mark
 from pyro_ngvi.families.dense import DenseFamily
 from pyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
+from pyro_ngvi.guide.landing import calling_elbo
+
+#: Whose a parameter was when an ELBO last asked for it.
+_TRAINED = WeakIdKeyDictionary()
 
 
 class PosteriorParameters(PyroModule):
@@ -39,6 +47,7 @@ class PosteriorParameters(PyroModule):
 
     def __init__(self, initial: Family) -> None:
         super().__init__()
+        self._identity = uuid.uuid4().hex  # a copy has it too
         self._specification = initial.specification()
         self._shapes = {name: value.shape for name, value in initial.coordinates().items()}
         for name, value in initial.coordinates().items():
@@ -56,8 +65,34 @@ class PosteriorParameters(PyroModule):
                     "call pyro.clear_param_store() before a new model."
                 )
             leaf = getattr(values[name], "unconstrained", lambda value=values[name]: value)()
+            self._claim(leaf, name)
             mark(leaf, Coordinate(self._specification, self._pyro_name, name))
         return dataclasses.replace(self._specification, **values)
+
+    def _claim(self, leaf: Tensor, name: str) -> None:
+        """Refuse to be trained by the parameter of another guide of the same name, which is too."""
+
+        def trained() -> PosteriorParameters | None:
+            return _TRAINED.get(leaf, lambda: None)()
+
+        def is_anothers() -> bool:
+            found = trained()
+            return found is not None and found._identity != self._identity
+
+        if trained() is self or calling_elbo() is None:
+            return
+        if is_anothers():
+            gc.collect()  # a guide that nobody holds any more may still be there
+        if is_anothers():
+            raise ValueError(
+                f"The parameter store has '{self._pyro_name}.{name}' of another guide, which "
+                "has been trained and is still there: each would move the other's parameters. "
+                "Call pyro.clear_param_store() before a new guide if the other has done its "
+                "work. For several at once, let each have its own: by "
+                "pyro.settings.set(module_local_params=True), or by running each in a "
+                "pyro.get_param_store().scope() of its own."
+            )
+        _TRAINED[leaf] = weakref.ref(self)
 
 
 class NaturalNormal(StructuredNormal):

@@ -158,6 +158,46 @@ def test_module_local_params_on_and_off(ppl, local):
         np.testing.assert_allclose(guide.median(y)["mu"], LOCATION_MEAN, rtol=1e-10)
 
 
+def test_guides_of_one_name_are_not_trained_by_the_same_parameters(ppl):
+    model, y = models.location(ppl), torch.as_tensor(Y)
+    first, second = NaturalGaussianGuide(model), NaturalGaussianGuide(model)
+    one_step(model, first, y)
+    median = first.median(y)["mu"].clone()
+    second(y)  # as one does before a state is loaded
+    with pytest.raises(ValueError, match=r"clear_param_store\(\).*module_local_params.*scope\(\)"):
+        one_step(model, second, y)
+    assert first.median(y)["mu"] == median
+    one_step(model, copy.deepcopy(first), y)
+    del first
+    one_step(model, second, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["local", "scope"])
+def test_a_hundred_guides_in_turn_take_the_steps_of_each_alone(ppl, how):
+    model, count = models.location(ppl), 100
+    states = [{"params": {}, "constraints": {}} for _ in range(count)]
+
+    def new():
+        return SVI(model, NaturalGaussianGuide(model), BLR(), NaturalELBO())
+
+    def step(svi, number, time):
+        pyro.set_rng_seed(time)
+        if how == "local":
+            return svi.step(torch.as_tensor(Y) + number)
+        with pyro.get_param_store().scope(states[number]) as states[number]:
+            return svi.step(torch.as_tensor(Y) + number)
+
+    with pyro.settings.context(module_local_params=how == "local"):
+        together = [new() for _ in range(count)]
+        losses = [[step(svi, n, time) for n, svi in enumerate(together)] for time in range(3)]
+        for number in range(0, count, 9):
+            alone, states[number] = new(), {"params": {}, "constraints": {}}
+            found = [step(alone, number, time) for time in range(3)]
+            assert found == [of_all[number] for of_all in losses]
+    assert len(pyro.get_param_store()) == 0
+
+
 def test_local_params_of_two_guides_are_their_own(ppl):
     model, y = models.location(ppl), torch.as_tensor(Y)
     with pyro.settings.context(module_local_params=True):
