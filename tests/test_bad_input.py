@@ -123,6 +123,16 @@ def test_an_infinite_observation_is_named_also_where_a_discrete_latent_is_summed
         ppl.call(ppl.guide(model), _data(ppl, (1.0, np.inf, 2.0)))
 
 
+def test_a_latent_without_a_density_is_named(ppl):
+    def model():
+        x = ppl.sample("x", ppl.dist.Delta(ppl.array(3.0)))
+        ppl.sample("y", ppl.dist.Normal(x, 1.0))
+
+    for use in (lambda: ppl.call(ppl.guide(model)), lambda: ppl.fit(model)):
+        with pytest.raises(ValueError, match="'x' has a delta distribution.*deterministic"):
+            use()
+
+
 def test_data_outside_the_likelihoods_support_are_named(ppl):
     def model(y):
         scale = ppl.sample("scale", ppl.dist.LogNormal(ppl.array(0.0), 1.0))

@@ -187,6 +187,8 @@ class LatentShapes(checks.LatentShapes):
 
         :raises ValueError: naming the site whose size has changed.
         """
+        if torch.jit.is_tracing():
+            return  # shapes are values of the graph, and what runs becomes a part of it
         self.compare(
             _signature((args, kwargs)),
             lambda: self._trace_shapes(model, args, kwargs),
@@ -287,9 +289,12 @@ def _invalid_sites(model: Callable, start: dict, args: tuple, kwargs: dict) -> s
             text = checks.no_density(name, *shapes, site["is_observed"], error)
             raise ValueError(text) from error
         if not torch.isfinite(log_prob).all():
+            if isinstance(site["fn"], dist.Delta) and not site["is_observed"]:
+                raise ValueError(
+                    f"Sample site '{name}' has a delta distribution, and no density: use "
+                    "pyro.deterministic for a value that follows from others."
+                )
             bad.append(f"{kind} '{name}' has log density {float(log_prob.sum())}")
-            if isinstance(site["fn"], dist.Delta):
-                bad[-1] += " (a Delta has no density: use pyro.deterministic)"
         elif not torch.isfinite(torch.as_tensor(log_prob.sum() * site["scale"])).all():
             bad.append(f"the log density of {kind} '{name}' overflows in {log_prob.dtype}")
     return "; ".join(bad) or None
