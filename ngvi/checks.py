@@ -244,6 +244,8 @@ def warn_of_broadcast(
 ) -> None:
     """Warn if data and their distribution are expanded against each other: ``(n, 1)`` and ``(n,)``.
 
+    One number in the place of an event is no mistake of shapes.
+
     :param value: the shape of the data.
     :param of: that of the distribution, and how many of its dimensions are an event.
     """
@@ -253,7 +255,7 @@ def warn_of_broadcast(
         return  # the distribution has its own idea of shapes, or will fail
     event = of[len(of) - event_dim :]
     is_event_expanded = np.broadcast_shapes(value[-event_dim:], event) != value[-event_dim:]
-    if both not in (value, of) or (event_dim and is_event_expanded):
+    if both not in (value, of) or (value and event_dim and is_event_expanded):
         warnings.warn(
             f"Observed site '{name}' has data of shape {value} and a distribution of shape {of}, "
             f"which are broadcast to {both}: each datum counts several times. Reshape one of them.",

@@ -267,6 +267,7 @@ def test_data_that_are_broadcast_against_their_distribution_are_told_of(ppl):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ppl.call(ppl.guide(observing(ppl, ppl.array(Y), ())))  # a plate without its name
+        ppl.call(ppl.guide(observing(ppl, ppl.array(1.0), event_dim=1)))
 
 
 def test_an_option_with_the_name_of_an_argument_of_the_model_is_told_of(ppl):

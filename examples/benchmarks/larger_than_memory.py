@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=50)
     parser.add_argument("--batch", type=int, default=50_000)
+    parser.add_argument("--time-limit", type=float, help="in seconds")
     options = parser.parse_args()
     weights = np.random.default_rng(0).normal(size=options.dim).astype("f4") / options.dim**0.5
     fit = importlib.import_module(f"{options.ppl}_ngvi").fit
@@ -76,7 +77,7 @@ def main() -> None:
 
     model = model_of(options.ppl, options.rows, options.dim)
     began, before = time.process_time(), peak()
-    result = fit(model, batches=batches, progress_bar=False)
+    result = fit(model, batches=batches, time_limit=options.time_limit, progress_bar=False)
     taken = time.process_time() - began
     error = np.abs(np.asarray(result.posterior.mean) - weights).max()
     size = options.rows * (options.dim + 1) * 4 / 2**30
