@@ -29,6 +29,7 @@ from pyro_ngvi.curvature import (
     standard_normal,
 )
 from pyro_ngvi.curvature.moments import Estimate
+from pyro_ngvi.guide.local_latents import SHARED_OUT
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
@@ -169,7 +170,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         plan, density = make_plan(
             model, guide, args, kwargs, self.max_plate_nesting, self.vectorize_particles
         )
-        if density.visited is not None:
+        if density.visited is not None and not SHARED_OUT.get():
             raise NotImplementedError(
                 f"NaturalELBO does not support latents inside a subsampled plate "
                 f"('{density.visited}' holds all elements of one): use a stock ELBO such as "

@@ -19,7 +19,14 @@ from pyro import poutine
 from ngvi.fit.batches import of_parts, parts_of
 from ngvi.fit.engine import Draws, Engine, Measured, Place
 from pyro_ngvi.families.low_rank_precision import LowRankPrecision
-from pyro_ngvi.parallel.rows import HINT, SeesRows, shared_plates, shares
+from pyro_ngvi.parallel.rows import (
+    HINT,
+    SeesRows,
+    check_disjoint,
+    shared_plates,
+    shares,
+    visited_elements,
+)
 from pyro_ngvi.parallel.workers import SEE, WorkerLostError, Workers
 from pyro_ngvi.tracing.messengers import quiet, repeatable_noise
 
@@ -58,6 +65,7 @@ def shared(set_up: Callable[[], Any], workers: Workers) -> Any:
         found.append(ready)
         return {
             "parts": seen.parts,
+            "visited": visited_elements(trace),
             "has_start": ready.has_start,
             "kinds": [(a.shape, str(a.dtype)) for a in parameters.arrays(parameters.initial)],
             "estimator": (evaluator.curvature, evaluator.groups),
@@ -73,6 +81,7 @@ def shared(set_up: Callable[[], Any], workers: Workers) -> Any:
                 "workers, which share rows of data only."
             )
     plates = shared_plates([one["parts"] for one in said])
+    check_disjoint([one["visited"] for one in said])
     fractions = np.array([[one["parts"][name].fraction for name in plates] for one in said])
     for plate, covered in zip(plates, fractions.sum(0), strict=True):
         if not math.isclose(covered, 1.0):

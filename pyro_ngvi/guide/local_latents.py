@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from contextvars import ContextVar
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -13,9 +15,13 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 
+from ngvi.family import Family
 from ngvi.guide import visits
-from ngvi.guide.visits import refuse_bounds
+from ngvi.guide.visits import VisitedFamily, refuse_bounds
 from ngvi.structure.subsampling import SubsampledLatent
+
+#: Whether several workers visit all elements between them, and gradients are summed over workers.
+SHARED_OUT: ContextVar[bool] = ContextVar("SHARED_OUT", default=False)
 
 
 def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
@@ -55,6 +61,11 @@ class Visits(visits.Visits):
     def _counts(self, size: int, visited: Tensor, each: float, like: Tensor) -> Tensor:
         weights = like.new_full((len(visited),), each)
         return like.new_zeros(size).index_add(0, visited.to(like.device), weights)
+
+    def of(self, family: Family) -> Any:
+        if SHARED_OUT.get():  # an element's own term comes in the sum once: nothing to divide
+            return VisitedFamily(family, self.weights(family), family)
+        return super().of(family)
 
     def _is_masked(self) -> bool:
         return poutine.get_mask() is False

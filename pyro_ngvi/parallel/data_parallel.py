@@ -13,7 +13,15 @@ from pyro.infer import ELBO
 from torch import Tensor
 
 from pyro_ngvi.families.low_rank_precision import MOMENTS
-from pyro_ngvi.parallel.rows import SeesRows, shared_plates, shares
+from pyro_ngvi.guide.local_latents import SHARED_OUT
+from pyro_ngvi.parallel.rows import (
+    SeesRows,
+    check_covered,
+    check_disjoint,
+    shared_plates,
+    shares,
+    visited_elements,
+)
 from pyro_ngvi.parallel.workers import SEE, WorkerLostError, Workers
 from pyro_ngvi.tracing.messengers import quiet, repeatable_noise
 
@@ -37,6 +45,15 @@ class DataParallel(ELBO):
     before an optimiser normalises or limits them, and every worker takes the same step. (Those of
     ``"low_rank"`` are not linear; there the moments that they are made of are summed.)
 
+    Latents inside the plate are shared out with its rows, where the guide knows whose turn it is::
+
+        def plates(X, y, own):
+            return pyro.plate("groups", num_groups, subsample=own)
+
+        guide = NaturalGaussianGuide(model, "sparse_precision", create_plates=plates)
+
+    Every worker has the parameters of all of them, and evaluates the model for its own.
+
     Draws are those of the first worker's random numbers, which the others take over for the time
     of a step; before the first step they take over its parameters. A step sends the gradients of
     all parameters, once, and five kilobytes of random numbers. If a worker raises, all of them do;
@@ -48,7 +65,8 @@ class DataParallel(ELBO):
     :param process_group: None is the default group.
     :raises RuntimeError: without a process group.
     :raises ValueError: in the first step, if the workers' parameters or plates are not the same, or
-        a worker's plate is whole.
+        a worker's plate is whole; if there are latents in it, and the workers do not visit each
+        element once in every step.
     :raises WorkerLostError: a ``RuntimeError``, on the workers that are left when one has failed.
     """
 
@@ -92,7 +110,7 @@ class DataParallel(ELBO):
     ) -> float:
         if self._set_up is None or not self._set_up.is_for(model, guide):
             self._set_up = self._new_set_up(model, guide, args, kwargs)
-        workers, (seen, _, plates, leaves) = self.workers, self._set_up
+        workers, (seen, _, plates, leaves, has_locals) = self.workers, self._set_up
 
         def table(failed: bool, loss: float = math.nan) -> np.ndarray:
             fractions = [math.nan if failed else seen.parts[plate].fraction for plate in plates]
@@ -104,7 +122,7 @@ class DataParallel(ELBO):
             found = [workers.total(weight * moment) for moment in moments]
             return tuple(found if rows is None else [*found, workers.rows(weight**0.5 * rows)])
 
-        token = MOMENTS.set(of_all)
+        tokens = MOMENTS.set(of_all), SHARED_OUT.set(self.workers.size > 1)
         try:
             with workers.same_noise():
                 loss = float(function(seen, guide, *args, **kwargs))
@@ -114,9 +132,12 @@ class DataParallel(ELBO):
             table(failed=True)  # which the others wait for
             raise
         finally:
-            MOMENTS.reset(token)
+            MOMENTS.reset(tokens[0])
+            SHARED_OUT.reset(tokens[1])
         found = self._checked(table(False, loss))
         weights = shares(plates, found[:, 2:])
+        if has_locals:
+            check_covered(plates, found[:, 2:])
         if has_grads:
             self._add_up(leaves, float(weights[workers.rank]))
         return float(weights @ found[:, 1])
@@ -141,7 +162,7 @@ class DataParallel(ELBO):
         """
         seen, leaves = SeesRows(model), dict[str, Tensor]()
 
-        def run() -> tuple[dict, dict]:
+        def run() -> tuple[dict, dict, dict]:
             # What a run makes, every later one sees.
             capture = poutine.trace(param_only=True)
             with repeatable_noise(), quiet(), poutine.block(), capture:
@@ -150,9 +171,9 @@ class DataParallel(ELBO):
             nodes = sorted(capture.trace.nodes.items())
             leaves.update({name: node["value"].unconstrained() for name, node in nodes})
             kinds = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in leaves.items()}
-            return seen.parts, kinds
+            return seen.parts, kinds, visited_elements(trace)
 
-        parts, kinds = zip(*self.workers.agree(run), strict=True)
+        parts, kinds, visited = zip(*self.workers.agree(run), strict=True)
         for rank, of_one in enumerate(kinds):
             for name in sorted({*of_one, *kinds[0]}):
                 if of_one.get(name) != kinds[0].get(name):
@@ -162,11 +183,14 @@ class DataParallel(ELBO):
                         "the same for all workers, which share rows of data only."
                     )
         plates = shared_plates(list(parts))
+        if self.workers.size > 1:
+            check_disjoint(list(visited))
         with torch.no_grad():
             for leaf in leaves.values():
                 leaf.copy_(self.workers.of_first(leaf))
         trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
-        return _SetUp(seen, guide, plates, trained)
+        has_locals = self.workers.size > 1 and any(visited)
+        return _SetUp(seen, guide, plates, trained, has_locals)
 
 
 class _SetUp(NamedTuple):
@@ -176,6 +200,7 @@ class _SetUp(NamedTuple):
     guide: Callable
     plates: list[str]
     leaves: list[Tensor]
+    has_locals: bool  #: whether latents are in the plates that are shared out
 
     def is_for(self, model: Callable, guide: Callable) -> bool:
         """Whether it was made for these two."""

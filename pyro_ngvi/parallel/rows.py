@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 
@@ -78,6 +81,51 @@ def shared_plates(parts: list[dict[str, Part]]) -> list[str]:
                 f"they must be the same. {HINT.format(plate=next(iter(own)))}"
             )
     return list(sizes[0])
+
+
+def visited_elements(guide_trace: Any) -> dict[str, list[int]]:
+    """Which elements a worker visits of the plates around latents; empty if it visits all.
+
+    :param guide_trace: a trace of the guide.
+    """
+    nodes = guide_trace.nodes.values()
+    if not any(node["infer"].get("is_visited") for node in nodes if node["type"] == "sample"):
+        return {}
+    return {
+        node["name"]: torch.as_tensor(node["value"]).tolist()
+        for node in nodes
+        if node["type"] == "sample" and site_is_subsample(node)
+    }
+
+
+def check_disjoint(visited: list[dict[str, list[int]]]) -> None:
+    """Refuse workers that visit elements together.
+
+    :param visited: of each worker.
+    :raises ValueError: naming the plate, and an element.
+    """
+    for plate in sorted(set().union(*visited)):
+        found = Counter(element for own in visited for element in own.get(plate, ()))
+        for element, count in found.items():
+            if count > 1:
+                raise ValueError(
+                    f"Element {element} of plate '{plate}', in which there are latents, is visited "
+                    f"{count} times: each belongs to one worker."
+                )
+
+
+def check_covered(plates: list[str], fractions: np.ndarray) -> None:
+    """Refuse minibatches of elements that have latents of their own.
+
+    :param fractions: as for :func:`shares`.
+    :raises ValueError: naming the plate.
+    """
+    for plate, covered in zip(plates, fractions.sum(0), strict=True):
+        if not math.isclose(covered, 1.0):
+            raise ValueError(
+                f"The workers see {100 * covered:.4g}% of plate '{plate}' together, in which there "
+                "are latents: in every step each of them visits all elements that are its own."
+            )
 
 
 def shares(plates: list[str], fractions: np.ndarray) -> np.ndarray:

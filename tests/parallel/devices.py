@@ -32,6 +32,7 @@ NUM_ROWS, DIM, STEPS = 96, 3, 6
 RUNS: dict[str, tuple] = {
     "dense": ("full", BLR, NaturalELBO),
     "networks": ("diagonal", IVON, lambda: NaturalELBO(4, "stein")),
+    "locals": ("sparse_precision", BLR, lambda: NaturalELBO(4, "stein")),
 }
 
 
@@ -40,6 +41,15 @@ def model(X, y):
     weights = numpyro.sample("weights", dist.Normal(jnp.zeros(DIM), scale).to_event(1))
     with numpyro.plate("data", len(y)):
         numpyro.sample("y", dist.Bernoulli(logits=X @ weights), obs=y)
+
+
+def groups(X, y):
+    """A mean for every row."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+    scale = numpyro.sample("scale", dist.LogNormal(0.0, 0.5))
+    with numpyro.plate("groups", len(y)):
+        means = numpyro.sample("means", dist.Normal(mu, scale))
+        numpyro.sample("y", dist.Normal(means[:, None], 1.0).to_event(1), obs=X)
 
 
 def data(num_rows: int = NUM_ROWS) -> tuple[np.ndarray, np.ndarray]:
@@ -60,8 +70,9 @@ def numbers(tree: Any) -> list:
 
 def steps(name: str, arrays: list) -> dict[str, Any]:
     family, optimiser, elbo = RUNS[name]
-    guide = NaturalGaussianGuide(model, family)
-    svi = SVI(model, guide, optimiser(), elbo(), rng_key=jax.random.key(0))
+    own = groups if name == "locals" else model
+    guide = NaturalGaussianGuide(own, family)
+    svi = SVI(own, guide, optimiser(), elbo(), rng_key=jax.random.key(0))
     losses = [float(svi.step(*arrays)) for _ in range(STEPS)]
     return {"losses": losses, "params": numbers(svi.params)}
 
@@ -93,6 +104,7 @@ def on_devices() -> dict[str, Any]:
 
     found: dict[str, Any] = {
         "dense": over((1, 2, 4), functools.partial(steps, "dense")),
+        "locals": over((1, 4), functools.partial(steps, "locals")),
         "networks": over((1, 4), functools.partial(steps, "networks")),
         "fit": over((1, 4), fitted),
         "work": over((1, 4), work, 100 * NUM_ROWS),

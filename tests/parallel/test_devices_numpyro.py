@@ -57,7 +57,7 @@ def _assert_same(found, expected):
     assert found.get("words") == expected.get("words")
 
 
-@pytest.mark.parametrize("name", ["dense", "networks", "fit"])
+@pytest.mark.parametrize("name", ["dense", "networks", "locals", "fit"])
 def test_one_two_and_four_devices_end_at_the_same_posterior(on_devices, name):
     alone, *together = on_devices[name]
     for found in together:

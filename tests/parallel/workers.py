@@ -20,15 +20,19 @@ import pyro.distributions as dist
 import torch
 import torch.distributed
 from pyro.infer import SVI, Trace_ELBO
+from pyro.infer.autoguide import init_to_mean
 from torch.utils.flop_counter import FlopCounterMode
 
 from pyro_ngvi import BLR, IVON, NaturalELBO, NaturalGaussianGuide, Snngm, fit
 from pyro_ngvi.families import LowRankPrecision
 from pyro_ngvi.parallel import DataParallel
 
-NUM_ROWS, DIM, STEPS = 103, 3, 6
+NUM_ROWS, DIM, STEPS, NUM_GROUPS = 103, 3, 6, 13
 #: How long the workers wait for each other, in seconds.
 TIMEOUT = 4.0
+
+#: Models that do not fit together.
+REFUSED = ("whole", "other parameters", "fit, a part", "locals, some", "locals, twice")
 
 #: Family, optimiser and loss.
 RUNS: dict[str, tuple] = {
@@ -86,6 +90,50 @@ def fitted(name: str, rank: int, size: int) -> dict[str, Any]:
     }
 
 
+#: Optimiser and loss of a model with latents in the plate that is shared out.
+LOCALS: dict[str, tuple] = {
+    "locals": (BLR, lambda: NaturalELBO(6, "stein")),
+    "locals, first order": (Snngm, Trace_ELBO),
+}
+
+
+def groups(y, own, size=NUM_GROUPS):
+    """Group means, each seen three times."""
+    mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+    scale = pyro.sample("scale", dist.LogNormal(0.0, 0.5))
+    with pyro.plate("groups", size, subsample=own):
+        means = pyro.sample("means", dist.Normal(mu, scale))
+        pyro.sample("y", dist.Normal(means[:, None], 1.0).expand([len(own), 3]).to_event(1), obs=y)
+
+
+def own_groups(y, own, size=NUM_GROUPS):
+    return pyro.plate("groups", size, subsample=own)
+
+
+def data_of_groups(rank: int = 0, size: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """A worker's groups, more than the one before has."""
+    ends = [round(NUM_GROUPS * (end / size) ** 1.3) for end in range(size + 1)]
+    own = torch.arange(NUM_GROUPS)[ends[rank] : ends[rank + 1]]
+    y = torch.randn(NUM_GROUPS, 4, generator=torch.Generator().manual_seed(0))
+    return (y[:, :3] + y[:, 3:])[own], own
+
+
+def with_locals(name: str, rank: int, size: int) -> dict[str, Any]:
+    """A run of SVI or fit, alone if ``size`` is zero."""
+    rows = data_of_groups(rank, size or 1)
+    pyro.set_rng_seed(7 + rank)
+    # A start that does not depend on which groups are the worker's own.
+    options = {"create_plates": own_groups, "init_loc_fn": init_to_mean}
+    if name == "locals, fit":
+        options["process_group"] = torch.distributed.group.WORLD if size else None
+        result = fit(groups, *rows, family="sparse_precision", progress_bar=False, **options)
+        return {"losses": [result.bound, result.num_gradients], "params": _params()}
+    optimiser, loss = LOCALS[name]
+    guide = NaturalGaussianGuide(groups, "sparse_precision", **options)
+    svi = SVI(groups, guide, optimiser(), DataParallel(loss()) if size else loss())
+    return {"losses": [svi.step(*rows) for _ in range(STEPS)], "params": _params()}
+
+
 def work(name: str, rank: int, size: int) -> dict[str, Any]:
     """A worker's products of matrices in a step, counted, by the number of its rows."""
     rows, guide, loss = data(rank, size or 1), NaturalGaussianGuide(model), NaturalELBO()
@@ -107,6 +155,12 @@ def failing(name: str, rank: int, size: int) -> dict[str, Any]:
     try:
         if name == "fit, a part":
             fit(model, X[::2], y[::2], process_group=torch.distributed.group.WORLD)
+        if name.startswith("locals"):
+            y, own = data_of_groups(rank, size)
+            own = own if name == "locals, some" else torch.arange(len(own))
+            guide = NaturalGaussianGuide(groups, create_plates=own_groups)
+            size_of_plate = 2 * NUM_GROUPS if name == "locals, some" else NUM_GROUPS
+            SVI(groups, guide, BLR(), DataParallel(NaturalELBO())).step(y, own, size_of_plate)
         if name == "other parameters" and is_last:
             pyro.param("intercept", torch.zeros(3, 1))
         svi.step(X, y, num_rows)
@@ -159,9 +213,10 @@ def main(name: str) -> None:
     if name == "failing":
         steps("dense", 0, 0)  # imports what the workers would
         pyro.clear_param_store()
-        for case in ("raises", "dies", "sleeps", "whole", "other parameters", "fit, a part"):
+        for case in ("raises", "dies", "sleeps", *REFUSED):
             found[case] = on_workers(failing, case, 2)
     functions = {**dict.fromkeys(RUNS, steps), "fit": fitted, "work": work}
+    functions |= dict.fromkeys((*LOCALS, "locals, fit"), with_locals)
     for case, function in functions.items() if name == "same" else ():
         found[case] = [[function(case, 0, 0)]]
         pyro.clear_param_store()
