@@ -45,7 +45,7 @@ def standard_normal(
         shift = jax.random.bits(key, (dim,), jnp.uint32) >> (32 - SOBOL_BITS)
         uniform = ((jnp.asarray(_sobol(sum(sizes), dim)) ^ shift) + 0.5).astype(dtype)
         uniform = uniform * 2.0**-SOBOL_BITS
-        eps = jnp.finfo(dtype).eps
+        eps = float(jnp.finfo(dtype).eps)
         free = ndtri(jnp.clip(uniform, eps, 1.0 - eps))
     else:
         free = jax.random.normal(key, (sum(sizes), dim), dtype)

@@ -261,7 +261,8 @@ def test_low_rank_gets_the_gradients_of_examples_and_no_matrix(
     monkeypatch.setattr(of_examples, "NUMBERS_OF_ROWS", at_once)
     actual = gauss_newton(split, draws, context, family).directions["x"]
     prior = (3 * draws**2).mean(0)
-    expected = family.price_of_rows(np.mean(gradients, 0), np.concatenate(rows), prior)
+    means, rows = jnp.asarray(np.mean(gradients, 0)), jnp.asarray(np.concatenate(rows))
+    expected = family.price_of_rows(means, rows, prior)
     for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
