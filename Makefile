@@ -8,7 +8,7 @@ JOBS ?= 2
 # Which tests: MARK=slow for the long ones, MARK= for all.
 MARK ?= not slow
 
-.PHONY: demo test test-oldest lint format docs dist clean
+.PHONY: demo test test-oldest test-upstream lint format docs dist clean
 
 demo: $(VENV)/.ready-examples
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -24,6 +24,11 @@ OLDEST_TORCH ?= 2.4.0 --extra-index-url https://download.pytorch.org/whl/cpu
 test-oldest: $(VENV)-oldest/.ready
 	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n $(JOBS) --dist worksteal -m '$(MARK)' \
 		$(PYTEST_ARGS)
+
+# Pyro's and NumPyro's own tests, from clones of theirs, with our guide in the place of two of theirs:
+# make test-upstream CHECKOUTS="../pyro ../numpyro"
+test-upstream: $(VENV)/.ready-test
+	OMP_NUM_THREADS=1 $(BIN)/python tests/upstream/run.py $(CHECKOUTS)
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
