@@ -161,6 +161,38 @@ def test_a_bad_minibatch_leaves_the_last_good_parameters(ppl, name):
     assert any((a != b).any() for a, b in zip(svi.gaussian, before, strict=True))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["BLR", "IVON", "Snngm"])
+def test_bad_minibatches_inside_a_scan_in_float32_are_steps_not_taken_numpyro(name):
+    jax = pytest.importorskip("jax")
+    ppl = load("numpyro")
+    with ppl.precision("float32"):
+        model, y = models.location(ppl), _data(ppl)
+        loss = ppl.elbo("Trace_ELBO" if name == "Snngm" else "NaturalELBO")
+        guide = ppl.guide(model, "diagonal")
+        svi = ppl.package.SVI(model, guide, ppl.optimiser(name), loss)
+        state = svi.init(jax.random.key(0), y)
+        run = jax.jit(lambda state, batches: jax.lax.scan(svi.update, state, batches))
+        good = ppl.np.tile(y, (6, 1))
+        bad = good.at[2:4, 1].set(ppl.np.array([np.nan, np.inf]))
+        for batches, skipped in ((good, 0), (bad, 2)):
+            after, losses = run(state, batches)
+            assert np.isfinite(losses).sum() == 6 - skipped
+            counts = [s for s in _states(after) if hasattr(s, "num_skipped")]
+            assert [int(s.num_skipped) for s in counts] == [skipped]
+            leaves = jax.tree.leaves(svi.get_params(after))
+            assert {str(leaf.dtype) for leaf in leaves} == {"float32"}
+            assert all(np.isfinite(leaf).all() for leaf in leaves)
+
+
+def _states(tree):
+    """The named tuples of an optimiser's state."""
+    if isinstance(tree, tuple):
+        yield tree
+        for part in tree:
+            yield from _states(part)
+
+
 def test_a_first_loss_that_is_not_finite_is_an_error_of_step_numpyro():
     jax = pytest.importorskip("jax")
     ppl = load("numpyro")
