@@ -110,7 +110,8 @@ class SVI(numpyro.infer.SVI):
                 args, kwargs = jax.tree.unflatten(structure, leaves)
                 return self.update(state, *args, **kwargs)
 
-            self._compiled[key] = compiled(update)
+            size = sum(map(jnp.size, jax.tree.leaves(self.state)))
+            self._compiled[key] = compiled(update, num_numbers=size)
         return self._compiled[key]
 
 

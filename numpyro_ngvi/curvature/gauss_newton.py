@@ -17,8 +17,9 @@ from numpyro_ngvi.curvature.moments import Density, Gradients, masked_mean
 from numpyro_ngvi.curvature.squares import by_rows
 from numpyro_ngvi.families.base import Family
 
-#: Numbers in the gradients of the examples that are squared at once.
-NUMBERS_OF_ROWS = 2**22
+#: Numbers in the gradients of the examples that are squared at once. Arenas of more than 32 MB are
+#: new pages for every run, even where the branch that needs them is not taken.
+NUMBERS_OF_ROWS = 2**20
 
 #: ``split(latents, ordinary, key)``: log likelihoods ``(N,)``, how many examples each stands for
 #: ``(N,)``, and the rest of the log density, a scalar.

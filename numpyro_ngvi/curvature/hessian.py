@@ -26,6 +26,9 @@ from numpyro_ngvi.families.base import Family
 #: Products computed together.
 PRODUCTS_AT_ONCE = 256
 
+#: Numbers in the products of a diagonal that are computed together.
+NUMBERS_AT_ONCE = 2**20
+
 #: Draws are batched only up to this many Hessian-vector products each: beyond, a single draw
 #: keeps the processor busy, and memory is what runs out.
 MAX_BATCHED_PRODUCTS = 128
@@ -152,6 +155,6 @@ def diagonal(product: Callable, dim: int, dtype: jnp.dtype) -> jax.Array:
         def entry(index: jax.Array) -> jax.Array:
             return product((number == index).astype(dtype))[index]
 
-        return jax.lax.map(entry, number, batch_size=PRODUCTS_AT_ONCE)
+        return jax.lax.map(entry, number, batch_size=max(1, NUMBERS_AT_ONCE // dim))
 
     return jax.lax.cond(jnp.any(differs), each, lambda: whole)

@@ -15,7 +15,7 @@ with other weights of the examples, in which (1) is linear.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -51,33 +51,43 @@ def by_rows(function: Callable, latents: Any) -> Callable | None:
     leaves, tree = jax.tree.flatten(latents)
     offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
     count = closed.out_avals[0].shape[0]
-    uses = np.zeros(offsets[-1], int)
 
-    def squared(latents: Any) -> jax.Array:
+    def squared(latents: Any, uses: _Uses) -> jax.Array:
         weights = [
             Weight(leaf, start + np.arange(leaf.size))
             for leaf, start in zip(jax.tree.leaves(latents), offsets, strict=False)
         ]
-        (result,) = _run(closed.jaxpr, closed.consts, weights, _Uses(count, uses))
+        (result,) = _run(closed.jaxpr, closed.consts, weights, uses)
         return result
 
+    found = _Uses(count, np.zeros(offsets[-1], int), [], None)
     try:
-        jax.eval_shape(squared, jax.tree.unflatten(tree, leaves))
+        jax.eval_shape(lambda latents: squared(latents, found), jax.tree.unflatten(tree, leaves))
     except OtherUseError:
         return None
-    if (uses > 1).any():
+    if (found.of_each > 1).any():
         return None
 
     def sums(scale: jax.Array) -> tuple[Any, jax.Array]:
-        pull = jax.vjp(squared, latents)[1]
-        root, angle = jnp.sqrt(scale), jnp.asarray(np.random.default_rng(0).uniform(0, 6, count))
-        whole = pull(root)[0]
-        parts = [pull((root * f(angle)).astype(root.dtype))[0] for f in (jnp.cos, jnp.sin)]
+        nothing = [jnp.zeros(result.shape, result.dtype) for result, _ in found.results]
+        pull = jax.vjp(
+            lambda latents, zeros: squared(latents, found._replace(zeros=iter(zeros))),
+            latents,
+            nothing,
+        )[1]
+        # By powers of two rounding is the same, however much cancels.
+        factor = 2.0 ** np.random.default_rng(0).integers(-8, 9, count).astype(scale.dtype)
+        root = jnp.sqrt(scale)
+        whole, deltas = pull(root)
+        others = pull(root * factor)[1]
         tolerance = jnp.finfo(scale.dtype).eps ** 0.5
-        holds = [
-            (jnp.abs(a + b - both) <= tolerance * both).all() | ~jnp.isfinite(both).all()
-            for both, a, b in zip(*map(jax.tree.leaves, (whole, *parts)), strict=True)
-        ]
+        holds = []
+        for one, other, (_, axis) in zip(deltas, others, found.results, strict=True):
+            one, other = (jnp.moveaxis(delta, axis, 0).reshape(count, -1) for delta in (one, other))
+            one = factor[:, None] * one
+            size = jnp.abs(one).max(1, initial=0.0)  # single entries may have cancelled
+            error = jnp.abs(one - other).max(1, initial=0.0)
+            holds.append((error <= tolerance * size).all() | ~jnp.isfinite(size).all())
         return whole, jnp.stack(holds).all()
 
     return sums
@@ -86,9 +96,16 @@ def by_rows(function: Callable, latents: Any) -> Callable | None:
 class _Uses(NamedTuple):
     num_examples: int
     of_each: np.ndarray  #: how often an entry meets rows
+    results: list  #: of the meetings: what is like them, and their axis of examples
+    zeros: Iterator[jax.Array] | None  #: like them; None while they are being found
 
-    def add(self, index: np.ndarray) -> None:
+    def of(self, index: np.ndarray, result: jax.ShapeDtypeStruct, axis: int) -> jax.Array:
+        """Zeros like the result of a meeting, which is noted."""
+        if self.zeros is not None:
+            return next(self.zeros)
         np.add.at(self.of_each, index.ravel(), 1)
+        self.results.append((result, axis))
+        return jnp.zeros(result.shape, result.dtype)
 
 
 def _run(jaxpr: Any, consts: Any, args: list, uses: _Uses) -> list:
@@ -139,14 +156,12 @@ def _of_weight(equation: Any, values: list, uses: _Uses) -> Any:
         rows = values[1 - at]
         ordered = bind if at else lambda rows, value: bind(value, rows)
         if name in ("add", "sub") and _is_of_rows(weight, rows, uses):
-            uses.add(weight.index)
-            return _met(ordered, lambda rows: rows)(rows, weight.value)
+            return _met(ordered, lambda rows: rows, weight, rows, uses, 0)
         if name == "dot_general" and not weight.is_repeated:
             contracted, batch = equation.params["dimension_numbers"]
             free = set(range(rows.ndim)) - set(contracted[1 - at])
             if not any(batch) and [rows.shape[axis] for axis in free] == [uses.num_examples]:
-                uses.add(weight.index)
-                return _met(ordered, jnp.square)(rows, weight.value)
+                return _met(ordered, jnp.square, weight, rows, uses, 0 if at else -1)
         if name == "mul" and isinstance(equation.invars[1 - at], Literal):
             return Weight(_scaled(weight.value, float(rows)), weight.index, weight.is_repeated)
     raise OtherUseError(name)
@@ -161,27 +176,31 @@ def _is_of_rows(weight: Weight, rows: jax.Array, uses: _Uses) -> bool:
     return is_one and rows.shape == shape
 
 
-def _met(bind: Callable, factor: Callable) -> Callable:
-    """Rows and a weight, with (1) for the weight's cotangent.
+def _met(
+    bind: Callable, squared: Callable, weight: Weight, rows: jax.Array, uses: _Uses, axis: int
+) -> jax.Array:
+    """Rows and a weight, with (1) for the weight's cotangent, and ``delta`` for that of zeros.
 
-    :param factor: the rows as they are in (1).
+    :param squared: the rows as they are in (1).
+    :param axis: of examples, in the result.
     """
 
     @jax.custom_vjp
-    def operation(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    def operation(rows: jax.Array, weight: jax.Array, zeros: jax.Array) -> jax.Array:
         return bind(rows, weight)
 
-    def forward(rows: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple]:
+    def forward(rows: jax.Array, weight: jax.Array, zeros: jax.Array) -> tuple[jax.Array, tuple]:
         return bind(rows, weight), (rows, weight)
 
-    def backward(kept: tuple, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def backward(kept: tuple, delta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         rows, weight = kept
-        of_rows = jax.vjp(lambda rows: bind(rows, weight), rows)[1](cotangent)[0]
-        of_weight = jax.vjp(lambda weight: bind(factor(rows), weight), weight)[1]
-        return of_rows, jnp.abs(of_weight(cotangent**2)[0])  # of a difference it is minus (1)
+        of_rows = jax.vjp(lambda rows: bind(rows, weight), rows)[1](delta)[0]
+        of_weight = jax.vjp(lambda weight: bind(squared(rows), weight), weight)[1](delta**2)[0]
+        return of_rows, jnp.abs(of_weight), delta  # of a difference it is minus (1)
 
     operation.defvjp(forward, backward)
-    return operation
+    result = jax.eval_shape(bind, rows, weight.value)
+    return operation(rows, weight.value, uses.of(weight.index, result, axis))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

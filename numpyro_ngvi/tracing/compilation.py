@@ -2,7 +2,8 @@
 
 On a CPU most of XLA's compilation is spent on kernels, one after another, 20 to 150 ms each.
 Without its newer emitters of fused kernels a program is there in 60% of the time, and as fast
-(measured on regressions with 10 to 300 latents); without LLVM's optimisation in an eighth, but up
+(measured on regressions with 10 to 300 latents; at 10^5 latents a step takes 1.2 times as long, and
+they are left in); without LLVM's optimisation in an eighth, but up
 to nine times as slow. NumPyro's own programs, and those that a user compiles, are compiled as ever.
 """
 
@@ -22,15 +23,23 @@ _AT_ONCE = {
 }
 
 
-def compiled(function: Callable, *, runs_once: bool = False) -> Callable[..., Any]:
+#: Of so many numbers a program is long at work on them.
+MANY_NUMBERS = 2**17
+
+
+def compiled(
+    function: Callable, *, runs_once: bool = False, num_numbers: int = 0
+) -> Callable[..., Any]:
     """The function, compiled at its first call for arguments of these shapes.
 
     :param runs_once: the program runs a few times at most: let it be slow, and there at once.
+    :param num_numbers: how many it works on in every run.
     """
 
     @functools.cache
     def program() -> Callable:
-        return jax.jit(function, compiler_options=_options(runs_once))
+        options = None if num_numbers >= MANY_NUMBERS else _options(runs_once)
+        return jax.jit(function, compiler_options=options)
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:

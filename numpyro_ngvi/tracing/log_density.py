@@ -18,6 +18,7 @@ from typing import Any
 import jax
 from jax import random
 from numpyro import handlers
+from numpyro.distributions import Delta
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.elbo import TraceEnum_ELBO
 from numpyro.infer.initialization import init_to_uniform
@@ -82,6 +83,19 @@ class SharePlates(Messenger):
         if site["type"] == "plate" and site["kwargs"]["rng_key"] is None:
             number = zlib.crc32(site["name"].encode())
             site["kwargs"]["rng_key"] = random.fold_in(self.key, number)
+
+
+class AsDrawn(Messenger):
+    """A guide whose deterministic sites are not compared, entry by entry, with what they drew."""
+
+    def process_message(self, site: dict[str, Any]) -> None:
+        if site["type"] == "sample" and type(site["fn"]) is Delta and site["value"] is None:
+            site["fn"] = _Drawn(site["fn"].v, site["fn"].log_density, site["fn"].event_dim)
+
+
+class _Drawn(Delta):
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        return self.log_density
 
 
 class SitesOfScale(Messenger):
@@ -208,7 +222,8 @@ class LogDensity:
         guide = handlers.substitute(handlers.seed(guide, guide_key), data={**latents, **given})
         # The families, which the draws do without, are no arrays, as scan wants of what it replays.
         families = [f"{site[1:].removesuffix('_latent')}{_SUFFIX}" for site in latents]
-        return handlers.block(guide, hide=[*latents, *families, *factors_in(given)])
+        guide = handlers.block(guide, hide=[*latents, *families, *factors_in(given)])
+        return AsDrawn(guide)
 
 
 def _shapes(model: Callable, args: tuple, kwargs: dict) -> list[dict[str, Any]]:

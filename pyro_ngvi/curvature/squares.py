@@ -162,14 +162,16 @@ def squares(
         raise OtherUseError
     results = [use.result for use in uses]
     numbers = np.random.default_rng(0)  # of its own
-    factors = torch.as_tensor(numbers.uniform(0.5, 1.5, count)).to(scale)
+    # By powers of two rounding is the same, however much cancels.
+    factors = torch.as_tensor(2.0 ** numbers.integers(-8, 9, count)).to(scale)
     gradient, *deltas = _derivatives((scale * log_likelihood).sum(), [theta, *results])
     others = _derivatives((scale * factors * log_likelihood).sum(), results)
     tolerance = torch.finfo(theta.dtype).eps ** 0.5
     for one, other in zip(deltas, others, strict=True):
         one, other = one.reshape(count, -1), other.reshape(count, -1)
+        one = factors[:, None] * one
         size = one.abs().amax(1, keepdim=True)  # single entries may have cancelled
-        if ((factors[:, None] * one - other).abs() > tolerance * size).any():
+        if ((one - other).abs() > tolerance * size).any():
             raise OtherUseError
     positive = torch.where(scale > 0, scale, 1.0)
     with torch.no_grad():

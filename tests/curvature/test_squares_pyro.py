@@ -105,6 +105,16 @@ def test_other_uses_of_a_weight_are_refused():
             raise AssertionError(name)
 
 
+def test_a_network_that_fits_its_examples_is_no_network_whose_examples_depend_on_each_other():
+    surely = 12 * nn.functional.one_hot(torch.arange(NUM) % 2, 2).float()
+    layer = nn.Linear(3, 2, bias=False, dtype=torch.float32)
+    weight, rows = layer.weight.reshape(1, -1).detach().requires_grad_(), torch.randn(NUM, 3)
+    with Recorder() as recorder:
+        logits = nn.functional.linear(rows.float(), weight[0].reshape(2, 3)) + surely
+        chosen = logits[torch.arange(NUM), torch.arange(NUM) % 2] - logits.logsumexp(1)
+    squares.squares(recorder, chosen, torch.ones(NUM, dtype=torch.float32), weight, set())
+
+
 @pytest.mark.parametrize("by_rows", [True, False])
 def test_a_step_is_the_same_by_rows_and_by_examples(by_rows, monkeypatch):
     """Of a minibatch, two draws, and a network that goes on by examples when it is refused."""
