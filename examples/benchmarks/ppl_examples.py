@@ -357,10 +357,16 @@ RATES = (1e-3, 1e-2, 1e-1)
 MAX_STEPS = 20_000
 
 #: The least seconds for all rates of a stock guide.
-LEAST_SECONDS = 1.0
+LEAST_SECONDS = 4.0
 
 #: Steps in one compiled program.
-CHUNK = 200
+CHUNK = 25
+
+#: The most latents for a stock guide with a full covariance.
+MAX_DENSE = 2000
+
+#: Draws of a bound, and how many of them at once.
+DRAWS, AT_ONCE = 1000, 20
 
 
 class Runs:
@@ -369,14 +375,16 @@ class Runs:
     def __init__(self, ppl: str, full: bool, seconds: float) -> None:
         self.ppl, self.full, self.seconds = ppl, full, seconds
         self.num_steps, self.stock_seconds = 3, LEAST_SECONDS
+        self.num_latents = 0
         self.create_plates: Callable | None = None
 
     def fit(self, model: Callable, args: tuple, kwargs: dict, nesting: Any) -> dict[str, Any]:
         package = __import__(f"{self.ppl}_ngvi")
-        began: list[float] = []
+        is_compiled = self.ppl == "numpyro"  # before its first step
+        began = [] if is_compiled else [time.process_time()]
 
         def watch(*_: Any) -> None:
-            began.append(time.process_time())  # of the first step, which comes after compilation
+            began.append(time.process_time())
             if began[-1] - began[0] > self.seconds:
                 raise OutOfTime
 
@@ -390,13 +398,20 @@ class Runs:
                 raise
             self.create_plates = options["create_plates"] = plates_of(self.ppl, model, args, kwargs)
             result = package.fit(model, *args, family="diagonal", **options)
+        self.num_latents = result.dim
         if self.full:
-            self.num_steps = min(MAX_STEPS, max(100, result.num_gradients))
             since = began[0] if began else time.process_time()
+            self.num_steps = MAX_STEPS
             self.stock_seconds = max(LEAST_SECONDS, time.process_time() - since)
+        measured = self._numpyro_bound if is_compiled else self._pyro_bound
+        draws = []
+        if self.full and np.isfinite(result.bound):
+            with contextlib.suppress(Exception):  # an ELBO that cannot run this model
+                draws = measured(result.model, result.guide, result.params, args, kwargs, nesting)
         return {
-            "bound": float(result.bound),
-            "bound_error": float(result.bound_error),
+            **(figures([draws]) if draws else {"bound_error": float(result.bound_error)}),
+            **({} if draws else {"bound": float(result.bound)}),
+            "claimed": float(result.bound),
             "converged": bool(result.converged),
             "reason": str(result.reason),
             "steps": int(result.num_steps),
@@ -406,12 +421,11 @@ class Runs:
 
     def stock(self, name: str) -> Callable:
         def run(model: Callable, args: tuple, kwargs: dict, nesting: Any) -> dict[str, Any]:
+            if name == "AutoMultivariateNormal" and self.num_latents > MAX_DENSE:
+                return {"error": f"left out: more than {MAX_DENSE} latents"}
             adam = self._numpyro if self.ppl == "numpyro" else self._pyro
             draws, steps = adam(name, model, args, kwargs, nesting)
-            bounds = np.array([np.mean(rate) for rate in draws])
-            best = int(np.argmax(np.where(np.isfinite(bounds), bounds, -np.inf)))
-            error = np.std(draws[best]) / np.sqrt(len(draws[best]))
-            return {"bound": bounds[best], "bound_error": error, "steps": steps}
+            return {**figures(draws), "steps": steps}
 
         return run
 
@@ -420,17 +434,11 @@ class Runs:
     ) -> tuple[list[list[float]], int]:
         import jax
         from numpyro import handlers, infer, optim
-        from numpyro.contrib.funsor import config_enumerate, enum, log_density
-        from numpyro.infer.util import compute_log_probs
 
-        trace = handlers.trace(handlers.seed(model, 0)).get_trace(*args, **kwargs)
-        latents = [s for s in trace.values() if s["type"] == "sample" and not s["is_observed"]]
-        discrete = [s["name"] for s in latents if s["fn"].support.is_discrete]
-        dims = [f.dim for s in trace.values() for f in s.get("cond_indep_stack", ())]
-        nesting = -min(dims, default=0)
-        elbo: Any = infer.TraceEnum_ELBO() if discrete else infer.Trace_ELBO()
-        model = config_enumerate(model) if discrete else model
-        guide = self._guide(infer, name, handlers.block(model, hide=discrete))
+        latents = self._numpyro_sites(model, args, kwargs)[0]
+        elbo: Any = infer.TraceEnum_ELBO() if latents else infer.Trace_ELBO()
+        model = enumerated(model) if latents else model
+        guide = self._guide(infer, name, handlers.block(model, hide=latents))
         svi = infer.SVI(model, guide, optim.Adam(1.0), elbo)
         state = svi.init(jax.random.key(0), *args, **kwargs)
 
@@ -443,15 +451,46 @@ class Runs:
             )
             return steps[0]
 
+        rates = jax.numpy.asarray(RATES)
+        states = jax.vmap(lambda rate: state)(rates)
+        states, steps, began = updated(rates, states), CHUNK, time.process_time()
+        while steps < self.num_steps and not self._is_over(began):
+            states, steps = jax.block_until_ready(updated(rates, states)), steps + CHUNK
+        params = [svi.get_params(jax.tree.map(lambda leaf, i=i: leaf[i], states)) for i in range(3)]
+        return self._numpyro_bounds(model, guide, params, args, kwargs), steps
+
+    def _numpyro_sites(self, model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], int]:
+        """Discrete latents, and how many plates there are around a site at most."""
+        from numpyro import handlers
+
+        trace = handlers.trace(handlers.seed(model, 0)).get_trace(*args, **kwargs)
+        latents = [s for s in trace.values() if s["type"] == "sample" and not s["is_observed"]]
+        dims = [f.dim for s in trace.values() for f in s.get("cond_indep_stack", ())]
+        return [s["name"] for s in latents if s["fn"].support.is_discrete], -min(dims, default=0)
+
+    def _numpyro_bound(
+        self, model: Callable, guide: Any, params: dict, args: tuple, kwargs: dict, _: Any
+    ) -> list[float]:
+        return self._numpyro_bounds(model, guide, [params], args, kwargs)[0]
+
+    def _numpyro_bounds(
+        self, model: Callable, guide: Any, params: list[dict], args: tuple, kwargs: dict
+    ) -> list[list[float]]:
+        """Means over fresh draws, some at once, for each of several parameters."""
+        import jax
+        from numpyro import handlers, infer
+        from numpyro.contrib.funsor import enum, log_density
+        from numpyro.infer.util import compute_log_probs
+
+        discrete, nesting = self._numpyro_sites(model, args, kwargs)
+        many = infer.Trace_ELBO(num_particles=AT_ONCE)
+
         @jax.jit
-        @jax.vmap
-        def bound(state: Any, seed: Any) -> Any:
-            params, key = svi.get_params(state), jax.random.key(seed)
+        def bound(params: Any, key: Any) -> Any:
             if not discrete:
-                many = infer.Trace_ELBO(num_particles=100)
                 return -many.loss(key, params, model, guide, *args, **kwargs)
             draw = jax.vmap(lambda key: summed_out(key, params))
-            return jax.numpy.mean(draw(jax.random.split(key, 100)))
+            return jax.numpy.mean(draw(jax.random.split(key, AT_ONCE)))
 
         def summed_out(key: Any, params: dict[str, Any]) -> Any:
             # TraceEnum_ELBO of an HMM in scan, with plates, is off by more than a constant; this
@@ -462,13 +501,16 @@ class Runs:
             summed = enum(given, -1 - nesting)
             return log_density(summed, args, kwargs, {})[0] - sum(log_q.values())
 
-        rates = jax.numpy.asarray(RATES)
-        states = jax.vmap(lambda rate: state)(rates)
-        states, steps, began = updated(rates, states), CHUNK, time.process_time()
-        while steps < self.num_steps and not self._is_over(began):
-            states, steps = jax.block_until_ready(updated(rates, states)), steps + CHUNK
-        seeds = [jax.numpy.full(len(RATES), seed) for seed in range(10)]
-        return np.stack([bound(states, seed) for seed in seeds], 1).tolist(), steps
+        bounds: list[list[float]] = [[] for _ in params]
+        began = time.process_time()
+        for seed in range(DRAWS // AT_ONCE):
+            for own, at in zip(bounds, params, strict=True):
+                own.append(float(bound(at, jax.random.key(seed))))
+            if seed == 0:
+                began = time.process_time()  # without compilation
+            elif seed > 3 and self._is_over(began, 0.5):
+                break
+        return bounds
 
     def _guide(self, infer: Any, name: str, model: Callable) -> Callable:
         options = {"create_plates": self.create_plates} if name == "AutoNormal" else {}
@@ -484,28 +526,9 @@ class Runs:
         import torch
         from pyro import infer, optim, poutine
         from pyro.infer import config_enumerate
-        from pyro.poutine.util import site_is_subsample
 
-        with poutine.block():
-            trace = poutine.trace(model).get_trace(*args, **kwargs)
-        latents = [
-            n
-            for n, s in trace.nodes.items()
-            if s["type"] == "sample" and not s["is_observed"] and not site_is_subsample(s)
-        ]
-        discrete = [n for n in latents if trace.nodes[n]["fn"].has_enumerate_support]
+        discrete, loss_of = self._pyro_loss(model, args, kwargs, nesting)
         model = config_enumerate(model) if discrete else model
-        frames = [
-            f.dim
-            for s in trace.nodes.values()
-            if s["type"] == "sample"
-            for f in s["cond_indep_stack"]
-            if f.vectorized
-        ]
-        nesting = -min(frames, default=0) if nesting is None else nesting
-        loss_of = (
-            infer.TraceEnum_ELBO(max_plate_nesting=nesting) if discrete else infer.Trace_ELBO()
-        )
         module = getattr(model, "__self__", model)
         own = deepcopy(module.state_dict()) if isinstance(module, torch.nn.Module) else None
         bounds, fewest = [], self.num_steps
@@ -524,15 +547,53 @@ class Runs:
                 adam(params)
                 pyro.infer.util.zero_grads(params)
                 steps += 1
-            began, losses = time.process_time(), []
-            with torch.no_grad():
-                while len(losses) < 200 and (
-                    len(losses) < 2 or not self._is_over(began, 0.5 / len(RATES))
-                ):
-                    losses.append(loss_of.loss(model, guide, *args, **kwargs))
-            bounds.append([-float(loss) for loss in losses])
+            bounds.append(self._pyro_bound(model, guide, {}, args, kwargs, nesting))
             fewest = min(fewest, steps)
         return bounds, fewest
+
+    def _pyro_loss(
+        self, model: Callable, args: tuple, kwargs: dict, nesting: Any
+    ) -> tuple[list[str], Any]:
+        """Discrete latents, and the ELBO."""
+        from pyro import infer, poutine
+        from pyro.poutine.util import site_is_subsample
+
+        with poutine.block():
+            trace = poutine.trace(model).get_trace(*args, **kwargs)
+        latents = [
+            n
+            for n, s in trace.nodes.items()
+            if s["type"] == "sample" and not s["is_observed"] and not site_is_subsample(s)
+        ]
+        discrete = [n for n in latents if trace.nodes[n]["fn"].has_enumerate_support]
+        frames = [
+            f.dim
+            for s in trace.nodes.values()
+            if s["type"] == "sample"
+            for f in s["cond_indep_stack"]
+            if f.vectorized
+        ]
+        if not discrete:
+            return discrete, infer.Trace_ELBO()
+        nesting = -min(frames, default=0) if nesting is None else nesting
+        return discrete, infer.TraceEnum_ELBO(max_plate_nesting=nesting)
+
+    def _pyro_bound(
+        self, model: Callable, guide: Any, _: dict, args: tuple, kwargs: dict, nesting: Any
+    ) -> list[float]:
+        """At fresh draws, with the parameters that are in the store."""
+        import torch
+        from pyro.infer import config_enumerate
+
+        discrete, loss_of = self._pyro_loss(model, args, kwargs, nesting)
+        model = config_enumerate(model) if discrete else model
+        began, bounds = time.process_time(), []
+        with torch.no_grad():
+            while len(bounds) < DRAWS and (
+                len(bounds) < 5 or not self._is_over(began, 0.5 / len(RATES))
+            ):
+                bounds.append(-float(loss_of.loss(model, guide, *args, **kwargs)))
+        return bounds
 
     def nuts(self, model: Callable, args: tuple, kwargs: dict, nesting: Any) -> dict[str, Any]:
         """Three transitions."""
@@ -554,6 +615,28 @@ class Runs:
                 **kwargs,
             )
         return {}
+
+
+def figures(draws: list[list[float]]) -> dict[str, float]:
+    """The best of some bounds and its standard error, from independent values of each."""
+    bounds = np.array([np.mean(rate) for rate in draws])
+    best = int(np.argmax(np.where(np.isfinite(bounds), bounds, -np.inf)))
+    error = np.std(draws[best]) / np.sqrt(len(draws[best]))
+    return {"bound": float(bounds[best]), "bound_error": float(error)}
+
+
+def enumerated(model: Callable) -> Callable:
+    from numpyro.contrib.funsor import config_enumerate
+
+    return config_enumerate(model)
+
+
+class Late(BaseException):
+    """Too much CPU time for one fit, or one stock guide."""
+
+
+def late(*_: Any) -> None:
+    raise Late("more CPU time than it was given")
 
 
 def plates_of(ppl: str, model: Callable, args: tuple, kwargs: dict) -> Callable:
@@ -630,8 +713,9 @@ def child(
         import torch
 
         torch.manual_seed(0)
-    for name, model, args, kwargs, nesting in models_of(path, ppl, options):
-        row: dict[str, Any] = {"model": name}
+    signal.signal(signal.SIGPROF, late)
+    for number, (name, model, args, kwargs, nesting) in enumerate(models_of(path, ppl, options)):
+        row: dict[str, Any] = {"number": number, "model": name}
         restore(ppl)
         todo = [
             ("fit", runs.fit),
@@ -647,13 +731,15 @@ def child(
                 pyro.clear_param_store()
                 pyro.set_rng_seed(0)
             try:
+                signal.setitimer(signal.ITIMER_PROF, 3 * seconds + 60)
                 row[what] = run(model, args, kwargs, nesting)
             except BaseException as error:  # noqa: BLE001
                 row[what] = {"error": message(error)}
                 if what == "fit" and "TRACEBACK" in os.environ:
                     traceback.print_exc()
+            signal.setitimer(signal.ITIMER_PROF, 0)
             row[what]["seconds"] = round(time.process_time() - began, 1)
-        print("ROW " + json.dumps(row), flush=True)
+            print("ROW " + json.dumps(row), flush=True)
 
 
 def restore(ppl: str) -> None:
@@ -718,7 +804,8 @@ def show(path: Path, root: Path, ppl: str, line: str, options: Any) -> None:
     end = errors.strip().splitlines()[-1:] if run.exitcode else []
     if run.exitcode in (-signal.SIGXCPU, -signal.SIGKILL):
         end = [f"more than {options.timeout:.0f} s"]
-    rows = [json.loads(row[4:]) for row in log.splitlines() if row.startswith("ROW ")]
+    printed = [json.loads(row[4:]) for row in log.splitlines() if row.startswith("ROW ")]
+    rows = list({row["number"]: row for row in printed}.values())
     for row in rows:
         print(
             f"{title:48.48} {row['model']:24.24}",
@@ -728,7 +815,7 @@ def show(path: Path, root: Path, ppl: str, line: str, options: Any) -> None:
             flush=True,
         )
         for what in row:
-            if what != "model" and "error" in row[what]:
+            if isinstance(row[what], dict) and "error" in row[what]:
                 print(f"    {what}: {row[what]['error']}")
         if "NUTS" in row and "error" not in row["NUTS"]:
             print("    NUTS gets through")

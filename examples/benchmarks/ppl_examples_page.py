@@ -11,7 +11,7 @@ import numpy as np
 COLUMNS = ("fit", "AutoNormal", "AutoMultivariateNormal")
 FIELDS = ("ppl", "file", "model", "latents", "gradients", "converged")
 FIELDS += (*(f"{name}{part}" for name in COLUMNS for part in ("", "_error")), "NUTS", "why")
-FIELDS += ("seconds", "commit")
+FIELDS += ("seconds", "commit", "claimed")
 
 #: A bound above this is rounding: a Gaussian that ran away in float32, or a stock ELBO that counts
 #: the elements of a minibatch's plate for a latent that is outside of it.
@@ -77,6 +77,7 @@ def append(
             flat |= {key: fit.get(key, "") for key in ("latents", "gradients", "converged")}
             flat["NUTS"] = row["NUTS"].get("error", "runs") if "NUTS" in row else ""
             flat |= {"seconds": fit.get("seconds", ""), "commit": commit}
+            flat["claimed"] = f"{fit['claimed']:.2f}" if "claimed" in fit else ""
             writer.writerow(flat | {"why": fit.get("reason", "")})
         for text in end:
             about = {"ppl": ppl, "file": file, "commit": commit}
