@@ -23,6 +23,8 @@ CASES = {
     "below the better one": (row(-1.0, -3.0, -0.8), "lower"),
     "below, but for noise": (row({"bound": -1.0, "bound_error": 0.3}, -0.5), "equal"),
     "no bound at all": (row(float("nan"), -3.0), "lower"),
+    "no bound of anybody": (row(float("nan"), "ValueError: x"), "all raise"),
+    "no bound, and NUTS runs": (row(float("nan"), "ValueError: x", nuts={}), "lower"),
     "a stock bound that is none": (row(-1.0, -1.2, 1e27), "higher"),
     "only fit gets through": (row(-1.0, "ValueError: x", "ValueError: x"), "alone"),
     "only NUTS gets through": (row("ValueError: x", "ValueError: x", nuts={}), "raises"),
