@@ -29,6 +29,7 @@ from pyro_ngvi.curvature import (
     standard_normal,
 )
 from pyro_ngvi.curvature.moments import Estimate
+from pyro_ngvi.families.low_rank_precision import MOMENTS
 from pyro_ngvi.guide.local_latents import SHARED_OUT
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
@@ -131,9 +132,10 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         (:func:`ngvi.curvature.is_noisy`).
         """
         here = {site: family.detach() for site, family in density.posteriors.items()}
+        # Workers with a part of the rows each would not agree on how noisy a step is.
+        adapts = cost.max_batches > 1 and MOMENTS.get() is None
         estimates: list[Estimate] = []
-        bounds, noise, square = [], 0.0, 0.0
-        goes_on = True
+        bounds, noise, square, goes_on = [], 0.0, 0.0, True
         while goes_on:
             points = self._points(here, cost)
             evaluate = Evaluator(density, plan, [] if estimates else None)
@@ -141,10 +143,10 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             estimates.append(estimate)
             first = points.some(slice(len(estimate.values)))
             bounds.append(_bound(estimate.values, here, first, estimate.kept))
-            goes_on = cost.max_batches > 1
-            if goes_on:
-                noise += float(estimate.spread.noise)
-                square += float(estimate.spread.square)
+            goes_on = adapts
+            if adapts:
+                of_noise, of_square = torch.stack(estimate.spread).tolist()
+                noise, square = noise + of_noise, square + of_square
                 goes_on = is_noisy(len(estimates), noise, square)
         self._count(sum(estimate.num_dropped for estimate in estimates), stacklevel=6)
         count = len(estimates)
