@@ -98,8 +98,16 @@ def test_the_two_points_have_the_expected_statistics(kind, times):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", PPLS)
-@pytest.mark.parametrize("kind", KINDS)
+#: JAX compiles their special functions for seconds.
+LONG = [(kind, "numpyro") for kind in ("beta", "dirichlet", "inverse_gamma", "gamma")]
+IN_PACKAGES = [
+    pytest.param(kind, name, marks=[pytest.mark.slow] * ((kind, name) in LONG))
+    for kind in KINDS
+    for name in PPLS
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), IN_PACKAGES)
 def test_the_gradient_at_the_points_is_the_natural_gradient(kind, name):
     """``F^-1`` times the gradient of ``E_q[c . t]``, which is ``F c``, with the dense ``F``."""
     found = computed(name, kind)
@@ -123,8 +131,7 @@ def _hessian_of_partition(one):
     return np.array([(gradient(one.loc + s) - gradient(one.loc - s)) / 2e-5 for s in steps])
 
 
-@pytest.mark.parametrize("name", PPLS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "name"), IN_PACKAGES)
 def test_the_packages_agree_with_numpy(kind, name):
     for a, b in computed(name, kind).pairs:
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
