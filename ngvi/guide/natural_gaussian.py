@@ -6,6 +6,7 @@ from typing import Any
 
 from ngvi.guide.layout import summary
 from ngvi.structure.forest import Forest
+from ngvi.structure.layout import Site
 
 
 class NaturalGaussianGuide:
@@ -46,6 +47,7 @@ class NaturalGaussianGuide:
     """
 
     prototype_trace: Any
+    sites: tuple[Site, ...]
     latent_dim: int
     _requested_family: Any
     _family_reason: str
@@ -54,6 +56,11 @@ class NaturalGaussianGuide:
     def _at_start(self) -> Any:
         """The family with coordinates, of the guide's set-up or later."""
         raise NotImplementedError
+
+    @property
+    def own_sites(self) -> tuple[Site, ...]:
+        """The sites by what the Gaussian is over."""
+        return self.sites
 
     def again(self, model: Any, **options: Any) -> Any:
         """A guide of another model with the same latents, of the same kind and family."""

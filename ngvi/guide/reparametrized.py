@@ -18,6 +18,7 @@ step again the second one. For any smooth ``m`` and ``L`` (1) is a bijection, wi
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,6 +27,7 @@ import numpy as np
 from ngvi.family import Array
 from ngvi.linalg.arrow import Arrow, Vector
 from ngvi.structure.forest import Forest
+from ngvi.structure.layout import Site
 from ngvi.structure.local_blocks import LocalBlocks
 
 #: Up to so many latents ``family="auto"`` is dense. Beyond, a family whose locals meet only the
@@ -286,6 +288,16 @@ class ReparametrizedGaussianGuide:
         """The forest of the latents: the log density is a sum over its locals."""
         couples = self.family.couples()
         return self._blocks.paths if isinstance(couples, Forest) or couples == "none" else None
+
+    @property
+    def own_sites(self) -> tuple[Site, ...]:
+        """The sites by what the Gaussian is over: locals are standardised."""
+        return tuple(
+            dataclasses.replace(site, name=f"standardised {site.name}")
+            if site.size and self._blocks.mask[site.start]
+            else site
+            for site in self.sites  # type: ignore[attr-defined]
+        )
 
     def again(self, model: Any, create_plates: None = None, **options: Any) -> Any:
         """A guide of another model with the same latents, of the same order and family."""

@@ -226,7 +226,7 @@ def subsampled_plates(
 
 def _sites(guide: Any, families: dict[str, Family]) -> tuple[Site, ...]:
     """The sites of all Gaussians' latent vectors, one vector after the other."""
-    known = {latent_site(part._parameter_name): part.sites for part in gaussians(guide)}
+    known = {latent_site(part._parameter_name): part.own_sites for part in gaussians(guide)}
     sites, start = [], 0
     for name, family in families.items():
         for site in known.get(name, (Site(name.strip("_"), 0, (family.dim,)),)):

@@ -162,7 +162,7 @@ class ImportanceDraws:
 
 def _sites(guide: Any, families: dict[str, Family]) -> tuple[Site, ...]:
     """The sites of all Gaussians' latent vectors, one vector after the other."""
-    known = {f"_{part._pyro_name}_latent": part.sites for part in gaussians(guide)}
+    known = {f"_{part._pyro_name}_latent": part.own_sites for part in gaussians(guide)}
     sites, start = [], 0
     for name, family in families.items():
         for site in known.get(name, (Site(name.strip("_"), 0, (family.dim,)),)):

@@ -212,6 +212,8 @@ def test_the_better_bound_is_kept_and_told(ppl, fitted):
     assert plain.bound < BEST_EIGHT_SCHOOLS + 4 * plain.bound_error < result.bound
     assert [start.name for start in result.starts] == [BY_MODES, "the guide's start"]
     assert re.search(r"locals +by their modes .*bound is 0\.1\d nats below\n", repr(result))
+    names = {marginal.name for marginal in result.diagnose(num_draws=50).marginals}
+    assert {"mu", "tau", "standardised eta[7]"} < names  # what the Gaussian is over
     assert "hint" not in repr(result) and "hint" not in repr(plain)
     assert result.num_gradients > plain.num_gradients
     assert result.num_steps == sum(start.num_steps for start in result.starts)
