@@ -68,7 +68,8 @@ def case(num: int, method: str) -> None:
     begin = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = fit(model, *data(num), guide=guide, callback=stop, progress_bar=False)
+        options = {"guide": guide, "reparametrize": False, "callback": stop, "progress_bar": False}
+        result = fit(model, *data(num), **options)
     steps, draws = np.diff(times), np.array(result.trace.num_draws[1 : len(times)])
     steps = [step for step, count in zip(steps, draws, strict=False) if count == draws[0]]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
