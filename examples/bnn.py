@@ -78,7 +78,7 @@ def with_numpyro(method: str, rate: float, data: Data, seed: int) -> tuple:
     else:
         family = "matrix_normal" if method == "K-FAC" else "diagonal"
         guide = NaturalGaussianGuide(model, family, init_scale=0.05)
-        optimiser = (VOGN if method == "VOGN" else IVON)(rate, beta2=0.999)
+        optimiser = VOGN(rate, beta2=0.999) if method == "VOGN" else IVON(rate)
         loss = NaturalELBO(1, "gauss_newton" if method == "VOGN" else "stein")
     svi = SVI(model, guide, optimiser, loss, rng_key=jax.random.key(seed))
 
@@ -122,7 +122,7 @@ def with_pyro(method: str, rate: float, data: Data, seed: int) -> tuple:
     else:
         family = "matrix_normal" if method == "K-FAC" else "diagonal"
         guide = NaturalGaussianGuide(model, family, init_scale=0.05)
-        optimiser = (VOGN if method == "VOGN" else IVON)({"lr": rate, "beta2": 0.999})
+        optimiser = VOGN({"lr": rate, "beta2": 0.999}) if method == "VOGN" else IVON({"lr": rate})
         loss = NaturalELBO(1, "gauss_newton" if method == "VOGN" else "stein")
     svi = SVI(model, guide, optimiser, loss)
 

@@ -359,6 +359,13 @@ class Family:
         path = self.along(direction)
         return path.end(path.at(step_size))
 
+    def corrected(self, direction: Self, step_size: Array | float) -> Self:
+        """The direction whose step multiplies precisions by ``1 + t + t^2 / 2``, not by ``1 + t``.
+
+        The correction of Lin, Schmidt and Khan (2020), of a mean field; others are as they are.
+        """
+        return direction
+
     def along(self, direction: Self) -> Path | WhitenedPath:
         """The steps of :meth:`natural_step`, of every size (:mod:`~ngvi.path`)."""
         return Path(self, lambda step_size: self.natural_step(direction, step_size))

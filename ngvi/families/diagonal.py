@@ -94,6 +94,10 @@ class Diagonal(Family):
         loc = self.loc + step_size * ratio * direction.loc
         return type(self)(loc, scale * self.xp.sqrt(ratio))
 
+    def corrected(self, direction: Self, step_size: Array | float) -> Self:
+        change = -2.0 * step_size * direction.scale / self._bound().scale
+        return dataclasses.replace(direction, scale=direction.scale * (1.0 + 0.5 * change))
+
     def kl_divergence(self, other: Self) -> Array:
         ratio = self._bound().scale / other.scale
         shift = (self.loc - other.loc) / other.scale

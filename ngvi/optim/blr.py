@@ -47,6 +47,7 @@ class BlrRule(NamedTuple):
     precision_step_size: Rates | None
     momentum: float
     max_kl: float | str | None
+    is_noisy: bool = False  #: whether single draws' curvature is to be corrected for its noise
 
     @classmethod
     def of(
@@ -78,22 +79,24 @@ class BlrRule(NamedTuple):
         """Directions are those of the bound: the loss falls along them."""
         on = self.algebra
         directions = direction.negate(gradients)
-        duals = direction.dual(families, directions)
         progress, kept = Progress(*state.progress), state.progress
         adapts = self.step_size == "auto" or self.max_kl == "auto"
+        if adapts or self.momentum:
+            duals = direction.dual(families, directions)
         if adapts:
             progress = trust_region.judge(on, progress, families, duals, state.change)
-        euclidean = _join(on, duals)
         memory, gradient, means = state.memory, state.gradient, directions
         if memory is not None:
-            memory = quasi_newton.remember(on, memory, _join(on, state.change), euclidean)
+            memory = quasi_newton.remember(on, memory, _join(on, state.change), _join(on, duals))
         if gradient is not None:
-            gradient = self.momentum * gradient + (1 - self.momentum) * euclidean
+            gradient = self.momentum * gradient + (1 - self.momentum) * _join(on, duals)
             unbiased = gradient / (1 - self.momentum ** (count + 1.0))
             means = _natural(on, families, unbiased)
         of_mean, rho = self._step_sizes(progress, memory, count)
         ratio, rho = on.cast(of_mean / rho, families), on.cast(rho, families)
         steered = direction.with_means(directions, [ratio * one.loc for one in means])
+        if self.is_noisy:
+            steered = [f.corrected(one, rho) for f, one in zip(families, steered, strict=True)]
         path: Any = JointPath(families, steered)
         if memory is not None:
             path = AcceleratedPath(on, families, path, memory, ratio)

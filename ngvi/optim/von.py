@@ -6,12 +6,27 @@ What tells them apart besides is where the curvature comes from: pair each with 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ngvi.checks import check_momentum, check_step_size
 from ngvi.optim.blr import BlrRule
-from ngvi.optim.rule import Algebra, Rates
+from ngvi.optim.rule import Algebra, Number, Rates
 
 
-def check_vogn(step_size: Rates, beta1: float, beta2: float, name: str = "step_size") -> None:
+class Averaging(NamedTuple):
+    """``1 - beta2`` of ``beta2="auto"``: the precision is an average over all steps so far.
+
+    Step ``t`` counts ``t``-fold, as if 50 steps had gone before; from ``2 10^5`` steps on
+    ``beta2`` is IVON's own 0.99999, which in fewer leaves the precision near where it began.
+    """
+
+    algebra: Algebra
+
+    def __call__(self, count: Number) -> Number:
+        return self.algebra.maximum(2 / (count + 50.0), 1e-5)
+
+
+def check_vogn(step_size: Rates, beta1: float, beta2: float | str, name: str = "step_size") -> None:
     """Refuse what :func:`vogn` and :func:`ivon` cannot take.
 
     :param name: what the package calls the step size.
@@ -19,7 +34,8 @@ def check_vogn(step_size: Rates, beta1: float, beta2: float, name: str = "step_s
     """
     check_step_size(step_size, name)
     check_momentum(beta1, "beta1")
-    check_momentum(beta2, "beta2")
+    if beta2 != "auto":
+        check_momentum(beta2, "beta2")
 
 
 def von(algebra: Algebra, step_size: Rates) -> BlrRule:
@@ -31,7 +47,7 @@ def von(algebra: Algebra, step_size: Rates) -> BlrRule:
     return BlrRule(algebra, step_size, None, 0.0, None)
 
 
-def vogn(algebra: Algebra, step_size: Rates, beta1: float, beta2: float) -> BlrRule:
+def vogn(algebra: Algebra, step_size: Rates, beta1: float, beta2: float | str) -> BlrRule:
     """Variational online Gauss-Newton (Khan et al., 2018; Tan, S5.1).
 
     With ``NaturalELBO(num_particles=1, curvature="gauss_newton")``::
@@ -39,17 +55,18 @@ def vogn(algebra: Algebra, step_size: Rates, beta1: float, beta2: float) -> BlrR
         m <- beta1 m + (1 - beta1) g,        S <- beta2 S + (1 - beta2) A
         mu <- mu + alpha S_new^-1 m / (1 - beta1^t)
     """
-    return BlrRule(algebra, step_size, 1 - beta2, beta1, None)
+    of_precision = Averaging(algebra) if beta2 == "auto" else 1 - beta2
+    return BlrRule(algebra, step_size, of_precision, beta1, None)
 
 
-def ivon(algebra: Algebra, step_size: Rates, beta1: float, beta2: float) -> BlrRule:
+def ivon(algebra: Algebra, step_size: Rates, beta1: float, beta2: float | str) -> BlrRule:
     """Improved variational online Newton (Shen et al., 2024; Khan, Figure 1).
 
     ``VOGN``'s update with the curvature of ``NaturalELBO(num_particles=1,
-    curvature="stein")``, which needs a minibatch's gradient only. The estimate may be negative;
-    a step that would leave the precision negative halves it, the most that the Riemannian
-    correction of Lin, Schmidt and Khan (2020) takes away
-    (:mod:`~ngvi.linalg.definite`). The precision begins at ``1 / init_scale^2`` of
-    the guide.
+    curvature="stein")``, which needs a minibatch's gradient only. The estimate may be negative:
+    a mean field's precision takes the whole Riemannian correction of Lin, Schmidt and Khan (2020,
+    :meth:`~ngvi.family.Family.corrected`), so that great noise narrows ``q``, and is less then. By
+    halving what would be negative alone it would widen ``q``, and run away. Other families halve
+    (:mod:`~ngvi.linalg.definite`). The precision begins at ``1 / init_scale^2`` of the guide.
     """
-    return vogn(algebra, step_size, beta1, beta2)
+    return vogn(algebra, step_size, beta1, beta2)._replace(is_noisy=True)

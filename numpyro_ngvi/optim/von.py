@@ -29,7 +29,7 @@ def VOGN(
     step_size: float | Schedule = 1e-3,
     *,
     beta1: float = 0.9,
-    beta2: float = 0.999,
+    beta2: float | str = 0.999,
     other: Any = None,
 ) -> optax.GradientTransformation:
     """Of a network the model is larger, and the lines are the same.
@@ -43,7 +43,8 @@ def VOGN(
 
     :param step_size: ``alpha``, of the mean.
     :param beta1: momentum of the gradient, in [0, 1).
-    :param beta2: how much of the precision a step keeps, in [0, 1).
+    :param beta2: how much of the precision a step keeps, in [0, 1), or ``"auto"``, an average
+        over all steps (:class:`~ngvi.optim.von.Averaging`).
     """
     check_vogn(step_size, beta1, beta2)
     return joint(vogn(algebra, step_size, beta1, beta2), other, "VOGN")
@@ -51,24 +52,25 @@ def VOGN(
 
 @page(ivon, FIELDS)
 def IVON(
-    step_size: float | Schedule = 0.1,
+    step_size: float | Schedule = 0.03,
     *,
     beta1: float = 0.9,
-    beta2: float = 0.99999,
+    beta2: float | str = "auto",
     other: Any = None,
 ) -> optax.GradientTransformation:
     """Of a network the model is larger, and the lines are the same.
 
     >>> guide = NaturalGaussianGuide(model, "diagonal")
     >>> loss = NaturalELBO(1, "stein")
-    >>> svi = SVI(model, guide, IVON(0.1, beta2=0.99), loss, rng_key=jax.random.key(0))
+    >>> svi = SVI(model, guide, IVON(0.1), loss, rng_key=jax.random.key(0))
     >>> losses = [svi.step(y) for _ in range(400)]
     >>> f"{guide.median(svi.params)['mean']:.0f}"
     '2'
 
     :param step_size: ``alpha``, of the mean.
     :param beta1: momentum of the gradient, in [0, 1).
-    :param beta2: how much of the precision a step keeps, in [0, 1).
+    :param beta2: how much of the precision a step keeps, in [0, 1), or ``"auto"``, an average
+        over all steps (:class:`~ngvi.optim.von.Averaging`).
     """
     check_vogn(step_size, beta1, beta2)
     return joint(ivon(algebra, step_size, beta1, beta2), other, "IVON")

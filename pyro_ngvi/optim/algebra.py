@@ -51,8 +51,8 @@ class Algebra(rule.Algebra):
     def split(self, vector: Tensor, sizes: list[int]) -> list[Tensor]:
         return list(vector.split(sizes))
 
-    def rate(self, rates: float, count: int) -> float:
-        return rates
+    def rate(self, rates: float | Callable[[int], float], count: int) -> float:
+        return rates(count) if callable(rates) else rates
 
     def at_rates(self, rates: Rates, vectors: Families, factor: float, count: int) -> Families:
         if not isinstance(rates, list):

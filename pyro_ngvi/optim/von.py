@@ -53,8 +53,8 @@ class VOGN(BLR):
 
     :param optim_args: ``lr`` (``alpha``, of the mean, default 1e-3, or a schedule), ``beta1``
     (momentum of the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the
-    precision a step keeps, in [0, 1), default 0.999); or a callable from a parameter's
-    name to these.
+    precision a step keeps, in [0, 1), default 0.999, or ``"auto"``); or a callable from a
+    parameter's name to these.
     """
 
     torch_optimizer = VOGNOptimizer
@@ -63,7 +63,8 @@ class VOGN(BLR):
 class IVONOptimizer(VOGNOptimizer):
     """The torch optimiser of :class:`IVON`, with options ``lr``, ``beta1`` and ``beta2``."""
 
-    default_options: ClassVar[dict[str, Any]] = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99999}
+    default_options: ClassVar[dict[str, Any]] = {"lr": 0.03, "beta1": 0.9, "beta2": "auto"}
+    rule = staticmethod(ivon)
 
 
 @page(ivon, BLR)
@@ -71,15 +72,15 @@ class IVON(BLR):
     """Of a network the model is larger, and the lines are the same.
 
     >>> guide = NaturalGaussianGuide(model, "diagonal")
-    >>> svi = SVI(model, guide, IVON({"lr": 0.1, "beta2": 0.99}), NaturalELBO(1, "stein"))
+    >>> svi = SVI(model, guide, IVON({"lr": 0.1}), NaturalELBO(1, "stein"))
     >>> losses = [svi.step(y) for _ in range(400)]
     >>> f"{guide.median()['mean']:.0f}"
     '2'
 
-    :param optim_args: ``lr`` (``alpha``, of the mean, default 0.1, or a schedule), ``beta1``
+    :param optim_args: ``lr`` (``alpha``, of the mean, default 0.03, or a schedule), ``beta1``
     (momentum of the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the
-    precision a step keeps, in [0, 1), default 0.99999); or a callable from a parameter's
-    name to these.
+    precision a step keeps, in [0, 1), or ``"auto"``, the default, an average over all steps,
+    :class:`~ngvi.optim.von.Averaging`); or a callable from a parameter's name to these.
     """
 
     torch_optimizer = IVONOptimizer

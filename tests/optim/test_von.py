@@ -74,10 +74,12 @@ def test_vogn_is_swaroops_mean_field(backend, rng):
     check(path, expected)
 
 
-@pytest.mark.parametrize("family", ["covariance_cholesky", "precision_cholesky"])
-def test_vogn_with_momentum_is_tans(backend, family, rng):
-    """Supplement S5.1, with its bias correction."""
-    alpha, beta1, beta2 = 0.1, 0.9, 0.95
+@pytest.mark.parametrize(
+    ("family", "beta2"), [("covariance_cholesky", 0.95), ("precision_cholesky", "auto")]
+)
+def test_vogn_with_momentum_is_tans(backend, family, beta2, rng):
+    """Supplement S5.1, with its bias correction; or with an average over all steps."""
+    alpha, beta1 = 0.1, 0.9
     mu, sigma = start(rng)
     g = examples(rng)
     moments = [(-g_t.sum(0), g_t.T @ g_t) for g_t in g]
@@ -87,7 +89,8 @@ def test_vogn_with_momentum_is_tans(backend, family, rng):
     for t, g_t in enumerate(g, start=1):
         m = beta1 * m + (1 - beta1) * (-g_t.sum(0) - DELTA * mu)
         m_hat = m / (1 - beta1**t)
-        S = beta2 * S + (1 - beta2) * (g_t.T @ g_t + DELTA * np.eye(DIM))
+        keep = 1 - 2 / (t + 49) if beta2 == "auto" else beta2
+        S = keep * S + (1 - keep) * (g_t.T @ g_t + DELTA * np.eye(DIM))
         mu = mu + alpha * np.linalg.solve(S, m_hat)
         expected.append((mu, S))
     check(path, expected)
@@ -103,23 +106,21 @@ def test_ivon_stays_positive_through_negative_curvature(backend, rng):
     moments = [(-g_t, np.diag(h_t)) for g_t, h_t in zip(g, h, strict=True)]
     optimiser = make(backend, "IVON", step_size=alpha, beta1=beta1, beta2=beta2)
     path = run(backend, optimiser, moments, "diagonal", mu, sigma)
-    S, m, expected, corrected = 1 / np.diag(sigma), 0.0, [], 0
+    S, m, expected = 1 / np.diag(sigma), 0.0, []
     for t, (g_t, h_t) in enumerate(zip(g, h, strict=True), start=1):
         m = beta1 * m + (1 - beta1) * (-g_t - DELTA * mu)
         change = (1 - beta2) * (h_t + DELTA - S) / S
-        corrected += (1 + change <= 0).sum()
-        S = S * np.where(1 + change > 0, 1 + change, 0.5)
+        S = S * (1 + change + change**2 / 2)
         mu = mu + alpha * m / (1 - beta1**t) / S
         expected.append((mu, np.diag(S)))
-    assert corrected >= DIM
     check(path, expected)
     assert all((np.diag(sigma) > 0).all() for _, sigma in path)
 
 
-def test_the_defaults_are_the_papers(backend):
-    # Tan, S5.1; Shen et al. (2024), Khan, Figure 1.
+def test_vogns_defaults_are_the_papers_and_ivons_suit_some_thousand_steps(backend):
+    # Tan, S5.1; Shen et al. (2024) have 0.99999, for some 10^5 steps.
     pyro = backend.name == "pyro"
-    expected = {"VOGN": (1e-3, 0.9, 0.999), "IVON": (0.1, 0.9, 0.99999)}
+    expected = {"VOGN": (1e-3, 0.9, 0.999), "IVON": (0.03, 0.9, "auto")}
     for name, (alpha, beta1, beta2) in expected.items():
         if pyro:
             options = getattr(backend.package, name).torch_optimizer.default_options
