@@ -89,7 +89,9 @@ def with_numpyro(method: str, rate: float, data: Data, seed: int) -> tuple:
     def bound() -> float:
         elbo = Trace_ELBO(num_particles=NUM_DRAWS)
         arguments = data.images, data.labels
-        loss = jax.jit(lambda params: elbo.loss(svi.rng_key, params, model, guide, *arguments))
+        loss = jax.jit(
+            lambda params: elbo.loss(jax.random.key(seed), params, model, guide, *arguments)
+        )
         return -float(loss(svi.params))
 
     return lambda x, y: svi.step(x, y), logits, bound

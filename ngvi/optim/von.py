@@ -6,7 +6,7 @@ What tells them apart besides is where the curvature comes from: pair each with 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ngvi.checks import check_momentum, check_step_size
 from ngvi.optim.blr import BlrRule
@@ -26,7 +26,7 @@ class Averaging(NamedTuple):
         return self.algebra.maximum(2 / (count + 50.0), 1e-5)
 
 
-def check_vogn(step_size: Rates, beta1: float, beta2: float | str, name: str = "step_size") -> None:
+def check_vogn(step_size: Rates, beta1: float, beta2: Any, name: str = "step_size") -> None:
     """Refuse what :func:`vogn` and :func:`ivon` cannot take.
 
     :param name: what the package calls the step size.
@@ -47,7 +47,7 @@ def von(algebra: Algebra, step_size: Rates) -> BlrRule:
     return BlrRule(algebra, step_size, None, 0.0, None)
 
 
-def vogn(algebra: Algebra, step_size: Rates, beta1: float, beta2: float | str) -> BlrRule:
+def vogn(algebra: Algebra, step_size: Rates, beta1: float, beta2: Any) -> BlrRule:
     """Variational online Gauss-Newton (Khan et al., 2018; Tan, S5.1).
 
     With ``NaturalELBO(num_particles=1, curvature="gauss_newton")``::
@@ -59,7 +59,7 @@ def vogn(algebra: Algebra, step_size: Rates, beta1: float, beta2: float | str) -
     return BlrRule(algebra, step_size, of_precision, beta1, None)
 
 
-def ivon(algebra: Algebra, step_size: Rates, beta1: float, beta2: float | str) -> BlrRule:
+def ivon(algebra: Algebra, step_size: Rates, beta1: float, beta2: Any) -> BlrRule:
     """Improved variational online Newton (Shen et al., 2024; Khan, Figure 1).
 
     ``VOGN``'s update with the curvature of ``NaturalELBO(num_particles=1,
