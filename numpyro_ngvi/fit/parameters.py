@@ -70,7 +70,8 @@ class Parameters:
         for part in gaussians(self.guide):
             values = stddevs[latent_site(part._parameter_name)]
             for site in part.sites:
-                named[site.name] = values[site.start : site.start + site.size]
+                if site.size:
+                    named[site.name] = values[site.start : site.start + site.size]
         return named or stddevs
 
     def own(self, place: Place) -> list[np.ndarray]:

@@ -110,7 +110,8 @@ class Parameters:
         for part in gaussians(self.guide):
             values = stddevs.get(f"_{part._pyro_name}_latent", ())
             for site in part.sites:
-                named[site.name] = values[site.start : site.start + site.size]
+                if site.size:
+                    named[site.name] = values[site.start : site.start + site.size]
         return named or stddevs
 
     def own(self, place: Place) -> list[np.ndarray]:

@@ -388,3 +388,18 @@ def test_a_draw_whose_covariance_is_singular_is_one_draw_fewer():
         for found in (precision(factors), torch.vmap(precision)(factors)):
             assert torch.equal(found[0], torch.eye(2))
             assert found[1].isnan().all()
+
+
+def test_a_latent_without_elements_is_no_obstacle(ppl):
+    """A regression without covariates, say; ``max_steps`` has its widest latent told."""
+
+    def model():
+        none = ppl.array(np.zeros(0))
+        ppl.sample("none", ppl.dist.Normal(none, 1.0).to_event(1))
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 3.0))
+        ppl.sample("y", ppl.dist.Normal(ppl.np.exp(x), 1.0), obs=ppl.array(2.0))
+
+    with pytest.warns(UserWarning, match="max_steps=11"):
+        result = ppl.fit(model, max_steps=11)
+    assert np.isfinite(result.bound)
+    assert result.sample(3)["none"].shape == (3, 0)
