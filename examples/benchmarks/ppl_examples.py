@@ -538,7 +538,7 @@ class Runs:
             pyro.clear_param_store()
             if own is not None:
                 module.load_state_dict(own)
-            guide = self._guide(infer, name, poutine.block(model, hide=discrete))
+            guide = self._guide(infer, name, poutine.block(model, hide_fn=is_discrete))
             guide(*args, **kwargs)
             adam, steps, began = optim.Adam({"lr": rate}), 0, time.process_time()
             while steps < self.num_steps and not self._is_over(began, 1 / len(RATES)):
@@ -625,6 +625,11 @@ def figures(draws: list[list[float]]) -> dict[str, float]:
     best = int(np.argmax(np.where(np.isfinite(bounds), bounds, -np.inf)))
     error = np.std(draws[best]) / np.sqrt(len(draws[best]))
     return {"bound": float(bounds[best]), "bound_error": float(error)}
+
+
+def is_discrete(site: dict[str, Any]) -> bool:
+    """Whether Pyro enumerates a site, which other minibatches may not have."""
+    return site["type"] == "sample" and getattr(site["fn"], "has_enumerate_support", False)
 
 
 def enumerated(model: Callable) -> Callable:
