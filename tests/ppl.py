@@ -27,6 +27,11 @@ import pytest
 
 PPLS = ("numpyro", "pyro")
 
+#: Of a claim on both packages that JAX compiles for seconds: its half in NumPyro is a slow test.
+SLOW_IN_NUMPYRO = pytest.mark.parametrize(
+    "ppl", [pytest.param("numpyro", marks=pytest.mark.slow), "pyro"], indirect=True
+)
+
 #: Compiles in half the time; the problems of the tests are too small to notice.
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 

@@ -12,6 +12,7 @@ from ngvi.fit.paths import Paths
 from ngvi.points import spherical_points
 from ngvi.structure import forest as ngvi_forest
 from tests.families import arrows
+from tests.ppl import SLOW_IN_NUMPYRO
 from tests.reference import relative_error
 
 #: The issue asks for 1e-8; measured 1e-14.
@@ -359,7 +360,8 @@ def test_dense_matrices_of_large_models_are_refused(backend):
             getattr(family, name)
 
 
-def test_the_optimum_is_that_of_the_dense_family(backend, rng):
+@SLOW_IN_NUMPYRO
+def test_the_optimum_is_that_of_the_dense_family(ppl, rng):
     """The optimal precision of a hierarchical model has the zeros of its Hessian."""
     import torch
 
@@ -372,29 +374,29 @@ def test_the_optimum_is_that_of_the_dense_family(backend, rng):
         return prior.sum() + likelihood - 0.5 * mean**2 - 0.5 * log_scale**2
 
     half = rng.normal(size=(100, num + 2))
-    noise = backend.array(np.concatenate([half, -half]))
+    noise = ppl.array(np.concatenate([half, -half]))
 
     def step(family, step_size):
-        theta = torch.as_tensor(np.array(backend.numpy(family.sample(noise))))
+        theta = torch.as_tensor(np.array(ppl.numpy(family.sample(noise))))
         slope = torch.vmap(torch.func.grad(log_density))(theta).mean(0).numpy()
         hessian = torch.vmap(torch.func.hessian(log_density))(theta).mean(0).numpy()
         direction = family.bonnet_price(
-            backend.array(slope), _hessian(backend, family, 0.5 * (hessian + hessian.T))
+            ppl.array(slope), _hessian(ppl, family, 0.5 * (hessian + hessian.T))
         )
         return family.natural_step(direction, step_size)
 
     make = ngvi_forest.forest_from_indices
     structure = make([np.arange(num)[None], np.array([[num], [num + 1]])], [1, None])
-    start = backend.array(np.r_[np.ones(num + 1), 0.0])
+    start = ppl.array(np.r_[np.ones(num + 1), 0.0])
     found = []
     for specification in (
-        backend.families.SparsePrecision(structure=structure),
-        backend.families.PrecisionCholesky(),
+        ppl.families.SparsePrecision(structure=structure),
+        ppl.families.PrecisionCholesky(),
     ):
         family = specification.initial(start, 0.3)
         for t in range(120):
             family = step(family, 0.3 if t < 30 else 1.0)
         found.append(family)
     for name in ("mean", "precision_matrix"):
-        sparse, dense = (backend.numpy(getattr(family, name)) for family in found)
+        sparse, dense = (ppl.numpy(getattr(family, name)) for family in found)
         np.testing.assert_allclose(sparse, dense, rtol=1e-8, atol=1e-8)

@@ -13,7 +13,7 @@ from ngvi.fit.pareto import smoothed_weights
 from ngvi.structure.layout import Site
 from tests import models
 from tests.fit.results import conjugate, conjugate_result, log_evidence, result, shared_result
-from tests.ppl import PPLS, load
+from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
 
 # -- conjugate: everything is known ---------------------------------------------------
 
@@ -209,6 +209,7 @@ def list_with_a_partner(ppl, model):
     return guide, gaussian
 
 
+@SLOW_IN_NUMPYRO
 def test_partners_in_a_list_are_weighed_too(ppl):
     model = two_latents(ppl)
     guide, gaussian = list_with_a_partner(ppl, model)

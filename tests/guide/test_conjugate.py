@@ -10,7 +10,7 @@ import pytest
 from scipy import special, stats
 
 from ngvi.factors.numpy_kinds import as_numpy
-from tests.ppl import load
+from tests.ppl import SLOW_IN_NUMPYRO, load
 
 Y = np.random.default_rng(0).normal(2.0, 3.0, 12)
 START = {"mu": 0.5, "tau": 0.4}
@@ -174,6 +174,7 @@ def test_quantiles_and_medians_are_those_of_the_posteriors(name):
 # -- beside the Gaussian --------------------------------------------------------------
 
 
+@SLOW_IN_NUMPYRO
 def test_a_step_beside_the_gaussian_is_exact_in_both(ppl):
     """Messages are averaged over the Gaussian, and the Gaussian's curvature over the factor."""
     loss = ppl.elbo("NaturalELBO", num_particles=2, curvature="spherical")
@@ -273,6 +274,7 @@ def shrinkage(ppl):
     return model
 
 
+@SLOW_IN_NUMPYRO
 def test_hyperparameters_reach_the_fixed_point_of_their_maximum_likelihood(ppl):
     conjugate = {"tau": "reciprocal_inverse_gaussian", "rate": "gamma_mode"}
     svi = run(ppl, shrinkage(ppl), conjugate, (W,))

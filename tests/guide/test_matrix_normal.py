@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.ppl import SLOW_IN_NUMPYRO
 from tests.reference import relative_error
 
 RNG = np.random.default_rng(0)
@@ -45,6 +46,7 @@ def test_one_step_at_the_mean_is_the_posterior(ppl):
     np.testing.assert_allclose(svi.quantiles([0.9])["W"].reshape(-1), expected, rtol=1e-6)
 
 
+@SLOW_IN_NUMPYRO
 def test_gradients_alone_lead_to_the_evidence(ppl):
     svi = run(
         ppl, ppl.optimiser("BLR"), ppl.elbo("NaturalELBO", num_particles=10, curvature="stein")

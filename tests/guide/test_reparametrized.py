@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.ppl import SLOW_IN_NUMPYRO
+
 TIMES = np.array([-1.0, 0.0, 1.0, 2.0])
 COUNTS = np.array([[1.0, 0.0, 2.0], [2.0, 1.0, 4.0], [3.0, 0.0, 9.0], [7.0, 1.0, 14.0]])
 SLOPE_VARIANCE = 0.25
@@ -96,6 +98,7 @@ def _data(ppl):
     return ppl.array(COUNTS), ppl.array(TIMES)
 
 
+@SLOW_IN_NUMPYRO
 def test_map_and_its_derivatives_are_those_of_each_groups_mode_and_curvature(ppl, growth):
     of_one, weights = _of_one(ppl, growth[0]), np.linspace(-1.0, 1.0, 8)
 
