@@ -60,6 +60,8 @@ NOISY = 0.5
 #: ... and above this part of the step's own, and at most so often. Logistic regressions at their
 #: optima have a noise of 0.001 to 0.1, nearly separable ones of 4, horseshoes of 1 to 14.
 NOISY_PART, MAX_BATCHES = 1e-3, 6
+#: A batch of more noise lies in a tail, far from the optimum: six would not quieten it.
+HOPELESS = 60 * NOISY
 
 #: In a group of ``fit``: Hessians, in antithetic pairs, and draws with gradients only.
 MIN_HESSIANS, MAX_HESSIANS = 4, 64
@@ -170,7 +172,8 @@ def is_noisy(count: Any, noise: Any, square: Any) -> Any:
     :param square: the sum of the squared norms of their directions.
     """
     of_mean, least = noise / count**2, NOISY_PART * square / count
-    return (of_mean > NOISY) & (of_mean > least) & (count < MAX_BATCHES)
+    is_worth_it = (of_mean > least) & (noise < HOPELESS * count)
+    return (of_mean > NOISY) & is_worth_it & (count < MAX_BATCHES)
 
 
 def cost_of_group(curvature: str, dim: int, products: int, data_size: int) -> Cost:

@@ -101,7 +101,8 @@ def test_a_step_is_noisy_while_a_whole_one_loses_a_quarter_of_a_nat_by_its_noise
     assert is_noisy(2, 2.4, 20.0)
     assert not is_noisy(2, 1.6, 20.0)  # two batches with a noise of 0.8 each
     assert not is_noisy(1, 0.6, 1000.0)  # which its own length hides
-    assert not is_noisy(MAX_BATCHES, 1e3, 1.0)
+    assert not is_noisy(MAX_BATCHES, 1e2, 1.0)
+    assert is_noisy(1, 29.0, 60.0) and not is_noisy(1, 31.0, 60.0)  # far out in a tail
     assert not is_noisy(1, float("nan"), float("nan"))
 
 

@@ -98,7 +98,7 @@ def wavy(ppl):
 
     def model():
         x = ppl.sample("x", ppl.dist.Normal(ppl.array(np.zeros(DIM)), 1.0).to_event(1))
-        ppl.factor("waves", 20.0 * ppl.np.cos(5.0 * x).sum(-1))
+        ppl.factor("waves", 2.0 * ppl.np.cos(3.0 * x).sum(-1))
 
     return model
 
