@@ -113,8 +113,9 @@ class BlrRule(NamedTuple):
             moved = direction.with_means(moved, [one.loc + part * last.loc for one, last in pairs])
         change = direction.subtract(moved, families)
         if adapts:
-            slope = on.number(direction.dot(duals, change))
-            kept = on.kept(progress._replace(slope=slope, length=length), families)
+            slope, of_mean = trust_region.slopes(on, duals, change)
+            progress = progress._replace(slope=slope, mean_slope=of_mean, length=length)
+            kept = on.kept(progress, families)
         return moved, BlrState(kept, change, gradient, memory)
 
     def recover(self, state: BlrState, families: Families) -> tuple[Families, BlrState]:
@@ -123,7 +124,7 @@ class BlrRule(NamedTuple):
         earlier = direction.subtract(families, state.change)
         length = on.where(progress.length > 0, progress.length, progress.radius)
         radius = on.maximum(0.1 * length, trust_region.smallest_radius(on, families))
-        progress = progress._replace(radius=radius, slope=0.0, length=0.0)
+        progress = progress._replace(radius=radius, slope=0.0, mean_slope=0.0, length=0.0)
         still = direction.zeros(state.change)
         return earlier, state._replace(progress=on.kept(progress, families), change=still)
 

@@ -11,15 +11,17 @@ be the derivative of the bound along the last change of ``q``, at its beginning 
   was negative (Kesten, 1958, *Accelerated stochastic approximation*): far from the optimum steps
   stay whole, and at the optimum, where noise turns the slope every other time, they decrease
   as averaging needs them to. The mean and the precision have a count each, of their parts of the
-  slope, because noise reaches the precision first: the mean still has whole steps to take. On a
-  long way there are turns that tell of curvature and not of noise: two steps in a row that leave
-  between half and all of their slope give two turns back, as noise alone hardly ever does.
+  slope, because noise reaches the precision first: the mean still has whole steps to take. The turn
+  of a step that is far shorter than the one before does not count: it ends what that one began.
+  On a long way there are turns that tell of curvature and not of noise: two steps in a row that
+  leave between half and all of their slope, or of its part, give two turns back, as noise alone
+  hardly ever does.
 
 If the second of these was not shortened, the way is long for another reason than the radius: the
 bound is much flatter there than the Fisher metric says, as where the mean of ``q`` and its
 covariance have to move together. From then on the mean's step *carries on* with a part of the last
 one (Polyak, 1964, *Some methods of speeding up the convergence of iteration methods*), until the
-slope turns sharply, or a step would lead downhill from its beginning.
+slope along it turns sharply, or a step would lead downhill from its beginning.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ from ngvi.trust_region import GROWTH, INITIAL_RADIUS
 DECREASE = 0.5
 #: What part of their slope steps leave that are far too short, and how many turns two give back.
 STEADY, GIVEN_BACK = (0.5, 1.0), 2
-#: What part of the last step of the mean is carried on, and the ratio of slopes that ends it.
-CARRIED, SHARP = 0.4, -0.5
+#: A turn counts if its step is at least this part of the one before.
+FALLEN = 0.25
+#: What part of the last step of the mean is carried on, and the ratio of its slopes that ends it.
+CARRIED, SHARP = 0.6, -0.8
 
 #: The divergence of ``d`` dimensions is rounded by this many times ``d`` units of precision: a
 #: smaller radius could not be told from zero, and would never grow again.
@@ -58,9 +62,24 @@ class Progress(NamedTuple):
     mean_turns: Number = 0  #: steps at whose end the bound was falling with the mean's change
     scale_turns: Number = 0  #: ... and with that of all other coordinates
     slope: Number = 0.0  #: of the bound at the beginning of the last step; 0 before the first
+    mean_slope: Number = 0.0  #: ... its part along the mean's change
     ratio: Number = 0.0  #: of the slopes at the end and at the beginning of the step before
+    mean_ratio: Number = 0.0  #: ... of their parts along the mean's change
+    scale_ratio: Number = 0.0  #: ... and along that of all other coordinates
     length: Number = 0.0  #: KL divergence of the last step, in nats
+    earlier: Number = 0.0  #: KL divergence of the step before, in nats
     carried: Number = 0.0  #: what part of the mean's last step is added to the next
+
+
+def slopes(on: Algebra, duals: Families, change: Families) -> tuple[Number, Number]:
+    """Of the bound along a change, and the part of its means.
+
+    :param duals: Euclidean gradients of the bound.
+    :param change: in coordinates.
+    """
+    means = sum((d.loc * c.loc).sum() for d, c in zip(duals, change, strict=True))
+    slope, of_mean = on.numbers(direction.dot(duals, change), means)
+    return slope, of_mean
 
 
 def judge(
@@ -71,32 +90,48 @@ def judge(
     :param duals: Euclidean gradients of the bound at ``families``.
     :param change: the last step, in coordinates.
     """
-    means = sum((d.loc * c.loc).sum() for d, c in zip(duals, change, strict=True))
-    slope, of_mean = on.numbers(direction.dot(duals, change), means)
+    slope, of_mean = slopes(on, duals, change)
+    of_scale = slope - of_mean
     known = progress.slope > 0
-    ratio = on.where(known, slope / on.where(known, progress.slope, 1.0), 0.0)
+
+    def part_left(end: Number, begin: Number) -> Number:
+        known_begin = known & (begin > 0)
+        return on.where(known_begin, end / on.where(known_begin, begin, 1.0), 0.0)
+
+    ratio = part_left(slope, progress.slope)
+    mean_ratio = part_left(of_mean, progress.mean_slope)
+    scale_ratio = part_left(of_scale, progress.slope - progress.mean_slope)
     # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.
     factor = (1 / (1 - on.minimum(ratio, 0.9))) ** 2  # so that nothing can overflow
     radius = on.minimum(on.maximum(factor, 1 / GROWTH), GROWTH) * progress.length
     grown = on.where(ratio > 0, on.maximum(radius, progress.radius), progress.radius)
     radius = on.where(ratio < -1, on.maximum(radius, smallest_radius(on, families)), grown)
-    steady = [(one > STEADY[0]) & (one <= STEADY[1]) for one in (ratio, progress.ratio)]
-    is_long = steady[0] & steady[1]
-    given_back = on.where(is_long, GIVEN_BACK, 0)
-    kept = on.where(known & (ratio >= SHARP), progress.carried, 0.0)
+    is_long = _are_steady(ratio, progress.ratio)
+    is_long_for_mean = is_long | _are_steady(mean_ratio, progress.mean_ratio)
+    is_long_for_scale = is_long | _are_steady(scale_ratio, progress.scale_ratio)
+    kept = on.where(known & (mean_ratio >= SHARP), progress.carried, 0.0)
     whole = progress.length < CLOSE * progress.radius
+    counts = known & (progress.length > FALLEN * progress.earlier)
 
-    def counted(turns: Number, slope: Number) -> Number:
-        turned = on.where(known & (slope < 0), 1, 0)
-        return on.maximum(turns + turned - given_back, 0)
+    def counted(turns: Number, slope: Number, is_long: Number) -> Number:
+        turned = on.where(counts & (slope < 0), 1, 0)
+        return on.maximum(turns + turned - on.where(is_long, GIVEN_BACK, 0), 0)
 
     return progress._replace(
         radius=radius,
-        mean_turns=counted(progress.mean_turns, of_mean),
-        scale_turns=counted(progress.scale_turns, slope - of_mean),
+        mean_turns=counted(progress.mean_turns, of_mean, is_long_for_mean),
+        scale_turns=counted(progress.scale_turns, of_scale, is_long_for_scale),
         ratio=ratio,
-        carried=on.where(is_long & whole, CARRIED, kept),
+        mean_ratio=mean_ratio,
+        scale_ratio=scale_ratio,
+        earlier=progress.length,
+        carried=on.where(is_long_for_mean & whole, CARRIED, kept),
     )
+
+
+def _are_steady(ratio: Number, earlier: Number) -> Any:
+    (low, high) = STEADY
+    return (ratio > low) & (ratio <= high) & (earlier > low) & (earlier <= high)
 
 
 def smallest_radius(on: Algebra, families: Families) -> float:

@@ -14,19 +14,12 @@ def point(backend, loc=0.0, scale=1.0):
     return backend.family("diagonal", np.array([loc]), np.array([scale]))
 
 
-def judged(backend, end_slope, slope=2.0, length=0.3, radius=1.0, turns=4, ratio=0.0, carried=0.0):
+def judged(backend, end_slope, turns=4, **known):
     """The progress after a step of these slopes and this length, of the mean alone."""
     # At a standard normal a dual is the direction, and the change is of length one.
     here, change, dual = point(backend), point(backend, 1.0, 0.0), point(backend, end_slope, 0.0)
-    known = {
-        "radius": radius,
-        "mean_turns": turns,
-        "scale_turns": turns,
-        "slope": slope,
-        "ratio": ratio,
-        "length": length,
-        "carried": carried,
-    }
+    known = {"radius": 1.0, "slope": 2.0, "length": 0.3, **known}
+    known = {"mean_turns": turns, "scale_turns": turns, **known}
     if backend.name == "numpyro":
         known = {name: backend.array(value) for name, value in known.items()}
     algebra = backend.module("optim.algebra").algebra
@@ -72,6 +65,19 @@ def test_two_steps_in_a_row_that_leave_most_of_their_slope_give_two_turns_back(
     assert turns_after(backend, 2.4, ratio=0.8) == (4, 4)
 
 
+def test_a_part_that_is_steady_gives_its_own_turns_back_and_the_mean_s_is_carried_on(backend):
+    mean, scale = {"mean_slope": 2.0, "mean_ratio": 0.8}, {"scale_ratio": 0.8}
+    assert turns_after(backend, 1.6, **mean) == (2, 4)
+    assert carried_after(backend, 1.6, **mean) == pytest.approx(trust_region.CARRIED)
+    assert turns_after(backend, 1.6, **scale) == (4, 4)  # which did not change: nothing is left
+    assert carried_after(backend, 1.6, **scale) == 0.0
+
+
+def test_a_turn_of_a_step_far_shorter_than_the_one_before_does_not_count(backend):
+    assert turns_after(backend, -0.1, earlier=1.1) == (5, 4)
+    assert turns_after(backend, -0.1, earlier=1.3) == (4, 4)
+
+
 def carried_after(backend, end_slope, **known):
     return float(judged(backend, end_slope, **known).carried)
 
@@ -80,8 +86,10 @@ def test_a_long_way_is_carried_on_until_the_slope_turns_sharply(backend):
     assert carried_after(backend, 1.6, ratio=0.8) == pytest.approx(trust_region.CARRIED)
     assert carried_after(backend, 1.6, ratio=0.4) == 0.0  # noise may do it once, ...
     assert carried_after(backend, 1.6, ratio=0.8, length=0.6) == 0.0  # ... and the radius twice
-    for end_slope, expected in [(0.1, 0.4), (-0.9, 0.4), (-1.1, 0.0)]:
-        assert carried_after(backend, end_slope, carried=0.4) == pytest.approx(expected)
+    for end_slope, expected in [(0.1, 0.4), (-1.5, 0.4), (-1.7, 0.0)]:
+        after = carried_after(backend, end_slope, mean_slope=2.0, carried=0.4)
+        assert after == pytest.approx(expected)
+    assert carried_after(backend, -1.7, slope=20.0, mean_slope=2.0, carried=0.4) == 0.0
     assert carried_after(backend, 1.6, slope=-0.1, ratio=0.8, carried=0.4) == 0.0
 
 
