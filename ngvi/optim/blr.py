@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, Self
 
 from ngvi.families import direction
@@ -111,6 +112,10 @@ class BlrRule(NamedTuple):
             part = on.cast(progress.carried * taken / rho, families)
             pairs = zip(moved, state.change, strict=True)
             moved = direction.with_means(moved, [one.loc + part * last.loc for one, last in pairs])
+        if self.max_kl == "auto":
+            # What is not finite is not taken, and all parameters return (:meth:`recover`).
+            lost = on.cast(on.where(trust_region.has_thrown(progress), math.nan, 0.0), families)
+            moved = direction.with_means(moved, [one.loc + lost for one in moved])
         change = direction.subtract(moved, families)
         if adapts:
             slope, of_mean = trust_region.slopes(on, duals, change)

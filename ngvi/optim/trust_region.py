@@ -7,6 +7,8 @@ be the derivative of the bound along the last change of ``q``, at its beginning 
   its end (it could have been longer), and falls below the length of one whose slope has turned
   and is larger than before (it went far beyond the optimum): to where a linear slope would vanish,
   at most tenfold.
+- A slope that has grown a hundredfold, whatever its sign, tells of a step into a tail from which no
+  slope leads back: it is taken back, and a tenth of it tried.
 - The *step size* is ``1 / (1 + DECREASE n)``, where ``n`` counts the steps at whose end the slope
   was negative (Kesten, 1958, *Accelerated stochastic approximation*): far from the optimum steps
   stay whole, and at the optimum, where noise turns the slope every other time, they decrease
@@ -37,6 +39,8 @@ from ngvi.trust_region import GROWTH, INITIAL_RADIUS
 DECREASE = 0.5
 #: What part of their slope steps leave that are far too short, and how many turns two give back.
 STEADY, GIVEN_BACK = (0.5, 1.0), 2
+#: A step is taken back if the slope at its end is so many times that at its beginning.
+THROWN = 100
 #: A turn counts if its step is at least this part of the one before.
 FALLEN = 0.25
 #: What part of the last step of the mean is carried on, and the ratio of its slopes that ends it.
@@ -127,6 +131,11 @@ def judge(
         earlier=progress.length,
         carried=on.where(is_long_for_mean & whole, CARRIED, kept),
     )
+
+
+def has_thrown(progress: Progress) -> Any:
+    """Whether the last step is to be taken back, after :func:`judge`."""
+    return (progress.ratio > THROWN) | (progress.ratio < -THROWN)
 
 
 def _are_steady(ratio: Number, earlier: Number) -> Any:

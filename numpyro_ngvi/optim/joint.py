@@ -8,7 +8,8 @@ Every natural-gradient optimiser here is an optax transformation: a
 - families move by their own maps (``retract``, ``natural_step``), and stay Gaussians;
 - a step with a gradient or a result that is not finite is not taken: parameters and state
   stay as they are (or return to an earlier point, if the rule can
-  :meth:`~ngvi.optim.rule.Recovering.recover`), and ``num_skipped`` counts it.
+  :meth:`~ngvi.optim.rule.Recovering.recover`; it gives such a result to take a step back), and
+  ``num_skipped`` counts it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class JointState(NamedTuple):
     """State of a natural-gradient optimiser."""
 
     count: jax.Array  # type: ignore[assignment]  #: steps taken
-    num_skipped: jax.Array  #: steps not taken because something was not finite
+    num_skipped: jax.Array  #: steps not taken, or taken back, as above
     rule: Any  #: state of the natural-gradient rule
     other: Any  #: state of the optimiser of ordinary parameters
 

@@ -109,7 +109,7 @@ class JointOptim(PyroOptim):
 
     @property
     def num_skipped(self) -> int:
-        """Steps not taken because something was not finite."""
+        """Steps not taken, or taken back: something was not finite, or led far off."""
         return 0 if self._joint is None else self._joint.num_skipped
 
     @classmethod

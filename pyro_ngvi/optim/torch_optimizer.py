@@ -5,7 +5,8 @@ What all natural-gradient optimisers share:
 - families move by their own maps (``retract``, ``natural_step``), and stay Gaussians;
 - a step with a gradient or a result that is not finite is not taken: parameters and state
   stay as they are (or return to an earlier point, if the rule can
-  :meth:`~ngvi.optim.rule.Recovering.recover`), and ``num_skipped`` counts it.
+  :meth:`~ngvi.optim.rule.Recovering.recover`; it gives such a result to take a step back), and
+  ``num_skipped`` counts it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class JointState(NamedTuple):
     """State of families that move together."""
 
     count: int  # type: ignore[assignment]  #: steps taken
-    num_skipped: int  #: steps not taken because something was not finite
+    num_skipped: int  #: steps not taken, or taken back, see :meth:`skip`
     rule: Any  #: state of the natural-gradient rule
 
 
@@ -200,7 +201,7 @@ class JointOptimizer(torch.optim.Optimizer):
         self.states[owners] = JointState(state.count, state.num_skipped + 1, rule_state)
         warnings.warn(
             f"A step of {', '.join(owners)} was skipped: a gradient or the step's result is not "
-            "finite. Parameters keep their last good value.",
+            "finite, or the step before led far off. Parameters keep their last good value.",
             stacklevel=3,
         )
 
@@ -215,7 +216,7 @@ class JointOptimizer(torch.optim.Optimizer):
 
     @property
     def num_skipped(self) -> int:
-        """Steps not taken because something was not finite."""
+        """Steps not taken, or taken back: something was not finite, or led far off."""
         return max((state.num_skipped for state in self.states.values()), default=0)
 
     # -- state ------------------------------------------------------------------------

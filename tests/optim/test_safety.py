@@ -67,6 +67,26 @@ def test_a_step_whose_result_overflows_is_not_taken(backend, name, rng):
     assert run.num_skipped == 1
 
 
+@pytest.mark.parametrize("factor", [1e3, -1e3])
+def test_a_step_to_where_slopes_are_a_thousandfold_is_taken_back(backend, factor, rng):
+    """As from the side of a hill into a tail, where no slope tells of the way back."""
+    point, w = start(rng), np.ones(2)
+    (gradient,) = random_gradients(point, 1, rng)
+    far = {name: (f, factor * loc, factor * scale) for name, (f, loc, scale) in gradient.items()}
+    run = driver(backend, make(backend, "BLR", "auto"), point, {"w": w})
+    before = _snapshot(run)
+    run.step(gradient, {"w": w})
+    there = _snapshot(run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run.step(far, {"w": w})
+    for a, b in zip(_snapshot(run), before, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+    assert run.num_skipped == 1
+    run.step(gradient, {"w": w})  # a tenth of it
+    assert 0 < abs(run.gaussian("dense")[0] - before[0]).max() < abs(there[0] - before[0]).max()
+
+
 @pytest.mark.parametrize("name", ["Snngm", "Nagm"])
 def test_without_natural_parameters_the_optimiser_says_what_to_use(backend, name):
     with pytest.raises(ValueError, match=rf"{name} sees no natural parameters.*\bAdam\b"):
