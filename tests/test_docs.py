@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs.executed import BLOCK, in_a_process
+from examples.benchmarks import pages
 from examples.benchmarks.ppl_examples import LEFT_OUT
 from examples.benchmarks.ppl_examples_page import page
 
@@ -88,11 +89,18 @@ def test_the_page_of_the_ppls_examples_is_that_of_its_csv():
     assert _read("ppl_examples.md").strip() == page(rows, LEFT_OUT).strip()
 
 
-def test_the_demos_table_is_its_csv():
-    _, *rows = _read("benchmarks", "demo.csv").splitlines()
-    assert len(rows) == 6
-    for row in rows:
-        assert f"| {row.replace(',', ' | ')} |" in _read("benchmarks", "demo.md")
+@pytest.mark.parametrize("path", pages.pages(), ids=lambda path: path.stem)
+def test_the_tables_of_a_page_are_their_csvs(path):
+    text = path.read_text("utf-8")
+    assert text == pages.fill(text)
+
+
+def test_every_csv_is_shown_and_a_page_that_differs_is_found():
+    text = "".join(path.read_text("utf-8") for path in pages.pages())
+    shown = {match[2] for match in pages.BLOCK.finditer(text)}
+    assert shown == {path.name for path in (DOCS / "benchmarks").glob("*.csv")}
+    page = _read("benchmarks", "demo.md")
+    assert pages.fill(page.replace("| 30 |", "| 29 |")) == page != page.replace("| 30 |", "| 29 |")
 
 
 # -- code -----------------------------------------------------------------------------

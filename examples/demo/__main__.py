@@ -16,10 +16,12 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from examples.benchmarks.machine import describe
+from examples.benchmarks.pages import ROOT
 from examples.demo import credit
 from examples.demo.bound import ExactBound
 from examples.demo.race import Result, race, warm_up
-from examples.demo.report import show
+from examples.demo.report import publish, show
 from examples.demo.settings import METHODS, PRIOR_SCALE
 
 PPLS = {"pyro": "Pyro", "numpyro": "NumPyro"}
@@ -49,6 +51,10 @@ def main() -> None:
     plot_bound(results, optimum, folder / "bound.png")
     best = mean, np.sqrt(np.diag(covariance))
     plot_posterior(results, data.names, best, folder / "posterior.png")
+    if arguments.publish:
+        about = f"`python -m examples.demo --publish`, seed {arguments.seed}; {describe()}"
+        publish(results, optimum, about)
+        plot_bound(results, optimum, ROOT / "docs" / "demo_bound.png")
     console.print(f"Plots: {folder / 'bound.png'} and {folder / 'posterior.png'}", highlight=False)
 
 
@@ -94,6 +100,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--out-dir", type=Path, default=Path("demo_output"), help="for the plots (demo_output/)"
+    )
+    parser.add_argument(
+        "--publish", action="store_true", help="also write the CSV, table and picture of docs/"
     )
     return parser.parse_args()
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import platform
-
 from rich.console import Console
 from rich.table import Table
 
+from examples.benchmarks import pages
+from examples.benchmarks.machine import describe
 from examples.demo.race import Result
 from examples.demo.settings import BOUND_DRAWS, TRIED
 
@@ -40,9 +38,28 @@ def show(console: Console, results: list[Result], optimum: float) -> None:
         "gave the last column, without Monte Carlo noise). The first step includes building the "
         "guide and, in NumPyro, compiling. BLR has no settings; Snngm and Adam follow a cosine "
         f"schedule from a learning rate chosen among {_list('Snngm')} for Snngm and "
-        f"{_list('Adam')} for Adam.\n{_machine()}",
+        f"{_list('Adam')} for Adam.\n{describe()}.",
         highlight=False,
     )
+
+
+def publish(results: list[Result], optimum: float, about: str) -> None:
+    """Write ``docs/benchmarks/demo.csv``, and its table on the demo's page."""
+    pages.write("demo.csv", [_row(result, optimum) for result in results], about)
+
+
+def _row(result: Result, optimum: float) -> dict[str, str]:
+    """Seconds with two digits that count; nats to a ten-thousandth, or two digits."""
+    guide, *others = result.method.name.split(" + ")
+    gap = optimum - result.bounds[-1]
+    return {
+        "PPL": result.ppl,
+        "guide and optimiser": " + ".join([f"`{guide}`", *(f"`{other}`" for other in others)]),
+        "steps": str(result.num_steps),
+        "first step [s]": f"{result.first_step:.2g}",
+        "all steps [s]": f"{result.seconds[-1]:.2g}",
+        "below the optimum [nats]": f"{gap:.2f}" if gap > 0.1 else f"{gap:.4f}",
+    }
 
 
 def _next(results: list[Result], result: Result) -> Result:
@@ -51,9 +68,3 @@ def _next(results: list[Result], result: Result) -> Result:
 
 def _list(optimiser: str) -> str:
     return ", ".join(f"{rate:g}" for rate in TRIED[optimiser])
-
-
-def _machine() -> str:
-    names = ("torch", "pyro-ppl", "jax", "numpyro")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
-    return f"{os.cpu_count()} cores, {platform.machine()}, {versions}."

@@ -1,0 +1,108 @@
+"""Pages of the benchmarks: a CSV in ``docs/benchmarks``, tables that show it, one look of plots.
+
+The first line of ``NAME.csv`` says how it was made and on what. A page shows the rows whose column
+``data`` is ``German``, and that line below them, between two comments; what stands there is written
+by :func:`fill`::
+
+    <!-- NAME.csv data=German -->
+    <!-- end -->
+
+It needs no PPL, so that a test can tell cheaply whether pages and CSVs agree.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "benchmarks"
+
+BLOCK = re.compile(r"^(<!-- (\w+\.csv)((?: \S+=\S+)*) -->)\n.*?^<!-- end -->$", re.M | re.S)
+NUMBER = re.compile(r"[\d.,e+\-±%() ]*")
+
+
+def write(name: str, rows: Iterable[dict[str, Any]], about: str) -> None:
+    """Write a CSV, and its tables on all pages.
+
+    :param about: how it was made and on what: command, sizes, seeds, machine; one line.
+    """
+    rows = list(rows)
+    with (FOLDER / name).open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# {about}\n")
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    for path in pages():
+        text = path.read_text("utf-8")
+        if name in text:
+            path.write_text(fill(text, name), "utf-8")
+
+
+def read(name: str) -> list[dict[str, str]]:
+    """The rows of a CSV, as text."""
+    return list(csv.DictReader((FOLDER / name).read_text("utf-8").splitlines()[1:]))
+
+
+def about(name: str) -> str:
+    """How a CSV was made and on what."""
+    return (FOLDER / name).read_text("utf-8").split("\n", 1)[0].removeprefix("# ")
+
+
+def pages() -> list[Path]:
+    """Where tables may stand."""
+    docs = ROOT / "docs"
+    found = [path for path in docs.rglob("*.md") if path.relative_to(docs).parts[0][0] != "_"]
+    return [ROOT / "README.md", *sorted(found)]
+
+
+def fill(text: str, only: str | None = None) -> str:
+    """A page with its tables as the CSVs have them.
+
+    :param only: the CSV whose tables are written.
+    """
+    return BLOCK.sub(
+        lambda block: block[0] if only not in (None, block[2]) else _block(block), text
+    )
+
+
+def _block(match: re.Match[str]) -> str:
+    opening, name, conditions = match.groups()
+    wanted = dict(part.split("=", 1) for part in conditions.split())
+    rows = [row for row in read(name) if wanted.items() <= row.items()]
+    shown = [{k: v for k, v in row.items() if k not in wanted} for row in rows]
+    return "\n".join([opening, *table(shown), "", about(name), "<!-- end -->"])
+
+
+def table(rows: list[dict[str, str]]) -> list[str]:
+    """The lines of a table, without columns that are empty; those of numbers are to the right.
+
+    :raises ValueError: without rows.
+    """
+    if not rows:
+        raise ValueError("No row of the CSV is asked for: see the page's comment above the table.")
+    names = [name for name in rows[0] if any(row[name] for row in rows)]
+    rule = ["---:" if all(NUMBER.fullmatch(r[n]) for r in rows) else "---" for n in names]
+    cells = [names, *([row[name] for name in names] for row in rows)]
+    head, *body = (f"| {' | '.join(line)} |" for line in cells)
+    return [head, f"|{'|'.join(rule)}|", *body]
+
+
+def figure(num_rows: int = 1, num_columns: int = 1, size: tuple[float, float] = (4.0, 3.4)) -> Any:
+    """An empty figure and its axes, an array of two dimensions.
+
+    :param size: of one panel, in inches.
+    """
+    from examples.demo.plots import STYLE, plt  # which chooses the backend
+
+    plt.rcParams.update(STYLE | {"font.size": 9})
+    whole = (size[0] * num_columns, size[1] * num_rows)
+    return plt.subplots(num_rows, num_columns, figsize=whole, squeeze=False)
+
+
+def save(figure: Any, name: str) -> None:
+    """The picture of a page."""
+    figure.savefig(FOLDER / name, dpi=110, bbox_inches="tight")
