@@ -103,6 +103,28 @@ def test_every_csv_is_shown_and_a_page_that_differs_is_found():
     assert pages.fill(page.replace("| 30 |", "| 29 |")) == page != page.replace("| 30 |", "| 29 |")
 
 
+def test_the_sums_of_the_gauntlet_are_those_of_its_runs():
+    runs = pages.read("gauntlet_runs.csv")
+    claims, false, num, low = (
+        sum(int(run[name]) for run in runs)
+        for name in ("claims", "false > 0.1", "runs", "miss > 1")
+    )
+    page = _read("gauntlet.md")
+    of_claims, of_runs = f"{false / claims:.1%}", f"{low / num:.1%}"
+    assert f"{false} of {claims} claims are false by more than 0.1 nats ({of_claims})" in page
+    assert f"{low} of {num:,} runs end more than a nat low ({of_runs})" in page
+    assert f"{false} of {claims} claims were false" in (ROOT / "README.md").read_text("utf-8")
+    first = {row["class"]: row for row in pages.read("gauntlet_classes.csv")}
+    for name in ("runs", "claims", "false > 0.1", "false > 1", "miss > 1"):
+        assert runs[0][name] == first["all"][name]
+        parts = [
+            int(row[name])
+            for key, row in first.items()
+            if key not in ("all", "visible", "held out")
+        ]
+        assert int(first["all"][name]) == sum(parts)
+
+
 # -- code -----------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "benchmarks"
 
 BLOCK = re.compile(r"^(<!-- (\w+\.csv)((?: \S+=\S+)*) -->)\n.*?^<!-- end -->$", re.M | re.S)
-NUMBER = re.compile(r"[\d.,e+\-±%() ]*")
+NUMBER = re.compile(r"[\d.,e+\-±%() /]*")
 
 
 def write(name: str, rows: Iterable[dict[str, Any]], about: str) -> None:
@@ -40,6 +40,14 @@ def write(name: str, rows: Iterable[dict[str, Any]], about: str) -> None:
         text = path.read_text("utf-8")
         if name in text:
             path.write_text(fill(text, name), "utf-8")
+
+
+def replace(name: str, rows: list[dict[str, str]], about: str, keys: Sequence[str]) -> None:
+    """:func:`write` some rows in place of those of a CSV that have the same keys."""
+    new = {tuple(row[key] for key in keys) for row in rows}
+    old = read(name) if (FOLDER / name).exists() else []
+    old = [row for row in old if tuple(row[key] for key in keys) not in new]
+    write(name, sorted([*old, *rows], key=lambda row: tuple(row[key] for key in keys)), about)
 
 
 def read(name: str) -> list[dict[str, str]]:
