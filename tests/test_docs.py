@@ -125,6 +125,19 @@ def test_the_sums_of_the_gauntlet_are_those_of_its_runs():
         assert int(first["all"][name]) == sum(parts)
 
 
+def test_what_the_guide_quotes_of_benchmarks_is_on_the_list():
+    """``quoted.csv``, with the script that prints it; and what looks like a figure is there."""
+    quoted = pages.read("quoted.csv")
+    for row in quoted:
+        assert row["figures"] in " ".join(_read(row["page"]).split()), row
+        assert (ROOT / "examples" / "benchmarks" / row["script"]).exists()
+    for path in sorted((DOCS / "guide").glob("*.md")):
+        name, text = f"guide/{path.name}", " ".join(path.read_text("utf-8").split())
+        known = " ".join(row["figures"] for row in quoted if row["page"] == name)
+        for figure in re.findall(r"\d[\d.]*(?: ms\b| GB\b|% | gradients in the median)", text):
+            assert figure in known, f"{name}: {figure}"
+
+
 # -- code -----------------------------------------------------------------------------
 
 
