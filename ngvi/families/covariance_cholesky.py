@@ -88,10 +88,11 @@ class CovarianceCholesky(DenseFamily):
         return type(self)(tril @ (tril.mT @ gradient.loc), tril @ inner)
 
     def euclidean_gradient(self, natural_gradient: Self) -> Self:
-        inner, shift = self._whitened(natural_gradient)
-        columns = self.xp.column_stack([inner + inner.mT, shift])
-        found = self.ops.solve_lower(self.scale_tril, columns, trans=True)
-        return type(self)(found[:, -1], self.xp.tril(found[:, :-1]))
+        (inner, shift), tril = self._whitened(natural_gradient), self.scale_tril
+        # Of C^-T X^T, upper triangular, tril leaves the diagonal: as of X's own, once more.
+        doubled = (1.0 + self._identity()) * inner
+        of_mean, of_scale = (self.ops.solve_lower(tril, x, trans=True) for x in (shift, doubled))
+        return type(self)(of_mean, self.xp.tril(of_scale))
 
     def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
         tril = self._bound().scale_tril
@@ -105,8 +106,7 @@ class CovarianceCholesky(DenseFamily):
         return type(self)(tril @ gradient, tril @ self.ops.halve_diagonal(inner))
 
     def along(self, direction: Self) -> WhitenedPath:
-        inner, shift = self._whitened(direction)
-        tril = self.scale_tril
+        (inner, shift), tril = self._whitened(direction), self.scale_tril
 
         def finish(_: Any, step: CovarianceStep) -> Any:
             return type(self)(self.loc + tril @ step.shift, tril @ step.root)
@@ -119,9 +119,7 @@ class CovarianceCholesky(DenseFamily):
         return type(self)(self.loc + step.loc, self.ops.with_diagonal(new, diagonal))
 
     def _whitened(self, direction: Self) -> tuple[Array, Array]:
-        """``C^-1 dC`` and ``C^-1 dmu``, by one solve."""
-        tril = self._bound().scale_tril
-        found = self.ops.solve_lower(
-            tril, self.xp.column_stack([direction.scale_tril, direction.loc])
-        )
-        return found[:, :-1], found[:, -1]
+        """``X = C^-1 dC``, and ``C^-1 dmu``."""
+        # Two solves: to join the columns for one would be another kernel for JAX to compile.
+        tril, solve = self._bound().scale_tril, self.ops.solve_lower
+        return solve(tril, direction.scale_tril), solve(tril, direction.loc)

@@ -59,14 +59,13 @@ class DenseFamily(Family):
         rows, points = (
             x.reshape(num_groups, -1, self.dim) for x in (self.whitened_rows(gradients), noise)
         )
-        means, hessians = rows.sum(1), rows.mT @ points
-        mean, hessian = means.sum(0), symmetric(hessians.sum(0))
-        inner = hessian + self._identity()
-        square = (mean**2).sum() + 0.5 * (inner**2).sum()
-        apart = num_groups * means - mean, symmetric(num_groups * hessians) - hessian
-        noise = (apart[0] ** 2).sum() + 0.5 * (apart[1] ** 2).sum()
-        spread = Spread(noise / (num_groups * (num_groups - 1)), square)
-        return self.price_of_whitened(mean, hessian), spread
+        means, hessians = rows.sum(1), symmetric(rows.mT @ points)
+        # The inner products of all pairs of groups, of directions in whitened coordinates.
+        inner = (hessians + self._identity() / num_groups).reshape(num_groups, -1)
+        products = means @ means.mT + 0.5 * (inner @ inner.mT)
+        square = products.sum()
+        noise = (num_groups * products.diagonal().sum() - square) / (num_groups - 1)
+        return self.price_of_whitened(means.sum(0), hessians.sum(0)), Spread(noise, square)
 
     def whitened_rows(self, gradients: Array) -> Array:
         """``C^T g`` for each of the rows ``g``, shape ``(N, d)``."""

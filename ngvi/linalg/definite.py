@@ -68,14 +68,10 @@ class Definite(Matrices):
         :param change: ``-rho P``, symmetric, shape ``(..., k, k)``.
         :return: both of shape ``(..., k, k)``.
         """
-        flipped = self.xp.flip(change, (-2, -1))
-        factor = self.cholesky(self.eye(change.shape[-1], change) + flipped)
-        definite = self._has_root(factor, flipped)
-        known = self.cond(
-            definite,
-            lambda: self.xp.flip(factor, (-2, -1)).mT,
-            lambda: self._corrected_root(change, -0.5),
-        )
+        flipped = self.eye(change.shape[-1], change) + self.xp.flip(change, (-2, -1))
+        factor = self.xp.flip(self.cholesky(flipped).mT, (-2, -1))
+        definite = self._has_root(factor, change)
+        known = self.cond(definite, lambda: factor, lambda: self._corrected_root(change, -0.5))
         other = self.inverse_lower(known)  # in neither branch, where XLA would compile it twice
         return self.select(definite, other, known), self.select(definite, known, other)
 
@@ -205,7 +201,7 @@ class CovarianceSteps:
     def along(self, rho: Array | float, change: Array, shift: Array) -> CovarianceStep:
         """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
         root, inverse = self.ops.covariance_root(rho * change)
-        moved = times(root, times(root.mT, shift))
+        moved = times(root, (shift[..., None, :] @ root)[..., 0, :])
         return CovarianceStep(root, inverse, rho * moved)
 
     def kl(self, step: CovarianceStep) -> Array:

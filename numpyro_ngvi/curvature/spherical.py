@@ -16,6 +16,7 @@ from ngvi.estimators import Families, Points
 from ngvi.page import page
 from ngvi.points import LEVELS, radius_polynomial
 from numpyro_ngvi.curvature.moments import Density, Estimate, finite_draws, gradients
+from numpyro_ngvi.curvature.threefry import unrolled
 
 
 @page(estimators.Spherical)
@@ -72,15 +73,16 @@ def orthogonal_points(
     """
     # One call, as that of jax.random.normal, for another takes as long again to compile.
     lowest = np.nextafter(np.array(-1, dtype), np.array(0, dtype))
-    uniform = random.uniform(key, (num_groups * dim * dim + 1,), dtype, lowest, 1.0)
-    levels = (0.5 * uniform[-1] + 0.5 + jnp.arange(num_groups, dtype=dtype) / num_groups) % 1.0
+    uniform = random.uniform(unrolled(key), (num_groups * dim * dim + 1,), dtype, lowest, 1.0)
+    strata = 0.5 + np.arange(num_groups, dtype=dtype) / num_groups
+    levels = (0.5 * uniform[-1] + strata) % 1.0
     levels = 2.0 * jnp.clip(levels, *LEVELS) - 1.0
     normal = math.sqrt(2.0) * jax.lax.erf_inv(jnp.concatenate([uniform[:-1], levels]))
     squares = jnp.polyval(jnp.asarray(radius_polynomial(dim), dtype), normal[-num_groups:]) ** 3
     # The signs of its columns are not uniformly distributed, but each comes with its opposite.
     rotation, _ = jnp.linalg.qr(normal[:-num_groups].reshape(num_groups, dim, dim))
-    points = jnp.sqrt(squares)[:, None, None] * rotation
-    noise = jnp.concatenate([points, -points, jnp.zeros((num_groups, 1, dim), dtype)], 1)
-    of_points = jnp.broadcast_to(0.5 / squares[:, None], (num_groups, 2 * dim))
-    weights = jnp.concatenate([of_points, 1.0 - dim / squares[:, None]], 1) / num_groups
+    pairs = rotation[:, None] * (np.array([1, -1]) * jnp.sqrt(squares)[:, None])[:, :, None, None]
+    noise = jnp.pad(pairs.reshape(num_groups, 2 * dim, dim), ((0, 0), (0, 1), (0, 0)))
+    squares, is_centre = squares[:, None], np.arange(2 * dim + 1) == 2 * dim
+    weights = jnp.where(is_centre, 1.0 - dim / squares, 0.5 / squares) / num_groups
     return noise.reshape(-1, dim), weights.reshape(-1)

@@ -29,6 +29,7 @@ from numpyro_ngvi.curvature import (
     standard_normal,
 )
 from numpyro_ngvi.curvature.moments import Estimate, finite_draws, in_passes, masked_mean
+from numpyro_ngvi.curvature.threefry import split
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.guide.conjugate import Factors
@@ -85,7 +86,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The loss in nats, whose gradient is the natural gradient, and the mutable state."""
-        model_key, guide_key, *_ = keys = random.split(typed_key(rng_key), 2 + MAX_BATCHES)
+        model_key, guide_key, *_ = keys = split(typed_key(rng_key), 2 + MAX_BATCHES)
         draw_keys = keys[2:]
         density = LogDensity(model, _RefuseVisits(guide), args, kwargs, model_key)
         _check_same_model(density, guide)
@@ -114,10 +115,10 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         def at(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> jax.Array:
             return density(latents, frozen, key)
 
-        def split(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> tuple:
+        def by_examples(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> tuple:
             return tuple(examples(density, latents, frozen, key))
 
-        estimator = make_estimator(curvature, cost, at_once, split=split, partners=partners)
+        estimator = make_estimator(curvature, cost, at_once, split=by_examples, partners=partners)
 
         def batch(draw_key: jax.Array) -> tuple[Estimate, jax.Array]:
             points = self._points(draw_key, guide_key, here, cost, partners)
@@ -135,7 +136,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             values, first, mutable_state = self._differentiable_values(
                 density, here, first, param_map, kept, at_once
             )
-            value = _bound(values, kept, here, first)
+            value = _bound(values, kept & finite_draws(values), here, first)
         loss = -value
         for site, family in posteriors.items():
             loss = loss - _as_gradient(directions[site], family)
@@ -248,7 +249,7 @@ def _until_quiet(batch: Callable, keys: jax.Array) -> _Summary:
         estimate, value = batch(keys[sums[0].astype(int)])
         directions = jax.tree.map(jnp.add, directions, estimate.directions)
         kept = jnp.where(sums[0] == 0, estimate.kept, kept)
-        num_dropped = jnp.sum(~estimate.kept)
+        num_dropped = jnp.sum(jnp.where(estimate.kept, 0.0, 1.0))
         # One array leaves a program sooner than several numbers.
         return directions, kept, sums + jnp.stack([1, *estimate.spread, value, num_dropped])
 
@@ -267,12 +268,11 @@ def _until_quiet(batch: Callable, keys: jax.Array) -> _Summary:
 
 
 def _bound(values: jax.Array, kept: jax.Array, here: Families, points: Points) -> jax.Array:
-    """In nats, of the first draws, as many as there are values; NaN of none."""
+    """In nats, of the first draws that are kept, as many as there are values; NaN of none."""
     if not len(values):
         return jnp.asarray(jnp.nan)
     first = points.some(slice(len(values)))
-    kept = kept[: len(values)] & finite_draws(values)
-    return masked_mean(values - log_q(here, first.noise), kept, first.weights)
+    return masked_mean(values - log_q(here, first.noise), kept[: len(values)], first.weights)
 
 
 def _check_same_model(density: LogDensity, guide: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
+from jax.lax.linalg import triangular_solve
 
 from ngvi.linalg import definite
 
@@ -43,7 +43,9 @@ class Matrices(definite.Definite):
         return jnp.zeros(size, values.dtype).at[places].set(values)
 
     def eye(self, size: int, like: jax.Array) -> jax.Array:
-        return jnp.eye(size, dtype=like.dtype)
+        # A small one is a constant: to make it, and its layout for LAPACK, would take kernels.
+        xp = np if size <= SMALL_TRIANGLE else jnp
+        return jnp.asarray(xp.eye(size, dtype=like.dtype))
 
     def scaled(self, factor: jax.Array | float, tensor: jax.Array) -> jax.Array:
         return (factor * tensor).astype(tensor.dtype)
@@ -82,14 +84,21 @@ class Matrices(definite.Definite):
     def with_diagonal(self, matrix: jax.Array, diagonal: jax.Array) -> jax.Array:
         return jnp.where(jnp.eye(len(matrix), dtype=bool), diagonal[:, None], matrix)
 
+    def halve_diagonal(self, matrix: jax.Array) -> jax.Array:
+        size = matrix.shape[-1]
+        if size > SMALL_TRIANGLE:
+            return super().halve_diagonal(matrix)
+        weights = np.tri(size) - 0.5 * np.eye(size)
+        return jnp.where(weights > 0, weights.astype(matrix.dtype) * matrix, 0)
+
     def centred_cumsum(self, matrix: jax.Array) -> jax.Array:
         return row_cumsum(matrix) - 0.5 * matrix
 
     def cholesky(self, matrix: jax.Array) -> jax.Array:
-        return jnp.linalg.cholesky(matrix)
+        return jnp.linalg.cholesky(matrix.mT, symmetrize_input=False)
 
     def eigh(self, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return jnp.linalg.eigh(matrix)
+        return jnp.linalg.eigh(matrix.mT, symmetrize_input=False)
 
     def svd(self, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
         left, _, right = jnp.linalg.svd(matrix)
@@ -99,13 +108,16 @@ class Matrices(definite.Definite):
         return jnp.linalg.qr(matrix, "r")
 
     def solve_lower(self, tril: jax.Array, rhs: jax.Array, trans: bool = False) -> jax.Array:
-        return solve_triangular(tril, rhs, trans=int(trans), lower=True)
+        # LAPACK's matrices have columns where ours have rows: transposed ones it takes as they are.
+        rows = rhs.mT if rhs.ndim > 1 else rhs[None]
+        found = triangular_solve(tril.mT, rows, left_side=False, lower=False, transpose_a=trans)
+        return found.mT if rhs.ndim > 1 else found[0]
 
     def inverse_lower(self, tril: jax.Array) -> jax.Array:
         if tril.shape[-1] == 1:
             return 1.0 / tril
         eye = jnp.broadcast_to(self.eye(tril.shape[-1], tril), tril.shape)
-        return solve_triangular(tril, eye, lower=True)
+        return triangular_solve(tril.mT, eye, left_side=True, lower=False).mT
 
 
 matrices = Matrices()

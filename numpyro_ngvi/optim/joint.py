@@ -97,7 +97,7 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
                     is_leaf=_is_masked,
                 )
                 skipped = skipped._replace(other=optax.MaskedState(inner))
-        finite = _all_finite((gradients, updates))
+        finite = _all_finite(gradients, updates)
         choose = partial(jax.tree.map, lambda new, old: jnp.where(finite, new, old))
         return choose(updates, stay), choose(proposal, skipped)
 
@@ -118,9 +118,10 @@ def _is_masked(node: Any) -> bool:
     return isinstance(node, optax.MaskedNode)
 
 
-def _all_finite(tree: Any) -> jax.Array:
-    # One sum of each, not one comparison per entry: NaN and infinities survive.
-    return jnp.isfinite(sum(jnp.sum(0 * leaf) for leaf in jax.tree.leaves(tree)))
+def _all_finite(gradients: Any, updates: Any) -> jax.Array:
+    # One sum of each pair, not one comparison per entry: NaN and infinities survive.
+    sums = jax.tree.map(lambda one, other: jnp.sum(0 * one + 0 * other), gradients, updates)
+    return jnp.isfinite(sum(jax.tree.leaves(sums)))
 
 
 def _as_optax(other: Any) -> optax.GradientTransformation:
