@@ -95,10 +95,10 @@ def test_the_tables_of_a_page_are_their_csvs(path):
     assert text == pages.fill(text)
 
 
-def test_every_csv_is_shown_and_a_page_that_differs_is_found():
+def test_every_csv_is_on_a_page_and_a_page_that_differs_is_found():
     text = "".join(path.read_text("utf-8") for path in pages.pages())
-    shown = {match[2] for match in pages.BLOCK.finditer(text)}
-    assert shown == {path.name for path in (DOCS / "benchmarks").glob("*.csv")}
+    for path in (DOCS / "benchmarks").glob("*.csv"):
+        assert path.name in text
     page = _read("benchmarks", "demo.md")
     assert pages.fill(page.replace("| 30 |", "| 29 |")) == page != page.replace("| 30 |", "| 29 |")
 

@@ -33,7 +33,8 @@ def write(name: str, rows: Iterable[dict[str, Any]], about: str) -> None:
     rows = list(rows)
     with (FOLDER / name).open("w", newline="", encoding="utf-8") as file:
         file.write(f"# {about}\n")
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        columns = dict.fromkeys(column for row in rows for column in row)
+        writer = csv.DictWriter(file, list(columns), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     for path in pages():
@@ -43,11 +44,11 @@ def write(name: str, rows: Iterable[dict[str, Any]], about: str) -> None:
 
 
 def replace(name: str, rows: list[dict[str, str]], about: str, keys: Sequence[str]) -> None:
-    """:func:`write` some rows in place of those of a CSV that have the same keys."""
-    new = {tuple(row[key] for key in keys) for row in rows}
+    """:func:`write` rows in the place of those of a CSV that have the same keys, or at its end."""
     old = read(name) if (FOLDER / name).exists() else []
-    old = [row for row in old if tuple(row[key] for key in keys) not in new]
-    write(name, sorted([*old, *rows], key=lambda row: tuple(row[key] for key in keys)), about)
+    new = {tuple(row[key] for key in keys): row for row in rows}
+    kept = [new.pop(tuple(row[key] for key in keys), row) for row in old]
+    write(name, [*kept, *new.values()], about)
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -86,12 +87,9 @@ def _block(match: re.Match[str]) -> str:
 
 
 def table(rows: list[dict[str, str]]) -> list[str]:
-    """The lines of a table, without columns that are empty; those of numbers are to the right.
-
-    :raises ValueError: without rows.
-    """
+    """The lines of a table, without columns that are empty; those of numbers are to the right."""
     if not rows:
-        raise ValueError("No row of the CSV is asked for: see the page's comment above the table.")
+        return ["*Not run yet.*"]
     names = [name for name in rows[0] if any(row[name] for row in rows)]
     rule = ["---:" if all(NUMBER.fullmatch(r[n]) for r in rows) else "---" for n in names]
     cells = [names, *([row[name] for name in names] for row in rows)]

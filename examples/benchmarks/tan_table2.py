@@ -61,7 +61,7 @@ class Poisson:
 
     def rates(self, mu: np.ndarray, sigma: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):  # of a step that is too long, and not taken
-            return np.exp(self.X @ mu + 0.5 * np.einsum("ni,ij,nj->n", self.X, sigma, self.X))
+            return np.exp(self.X @ mu + 0.5 * np.sum(self.X @ sigma * self.X, 1))
 
     def bound(self, mu: np.ndarray, sigma: np.ndarray) -> float:
         likelihood = self.y @ self.X @ mu - self.rates(mu, sigma).sum()

@@ -36,10 +36,14 @@ class ExactBound:
         entropy = 0.5 * dim * (1 + np.log(2 * np.pi)) + 0.5 * np.linalg.slogdet(covariance)[1]
         return float(likelihood + prior + entropy)
 
-    def optimum(self, max_steps: int = 100) -> tuple[float, np.ndarray, np.ndarray]:
+    def optimum(
+        self, max_steps: int = 100, is_diagonal: bool = False
+    ) -> tuple[float, np.ndarray, np.ndarray]:
         """The best bound of any Gaussian, with its mean and covariance.
 
         Iterates the conditions for an optimum, ``S^-1 = -E[hess]`` and ``E[grad] = 0``.
+
+        :param is_diagonal: of any mean field, whose ``S^-1`` is the diagonal.
         """
         dim = self.X.shape[1]
         mean, covariance = np.zeros(dim), np.eye(dim)
@@ -50,8 +54,10 @@ class ExactBound:
             curvature = (probability * (1 - probability)) @ WEIGHTS
             precision = (self.X.T * curvature) @ self.X + self.prior_precision * np.eye(dim)
             gradient = self.X.T @ (self.y - expected) - self.prior_precision * mean
+            mean = mean + np.linalg.solve(precision, gradient)
+            if is_diagonal:
+                precision = np.diag(np.diag(precision))
             covariance = np.linalg.inv(precision)
-            mean = mean + covariance @ gradient
             previous, best = best, self.value(mean, covariance)
             if abs(best - previous) < 1e-10:
                 break
@@ -59,5 +65,5 @@ class ExactBound:
 
     def _predictor(self, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
         # The linear predictor at each node: shape (n, nodes).
-        scale = np.sqrt(np.einsum("ij,jk,ik->i", self.X, covariance, self.X, optimize=True))
+        scale = np.sqrt(np.sum(self.X @ covariance * self.X, 1))
         return (self.X @ mean)[:, None] + scale[:, None] * NODES
