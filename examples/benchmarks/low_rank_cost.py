@@ -6,7 +6,7 @@ stepped in turn, round by round, in one process. Two models with d latents:
 - ``means``: every latent has a normal prior and one observation, the least that a model can do;
 - ``regression``: a logistic regression on d features, a minibatch of 64 dense rows a step.
 
-    python examples/benchmarks/low_rank_cost.py --dim 1000000 --rank 10
+    python -m examples.benchmarks.low_rank_cost --dim 1000000 --rank 10
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
-from machine import describe
+
+from examples.benchmarks.machine import describe
 
 NUM_ROWS = 64
 
+MODULE = "examples.benchmarks.low_rank_cost"
 PPLS = ("numpyro", "pyro")
 MODELS = ("means", "regression")
+FAMILIES = ("diagonal", "low_rank")
 
 
 def make_data(model: str, dim: int, seed: int) -> tuple[np.ndarray, ...]:
@@ -36,8 +39,10 @@ def make_data(model: str, dim: int, seed: int) -> tuple[np.ndarray, ...]:
     return design, (rng.random(NUM_ROWS) < 0.5).astype(np.float32)
 
 
-def numpyro_case(name: str, dim: int, rank: int, seed: int) -> list[Callable]:
-    """A step with ``Diagonal`` and one with ``LowRankPrecision``."""
+def numpyro_case(
+    name: str, dim: int, rank: int, seed: int, families: Iterable[str] = FAMILIES
+) -> list[Callable]:
+    """A step with each family: ``Diagonal`` and ``LowRankPrecision``."""
     import jax
     import jax.numpy as jnp
     import numpyro
@@ -74,7 +79,8 @@ def numpyro_case(name: str, dim: int, rank: int, seed: int) -> list[Callable]:
 
         return step
 
-    return [stepper(Diagonal()), stepper(LowRankPrecision(rank=rank))]
+    named = {"diagonal": Diagonal(), "low_rank": LowRankPrecision(rank=rank)}
+    return [stepper(named[family]) for family in families]
 
 
 def pyro_case(name: str, dim: int, rank: int, seed: int) -> list[Callable]:
@@ -163,7 +169,7 @@ def main() -> None:
             case = ["--here", "--ppl", ppl, "--model", model, "--dim", str(options.dim)]
             rest = ["--rank", str(options.rank), "--rounds", str(options.rounds)]
             seed = ["--seed", str(options.seed)]
-            subprocess.run([sys.executable, __file__, *case, *rest, *seed], check=True)
+            subprocess.run([sys.executable, "-m", MODULE, *case, *rest, *seed], check=True)
 
 
 if __name__ == "__main__":

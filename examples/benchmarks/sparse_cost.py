@@ -6,7 +6,7 @@ intercepts' scale), seven observations a local. One step is a stock ``SVI`` upda
 round by round. Every case runs in a process of its own, whose peak memory is reported beside that
 of the same process before the guide exists; so is the time in which the guide finds its structure.
 
-    python examples/benchmarks/sparse_cost.py --locals 1000 10000 100000
+    python -m examples.benchmarks.sparse_cost --locals 1000 10000 100000
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from machine import describe
+
+from examples.benchmarks.machine import describe
 
 NUM_COEFFICIENTS = 9
 NUM_OBSERVATIONS = 7
 
+MODULE = "examples.benchmarks.sparse_cost"
 PPLS = ("numpyro", "pyro")
 
 
@@ -218,7 +220,7 @@ def main() -> None:
         for num_locals in options.locals:
             case = ["--here", "--ppl", ppl, "--locals", str(num_locals)]
             rest = ["--rounds", str(options.rounds), "--seed", str(options.seed)]
-            subprocess.run([sys.executable, __file__, *case, *rest], check=True)
+            subprocess.run([sys.executable, "-m", MODULE, *case, *rest], check=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ with one), against AutoMultivariateNormal + Adam on the same logistic
 regression, in the same run, in turn: each round times a block of steps of either, and the
 ratio is taken round by round, so that a drifting machine does not matter.
 
-    python examples/benchmarks/step_cost.py --dims 50 500 --rounds 20
+    python -m examples.benchmarks.step_cost --dims 50 500 --rounds 20
 """
 
 from __future__ import annotations
@@ -13,24 +13,37 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
-from machine import describe
+
+from examples.benchmarks.machine import describe
 
 NUM_ROWS = 1000
 PRIOR_SCALE = 10.0
+STEPPERS = ("stock", "ngvi", "auto")
 
 
-def make_data(dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def make_data(dim: int, seed: int, num_rows: int = NUM_ROWS) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    design = rng.normal(size=(NUM_ROWS, dim)) / np.sqrt(dim)
-    outcome = rng.random(NUM_ROWS) < 1 / (1 + np.exp(-design @ rng.normal(size=dim)))
-    return design.astype(np.float32), outcome.astype(np.float32)
+    design = rng.standard_normal((num_rows, dim), np.float32) / np.float32(np.sqrt(dim))
+    logits = design @ rng.standard_normal(dim, np.float32)
+    return design, (rng.random(num_rows) < 1 / (1 + np.exp(-logits))).astype(np.float32)
 
 
-def numpyro_steppers(dim: int, num_particles: int, seed: int) -> dict[str, Callable]:
-    """A function of a number of steps for either guide; it returns when they are done."""
+def numpyro_steppers(
+    dim: int,
+    num_particles: int,
+    seed: int,
+    num_rows: int = NUM_ROWS,
+    batch: int | None = None,
+    names: Iterable[str] = STEPPERS,
+) -> dict[str, Callable]:
+    """By name, a function of a number of steps, which returns when they are done.
+
+    :param batch: rows that a step sees; by default all.
+    :param names: those of ``STEPPERS``, or "blr": ``BLR()`` with ``NaturalELBO()``.
+    """
     import jax
     import jax.numpy as jnp
     import numpyro
@@ -38,17 +51,19 @@ def numpyro_steppers(dim: int, num_particles: int, seed: int) -> dict[str, Calla
     from numpyro.infer import SVI, Trace_ELBO
     from numpyro.infer.autoguide import AutoMultivariateNormal
 
-    from numpyro_ngvi import NaturalGaussianGuide, Snngm
+    from numpyro_ngvi import BLR, NaturalELBO, NaturalGaussianGuide, Snngm
 
-    design, outcome = map(jnp.asarray, make_data(dim, seed))
+    design, outcome = map(jnp.asarray, make_data(dim, seed, num_rows))
 
     def model(design: jax.Array, outcome: jax.Array) -> None:
         weights = numpyro.sample("w", dist.Normal(0, PRIOR_SCALE).expand([dim]).to_event(1))
-        with numpyro.plate("rows", NUM_ROWS):
+        with numpyro.plate("rows", num_rows, subsample_size=batch) as rows:
+            if batch is not None:
+                design, outcome = design[rows], outcome[rows]
             numpyro.sample("y", dist.Bernoulli(logits=design @ weights), obs=outcome)
 
-    def stepper(guide: Callable, optim: object) -> Callable:
-        svi = SVI(model, guide, optim, Trace_ELBO(num_particles=num_particles))
+    def stepper(guide: Callable, optim: object, elbo: object = None) -> Callable:
+        svi = SVI(model, guide, optim, elbo or Trace_ELBO(num_particles=num_particles))
         state = svi.init(jax.random.key(seed), design, outcome)
         update = jax.jit(svi.update)
 
@@ -60,11 +75,16 @@ def numpyro_steppers(dim: int, num_particles: int, seed: int) -> dict[str, Calla
 
         return run
 
-    return {
-        "stock": stepper(AutoMultivariateNormal(model), numpyro.optim.Adam(1e-3)),
-        "ngvi": stepper(NaturalGaussianGuide(model, "covariance_cholesky"), Snngm(1e-3)),
-        "auto": stepper(NaturalGaussianGuide(model, "covariance_cholesky"), Snngm()),
+    def natural() -> NaturalGaussianGuide:
+        return NaturalGaussianGuide(model, "covariance_cholesky")
+
+    makers = {
+        "stock": lambda: stepper(AutoMultivariateNormal(model), numpyro.optim.Adam(1e-3)),
+        "ngvi": lambda: stepper(natural(), Snngm(1e-3)),
+        "auto": lambda: stepper(natural(), Snngm()),
+        "blr": lambda: stepper(natural(), BLR(), NaturalELBO()),
     }
+    return {name: makers[name]() for name in names}
 
 
 def pyro_steppers(dim: int, num_particles: int, seed: int) -> dict[str, Callable]:
