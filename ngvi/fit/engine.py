@@ -17,6 +17,7 @@ from ngvi.points import Points
 
 if TYPE_CHECKING:
     from ngvi.fit.geometry import Geometry
+    from ngvi.fit.groups import Groups
     from ngvi.fit.sweep import Rows
 
 #: The parameters of model and guide.
@@ -80,6 +81,8 @@ class Evaluator(Protocol):
         :mod:`~ngvi.fit.sweep`.
     :ivar dim: ``d``, the number of latents of all Gaussians.
     :ivar curvature: the name of the estimator, one of :data:`ngvi.curvature.CURVATURES_OF_FIT`.
+    :ivar groups: of what a group of draws is made.
+    :ivar is_dear: whether one costs so much that independent latents shall come first.
     :ivar num_gradients: gradients of the log density so far.
     :ivar num_hessian_products: Hessian-vector products so far.
     :ivar num_values: values of the log density so far, besides those of gradients.
@@ -89,6 +92,8 @@ class Evaluator(Protocol):
     rows: Rows | None
     dim: int
     curvature: str
+    groups: Groups
+    is_dear: bool
     num_gradients: int
     num_hessian_products: int
     num_values: int
@@ -97,7 +102,10 @@ class Evaluator(Protocol):
         """Fresh groups of draws."""
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
-        """The bound and its natural gradient; not finite where the model is not."""
+        """The bound and its natural gradient; not finite where the model is not.
+
+        :param draws: of :meth:`draws`, or groups of few random draws, which have Stein's lemma.
+        """
 
     def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The log density and its gradient at vectors of all latents, shape ``(N, d)``, each by
@@ -134,6 +142,9 @@ class Parameters(Protocol):
 
     def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> Place:
         """The initial place with ``N(mean, diag(scale^2))``; by default with its own mean."""
+
+    def independent(self, place: Place) -> Place:
+        """A place of mean field with the same means and marginal standard deviations."""
 
     def draws(self, place: Place, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``, shape ``(N,)``."""

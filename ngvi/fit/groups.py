@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ngvi.curvature import Cost, cost_of_group
+from ngvi.curvature import NUM_STEIN, Cost, cost_of_group
 from ngvi.fit.engine import Draws
 from ngvi.fit.paths import Paths
 from ngvi.points import Points, spherical_points
+
+#: Gradients of a group of orthogonal points that are dear.
+DEAR = 200
 
 
 class Groups(NamedTuple):
@@ -32,6 +35,15 @@ class Groups(NamedTuple):
         if curvature != "spherical" or paths is None:
             return cls(dim, cost_of_group(curvature, dim, products, data_size))
         return cls(dim, cost_of_group(curvature, paths.dim, products, data_size), paths)
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether a group costs so much that independent latents shall come first."""
+        return self.paths is None and self.cost.num_groups > 0 and self.cost.num_gradients > DEAR
+
+    def few(self, rng: np.random.Generator, num_groups: int) -> list[Draws]:
+        """Groups of few random draws; see :mod:`~ngvi.fit.independent`."""
+        return Groups(self.dim, Cost(NUM_STEIN, NUM_STEIN, 0)).draws(rng, num_groups)
 
     def draws(self, rng: np.random.Generator, num_groups: int) -> list[Draws]:
         """Fresh groups of draws."""

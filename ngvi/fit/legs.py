@@ -22,6 +22,7 @@ import numpy as np
 from ngvi.fit.audit import audit
 from ngvi.fit.climbs import high_points
 from ngvi.fit.engine import Engine, Place
+from ngvi.fit.independent import Independent
 from ngvi.fit.modes import Modes
 from ngvi.fit.one_leg import NO_WAY, ROUGH_END, SAME, Begun, bound_of, compared
 from ngvi.fit.outcome import ANOTHER, THE_SAME, Outcome, Reason
@@ -73,22 +74,29 @@ class Legs(Modes):
         self.has_network = self._has_network()
         self.is_rugged = False  #: whether no start came to the end of its first stage
         self.num_followed = FEW_RACERS  #: legs after the first one, then
+        self._early: Independent | None = None  #: while it runs
 
     def run(self, place: Place | None) -> Outcome:
         """All legs, and the best end.
 
         :param place: the only start; None leaves the choice to the fit.
         """
-        start = find_start(self.engine, self.rng, self.num_groups, place)
+        has_choice = place is None and not self.settings.deterministic
+        early = prior = None
+        if has_choice and self.engine.evaluator.is_dear:
+            prior = None if self.is_noisy else Prior.of(self.engine, self.rng)
+            early = self._independently(prior)
+        start = find_start(self.engine, self.rng, self.num_groups, place) or early
         if start is None:
             return Outcome(self.engine.parameters.initial, Reason.NOT_FINITE)
-        if place is not None or self.settings.deterministic or self.engine.evaluator.is_subsampled:
-            self._leg(start)
+        if self.is_noisy or not has_choice:
+            self._leg(start if early is None else self._higher(start, early))
             return self._final()
-        prior = Prior.of(self.engine, self.rng)
+        if early is None:
+            prior = Prior.of(self.engine, self.rng)
         if self._are_few(start):
             return self._only_freshly(start, prior)
-        outcome = self._first_leg(start, prior)
+        outcome = self._first_leg(start, prior, early)
         if self.has_network:
             self._race_parameters(start)
         elif not outcome.converged:
@@ -111,6 +119,8 @@ class Legs(Modes):
         one, best = self._one, self._best() if self.ended or self.begun else None
         if best is not None:
             best = dataclasses.replace(best, reason=Reason.INTERRUPTED)
+        if self._early is not None:
+            return self._of_early(self._early, answers)
         if one is None:
             return best or Outcome(self.engine.parameters.initial, Reason.INTERRUPTED)
         remaining = (one.trace.distances or [math.inf])[-1]
@@ -119,6 +129,31 @@ class Legs(Modes):
             last = self._audited(last)
         level = -one.trace.last_loss if last.audit is None else bound_of(last)
         return last if best is None or level > bound_of(best) + SAME else best
+
+    def _independently(self, prior: Prior | None) -> Start | None:
+        """Where independent latents lead to."""
+        options = self.rng, self.settings, self.progress, self._used
+        self._early = early = Independent(self.engine, *options)
+        start = early.start(prior)
+        self._used += len(early.search.trace)
+        self._allow(len(early.search.trace))
+        self._early = None
+        return start
+
+    def _of_early(self, early: Independent, answers: bool) -> Outcome:
+        """Where independent latents are, or narrower, where some draws have no density."""
+        distance, trace = early.search.distance, early.search.trace
+        for place in early.places():
+            found = Outcome(place, Reason.INTERRUPTED, distance, trace)
+            found = self._audited(found) if answers else found
+            if found.audit is None or math.isfinite(found.audit.bound):
+                break
+        return found
+
+    def _higher(self, start: Start, other: Start) -> Start:
+        """The one of two whose bound is higher over the same draws."""
+        measured = self.engine.evaluator.measure(start.place, other.draws)
+        return other if other.measured.value >= measured.value else start
 
     def _are_few(self, start: Start) -> bool:
         """Whether even the most fixed draws are fewer than the latents, and would be overfitted."""
@@ -134,17 +169,23 @@ class Legs(Modes):
         self._note(self._freshly(self._new_search(), start.place), start.name)
         return self._final()
 
-    def _first_leg(self, start: Start, prior: Prior | None) -> Outcome:
+    def _first_leg(self, start: Start, prior: Prior | None, early: Start | None = None) -> Outcome:
         """From the guide's start, or from the prior, if that is elsewhere and better.
 
         Where none comes to the end of its first stage, others race with them.
+
+        :param early: where independent latents led to. They may have collapsed, so the others
+            begin as well, with as many steps.
         """
         mean = self.engine.parameters.mean(self.engine.parameters.initial)
-        self._begin(start)
+        most = math.inf
+        if early is not None:
+            most = max(RACE_STEPS, len(self._begin(early).search.trace))
+        self._begin(start, most)
         if prior is not None and not self.is_noisy and prior.is_elsewhere(mean):
             other = find_prior_start(self.engine, self.rng, self.num_groups, prior)
             if other is not None:
-                self._begin(other)
+                self._begin(other, most)
         if all(one.status in NO_WAY for one in self.begun):
             before = self._used
             self._audit_begun()

@@ -25,6 +25,8 @@ from ngvi.trust_region import INITIAL_RADIUS
 
 #: Standard deviations to try, in this order; the first is that of the guide that ``fit`` makes.
 SCALES = (1.0, 0.1, 0.01, 1e-3)
+#: Of a Gaussian that is good but for a few of its draws.
+FINE_SCALES = (1.0, 0.7, 0.5, 0.35, 0.2, *SCALES[1:])
 #: Steps of L-BFGS on the mean, and random means to try.
 MAX_MEAN_STEPS, NUM_RANDOM_MEANS = 50, 5
 
@@ -112,6 +114,14 @@ def start_beside(
         steps.append((sd * rng.standard_normal(value.shape)).astype(value.dtype))
     found = _usable(engine, engine.parameters.moved(start.place, steps), draws)
     return found and found._replace(name="other parameters")
+
+
+def start_about(engine: Engine, rng: np.random.Generator, places: list[Place]) -> Start | None:
+    """The first of some places that can be a start; they are of independent latents."""
+    draws = engine.evaluator.draws(rng, 1)
+    usable = (_usable(engine, place, draws) for place in places)
+    found = next(filter(None, usable), None)
+    return found and found._replace(name="independent latents")
 
 
 def _at_scales(

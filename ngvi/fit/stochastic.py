@@ -50,6 +50,8 @@ ORDINARY_STEP_SIZE, ORDINARY_DECREASE = 0.05, 0.2
 PLATEAU, NUM_PLATEAUS = 20, 3
 #: A step is taken back if it loses so many standard errors, and nats on top.
 FALL, MAX_FALL = 4.0, 1.0
+#: The noise after a step of a wary search counts up to so many times that before.
+LOUDER = 10.0
 #: Places that are not finite in a row, after which the search ends.
 MAX_REFUSED = 20
 
@@ -67,6 +69,7 @@ class StochasticSearch:
     least: int = 0  #: steps of this one before it may converge
     limit: float = math.inf  #: of the steps of this one
     most_groups: int = MAX_GROUPS
+    is_wary: bool = False  #: whether much more noise after a step is no excuse for a fall
 
     place: Place = None
     before: tuple[Place, float] | None = None  #: the place before the last step, and its length
@@ -134,11 +137,16 @@ class StochasticSearch:
         return self._why_over() or self._move(geometry, measured.mean)
 
     def _has_fallen(self, measured: Measured) -> bool:
-        """Whether the last step lost more than the noise of the draws before and after."""
+        """Whether the last step lost more than the noise of the draws before and after.
+
+        Of a wary search much more noise where it led is no excuse: a few draws far out in a tail
+        make a fall of a million nats, and a standard error of as much.
+        """
         if self.step is None:
             return False
-        value, error = self.level
-        return measured.value < value - FALL * math.hypot(error, _error(measured)) - MAX_FALL
+        (value, before), after = self.level, _error(measured)
+        after = min(after, LOUDER * before) if self.is_wary else after
+        return measured.value < value - FALL * math.hypot(before, after) - MAX_FALL
 
     def _go_back(self) -> Reason | None:
         """From a place that is not finite, or far below, to try a shorter step."""

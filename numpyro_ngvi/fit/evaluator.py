@@ -66,9 +66,10 @@ class Evaluator:
             kind = "spherical"
         kind = self.curvature = choose(kind, dim, products, obstacle).curvature
         data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
-        groups = Groups.of(kind, dim, products, data_size, paths)
-        self.draws, self._cost = groups.draws, groups.cost
+        self.groups = groups = Groups.of(kind, dim, products, data_size, paths)
+        self.draws, self._cost, self.is_dear = groups.draws, groups.cost, groups.is_dear
         self._estimator = curvature.make_estimator(kind, self._cost, points_at_once(data_size))
+        self._by_few = curvature.make_estimator("stein", self._cost, points_at_once(data_size))
         self.num_gradients = self.num_hessian_products = self.num_values = 0
         self._fractions: dict[tuple, float] = {}
         self.dim = dim
@@ -101,7 +102,7 @@ class Evaluator:
 
         :param rows: of the subsampled plate; None leaves them to the seeds of the draws.
         """
-        self.num_gradients += len(draws) * self._cost.num_gradients
+        self.num_gradients += sum(len(group.points.weights) for group in draws)
         self.num_hessian_products += len(draws) * self._cost.num_products
         dtype, found = self._parameters.dtype, []
         for group in draws:
@@ -236,7 +237,9 @@ class Evaluator:
         def log_density(latents: dict[str, jax.Array], others: Place, key: jax.Array) -> jax.Array:
             return density(latents, self._parameters.constrain({**place, **others}), key)
 
-        estimate = self._estimator(log_density, here, points, ordinary(place))
+        has_few = len(points.weights) < self._cost.num_gradients
+        estimator = self._by_few if has_few else self._estimator
+        estimate = estimator(log_density, here, points, ordinary(place))
         first = points.some(slice(len(estimate.values)))
         # Not finite, if a value is not: the search is to see it.
         gains = first.weights * (estimate.values - curvature.log_q(here, first.noise))

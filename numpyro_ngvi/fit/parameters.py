@@ -14,6 +14,7 @@ from ngvi.family import standard_normal_log_prob
 from ngvi.fit.run import check_coordinates
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in, replace_families
+from numpyro_ngvi.families.diagonal import Diagonal
 from numpyro_ngvi.fit.importance import gaussians
 from numpyro_ngvi.tracing import latent_site, posteriors_in
 from numpyro_ngvi.tracing.compilation import compiled
@@ -44,6 +45,12 @@ class Parameters:
         scales = self._split(np.broadcast_to(scale, mean.shape))
         families = _initial(families_in(self.initial), self._split(mean), scales)
         return replace_families(self.initial, families)
+
+    def independent(self, place: Place) -> Place:
+        """A place of mean field with the same means and marginal standard deviations."""
+        families = families_in(place)
+        found = [Diagonal(q.mean, sd) for q, sd in zip(families, _stddevs(families), strict=True)]
+        return replace_families(place, found)
 
     def draws(self, place: Place, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``."""

@@ -83,8 +83,9 @@ class Evaluator:
     def estimate_as(self, curvature: str, groups: Groups) -> None:
         """Take this estimator, which is not ``"auto"``, of these groups."""
         self.curvature, self.groups, self.draws = curvature, groups, groups.draws
-        self._cost = groups.cost
+        self._cost, self.is_dear = groups.cost, groups.is_dear
         self._estimator = make_estimator(curvature, groups.cost, self._plan)
+        self._by_few = make_estimator("stein", groups.cost, self._plan)
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
         """Look at a batch of the data, and tell which part of all rows it is."""
@@ -106,7 +107,7 @@ class Evaluator:
 
         :param rows: of the subsampled plate; None leaves them to the seeds of the draws.
         """
-        self.num_gradients += len(draws) * self._cost.num_gradients
+        self.num_gradients += sum(len(group.points.weights) for group in draws)
         self.num_hessian_products += len(draws) * self._cost.num_products
         self._parameters.put(place)
         is_random = self._plan.facts.is_stochastic or self.is_subsampled
@@ -239,9 +240,11 @@ class Evaluator:
             rows = flat(list(estimate.directions.values()))[None]
             return bound[None], rows, [gradient for _, gradient in estimate.ordinary]
         found, count = evaluate(here, points, weighted=True), len(draws)
+        has_few = len(weights) < count * self._cost.num_gradients
+        estimator = self._by_few if has_few else self._estimator
         gains = points.weights * (found.values - log_q(here, points.noise))
         rows = [
-            self._estimator.of_groups(
+            estimator.of_groups(
                 family,
                 found.gradients[site].reshape(count, -1, family.dim),
                 noise[site].reshape(count, -1, family.dim),

@@ -18,6 +18,7 @@ from ngvi.fit.run import check_coordinates
 from pyro_ngvi.curvature import log_q
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
+from pyro_ngvi.families.diagonal import Diagonal
 from pyro_ngvi.fit.importance import gaussians
 from pyro_ngvi.tracing.messengers import repeatable_noise
 
@@ -85,6 +86,10 @@ class Parameters:
         return self.initial._replace(
             families=[family.initial(locs[site], scales[site]) for site, family in families]
         )
+
+    def independent(self, place: Place) -> Place:
+        """A place of mean field with the same means and marginal standard deviations."""
+        return place._replace(families=[Diagonal(q.mean, q.stddev) for q in place.families])
 
     @torch.no_grad()
     def draws(self, place: Place, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -101,6 +101,8 @@ def shared(set_up: Callable[[], Any], workers: Workers) -> Any:
 class Evaluator:
     """An evaluator of all workers' rows."""
 
+    is_dear = False  # places of independent latents are not sent
+
     def __init__(self, engine: Engine, workers: Workers, weight: float) -> None:
         self._inner, self._parameters = engine.evaluator, engine.parameters
         self._workers, self._weight = workers, weight

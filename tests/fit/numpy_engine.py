@@ -42,6 +42,8 @@ class Target:
     :ivar step: of latent vectors, what their log density has more that no gradient sees.
     :ivar rows: of which minibatches are, for sweeps.
     :ivar of_prior: mean and standard deviation of the prior that can be sampled.
+    :ivar is_dear: whether independent latents come first.
+    :ivar collapsed: the place that is taken for that of independent latents, wherever they are.
     """
 
     centre: np.ndarray
@@ -55,10 +57,13 @@ class Target:
     step: object = None
     of_prior: object = None
     is_subsampled: bool = False
+    is_dear: bool = False
+    collapsed: Place | None = None
     rows: object = None
     max_pairs: int = 6
     curvature: str = "spherical"
 
+    asked_for_few: bool = False
     num_gradients: int = 0
     num_hessian_products: int = 0
     num_values: int = 0
@@ -71,6 +76,7 @@ class Target:
         self.dim = len(self.centre)
         self.initial = Place(np.zeros(self.dim), np.zeros(self.dim), self.of_start)
         self.has_ordinary = self.of_ordinary is not None
+        self.groups = self
 
     def engine(self):
         return Engine(self, Parameters(self), lambda place, pairs: Metric(self, place, pairs))
@@ -80,6 +86,10 @@ class Target:
     def draws(self, rng, num_groups):
         points = Points(np.zeros((5, self.dim)), np.full(5, 0.2))
         return [Draws(points, int(seed)) for seed in rng.integers(2**31, size=num_groups)]
+
+    def few(self, rng, num_groups):
+        self.asked_for_few = True
+        return self.draws(rng, num_groups)
 
     def measure(self, place, draws):
         self.num_gradients += 5 * len(draws)
@@ -162,6 +172,9 @@ class Target:
     def at(self, mean, scale):
         mean = self.initial.loc if mean is None else mean
         return Place(mean, np.broadcast_to(np.log(scale), (self.dim,)))
+
+    def independent(self, place):
+        return place if self.collapsed is None else self.collapsed
 
     def square_distance(self, place, theta):
         return float(np.sum(((theta - place.loc) * np.exp(-place.log_scale)) ** 2))

@@ -68,6 +68,7 @@ TARGETS = {
     "two modes": (Mortal, {"others": ((-CENTRE, 2.0),), "of_prior": (0.0, 3.0)}),
     "own parameter": (Mortal, {"of_ordinary": lambda x: (-((x - 1.0) ** 2), -2 * (x - 1.0))}),
     "jump": (Mortal, {"step": lambda theta: 3.0 * (theta[:, 0] > 2.0)}),
+    "dear groups": (Mortal, {"is_dear": True, "noise": 0.4}),
     "minibatches": (Mortal, {"is_subsampled": True, "noise": 0.3}),
     "sweep": (Swept, {"rows": Rows("data", 7, 2)}),
 }

@@ -17,7 +17,7 @@ from ngvi.fit.by_values import GROUP, by_values
 from ngvi.fit.outcome import Outcome, Reason
 from ngvi.fit.progress import Progress
 from ngvi.fit.search import Search
-from ngvi.fit.settings import Settings
+from ngvi.fit.settings import OutOfTime, Settings
 from ngvi.fit.stochastic import StochasticSearch
 from tests.fit.numpy_engine import POINT, Place, Target, divergence, metric
 
@@ -48,6 +48,47 @@ def names(outcome):
 
 def is_at(outcome, centre, scale=SCALE):
     return divergence(outcome.place, Place(centre, np.broadcast_to(np.log(scale), 2))) < 0.1
+
+
+# -- independent latents --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_dear", [True, False])
+def test_independent_latents_come_first_where_a_group_is_dear(is_dear):
+    one = target(is_dear=is_dear)
+    outcome = searched(one)
+    assert outcome.converged and is_at(outcome, CENTRE)
+    assert one.asked_for_few is is_dear is ("independent latents" in names(outcome))
+    assert "the guide's start" in names(outcome)
+
+
+def test_where_independent_latents_collapse_another_start_leads_higher():
+    at = Place(NEAR, np.log(np.full(2, 0.1)))
+    one = two_modes(-30.0, is_dear=True, collapsed=at)
+    outcome = searched(one)
+    assert outcome.converged and is_at(outcome, np.zeros(2), 0.1)
+    ends = {ended.name: ended.bound for ended in outcome.starts}
+    assert ends["independent latents"] == pytest.approx(-30.0, abs=0.5)
+
+
+def test_on_minibatches_the_better_of_two_starts_goes_on():
+    at = Place(CENTRE, np.log(SCALE))
+    for options, first in ({"centre": FAR}, None), ({"centre": FAR, "others": ((CENTRE, 0),)}, at):
+        one = target(is_dear=True, is_subsampled=True, collapsed=first, **options)
+        outcome = searched(one)
+        assert outcome.converged and is_at(outcome, FAR if first is None else CENTRE)
+
+
+def test_a_fit_that_ends_among_its_first_steps_keeps_what_they_found():
+    def callback(step, bound, distance):
+        if step == 12:
+            raise OutOfTime
+
+    one = target(is_dear=True, centre=FAR)
+    outcome = searched(one, callback=callback)
+    gap = divergence(one.initial, Place(FAR, np.log(SCALE)))
+    assert outcome.reason is Reason.TIME_LIMIT and outcome.audit is not None
+    assert divergence(one.written[-1], Place(FAR, np.log(SCALE))) < 0.5 * gap
 
 
 # -- the prior ------------------------------------------------------------------------
@@ -475,10 +516,10 @@ def test_starts_that_agree_do_not_end_the_climbs(monkeypatch):
     """Broad starts pass over a narrow mode that a climb may meet."""
     first_leg = legs.Legs._first_leg
 
-    def with_others(self, start, prior):
+    def with_others(self, start, *others):
         for _ in range(modes.ENOUGH):
             self._begin(start)
-        return first_leg(self, start, prior)
+        return first_leg(self, start, *others)
 
     monkeypatch.setattr(legs.Legs, "_first_leg", with_others)
     assert is_at(searched(two_modes(5.0)), NEAR, 0.1)
@@ -590,9 +631,9 @@ def test_an_optimum_of_many_parameters_is_claimed_if_enough_others_led_to_it(mon
     monkeypatch.setattr(legs.Legs, "_look_for_modes", lambda *_: None)
     first = legs.Legs._first_leg
 
-    def twice(self, start, prior):
-        first(self, start, prior)
-        return first(self, start, prior)
+    def twice(self, *starts):
+        first(self, *starts)
+        return first(self, *starts)
 
     monkeypatch.setattr(legs.Legs, "_first_leg", twice)
     outcome = searched(network(-3.0))

@@ -134,6 +134,20 @@ def test_where_locals_are_known_five_points_are_enough_for_thirteen_latents(ppl)
         np.testing.assert_allclose(mean, expected, atol=0.08)
 
 
+def test_few_draws_at_a_place_of_independent_latents_are_those_of_mean_field(ppl):
+    one, easy = (engine(ppl.name, eight_schools, *how) for how in ((), ("diagonal", "stein")))
+    mean, scale = np.linspace(-1.0, 2.0, 10), np.linspace(0.1, 2.0, 10)
+    place = one.parameters.independent(one.parameters.at(mean, scale))
+    draws = one.evaluator.groups.few(np.random.default_rng(1), 3)
+    assert draws[0].points.noise.shape == (10, 10)
+    measured = one.evaluator.measure(place, draws)
+    expected = easy.evaluator.measure(easy.parameters.at(mean, scale), draws)
+    for found, known in zip(
+        (*measured[:2], *measured.mean[:2]), (*expected[:2], *expected.mean[:2]), strict=True
+    ):
+        np.testing.assert_allclose(found, known)
+
+
 def test_at_the_exact_posterior_every_group_is_the_evidence_and_has_no_gradient(ppl):
     one = engine(ppl.name, conjugate)
     mean, _, _ = models.exact_posterior()

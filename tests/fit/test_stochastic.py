@@ -146,6 +146,9 @@ def test_only_what_is_no_noise_is_a_fall():
     limit = -10.0 - stochastic.FALL * 0.5 - stochastic.MAX_FALL
     assert fallen(limit - 0.01) and not fallen(limit + 0.01)
     assert not fallen(limit - 0.01, spread=2.0)  # its own noise counts as well
+    assert not fallen(limit - 1e6, spread=1e6)
+    one.is_wary = True  # but that of a tail may not
+    assert fallen(limit - 1e6, spread=1e6) and not fallen(limit - 0.01, spread=2.0)
     first = one.place
     one.place = OPTIMUM
     assert one._go_back() is None and one.place is first
