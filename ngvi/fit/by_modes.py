@@ -107,7 +107,11 @@ def tried(
             raise second.error
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  the first fit is there
         if insists:
-            warnings.warn(f"reparametrize=True has had no effect: {error}", stacklevel=4)
+            warnings.warn(
+                "reparametrize=True has had no effect, and the Gaussian over all latents is kept: "
+                f"{error}",
+                stacklevel=4,
+            )
         return first, outcome
     try:
         other = search(second.engine, _begun(first, outcome, second), len(outcome.trace))
@@ -118,6 +122,14 @@ def tried(
         return first, outcome
     is_better, outcome = _compared(first.engine, outcome, second.engine, other, rng)
     kept = second if is_better else first
+    if insists and not is_better and other.reason is not Reason.CONVERGED:
+        names = ", ".join(repr(name) for group in second.guide._blocks.sites for name in group)
+        warnings.warn(
+            "reparametrize=True has had no effect, and the Gaussian over all latents is kept: the "
+            f"fit with {BY_MODES} came to no better end. Maybe {names} have none given the others; "
+            "the report of fit(..., guide=ReparametrizedGaussianGuide(model)) tells.",
+            stacklevel=4,
+        )
     for name in _COUNTERS:
         both = sum(getattr(one.engine.evaluator, name) for one in (first, second))
         setattr(kept.engine.evaluator, name, both)
@@ -149,9 +161,11 @@ def _compared(
     noise = rng.standard_normal((2 * MAX_DRAWS, first.parameters.dim))
     with np.errstate(invalid="ignore"):
         gains = log_weights(second, other.place, noise) - log_weights(first, outcome.place, noise)
-    gain, error = float(gains.mean()), float(gains.std()) / math.sqrt(len(gains) - 1)
+        gain, error = float(gains.mean()), float(gains.std()) / math.sqrt(len(gains) - 1)
     is_better = gain > 2 * error and (other.converged or not outcome.converged)  # not if NaN
-    words = f"{abs(gain):.2f} nats {'below' if (gain > 0) is is_better else 'above'}"
+    words = "not finite"
+    if abs(gain) < 1e6:  # not if NaN
+        words = f"{abs(gain):.2f} nats {'below' if (gain > 0) is is_better else 'above'}"
     if not is_better and not other.converged:
         words += ", not at its optimum"
     bounds = (other.audit.bound, other.audit.error) if other.audit else (math.nan, math.nan)

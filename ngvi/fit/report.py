@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ngvi.fit.diagnostics import Diagnostics
+from ngvi.fit.diagnostics import USABLE, Diagnostics
 from ngvi.fit.outcome import BY_MODES
 from ngvi.fit.trace import Trace
 
@@ -87,6 +87,9 @@ def report(result: Any, complete: bool) -> str:
         add("diagnostics", f"failed: {error}")
         return "\n".join(lines)
     _add_diagnostics(add, diagnostics)
+    is_good = result.converged and (diagnostics.pareto_k or 0.0) < USABLE
+    if not is_good and (found := without_mode(result.guide, result.params)):
+        add("without a mode", f"{found}: these stay as they are")
     return "\n".join(lines)
 
 
@@ -100,6 +103,16 @@ def by_modes(result: Any) -> str:
                 f"by their modes given the rest; as they are the bound is {result.starts[1].kept}"
             )
     return ""
+
+
+def without_mode(guide: Any, params: dict[str, Any]) -> str:
+    """Which locals of a ``ReparametrizedGaussianGuide`` have none, in words, or nothing."""
+    counts = guide._without_mode(params) if hasattr(guide, "_without_mode") else {}
+    if not counts:
+        return ""
+    sizes = {site.name: math.prod(plate.size for plate in site.plates) for site in guide.sites}
+    words = [f"{count:.2g} of {sizes[name]:,} of {name!r}" for name, count in counts.items()]
+    return f"{', '.join(words)} on average"
 
 
 def reparametrize(result: Any) -> tuple[str, ...]:

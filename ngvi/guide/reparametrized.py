@@ -38,8 +38,10 @@ MAX_DENSE_DIM = 40
 MAX_ITERATIONS = 50
 
 #: A step at whose end the slope along it has turned by more than this fraction was too long, and
-#: becomes shorter by one of these factors, by the secant rule.
-TURN, SHORTEST, LONGEST = 0.5, 0.1, 0.5
+#: becomes shorter by one of these factors, by the secant rule. The next step is at most ``GROWTH``
+#: times as long as one that was taken, and no longer where the slope has turned: the curvature of
+#: a tail is next to nothing, and says to leave for another one.
+TURN, SHORTEST, LONGEST, GROWTH = 0.5, 0.1, 0.5, 4.0
 
 #: Draws that quantiles of locals are taken from.
 NUM_DRAWS = 2000
@@ -124,8 +126,8 @@ class Reparametrization:
 
         :param density: ``l``, of vectors ``(d,)``.
         :param latent: ``(z, g)``, shape ``(d,)``.
-        :return: ``(b, g)``, shape ``(d,)``; ``log |det|``; and which locals' curvature is not that
-            of a mode, shape ``(d,)``.
+        :return: ``(b, g)``, shape ``(d,)``; ``log |det|``; and which locals have no mode, shape
+            ``(d,)``.
         """
         xp = self._xp
 
@@ -142,9 +144,14 @@ class Reparametrization:
                 step = self._newton(found.factors, self._gradient(given, point))
                 return point + xp.where(unsettled > 0, 0.0, step)
 
-            point = self._twice(refined, point)
+            point = xp.where(unsettled > 0, self.start, self._twice(refined, point))
         slope, products = self._gradient_and_products(given, point)
         factors, repaired = self._factors(products)
+        eyes = self._first().factors
+        factors = [  # without a mode a local stays as it is: start + z
+            xp.where(is_lost[:1, None] > 0, eye, factor)
+            for is_lost, eye, factor in zip(self._local(unsettled), eyes, factors, strict=True)
+        ]
         if self.order == 1:
             point = point + self._newton(factors, slope)
         spread = [
@@ -176,21 +183,27 @@ class Reparametrization:
         short = broken | ~(along >= -TURN * state.gain)
         turned = xp.where(short & ~broken, state.gain - along, 1.0)
         ratio = xp.where(broken, SHORTEST, xp.clip(state.gain / turned, SHORTEST, LONGEST))
-        factors, _ = self._factors(products)
+        factors, repaired = self._factors(products)
         newton = self._newton(factors, slope)
         decrement = self._over_blocks(newton * slope)  # squared, in standard deviations
         tolerance = self._eps ** (2 / 3)
+        before, now = (self._over_blocks(step**2) for step in (state.step, newton))
+        limit = xp.where(along < 0, 1.0, GROWTH**2) * before
+        is_long = (now > limit) & (limit > 0)
+        share = xp.where(is_long, limit / xp.where(is_long, now, 1.0), 1.0) ** 0.5
+        # Towards a mode steps shrink; where the density only levels off they stay as they are.
+        arrived = (decrement < tolerance) & ((4 * now <= before) | (before == 0))
         old = self._local(self._flags(short))
         return _State(
             xp.where(short, state.point, trial),
-            xp.where(short, ratio * state.step, newton),
-            xp.where(short, ratio * state.gain, decrement),
+            xp.where(short, ratio * state.step, share * newton),
+            xp.where(short, ratio * state.gain, share * decrement),
             [
                 xp.where(is_old[:1, None] > 0, before, now)
                 for is_old, before, now in zip(old, state.factors, factors, strict=True)
             ],
             # For good: rounding turns the last small steps of some block at every iteration.
-            self._flags((short | ~(decrement < tolerance)) & (state.unsettled > 0)),
+            self._flags((short | (repaired > 0) | ~arrived) & (state.unsettled > 0)),
             state.iteration + 1,
         )
 
@@ -255,11 +268,11 @@ class ReparametrizedGaussianGuide:
 
     A ``NaturalGaussianGuide`` in which each local latent is ``mode + scale * z``, where mode and
     scale are those of its conditional density given globals and data, found by Newton's method as
-    the guide runs (RVB of Tan, 2021; section 8.5 of Tan's paper on natural gradients). The
-    Gaussian is over ``z`` and the globals. It follows the funnel between a scale and its effects,
-    without a word in the model about being centred. Locals are latents in plates whose elements
-    are independent of each other given the other latents; of nested plates the innermost. They
-    are found from the model, and ``print(guide)`` tells which.
+    the guide runs (RVB of Tan, 2021; section 8.5 of Tan's paper on natural gradients); where there
+    is no mode, it is ``start + z``. The Gaussian is over ``z`` and the globals. It follows the
+    funnel between a scale and its effects, without a word in the model about being centred. Locals
+    are latents in plates whose elements are independent of each other given the other latents; of
+    nested plates the innermost. They are found from the model, and ``print(guide)`` tells which.
 
     Draws, medians, quantiles and predictions are in the model's own coordinates; ``get_posterior``
     and ``get_transform`` in those of ``z`` and the globals. The map is that of the arguments of the
@@ -273,7 +286,8 @@ class ReparametrizedGaussianGuide:
     :param family: of the Gaussian. ``"auto"`` is dense up to 40 latents; beyond, sparse:
         locals meet only the globals.
     :raises ValueError: on the first call, for a model without locals, with locals that depend
-        on each other, with minibatches or with enumerated latents, naming the sites.
+        on each other or have no modes, with minibatches or with enumerated latents, naming the
+        sites.
     """
 
     order: int
@@ -298,6 +312,26 @@ class ReparametrizedGaussianGuide:
             else site
             for site in self.sites  # type: ignore[attr-defined]
         )
+
+    def _begin_at(self, found: Array, unsettled: Array) -> None:
+        """Begin Newton's method at the modes for the globals of the guide's start from now on.
+
+        :param found: where it has ended from the present start, numpy, shape ``(d,)``.
+        :param unsettled: 1 where it has not arrived there.
+        :raises ValueError: if most locals have no mode.
+        """
+        start = np.asarray(self._reparametrization.start)
+        for group, names in zip(self._blocks.groups, self._blocks.sites, strict=True):
+            # A block that has not moved has started between two modes.
+            lost = (unsettled[group] > 0).any(0) & (found[group] != start[group]).any(0)
+            if 2 * lost.sum() > len(lost):
+                sites = " and ".join(map(repr, names))
+                raise ValueError(
+                    f"ReparametrizedGaussianGuide finds no mode of {sites} given the other latents,"
+                    f" in {lost.sum()} of {len(lost)} elements at the guide's start. Use "
+                    "NaturalGaussianGuide, which needs none."
+                )
+        self._reparametrization.start = self._own_vector(np.where(unsettled > 0, start, found))
 
     def again(self, model: Any, create_plates: None = None, **options: Any) -> Any:
         """A guide of another model with the same latents, of the same order and family."""

@@ -65,12 +65,15 @@ class LocalBlocks:
         return probes
 
     def describe(self) -> str:
-        """In words, such as "59 locals of size 2 ('a', 'b') given 9 others"."""
+        """In words, such as "59 locals of size 2 ('a', 'b') given 9 others", and why sites in
+        plates are among the others.
+        """
         words = [
             f"{group.shape[1]} locals of size {len(group)} ({', '.join(map(repr, names))})"
             for group, names in zip(self.groups, self.sites, strict=True)
         ]
-        return f"{' and '.join(words)} given {len(self.others)} others"
+        why = f" ({'; '.join(self.obstacles)})" if self.obstacles else ""
+        return f"{' and '.join(words)} given {len(self.others)} others{why}"
 
 
 def find_local_blocks(layout: Layout) -> LocalBlocks:

@@ -31,6 +31,9 @@ from numpyro_ngvi.tracing.arguments import as_jax
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.sites import is_enumerated
 
+#: Draws that are mapped at once, for a user to read: one program for any number of them.
+DRAWS_AT_ONCE = 100
+
 
 class Reparametrization(shared.Reparametrization):
     """Of JAX, for one vector; ``jax.vmap`` makes it one of many."""
@@ -125,10 +128,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         self._reparametrization = Reparametrization(self._blocks, start, self.order)
         if self._start_of_another is not None:
             self._reparametrization.start = jnp.asarray(self._start_of_another, start.dtype)
-        elif self.order == 1:
-            modes = Reparametrization(self._blocks, start, 2)
-            search = compiled(lambda at: modes._searched(self._density({}), at).point)
-            self._reparametrization.start = search(start)
+        search, density = self._reparametrization._searched, self._density({})
+        found = compiled(partial(search, density), runs_once=True)(self._reparametrization.start)
+        self._begin_at(np.asarray(found.point), np.asarray(found.unsettled))
         self._init_latent = jnp.where(mask, 0.0, start)
         self._init_scale = jnp.where(mask, 1.0, self._scale_of_globals).astype(start.dtype)
         if self._requested_family is not None:
@@ -138,6 +140,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         return Choice(
             SparsePrecision(structure=self._blocks.paths), f"auto: dense only up to {MAX_DENSE_DIM}"
         )
+
+    def _own_vector(self, values: np.ndarray) -> jax.Array:
+        return jnp.asarray(values)
 
     def _density(self, params: dict[str, Any]) -> Density:
         """The model's log density at unconstrained vectors, with these of its parameters."""
@@ -185,8 +190,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
 
     def _mapped(self, latents: jax.Array, params: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
         """Draws ``(N, d)`` in the model's coordinates, and which locals have no mode there."""
-        one = partial(self._reparametrization, self._density(params))
-        theta, _, troubled = jax.lax.map(one, latents, batch_size=100)
+        theta, _, troubled = self._map(latents, params)
         return theta, troubled
 
     def _in_models_coordinates(self, latents: jax.Array, params: dict[str, Any]) -> tuple:
@@ -197,7 +201,13 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
             if site["type"] == "param" and name in params
         }
         flat = latents.reshape(-1, latents.shape[-1])
-        return tuple(part.reshape(latents.shape) for part in self._map_draws(flat, own))
+        rows = jnp.pad(flat, ((0, -len(flat) % DRAWS_AT_ONCE), (0, 0)), "edge")
+        some = [
+            self._map_draws(rows[i : i + DRAWS_AT_ONCE], own)
+            for i in range(0, len(rows), DRAWS_AT_ONCE)
+        ]
+        parts = (jnp.concatenate(part)[: len(flat)] for part in zip(*some, strict=True))
+        return tuple(part.reshape(latents.shape) for part in parts)
 
     def _unpack_and_constrain(self, latent_sample: jax.Array, params: Any) -> dict[str, jax.Array]:
         theta, _ = self._in_models_coordinates(latent_sample, params)
@@ -233,7 +243,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
 
     def num_without_mode(self, params: dict[str, Any]) -> dict[str, float]:
         """How many locals have, on average over the posterior, no mode given globals and data that
-        Newton's method finds: their map has a curvature that is made positive.
+        Newton's method finds: there they are ``start + z``.
 
         :param params: from ``svi.get_params(svi_state)``.
         :return: by the sites of the locals; sites without any are left out.
@@ -241,6 +251,8 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         draws = self._draws(self._family_of(params))[:200]
         _, troubled = self._in_models_coordinates(draws, params)
         return self._count_without_mode(np.asarray(troubled))
+
+    _without_mode = num_without_mode
 
 
 def _enumerated(model: Callable, args: tuple, kwargs: dict) -> list[str]:

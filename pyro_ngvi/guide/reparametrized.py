@@ -188,10 +188,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         self._reparametrization = Reparametrization(blocks, start, self.order)
         if self._start_of_another is not None:
             self._reparametrization.start = torch.as_tensor(self._start_of_another).to(start)
-        elif self.order == 1:
-            modes = Reparametrization(blocks, start, 2)
-            self._reparametrization.start = modes._searched(self._density(), start).point
         self._blocks = blocks
+        found = self._reparametrization._searched(self._density(), self._reparametrization.start)
+        self._begin_at(found.point.cpu().numpy(), found.unsettled.cpu().numpy())
         self._init_scale = torch.where(
             self._reparametrization._mask, torch.ones_like(start), self._scale_of_globals
         )
@@ -208,6 +207,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         if self._blocks is None:
             return loc
         return torch.where(self._reparametrization._mask, torch.zeros_like(loc), loc)
+
+    def _own_vector(self, values: np.ndarray) -> Tensor:
+        return torch.as_tensor(values).to(self._reparametrization.start)
 
     def _density(self) -> Density:
         """The model's log density at unconstrained vectors, with its parameters as they are."""
@@ -249,8 +251,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
     def _constrained(self, latents: Tensor) -> dict[str, Tensor]:
         return super()._constrained(self._in_models_coordinates(latents)[0])
 
-    def _draws(self, num_draws: int = NUM_DRAWS) -> Tensor:
-        family, generator = self._family().detach(), torch.Generator().manual_seed(0)
+    @staticmethod
+    def _draws_of(family: Family, num_draws: int = NUM_DRAWS) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
         noise = torch.randn(num_draws, family.dim, generator=generator, dtype=family.loc.dtype)
         return family.sample(noise.to(family.loc.device))
 
@@ -269,7 +272,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         check_quantiles(quantiles)
         family = self._family().detach()
         levels = torch.atleast_1d(torch.as_tensor(quantiles)).to(family.loc)
-        theta, _ = self._in_models_coordinates(self._draws())
+        theta, _ = self._in_models_coordinates(self._draws_of(family))
         # torch.quantile takes up to 16 million numbers.
         of_locals = [torch.quantile(some, levels, 0) for some in theta.split(4000, -1)]
         of_globals = Normal(family.mean, family.stddev).icdf(levels[:, None])
@@ -283,9 +286,12 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
 
     def num_without_mode(self) -> dict[str, float]:
         """How many locals have, on average over the posterior, no mode given globals and data that
-        Newton's method finds: their map has a curvature that is made positive.
+        Newton's method finds: there they are ``start + z``.
 
         :return: by the sites of the locals; sites without any are left out.
         """
-        _, troubled = self._in_models_coordinates(self._draws(200))
+        return self._without_mode({})
+
+    def _without_mode(self, params: dict[str, Tensor]) -> dict[str, float]:
+        _, troubled = self._in_models_coordinates(self._draws_of(self._family_of(params), 200))
         return self._count_without_mode(troubled.cpu().numpy())

@@ -6,6 +6,7 @@ What it decides is tested on engines of numpy, the first ones here; the rest tak
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import warnings
 from contextlib import nullcontext
@@ -119,8 +120,21 @@ def test_a_model_whose_locals_depend_on_each_other_keeps_its_fit_without_a_word(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert by_modes.tried(one, outcome, set_up, None, rng) == (one, outcome)
-    with pytest.warns(UserWarning, match="reparametrize=True has had no effect: 'x' depends on"):
+    with pytest.warns(UserWarning, match="no effect, .* over all latents is kept: 'x' depends"):
         by_modes.tried(one, outcome, set_up, None, rng, True)
+
+
+def test_locals_are_named_where_the_second_fit_came_to_nothing():
+    two = ready(-math.inf)
+    two.guide._blocks.sites = (("x",),)
+    rng = np.random.default_rng(0)
+    search = lambda *_: ended(Reason.NOT_FINITE)  # noqa: E731
+    with pytest.warns(UserWarning, match="latents is kept: .* Maybe 'x' have none"):
+        _, found = by_modes.tried(ready(), ended(), lambda _: two, search, rng, True)
+    assert found.starts[1].kept == "not finite, not at its optimum"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        by_modes.tried(ready(), ended(), lambda _: two, search, rng)
 
 
 def test_a_second_fit_that_fails_does_not_lose_the_first_but_a_callback_ends_both():

@@ -6,6 +6,8 @@ finite differences of it.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -206,6 +208,23 @@ def _exact():
     return evidence, mean, np.sqrt(np.diag(covariance))
 
 
+@SLOW_IN_NUMPYRO
+def test_local_of_a_group_without_data_is_its_prior_given_the_globals(ppl):
+    def groups(y, group):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), PRIOR))
+        with ppl.plate("groups", 3):
+            effect = ppl.sample("effect", ppl.dist.Normal(mu, SPREAD))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Normal(effect[..., group], NOISE), obs=y)
+
+    guide = ppl.package.ReparametrizedGaussianGuide(groups)
+    _set_up(ppl, guide, ppl.array([1.0, 2.0]), ppl.index([0, 0]))
+    theta, log_det, no_mode = _of_one(ppl, guide)(ppl.array([0.7, 1.0, 1.0, -0.5]))
+    expected = [0.7 + SPREAD, 0.7 - 0.5 * SPREAD]
+    np.testing.assert_allclose(ppl.numpy(theta)[2:], expected, rtol=1e-9)
+    assert not ppl.numpy(no_mode).any()
+
+
 @pytest.mark.slow
 def test_independent_gaussian_is_exact_for_a_linear_gaussian_hierarchy(ppl):
     # ... whose posterior no Gaussian with independent effects could be.
@@ -266,6 +285,28 @@ def test_step_to_where_the_slope_overflows_is_refused(ppl):
     theta, _, no_mode = (mapped if ppl.is_numpyro else mapped.of_each)(density, start)
     assert not ppl.numpy(no_mode).any()
     np.testing.assert_allclose(ppl.numpy(theta)[:33], np.log(counts), rtol=1e-6)
+
+
+@SLOW_IN_NUMPYRO
+def test_local_without_a_mode_stays_as_it_is_and_a_flat_tail_is_no_way_out(ppl):
+    from ngvi.structure.forest import forest_from_indices
+    from ngvi.structure.local_blocks import LocalBlocks
+
+    start = ppl.array([0.5, 0.0, 0.0])
+    blocks = LocalBlocks(forest_from_indices([np.array([[0, 1]]), np.array([[2]])]), (("b",),))
+    exp, log = ppl.np.exp, ppl.np.log1p
+
+    def density(theta):  # rises for ever; a steep slope, from which Newton's step is far too long
+        inside = 1 / (1 + exp(-theta[1]))
+        steep = -2 * (13.2 - 6 * inside) ** 2 - log(exp(-theta[1])) - log(exp(theta[1]))
+        return -log(exp(-theta[0])) + steep
+
+    mapped = ppl.module("guide.reparametrized").Reparametrization(blocks, start, 2)
+    mapped = mapped if ppl.is_numpyro else mapped.of_each
+    theta, log_det, no_mode = map(ppl.numpy, mapped(density, ppl.array([0.3, 0.0, 0.0])))
+    assert theta[0] == pytest.approx(0.8) and no_mode.tolist() == [True, False, False]
+    assert 4.0 < theta[1] < 6.0 and abs(ppl.numpy(ppl.grad(density, ppl.array(theta)))[1]) < 1e-6
+    assert -1.0 < log_det < 1.0
 
 
 def test_draws_of_such_a_guide_share_a_run_in_pyro(pyro_backend):
@@ -353,6 +394,16 @@ def _enumerated(ppl):
     return enumerated
 
 
+def _without_modes(ppl):
+    def horseshoe():
+        tau = ppl.sample("tau", ppl.dist.LogNormal(ppl.array(0.0), 1.0))
+        with ppl.plate("groups", 3):
+            lam = ppl.sample("lam", ppl.dist.HalfCauchy(ppl.array(1.0)))
+            ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), lam * tau))
+
+    return horseshoe
+
+
 @pytest.mark.parametrize(
     "model, message",
     [
@@ -360,11 +411,25 @@ def _enumerated(ppl):
         (_chained, "'x' .plate 'times'. depends on itself across plate 'times'"),
         (_subsampled, "plate 'data' is subsampled"),
         (_enumerated, "'kind' is enumerated"),
+        (_without_modes, "no mode of 'lam' and 'effect' given .* in 3 of 3"),
     ],
 )
 def test_model_that_does_not_fit_is_told_why(ppl, model, message):
     with pytest.raises(ValueError, match=message):
         ppl.set_up(ppl.package.ReparametrizedGaussianGuide(model(ppl)))
+
+
+def test_print_tells_why_other_sites_in_plates_are_not_local(ppl):
+    def both():
+        _chained(ppl)()
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("groups", 3):
+            ppl.sample("effect", ppl.dist.Normal(mu, 1.0))
+
+    guide = ppl.package.ReparametrizedGaussianGuide(both)
+    _set_up(ppl, guide)
+    words = r"3 locals of size 1 \('effect'\) given 5 others \('x' .* depends on itself across"
+    assert re.search(words, repr(guide))
 
 
 def test_order_is_one_or_two(ppl):
