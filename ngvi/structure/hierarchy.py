@@ -30,6 +30,10 @@ MAX_GLOBALS = 2000
 #: Coordinates of a site's block that are checked against a Hessian, at most.
 MAX_CHECKED = 32
 
+#: Two sites' couplings smaller than this share of the tolerance, relative to their curvatures, are
+#: rounding: of an intercept and the slope of a centred covariate, say.
+ROUNDING = 0.05
+
 
 @dataclasses.dataclass(frozen=True)
 class Hierarchy:
@@ -218,11 +222,23 @@ class _Search:
                 if not (np.isfinite(ones).all() and np.isfinite(scaled).all()):
                     continue
                 for other in self.layout.sites:
-                    if not self._agrees(other, plates, scale, ones, scaled, forest):
-                        return other.name, site.name
+                    gap = self._gap(other, plates, scale, ones, scaled, forest)
+                    if gap > 0.0:
+                        own = np.abs(ones[indices[:, column]]).max()
+                        if gap > ROUNDING * (own * self._curvature(other)) ** 0.5:
+                            return other.name, site.name
         return None
 
-    def _agrees(
+    def _curvature(self, site: Site) -> float:
+        """The size of the Hessian within a site."""
+        product = self.dependencies.hessian_product
+        assert product is not None  # which has shown a gap
+        own = slice(site.start, site.start + site.size)
+        probes = np.zeros((2, self.layout.dim))
+        probes[:, own] = np.random.default_rng(0).choice([-1.0, 1.0], site.size)
+        return float(np.abs(np.asarray(product(probes))[:, own]).max())
+
+    def _gap(
         self,
         other: Site,
         plates: Plates,
@@ -230,17 +246,21 @@ class _Search:
         ones: np.ndarray,
         scaled: np.ndarray,
         forest: list[Plates],
-    ) -> bool:
+    ) -> float:
+        """The largest coupling where the forest has zeros, over the tolerance; 0 if it is less than
+        that of the couplings that may be.
+        """
         mine = self.plates[other.name]
         if mine < plates:
-            return True  # an ancestor sums over its descendants
+            return 0.0  # an ancestor sums over its descendants
         indices = other.indices(self._plate_order(mine, forest))
         ones, scaled = ones[indices], scaled[indices]
         expected = np.zeros_like(ones)
         if plates <= mine:
             expected = np.repeat(scale, len(indices) // len(scale))[:, None] * ones
         size = max(np.abs(ones).max(), np.abs(scaled).max())
-        return bool(np.abs(scaled - expected).max() <= self.dependencies.tolerance * size)
+        gap, tolerance = float(np.abs(scaled - expected).max()), self.dependencies.tolerance
+        return 0.0 if gap <= tolerance * size else gap / tolerance
 
 
 def _words(site: Site) -> str:

@@ -76,15 +76,17 @@ class LocalBlocks:
         return f"{' and '.join(words)} given {len(self.others)} others{why}"
 
 
-def find_local_blocks(layout: Layout) -> LocalBlocks:
+def find_local_blocks(layout: Layout, names: tuple[str, ...] | None = None) -> LocalBlocks:
     """The leaves of the forest of a model's latents.
 
     Of nested plates the innermost latents are the locals; their parents count as globals.
 
+    :param names: of sites that are known to be local, though there may be one group only; by
+        default they are found.
     :raises ValueError: if there are none, or if the model cannot be differentiated twice.
     """
     way_out = "Use NaturalGaussianGuide, which needs none."
-    if not any(plate.size > 1 for site in layout.sites for plate in site.plates):
+    if names is None and not any(plate.size > 1 for site in layout.sites for plate in site.plates):
         names = ", ".join(repr(site.name) for site in layout.sites)
         raise ValueError(
             "ReparametrizedGaussianGuide needs local latents, and no latent site of this model "
@@ -95,7 +97,7 @@ def find_local_blocks(layout: Layout) -> LocalBlocks:
             "ReparametrizedGaussianGuide needs second derivatives of the model's log density, "
             "which has none, or is not finite, near the guide's start. Use NaturalGaussianGuide."
         )
-    found = find_hierarchy(layout)
+    found = find_hierarchy(layout, names)
     groups: list[np.ndarray] = []
     sites: list[tuple[str, ...]] = []
     for index, blocks in enumerate(found.blocks):
@@ -104,7 +106,8 @@ def find_local_blocks(layout: Layout) -> LocalBlocks:
             for site in layout.sites
             if site.name in found.local_sites and np.isin(site.start, blocks)
         )
-        if of_block and index not in found.parents and blocks.shape[1] > 1:
+        is_many = blocks.shape[1] > 1 or names is not None
+        if of_block and index not in found.parents and is_many:
             groups.append(blocks)
             sites.append(of_block)
     if not groups:

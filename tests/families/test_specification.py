@@ -172,3 +172,19 @@ def test_a_site_without_elements_is_in_no_block(find):
         return repr(find(module.Layout(sites, lambda: dependencies)))
 
     assert found(sites) == found(sites[:2])
+
+
+@pytest.mark.parametrize(("coupling", "are_local"), [(1e-12, True), (1e-6, False)])
+def test_rounding_couples_no_sites(coupling, are_local):
+    # ... such as the intercepts and slopes of a centred covariate, of which nothing else is seen.
+    module = ngvi_layout
+    plate = module.Plate("groups", 4, 0)
+    sites = [module.Site(name, 4 * i, (4,), (plate,)) for i, name in enumerate("ab")]
+    hessian = np.diag([1.0] * 4 + [100.0] * 4)
+    noise = coupling * np.random.default_rng(0).normal(size=(4, 4))
+    hessian[:4, 4:], hessian[4:, :4] = noise, noise.T
+    dependencies = module.Dependencies(
+        {(a, b): frozenset() for a in "ab" for b in "ab"}, hessian_product=lambda v: v @ hessian
+    )
+    forest, _ = find_structure(module.Layout(sites, lambda: dependencies))
+    assert (forest is not None) is are_local
