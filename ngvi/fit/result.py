@@ -207,6 +207,20 @@ class Result:
         """Pareto k-hat, importance-weighted bound and marginals, from 4000 draws."""
         return self.diagnose()
 
+    def _by_modes(self) -> Any:
+        """The guide, which has locals by their modes.
+
+        :raises ValueError: if it is another.
+        """
+        guide = self._gaussian()
+        if not hasattr(guide, "for_groups"):
+            raise ValueError(
+                "sample_groups needs locals by their modes given their data, and in this fit "
+                "each has parameters of its own: fit(..., "
+                "guide=ReparametrizedGaussianGuide(model))."
+            )
+        return guide
+
     def _undefined(self) -> Diagnostics | None:
         """The diagnostics of a fit to rows of which the result holds a part only."""
         known = vars(self).get("diagnostics")

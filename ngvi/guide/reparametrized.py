@@ -276,7 +276,8 @@ class ReparametrizedGaussianGuide:
 
     Draws, medians, quantiles and predictions are in the model's own coordinates; ``get_posterior``
     and ``get_transform`` in those of ``z`` and the globals. The map is that of the arguments of the
-    guide's first call: later calls, with other arguments, draw from the same posterior.
+    guide's first call: later calls, with other arguments, draw from the same posterior. Of groups
+    that the fit has not seen, ``FitResult.sample_groups`` draws the locals.
 
     :param model: a model of the PPL, without minibatches, whose log density has two derivatives
         (and a third where it is fitted).
@@ -296,6 +297,8 @@ class ReparametrizedGaussianGuide:
     _reparametrization: Reparametrization
     #: Where another guide has begun with Newton's method, for one with the same map.
     _start_of_another: Any = None
+    #: The sites that are local, of a guide for other groups.
+    _names_of_locals: tuple[str, ...] | None = None
 
     @property
     def paths(self) -> Forest | None:
@@ -311,6 +314,43 @@ class ReparametrizedGaussianGuide:
             if site.size and self._blocks.mask[site.start]
             else site
             for site in self.sites  # type: ignore[attr-defined]
+        )
+
+    def for_groups(self, model: Any) -> Any:
+        """A guide for other groups of the model, for which it has no parameters: it is set up by
+        its first call, with their data, and is there for its map.
+        """
+        new: Any = type(self)(model, family="diagonal")  # type: ignore[call-arg]
+        new._names_of_locals = tuple(name for names in self._blocks.sites for name in names)
+        return new
+
+    def _globals(self) -> dict[str, Site]:
+        return {
+            site.name: site
+            for site in self.sites  # type: ignore[attr-defined]
+            if not (site.size and self._blocks.mask[site.start])
+        }
+
+    def _pairs_of_globals(self, other: ReparametrizedGaussianGuide) -> tuple[np.ndarray, ...]:
+        """The coordinates of the globals in both guides.
+
+        :raises ValueError: for a site that is not of the same shape in both.
+        """
+        mine, others = self._globals(), other._globals()
+        for name in mine.keys() | others.keys():
+            shapes = [found[name].shape if name in found else None for found in (mine, others)]
+            if shapes[0] != shapes[1]:
+                raise ValueError(
+                    f"Other groups need the globals of the fit, and '{name}' has shape "
+                    f"{shapes[1]} with their data, {shapes[0]} in the fit. Latents that are not of "
+                    "a group must not depend on how many there are."
+                )
+        pairs = [(site.start, others[name].start, site.size) for name, site in mine.items()]
+        return tuple(
+            np.concatenate(
+                [np.arange(pair[i], pair[i] + pair[2]) for pair in pairs] or [[]]
+            ).astype(int)
+            for i in (0, 1)
         )
 
     def _begin_at(self, found: Array, unsettled: Array) -> None:

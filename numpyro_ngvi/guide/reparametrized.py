@@ -123,7 +123,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
             if site["type"] == "plate" and site["args"][1] not in (None, site["args"][0])
         ]
         check_whole(plates, _enumerated(self.model_as_given, *self._data))
-        self._blocks = find_local_blocks(layout)
+        self._blocks = find_local_blocks(layout, self._names_of_locals)
         start, mask = self._init_latent, self._blocks.mask
         self._reparametrization = Reparametrization(self._blocks, start, self.order)
         if self._start_of_another is not None:

@@ -184,7 +184,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
 
     def _choose_family(self, layout: Layout) -> Choice:
         self._layout_sites = layout.sites
-        blocks, start = find_local_blocks(layout), self._init_loc().detach()
+        blocks, start = find_local_blocks(layout, self._names_of_locals), self._init_loc().detach()
         self._reparametrization = Reparametrization(blocks, start, self.order)
         if self._start_of_another is not None:
             self._reparametrization.start = torch.as_tensor(self._start_of_another).to(start)

@@ -24,6 +24,7 @@ from ngvi.structure.layout import Plate, Site
 from tests import models
 from tests.fit.numpy_engine import Place, Target
 from tests.fit.test_checkpoint import Killed, Mortal
+from tests.ppl import SLOW_IN_NUMPYRO
 
 SITES = (Site("x", 0, (3,), (Plate("groups", 3, 0),)),)
 
@@ -254,3 +255,48 @@ def test_draws_predictions_and_files_are_in_the_users_coordinates(ppl, fitted, t
             ppl.lib.set_rng_seed(1)
         values.append(ppl.numpy(each.sample(3)["eta"]))
     np.testing.assert_allclose(*values, rtol=1e-9)
+
+
+@SLOW_IN_NUMPYRO
+def test_groups_that_the_fit_has_not_seen_are_drawn_given_their_data(ppl, fitted):
+    # Given mu and tau the posterior of eta is known.
+    plain, result, _ = fitted
+    y, sigma = np.array([30.0, -8.0]), np.array([3.0, 12.0])
+    with pytest.raises(ValueError, match="sample_groups needs locals by their modes"):
+        plain.sample_groups(ppl.array(y), ppl.array(sigma))
+    for count in (2, 1):  # one is enough
+        data = ppl.array(y[:count]), ppl.array(sigma[:count])
+        found = result.sample_groups(*data, num_samples=2000)
+        draws = {name: ppl.numpy(value) for name, value in found.items()}
+        mu, tau = draws["mu"][:, None], draws["tau"][:, None]
+        variance = 1 / (1 + (tau / sigma[:count]) ** 2)
+        mean = variance * tau / sigma[:count] ** 2 * (y[:count] - mu)
+        noise = (draws["eta"] - mean) / variance**0.5
+        assert noise.shape == (2000, count)
+        np.testing.assert_allclose(noise.mean(0), 0.0, atol=4 / 2000**0.5)
+        np.testing.assert_allclose(noise.std(0), 1.0, atol=4 / 4000**0.5)
+    ours = result.sample(2000)["mu"]  # the globals are those of the fit
+    assert draws["mu"].mean() == pytest.approx(ppl.numpy(ours).mean(), abs=0.5)
+
+
+@pytest.mark.slow
+def test_unseen_group_is_as_in_a_fit_that_includes_it(ppl):
+    # ... whose posterior is known, since all is normal.
+    spread, noise, prior = 1.5, 0.7, 3.0
+
+    def model(y):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), prior))
+        with ppl.plate("groups", len(y)):
+            effect = ppl.sample("effect", ppl.dist.Normal(mu, spread))
+            ppl.sample("y", ppl.dist.Normal(effect, noise), obs=y)
+
+    y = 1.0 + spread * np.random.default_rng(0).standard_normal(25)
+    marginal = (spread**2 + noise**2) * np.eye(25) + prior**2
+    covariance = prior**2 + spread**2 * np.eye(25)[-1]  # of the last effect with the data
+    mean = covariance @ np.linalg.solve(marginal, y)
+    sd = (prior**2 + spread**2 - covariance @ np.linalg.solve(marginal, covariance)) ** 0.5
+    guide = ppl.package.ReparametrizedGaussianGuide(model)
+    result = ppl.fit(model, ppl.array(y[:-1]), guide=guide)
+    draws = ppl.numpy(result.sample_groups(ppl.array(y[-1:]), num_samples=4000)["effect"])
+    assert draws.mean() == pytest.approx(mean, abs=0.1 * sd)
+    assert draws.std() == pytest.approx(sd, rel=0.05)
