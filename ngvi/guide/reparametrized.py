@@ -324,6 +324,10 @@ class ReparametrizedGaussianGuide:
         new._names_of_locals = tuple(name for names in self._blocks.sites for name in names)
         return new
 
+    def _own_vector(self, values: np.ndarray) -> Array:
+        """A tensor like the latent vector."""
+        raise NotImplementedError
+
     def _globals(self) -> dict[str, Site]:
         return {
             site.name: site
@@ -345,13 +349,12 @@ class ReparametrizedGaussianGuide:
                     f"{shapes[1]} with their data, {shapes[0]} in the fit. Latents that are not of "
                     "a group must not depend on how many there are."
                 )
-        pairs = [(site.start, others[name].start, site.size) for name, site in mine.items()]
-        return tuple(
-            np.concatenate(
-                [np.arange(pair[i], pair[i] + pair[2]) for pair in pairs] or [[]]
-            ).astype(int)
-            for i in (0, 1)
-        )
+
+        def coordinates(found: dict[str, Site]) -> np.ndarray:
+            none = np.zeros(0, int)
+            return np.concatenate([none, *(found[n].indices(()).reshape(-1) for n in mine)])
+
+        return coordinates(mine), coordinates(others)
 
     def _begin_at(self, found: Array, unsettled: Array) -> None:
         """Begin Newton's method at the modes for the globals of the guide's start from now on.

@@ -87,10 +87,10 @@ def find_local_blocks(layout: Layout, names: tuple[str, ...] | None = None) -> L
     """
     way_out = "Use NaturalGaussianGuide, which needs none."
     if names is None and not any(plate.size > 1 for site in layout.sites for plate in site.plates):
-        names = ", ".join(repr(site.name) for site in layout.sites)
+        latents = ", ".join(repr(site.name) for site in layout.sites)
         raise ValueError(
             "ReparametrizedGaussianGuide needs local latents, and no latent site of this model "
-            f"({names}) is in a plate of more than one element. {way_out}"
+            f"({latents}) is in a plate of more than one element. {way_out}"
         )
     if layout.dependencies.hessian_product is None:
         raise ValueError(

@@ -435,3 +435,28 @@ def test_print_tells_why_other_sites_in_plates_are_not_local(ppl):
 def test_order_is_one_or_two(ppl):
     with pytest.raises(ValueError, match="order must be 2 .* or 1"):
         ppl.package.ReparametrizedGaussianGuide(_linear(ppl), order=3)
+
+
+def test_other_groups_need_the_same_globals():
+    from types import SimpleNamespace
+
+    from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
+    from ngvi.structure.layout import Site
+
+    def guide(**sizes):
+        new, start = object.__new__(ReparametrizedGaussianGuide), 0
+        new.sites = []
+        for name, size in sizes.items():
+            new.sites.append(Site(name, start, (size,)))
+            start += size
+        is_local = [name == "local" for name in sizes]
+        new._blocks = SimpleNamespace(mask=np.repeat(is_local, list(sizes.values())))
+        return new
+
+    fitted = guide(a=2, local=3, b=1)
+    found = fitted._pairs_of_globals(guide(local=1, b=1, a=2))
+    assert [list(part) for part in found] == [[0, 1, 5], [2, 3, 1]]
+    with pytest.raises(
+        ValueError, match=r"'b' has shape \(2,\) with their data, \(1,\) in the fit"
+    ):
+        fitted._pairs_of_globals(guide(a=2, b=2))
