@@ -25,16 +25,12 @@ from numpyro_ngvi import curvature
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.fit.geometry import covector, flat
-from numpyro_ngvi.fit.importance import subsampled_plates
+from numpyro_ngvi.fit.importance import compiles_longer_than_it_runs, subsampled_plates
 from numpyro_ngvi.fit.parameters import Parameters, Place, ordinary, posteriors
-from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
-
-#: Of the largest array. Radon, 919 homes: compiled in 2.8 instead of 6.8 s, 18 instead of 4 ms
-#: for a group of draws.
-FEW_DATA = 2000
 
 
 class Evaluator:
@@ -74,8 +70,7 @@ class Evaluator:
         self._fractions: dict[tuple, float] = {}
         self.dim = dim
         self._at_once = points_at_once(data_size)
-        # Newton's method in a program takes long to compile, and few data hardly any time to run.
-        is_short = isinstance(guide, ReparametrizedGaussianGuide) and data_size <= FEW_DATA
+        is_short = compiles_longer_than_it_runs(guide, data_size)
         self._group = compiled(self._one_group, runs_once=is_short)
         self._some = compiled(self._some_values, runs_once=is_short)
         self._point = compiled(self._one_point)

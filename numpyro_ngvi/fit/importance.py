@@ -19,12 +19,17 @@ from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undef
 from ngvi.fit.sweep import Rows
 from ngvi.structure.layout import Site
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.guide import NaturalGaussianGuide
+from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, latent_site, posteriors_in
 from numpyro_ngvi.tracing.arguments import Arguments
+from numpyro_ngvi.tracing.compilation import compiled
 
 #: Draws share a pass as long as their intermediate results stay below.
 BYTES_PER_PASS = 2**28
+
+#: Of the largest array. Radon, 919 homes: compiled in 2.8 instead of 6.8 s, 18 instead of 4 ms
+#: for a group of draws.
+FEW_DATA = 2000
 
 
 def diagnose(
@@ -72,6 +77,11 @@ def gaussians(guide: Any) -> list[NaturalGaussianGuide]:
     return [gaussian for part in parts for gaussian in gaussians(part)]
 
 
+def compiles_longer_than_it_runs(guide: Any, data_size: int) -> bool:
+    """Newton's method in a program takes long to compile, and few data hardly any time to run."""
+    return isinstance(guide, ReparametrizedGaussianGuide) and data_size <= FEW_DATA
+
+
 def check_has_gaussian(guide: Any, params: dict[str, Any]) -> None:
     """Raise a ``ValueError`` if no ``NaturalGaussianGuide`` is behind the parameters."""
     if not any(isinstance(value, Family) for value in params.values()):
@@ -114,9 +124,11 @@ class ImportanceDraws:
     def log_weights(self) -> tuple[np.ndarray, float]:
         """``log w`` in nats, shape ``(num_draws,)``, and the rounding error of one."""
         densities, log_q = [], []
-        compiled = jax.jit(self._values, static_argnums=1)
+        data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
+        is_short = compiles_longer_than_it_runs(self.guide, data_size)
+        of_chunk = compiled(functools.partial(self._values, self._chunk), runs_once=is_short)
         for index in range(self._num_chunks):
-            values = compiled(index, self._chunk, self.params, self._arguments.arrays)
+            values = of_chunk(index, self.params, self._arguments.arrays)
             densities.append(np.asarray(values[0], np.float64))
             log_q.append(np.asarray(values[1], np.float64))
         density = np.concatenate(densities)[: self.num_draws]
@@ -170,14 +182,14 @@ class ImportanceDraws:
         return int(max(1, BYTES_PER_PASS // max((self._bytes(7) - few) / 5, 1.0)))
 
     def _bytes(self, count: int) -> int:
-        of_count = functools.partial(self._values, 0, count)
+        of_count = functools.partial(self._values, count, 0)
         jaxpr = jax.make_jaxpr(of_count)(self.params, self._arguments.arrays)
         return sum(_result_bytes(jaxpr.jaxpr))
 
     # -- values -----------------------------------------------------------------------
 
     def _values(
-        self, index: jax.Array | int, count: int, params: dict[str, Any], arrays: list
+        self, count: int, index: jax.Array | int, params: dict[str, Any], arrays: list
     ) -> tuple[jax.Array, jax.Array]:
         """``log p(y, theta)`` and ``log q(theta)`` at the draws of a chunk."""
         families, noise = posteriors_in(params), self._noise(index, count)
