@@ -367,7 +367,8 @@ def _unscaled(node: Any) -> Any:
 
 def _rule(options: dict[str, Any]) -> PlainIvon:
     own = {name: options[name] for name in ("ess", *DEFAULTS)}
-    return check_plain_ivon(options["lr"], "lr", **own)
+    # Torch's schedulers end at zero, and a sample for a prediction is taken after that.
+    return check_plain_ivon(1.0 if options["lr"] == 0 else options["lr"], "lr", **own)
 
 
 def _state_dtype(weight: Tensor) -> torch.dtype:

@@ -235,6 +235,20 @@ def test_samples_have_the_standard_deviation_of_line_8(torch_ivon):
     assert sample.std().item() == pytest.approx(0.5, rel=0.01)  # 1 / sqrt(25 * 0.16)
 
 
+def test_a_scheduler_may_end_at_zero_and_predictions_follow(torch_ivon):
+    import torch
+
+    params, optimiser, loss = torch_ivon()
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, total_iters=2)
+    for _ in range(3):
+        before = [p.detach().clone() for p in params]
+        _step(optimiser, loss)
+        scheduler.step()
+    assert optimiser.param_groups[0]["lr"] == 0 and _equal(params, before)  # the third is of 0
+    with optimiser.sampled_params():
+        assert not _equal(params, before)
+
+
 def test_zero_grad_may_stand_anywhere_and_clipping_after_the_sample(torch_ivon):
     import torch
 
