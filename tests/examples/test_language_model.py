@@ -1,0 +1,73 @@
+"""The example of a language model, in miniature: it runs, and what it measures is right."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("pyro")
+pytest.importorskip("matplotlib")
+
+import torch
+
+from examples import language_model
+
+TINY = "--width 8 --layers 1 --context 16 --batch 8 --steps 40 --draws 2 --seeds 1 --windows 16"
+
+
+def test_calibration_error_of_a_forecaster_that_says_nine_tenths_and_is_right_half_the_time():
+    probabilities = np.array([[0.9, 0.1], [0.9, 0.1]])
+    assert language_model.calibration_error(probabilities, np.array([0, 1])) == pytest.approx(0.4)
+    assert language_model.calibration_error(probabilities, np.array([0, 0])) == pytest.approx(0.1)
+
+
+def test_area_counts_the_pairs_in_order():
+    assert language_model.area(np.array([0.0, 2.0]), np.array([1.0, 3.0])) == 0.75
+
+
+@pytest.mark.slow
+def test_the_language_model_learns_by_both_optimisers_and_finished_runs_are_kept(tmp_path):
+    options = language_model.parser().parse_args([*TINY.split(), "--runs", str(tmp_path / "runs")])
+    text = language_model.python_reference()
+    found = language_model.all_runs(text, options)
+    for runs in found["legs"].values():
+        (_, _, first), *_, (_, _, last) = runs[0]["curve"]
+        assert last < first - 0.2
+        assert all(np.isfinite(losses).all() for losses in runs[0]["pruned"].values())
+    again = language_model.all_runs(text, options)
+    assert json.loads(json.dumps(found["legs"])) == again["legs"]
+    quality, pruning = language_model.tables(found, options).values()
+    assert len(quality) == 5 and len(pruning) == 3
+    language_model.plot(found, tmp_path / "plot.png")
+
+
+def test_no_character_of_the_future_is_seen():
+    torch.manual_seed(0)
+    network = language_model.GPT(20, 16, 8, 2, 2)
+    piece = torch.arange(16)[None]
+    other = piece.clone()
+    other[0, 9] = 19
+    with torch.no_grad():
+        before, after = network(piece), network(other)
+    torch.testing.assert_close(before[:, :9], after[:, :9])
+    assert not torch.isclose(before[:, 9:], after[:, 9:]).all(-1).any()
+
+
+def test_pruning_by_signal_to_noise_keeps_what_the_posterior_is_sure_of():
+    text = language_model.Text(torch.arange(64) % 4, torch.arange(64) % 4, 4)
+    options = language_model.parser().parse_args(TINY.split())
+    network, optimizer = language_model.start("IVON", 1.0, text, 0, options)
+    with optimizer.sampled_params():
+        pass
+    sure = network.position.weight
+    optimizer.state[sure]["hess"] += 1e6
+    ranks = language_model.ranking(network, optimizer, "signal-to-noise")
+    weights = [weight for weight in network.parameters() if weight.dim() >= 2]
+    (mine,) = (rank for rank, weight in zip(ranks, weights, strict=True) if weight is sure)
+    torch.testing.assert_close(mine, sure.detach().abs() * (64 * (1e6 + 0.1 + 1e-4)) ** 0.5)
+    whole = [weight.clone() for weight in weights]
+    language_model.pruned(network, ranks, text, options)
+    assert all(map(torch.equal, weights, whole))
