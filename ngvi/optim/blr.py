@@ -114,13 +114,13 @@ class BlrRule(NamedTuple):
             moved = direction.with_means(moved, [one.loc + part * last.loc for one, last in pairs])
         if self.max_kl == "auto":
             # What is not finite is not taken, and all parameters return (:meth:`recover`).
-            lost = on.cast(on.where(trust_region.has_thrown(progress), math.nan, 0.0), families)
+            lost = on.cast(on.where(progress.thrown, math.nan, 0.0), families)
             moved = direction.with_means(moved, [one.loc + lost for one in moved])
         change = direction.subtract(moved, families)
         if adapts:
             slope, of_mean = trust_region.slopes(on, duals, change)
-            progress = progress._replace(slope=slope, mean_slope=of_mean, length=length)
-            kept = on.kept(progress, families)
+            now = {"slope": slope, "mean_slope": of_mean, "length": length, "thrown": 0}
+            kept = on.kept(progress._replace(**now), families)
         return moved, BlrState(kept, change, gradient, memory)
 
     def recover(self, state: BlrState, families: Families) -> tuple[Families, BlrState]:

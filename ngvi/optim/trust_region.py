@@ -67,9 +67,10 @@ class Progress(NamedTuple):
     scale_turns: Number = 0  #: ... and with that of all other coordinates
     slope: Number = 0.0  #: of the bound at the beginning of the last step; 0 before the first
     mean_slope: Number = 0.0  #: ... its part along the mean's change
-    ratio: Number = 0.0  #: of the slopes at the end and at the beginning of the step before
-    mean_ratio: Number = 0.0  #: ... of their parts along the mean's change
-    scale_ratio: Number = 0.0  #: ... and along that of all other coordinates
+    thrown: Number = 0  #: whether the step before was to be taken back
+    steady: Number = 0  #: whether it left between half and all of its slope
+    mean_steady: Number = 0  #: ... of its part along the mean's change
+    scale_steady: Number = 0  #: ... and along that of all other coordinates
     length: Number = 0.0  #: KL divergence of the last step, in nats
     earlier: Number = 0.0  #: KL divergence of the step before, in nats
     carried: Number = 0.0  #: what part of the mean's last step is added to the next
@@ -96,24 +97,25 @@ def judge(
     """
     slope, of_mean = slopes(on, duals, change)
     of_scale = slope - of_mean
-    known = progress.slope > 0
-
-    def part_left(end: Number, begin: Number) -> Number:
-        known_begin = known & (begin > 0)
-        return on.where(known_begin, end / on.where(known_begin, begin, 1.0), 0.0)
-
-    ratio = part_left(slope, progress.slope)
-    mean_ratio = part_left(of_mean, progress.mean_slope)
-    scale_ratio = part_left(of_scale, progress.slope - progress.mean_slope)
+    begin, begin_of_mean = progress.slope, progress.mean_slope
+    known = begin > 0
+    ratio = on.where(known, slope / on.where(known, begin, 1.0), 0.0)
     # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.
     factor = (1 / (1 - on.minimum(ratio, 0.9))) ** 2  # so that nothing can overflow
     radius = on.minimum(on.maximum(factor, 1 / GROWTH), GROWTH) * progress.length
     grown = on.where(ratio > 0, on.maximum(radius, progress.radius), progress.radius)
     radius = on.where(ratio < -1, on.maximum(radius, smallest_radius(on, families)), grown)
-    is_long = _are_steady(ratio, progress.ratio)
-    is_long_for_mean = is_long | _are_steady(mean_ratio, progress.mean_ratio)
-    is_long_for_scale = is_long | _are_steady(scale_ratio, progress.scale_ratio)
-    kept = on.where(known & (mean_ratio >= SHARP), progress.carried, 0.0)
+
+    def is_steady(end: Number, begin: Number) -> Any:
+        return (begin > 0) & (end > STEADY[0] * begin) & (end <= STEADY[1] * begin)
+
+    steady = is_steady(slope, begin)
+    mean_steady = is_steady(of_mean, begin_of_mean)
+    scale_steady = is_steady(of_scale, begin - begin_of_mean)
+    is_long = steady & (progress.steady > 0)
+    is_long_for_mean = is_long | (mean_steady & (progress.mean_steady > 0))
+    is_long_for_scale = is_long | (scale_steady & (progress.scale_steady > 0))
+    goes_on = known & ((begin_of_mean <= 0) | (of_mean >= SHARP * begin_of_mean))
     whole = progress.length < CLOSE * progress.radius
     counts = known & (progress.length > FALLEN * progress.earlier)
 
@@ -125,22 +127,15 @@ def judge(
         radius=radius,
         mean_turns=counted(progress.mean_turns, of_mean, is_long_for_mean),
         scale_turns=counted(progress.scale_turns, of_scale, is_long_for_scale),
-        ratio=ratio,
-        mean_ratio=mean_ratio,
-        scale_ratio=scale_ratio,
+        thrown=(ratio > THROWN) | (ratio < -THROWN),
+        steady=steady,
+        mean_steady=mean_steady,
+        scale_steady=scale_steady,
         earlier=progress.length,
-        carried=on.where(is_long_for_mean & whole, CARRIED, kept),
+        carried=on.where(
+            is_long_for_mean & whole, CARRIED, on.where(goes_on, progress.carried, 0.0)
+        ),
     )
-
-
-def has_thrown(progress: Progress) -> Any:
-    """Whether the last step is to be taken back, after :func:`judge`."""
-    return (progress.ratio > THROWN) | (progress.ratio < -THROWN)
-
-
-def _are_steady(ratio: Number, earlier: Number) -> Any:
-    (low, high) = STEADY
-    return (ratio > low) & (ratio <= high) & (earlier > low) & (earlier <= high)
 
 
 def smallest_radius(on: Algebra, families: Families) -> float:

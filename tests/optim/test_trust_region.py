@@ -60,13 +60,14 @@ def test_two_steps_in_a_row_that_leave_most_of_their_slope_give_two_turns_back(
     backend, ratio, turns
 ):
     """Noise may do it once, and leaves more than all of it as often."""
-    assert turns_after(backend, 1.6, ratio=ratio) == (turns, turns)
-    assert turns_after(backend, 1.6, ratio=0.8, turns=1) == (0, 0)
-    assert turns_after(backend, 2.4, ratio=0.8) == (4, 4)
+    steady = float(judged(backend, 2.0 * ratio).steady)
+    assert turns_after(backend, 1.6, steady=steady) == (turns, turns)
+    assert turns_after(backend, 1.6, steady=1.0, turns=1) == (0, 0)
+    assert turns_after(backend, 2.4, steady=1.0) == (4, 4)
 
 
 def test_a_part_that_is_steady_gives_its_own_turns_back_and_the_mean_s_is_carried_on(backend):
-    mean, scale = {"mean_slope": 2.0, "mean_ratio": 0.8}, {"scale_ratio": 0.8}
+    mean, scale = {"mean_slope": 2.0, "mean_steady": 1.0}, {"scale_steady": 1.0}
     assert turns_after(backend, 1.6, **mean) == (2, 4)
     assert carried_after(backend, 1.6, **mean) == pytest.approx(trust_region.CARRIED)
     assert turns_after(backend, 1.6, **scale) == (4, 4)  # which did not change: nothing is left
@@ -83,20 +84,20 @@ def carried_after(backend, end_slope, **known):
 
 
 def test_a_long_way_is_carried_on_until_the_slope_turns_sharply(backend):
-    assert carried_after(backend, 1.6, ratio=0.8) == pytest.approx(trust_region.CARRIED)
-    assert carried_after(backend, 1.6, ratio=0.4) == 0.0  # noise may do it once, ...
-    assert carried_after(backend, 1.6, ratio=0.8, length=0.6) == 0.0  # ... and the radius twice
+    assert carried_after(backend, 1.6, steady=1.0) == pytest.approx(trust_region.CARRIED)
+    assert carried_after(backend, 1.6, steady=0.0) == 0.0  # noise may do it once, ...
+    assert carried_after(backend, 1.6, steady=1.0, length=0.6) == 0.0  # ... and the radius twice
     for end_slope, expected in [(0.1, 0.4), (-1.5, 0.4), (-1.7, 0.0)]:
         after = carried_after(backend, end_slope, mean_slope=2.0, carried=0.4)
         assert after == pytest.approx(expected)
     assert carried_after(backend, -1.7, slope=20.0, mean_slope=2.0, carried=0.4) == 0.0
-    assert carried_after(backend, 1.6, slope=-0.1, ratio=0.8, carried=0.4) == 0.0
+    assert carried_after(backend, 1.6, slope=-0.1, steady=1.0, carried=0.4) == 0.0
 
 
 @pytest.mark.parametrize("end_slope", [-5.0, 0.0, 5.0])
 def test_without_a_step_before_there_is_nothing_to_learn(backend, end_slope):
     assert radius_after(backend, end_slope, slope=0.0) == 1.0
-    assert turns_after(backend, end_slope, slope=0.0, ratio=0.8) == (4, 4)
+    assert turns_after(backend, end_slope, slope=0.0, steady=1.0) == (4, 4)
 
 
 def test_the_radius_does_not_fall_below_what_rounding_resolves(backend):
