@@ -193,7 +193,9 @@ def test_the_packages_have_the_same_files():
     # What jit needs: the arrays among a model's arguments become arguments of the compiled
     # function, a guide is set up by one program, and programs are compiled soon. An optax
     # transformation of a rule is one file, a torch optimiser and the PyroOptim around it are two.
+    # Random bits come by a program that XLA compiles soon.
     assert files[0] - files[1] <= {
+        "curvature/threefry.py",
         "guide/prototype.py",
         "optim/joint.py",
         "pytree.py",
