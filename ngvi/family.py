@@ -366,8 +366,12 @@ class Family:
         """
         return direction
 
-    def along(self, direction: Self) -> Path | WhitenedPath:
-        """The steps of :meth:`natural_step`, of every size (:mod:`~ngvi.path`)."""
+    def along(self, direction: Self, of_mean: Array | float = 1.0) -> Path | WhitenedPath:
+        """The steps of :meth:`natural_step`, of every size (:mod:`~ngvi.path`).
+
+        :param of_mean: how many times as far the mean moves as the direction says.
+        """
+        direction = dataclasses.replace(direction, loc=of_mean * direction.loc)
         return Path(self, lambda step_size: self.natural_step(direction, step_size))
 
     def kl_divergence(self, other: Self) -> Array:

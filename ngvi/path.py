@@ -83,10 +83,14 @@ class JointPath:
 
     :param families: where they begin.
     :param directions: natural gradients of the bound.
+    :param of_mean: how many times as far the means move as the directions say.
     """
 
-    def __init__(self, families: Sequence[Any], directions: Sequence[Any]) -> None:
-        self._paths = [f.along(d) for f, d in zip(families, directions, strict=True)]
+    def __init__(
+        self, families: Sequence[Any], directions: Sequence[Any], of_mean: Any = 1.0
+    ) -> None:
+        pairs = zip(families, directions, strict=True)
+        self._paths = [family.along(one, of_mean) for family, one in pairs]
 
     def at(self, step_size: Any) -> list:
         """See :class:`Path`."""

@@ -247,8 +247,9 @@ class Factor:
 
         return dataclasses.replace(direction, loc=self._jvp(expected, self.loc, direction.loc))
 
-    def along(self, direction: Self) -> Path:
-        """The steps of (2), of every size."""
+    def along(self, direction: Self, of_mean: Any = 1.0) -> Path:
+        """The steps of (2), of every size; all coordinates move ``of_mean`` times as far."""
+        direction = dataclasses.replace(direction, loc=of_mean * direction.loc)
         return Path(self, lambda rho: self.natural_step(direction, rho))
 
     def natural_step(self, direction: Self, step_size: Any) -> Self:

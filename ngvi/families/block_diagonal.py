@@ -137,10 +137,10 @@ class BlockDiagonal(ForestFamily):
 
     # -- steps ------------------------------------------------------------------------
 
-    def along(self, direction: Self) -> WhitenedPath:
+    def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         factor = self._factor()
         inner = factor.solve_matmul(direction._factor())
-        shifts = factor.solve(self._split(direction.loc))
+        shifts = factor.solve(self._split(of_mean * direction.loc))
         blocks = [
             (self.xp.moveaxis(-(own + self._arrow.ops.transpose(own)), -1, 0), shift.mT)
             for (own,), shift in zip(inner.blocks, shifts, strict=True)

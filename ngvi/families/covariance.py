@@ -110,11 +110,11 @@ class Covariance(DenseFamily):
         curvature = symmetric(root @ hessian @ root.mT)
         return type(self)(root @ gradient, curvature + self.covariance_matrix)
 
-    def along(self, direction: Self) -> WhitenedPath:
+    def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         root = self.lower_factor
         block = (
             -self.ops.congruence(root, direction.covariance),
-            self.ops.solve_lower(root, direction.loc),
+            of_mean * self.ops.solve_lower(root, direction.loc),
         )
 
         def finish(_: Any, step: CovarianceStep) -> Any:

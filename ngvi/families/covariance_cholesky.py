@@ -105,13 +105,14 @@ class CovarianceCholesky(DenseFamily):
         tril, inner = self._bound().scale_tril, hessian + self._identity()
         return type(self)(tril @ gradient, tril @ self.ops.halve_diagonal(inner))
 
-    def along(self, direction: Self) -> WhitenedPath:
+    def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         (inner, shift), tril = self._whitened(direction), self.scale_tril
+        block = -(inner + inner.mT), of_mean * shift
 
         def finish(_: Any, step: CovarianceStep) -> Any:
             return type(self)(self.loc + tril @ step.shift, tril @ step.root)
 
-        return WhitenedPath([(-(inner + inner.mT), shift)], CovarianceSteps(self.ops), finish)
+        return WhitenedPath([block], CovarianceSteps(self.ops), finish)
 
     def retract(self, step: Self) -> Self:
         old, new = self._bound().scale_tril, self.scale_tril + step.scale_tril

@@ -396,9 +396,9 @@ class MatrixNormal(Family):
 
     # -- steps ------------------------------------------------------------------------
 
-    def along(self, direction: Self) -> WhitenedPath:
+    def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         """The steps to (5)."""
-        shift, blocks = self._split(self._whitened(direction.loc)), []
+        shift, blocks = self._split(of_mean * self._whitened(direction.loc)), []
         for x, y, w in zip(*self._quotients(direction), shift.matrices, strict=True):
             # Each factor moves with the whole scale, which both share, and the step divides by it.
             traces = [2.0 * one.diagonal().sum() / len(one) for one in (x, y)]

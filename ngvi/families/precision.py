@@ -116,8 +116,8 @@ class Precision(DenseFamily):
     def natural_step(self, direction: Self, step_size: Array | float) -> Self:
         return self._bound()._moved(direction, step_size)
 
-    def along(self, direction: Self) -> WhitenedPath:
-        root = self._root()
+    def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
+        direction, root = type(self)(of_mean * direction.loc, direction.precision), self._root()
         block = self.ops.congruence(root, direction.precision), direction.loc @ root
 
         def finish(step_size: Any, _: PrecisionStep) -> Any:

@@ -110,15 +110,14 @@ class PrecisionCholesky(DenseFamily):
         inner = self.ops.halve_diagonal(hessian + self._identity())
         return type(self)(self._solve(gradient, trans=True), -self.precision_tril @ inner)
 
-    def along(self, direction: Self) -> WhitenedPath:
+    def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         inner, tril = self._solve(direction.precision_tril), self.precision_tril  # -Phi(P)
+        block = inner + inner.mT, of_mean * (direction.loc @ tril)
 
         def finish(_: Any, step: PrecisionStep) -> Any:
             return type(self)(self.loc + self._solve(step.shift, trans=True), tril @ step.root)
 
-        return WhitenedPath(
-            [(inner + inner.mT, direction.loc @ tril)], PrecisionSteps(self.ops), finish
-        )
+        return WhitenedPath([block], PrecisionSteps(self.ops), finish)
 
     def retract(self, step: Self) -> Self:
         old, new = self._bound().precision_tril, self.precision_tril + step.precision_tril

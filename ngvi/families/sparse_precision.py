@@ -179,11 +179,11 @@ class SparsePrecision(ForestFamily):
 
     # -- steps ------------------------------------------------------------------------
 
-    def along(self, direction: Self) -> WhitenedPath:
+    def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         factor = self._factor()
         block = (
             factor.solve_matmul(direction._factor()),
-            factor.transpose_times(self._split(direction.loc)),
+            factor.transpose_times(self._split(of_mean * direction.loc)),
         )
 
         def finish(_: Any, step: ArrowStep) -> Any:

@@ -86,19 +86,20 @@ class BlrRule(NamedTuple):
             duals = direction.dual(families, directions)
         if adapts:
             progress = trust_region.judge(on, progress, families, duals, state.change)
-        memory, gradient, means = state.memory, state.gradient, directions
+        memory, gradient, steered = state.memory, state.gradient, directions
         if memory is not None:
             memory = quasi_newton.remember(on, memory, _join(on, state.change), _join(on, duals))
         if gradient is not None:
             gradient = self.momentum * gradient + (1 - self.momentum) * _join(on, duals)
             unbiased = gradient / (1 - self.momentum ** (count + 1.0))
-            means = _natural(on, families, unbiased)
+            means = [one.loc for one in _natural(on, families, unbiased)]
+            steered = direction.with_means(directions, means)
         of_mean, rho = self._step_sizes(progress, memory, count)
         ratio, rho = on.cast(of_mean / rho, families), on.cast(rho, families)
-        steered = direction.with_means(directions, [ratio * one.loc for one in means])
         if self.is_noisy:
-            steered = [f.corrected(one, rho) for f, one in zip(families, steered, strict=True)]
-        path: Any = JointPath(families, steered)
+            pairs = zip(families, steered, strict=True)
+            steered = [family.corrected(one, rho) for family, one in pairs]
+        path: Any = JointPath(families, steered, ratio)
         if memory is not None:
             path = AcceleratedPath(on, families, path, memory, ratio)
         radius = progress.radius if self.max_kl == "auto" else self.max_kl
