@@ -88,7 +88,9 @@ def natural(families: Families, gradient: Families) -> Families:
 
 def dot(dual: Families, direction: Families) -> Array:
     """The sum of products of all coordinates, a Fisher inner product of a dual; in nats."""
-    return sum(value.sum() for value in values(each(operator.mul, dual, direction)))
+    # By rows first, for which XLA has a library and compiles nothing.
+    products = values(each(operator.mul, dual, direction))
+    return sum((one.sum(-1) if one.ndim > 1 else one).sum() for one in products)
 
 
 def inner(families: Families, left: Families, right: Families) -> Array:

@@ -190,7 +190,7 @@ def longest_within(
         # Far from a fit the divergence may grow like log rho: then its size is to be found first.
         most = on.where(search.count <= PATIENCE, 0.8, 0.1)
         # Of a step of no length the divergence, and the next radius, may be below zero by rounding.
-        ratio = on.sqrt(on.maximum(radius, 0.0) / on.maximum(search.length, TINY))
+        ratio = on.sqrt(on.maximum(radius / on.maximum(search.length, TINY), 0.0))
         ratio = on.where(search.length < math.inf, ratio, least)
         shorter = high * on.minimum(on.maximum(ratio, on.minimum(least, most)), most)
         # What fits on one side of a jump will do.
@@ -200,6 +200,6 @@ def longest_within(
         return Search(search.count + 1, rho, low, high, attempt, on.number(path.kl(attempt)))
 
     # The full step is the loop's first attempt: in front of it, it would be compiled twice.
-    start = Search(0, rho, 0.0 * rho, rho, None, math.nan * rho)
+    start = Search(0, rho, 0.0, rho, None, math.nan)
     search = on.repeated(narrow, settled, start, path)
     return search.attempt, search.length, search.rho

@@ -83,6 +83,6 @@ def orthogonal_points(
     rotation, _ = jnp.linalg.qr(normal[:-num_groups].reshape(num_groups, dim, dim))
     pairs = rotation[:, None] * (np.array([1, -1]) * jnp.sqrt(squares)[:, None])[:, :, None, None]
     noise = jnp.pad(pairs.reshape(num_groups, 2 * dim, dim), ((0, 0), (0, 1), (0, 0)))
-    squares, is_centre = squares[:, None], np.arange(2 * dim + 1) == 2 * dim
-    weights = jnp.where(is_centre, 1.0 - dim / squares, 0.5 / squares) / num_groups
+    inverse, is_centre = 1.0 / squares[:, None], np.arange(2 * dim + 1) == 2 * dim
+    weights = jnp.where(is_centre, 1.0 - dim * inverse, 0.5 * inverse) / num_groups
     return noise.reshape(-1, dim), weights.reshape(-1)

@@ -247,7 +247,13 @@ def _until_quiet(batch: Callable, keys: jax.Array) -> _Summary:
     def advance(state: tuple) -> tuple:
         directions, kept, sums = state
         estimate, value = batch(keys[sums[0].astype(int)])
-        directions = jax.tree.map(jnp.add, directions, estimate.directions)
+        # A mean of those so far, which is not divided once more at the end.
+        part = 1.0 / (sums[0] + 1.0)
+        directions = jax.tree.map(
+            lambda mean, new: mean + part.astype(new.dtype) * (new - mean),
+            directions,
+            estimate.directions,
+        )
         kept = jnp.where(sums[0] == 0, estimate.kept, kept)
         num_dropped = jnp.sum(jnp.where(estimate.kept, 0.0, 1.0))
         # One array leaves a program sooner than several numbers.
@@ -263,7 +269,6 @@ def _until_quiet(batch: Callable, keys: jax.Array) -> _Summary:
     sums = jnp.zeros(5, value.dtype)
     directions, kept, sums = jax.lax.while_loop(goes_on, advance, (*start, sums))
     count, _, _, value, num_dropped = sums
-    directions = jax.tree.map(lambda total: total / count, directions)
     return _Summary(directions, value / count, kept, num_dropped)
 
 

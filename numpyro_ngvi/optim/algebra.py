@@ -46,8 +46,15 @@ class Algebra(rule.Algebra):
         return jnp.asarray(number, like[0].loc.dtype)
 
     def kept(self, numbers: tuple, like: Families) -> jax.Array:
-        # One array leaves a program sooner than several numbers.
-        return jnp.asarray(numbers, like[0].loc.dtype)
+        # One array leaves a program sooner than several numbers, and one kernel fills it that
+        # chooses, where to concatenate takes one for each of them.
+        if isinstance(numbers[0], tuple):
+            return jnp.stack([self.kept(row, like) for row in numbers])
+        dtype = like[0].loc.dtype
+        places, chosen = np.arange(len(numbers)), jnp.zeros(len(numbers), dtype)
+        for place, number in enumerate(numbers):
+            chosen = jnp.where(places == place, jnp.asarray(number, dtype), chosen)
+        return chosen
 
     def eps(self, like: jax.Array) -> float:
         return float(jnp.finfo(like.dtype).eps)
@@ -84,7 +91,8 @@ class Algebra(rule.Algebra):
     def repeated(self, advance: Callable, settled: Callable, search: Search, path: Any) -> Search:
         shapes = jax.eval_shape(path.at, search.rho)
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        search = search._replace(count=jnp.asarray(0), attempt=nothing)
+        low, length = (jnp.asarray(one, search.rho.dtype) for one in (search.low, search.length))
+        search = search._replace(count=jnp.asarray(0), low=low, attempt=nothing, length=length)
         return jax.lax.while_loop(lambda state: ~settled(state), advance, search)
 
 

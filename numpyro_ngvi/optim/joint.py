@@ -79,7 +79,9 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
             raise ValueError(f"{name} needs the parameters: call update(grads, state, params).")
         families = families_in(params)
         moved, rule_state = rule.step(families_in(gradients), state.rule, families, state.count)
-        updates, other_state = ordinary.update(gradients, state.other, params)
+        updates, other_state = gradients, state.other
+        if any(jax.tree.leaves(ordinary_mask(params))):
+            updates, other_state = ordinary.update(gradients, state.other, params)
         updates = replace_families(updates, direction.subtract(moved, families))
         proposal = JointState(state.count + 1, state.num_skipped, rule_state, other_state)
         skipped = state._replace(num_skipped=state.num_skipped + 1)
@@ -120,8 +122,13 @@ def _is_masked(node: Any) -> bool:
 
 def _all_finite(gradients: Any, updates: Any) -> jax.Array:
     # One sum of each pair, not one comparison per entry: NaN and infinities survive.
-    sums = jax.tree.map(lambda one, other: jnp.sum(0 * one + 0 * other), gradients, updates)
+    sums = jax.tree.map(lambda one, other: _total(0 * one + 0 * other), gradients, updates)
     return jnp.isfinite(sum(jax.tree.leaves(sums)))
+
+
+def _total(array: jax.Array) -> jax.Array:
+    # By rows first, for which XLA has a library and compiles nothing.
+    return jnp.sum(jnp.sum(array, -1) if array.ndim > 1 else array)
 
 
 def _as_optax(other: Any) -> optax.GradientTransformation:
