@@ -24,9 +24,11 @@ from ngvi.fit.diagnostics import undefined
 from ngvi.fit.engine import Engine
 from ngvi.fit.journal import Journal
 from ngvi.fit.outcome import Outcome
+from ngvi.fit.page import FIT
 from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
 from ngvi.fit.threads import alone
+from ngvi.page import page
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.fit.importance import gaussians
 from pyro_ngvi.fit.result import FitResult
@@ -39,6 +41,7 @@ from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
 
 @alone
+@page(FIT)
 def fit(
     model: Callable,
     *args: Any,
@@ -60,17 +63,7 @@ def fit(
     process_group: Any = None,
     **kwargs: Any,
 ) -> FitResult:
-    """Fit a Gaussian to the posterior of a model, to the optimum of the bound.
-
-    Nothing needs tuning: the start is broad, steps are natural gradients in a trust region with a
-    quasi-Newton correction, draws are as many as their noise requires, and the fit stops when the
-    bound is within ``tolerance`` of its optimum::
-
-        result = fit(model, X, y)
-        print(result)                     # converged? how good? where is it worst?
-        result.sample(1000)["beta"]
-
-    The other examples of this package go on from this one. The posterior is ``N(1.99, 0.58^2)``:
+    """Others of the examples go on from this one, whose posterior is ``N(1.99, 0.58^2)``.
 
     >>> import pyro, pyro.distributions as dist, torch
     >>> y = torch.tensor([1.0, 2.0, 3.0])
@@ -85,65 +78,17 @@ def fit(
     >>> result.sample(500)["mean"].shape
     torch.Size([500])
 
-    Models that see minibatches, or have parameters of their own, get fresh draws at every step and
-    step sizes from the noise that the fit sees; there ``tolerance`` is met on average.
-
-    Of a model without continuous latents its own parameters are fitted, by maximum likelihood; the
-    result then has a latent ``"_no_latents"``, a standard normal on which nothing depends.
-
     The parameter store holds the fitted parameters afterwards, as after ``SVI``; the model's own
     start from the values that they have in it. The guide that ``fit`` makes starts anew: values of
     the same names in the store, which another guide of its class left there, are replaced, and
     survive in the result of the fit that they come from. The random numbers follow
     ``pyro.set_rng_seed``; a fit takes four of torch's, and none if it is ``deterministic``.
 
-    :param model: a Pyro model, whose discrete latents are summed out, marked for enumeration
-        or not.
-    :param args: its arguments.
-    :param family: of the Gaussian, as for :class:`~pyro_ngvi.NaturalGaussianGuide`.
-    :param guide: a guide with a ``NaturalGaussianGuide`` in it, in place of ``family``; its own
-        start is used.
-    :param init: go on from an earlier result of a model with the same latents.
-    :param init_loc_fn: a Pyro initialisation strategy for the mean; by default zero on the
-        unconstrained scale.
-    :param create_plates: as for the guide.
-    :param reparametrize: whether to fit a ``ReparametrizedGaussianGuide`` as well, and to keep
-        what has the better bound: ``"auto"``, where the model has locals, the other arguments leave
-        the choice, and the weights of a Gaussian over all latents tell of a gap; ``True``,
-        whatever they tell; or ``False``. See :mod:`ngvi.fit.by_modes`. ``result.starts`` and
-        the report tell; ``result.posterior`` is then over standardised locals.
-    :param curvature: ``"spherical"`` (gradients at orthogonal points,
-        :mod:`~pyro_ngvi.curvature.spherical`), ``"hessian"``, ``"stein"``, or ``"auto"``: the
-        first where the model has locals (:mod:`~ngvi.fit.paths`), the second where the family's
-        Hessians take few products, else the first up to 2000 latents.
-    :param tolerance: the distance to the optimal bound that counts as converged, in nats.
-    :param max_steps: the most steps, without those of a race: of starts where the first ones fail,
-        or of other values where many parameters of the model's own may be a network.
-    :param deterministic: use the same draws, spread evenly, in every fit, and maximise the bound
-        over them as an ordinary optimiser would.
-    :param time_limit: in seconds of wall-clock time; a fit ends with the step in which it is
-        reached, and keeps what there is.
-    :param callback: called after each step with the number of steps, the bound over the step's
-        draws and its estimated distance to the optimum, both in nats.
-    :param checkpoint: a file in which the fit notes what it does. The same call goes on from it
-        where a run was killed, and takes the way that this run would have taken; of a fit that
-        has ended it gives the result again. See :mod:`ngvi.fit.journal`.
-    :param progress_bar: show bound, step size and distance to convergence.
-    :param batches: the data in batches that need not fit the memory at once: an iterable that can
-        be read many times, such as a ``DataLoader``, or a generator function. Each gives the
-        model's arguments, and the model's plate says how many rows there are in all; the fit is
-        that of all rows. See :mod:`ngvi.fit.batches`.
     :param process_group: of ``torch.distributed``, whose workers all make this call, each with its
         own rows in a plate that says how many there are in all, ``pyro.plate("data",
         num_rows_of_all, subsample=own_rows)``. The first one searches, with the random numbers,
         progress bar, checkpoint and callback that it was given; all get the result. See
         :class:`~pyro_ngvi.parallel.DataParallel`.
-    :param kwargs: keyword arguments of the model.
-    :return: the result, with ``converged`` and ``reason``; a fit that has not converged also warns.
-    :raises ValueError: for a tolerance or a number of steps that is not positive, an unknown
-        curvature or family, a guide without a ``NaturalGaussianGuide``, an ``init`` with other
-        latents than the model's, an argument that another one makes meaningless, or a
-        ``checkpoint`` of another fit.
     :raises RuntimeError: inside ``torch.inference_mode``, ``torch.vmap`` and ``torch.func``.
     """
     start_time = time.perf_counter()
