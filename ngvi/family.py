@@ -371,7 +371,8 @@ class Family:
 
         :param of_mean: how many times as far the mean moves as the direction says.
         """
-        direction = dataclasses.replace(direction, loc=of_mean * direction.loc)
+        changed: Any = direction
+        direction = dataclasses.replace(changed, loc=of_mean * changed.loc)
         return Path(self, lambda step_size: self.natural_step(direction, step_size))
 
     def kl_divergence(self, other: Self) -> Array:
