@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place
+from ngvi.fit.engine import Around, Direction, Draws, Engine, Measured, Place
 from ngvi.fit.sweep import Rows
 
 COUNTERS = ("num_gradients", "num_hessian_products", "num_values")
@@ -78,7 +78,7 @@ def averaging(engine: Engine, batches: Batches) -> Engine:
     return engine._replace(evaluator=_Evaluator(engine.evaluator, batches))
 
 
-class _Evaluator:
+class _Evaluator(Around):
     """An evaluator that averages over the batches of a pass.
 
     :param inner: has a method ``see(args, kwargs)``, which returns the part of the rows that a
@@ -89,10 +89,8 @@ class _Evaluator:
     rows: Rows | None = None
 
     def __init__(self, inner: Any, batches: Batches) -> None:
-        self._inner, self._batches = inner, batches
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self._batches = batches
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
         """The bound and its natural gradient."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
 from ngvi.fit.audit import difference
-from ngvi.fit.engine import Draws, Engine, Measured, Place
+from ngvi.fit.engine import Around, Draws, Engine, Measured, Place
 from ngvi.fit.outcome import Outcome, Reason, after_trial
 from ngvi.fit.stochastic import MAX_GROUPS, StochasticSearch
 from ngvi.points import Points
@@ -49,14 +48,8 @@ def tried(search: StochasticSearch, outcome: Outcome) -> Outcome:
     return dataclasses.replace(outcome, reason=Reason.RIDGE)
 
 
-class _Evaluator:
+class _Evaluator(Around):
     """An evaluator of ordinary draws, by the score function."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def draws(self, rng: np.random.Generator, num_groups: int) -> list[Draws]:
         """Fresh groups of antithetic draws."""

@@ -181,3 +181,18 @@ class Engine(NamedTuple):
     parameters: Parameters
     #: The metric of a place, with pairs of the quasi-Newton memory.
     geometry: Callable[[Place, list[tuple[np.ndarray, np.ndarray]]], Geometry]
+
+
+class Around:
+    """A room of an engine that does some things in its own way, and leaves the others to a room.
+
+    :param inner: the room inside.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_inner":  # of a copy that is not filled yet
+            raise AttributeError(name)
+        return getattr(self._inner, name)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ngvi.fit.engine import Draws, Engine, Place
+from ngvi.fit.engine import Around, Draws, Engine, Place
 from ngvi.fit.prior import Prior
 from ngvi.fit.progress import Progress
 from ngvi.fit.settings import Settings
@@ -75,28 +75,20 @@ class Independent:
         return [parameters.moved(one, steps) for one in found] if steps else found
 
 
-class _Evaluator:
+class _Evaluator(Around):
     """An evaluator of groups of few random draws."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def draws(self, rng: np.random.Generator, num_groups: int) -> list[Draws]:
         """Fresh groups of draws."""
         return self._inner.groups.few(rng, num_groups)
 
 
-class _Parameters:
+class _Parameters(Around):
     """Parameters whose places are of independent latents."""
 
     def __init__(self, inner: Any) -> None:
-        self._inner, self.initial = inner, inner.independent(inner.initial)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self.initial = inner.independent(inner.initial)
 
     def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> Place:
         """The initial place with ``N(mean, diag(scale^2))``; by default with its own mean."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ngvi.fit import geometry
-from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place, Step
+from ngvi.fit.engine import Around, Direction, Draws, Engine, Measured, Place, Step
 from ngvi.trust_region import INITIAL_RADIUS
 
 #: Pairs of the quasi-Newton memory: a network's weights have many curvatures, and a memory of 20
@@ -52,14 +52,14 @@ def joint(engine: Engine) -> Engine:
     return Engine(evaluator, engine.parameters, metric)
 
 
-class _Evaluator:
+class _Evaluator(Around):
     """An evaluator whose vectors hold the ordinary gradients."""
 
     #: Where one parameter ends and the next begins, but for the last.
     ends: tuple[int, ...] = ()
 
     def __init__(self, inner: Any) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.limits = np.empty(0)  #: of the steps, by parameter
         self.gamma = np.empty(0)  #: by parameter
 
@@ -67,9 +67,6 @@ class _Evaluator:
         """Where each parameter is in a vector of all of them."""
         starts = [0, *self.ends]
         return [slice(*pair) for pair in zip(starts, [*self.ends, count], strict=True)]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
         values, vectors, mean = self._inner.measure(place, draws)

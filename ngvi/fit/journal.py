@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ngvi.fit import store
-from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place
+from ngvi.fit.engine import Around, Direction, Draws, Engine, Measured, Place
 
 FORMAT, VERSION = "ngvi.checkpoint", 1
 #: Seconds between writes that wait for the disk: a crash of the machine costs so much.
@@ -197,14 +197,12 @@ def recorded(engine: Engine, journal: Journal) -> Engine:
     return engine._replace(evaluator=_Evaluator(engine, journal))
 
 
-class _Evaluator:
+class _Evaluator(Around):
     """An evaluator that asks the journal first."""
 
     def __init__(self, engine: Engine, journal: Journal) -> None:
-        self._inner, self._parameters, self._journal = engine.evaluator, engine.parameters, journal
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(engine.evaluator)
+        self._parameters, self._journal = engine.parameters, journal
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
         """The bound and its natural gradient."""

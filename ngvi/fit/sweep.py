@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place
+from ngvi.fit.engine import Around, Direction, Draws, Engine, Measured, Place
 
 #: Minibatches of a sweep, at most.
 MAX_MINIBATCHES = 256
@@ -40,17 +40,15 @@ def sweeping(engine: Engine) -> Engine:
     return engine._replace(evaluator=_Evaluator(engine.evaluator, rows))
 
 
-class _Evaluator:
+class _Evaluator(Around):
     """An evaluator that averages over the minibatches of a sweep."""
 
     is_subsampled = False
 
     def __init__(self, inner: Any, rows: Rows) -> None:
-        self._inner, self._rows = inner, rows
+        super().__init__(inner)
+        self._rows = rows
         self.num_sweeps = 0  #: of values
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
         """The bound and its natural gradient, over all rows for each group."""

@@ -17,7 +17,7 @@ import numpy as np
 from pyro import poutine
 
 from ngvi.fit.batches import of_parts, parts_of
-from ngvi.fit.engine import Draws, Engine, Measured, Place
+from ngvi.fit.engine import Around, Draws, Engine, Measured, Place
 from pyro_ngvi.families.low_rank_precision import LowRankPrecision
 from pyro_ngvi.parallel.rows import (
     HINT,
@@ -98,17 +98,14 @@ def shared(set_up: Callable[[], Any], workers: Workers) -> Any:
     return ready._replace(engine=engine, has_start=all(one["has_start"] for one in said))
 
 
-class Evaluator:
+class Evaluator(Around):
     """An evaluator of all workers' rows."""
 
     is_dear = False  # places of independent latents are not sent
 
     def __init__(self, engine: Engine, workers: Workers, weight: float) -> None:
-        self._inner, self._parameters = engine.evaluator, engine.parameters
-        self._workers, self._weight = workers, weight
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(engine.evaluator)
+        self._parameters, self._workers, self._weight = engine.parameters, workers, weight
 
     # -- the first worker asks --------------------------------------------------------
 
