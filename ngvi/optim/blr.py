@@ -85,7 +85,7 @@ class BlrRule(NamedTuple):
         if adapts or self.momentum:
             duals = direction.dual(families, directions)
         if adapts:
-            progress = trust_region.judge(on, progress, families, duals, state.change)
+            progress = trust_region.judge(on, progress, duals, state.change)
         memory, gradient, steered = state.memory, state.gradient, directions
         if memory is not None:
             memory = quasi_newton.remember(on, memory, _join(on, state.change), _join(on, duals))

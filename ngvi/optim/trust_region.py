@@ -43,6 +43,9 @@ STEADY, GIVEN_BACK = (0.5, 1.0), 2
 THROWN = 100
 #: A turn counts if its step is at least this part of the one before.
 FALLEN = 0.25
+#: In nats: ``q`` is nearly the same after so short a step, and another slope is its noise, where the
+#: log density explodes in the tail. It is not taken back, and the radius falls no further.
+NEAR = 0.01
 #: What part of the last step of the mean is carried on, and the ratio of its slopes that ends it.
 CARRIED, SHARP = 0.6, -0.8
 
@@ -87,12 +90,10 @@ def slopes(on: Algebra, duals: Families, change: Families) -> tuple[Number, Numb
     return slope, of_mean
 
 
-def judge(
-    on: Algebra, progress: Progress, families: Families, duals: Families, change: Families
-) -> Progress:
+def judge(on: Algebra, progress: Progress, duals: Families, change: Families) -> Progress:
     """The radius and the numbers of turns, after looking at the end of the last step.
 
-    :param duals: Euclidean gradients of the bound at ``families``.
+    :param duals: Euclidean gradients of the bound.
     :param change: the last step, in coordinates.
     """
     slope, of_mean = slopes(on, duals, change)
@@ -104,7 +105,8 @@ def judge(
     factor = (1 / (1 - on.minimum(ratio, 0.9))) ** 2  # so that nothing can overflow
     radius = on.minimum(on.maximum(factor, 1 / GROWTH), GROWTH) * progress.length
     grown = on.where(ratio > 0, on.maximum(radius, progress.radius), progress.radius)
-    radius = on.where(ratio < -1, on.maximum(radius, smallest_radius(on, families)), grown)
+    least = on.minimum(progress.radius, NEAR)
+    radius = on.where(ratio < -1, on.maximum(radius, least), grown)
 
     def is_steady(end: Number, begin: Number) -> Any:
         return (begin > 0) & (end > STEADY[0] * begin) & (end <= STEADY[1] * begin)
@@ -127,7 +129,7 @@ def judge(
         radius=radius,
         mean_turns=counted(progress.mean_turns, of_mean, is_long_for_mean),
         scale_turns=counted(progress.scale_turns, of_scale, is_long_for_scale),
-        thrown=(ratio > THROWN) | (ratio < -THROWN),
+        thrown=((ratio > THROWN) | (ratio < -THROWN)) & (progress.length > NEAR),
         steady=steady,
         mean_steady=mean_steady,
         scale_steady=scale_steady,

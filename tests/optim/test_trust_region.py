@@ -17,13 +17,13 @@ def point(backend, loc=0.0, scale=1.0):
 def judged(backend, end_slope, turns=4, **known):
     """The progress after a step of these slopes and this length, of the mean alone."""
     # At a standard normal a dual is the direction, and the change is of length one.
-    here, change, dual = point(backend), point(backend, 1.0, 0.0), point(backend, end_slope, 0.0)
+    change, dual = point(backend, 1.0, 0.0), point(backend, end_slope, 0.0)
     known = {"radius": 1.0, "slope": 2.0, "length": 0.3, **known}
     known = {"mean_turns": turns, "scale_turns": turns, **known}
     if backend.name == "numpyro":
         known = {name: backend.array(value) for name, value in known.items()}
     algebra = backend.module("optim.algebra").algebra
-    return trust_region.judge(algebra, trust_region.Progress(**known), [here], [dual], [change])
+    return trust_region.judge(algebra, trust_region.Progress(**known), [dual], [change])
 
 
 def radius_after(backend, end_slope, **known):
@@ -100,8 +100,13 @@ def test_without_a_step_before_there_is_nothing_to_learn(backend, end_slope):
     assert turns_after(backend, end_slope, slope=0.0, steady=1.0) == (4, 4)
 
 
-def test_the_radius_does_not_fall_below_what_rounding_resolves(backend):
-    assert 1e-16 < radius_after(backend, -5.0, length=-1e-17) < 1e-13
+@pytest.mark.parametrize("length", [0.009, 1e-4, -1e-17])
+def test_after_a_short_step_another_slope_is_taken_for_noise(backend, length):
+    """A radius that noise may shorten would be nothing before long."""
+    assert radius_after(backend, -1e9, length=length) == pytest.approx(0.01)
+    assert radius_after(backend, -1e9, length=length, radius=1e-3) == pytest.approx(1e-3)
+    assert not judged(backend, -1e9, length=length).thrown
+    assert judged(backend, -1e9, length=0.011).thrown
 
 
 def test_the_step_size_decreases_with_every_turn():
