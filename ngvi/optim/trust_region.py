@@ -43,7 +43,7 @@ STEADY, GIVEN_BACK = (0.5, 1.0), 2
 THROWN = 100
 #: A turn counts if its step is at least this part of the one before.
 FALLEN = 0.25
-#: In nats: ``q`` is nearly the same after so short a step, and another slope is its noise, where the
+#: In nats: ``q`` is nearly the same after so short a step, and another slope is noise, as where the
 #: log density explodes in the tail. It is not taken back, and the radius falls no further.
 NEAR = 0.01
 #: What part of the last step of the mean is carried on, and the ratio of its slopes that ends it.
