@@ -61,20 +61,26 @@ def first_that_starts(
     :param error_type: the error of a start that is none.
     :param nan_arguments: which of the model's arguments hold NaN, in words.
     :return: what was set up, or None; and the error of the first start that failed.
-    :raises ValueError: if the model cannot run.
+    :raises ValueError: if the model cannot run, whatever its start.
     """
-    error = None
+    error = refused = None
     for start in starts:
         try:
             return set_up(start), error
+        except DiscreteLatentError:
+            raise
         except error_type as raised:
             error = error or raised
         except ValueError as raised:
+            # Both PPLs refuse the parameters of a distribution that are NaN at this start.
             where = nan_arguments()
             if not where:
-                raise
+                error, refused = error or raised, raised
+                continue
             hint = f"(Its {where} holds NaN, which is the cause if the model does not expect it.)"
             raise ValueError(f"The model cannot run: {raised}\n{hint}") from raised
+    if refused is not None and not isinstance(error, error_type):
+        raise refused  # the last one, as the first start's own may be none of the others'
     return None, error
 
 

@@ -170,11 +170,13 @@ def test_the_first_start_that_works_is_taken():
     assert first([None, None]) == ("engine 0", None)
     assert first([bad, None])[0] == "engine 1"
     assert first([bad, worse]) == (None, bad)
+    assert first([ValueError("scale is NaN"), None])[0] == "engine 1"
+    assert first([bad, ValueError("scale is NaN")]) == (None, bad)
 
 
 def test_a_model_that_cannot_run_is_told_of_its_nan():
     with pytest.raises(ValueError, match=r"^shapes differ$"):
-        first([ValueError("shapes differ")])
+        first([ValueError("shapes differ"), InvalidStartError("bad")])
     with pytest.raises(ValueError, match=r"cannot run: shapes differ\n\(Its y holds NaN"):
         first([ValueError("shapes differ")], "y")
 

@@ -187,6 +187,20 @@ def test_a_start_is_looked_for_as_long_as_stock_guides_do(ppl):
     assert float(result.family.mean[0]) == pytest.approx(9.0, abs=0.2)
 
 
+def test_a_start_where_parameters_of_a_distribution_are_nan_is_one_start_fewer(ppl):
+    """Both PPLs refuse them, at zero; a model that they refuse anywhere raises as it does alone."""
+
+    def model(scale):
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        ppl.sample("y", ppl.dist.Normal(x * x / x, scale), obs=ppl.array(2.0))
+
+    result = ppl.fit(model, 1.0)
+    assert result.converged
+    assert float(result.family.mean[0]) == pytest.approx(1.0, abs=1e-3)
+    with pytest.raises(ValueError, match="scale"):
+        ppl.fit(model, -1.0)
+
+
 def test_a_fit_ends_when_its_time_is_up_and_calls_back_after_every_step(ppl):
     seen = []
     with pytest.warns(UserWarning, match=r"not converged: time_limit= is reached.*init=result"):
