@@ -68,6 +68,10 @@ class Site:
         return np.moveaxis(coordinates, front, range(len(front))).reshape(num, -1)
 
 
+#: Parts of the way from the start to where the Hessian is looked at.
+NEARER = (1.0, 0.1, 0.01)
+
+
 @dataclasses.dataclass(frozen=True)
 class Dependencies:
     """Which latents interact in the posterior.
@@ -85,6 +89,20 @@ class Dependencies:
     certain: Pairs = dataclasses.field(default_factory=dict)
     hessian_product: Callable[[np.ndarray], np.ndarray] | None = None
     tolerance: float = 1e-9
+
+
+def hessian_near(
+    product_at: Callable[[np.ndarray], Callable | None], size: int
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Products with the Hessian at a point away from the start, where it may vanish by symmetry.
+
+    Half a unit away, or nearer, where the density of a model in raw units is not finite there.
+
+    :param product_at: products with the Hessian so far from the start, shape ``(d,)``; None if
+        they are not finite.
+    """
+    offset = np.random.default_rng(0).uniform(-0.5, 0.5, size)
+    return next(filter(None, (product_at(part * offset) for part in NEARER)), None)
 
 
 class Layout:

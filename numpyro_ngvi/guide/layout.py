@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ngvi.guide.layout import latent_sites
-from ngvi.structure.layout import Dependencies, Layout
+from ngvi.structure.layout import Dependencies, Layout, hessian_near
 from numpyro_ngvi.tracing.dependencies import hessian_product, posterior_dependencies
 
 
@@ -36,11 +36,13 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
 
     def find_dependencies() -> Dependencies:
         pairs, certain = posterior_dependencies(model, args, kwargs, shapes)
-        at = guide._init_latent
-        # Away from the start, where a Hessian may vanish by symmetry.
-        at = at + jnp.asarray(np.random.default_rng(0).uniform(-0.5, 0.5, at.shape), at.dtype)
-        product = hessian_product(guide.model, args, kwargs, unpack, at)
-        tolerance = 1e-9 if at.dtype == jnp.float64 else 2e-4
-        return Dependencies(pairs, certain, product, tolerance)
+        start = guide._init_latent
+
+        def product_at(offset: np.ndarray) -> Callable | None:
+            at = start + jnp.asarray(offset, start.dtype)
+            return hessian_product(guide.model, args, kwargs, unpack, at)
+
+        tolerance = 1e-9 if start.dtype == jnp.float64 else 2e-4
+        return Dependencies(pairs, certain, hessian_near(product_at, len(start)), tolerance)
 
     return Layout(sites, find_dependencies)

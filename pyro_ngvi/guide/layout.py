@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi.guide.layout import latent_sites
-from ngvi.structure.layout import Dependencies, Layout
+from ngvi.structure.layout import Dependencies, Layout, hessian_near
 from pyro_ngvi.tracing.dependencies import hessian_product, posterior_dependencies
 
 
@@ -36,11 +36,14 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
 
     def find_dependencies() -> Dependencies:
         pairs, certain = posterior_dependencies(model, args, kwargs, shapes)
-        at = guide._init_loc().detach()
-        # Away from the start, where a Hessian may vanish by symmetry.
-        at = at + torch.as_tensor(np.random.default_rng(0).uniform(-0.5, 0.5, at.shape)).to(at)
-        product = hessian_product(model, args, kwargs, unpack, at)
-        tolerance = 1e-9 if at.dtype == torch.float64 else 2e-4
-        return Dependencies(pairs, certain, product, tolerance)
+        start = guide._init_loc().detach()
+
+        def product_at(offset: np.ndarray) -> Callable | None:
+            return hessian_product(
+                model, args, kwargs, unpack, start + torch.as_tensor(offset).to(start)
+            )
+
+        tolerance = 1e-9 if start.dtype == torch.float64 else 2e-4
+        return Dependencies(pairs, certain, hessian_near(product_at, len(start)), tolerance)
 
     return Layout(sites, find_dependencies)

@@ -49,6 +49,18 @@ def test_the_structure_is_found_and_printed(ppl, model, words):
     assert "sparse_precision" in repr(guide) and "kB" in repr(guide)
 
 
+def test_in_raw_units_the_hessian_is_looked_at_near_the_start(ppl):
+    """Half a unit away the rates, outside of the plate, overflow."""
+
+    def model():
+        with ppl.plate("groups", 5):
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        ppl.factor("rates", -ppl.np.sum(ppl.np.exp(1e4 * effect**2)))
+
+    guide = _set_up(ppl, model)
+    assert guide.family.describe() == "5 locals of size 1"
+
+
 @pytest.mark.parametrize("model", ["intercepts", "slopes", "nested", "crossed"], indirect=True)
 def test_the_hessian_has_no_entries_outside_of_the_structure(ppl, model):
     guide = _set_up(ppl, model)
