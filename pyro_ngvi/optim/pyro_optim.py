@@ -8,7 +8,7 @@ parameters that are not a family to ``other``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from pyro.optim.optim import PyroOptim
@@ -18,6 +18,15 @@ from torch import Tensor
 from pyro_ngvi.families.coordinates import coordinate_of, split
 from pyro_ngvi.optim.adaptive_adam import AdaptiveAdam
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer, all_finite
+
+
+class _Run(NamedTuple):
+    """Tensors that one torch optimiser moves, of which no two have one name."""
+
+    tensors: dict[str, Tensor]  #: by the names of their coordinates
+    joint: JointOptimizer
+    scheduler: Any
+    scheduled: dict[str, dict[str, Any]]  #: options that are schedules, by name
 
 
 class JointOptim(PyroOptim):
@@ -57,10 +66,8 @@ class JointOptim(PyroOptim):
             raise TypeError(f"other must be a pyro.optim.PyroOptim, got {other!r}.")
         self.other: Any = PyroOptim(AdaptiveAdam, {}) if other is None else other
         self._make_scheduler = scheduler
-        self._scheduler: Any = None
-        self._tensors: dict[str, Tensor] = {}
-        self._scheduled: dict[str, dict[str, Any]] = {}
-        self._joint: JointOptimizer | None = None
+        self._run: _Run | None = None
+        self._other_runs: list[_Run] = []
 
     def __call__(self, params: Iterable[Tensor], *args: Any, **kwargs: Any) -> None:
         """One step, on the gradients that the parameters have.
@@ -76,20 +83,20 @@ class JointOptim(PyroOptim):
                 "tensors. It moves the posterior of a NaturalGaussianGuide: use that guide, or "
                 "an ordinary optimiser such as pyro.optim.Adam."
             )
-        self._bind(natural)
+        joint = self._bind(natural).joint
         tensors = list(natural.values())
         if not all_finite(tensor.grad for tensor in ordinary if tensor.grad is not None):
             self._recover(ordinary, tensors)
-            self._joint.skip(tensors)
+            joint.skip(tensors)
             return
         self._clip(tensors)
-        self._read_schedules(self._joint.count(tensors))
-        num_skipped = self._joint.num_skipped
-        self._joint.step(*args, **kwargs)
+        self._read_schedules(joint.count(tensors))
+        num_skipped = joint.num_skipped
+        joint.step(*args, **kwargs)
         for tensor in tensors:
             # Not for SVI to fill with zeros, and the next gradient to be added to them.
             tensor.grad = None
-        if self._joint.num_skipped > num_skipped:
+        if joint.num_skipped > num_skipped:
             self._recover(ordinary, tensors)
         elif ordinary:
             self.other(ordinary, *args, **kwargs)
@@ -102,15 +109,15 @@ class JointOptim(PyroOptim):
         has_other = hasattr(self.other, "step")
         if self._make_scheduler is None and not has_other:
             raise RuntimeError(f"{type(self).__name__} was made without a scheduler=.")
-        if self._scheduler is not None:
-            self._scheduler.step(*args, **kwargs)
+        if self._run is not None and self._run.scheduler is not None:
+            self._run.scheduler.step(*args, **kwargs)
         if has_other:
             self.other.step(*args, **kwargs)
 
     @property
     def num_skipped(self) -> int:
         """Steps not taken, or taken back: something was not finite, or led far off."""
-        return 0 if self._joint is None else self._joint.num_skipped
+        return 0 if self._run is None else self._run.joint.num_skipped
 
     @classmethod
     def _refuse_wrapper(cls, is_wrapped: bool, options: dict[str, Any]) -> None:
@@ -135,18 +142,23 @@ class JointOptim(PyroOptim):
     # -- state ------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """The state of all optimisers and schedulers, for ``torch.save``."""
-        if self._joint is None:
+        """The state of all optimisers and schedulers, for ``torch.save``.
+
+        Of several runs of one optimiser whose parameters have the same names, it is that of the
+        last step.
+        """
+        if self._run is None:
             return dict(self._state_waiting_to_be_consumed)
         options = {}
-        for group in self._joint.param_groups:
+        for group in self._run.joint.param_groups:
             (param,) = group["params"]
             own = {key: value for key, value in group.items() if key != "params"}
             options[coordinate_of(param).name] = own
+        scheduler = self._run.scheduler
         return {
             "options": options,
-            "state": self._joint.joint_state(),
-            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            "state": self._run.joint.joint_state(),
+            "scheduler": None if scheduler is None else scheduler.state_dict(),
             "other": self.other.get_state(),
         }
 
@@ -154,47 +166,62 @@ class JointOptim(PyroOptim):
         """Continue from a state of :meth:`get_state`."""
         self._state_waiting_to_be_consumed = dict(state_dict)
         self.other.set_state(state_dict.get("other", {}))
-        self._tensors, self._joint, self._scheduler = {}, None, None
+        self._run, self._other_runs = None, []
 
     # -- internals --------------------------------------------------------------------
 
-    def _bind(self, natural: dict[str, Tensor]) -> None:
-        """Make the torch optimiser, anew when a tensor is new or has been replaced."""
-        if all(self._tensors.get(name) is tensor for name, tensor in natural.items()):
-            return
-        saved = self.get_state()
-        self._tensors = dict(sorted({**self._tensors, **natural}.items()))
-        self._scheduled = {}
+    def _bind(self, natural: dict[str, Tensor]) -> _Run:
+        """The run of these tensors, which goes on, takes them up or begins.
+
+        Tensors that have taken the place of others of their names are another guide's, or the
+        same one's after ``clear_param_store``: nothing is known of them, as in ``PyroOptim``.
+        """
+        known = [self._run, *self._other_runs] if self._run is not None else []
+        for run in known:
+            if all(run.tensors.get(name) is tensor for name, tensor in natural.items()):
+                break
+        else:
+            before = self._run
+            if before is None or any(before.tensors.get(k, t) is not t for k, t in natural.items()):
+                run = self._begun(natural, self._state_waiting_to_be_consumed)
+            else:
+                run = self._begun({**before.tensors, **natural}, self.get_state())
+                known = self._other_runs
+        if run is not self._run:
+            self._run, self._other_runs = run, [other for other in known if other is not run]
+            self.optim_objs = dict.fromkeys(run.tensors.values(), run.scheduler or run.joint)
+        return run
+
+    def _begun(self, tensors: dict[str, Tensor], saved: dict[str, Any]) -> _Run:
+        """A run with these tensors that goes on from a state."""
+        tensors = dict(sorted(tensors.items()))
+        scheduled = {}
         groups = []
-        for name, tensor in self._tensors.items():
+        for name, tensor in tensors.items():
             options = self._options(name)
             if any(callable(value) for value in options.values()):
-                self._scheduled[name] = options
+                scheduled[name] = options
             groups.append({"params": [tensor], **_at(options, 0)})
-        self._joint = self.torch_optimizer(groups)
-        self._restore_options(saved.get("options", {}))
-        self._joint.load_joint_state(saved.get("state", {}))
+        joint, scheduler = self.torch_optimizer(groups), None
+        _restore_options(joint, saved.get("options", {}))
+        joint.load_joint_state(saved.get("state", {}))
         if self._make_scheduler is not None:
-            if any(isinstance(group["lr"], str) for group in self._joint.param_groups):
+            if any(isinstance(group["lr"], str) for group in joint.param_groups):
                 raise ValueError("scheduler= needs a number as lr: 'auto' chooses its own.")
-            self._scheduler = self._make_scheduler(self._joint)
+            scheduler = self._make_scheduler(joint)
             if saved.get("scheduler") is not None:
-                self._scheduler.load_state_dict(saved["scheduler"])
-                self._restore_options(saved["options"])  # making a scheduler resets the rates
-        self.optim_objs = dict.fromkeys(self._tensors.values(), self._scheduler or self._joint)
+                scheduler.load_state_dict(saved["scheduler"])
+                # Making a scheduler resets the rates.
+                _restore_options(joint, saved["options"])
         self._state_waiting_to_be_consumed = {}
+        return _Run(tensors, joint, scheduler, scheduled)
 
     def _recover(self, ordinary: Iterable[Tensor], natural: Iterable[Tensor]) -> None:
         """Take the last step of the ordinary parameters back, if the families' is."""
-        for tensor in ordinary if self._joint.recovers(natural) else ():
+        for tensor in ordinary if self._run.joint.recovers(natural) else ():
             optimiser = self.other.optim_objs.get(tensor)
             if isinstance(optimiser, AdaptiveAdam):
                 optimiser.recover()
-
-    def _restore_options(self, saved: dict[str, Any]) -> None:
-        for group in self._joint.param_groups:
-            (param,) = group["params"]
-            group.update(saved.get(coordinate_of(param).name, {}))
 
     def _options(self, name: str) -> dict[str, Any]:
         if not callable(self.pt_optim_args):
@@ -208,12 +235,13 @@ class JointOptim(PyroOptim):
         return options
 
     def _read_schedules(self, count: int) -> None:
-        for group in self._joint.param_groups if self._scheduled else ():
+        run = self._run
+        for group in run.joint.param_groups if run.scheduled else ():
             coordinate = coordinate_of(group["params"][0])
-            options = self._scheduled.get(coordinate.name)
+            options = run.scheduled.get(coordinate.name)
             if options is not None:
                 options = {**group, **_at(options, count)}
-                group.update(self._joint.group_options(coordinate, options))
+                group.update(run.joint.group_options(coordinate, options))
 
     def _clip(self, tensors: list[Tensor]) -> None:
         if not callable(self.pt_clip_args):
@@ -222,6 +250,12 @@ class JointOptim(PyroOptim):
         for tensor in tensors:
             coordinate = coordinate_of(tensor)
             self._clip_grad(tensor, **self.pt_clip_args(coordinate.owner, coordinate.field))
+
+
+def _restore_options(joint: JointOptimizer, saved: dict[str, Any]) -> None:
+    for group in joint.param_groups:
+        (param,) = group["params"]
+        group.update(saved.get(coordinate_of(param).name, {}))
 
 
 def _at(options: dict[str, Any], count: int) -> dict[str, Any]:

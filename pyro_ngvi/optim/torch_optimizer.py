@@ -228,7 +228,10 @@ class JointOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_joint_state(self, saved: dict[tuple[str, ...], dict[str, Any]]) -> None:
-        """Continue from a :meth:`joint_state`, of those families that are here."""
+        """Continue from a :meth:`joint_state`, of those families that are here.
+
+        :raises ValueError: for the state of another model, naming the parameter.
+        """
         params = [param for group in self.param_groups for param in group["params"]]
         known = dict(zip(_owners(params), families_in(params), strict=True))
         for owners, entry in saved.items():
@@ -285,7 +288,7 @@ def _packed(state: Any, owners: tuple[str, ...], factors: frozenset[str]) -> Any
 def _unpacked(saved: Any, like: Any, owners: tuple[str, ...], factors: frozenset[str]) -> Any:
     if isinstance(like, list):
         named = zip(owners, like, strict=True)
-        return [_with_values(q, {k: saved[f"{o}.{k}"] for k in q.coordinates()}) for o, q in named]
+        return [_with_values(q, o, saved) for o, q in named]
     if hasattr(like, "_asdict"):
         parts = _parts(like, owners, factors)
         return type(like)(*(_unpacked(saved[name], part, of, factors) for name, part, of in parts))
@@ -302,6 +305,15 @@ def _parts(state: Any, owners: tuple[str, ...], factors: frozenset[str]) -> list
     return [(name, part, of[name] if both else owners) for name, part in state._asdict().items()]
 
 
-def _with_values(family: Any, saved: dict[str, Tensor]) -> Family:
-    new = {k: saved[k].to(value, copy=True) for k, value in family.coordinates().items()}
+def _with_values(family: Any, owner: str, saved: dict[str, Tensor]) -> Family:
+    new = {}
+    for field, value in family.coordinates().items():
+        found = saved.get(f"{owner}.{field}")
+        if found is None or found.shape != value.shape:
+            kind = "missing" if found is None else f"of shape {tuple(found.shape)}"
+            raise ValueError(
+                f"The optimiser's state is of another model or guide: of '{owner}.{field}' it is "
+                f"{kind}, and the parameter here is of shape {tuple(value.shape)}."
+            )
+        new[field] = found.to(value, copy=True)
     return dataclasses.replace(family, **new)

@@ -126,3 +126,19 @@ def test_state_keeps_its_structure_and_dtypes(numpyro_backend, rng):
         before = _types((run.params, run.state))
         run.step(gradient, {"w": np.ones(2)})
         assert _types((run.params, run.state)) == before
+
+
+@pytest.mark.slow
+def test_one_optimiser_serves_two_runs_in_turn(numpyro_backend, rng):
+    points = start(rng), start(rng)
+    family = points[1]["dense"][0]
+    points[1]["dense"] = (family, *table5.reference.random_gaussian(family, 4, rng))
+    optimiser = make(numpyro_backend, "Snngm", 0.01)
+    runs = [driver(numpyro_backend, optimiser, point) for point in points]
+    alone = [driver(numpyro_backend, make(numpyro_backend, "Snngm", 0.01), p) for p in points]
+    for turn in (0, 1, 0, 1):
+        (gradient,) = random_gradients(points[turn], 1, rng)
+        for each in (runs[turn], alone[turn]):
+            each.step(gradient)
+    for run, expected, point in zip(runs, alone, points, strict=True):
+        assert_same(run, {k: (f, *expected.gaussian(k)) for k, (f, *_) in point.items()}, rtol=0)

@@ -222,6 +222,39 @@ def test_families_that_are_seen_in_turn_keep_states_of_their_own(pyro_backend, r
             np.testing.assert_array_equal(a, e)
 
 
+@pytest.mark.parametrize("other", ["as large", "larger"])
+def test_tensors_in_the_place_of_others_of_their_names_begin_anew(pyro_backend, other, rng):
+    """As with one optimiser for a second ``SVI`` after ``clear_param_store``, or in turn with it
+    under ``module_local_params``.
+    """
+    points = start(rng), start(rng)
+    if other == "larger":
+        family = points[1]["dense"][0]
+        points[1]["dense"] = (family, *table5.reference.random_gaussian(family, 4, rng))
+    optimiser = Snngm()
+    runs = [driver(pyro_backend, optimiser, point) for point in points]
+    alone = [driver(pyro_backend, Snngm(), point) for point in points]
+    for turn in (0, 0, 1, 1, 0, 1):
+        (gradient,) = random_gradients(points[turn], 1, rng)
+        for each in (runs[turn], alone[turn]):
+            each.step(gradient)
+    for run, expected, point in zip(runs, alone, points, strict=True):
+        assert_same(run, {k: (f, *expected.gaussian(k)) for k, (f, *_) in point.items()}, rtol=0)
+
+
+def test_the_state_of_another_model_is_refused(pyro_backend, rng):
+    point = start(rng)
+    first = driver(pyro_backend, Snngm(), point)
+    (gradient,) = random_gradients(point, 1, rng)
+    first.step(gradient)
+    family = point["dense"][0]
+    point["dense"] = (family, *table5.reference.random_gaussian(family, 4, rng))
+    optimiser = Snngm()
+    optimiser.set_state(first.optimiser.get_state())
+    with pytest.raises(ValueError, match=r"another model.*'dense.*shape \(3.*shape \(4"):
+        driver(pyro_backend, optimiser, point).step(*random_gradients(point, 1, rng))
+
+
 @pytest.mark.parametrize("through", ["state", "file"])
 @pytest.mark.parametrize("name", ["Snngm", "Nagm"])
 def test_a_resumed_run_is_the_uninterrupted_one(pyro_backend, name, through, rng, tmp_path):

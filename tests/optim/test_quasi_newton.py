@@ -155,7 +155,7 @@ def has_memory(loop):
     loop.step()
     if loop.backend.name == "numpyro":
         return loop.run.state.rule.memory is not None
-    (state,) = loop.run.optimiser._joint.states.values()
+    (state,) = loop.run.optimiser._run.joint.states.values()
     return state.rule.memory is not None
 
 
