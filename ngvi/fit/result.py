@@ -92,6 +92,13 @@ class Result:
         """An array of the PPL."""
         raise NotImplementedError
 
+    @staticmethod
+    def _at_a_third(support: Any, shape: tuple[int, ...], like: Any) -> float:
+        """The sum of the value into which a support takes unconstrained thirds, of this shape and
+        of the kind of an array.
+        """
+        raise NotImplementedError
+
     @classmethod
     def _rebuilt(
         cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import zlib
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from ngvi.fit.outcome import Ended
 from ngvi.fit.trace import Trace
 from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 
+#: See ``Result._at_a_third``.
+AtAThird = Callable[[Any, tuple[int, ...], Any], float]
 FORMAT, VERSION = "ngvi.result", 1
 #: Fields of a result that JSON holds as they are.
 PLAIN = (
@@ -103,10 +106,13 @@ class Saved:
 
         return make
 
-    def check_same(self, structure: int, params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def check_same(
+        self, parts: list[Any], at_a_third: AtAThird, params: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
         """The parameters, if they are those of a model and guide.
 
-        :param structure: :func:`structure_of` the guide's families.
+        :param parts: the ``NaturalGaussianGuide`` in the guide.
+        :param at_a_third: the package's.
         :param params: of model and guide, by their names.
         :raises ValueError: naming the first that differs.
         """
@@ -118,7 +124,9 @@ class Saved:
                     f"The result is of another model, guide or precision: the parameter '{name}' "
                     f"is {has} in the file, and {needs} here."
                 )
-        if self.meta["structure"] != structure:
+        if "sites" in self.meta:  # earlier files have none
+            _check_sites(self.meta["sites"], sites_of(parts, at_a_third))
+        if self.meta["structure"] != structure_of(parts):
             raise ValueError(
                 "The result's Gaussian orders its latents in another way than the one of this "
                 "model. Make its guide again, and pass it: load(path, model, ..., guide=...)."
@@ -156,6 +164,7 @@ def write(
         **{name: getattr(result, name) for name in PLAIN},
         "audit": None if result.audit is None else list(map(float, result.audit)),
         "starts": [list(start) for start in result.starts],
+        "sites": sites_of(result._gaussians(), result._at_a_third),
         "structure": structure_of(result._gaussians()),
         "arguments": tree,
         **others,
@@ -235,6 +244,50 @@ def structure_of(parts: list[Any]) -> int:
         if structure.permutation is not None:
             found = zlib.crc32(np.asarray(structure.permutation.order, "<i8").tobytes(), found)
     return found
+
+
+def sites_of(parts: list[Any], at_a_third: AtAThird) -> list[list[list]]:
+    """By part, what tells latents apart in the order of the latent vector: name, unconstrained
+    shape and, where its support is fixed, where that has a third.
+
+    :param parts: ``NaturalGaussianGuide`` that are set up.
+    :param at_a_third: the package's.
+    """
+    return [[_site_of(part, site, at_a_third) for site in part.sites] for part in parts]
+
+
+def _site_of(part: Any, site: Any, at_a_third: AtAThird) -> list:
+    value = None
+    if site.name not in part._dynamic:
+        trace = getattr(part.prototype_trace, "nodes", part.prototype_trace)
+        prototype = trace[site.name]
+        support = part._supports.get(site.name, prototype["fn"].support)
+        value = at_a_third(support, site.shape, prototype["value"])
+    return [site.name, list(site.shape), value]
+
+
+def _check_sites(found: list[list[list]], needed: list[list[list]]) -> None:
+    """Refuse a model whose latents are others, or elsewhere.
+
+    :raises ValueError: naming them.
+    """
+    here, there = (
+        [", ".join(f"'{name}' {tuple(shape)}" for name, shape, _ in part) for part in parts]
+        for parts in (needed, found)
+    )
+    if here != there:
+        raise ValueError(
+            "The result is of another model: the latents, in their order and by their "
+            f"unconstrained shapes, are {'; '.join(there)} in the file, and {'; '.join(here)} here."
+        )
+    for one, other in zip(chain(*found), chain(*needed), strict=True):
+        if None not in (one[2], other[2]) and not np.isclose(
+            one[2], other[2], rtol=1e-3, atol=1e-4, equal_nan=True
+        ):
+            raise ValueError(
+                f"The result is of another model: '{one[0]}' has another support here than in the "
+                "file, a positive one for a real one, say, or other bounds."
+            )
 
 
 def _kind(array: np.ndarray | None) -> str:

@@ -16,13 +16,13 @@ from pyro.infer import Predictive
 from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import transform_to
+from torch.distributions import biject_to, transform_to
 
 from ngvi.checks import check_count
 from ngvi.fit import saved
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.result import Result
-from ngvi.fit.saved import Saved, structure_of
+from ngvi.fit.saved import Saved
 from ngvi.fit.threads import alone
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.fit.importance import diagnose, gaussians
@@ -201,6 +201,10 @@ class FitResult(Result):
     def _own(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array)
 
+    @staticmethod
+    def _at_a_third(support: Any, shape: tuple[int, ...], like: Any) -> float:
+        return float(biject_to(support)(like.new_full(shape, 1 / 3)).sum())
+
     @classmethod
     @alone
     def _rebuilt(
@@ -215,7 +219,7 @@ class FitResult(Result):
             parameters: Any = ready.engine.parameters
             own = parameters.snapshot()
             numbers = {name: _numpy(value) for name, value in own.items()}
-            found = saved.check_same(structure_of(gaussians(ready.guide)), numbers)
+            found = saved.check_same(gaussians(ready.guide), cls._at_a_third, numbers)
             params = {name: torch.from_numpy(found[name]).to(own[name]) for name in own}
             parameters.write(parameters.restored(params, ordinary=True))
             keep()

@@ -103,6 +103,31 @@ def test_another_model_is_refused(ppl, tmp_path):
         loaded(ppl, one, tmp_path / "file", model=other)
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"first": "c"},
+            r"another model.*'a' \(\), 'b' \(\) in the file, and 'c' \(\), 'b' \(\) here",
+        ),
+        ({"first": "b", "second": "a"}, r"'a' \(\), 'b' \(\) in the file, and 'b' \(\), 'a' \(\)"),
+        ({"is_positive": True}, "'b' has another support"),
+    ],
+)
+def test_as_many_latents_that_are_others_are_refused(ppl, tmp_path, changed, words):
+    def make(first="a", second="b", is_positive=False):
+        def model():
+            ppl.sample(first, ppl.dist.Normal(ppl.array(0.0), 1.0))
+            kind = ppl.dist.LogNormal if is_positive else ppl.dist.Normal
+            ppl.sample(second, kind(ppl.array(0.0), 1.0))
+
+        return model
+
+    one = result(ppl, make())
+    with pytest.raises(ValueError, match=words):
+        loaded(ppl, one, tmp_path / "file", model=make(**changed))
+
+
 def test_files_of_something_else_are_refused(ppl, tmp_path):
     one, path = conjugate_result(ppl), tmp_path / "file"
     one.save(path)
