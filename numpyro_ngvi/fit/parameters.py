@@ -114,7 +114,9 @@ class Parameters:
         for name, own in self.initial.items():
             if isinstance(own, Family):
                 check_coordinates(name, _shapes(params.get(name)), _shapes(own), own.dim)
-                place[name] = params[name]
+                place[name] = jax.tree.map(
+                    lambda new, dtype=own.loc.dtype: jnp.asarray(new, dtype), params[name]
+                )
             elif name in found and jax.tree.map(jnp.shape, own) == jax.tree.map(
                 jnp.shape, found[name]
             ):

@@ -204,6 +204,16 @@ def test_a_direction_that_is_not_finite_leads_nowhere(ppl):
     assert one.geometry(one.parameters.initial, []).step(bad, 1.0, 1.0) is None
 
 
+def test_a_result_of_another_precision_is_taken_up_in_this_one_numpyro():
+    jax = pytest.importorskip("jax")
+    ppl = load("numpyro")
+    with ppl.float64():
+        parameters = engine("numpyro", conjugate).parameters
+        single = jax.tree.map(lambda leaf: leaf.astype("float32"), parameters.initial)
+        leaves = jax.tree.leaves(parameters.restored(single))
+    assert {str(leaf.dtype) for leaf in leaves} == {"float64"}
+
+
 def test_places_are_made_and_read_and_ordinary_parameters_move(ppl):
     """Of the logarithm of the prior's scale ``s`` the gradient is ``E[|z|^2] / s^2 - d``."""
     one = engine.__wrapped__(ppl.name, with_a_parameter)
