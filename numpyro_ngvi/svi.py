@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import optax
 from numpyro.infer.svi import SVIState
 
 from numpyro_ngvi.guide.checks import check_key
+from numpyro_ngvi.optim.joint import JointState
 from numpyro_ngvi.tracing.compilation import compiled
 
 
@@ -51,6 +53,7 @@ class SVI(numpyro.infer.SVI):
         #: fresh object as well: states are pytrees of arrays, which pickle and Orbax can hold.
         self.state: SVIState | None = None
         self._compiled: dict[Any, Callable] = {}
+        self._num_skipped: list[Any] | None = []
 
     @property
     def params(self) -> dict[str, Any]:
@@ -73,6 +76,8 @@ class SVI(numpyro.infer.SVI):
         :return: the loss in nats, the negative bound on the log evidence before the step;
             an array of shape ``()``, so that nothing waits for the device until it is read.
         :raises ValueError: without ``rng_key``; or if the first loss is not finite.
+        :warns UserWarning: once, when a step has not been taken; the optimiser counts them all in
+            ``num_skipped``, in the ``optim_state`` of :attr:`state`.
         """
         first = self.state is None
         if first:
@@ -96,7 +101,23 @@ class SVI(numpyro.infer.SVI):
                 "data for values outside the likelihood's support."
             )
         self.state = state
+        self._tell_of_skipped_steps()
         return loss
+
+    def _tell_of_skipped_steps(self) -> None:
+        """Warn of what earlier steps have counted, without waiting for any."""
+        before, self._num_skipped = self._num_skipped, None
+        if before is None:  # once is enough
+            return
+        if any(count.is_ready() and int(count) for count in before):
+            warnings.warn(
+                "A step was skipped: a gradient or the step's result is not finite, or the step "
+                "before led far off. Parameters keep their last good value.",
+                stacklevel=3,
+            )
+            return
+        states = jax.tree.leaves(self.state.optim_state, is_leaf=_counts_skipped)
+        self._num_skipped = [state.num_skipped for state in states if _counts_skipped(state)]
 
     def _compiled_update(self, structure: Any, static: tuple) -> Callable:
         key = (structure, static)
@@ -131,6 +152,10 @@ class _Constant:
             return hash((type(self.value), self.value))
         except TypeError:
             return id(self.value)
+
+
+def _counts_skipped(node: Any) -> bool:
+    return isinstance(node, JointState)
 
 
 def _is_dynamic(leaf: Any) -> bool:

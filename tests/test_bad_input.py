@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 
 import numpy as np
 import pytest
@@ -210,6 +211,25 @@ def test_a_first_loss_that_is_not_finite_is_an_error_of_step_numpyro():
         with pytest.raises(ValueError, match="first loss.*init_scale"):
             svi.step(ppl.array(0.0))
         assert svi.state is None
+
+
+def test_a_step_that_is_skipped_is_told_of_once_numpyro():
+    jax = pytest.importorskip("jax")
+    ppl = load("numpyro")
+    with ppl.float64():
+        model, y = models.location(ppl), _data(ppl)
+        guide, loss = ppl.guide(model), ppl.elbo("Trace_ELBO")
+        svi = ppl.package.SVI(model, guide, ppl.optimiser("Snngm"), loss, rng_key=jax.random.key(0))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            svi.step(y)
+            float(svi.step(y * np.nan))
+        with pytest.warns(UserWarning, match="A step was skipped.*not finite"):
+            svi.step(y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            float(svi.step(y))
+            svi.step(y)
 
 
 def test_step_without_a_key_says_so_numpyro():
