@@ -263,6 +263,13 @@ def warn_of_broadcast(
         )
 
 
+#: What a failure of a model's numbers may come from, where it computes with halves of single ones.
+HALF_PRECISION = (
+    " The model computes in float16, of which 65,504 is the largest number, in products and sums "
+    "of the gradient too: bfloat16 and float32 go further, and data and outputs may be scaled."
+)
+
+
 class InvalidStartError(ValueError):
     """The log density is not finite where a guide would start."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -109,10 +110,27 @@ def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: d
             shapes = jnp.shape(site["value"]), site["fn"].shape()
             text = checks.no_density(name, *shapes, site["is_observed"], error)
             raise ValueError(text) from error
+        kind = "observed site" if site["is_observed"] else "latent site"
         if not bool(jnp.all(jnp.isfinite(log_prob))):
-            kind = "observed site" if site["is_observed"] else "latent site"
             bad.append(f"{kind} '{name}' has log density {float(jnp.sum(log_prob))}")
+        elif not bool(jnp.isfinite(jnp.sum(log_prob))):
+            bad.append(f"the log density of {kind} '{name}' overflows in {log_prob.dtype}")
     return "; ".join(bad) or None
+
+
+def of_half_precision(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str:
+    """What to say of a start that fails, if the model computes in float16."""
+
+    def run() -> list:
+        trace = _run(model, init_loc_fn, args, kwargs)
+        sites = [site for site in trace.values() if site["type"] == "sample"]
+        return [site["fn"].log_prob(site["value"]) for site in sites if site["is_observed"]]
+
+    try:
+        program = str(jax.make_jaxpr(run)())
+    except Exception:  # noqa: BLE001  which is an explanation of another error
+        return ""
+    return checks.HALF_PRECISION if re.search(r"\bf16\[", program) else ""
 
 
 def is_impossible_by_chance(

@@ -45,6 +45,7 @@ from numpyro_ngvi.guide.checks import (
     is_enumerated,
     is_impossible_by_chance,
     last_site,
+    of_half_precision,
     subsampled_latents,
 )
 from numpyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
@@ -178,15 +179,17 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
             return
         with _without_support_warnings():
             reason = invalid_start(self.model, self.init_loc_fn, args, kwargs)
+            half = of_half_precision(self.model, self.init_loc_fn, args, kwargs)
         if is_start or reason is not None:
             raise InvalidStartError(
                 "The bound is not finite at the guide's starting point: "
                 f"{reason or 'its value or its gradient is not finite'}. Check the data and "
                 "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
+                f"{half}"
             ) from error
         if " got invalid " in str(error):
             where = last_site(self.model, self.init_loc_fn, args, kwargs)
-            raise ValueError(f"The model fails {where}: {error}") from error
+            raise ValueError(f"The model fails {where}: {error}{half}") from error
 
     def _choose_family(self, layout: Layout) -> Choice:
         if self._requested_family is not None:

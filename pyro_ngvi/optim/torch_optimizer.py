@@ -191,7 +191,8 @@ class JointOptimizer(torch.optim.Optimizer):
             raise ValueError(
                 f"The first gradient of {', '.join(owners)} is not finite: the bound is not "
                 "finite where the guide starts. Start elsewhere (init_loc_fn=), narrower "
-                "(init_scale=), or check the data for values outside the likelihood's support."
+                "(init_scale=), or check the data for values outside the likelihood's support, and "
+                "what computes in float16 for numbers beyond 65,504."
             )
         rule, rule_state = self._rule(families), state.rule
         if isinstance(rule, Recovering):

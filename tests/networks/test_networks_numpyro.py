@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from numpyro import handlers
 from numpyro.contrib import module
 from numpyro.infer import Trace_ELBO
+from numpyro.infer.initialization import init_to_value
 
 from numpyro_ngvi import IVON, SVI, VOGN, NaturalELBO, NaturalGaussianGuide, Snngm
 
@@ -131,3 +133,26 @@ def test_equinox_networks_become_models():
         return jax.vmap(module.random_eqx_module("net", net, NORMAL))(images)
 
     assert stepped(classifier(network), "VOGN").guide.latent_dim == 6
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (300.0, "observed site 'y' has log density -inf.*in float16, of which 65,504"),
+        (2.0, "the log density of observed site 'y' overflows in float16"),
+    ],
+)
+def test_half_precision_that_overflows_is_an_error_of_the_start(size, words):
+    half = jnp.float16
+
+    def model(y):
+        weight = numpyro.sample("weight", NORMAL)
+        outputs = half(size) * weight.astype(half) * half(3.0)
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", dist.Normal(outputs, half(1.0)), obs=y)
+
+    guide = NaturalGaussianGuide(
+        model, "diagonal", init_loc_fn=init_to_value(values={"weight": jnp.ones(())})
+    )
+    with pytest.raises(ValueError, match=words), handlers.seed(rng_seed=0):
+        guide(jnp.full(8, 200.0, half))  # 160,000 nats

@@ -135,3 +135,15 @@ def test_half_precision_that_overflows_is_an_error_of_the_start():
     guide = NaturalGaussianGuide(model, "diagonal")
     with pytest.raises(ValueError, match=r"observed site 'y' overflows in torch\.float16"):
         guide(200 * one.expand(8))  # 160,000 nats
+
+
+def test_a_gradient_that_overflows_in_half_precision_says_so():
+    def model(x, y):
+        weight = pyro.sample("weight", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal((3e4 * x.half() * weight.half()).float(), 1.0), obs=y)
+
+    guide = NaturalGaussianGuide(model, "diagonal")
+    svi = SVI(model, guide, BLR(), NaturalELBO(2, "stein"))
+    with pytest.warns(UserWarning, match="left out"), pytest.raises(ValueError, match="float16"):
+        svi.step(torch.ones(3), torch.zeros(3))
