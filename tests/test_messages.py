@@ -6,6 +6,7 @@ One table for both packages; ``tests/test_bad_input.py`` has what takes more tha
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import warnings
 
@@ -306,6 +307,12 @@ def test_what_only_torch_can_do_wrong_pyro():
     def half(y):
         ppl.sample("mu", ppl.dist.Normal(torch.zeros((), dtype=torch.bfloat16), 1.0))
 
+    sizes = itertools.cycle((1, 2))
+
+    def growing(y):
+        prior = ppl.dist.Normal(torch.zeros(next(sizes)), 1.0).to_event(1)
+        ppl.sample("y", ppl.dist.Normal(ppl.sample("mu", prior).sum(), 1.0), obs=y[0])
+
     def fickle(y):
         if normal(ppl) > 0.5:
             normal(ppl, "late")
@@ -315,6 +322,7 @@ def test_what_only_torch_can_do_wrong_pyro():
         for model, data, words in (
             (half, y, "'mu' is torch.bfloat16.*float32"),
             (fickle, y, "'late' was missing.*torch.where"),
+            (growing, y, r"'mu' has events of shape \((1|2),\)"),
             (models.location(ppl), Y, "'y' has a ndarray.*torch.as_tensor"),
         ):
             with pytest.raises((ValueError, TypeError), match=words):

@@ -137,15 +137,24 @@ class NoNewLatents(Messenger):
 
 
 def check_no_latent_is_gone(model_trace: poutine.Trace, guide_trace: poutine.Trace) -> None:
-    """Refuse a run of the model without a latent that the guide draws.
+    """Refuse a run of the model without a latent that the guide draws, or with a larger one, for
+    which it would stand by broadcasting.
 
     :raises ValueError: naming the site.
     """
     for name, site in guide_trace.nodes.items():
         is_drawn = site["type"] == "sample" and isinstance(site["fn"], dist.Delta)
-        if is_drawn and name not in model_trace.nodes and not site["infer"].get("is_auxiliary"):
+        if not is_drawn or site["infer"].get("is_auxiliary"):
+            continue
+        if name not in model_trace.nodes:
             raise ValueError(
                 f"Latent site '{name}' is missing in a run of the model. {SAME_LATENTS}"
+            )
+        event, value = model_trace.nodes[name]["fn"].event_shape, site["value"].shape
+        if event and value[-len(event) :] != event:
+            raise ValueError(
+                f"Latent site '{name}' has events of shape {tuple(event)} in a run of the model, "
+                f"and its value in the guide is of shape {tuple(value)}. {SAME_LATENTS}"
             )
 
 
