@@ -113,8 +113,16 @@ class _Evaluator(Around):
         inner, covered, total, answer = self._inner, 0.0, None, None
         counted: dict[str, int] = {}
         before = {name: getattr(inner, name) for name in COUNTERS}
-        for args, kwargs in self._batches:
-            part = inner.see(args, kwargs)
+        for index, (args, kwargs) in enumerate(self._batches):
+            try:
+                part = inner.see(args, kwargs)
+            except Exception as error:
+                if any(0 in getattr(a, "shape", ()) for a in (*args, *kwargs.values())):
+                    raise ValueError(
+                        f"Batch {index} of batches=, counted from zero, has an array without "
+                        f"elements, and the model fails: {error} Leave an empty batch out."
+                    ) from error
+                raise
             answer = ask()
             counted = counted or {name: getattr(inner, name) for name in COUNTERS}
             found = [part * np.asarray(own, float) for own in parts_of(answer)]

@@ -84,6 +84,12 @@ def test_answers_are_weighted_by_rows_and_a_pass_is_one_evaluation():
     assert (engine.evaluator.num_values, engine.evaluator.num_gradients) == (2, 1)
 
 
+def test_an_empty_batch_is_told_by_its_number():
+    engine = averaging(Engine(_Inner(), None, None), Batches([1.0, np.zeros((0, 2))], (), {}))
+    with pytest.raises(ValueError, match="Batch 1 of batches=.*Leave an empty batch out"):
+        engine.evaluator.values(None, np.zeros((1, 1)))
+
+
 @pytest.mark.parametrize("batch", [{"X": 1, "y": 2}, (1, 2), [1, 2]])
 def test_a_batch_is_arguments_by_name_or_by_place(batch):
     args, kwargs = Batches(lambda: iter([batch]), (), {"scale": 3}).first()
