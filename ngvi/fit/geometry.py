@@ -8,7 +8,7 @@ correct the direction, and with it the gain.
 from __future__ import annotations
 
 import functools
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from ngvi.fit.memory import MIN_CURVATURE, Memory
 #: Pairs of the quasi-Newton memory, fewer if they have more than so many numbers.
 MAX_PAIRS = 6
 MAX_NUMBERS = 20_000_000
+#: Of a family that leaves out correlations the pairs are more, as all that is known of these is in
+#: them, and flatter ones count: an intercept and the effects of its groups are as flat together,
+#: beside what the data say of each, as the prior.
+MAX_RESTRICTED_PAIRS, MIN_RESTRICTED_CURVATURE = 50, 1e-8
 
 
 class Corrected(NamedTuple):
@@ -38,9 +42,11 @@ class Geometry:
     :param pairs: changes of the Gaussians, and the falls of the natural gradient along them, the
         newest last.
     :param max_pairs: how many of them count.
+    :param is_restricted: whether the Gaussians leave out correlations, so that the bound may be far
+        flatter than the metric, and steps long in it, where they are short for the bound.
     """
 
-    min_curvature: ClassVar[float] = MIN_CURVATURE  #: of pairs that count
+    min_curvature: float = MIN_CURVATURE  #: of pairs that count
 
     def __init__(
         self,
@@ -48,8 +54,12 @@ class Geometry:
         size: int,
         pairs: list[tuple[np.ndarray, np.ndarray]],
         max_pairs: int = MAX_PAIRS,
+        is_restricted: bool = False,
     ) -> None:
-        self.place, self.size = place, size
+        self.place, self.size, self.is_restricted = place, size, is_restricted
+        if is_restricted:
+            max_pairs = max(max_pairs, MAX_RESTRICTED_PAIRS)
+            self.min_curvature = min(self.min_curvature, MIN_RESTRICTED_CURVATURE)
         self.max_pairs = min(max_pairs, MAX_NUMBERS // (2 * size))
         self._pairs = pairs[-self.max_pairs :] if self.max_pairs else []
 

@@ -102,7 +102,7 @@ class _Geometry(geometry.Geometry):
         self._at = lambda place: engine.geometry(place, [])
         self._size, self._state = self._inner.size, evaluator
         scaled = [(change, self.scaled(fall)) for change, fall in pairs]
-        super().__init__(place, self._size, scaled, MAX_PAIRS)
+        super().__init__(place, self._size, scaled, MAX_PAIRS, self._inner.is_restricted)
 
     def scaled(self, vectors: np.ndarray) -> np.ndarray:
         state, ordinary = self._state, vectors[..., self._size :]

@@ -15,6 +15,11 @@ each stage starts where the one before ended, with more draws if theirs were too
   confirm it, or join the next stage.
 - Where the bound has been flatter than the metric, its gains may be small and many: trial steps
   over more draws say whether ordinary draws see a gain, and while they do it is no optimum.
+- Gaussians that leave out correlations have a metric that does as well: along an intercept and the
+  effects of its groups, say, the bound may be ten thousand times flatter, what the metric promises
+  next to nothing, and a step that is short for the bound long in the metric. There the pairs are
+  many and last as long as the bound is quadratic, and every optimum is tried, until steps promise
+  no more than those before.
 - A group that is never learnt from tells whether the others are overfitted: the bound over few
   draws of a density with kinks, or far from quadratic, may rise while the bound itself falls.
   Then, or where a stage makes no progress, fresh draws at every step must go on
@@ -65,6 +70,12 @@ MIN_GAIN, LEARNT_PART = 1.0, 0.1
 #: many points at least, by so many steps, so often at most; so is one of few latents.
 FLAT, FEW = 0.3, 3
 TRIAL_POINTS, TRIAL_STEPS, MAX_TRIALS = 32, 4, 12
+#: A trial ends at this fraction of the tolerance, if that is sooner, ...
+TRIAL_PART = 1.25e-4
+#: ... and at this one where Gaussians leave out correlations: of a curvature that nothing has met
+#: the metric's promise may be the ten-thousandth part. Trials of these go on while a step promises
+#: so many times what one before has.
+RESTRICTED_PART, RISING = 1e-7, 2.0
 #: So many steps with parameters of the model's own.
 PLATEAU_STEPS = 30
 
@@ -207,7 +218,8 @@ class Search:
 
     def _is_flat(self) -> bool:
         parameters = self.engine.parameters
-        return self.flattest < FLAT or parameters.dim <= FEW or parameters.has_ordinary
+        is_known = self.flattest >= FLAT and not self._metric().is_restricted
+        return not is_known or parameters.dim <= FEW or parameters.has_ordinary
 
     def _tried(self) -> Reason:
         """Take short steps over more draws for as long as ordinary draws see a gain."""
@@ -221,8 +233,8 @@ class Search:
         for _ in range(self.settings.max_steps if has_ordinary else MAX_TRIALS):
             old, gap = self.place, self.gain + self.noise
             self._use(self.engine.evaluator.draws(self.rng, count))
-            promised = self._probe()
-            status = self._stage(1e-3 * STAGE_PART * tolerance, steps)
+            before, promised = len(self.trace), self._probe()
+            status = self._stage(self._trial_end(), steps)
             gain, error = difference(self.engine, old, self.place, self.rng)
             if not math.isfinite(gain):  # draws without a density tell nothing
                 gain, error = 0.0, gap
@@ -234,11 +246,28 @@ class Search:
             verdict = after_trial(gain, error, tolerance)
             if verdict is Reason.CONVERGED and promised > max(2 * gain, 2 * tolerance):
                 verdict, self.gain = Reason.NOISE, promised
+            if verdict is Reason.CONVERGED and gain > 0 and self._is_rising(before):
+                verdict = None
             if verdict is not None:
                 # What the search expects counts if the trial did not see more.
                 self.gain = max(self.gain, min(gap, tolerance))
                 return verdict
         return Reason.RIDGE
+
+    def _is_rising(self, before: int) -> bool:
+        """Whether the steps since then promise ever more: what they have gained is the beginning.
+
+        So it is where Gaussians leave out correlations, and a flat direction is found by degrees.
+        """
+        promised = self.trace.distances[before:]
+        if not promised or not self._metric().is_restricted:
+            return False
+        return promised[-1] > max(RISING * min(promised), TRIAL_PART * self.settings.tolerance)
+
+    def _trial_end(self) -> float:
+        """What a trial leaves, in nats; along a flat direction that it has not met, far more."""
+        part = RESTRICTED_PART if self._metric().is_restricted else TRIAL_PART
+        return part * self.settings.tolerance
 
     def _probe(self) -> float:
         """Look at the curvature along the parameters of the model's own.
@@ -356,7 +385,11 @@ class Search:
             # The divergence of a step of no length is rounding, and may be negative.
             least = ROUNDING * self.engine.parameters.dim * self.engine.parameters.eps
             self.radius = max(0.5 * step.length, least)
-        is_short = max(step.length, step.backward) <= MAX_PAIR_LENGTH
+        length = max(step.length, step.backward)
+        if self._metric().is_restricted and ends < step.slope:
+            # Half the fall of the slope is the length that the step has for the bound itself.
+            length = min(length, 0.5 * (step.slope - ends))
+        is_short = length <= MAX_PAIR_LENGTH
         self._metric().accepted(step, self.measured.mean, measured.mean, is_short)
         if not is_short:
             self.pairs.clear()

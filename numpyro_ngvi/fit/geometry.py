@@ -28,9 +28,9 @@ class Geometry(geometry.Geometry):
 
     def __init__(self, place: Place, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
         self._families = families_in(place)
-        super().__init__(
-            place, sum(np.size(leaf) for leaf in jax.tree.leaves(self._families)), pairs
-        )
+        size = sum(np.size(leaf) for leaf in jax.tree.leaves(self._families))
+        restricted = any(family.leaves_out_correlations for family in self._families)
+        super().__init__(place, size, pairs, is_restricted=restricted)
 
     def covectors(self, vectors: np.ndarray) -> np.ndarray:
         at_once = 2 * max(self.max_pairs, 1)  # so many have the pairs

@@ -41,7 +41,8 @@ class Geometry(geometry.Geometry):
     ) -> None:
         self._each_row = each_row
         self._families, self._like = place.families, place.families[0].loc
-        super().__init__(place, flat(place.families).numel(), pairs)
+        restricted = any(family.leaves_out_correlations for family in self._families)
+        super().__init__(place, flat(place.families).numel(), pairs, is_restricted=restricted)
 
     @torch.no_grad()
     def covectors(self, vectors: np.ndarray) -> np.ndarray:

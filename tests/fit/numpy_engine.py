@@ -34,6 +34,9 @@ class Target:
 
     :ivar others: centre and height in nats of further modes, of the same scale.
     :ivar steepness: of the bound; one is that of the Fisher metric at the optimum.
+    :ivar coupling: of the latents in units of their scales, a matrix with a unit diagonal, which
+        the diagonal Gaussians leave out.
+    :ivar is_restricted: whether the metric says so.
     :ivar noise: sd of what a seed adds to a group's gradient with respect to the mean.
     :ivar change: of a place and its bound, what the bound is instead; of a point and its log
         density too, as a place of no width.
@@ -50,6 +53,8 @@ class Target:
     scale: np.ndarray
     others: tuple = ()
     steepness: float = 1.0
+    coupling: np.ndarray | None = None
+    is_restricted: bool = False
     noise: float = 0.0
     change: object = None
     of_ordinary: object = None
@@ -60,7 +65,7 @@ class Target:
     is_dear: bool = False
     collapsed: Place | None = None
     rows: object = None
-    max_pairs: int = 6
+    max_pairs: int = 1000
     curvature: str = "spherical"
 
     asked_for_few: bool = False
@@ -100,9 +105,10 @@ class Target:
         gap, level = self._gap(place.loc)
         log_ratio = place.log_scale - np.log(self.scale)
         variances = np.exp(2 * log_ratio)
-        value = -self.steepness * np.sum(0.5 * (variances + gap**2 - 1) - log_ratio)
+        fall = self._fall(gap)
+        value = -self.steepness * np.sum(0.5 * (variances + gap * fall - 1) - log_ratio)
         values = level + value + shift @ place.loc
-        of_loc = -self.steepness * gap / self.scale + shift
+        of_loc = -self.steepness * fall / self.scale + shift
         of_scale = np.broadcast_to(self.steepness * (1 - variances), of_loc.shape)
         ordinary = []
         if self.has_ordinary:
@@ -134,9 +140,9 @@ class Target:
     def values_and_gradients(self, theta):
         self.num_gradients += len(theta)
         gaps, levels = map(np.array, zip(*map(self._gap, theta), strict=True))
-        values = levels - 0.5 * self.steepness * np.sum(gaps**2, 1)
+        values = levels - 0.5 * self.steepness * np.sum(gaps * self._fall(gaps), 1)
         return np.array(list(map(self._at_point, theta, values))), (
-            -self.steepness * gaps / self.scale
+            -self.steepness * self._fall(gaps) / self.scale
         )
 
     def values(self, place, theta):
@@ -145,6 +151,7 @@ class Target:
         log_q = normal((theta - place.loc) * np.exp(-place.log_scale), place.log_scale)
         gaps, levels = map(np.array, zip(*map(self._gap, theta), strict=True))
         values = levels + log_q + self.steepness * (normal(gaps, np.log(self.scale)) - log_q)
+        values -= 0.5 * self.steepness * np.sum(gaps * (self._fall(gaps) - gaps), 1)
         if self.has_ordinary:
             values += self.of_ordinary(place.ordinary)[0]
         if self.change is not None:
@@ -161,6 +168,10 @@ class Target:
             return None
         mean, sd = self.of_prior
         return mean + sd * rng.normal(size=(count, self.dim))
+
+    def _fall(self, gaps):
+        """The gradient, in units of the scales, of what the gaps cost."""
+        return gaps if self.coupling is None else gaps @ self.coupling
 
     def _gap(self, theta):
         """From the mode that is the highest here, in its standard deviations, and its height."""
@@ -227,7 +238,7 @@ def metric(place):
 
 class Metric(Geometry):
     def __init__(self, target, place, pairs):
-        super().__init__(place, 2 * target.dim, pairs)
+        super().__init__(place, 2 * target.dim, pairs, is_restricted=target.is_restricted)
         self.max_pairs = min(self.max_pairs, target.max_pairs)
 
     def covectors(self, vectors):

@@ -247,6 +247,51 @@ def test_a_flat_bound_few_latents_and_parameters_are_tried(monkeypatch):
         assert outcome.remaining == one.gain + one.noise <= 0.1
 
 
+def valley(information):
+    """An intercept and the effects of its groups, whose precision is one beside the data's.
+
+    Along the valley, where the effects fall as the intercept rises, only the prior has a slope.
+    """
+    design = np.column_stack([np.ones(8), np.eye(8)])
+    precision = information * design.T @ design + np.eye(9)
+    scale = np.diag(precision) ** -0.5
+    return scale, precision * np.outer(scale, scale)
+
+
+@pytest.mark.parametrize("information", [1e2, 1e4])
+def test_gaussians_without_correlations_come_to_the_end_of_a_valley(information):
+    """From half a nat below, where the metric promises next to nothing."""
+    scale, coupling = valley(information)
+    along = np.append(1.0, -np.ones(8)) / 3
+    coupled = {"centre": along, "scale": scale, "coupling": coupling}
+    start = Place(np.append(1e-3, np.zeros(8)), np.log(scale))
+
+    def left(place):
+        gap = (place.loc - along) / scale
+        return 0.5 * gap @ coupling @ gap
+
+    outcome = new_search(target(**coupled, is_restricted=True)).run(start)
+    assert outcome.converged and left(outcome.place) < 0.01 < 0.4 < left(start)
+    if information == 1e4:  # as dense Gaussians it would be believed too soon
+        outcome = new_search(target(**coupled)).run(start)
+        assert outcome.converged and left(outcome.place) > 0.1
+
+
+def test_a_trial_whose_steps_promise_ever_more_is_no_end():
+    one = new_search(target(is_restricted=True))
+    begin(one)
+    for promised, is_rising in (
+        ([], False),
+        ([0.01, 0.001, 0.004], True),
+        ([0.01, 0.004, 0.006], False),
+        ([1e-8, 1e-9, 1e-7], False),  # rounding
+    ):
+        before = len(one.trace)
+        for gain in promised:
+            one.trace.add(one.measured, one.draws, 1.0, gain)
+        assert one._is_rising(before) == is_rising
+
+
 def test_the_optimum_of_a_search_with_fresh_draws_is_tried():
     one = new_search(target())
     there = Outcome(OPTIMUM, Reason.CONVERGED, 0.03, one.trace)
@@ -343,9 +388,9 @@ def test_steps_that_gain_less_than_they_are_to_reach_are_a_stall(monkeypatch):
 # -- one step -------------------------------------------------------------------------
 
 
-def proposed():
+def proposed(**options):
     """A search, its first step, and what is measured at its end."""
-    one = new_search(target())
+    one = new_search(target(**options))
     begin(one)
     step = one._propose(1e-6)
     return one, step, one.engine.evaluator.measure(step.place, one.draws)
@@ -415,6 +460,16 @@ def test_short_steps_are_remembered_and_long_ones_are_not():
     np.testing.assert_allclose(fall, before - measured.mean.vector)
     one._accept(step._replace(length=0.01, backward=0.5), 0.1, measured)
     assert not one.pairs
+
+
+def test_a_step_long_in_the_metric_is_short_where_the_bound_is_flat():
+    for options, count in (({}, 0), ({"is_restricted": True}, 1)):
+        one, step, measured = proposed(**options)
+        step = step._replace(length=5.0, backward=5.0)
+        one._accept(step, step.slope - 0.5, measured)
+        assert len(one.pairs) == count
+        one._accept(step, step.slope - 0.7, measured)
+        assert not one.pairs
 
 
 def test_a_memory_that_promises_a_loss_is_forgotten(monkeypatch):
