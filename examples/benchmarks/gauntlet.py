@@ -12,6 +12,9 @@ fit says the bound of the Gaussian that it returned, from fresh draws and the PP
 (`gauntlet_models.search`). `stock` runs AutoMultivariateNormal with Adam, at the best
 of three rates, for as many gradients as `fit` took. `table` sums up files of `run`, by class.
 
+`--family diagonal` is for mean fields, with best bounds of their own
+(`gauntlet_models.mean_field`).
+
 A third of the models are held out: to tune the search on the others keeps the promise honest.
 """
 
@@ -37,12 +40,15 @@ from .gauntlet_models.target import Bound, Gaussian, Target
 
 BEST_FILE = Path(__file__).parent / "gauntlet_models" / "best.json"
 
-FIELDS = ("class", "model", "ppl", "dtype", "seed", "dim", "converged", "reason", "claimed_bound",
-          "claimed_error", "claimed_gap", "gradients", "steps", "seconds", "true_bound",
-          "true_error", "gap", "starts", "exception")  # fmt: skip
+FIELDS = ("class", "model", "ppl", "dtype", "seed", "family", "dim", "converged", "reason",
+          "claimed_bound", "claimed_error", "claimed_gap", "gradients", "steps", "seconds",
+          "true_bound", "true_error", "gap", "starts", "exception")  # fmt: skip
 
 #: What the best bounds known are of: Gaussians over all latents as they are.
 OPTIONS: dict[str, Any] = {"progress_bar": False, "reparametrize": False}
+
+#: The family that a fit takes unasked: dense, for so few latents.
+DEFAULT = "auto"
 
 #: Seconds after which a fit is given up.
 TIME_LIMIT = 240
@@ -50,18 +56,18 @@ TIME_LIMIT = 240
 # -- runs ---------------------------------------------------------------------------------
 
 
-def fit_numpyro(entry: Entry, seed: int) -> tuple[Any, Gaussian, list[str]]:
+def fit_numpyro(entry: Entry, seed: int, family: str) -> tuple[Any, Gaussian, list[str]]:
     """The result, its Gaussian, and the order of its sites."""
     from numpyro_ngvi import fit
 
     ppl = Ppl("numpyro")
     key = jax.random.key(seed)
-    result = fit(entry.model(ppl), *entry.args(ppl), rng_key=key, **OPTIONS)
+    result = fit(entry.model(ppl), *entry.args(ppl), rng_key=key, family=family, **OPTIONS)
     own = {k: np.asarray(v, float) for k, v in result.params.items() if not hasattr(v, "dim")}
     return result, Gaussian(*_moments(result, np.asarray), own), _sites(result)
 
 
-def fit_pyro(entry: Entry, seed: int) -> tuple[Any, Gaussian, list[str]]:
+def fit_pyro(entry: Entry, seed: int, family: str) -> tuple[Any, Gaussian, list[str]]:
     """The result, its Gaussian, and the order of its sites."""
     import pyro
 
@@ -70,7 +76,7 @@ def fit_pyro(entry: Entry, seed: int) -> tuple[Any, Gaussian, list[str]]:
     ppl = Ppl("pyro")
     pyro.clear_param_store()
     pyro.set_rng_seed(seed)
-    result = fit(entry.model(ppl), *entry.args(ppl), **OPTIONS)
+    result = fit(entry.model(ppl), *entry.args(ppl), family=family, **OPTIONS)
     names = {site.name for site in result.guide.sites}
     own = {
         k: v.numpy(force=True).astype(float)
@@ -88,8 +94,10 @@ def _moments(result: Any, numpy: Callable) -> tuple[np.ndarray, np.ndarray]:
     posterior = result.posterior
     if hasattr(posterior, "scale_tril"):
         return numpy(posterior.loc).astype(float), numpy(posterior.scale_tril).astype(float)
-    cov = numpy(posterior.covariance_matrix).astype(float)
-    return numpy(posterior.mean).astype(float), np.linalg.cholesky(cov)
+    mean = numpy(posterior.mean).astype(float)
+    if hasattr(posterior, "covariance_matrix"):
+        return mean, np.linalg.cholesky(numpy(posterior.covariance_matrix).astype(float))
+    return mean, np.diag(numpy(posterior.variance).astype(float) ** 0.5)  # independent
 
 
 def _sites(result: Any) -> list[str]:
@@ -101,7 +109,13 @@ def _give_up(*_: Any) -> None:
 
 
 def fit_row(
-    entry: Entry, target: Target, ppl: str, dtype: str, seed: int, keep: Path | None = None
+    entry: Entry,
+    target: Target,
+    ppl: str,
+    dtype: str,
+    seed: int,
+    keep: Path | None = None,
+    family: str = DEFAULT,
 ) -> dict[str, Any]:
     """One fit and what it was worth.
 
@@ -109,6 +123,7 @@ def fit_row(
     """
     row: dict[str, Any] = dict.fromkeys(FIELDS, "")
     row |= {"class": entry.group, "model": entry.name, "ppl": ppl, "dtype": dtype, "seed": seed}
+    row["family"] = family
     signal.signal(signal.SIGALRM, _give_up)
     begin = time.perf_counter()
     try:
@@ -116,7 +131,7 @@ def fit_row(
             warnings.simplefilter("ignore")  # that it has not converged is in the table
             signal.alarm(TIME_LIMIT)
             try:
-                result, gaussian, names = FITS[ppl](entry, seed)
+                result, gaussian, names = FITS[ppl](entry, seed, family)
             finally:
                 signal.alarm(0)
             starts = str(getattr(result, "starts", ""))
@@ -140,10 +155,10 @@ def fit_row(
         row["exception"] = re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")[:400]
         row["seconds"] = row["seconds"] or round(time.perf_counter() - begin, 2)
         return row
-    if (best := read_best().get(entry.name)) is not None:
+    if (best := read_best(family).get(entry.name)) is not None:
         row["gap"] = best.value - row["true_bound"]
     if keep is not None:
-        file = keep / f"{entry.name}-{ppl}-{dtype}-{seed}.npz"
+        file = keep / f"{entry.name}-{ppl}-{dtype}-{seed}-{family}.npz"
         file.parent.mkdir(parents=True, exist_ok=True)
         own = {f"param {n}": v for n, v in gaussian.params.items()}
         np.savez(file, mean=gaussian.mean, factor=gaussian.factor, **own)
@@ -160,15 +175,21 @@ def precision(ppl: str, dtype: str) -> Any:
     return jax.enable_x64(True)
 
 
-def read_best() -> dict[str, Bound]:
-    """The best bounds known, by model."""
-    if not BEST_FILE.exists():
+def best_file(family: str) -> Path:
+    """Where the best bounds known of a family are."""
+    return BEST_FILE if family == DEFAULT else BEST_FILE.with_stem(f"best_{family}")
+
+
+def read_best(family: str = DEFAULT) -> dict[str, Bound]:
+    """The best bounds known of a family, by model."""
+    file = best_file(family)
+    if not file.exists():
         return {}
-    return {k: Bound(v["bound"], v["error"]) for k, v in json.loads(BEST_FILE.read_text()).items()}
+    return {k: Bound(v["bound"], v["error"]) for k, v in json.loads(file.read_text()).items()}
 
 
 def run(args: argparse.Namespace) -> None:
-    done = {tuple(row[f] for f in FIELDS[1:5]) for row in read([args.out])}
+    done = {tuple(row[f] for f in FIELDS[1:6]) for row in read([args.out])}
     is_new = not args.out.exists()
     with args.out.open("a", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)
@@ -177,11 +198,12 @@ def run(args: argparse.Namespace) -> None:
         for entry in chosen(args.models, args.which):
             target = None
             for seed in args.seeds:
-                if (entry.name, args.ppl, args.dtype, str(seed)) in done:
+                if (entry.name, args.ppl, args.dtype, str(seed), args.family) in done:
                     continue
                 with jax.enable_x64(True):
                     target = target or Target(entry)
-                row = fit_row(entry, target, args.ppl, args.dtype, seed, args.keep)
+                options = args.ppl, args.dtype, seed, args.keep, args.family
+                row = fit_row(entry, target, *options)
                 writer.writerow(row)
                 file.flush()
                 print(in_a_line(row), flush=True)
@@ -205,40 +227,44 @@ def in_a_line(row: dict[str, Any]) -> str:
 
 
 def best(args: argparse.Namespace) -> None:
-    from .gauntlet_models import search
+    from .gauntlet_models import mean_field, search
 
+    searched = {DEFAULT: search.best, "diagonal": mean_field.best}.get(args.family)
+    file = best_file(args.family)
     for entry in chosen(args.models, args.which):
-        known = read_best().get(entry.name)
+        known = read_best(args.family).get(entry.name)
         if known is not None and not args.again and args.keep is None:
             continue
         begin = time.perf_counter()
         with jax.enable_x64(True):
             target = Target(entry)
-            others = list(kept(entry, args.keep)) if args.keep else []
-            if known is not None and not args.again:
+            others = list(kept(entry, args.keep, args.family)) if args.keep else []
+            if searched is None or (known is not None and not args.again):
                 found = [(target.bound(g), "fit") for g in others]
             else:
                 try:
-                    found = [search.best(target, others, args.seed)[:2]]
+                    found = [searched(target, others, args.seed)[:2]]
                 except Exception as error:  # noqa: BLE001  the next one may be found
                     print(f"{entry.name:34s} {type(error).__name__}: {str(error)[:300]}")
                     continue
         if known is not None:
-            found.append((known, json.loads(BEST_FILE.read_text())[entry.name]["by"]))
+            found.append((known, json.loads(file.read_text())[entry.name]["by"]))
+        if not found:
+            continue
         bound, by = max(found, key=lambda f: f[0].value)
         seconds = time.perf_counter() - begin
         print(f"{entry.name:34s} {bound.value:.3f}±{bound.error:.3f} by {by}, {seconds:.0f} s")
-        all_known = json.loads(BEST_FILE.read_text()) if BEST_FILE.exists() else {}
+        all_known = json.loads(file.read_text()) if file.exists() else {}
         rounded = {"bound": round(bound.value, 4), "error": round(bound.error, 4), "by": by}
         all_known[entry.name] = rounded
         lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(all_known.items())]
-        BEST_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         jax.clear_caches()
 
 
-def kept(entry: Entry, folder: Path) -> Iterator[Gaussian]:
+def kept(entry: Entry, folder: Path, family: str) -> Iterator[Gaussian]:
     """Where runs of `fit` ended."""
-    for file in sorted(folder.glob(f"{entry.name}-*.npz")):
+    for file in sorted(folder.glob(f"{entry.name}-*-{family}.npz")):
         with np.load(file) as arrays:
             own = {n.partition(" ")[2]: v for n, v in arrays.items() if n.startswith("param ")}
             yield Gaussian(arrays["mean"], arrays["factor"], own)
@@ -321,10 +347,12 @@ def with_gaps(rows: Iterable[dict[str, str]]) -> list[dict[str, Any]]:
     themselves, and to the stock run of the same number of gradients.
     """
     rows = list(rows)
-    best = {name: bound.value for name, bound in read_best().items()}
+    families = {_family(row) for row in rows}
+    best = {(f, name): bound.value for f in families for name, bound in read_best(f).items()}
     for row in rows:
         if row["true_bound"]:
-            best[row["model"]] = max(best.get(row["model"], -np.inf), float(row["true_bound"]))
+            key = _family(row), row["model"]
+            best[key] = max(best.get(key, -np.inf), float(row["true_bound"]))
     stock_bounds = {
         (row["model"], row["seed"]): float(row["true_bound"])
         for row in rows
@@ -335,13 +363,20 @@ def with_gaps(rows: Iterable[dict[str, str]]) -> list[dict[str, Any]]:
         if row["ppl"] == "stock":
             continue
         bound = float(row["true_bound"] or -np.inf)
+        key = _family(row), row["model"]
         of_stock = stock_bounds.get((row["model"], row["seed"]), -np.inf)
+        if key[0] != DEFAULT:
+            of_stock = -np.inf  # it is dense
         listed = [float(x) for x in re.findall(r"bound=(-?[0-9][0-9.e+-]*),", row["starts"])]
-        gap = best.get(row["model"], -np.inf) - bound
+        gap = best.get(key, -np.inf) - bound
         unsaid = gap - max([0, *(x - float(row["claimed_bound"]) for x in listed)])
         gaps = {"gap": gap, "unsaid": unsaid, "below_stock": of_stock - bound}
         found.append({**row, **gaps, "claims": row["converged"] == "True"})
     return found
+
+
+def _family(row: dict[str, str]) -> str:
+    return row.get("family") or DEFAULT
 
 
 def is_covered(row: dict[str, Any]) -> bool:
@@ -415,14 +450,18 @@ def main() -> None:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--models", default="*", help="patterns of class/model, by commas")
     common.add_argument("--which", choices=("visible", "held_out", "all"), default="visible")
-    one = commands.add_parser("run", parents=[common], help="fit models")
+    of_family = argparse.ArgumentParser(add_help=False)
+    of_family.add_argument("--family", default=DEFAULT, help="of the Gaussians, by name")
+    one = commands.add_parser("run", parents=[common, of_family], help="fit models")
     one.add_argument("--ppl", choices=PPLS, default="numpyro")
     one.add_argument("--dtype", choices=("float32", "float64"), default="float64")
     one.add_argument("--seeds", type=int, nargs="+", default=[0])
     one.add_argument("--out", type=Path, required=True)
     one.add_argument("--keep", type=Path, help="a folder for the Gaussians")
     one.set_defaults(function=run)
-    three = commands.add_parser("best", parents=[common], help="search for the best bounds")
+    three = commands.add_parser(
+        "best", parents=[common, of_family], help="search for the best bounds"
+    )
     three.add_argument("--keep", type=Path, help="a folder with Gaussians of `run`")
     three.add_argument(
         "--again", action="store_true", help="also where one is known: the better of both is kept"
