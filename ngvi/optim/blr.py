@@ -67,11 +67,12 @@ class BlrRule(NamedTuple):
     def init(self, families: Families) -> BlrState:
         on = self.algebra
         still = direction.zeros(families)
+        accelerates = self._accelerates(families)
         return BlrState(
             on.kept(Progress(), families),
             still,
             _join(on, still) if self.momentum else None,
-            quasi_newton.empty(on, _join(on, families)) if self._accelerates(families) else None,
+            quasi_newton.empty(on, families, _join(on, families)) if accelerates else None,
         )
 
     def step(
@@ -88,7 +89,16 @@ class BlrRule(NamedTuple):
             progress = trust_region.judge(on, progress, duals, state.change)
         memory, gradient, steered = state.memory, state.gradient, directions
         if memory is not None:
-            memory = quasi_newton.remember(on, memory, _join(on, state.change), _join(on, duals))
+            variances = _joined(on, [family.variance for family in families])
+            memory = quasi_newton.remember(
+                on,
+                memory,
+                _join(on, state.change),
+                _join(on, duals),
+                families,
+                variances,
+                progress.mean_turns,
+            )
         if gradient is not None:
             gradient = self.momentum * gradient + (1 - self.momentum) * _join(on, duals)
             unbiased = gradient / (1 - self.momentum ** (count + 1.0))
@@ -197,7 +207,10 @@ def _natural(on: Algebra, families: Families, gradient: Array) -> Families:
 
 def _join(on: Algebra, families: Families) -> Array:
     """The means of all families, one after another."""
-    parts = [family.loc for family in families]
+    return _joined(on, [family.loc for family in families])
+
+
+def _joined(on: Algebra, parts: list[Array]) -> Array:
     return on.concatenate(parts) if len(parts) > 1 else parts[0]
 
 

@@ -5,15 +5,21 @@ step to Newton's. The precision of a mean field leaves correlations out: then th
 slow where latents are correlated. A limited memory of what steps of the mean did to ``g`` supplies
 the missing curvature (Nocedal, 1980, *Updating quasi-Newton matrices with limited storage*), with
 ``S^-1`` as the metric that it corrects. Where the optimum is does not change.
+
+A fall of ``g`` between two minibatches is mostly noise once ``q`` is near the optimum, and a step
+``s`` times that noise is no curvature: steps of a hundredth give a hundredfold of it, and fifty
+such pairs make a metric that enlarges noise in some directions and stands still in others. Noise is
+known by gradients that turn without getting smaller (:class:`Noise`). From then on only pairs count
+whose fall is far above it, those of the way.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ngvi.optim.rule import Algebra, Array
+from ngvi.optim.rule import Algebra, Array, Families, Number
 from ngvi.two_loop import Pairs, two_loop
 
 #: Pairs of means that are kept, if there is room: no more than this many numbers. They are many,
@@ -22,34 +28,87 @@ MAX_MEAN_PAIRS = 50
 MAX_MEAN_NUMBERS = 2_000_000
 
 
+#: Gradients that have turned so often since they were last halved in ``|g|^2`` are noise, ...
+NOISY_TURNS, HALVED = 5, 0.5
+#: ... whose size is a running average of so long a memory.
+KEPT = 0.9
+#: A fall counts if its square is so many times that of a gradient of noise; two are its own noise.
+LOUD = 8
+#: What a square is at most, so that an average recovers from it in single precision.
+MOST = 1e30
+
+
+class Noise(NamedTuple):
+    """What tells noise in ``g``: ``|g|^2`` in the variances of ``q``, in nats."""
+
+    size: Number = 0.0  #: its running average since it was last halved
+    least: Number = 0.0  #: what it was then; 0 before there was a gradient
+    turns: Number = 0  #: turns of the mean until then
+
+    def after(self, on: Algebra, size: Number, turns: Number) -> Noise:
+        """With one more gradient."""
+        size = on.minimum(size, MOST)
+        halved = (self.least <= 0) | (size < HALVED * self.least)
+        average = KEPT * self.size + (1 - KEPT) * size
+        return Noise(
+            on.where(halved, size, average),
+            on.where(halved, size, self.least),
+            on.where(halved, turns, on.minimum(self.turns, turns)),
+        )
+
+    def threshold(self, on: Algebra, turns: Number) -> Number:
+        """The least square of a fall that counts; 0 while there is no noise."""
+        return on.where(turns - self.turns >= NOISY_TURNS, LOUD * self.size, 0.0)
+
+
 class Memory(NamedTuple):
     """Steps of the mean and the falls of ``g`` along them, the newest last."""
 
     steps: Array  #: shape ``(m, n)``; rows that are zero are not used
     falls: Array  #: shape ``(m, n)``
+    weights: Array  #: one by the curvature of each pair, shape ``(m,)``; zero if it does not count
     gradient: Array  #: the last ``g``, shape ``(n,)``
+    noise: Any  #: :class:`Noise`, as a state holds it
 
 
-def empty(on: Algebra, loc: Array) -> Memory:
+def empty(on: Algebra, families: Families, loc: Array) -> Memory:
     """No pairs yet, for means of this shape."""
     pairs = on.no_rows(_most(loc), loc)
-    return Memory(pairs, pairs, 0.0 * loc)
+    return Memory(pairs, pairs, pairs.sum(-1), 0.0 * loc, on.kept(Noise(), families))
 
 
-def remember(on: Algebra, memory: Memory, step: Array, gradient: Array) -> Memory:
+def remember(
+    on: Algebra,
+    memory: Memory,
+    step: Array,
+    gradient: Array,
+    families: Families,
+    variances: Array,
+    turns: Number,
+) -> Memory:
     """The memory after a step of the mean that ended at ``gradient``.
 
     A pair without positive curvature says nothing that a metric could hold, and is left out.
     So are coordinates without a gradient at one end, latents that a minibatch does not visit.
+
+    :param variances: of ``q`` there, a metric for the size of noise.
+    :param turns: of the mean so far (:class:`~ngvi.optim.trust_region.Progress`).
     """
+    size = on.number((gradient * variances * gradient).sum())
+    noise = Noise(*memory.noise).after(on, size, turns)
+    threshold = on.cast(noise.threshold(on, turns), families)
     known = (memory.gradient != 0) & (gradient != 0)
     step = on.where(known, step, 0.0)
     fall = on.where(known, memory.gradient - gradient, 0.0)
     curvature = step @ fall
     tiny = on.eps(step) * on.norm(step) * on.norm(fall)
     use = (curvature > tiny) & (curvature < math.inf)
+    use = use & ((fall * variances * fall).sum() >= threshold)
     steps, falls = on.with_row(use, (memory.steps, memory.falls), (step, fall), _most(step))
-    return Memory(steps, falls, gradient)
+    products = (steps * falls).sum(-1)
+    counts = (products > 0) & ((falls * variances * falls).sum(-1) >= threshold)
+    weights = on.where(counts, 1.0 / products, 0.0)
+    return Memory(steps, falls, weights, gradient, on.kept(noise, families))
 
 
 def _most(loc: Array) -> int:
@@ -66,7 +125,6 @@ def corrected(
     :param metric: ``S^-1`` times a vector.
     """
     steps, falls = memory.steps, memory.falls
-    products = (steps * falls).sum(-1)
-    weights = on.where(products > 0, 1.0 / products, 0.0)
-    result = two_loop(Pairs(steps, falls, steps, falls, weights), gradient, metric, on.scan)
+    pairs = Pairs(steps, falls, steps, falls, memory.weights)
+    result = two_loop(pairs, gradient, metric, on.scan)
     return on.where(gradient != 0, result, 0.0)

@@ -15,20 +15,31 @@ from tests.optim.runs import Loop, make
 @pytest.fixture
 def memory(backend):
     """The functions of the memory, with what the package computes with."""
-    algebra = backend.module("optim.algebra").algebra
-    names = ("empty", "remember", "corrected")
-    functions = {name: partial(getattr(quasi_newton, name), algebra) for name in names}
-    return SimpleNamespace(**functions)
+    on = backend.module("optim.algebra").algebra
+
+    def family(loc):
+        return backend.family("diagonal", np.zeros(len(loc)), np.ones(len(loc)))
+
+    def empty(loc):
+        return quasi_newton.empty(on, [family(loc)], loc)
+
+    def remember(pairs, step, gradient, turns=0):
+        variances = backend.array(np.ones(len(step)), str(step.dtype).split(".")[-1])
+        families = [family(step)]
+        return quasi_newton.remember(on, pairs, step, gradient, families, variances, turns)
+
+    corrected = partial(quasi_newton.corrected, on)
+    return SimpleNamespace(empty=empty, remember=remember, corrected=corrected)
 
 
-def filled(backend, memory, steps, falls):
+def filled(backend, memory, steps, falls, **options):
     """The memory after these steps, and the falls of ``g`` along them."""
     # Not zero, which would be a coordinate that no minibatch has visited.
     gradient = backend.array(np.ones(steps.shape[1]))
     pairs = memory.empty(gradient)._replace(gradient=gradient)
     for step, fall in zip(steps, falls, strict=True):
         gradient = gradient - backend.array(fall)
-        pairs = memory.remember(pairs, backend.array(step), gradient)
+        pairs = memory.remember(pairs, backend.array(step), gradient, **options)
     return pairs
 
 
@@ -109,6 +120,31 @@ def test_the_memory_is_small_however_many_latents_there_are(backend, memory, dim
     assert pairs.steps.shape[0] == (min(most, 4) if backend.name == "pyro" else most)
 
 
+def after_noise(backend, memory, turns):
+    """Two pairs of a long way, and then ten of noise, to turns of the mean."""
+    rng = np.random.default_rng(5)
+    curvature, steps, falls = on_a_quadratic(rng, 2, 6)
+    pairs = filled(backend, memory, 100 * steps, 100 * falls)
+    pairs = pairs._replace(gradient=backend.array(rng.normal(size=6)))
+    for turn in np.linspace(0, turns, 11):
+        noise = backend.array(rng.normal(size=6))
+        step = backend.array(1e-2 * (backend.numpy(pairs.gradient) - backend.numpy(noise)))
+        pairs = memory.remember(pairs, step, noise, turns=float(turn))
+    return pairs, (100 * steps, 100 * falls)
+
+
+def test_gradients_that_turn_without_getting_smaller_are_noise(backend, memory):
+    """Of the pairs, only those of the way count: the metric is that of their recursion."""
+    gradient = backend.array(np.ones(6))
+    actual = {}
+    for turns in (0, 10):
+        pairs, (steps, falls) = after_noise(backend, memory, turns)
+        actual[turns] = backend.numpy(memory.corrected(pairs, gradient, lambda g: g))
+    expected = dense(steps, falls, np.eye(6)) @ np.ones(6)
+    np.testing.assert_allclose(actual[10], expected, rtol=1e-10)
+    assert np.linalg.norm(actual[0] - expected) > 0.5 * np.linalg.norm(expected)
+
+
 # -- in the Bayesian learning rule --------------------------------------------------------
 
 DIM = 8
@@ -165,3 +201,20 @@ def test_only_a_mean_field_that_chooses_its_steps_needs_a_memory(backend):
     assert not has_memory(run(backend, moments, "covariance_cholesky"))
     assert not has_memory(run(backend, moments, step_size=0.5))
     assert not has_memory(run(backend, moments, momentum=0.9))
+
+
+@pytest.mark.parametrize("noise", [0.0, 5.0])
+def test_noise_of_minibatches_averages_out_where_latents_are_correlated(pyro_backend, noise, rng):
+    """With the noise of gradients that ``1 / noise^2`` of all rows have."""
+    moments, gap = correlated()
+    precision = -moments(np.zeros(DIM), None)[1]
+    root = noise * np.linalg.cholesky(precision)
+
+    def noisy(mu, sigma):
+        gradient, hessian = moments(mu, sigma)
+        return gradient + root @ rng.normal(size=DIM), hessian
+
+    gaps = [gap(*gaussian) for gaussian in run(pyro_backend, noisy).path(400)]
+    # A whole step has so many nats of noise; an average of all steps would have a 400th of them.
+    of_a_step = 0.5 * noise**2 * DIM
+    assert np.median(gaps[-50:]) <= 0.02 * of_a_step + 1e-6
