@@ -32,7 +32,10 @@ class ProxGenAdamRule(NamedTuple):
     which keeps ``C_ii`` away from zero. Of the precision's factor ``T`` the last line is
     ``T_ii <- (T_ii + sgn(T_ii) sqrt(T_ii^2 - 4 gamma_t)) / 2`` where ``T_ii^2 > 4 gamma_t``. The
     guide delivers natural gradients: multiplying by the Fisher information gives the Euclidean
-    ones back, at the cost of two triangular solves for a dense family.
+    ones back, at the cost of two triangular solves for a dense family. Its condition is the square
+    of the factor's, which Adam's first steps, of one size for all elements, can make 1e4 and
+    more: then nothing is left of a gradient in single precision, and the moments remember what
+    stands in its place for thousands of steps. Use double precision with a dense family.
     """
 
     algebra: Algebra
