@@ -109,12 +109,25 @@ class Reparametrization:
         """The gradient ``(d,)``, and the Hessian times each of the probes ``(r, d)``."""
         raise NotImplementedError
 
-    def _twice(self, function: Callable[[Array], Array], value: Array) -> Array:
-        return function(function(value))
-
     def _searched(self, density: Density, latent: Array) -> _State:
         """:meth:`_next` from :meth:`_first` on, while :meth:`_goes_on`; without derivatives."""
         raise NotImplementedError
+
+    def _given(self, density: Density, latent: Array) -> Density:
+        """``l`` as a function of the locals alone, of which it reads the coordinates."""
+        return lambda point: density(self._xp.where(self._mask, point, latent))
+
+    def _with_derivatives(self, given: Density, found: _State) -> Array:
+        """The modes that a search has found, with the derivatives of the implicit function theorem.
+
+        Where there are none, the point that it has come to.
+        """
+
+        def refined(point: Array) -> Array:
+            step = self._newton(found.factors, self._gradient(given, point))
+            return point + self._xp.where(found.unsettled > 0, 0.0, step)
+
+        return refined(refined(found.point))
 
     # -- the map ----------------------------------------------------------------------
 
@@ -130,21 +143,14 @@ class Reparametrization:
             ``(d,)``.
         """
         xp = self._xp
-
-        def given(point: Array) -> Array:
-            return density(xp.where(self._mask, point, latent))
-
+        given = self._given(density, latent)
         if self.order == 1:
             point, unsettled = self.start, xp.zeros_like(self.start)
         else:
             found = self._searched(density, self._fixed(latent))
-            point, unsettled = found.point, found.unsettled
-
-            def refined(point: Array) -> Array:
-                step = self._newton(found.factors, self._gradient(given, point))
-                return point + xp.where(unsettled > 0, 0.0, step)
-
-            point = xp.where(unsettled > 0, self.start, self._twice(refined, point))
+            unsettled = found.unsettled
+            modes = self._with_derivatives(given, found)
+            point = xp.where(unsettled > 0, self.start, modes)
         slope, products = self._gradient_and_products(given, point)
         factors, repaired = self._factors(products)
         eyes = self._first().factors
@@ -171,12 +177,10 @@ class Reparametrization:
         ]
         return _State(self.start, zero, zero, factors, self._flags(self._mask), 0)
 
-    def _next(self, density: Density, latent: Array, state: _State) -> _State:
+    def _next(self, given: Density, state: _State) -> _State:
         xp = self._xp
         trial = state.point + state.step
-        slope, products = self._gradient_and_products(
-            lambda point: density(xp.where(self._mask, point, latent)), trial
-        )
+        slope, products = self._gradient_and_products(given, trial)
         broken = self._over_blocks(self._flags(~xp.isfinite(slope + products.sum(0)))) > 0
         slope = xp.where(broken, 0.0, slope)
         along = self._over_blocks(state.step * slope)

@@ -29,6 +29,7 @@ from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.linalg.arrow import Arrow
 from numpyro_ngvi.tracing.arguments import as_jax
 from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.of_sites import OfSites
 from numpyro_ngvi.tracing.sites import is_enumerated
 
 #: Draws that are mapped at once, for a user to read: one program for any number of them.
@@ -51,15 +52,34 @@ class Reparametrization(shared.Reparametrization):
     def _gradient_and_products(
         self, function: Density, at: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
+        if len(self._probes) == 1:  # in one pass; a program for more of them would grow
+            gradient, product = jax.jvp(jax.grad(function), (at,), (self._probes[0],))
+            return gradient, product[None]
         gradient, product = jax.linearize(jax.grad(function), at)
         return gradient, jax.vmap(product)(self._probes)
 
-    def _twice(self, function: Callable, value: jax.Array) -> jax.Array:
-        return jax.lax.fori_loop(0, 2, lambda _, x: function(x), value)  # compiled once
-
     def _searched(self, density: Density, latent: jax.Array) -> Any:
-        step = partial(self._next, density, latent)
+        step = partial(self._next, self._given(density, latent))
         return jax.lax.stop_gradient(jax.lax.while_loop(self._goes_on, step, self._first()))
+
+    def _given(self, density: Density, latent: jax.Array) -> Density:
+        is_of_sites = isinstance(density, OfSites)
+        return density.given(latent) if is_of_sites else super()._given(density, latent)
+
+    def _with_derivatives(self, given: Density, found: Any) -> jax.Array:
+        gradient = jax.grad(given)
+        is_lost = found.unsettled > 0
+        # The last step of a search that has arrived: it is taken without its derivatives.
+        point = found.point + jnp.where(is_lost, 0.0, found.step)
+        _, products = self._gradient_and_products(given, point)
+        factors = jax.lax.stop_gradient(self._factors(products)[0])
+
+        def solve(product: Callable, slope: jax.Array) -> jax.Array:
+            return jax.lax.custom_linear_solve(
+                product, slope, lambda _, slope: -self._newton(factors, slope), symmetric=True
+            )
+
+        return jax.lax.custom_root(gradient, point, lambda _, point: point, solve)
 
 
 @page(shared.ReparametrizedGaussianGuide)
@@ -125,6 +145,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         check_whole(plates, _enumerated(self.model_as_given, *self._data))
         self._blocks = find_local_blocks(layout, self._names_of_locals)
         start, mask = self._init_latent, self._blocks.mask
+        self._are_local = [site.name for site in layout.sites if site.size and mask[site.start]]
         self._reparametrization = Reparametrization(self._blocks, start, self.order)
         if self._start_of_another is not None:
             self._reparametrization.start = jnp.asarray(self._start_of_another, start.dtype)
@@ -149,23 +170,19 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         trace = self.prototype_trace
         held = {name: s["value"] for name, s in trace.items() if s["type"] in ("param", "mutable")}
 
-        def density(data: tuple, theta: jax.Array, params: dict[str, Any]) -> jax.Array:
+        def density(data: tuple, values: dict[str, Any], params: dict[str, Any]) -> jax.Array:
             seeded = handlers.seed(self.model, rng_seed=0)
             model = handlers.substitute(seeded, data={**held, **params})
             with handlers.block():
-                return -potential_energy(model, *data, self._unpack_latent(theta))
+                return -potential_energy(model, *data, values)
 
         # The map calls it half a dozen times: the model's handlers are run once.
+        values = self._unpack_latent(self._init_latent)
         try:
-            program = jax.make_jaxpr(partial(density, as_jax(self._data)))(
-                self._init_latent, params
-            )
+            program = jax.make_jaxpr(partial(density, as_jax(self._data)))(values, params)
         except (TypeError, IndexError):  # the model computes with its arguments, as with numpy's
-            program = jax.make_jaxpr(partial(density, self._data))(self._init_latent, params)
-        leaves = jax.tree.leaves(params)
-        # Or XLA would compute with the data as it compiles, for minutes (919 rows: two and a half).
-        constants = jax.lax.optimization_barrier(program.consts)
-        return lambda theta: jax.core.eval_jaxpr(program.jaxpr, constants, theta, *leaves)[0]
+            program = jax.make_jaxpr(partial(density, self._data))(values, params)
+        return OfSites(program, jax.tree.leaves(params), self._unpack_latent, self._are_local)
 
     def _sample_latent(self, *args: Any, **kwargs: Any) -> jax.Array:
         latent = super()._sample_latent(*args, **kwargs)

@@ -79,7 +79,7 @@ class Reparametrization(shared.Reparametrization):
         def one(latent: Tensor, *state: Any) -> tuple:
             *vectors, unsettled = state[:4]
             before = shared._State(*vectors, list(state[4:]), unsettled, 0)
-            after = self._next(density, latent, before)
+            after = self._next(self._given(density, latent), before)
             return after.point, after.step, after.gain, after.unsettled, *after.factors
 
         first = self._first()
