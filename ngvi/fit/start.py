@@ -27,6 +27,9 @@ from ngvi.trust_region import INITIAL_RADIUS
 SCALES = (1.0, 0.1, 0.01, 1e-3)
 #: Of a Gaussian that is good but for a few of its draws.
 FINE_SCALES = (1.0, 0.7, 0.5, 0.35, 0.2, *SCALES[1:])
+#: Where nothing is finite at these: raw covariates overflow far sooner, in single precision above
+#: all.
+NARROW_SCALES = (1e-4, 1e-5, 1e-6)
 #: Steps of L-BFGS on the mean, and random means to try.
 MAX_MEAN_STEPS, NUM_RANDOM_MEANS = 50, 5
 
@@ -58,6 +61,7 @@ def find_start(
         _usable(engine, engine.parameters.initial, draws)
         or next(_at_scales(engine, None, 1.0, SCALES[1:], draws), None)
         or find_other_start(engine, rng, num_groups)
+        or next(_at_scales(engine, None, 1.0, NARROW_SCALES, draws), None)
     )
 
 

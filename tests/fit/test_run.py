@@ -50,6 +50,15 @@ def test_a_start_that_overflows_is_narrowed():
     np.testing.assert_allclose(np.exp(place.log_scale), 0.1)
 
 
+def test_where_nothing_is_finite_at_any_usual_scale_a_start_is_far_narrower():
+    def narrow(place, value):
+        return value if place.log_scale[0] < -10 else math.inf
+
+    place = found(target(change=narrow)).place
+    np.testing.assert_allclose(place.loc, 0.0)
+    np.testing.assert_allclose(np.exp(place.log_scale), start.NARROW_SCALES[1])
+
+
 def test_a_direction_or_a_step_that_is_not_finite_is_no_start(monkeypatch):
     one = target()
     monkeypatch.setattr(Metric, "corrected", lambda self, direction: (direction, math.nan, 0.0))
