@@ -109,6 +109,9 @@ class _Evaluator(Around):
         """The log density at vectors of all latents."""
         return self._mean(lambda: self._inner.values(place, theta))[0]
 
+    def values_in_double(self, place: Place, theta: np.ndarray) -> None:
+        """Not of all batches."""
+
     def _mean(self, ask: Callable[[], Any]) -> Any:
         inner, covered, total, answer = self._inner, 0.0, None, None
         counted: dict[str, int] = {}

@@ -40,6 +40,7 @@ FINAL = (
     Reason.NOT_FINITE,
     Reason.EDGE,
     Reason.JUMP,
+    Reason.ROUNDED,
 )
 _COUNTERS = "num_gradients", "num_hessian_products", "num_values"
 

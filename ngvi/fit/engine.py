@@ -120,6 +120,11 @@ class Evaluator(Protocol):
         parameters.
         """
 
+    def values_in_double(self, place: Place, theta: np.ndarray) -> np.ndarray | None:
+        """As :meth:`values`, with all numbers in double precision; None where that cannot be, as
+        for a model that insists on single precision.
+        """
+
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
         """Draws of all latents from the model's prior, shape ``(count, d)``; None if it has none
         that can be sampled.

@@ -20,6 +20,7 @@ from ngvi.fit.climbs import Climbed, climbed, has_more, high_points
 from ngvi.fit.engine import Place
 from ngvi.fit.one_leg import ANOTHER_POINT, SAME, Begun, Runner, bound_of, compared
 from ngvi.fit.outcome import THE_SAME
+from ngvi.fit.precision import excess
 from ngvi.fit.prior import Prior
 from ngvi.fit.start import start_at
 
@@ -103,7 +104,10 @@ class Modes(Runner):
             on_the_way, climbed(self.engine, further, MAX_CLIMB_ON, factor), strict=True
         ):
             tops[index] = climb
-        return [climb for climb in tops if math.isfinite(climb.height)]
+        tops = [climb for climb in tops if math.isfinite(climb.height)]
+        points = np.array([climb.mean for climb in tops])
+        wrong = excess(self.engine, place, points, np.array([climb.height for climb in tops]))
+        return [climb for climb, nats in zip(tops, wrong, strict=True) if not nats]
 
     def _factor(self, place: Place) -> np.ndarray | None:
         """Of the covariance of a place, which scales a climb; None if it is large."""

@@ -213,6 +213,8 @@ class Runner:
         reason, remaining = outcome.reason, outcome.remaining
         if outcome.converged and not math.isfinite(found.bound):
             reason, remaining = Reason.EDGE, math.inf
+        elif outcome.converged and found.rounded_up:
+            reason, remaining = Reason.ROUNDED, abs(found.rounded_up)
         elif outcome.converged and found.contradiction > self.settings.tolerance:
             reason, remaining = Reason.JUMP, found.contradiction
         elif outcome.converged and remaining > 2 * self.settings.tolerance:

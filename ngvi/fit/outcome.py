@@ -29,6 +29,7 @@ class Reason(enum.Enum):
     RIDGE = enum.auto()  # short steps keep gaining
     JUMP = enum.auto()  # values contradict gradients
     EDGE = enum.auto()  # draws have no density
+    ROUNDED = enum.auto()  # single precision is far off
     MODES = enum.auto()  # there are other optima, and only one start led to this one
     STALLED = enum.auto()  # fixed draws: steps that gain nothing
     OVERFITTED = enum.auto()  # fixed draws: the bound over others does not rise
@@ -148,6 +149,13 @@ def in_words(
                 "finite, so that the bound is minus infinity: a likelihood that overflows, or a "
                 "support that ends within the reach of the latents. Bound or rescale these, or "
                 "use double precision"
+            )
+        case Reason.ROUNDED:
+            return (
+                "single precision computes another log density than the model's: at draws of this "
+                f"posterior it is {outcome.remaining:.3g} nats off, as where large numbers cancel. "
+                "Use double precision (jax.config.update('jax_enable_x64', True), or tensors of "
+                "torch.float64), or start elsewhere with init_loc_fn="
             )
         case Reason.TRIED:
             return (

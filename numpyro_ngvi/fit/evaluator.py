@@ -85,6 +85,7 @@ class Evaluator:
         num_numbers = data_size * self._cost.num_gradients if has_modes else 0
         self._group = compiled(self._one_group, runs_once=is_short, num_numbers=num_numbers)
         self._some = compiled(self._some_values, runs_once=is_short)
+        self._double = compiled(self._some_values, runs_once=is_short)
         self._point = compiled(self._one_point)
         start = parameters.constrain(ordinary(parameters.initial))
         plates = subsampled_plates(model, start, args, kwargs)
@@ -165,6 +166,22 @@ class Evaluator:
             for index, some in enumerate(np.split(padded, len(padded) // self._values_at_once))
         ]
         return np.concatenate(found)[: len(theta)]
+
+    def values_in_double(self, place: Place, theta: np.ndarray) -> np.ndarray | None:
+        """As :meth:`values`, in double precision; None where the model cannot, or is random."""
+        if self.is_subsampled or isinstance(self.guide, ReparametrizedGaussianGuide):
+            return None  # whose modes are found in the precision of the guide
+        self.num_values += 2 * len(theta)
+        theta = theta.astype(self._parameters.dtype)  # the same points as in single precision
+        place, theta, arrays = map(_in_double, (place, theta, self._arguments.arrays))
+        try:
+            with jax.enable_x64(True):
+                seeds = np.arange(2, dtype=np.uint32)
+                found = [self._double(place, theta, seed, None, arrays) for seed in seeds]
+                one, other = (np.asarray(values, float) for values in found)
+        except Exception:  # noqa: BLE001  a model need not be one for double precision
+            return None
+        return one if np.array_equal(one, other, equal_nan=True) else None
 
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
         """Draws of all latents from the model's prior, or None if it has none."""
@@ -307,6 +324,17 @@ def _by_values(
 def _whole(rows: np.ndarray | None) -> np.ndarray | None:
     """Rows as JAX's own integers."""
     return None if rows is None else rows.astype(np.int32)
+
+
+def _in_double(tree: Any) -> Any:
+    """Floating point numbers as numpy's of double precision, all else as it is."""
+
+    def converted(leaf: Any) -> Any:
+        dtype = getattr(leaf, "dtype", None)
+        is_real = dtype is not None and jnp.issubdtype(dtype, jnp.floating)
+        return np.asarray(leaf, np.float64) if is_real else leaf
+
+    return jax.tree.map(converted, tree)
 
 
 def _anywhere(site: dict[str, Any]) -> jax.Array | None:

@@ -33,7 +33,7 @@ from pyro_ngvi.curvature.evaluate import gradients_of
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.fit.geometry import EachRow, covector, flat
 from pyro_ngvi.fit.parameters import Parameters, Place
-from pyro_ngvi.guide import NaturalGaussianGuide
+from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.parallel.rows import SeesRows
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import quiet, repeatable_noise
@@ -185,6 +185,22 @@ class Evaluator:
         return np.concatenate([_numpy(evaluate(start)) for start in starts])
 
     @torch.no_grad()
+    def values_in_double(self, place: Place, theta: np.ndarray) -> np.ndarray | None:
+        """As :meth:`values`, in double precision; None where the model cannot, or is random."""
+        is_random = self.is_subsampled or self._plan.facts.is_stochastic
+        if is_random or isinstance(self._guide, ReparametrizedGaussianGuide):
+            return None  # whose modes are found in the precision of the guide
+        self.num_values += len(theta)
+        self._parameters.put(place)
+        latents = {site: part.double() for site, part in self._parameters.split(theta).items()}
+        try:
+            with repeatable_noise():
+                density = self._plan.density(*_in_double((self.args, self.kwargs)))
+                return _numpy(density(latents))
+        except Exception:  # noqa: BLE001  a model need not be one for double precision
+            return None
+
+    @torch.no_grad()
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
         """Draws of all latents from the model's prior, or None if it has none."""
         guide = self._guide
@@ -270,6 +286,17 @@ def _tensors(tree: Any) -> list[Tensor]:
     if not isinstance(parts, (list, tuple)):
         return []
     return [tensor for part in parts for tensor in _tensors(part)]
+
+
+def _in_double(tree: Any) -> Any:
+    """Floating point tensors in double precision, all else as it is."""
+    if isinstance(tree, Tensor):
+        return tree.double() if tree.is_floating_point() else tree
+    if isinstance(tree, dict):
+        return {key: _in_double(part) for key, part in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(map(_in_double, tree))
+    return tree
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

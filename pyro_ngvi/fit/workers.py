@@ -126,6 +126,9 @@ class Evaluator(Around):
         """The log density at vectors of all latents."""
         return self._ask("values", place, theta)[0]
 
+    def values_in_double(self, place: Place, theta: np.ndarray) -> None:
+        """Not of all workers' rows."""
+
     def finished(self, search: Callable[[], Any]) -> Any:
         """What the search of the first worker comes to, for all of them.
 

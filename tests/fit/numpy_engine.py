@@ -43,6 +43,7 @@ class Target:
     :ivar of_ordinary: value and derivative of what the ordinary parameter adds.
     :ivar of_start: the ordinary parameter before the first step.
     :ivar step: of latent vectors, what their log density has more that no gradient sees.
+    :ivar in_double: of latent vectors, their log density in double precision.
     :ivar rows: of which minibatches are, for sweeps.
     :ivar of_prior: mean and standard deviation of the prior that can be sampled.
     :ivar is_dear: whether independent latents come first.
@@ -60,6 +61,7 @@ class Target:
     of_ordinary: object = None
     of_start: object = 0.0
     step: object = None
+    in_double: object = None
     of_prior: object = None
     is_subsampled: bool = False
     is_dear: bool = False
@@ -72,6 +74,7 @@ class Target:
     num_gradients: int = 0
     num_hessian_products: int = 0
     num_values: int = 0
+    num_doubled: int = 0
     measured: list = dataclasses.field(default_factory=list)
     written: list = dataclasses.field(default_factory=list)
 
@@ -162,6 +165,10 @@ class Target:
         if self.change is None:
             return value
         return self.change(Place(theta, np.full(self.dim, POINT)), value)
+
+    def values_in_double(self, place, theta):
+        self.num_doubled += len(theta)
+        return None if self.in_double is None else self.in_double(theta)
 
     def prior(self, rng, count):
         if self.of_prior is None:

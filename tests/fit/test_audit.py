@@ -9,7 +9,8 @@ import pytest
 
 from ngvi.fit import audit as room
 from ngvi.fit.audit import audit, difference, is_improper, missed
-from tests.fit.numpy_engine import Place, Target, divergence
+from ngvi.fit.precision import NUM_CHECKED
+from tests.fit.numpy_engine import Place, Target, divergence, normal
 
 CENTRE, SCALE = np.array([2.0, -1.0, 0.5]), np.array([0.3, 1.0, 2.0])
 OPTIMUM = Place(CENTRE, np.log(SCALE))
@@ -135,3 +136,44 @@ def test_flat_directions_are_told_from_the_latents_that_rounding_moves_along(fla
     rng = np.random.default_rng(0)
     assert is_improper(target(scale=scale).engine(), wide, rng)
     assert not is_improper(target(scale=np.where(scale > 1e20, 1e20, scale)).engine(), wide, rng)
+
+
+# -- single precision -----------------------------------------------------------------
+
+
+def density(theta):
+    """Of a target whose steepness is one, a constant left out."""
+    return normal((theta - CENTRE) / SCALE, np.log(SCALE))
+
+
+def test_a_bound_that_double_precision_denies_is_not_believed():
+    """The difference is known, but for what rounding of a large number may do."""
+    single = {"eps": 2.0**-23, "in_double": density}
+    far = target(step=lambda theta: 50.0, **single)
+    found = audit(far.engine(), AWAY, np.random.default_rng(0))
+    honest = audit(target(**single).engine(), AWAY, np.random.default_rng(0))
+    assert found.rounded_up == pytest.approx(50.0) and honest.rounded_up == 0
+    assert found.bound == pytest.approx(honest.bound)
+    assert 0 < far.num_doubled <= NUM_CHECKED
+    near = target(step=lambda theta: 0.9, **single)
+    assert audit(near.engine(), AWAY, np.random.default_rng(0)).rounded_up == 0
+    large = {**single, "in_double": lambda theta: density(theta) - 1e6}
+    off = target(step=lambda theta: -1e6 + 90.0, **large)
+    assert audit(off.engine(), AWAY, np.random.default_rng(0)).rounded_up == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"in_double": density},
+        {"eps": 2.0**-23},
+        {"eps": 2.0**-23, "in_double": lambda theta: np.full(len(theta), np.nan)},
+    ],
+    ids=["double already", "cannot", "not finite"],
+)
+def test_where_double_precision_says_nothing_values_are_what_they_are(options):
+    one = target(step=lambda theta: 50.0, **options)
+    found = audit(one.engine(), AWAY, np.random.default_rng(0))
+    assert found.rounded_up == 0 and found.bound > 40
+    if "eps" not in options:
+        assert not one.num_doubled

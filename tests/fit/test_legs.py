@@ -19,7 +19,7 @@ from ngvi.fit.progress import Progress
 from ngvi.fit.search import Search
 from ngvi.fit.settings import OutOfTime, Settings
 from ngvi.fit.stochastic import StochasticSearch
-from tests.fit.numpy_engine import POINT, Place, Target, divergence, metric
+from tests.fit.numpy_engine import POINT, Place, Target, divergence, metric, normal
 
 CENTRE, SCALE = np.array([2.0, -1.0]), np.array([0.3, 2.0])
 FAR = np.array([1000.0, -300.0])
@@ -558,6 +558,18 @@ def test_tops_far_above_an_optimum_that_lead_nowhere_are_no_modes(above, more):
     height = level + 10.0 + 0.5 * 2 + above
     one.tops += [climbs.Climbed(CENTRE + 1e3 * k, height + k, True) for k in range(3)]
     assert one._best().has_more is more
+
+
+def test_a_mode_of_single_precision_alone_is_no_mode():
+    def density(theta):
+        return normal(theta / 0.1, np.log([0.1, 0.1]))
+
+    options = {"eps": 2.0**-23, "in_double": density}
+    outcome = searched(two_modes(50.0, **options))
+    assert outcome.converged and is_at(outcome, np.zeros(2), 0.1)
+    assert "another point" not in names(outcome)
+    alone = searched(two_modes(50.0, centre=np.zeros(2), **options))
+    assert alone.reason is Reason.ROUNDED and alone.remaining == pytest.approx(50.0, abs=5.0)
 
 
 def test_the_model_with_parameters_of_its_own_is_not_searched_for_modes():

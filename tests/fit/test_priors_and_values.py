@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import polygamma
 
+from ngvi.fit.precision import WRONG, excess
+from tests.fit.numpy_engine import normal
 from tests.ppl import load
 
 
@@ -25,9 +27,9 @@ def constrained(ppl):
 
 
 @functools.cache
-def engine(name, family="diagonal", make=constrained, **options):
+def engine(name, family="diagonal", make=constrained, precision="float64", **options):
     ppl = load(name)
-    with ppl.float64():
+    with ppl.precision(precision):
         model, args = make(ppl)
         seed = 0
         if ppl.is_numpyro:
@@ -101,6 +103,31 @@ def test_values_are_those_of_the_places_own_parameters(ppl):
         squares = np.sum((theta - [1.0, 3.0]) ** 2 + (theta / scale) ** 2, 1)
         expected = -0.5 * squares - 2 * np.log(scale) - 2 * np.log(2 * np.pi)
         np.testing.assert_allclose(one.evaluator.values(place, theta), expected)
+
+
+def test_values_in_double_precision_are_those_of_the_model_in_it(ppl):
+    """Also where large numbers cancel; a model that insists on single precision has none."""
+
+    def make(ppl, insists=False):
+        def model(large, y):
+            x = ppl.sample("x", ppl.dist.Normal(0.0 * large, 1.0))
+            if insists and ppl.dtype(x) != "float32":
+                raise TypeError
+            ppl.factor("cancels", (large - (x - y) ** 2) - large)
+
+        return model, (ppl.array(1e8), ppl.array(2.0))
+
+    engine_of = functools.partial(engine.__wrapped__, ppl.name, precision="float32")
+    one, theta = engine_of(make=make), np.array([[-1.5], [0.5], [3.25]])
+    place = one.parameters.initial
+    expected = normal(theta, np.zeros(1)) - (theta[:, 0] - 2.0) ** 2
+    found = one.evaluator.values_in_double(place, theta)
+    np.testing.assert_allclose(found, expected, rtol=1e-8)  # as 1e8 is rounded
+    single = one.evaluator.values(place, theta)
+    np.testing.assert_allclose(excess(one, place, theta, single), single - expected)
+    assert abs(single - expected).min() > WRONG
+    insisting = engine_of(make=functools.partial(make, insists=True))
+    assert insisting.evaluator.values_in_double(place, theta) is None
 
 
 # -- the prior ------------------------------------------------------------------------
