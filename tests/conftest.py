@@ -10,6 +10,7 @@ import os
 import random
 import resource
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -24,18 +25,29 @@ XLA_FLAGS = (
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
     "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
 )
 XLA_FLAGS_OF = ("0.10.",)
 
-#: ``JAX_COMPILATION_CACHE_DIR=.cache/jax make test`` keeps all programs for the next run. The first
-#: takes a little longer.
-if "JAX_COMPILATION_CACHE_DIR" in os.environ:
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+#: Every third program is one that another test, or another process, has compiled already. They
+#: share a directory, which the process that made it removes at its end; workers find its name in
+#: their environment. ``JAX_COMPILATION_CACHE_DIR=.cache/jax make test`` keeps it for the next run.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _programs = tempfile.TemporaryDirectory(prefix="ngvi-jax-", ignore_cleanup_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _programs.name
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 with contextlib.suppress(importlib.metadata.PackageNotFoundError):
     if importlib.metadata.version("jaxlib").startswith(XLA_FLAGS_OF):
         os.environ.setdefault("XLA_FLAGS", " ".join(XLA_FLAGS))
+
+
+def pytest_collection_finish():
+    """A garbage collection goes over all modules and every program that JAX has traced."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 @pytest.fixture(autouse=True)
