@@ -17,6 +17,14 @@ def test_every_result_has_the_familys_dtype(backend, family_name, dtype, rng):
     family = backend.family(family_name, *random_gaussian(family_name, 5, rng), dtype=dtype)
     other = backend.family(family_name, *random_gaussian(family_name, 5, rng), dtype=dtype)
     noise = backend.array(rng.normal(size=(2, 5)), dtype)
+    hessian = backend.array(np.eye(5), dtype)
+    arrays = backend.compiled(_results)(family, other, noise, hessian)
+    slope = backend.grad(lambda f: f.draw(noise).sum() + f.draw_log_prob(noise).sum(), family)
+    arrays.extend(slope.coordinates().values())
+    assert {backend.dtype(array) for array in arrays} == {dtype}
+
+
+def _results(family, other, noise, hessian):
     arrays = [
         family.mean,
         family.stddev,
@@ -35,8 +43,7 @@ def test_every_result_has_the_familys_dtype(backend, family_name, dtype, rng):
         family.inner(other, other),
         *family.free_coordinates(),
     ]
-    hessian = family.assemble_hessian(backend.array(np.eye(5), dtype))
-    direction = family.bonnet_price(noise[0], hessian)
+    direction = family.bonnet_price(noise[0], family.assemble_hessian(hessian))
     for result in [
         family.natural_gradient(other),
         family.euclidean_gradient(other),
@@ -46,10 +53,9 @@ def test_every_result_has_the_familys_dtype(backend, family_name, dtype, rng):
         family.natural_step(direction, 0.5),  # definite
         family.natural_step(direction, 1.0),  # corrected
         type(family)().initial(family.loc, 0.1),
-        backend.grad(lambda f: f.draw(noise).sum() + f.draw_log_prob(noise).sum(), family),
     ]:
         arrays.extend(result.coordinates().values())
-    assert {backend.dtype(array) for array in arrays} == {dtype}
+    return arrays
 
 
 def test_float32_natural_gradients_are_accurate_to_float32(backend, family_name, rng):

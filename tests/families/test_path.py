@@ -25,6 +25,10 @@ SPECIFICATIONS = {
 
 def start_and_direction(backend, name, rng):
     """A Gaussian, and a natural gradient at it whose curvature has a negative eigenvalue."""
+    return backend.compiled(lambda: _start_and_direction(backend, name, rng))()
+
+
+def _start_and_direction(backend, name, rng):
     specification = getattr(backend.families, name)(**SPECIFICATIONS[name])
     family = specification.initial(backend.array(rng.normal(size=DIM)), 0.7)
     for curvature in (-1.0, 2.0):
@@ -41,15 +45,21 @@ def start_and_direction(backend, name, rng):
 @pytest.mark.parametrize("name", SPECIFICATIONS)
 def test_an_attempt_knows_both_divergences_of_its_end(backend, name, rng):
     family, direction = start_and_direction(backend, name, rng)
-    path = family.along(direction)
-    for step_size in (0.1, 1.0):
+
+    def attempted(step_size):
+        path = family.along(direction)
         attempt = path.at(step_size)
-        end = path.end(attempt)
-        forward, backward = end.kl_divergence(family), family.kl_divergence(end)
-        assert float(path.kl(attempt)) == pytest.approx(float(forward), rel=1e-9)
-        assert float(path.backward_kl(attempt)) == pytest.approx(float(backward), rel=1e-9)
-        stepped = family.natural_step(direction, step_size)
-        np.testing.assert_allclose(backend.numpy(stepped.mean), backend.numpy(end.mean), rtol=1e-12)
+        end, stepped = path.end(attempt), family.natural_step(direction, step_size)
+        known = path.kl(attempt), path.backward_kl(attempt)
+        true = end.kl_divergence(family), family.kl_divergence(end)
+        return known, true, stepped.mean, end.mean
+
+    attempted = backend.compiled(attempted)
+    for step_size in (0.1, 1.0):
+        known, true, *means = attempted(backend.array(step_size))
+        for one, other in zip(known, true, strict=True):
+            assert float(one) == pytest.approx(float(other), rel=1e-9)
+        np.testing.assert_allclose(*map(backend.numpy, means), rtol=1e-12)
 
 
 def test_families_move_jointly_with_one_step_size(backend, rng):

@@ -58,7 +58,7 @@ def _hessian(backend, family, matrix):
     """The family's part of a dense Hessian, by as many products as it asks for."""
     probes = family.hessian_probes()
     products = np.stack([matrix @ (probes == c) for c in range(probes.max() + 1)])
-    return family.assemble_hessian(backend.array(products))
+    return backend.compiled(family.assemble_hessian)(backend.array(products))
 
 
 @pytest.mark.parametrize("case", arrows.CASES)
@@ -67,18 +67,34 @@ def test_moments_and_density(backend, case, instance, rng):
     sigma = np.linalg.inv(tril @ tril.T)
     expected = stats.multivariate_normal(loc, sigma)
     value = rng.normal(size=(2, 3, len(loc)))
-    for actual, wanted in [
-        (family.mean, loc),
-        (family.stddev, np.sqrt(np.diag(sigma))),
-        (family.covariance_matrix, sigma),
-        (family.precision_matrix, tril @ tril.T),
-        (family.log_det_scale(), np.linalg.slogdet(sigma)[1] / 2),
-        (family.entropy(), expected.entropy()),
-        (family.log_prob(backend.array(value)), expected.logpdf(value)),
-        (family.sample(family.whiten(backend.array(value))), value),
-    ]:
-        np.testing.assert_allclose(backend.numpy(actual), wanted, rtol=1e-10, atol=1e-10)
-    root = backend.numpy(family.sample(backend.array(np.eye(len(loc))))) - loc
+
+    def found(value, noise):
+        return (
+            family.mean,
+            family.stddev,
+            family.covariance_matrix,
+            family.precision_matrix,
+            family.log_det_scale(),
+            family.entropy(),
+            family.log_prob(value),
+            family.sample(family.whiten(value)),
+            family.sample(noise),
+        )
+
+    *actual, draws = backend.compiled(found)(backend.array(value), backend.array(np.eye(len(loc))))
+    wanted = (
+        loc,
+        np.sqrt(np.diag(sigma)),
+        sigma,
+        tril @ tril.T,
+        np.linalg.slogdet(sigma)[1] / 2,
+        expected.entropy(),
+        expected.logpdf(value),
+        value,
+    )
+    for a, e in zip(actual, wanted, strict=True):
+        np.testing.assert_allclose(backend.numpy(a), e, rtol=1e-10, atol=1e-10)
+    root = backend.numpy(draws) - loc
     np.testing.assert_allclose(root.T @ root, sigma, atol=1e-10)
 
 
@@ -194,11 +210,11 @@ def test_points_that_are_spread_over_locals_see_a_quadratic_exactly(
     paths = Paths.with_many(family.structure, many)
     noise, weights = paths.spread(rng, spherical_points(rng, paths.dim, 1)[0])
     gradients = linear + (loc + np.linalg.solve(tril.T, noise.T).T) @ hessian
-    found = family.price_of_points(
+    found = backend.compiled(family.price_of_points)(
         backend.array(weights[:, None] * gradients), backend.array(noise)
     )
     slope = backend.array(linear + hessian @ loc)
-    expected = family.bonnet_price(slope, _hessian(backend, family, hessian))
+    expected = backend.compiled(family.bonnet_price)(slope, _hessian(backend, family, hessian))
     for a, e in zip(
         arrows.coordinates(backend, case, found),
         arrows.coordinates(backend, case, expected),
