@@ -44,7 +44,7 @@ def test_the_sums_are_those_of_a_loop_over_examples(rng):
     scale = rng.uniform(1, 3, NUM)
     sums, holds = jax.jit(lambda s: by_rows(function, latents)(s))(scale)
     assert holds
-    for site, rows in jax.jacrev(function)(latents).items():
+    for site, rows in jax.jit(jax.jacrev(function))(latents).items():
         np.testing.assert_allclose(sums[site], scale @ np.asarray(rows) ** 2, rtol=1e-12)
 
 
@@ -57,7 +57,7 @@ def test_examples_that_depend_on_each_other_are_noticed(rng):
 
     for change in (by_batch, with_the_next):
         function, latents = network(rng, change)
-        _, holds = by_rows(function, latents)(jnp.ones(NUM))
+        _, holds = jax.jit(lambda s, f=function, x=latents: by_rows(f, x)(s))(jnp.ones(NUM))
         assert not holds
 
 

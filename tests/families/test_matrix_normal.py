@@ -128,8 +128,10 @@ def symmetric_matrix(dim, rng):
 
 
 def price_of(backend, family, gradient, hessian):
-    part = family.assemble_hessian(backend.array(hessian))
-    return family.bonnet_price(backend.array(gradient), part)
+    def price(gradient, hessian):
+        return family.bonnet_price(gradient, family.assemble_hessian(hessian))
+
+    return backend.compiled(price)(backend.array(gradient), backend.array(hessian))
 
 
 def partial_traces(matrix, rows, columns):
@@ -412,12 +414,17 @@ def test_one_step_is_exact_for_a_conjugate_model_of_this_form(backend, instance,
 def test_a_step_along_any_curvature_is_a_gaussian(backend, one, dtype, rng):
     dense, _ = one
     family = make(backend, dense, dtype=dtype)
+
+    def step(of_loc, hessian, rho):
+        direction = family.bonnet_price(of_loc, family.assemble_hessian(hessian))
+        return family.natural_step(direction, rho)
+
+    step = backend.compiled(step)
     for size in (1e-3, 1.0, 1e6):
         hessian = backend.array(size * symmetric_matrix(dense.dim, rng), dtype)
         of_loc = backend.array(rng.normal(size=dense.dim), dtype)
-        direction = family.bonnet_price(of_loc, family.assemble_hessian(hessian))
         for rho in (0.1, 1.0):
-            new = family.natural_step(direction, rho)
+            new = step(of_loc, hessian, rho)
             assert all(np.isfinite(value).all() for value in arrays_of(backend, new))
             assert (backend.numpy(new.stddev) > 0).all()
             assert {backend.dtype(x) for x in new.coordinates().values()} == {dtype}
@@ -456,30 +463,37 @@ def everything(backend, dtype):
     rng = np.random.default_rng(3)
     dense = Dense(STRUCTURES["two and others"], rng)
     family, other = make(backend, dense, dtype=dtype), Dense((dense.dim, dense.matrices), rng)
+    other = make(backend, other, dtype=dtype)
     change = make(backend, dense, [rng.normal(size=x.shape) for x in dense.coordinates], dtype)
     noise, rows = (backend.array(rng.normal(size=(3, dense.dim)), dtype) for _ in range(2))
-    direction = family.bonnet_price(noise[0], family.outer_products(noise, rows))
-    yield family.stddev
-    yield family.log_prob(noise)
-    yield family.draw(noise)
-    yield family.displacement(change, noise)
-    yield family.log_det_displacement(change)
-    yield family.inner(direction, change)
-    yield family.kl_divergence(make(backend, other, dtype=dtype))
-    for result in (
-        family.natural_gradient(change),
-        family.euclidean_gradient(change),
-        family.precondition(),
-        direction,
-        family.price_of_rows(noise[0], rows, noise[1] ** 2),
-        family.natural_step(direction, 0.1),
-        family.natural_step(direction, 1.0),
-        family.retract(change),
-        gradient(
-            backend, lambda q: (q.draw(noise) ** 2).sum() + q.draw_log_prob(noise).sum(), family
-        ),
-    ):
-        yield from result.coordinates().values()
+
+    def found():
+        direction = family.bonnet_price(noise[0], family.outer_products(noise, rows))
+        moved = (
+            family.natural_gradient(change),
+            family.euclidean_gradient(change),
+            family.precondition(),
+            direction,
+            family.price_of_rows(noise[0], rows, noise[1] ** 2),
+            family.natural_step(direction, 0.1),
+            family.natural_step(direction, 1.0),
+            family.retract(change),
+        )
+        return [
+            family.stddev,
+            family.log_prob(noise),
+            family.draw(noise),
+            family.displacement(change, noise),
+            family.log_det_displacement(change),
+            family.inner(direction, change),
+            family.kl_divergence(other),
+            *(value for result in moved for value in result.coordinates().values()),
+        ]
+
+    slope = gradient(
+        backend, lambda q: (q.draw(noise) ** 2).sum() + q.draw_log_prob(noise).sum(), family
+    )
+    return [*backend.compiled(found)(), *slope.coordinates().values()]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

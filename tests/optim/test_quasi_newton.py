@@ -112,10 +112,10 @@ def test_only_the_newest_pairs_are_kept(backend, memory, monkeypatch, rng):
 def test_the_memory_is_small_however_many_latents_there_are(backend, memory, dim, most):
     start = backend.array(np.ones(dim), "float32")
     pairs = memory.empty(start)._replace(gradient=start)
-    rng = np.random.default_rng(0)
+    rng, remember = np.random.default_rng(0), backend.compiled(memory.remember)
     for _ in range(min(most + 2, 4)):
         step = backend.array(rng.normal(size=dim), "float32")
-        pairs = memory.remember(pairs, step, pairs.gradient - step)
+        pairs = remember(pairs, step, pairs.gradient - step)
     assert pairs.steps.shape[0] <= most
     assert pairs.steps.shape[0] == (min(most, 4) if backend.name == "pyro" else most)
 
