@@ -1,8 +1,9 @@
 """Cost of ``PlainIVON`` in a plain torch loop, beside ``ivon-opt``, AdamW and optax.
 
 One step of each in turn, on LeNet-5; the ratio of processor times is taken round by round, so that
-a drifting machine does not matter. Then the memory that a step takes beyond the network and its
-gradients, in copies of the weights. ``ivon-opt`` (GPL-3) is compared with if it is installed.
+a drifting machine does not matter. Then the memory that a step takes beyond what the same loop
+takes with SGD (weights, gradients, activations), in copies of the weights. ``ivon-opt`` (GPL-3) is
+compared with if it is installed.
 
     python examples/benchmarks/plain_ivon.py --rounds 100
 """
@@ -12,12 +13,12 @@ from __future__ import annotations
 import argparse
 import copy
 import os
-import resource
+import pathlib
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -32,6 +33,14 @@ except ModuleNotFoundError:
     ivon = None
 
 NUM_DATA = 60_000
+
+
+MAKE: dict[str, Callable[[Iterable[torch.Tensor]], Any]] = {
+    "SGD": lambda params: torch.optim.SGD(params, 1e-3),  # keeps nothing
+    "AdamW": lambda params: torch.optim.AdamW(params, 1e-3),
+    **({"ivon-opt": lambda params: ivon.IVON(params, 0.1, NUM_DATA)} if ivon else {}),
+    "PlainIVON": lambda params: PlainIVON(params, 0.1, ess=NUM_DATA),
+}
 
 
 def lenet() -> nn.Module:
@@ -71,23 +80,13 @@ def stepper(network: nn.Module, optimizer: Any, images: Any, labels: Any) -> Cal
     return step
 
 
-def optimizers(network: nn.Module) -> dict[str, tuple[nn.Module, Any]]:
-    """Each with a copy of the network."""
-    made = {"AdamW": lambda params: torch.optim.AdamW(params, 1e-3)}
-    if ivon is not None:
-        made["ivon-opt"] = lambda params: ivon.IVON(params, 0.1, NUM_DATA)
-    made["PlainIVON"] = lambda params: PlainIVON(params, 0.1, ess=NUM_DATA)
-    nets = {name: copy.deepcopy(network) for name in made}
-    return {name: (net, made[name](net.parameters())) for name, net in nets.items()}
-
-
 def time_steps(batch: int, rounds: int, seed: int) -> None:
     torch.manual_seed(seed)
     images, labels = torch.randn(batch, 1, 28, 28), torch.randint(10, (batch,))
-    steps = {
-        name: stepper(net, optimizer, images, labels)
-        for name, (net, optimizer) in optimizers(lenet()).items()
-    }
+    network, steps = lenet(), {}
+    for name, make in MAKE.items():
+        own = copy.deepcopy(network)
+        steps[name] = stepper(own, make(own.parameters()), images, labels)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(rounds + 3):
         for name in list(steps)[:: 1 if turn % 2 else -1]:
@@ -106,24 +105,41 @@ def time_steps(batch: int, rounds: int, seed: int) -> None:
         )
 
 
-def measure_memory(name: str, width: int) -> None:
-    """Print the growth of this process's peak over three steps, by the size of the weights."""
+def memory(line: str) -> int:
+    """Bytes of this process: ``VmRSS`` now, ``VmHWM`` at its peak (Linux)."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return 1024 * int(status.split(f"{line}:")[1].split()[0])
+
+
+def measure_memory(name: str, width: int, batch: int) -> None:
+    """Print how far steps raise this process's peak, in bytes, and the bytes of the weights.
+
+    Steps of a small network go first, so that the library's own pages are not counted.
+    """
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width))
-    images, labels = torch.randn(4, width), torch.randint(width, (4,))
-    loss = nn.CrossEntropyLoss()
-    for _ in range(2):  # gradients, and what the library keeps, are the network's own
-        loss(network(images), labels).backward()
-    params = list(network.parameters())
-    made = optimizers(nn.Linear(1, 1))[name][1].__class__
-    optimizer = made(params, 1e-3) if name == "AdamW" else made(params, 0.1, ess=NUM_DATA)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    step = stepper(network, optimizer, images, labels)
-    for _ in range(3):
-        step()
-    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    copies = grown / sum(param.numel() * param.element_size() for param in params)
-    print(f"{name:10s} {copies:.2f}", flush=True)
+    for wide in (50, width):
+        network = nn.Sequential(nn.Linear(wide, wide), nn.Tanh(), nn.Linear(wide, wide))
+        images, labels = torch.randn(batch, wide), torch.randint(wide, (batch,))
+        step = stepper(network, MAKE[name](network.parameters()), images, labels)
+        before = memory("VmRSS")
+        for _ in range(3):
+            step()
+    weights = sum(param.numel() * param.element_size() for param in network.parameters())
+    print(memory("VmHWM") - before, weights)
+
+
+def compare_memory(width: int, batch: int) -> None:
+    """Print by how much a process's peak is above that of gradients alone, in copies of weights."""
+    print(f"peak beyond that with SGD, in copies of 2 * {width}^2 weights")
+    # What is freed goes back at once, so that the peak is that of tensors in use.
+    returned = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    grown = {}
+    for name in MAKE:
+        rest = ["--memory-of", name, "--width", str(width), "--memory-batch", str(batch)]
+        asked = [sys.executable, __file__, *rest]
+        told = subprocess.run(asked, check=True, env=returned, capture_output=True, text=True)
+        grown[name], weights = map(int, told.stdout.split())
+        print(f"{name:10s} {(grown[name] - grown['SGD']) / weights:.3f}", flush=True)
 
 
 def main() -> None:
@@ -131,23 +147,19 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--width", type=int, default=2000, help="of the network for memory")
+    parser.add_argument("--memory-batch", type=int, default=128, help="of that network")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--memory-of", help="of one optimiser, in this process")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.memory_of:
-        measure_memory(options.memory_of, options.width)
+        measure_memory(options.memory_of, options.width, options.memory_batch)
         return
     print(describe())
     print(f"batch   optimiser   ms/step    to {'ivon-opt' if ivon else 'AdamW'} (quartiles)")
     for batch in options.batch:
         time_steps(batch, options.rounds, options.seed)
-    print(f"peak beyond weights and gradients, in copies of 2 * {options.width}^2 weights")
-    for name in ("AdamW", *(["ivon-opt"] if ivon else []), "PlainIVON"):
-        case = ["--memory-of", name, "--width", str(options.width)]
-        # What is freed goes back at once, so that the peak is that of tensors in use.
-        returned = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-        subprocess.run([sys.executable, __file__, *case], check=True, env=returned)
+    compare_memory(options.width, options.memory_batch)
 
 
 if __name__ == "__main__":

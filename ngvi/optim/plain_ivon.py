@@ -57,7 +57,9 @@ class PlainIvon(NamedTuple):
 
     def new_momentum(self, momentum: Array, gradient: Array) -> Array:
         """``g``, (4)."""
-        return self.beta1 * momentum + (1 - self.beta1) * gradient
+        new = self.beta1 * momentum
+        new += (1 - self.beta1) * gradient
+        return new
 
     def new_hess(self, hess: Array, product: Array) -> Array:
         """``h``, (3) and (5).
@@ -65,8 +67,16 @@ class PlainIvon(NamedTuple):
         :param product: ``g_hat (theta - m)``, averaged over samples.
         """
         precision = hess + self.weight_decay
-        change = (1 - self.beta2) * (self.ess * product * precision - hess)
-        return hess + change * (1 + 0.5 * change / precision)
+        change = self.ess * product
+        change *= precision
+        change -= hess
+        change *= 1 - self.beta2
+        correction = change / precision
+        correction *= 0.5
+        correction += 1
+        change *= correction
+        change += hess
+        return change
 
     def change(
         self, mean: Array, momentum: Array, hess: Array, step_size: Number, count: Number
@@ -77,13 +87,15 @@ class PlainIvon(NamedTuple):
         :param count: the number of steps, this one included.
         """
         # 1 - beta1^t belongs to the momentum alone, and delta to both terms of the quotient.
-        unbiased = momentum * (1 / (1 - self.beta1**count)) if self.debias else momentum
-        direction = (unbiased + self.weight_decay * mean) / (hess + self.weight_decay)
+        direction = self.weight_decay * mean
+        direction += momentum * (1 / (1 - self.beta1**count)) if self.debias else momentum
+        direction /= hess + self.weight_decay
         if self.clip_radius < math.inf:
             direction = direction.clip(-self.clip_radius, self.clip_radius)
         if self.rescale_lr:
             step_size = step_size * (self.hess_init + self.weight_decay)
-        return -step_size * direction
+        direction *= -step_size
+        return direction
 
 
 def check_plain_ivon(step_size: Rates, name: str, **options: Any) -> PlainIvon:

@@ -59,4 +59,5 @@ def _pieces(*lists: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
             yield tensors
         else:
             rows = max(1, size * len(tensors[0]) // whole)
-            yield from zip(*(tensor.split(rows) for tensor in tensors), strict=True)
+            for start in range(0, len(tensors[0]), rows):  # split would hold all views at once
+                yield tuple(tensor[start : start + rows] for tensor in tensors)

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from ngvi.checks import check_flag
 from ngvi.optim.plain_ivon import DEFAULTS, PlainIvon, check_plain_ivon
 from ngvi.page import page
-from pyro_ngvi.optim.batches import batches, join, write
+from pyro_ngvi.optim.batches import Pieces, batches, join, write
 
 
 class Draw(NamedTuple):
@@ -258,12 +258,7 @@ class PlainIVON(torch.optim.Optimizer):
             states = [self.state[param] for param in lists[0]]
             lists += [[state[name] for state in states] for name in ("momentum", "hess")]
             for batch in batches(*lists):
-                mean, gradient, product, momentum, hess = map(join, batch)
-                momentum = rule.new_momentum(momentum, share * gradient)
-                hess = rule.new_hess(hess, share * product)
-                mean = mean + rule.change(mean, momentum, hess, group["lr"], count)
-                for pieces, new in zip((batch[0], *batch[3:]), (mean, momentum, hess), strict=True):
-                    write(pieces, new)
+                _move(rule, batch, share, group["lr"], count)
             group["count"] = count
         return loss
 
@@ -363,6 +358,20 @@ def _unscaled(node: Any) -> Any:
             break
         (node,) = inner
     return node
+
+
+def _move(rule: PlainIvon, batch: list[Pieces], share: float, lr: float, count: int) -> None:
+    """Parameters, momentum and curvature of a batch, in place; what is spent on it ends with it."""
+    params, gradients, products, momenta, hesses = batch
+    product, gradient = join(products), join(gradients)
+    hess = rule.new_hess(join(hesses), product if share == 1 else share * product)
+    write(hesses, hess)
+    momentum = rule.new_momentum(join(momenta), gradient if share == 1 else share * gradient)
+    write(momenta, momentum)
+    mean = join(params)
+    change = rule.change(mean, momentum, hess, lr, count)
+    change += mean
+    write(params, change)
 
 
 def _rule(options: dict[str, Any]) -> PlainIvon:
