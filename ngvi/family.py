@@ -201,6 +201,10 @@ class Family:
         """``z`` of :meth:`sample` for ``theta = value``; shape ``(..., d)``."""
         raise NotImplementedError
 
+    def whiten_change(self, change: Array) -> Array:
+        """``C^-1 x`` for a change ``x`` of ``theta``; shape ``(..., d)``."""
+        return self._centred().whiten(change)
+
     def sample(self, noise: Array) -> Array:
         """``theta = mu + C z`` for standard normal ``z``.
 
@@ -223,6 +227,11 @@ class Family:
         """``F^-1 g``. Its inverse is :meth:`euclidean_gradient`."""
         raise NotImplementedError
 
+    def covariance_times(self, vector: Array) -> Array:
+        """``Sigma x``, the natural gradient of the mean; shape ``(d,)``."""
+        still: Any = self.map(self.xp.zeros_like)
+        return self.natural_gradient(dataclasses.replace(still, loc=vector)).loc
+
     def euclidean_gradient(self, natural_gradient: Self) -> Self:
         """``F n``, the gradient whose natural gradient is ``n``."""
         raise NotImplementedError
@@ -242,7 +251,7 @@ class Family:
         :return: shape ``(..., d)``.
         """
         moved = self._derivative(lambda family: family.sample(noise), change)
-        return self._centred().whiten(moved)
+        return self.whiten_change(moved)
 
     def log_det_displacement(self, change: Self) -> Array:
         """The derivative of :meth:`log_det_scale` in the direction ``F^-1 change``."""

@@ -36,15 +36,26 @@ def two_loop(
     :param metric: the direction that the pairs correct, a linear function of the gradient.
     :param scan: ``jax.lax.scan`` for JAX's arrays.
     """
+    rest, amounts = first_loop(pairs, gradient, scan)
+    return second_loop(pairs, amounts, metric(rest), scan)
+
+
+def first_loop(pairs: Pairs, gradient: Any, scan: Callable = scan) -> tuple[Any, Any]:
+    """What the metric is to be applied to, and the pairs' amounts for :func:`second_loop`."""
 
     def backward(rest: Any, row: tuple) -> tuple[Any, Any]:
         _, fall, of_step, _, weight = row
         amount = weight * (of_step @ rest)
         return rest - amount * fall, amount
 
+    return scan(backward, gradient, tuple(pairs), reverse=True)
+
+
+def second_loop(pairs: Pairs, amounts: Any, result: Any, scan: Callable = scan) -> Any:
+    """The direction, from what the metric made of the first loop's rest."""
+
     def forward(result: Any, row: tuple) -> tuple[Any, None]:
         step, _, _, of_fall, weight, amount = row
         return result + (amount - weight * (of_fall @ result)) * step, None
 
-    rest, amounts = scan(backward, gradient, tuple(pairs), reverse=True)
-    return scan(forward, metric(rest), (*pairs, amounts))[0]
+    return scan(forward, result, (*pairs, amounts))[0]

@@ -261,7 +261,7 @@ class MatrixNormal(Family):
     def natural_gradient(self, gradient: Self) -> Self:
         rows, columns = self._inner(gradient)
         return self._moved(
-            self._covariance_times(gradient.loc),
+            self.covariance_times(gradient.loc),
             rows,
             columns,
             0.5 * self.scale**2 * gradient.scale,
@@ -291,6 +291,10 @@ class MatrixNormal(Family):
         # Products with masks: the derivative of a diagonal is a slow scatter in XLA.
         weights = (self.xp.tril(self.xp.ones_like(inner)) - 0.5 * eye) / other
         return weights * inner - (eye * inner).sum() / (4 * size) * eye
+
+    def covariance_times(self, vector: Array) -> Array:
+        """``Sigma x``."""
+        return self._centred().sample(self._transposed(vector))
 
     def euclidean_gradient(self, natural_gradient: Self) -> Self:
         """By (2), whose inverse is :meth:`natural_gradient` for every gradient."""
@@ -369,7 +373,7 @@ class MatrixNormal(Family):
             rows.append(self.ops.halve_diagonal(p / n + scale * self.ops.eye(m, p)))
             columns.append(self.ops.halve_diagonal(q / m + scale * self.ops.eye(n, q)))
         scale = 0.5 * self.scale * (self.scale**2 * diagonal + 1.0)
-        return self._moved(self._covariance_times(gradient), rows, columns, scale)
+        return self._moved(self.covariance_times(gradient), rows, columns, scale)
 
     @property
     def keeps_rows(self) -> bool:  # type: ignore[override]
@@ -398,7 +402,11 @@ class MatrixNormal(Family):
 
     def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         """The steps to (5)."""
-        shift, blocks = self._split(of_mean * self._whitened(direction.loc)), []
+        stays = isinstance(of_mean, float) and of_mean == 0.0
+        num, blocks = len(self._matrices()), []
+        shift: Any = Parts([None] * num, None)
+        if not stays:
+            shift = self._split(of_mean * self._whitened(direction.loc))
         for x, y, w in zip(*self._quotients(direction), shift.matrices, strict=True):
             # Each factor moves with the whole scale, which both share, and the step divides by it.
             traces = [2.0 * one.diagonal().sum() / len(one) for one in (x, y)]
@@ -412,14 +420,15 @@ class MatrixNormal(Family):
                 )
             )
         blocks.append((-2.0 * direction.scale / self.scale, shift.rest))
-        kinds = [KroneckerSteps(self.ops)] * len(shift.matrices) + [NumberSteps(self.ops)]
+        kinds = [KroneckerSteps(self.ops)] * num + [NumberSteps(self.ops)]
 
         def finish(_: Any, *steps: Any) -> Any:
             *of_matrices, of_rest = steps
-            rows, columns = self._rows(), self._columns()
-            moved = [
-                a @ step.shift @ b.mT for a, b, step in zip(rows, columns, of_matrices, strict=True)
-            ]
+            rows, columns, loc = self._rows(), self._columns(), self.loc
+            if not stays:
+                triples = zip(rows, columns, of_matrices, strict=True)
+                moved = [a @ step.shift @ b.mT for a, b, step in triples]
+                loc = loc + self._join(moved, self.scale * of_rest.shift)
             times = self.ops.lower_product
             pairs = [
                 (
@@ -428,7 +437,6 @@ class MatrixNormal(Family):
                 )
                 for a, b, step in zip(rows, columns, of_matrices, strict=True)
             ]
-            loc = self.loc + self._join(moved, self.scale * of_rest.shift)
             return self._balanced(loc, pairs, self.scale * self.xp.sqrt(of_rest.ratio))
 
         return WhitenedPath(blocks, kinds, finish)
@@ -541,10 +549,6 @@ class MatrixNormal(Family):
         """``A Z`` for many ``Z``, as one product: in batches XLA takes ten times as long."""
         product = self.xp.tensordot(factor, matrices, ([1], [matrices.ndim - 2]))
         return self.xp.moveaxis(product, 0, -2)
-
-    def _covariance_times(self, vector: Array) -> Array:
-        """``Sigma x``."""
-        return self._centred().sample(self._transposed(vector))
 
 
 def _sides(site: Site) -> tuple[int, int]:

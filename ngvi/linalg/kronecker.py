@@ -33,7 +33,7 @@ class KroneckerStep(NamedTuple):
     column_root: Array  #: ``T``, shape ``(n, n)``
     column_inverse: Array  #: ``T^-1``
     size: Array  #: ``s``
-    shift: Array  #: of the mean, shape ``(m, n)``
+    shift: Array | None  #: of the mean, shape ``(m, n)``; None if it stays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,34 +42,42 @@ class KroneckerSteps:
 
     ops: Definite
 
-    def along(self, rho: Array | float, change: tuple[Array, Array], shift: Array) -> KroneckerStep:
-        """The step to (2), from ``D_U`` and ``D_V``, and from ``w = C^-1 dmu``, ``(m, n)``."""
+    def along(
+        self, rho: Array | float, change: tuple[Array, Array], shift: Array | None
+    ) -> KroneckerStep:
+        """The step to (2), from ``D_U`` and ``D_V``, and from ``w = C^-1 dmu``, ``(m, n)``.
+
+        :param shift: None for a mean that stays.
+        """
         rows, inverse_rows = self.ops.covariance_root(rho * change[0])
         columns, inverse_columns = self.ops.covariance_root(rho * change[1])
         of_rows, of_columns = _mean_square(inverse_rows), _mean_square(inverse_columns)
         size = self.ops.xp.sqrt(of_rows * of_columns)
-        moved = rows @ (rows.mT @ shift @ columns) @ columns.mT
-        step = rho * size * moved
+        step = None
+        if shift is not None:
+            step = rho * size * (rows @ (rows.mT @ shift @ columns) @ columns.mT)
         return KroneckerStep(rows, inverse_rows, columns, inverse_columns, size, step)
 
     def kl(self, step: KroneckerStep) -> Array:
         """``KL(new || old)`` in nats, by (2) of :mod:`~ngvi.linalg.definite`."""
         trace = step.size * (step.row_root**2).sum() * (step.column_root**2).sum()
-        return self._moved(trace, step.shift) - self._log_det(step)
+        return self._moved(step, trace, step.shift) - self._log_det(step)
 
     def backward_kl(self, step: KroneckerStep) -> Array:
         """``KL(old || new)`` in nats."""
-        trace = (step.row_inverse**2).sum() * (step.column_inverse**2).sum() / step.size
-        shift = step.row_inverse @ step.shift @ step.column_inverse.mT
-        return self._moved(trace, shift / self.ops.xp.sqrt(step.size)) + self._log_det(step)
+        trace, shift = (step.row_inverse**2).sum() * (step.column_inverse**2).sum(), None
+        if step.shift is not None:
+            shift = step.row_inverse @ step.shift @ step.column_inverse.mT
+            shift = shift / self.ops.xp.sqrt(step.size)
+        return self._moved(step, trace / step.size, shift) + self._log_det(step)
 
-    def _moved(self, trace: Array, shift: Array) -> Array:
-        rows, columns = shift.shape
-        return 0.5 * (trace - rows * columns + (shift**2).sum())
+    def _moved(self, step: KroneckerStep, trace: Array, shift: Array | None) -> Array:
+        half = 0.5 * (trace - len(step.row_root) * len(step.column_root))
+        return half if shift is None else half + 0.5 * (shift**2).sum()
 
     def _log_det(self, step: KroneckerStep) -> Array:
         """``-log |M| / 2``."""
-        (rows, columns), xp = step.shift.shape, self.ops.xp
+        rows, columns, xp = len(step.row_root), len(step.column_root), self.ops.xp
         of_roots = columns * self.ops.log_abs_det(step.row_root)
         of_roots = of_roots + rows * self.ops.log_abs_det(step.column_root)
         return of_roots + 0.5 * rows * columns * xp.log(step.size)
@@ -79,7 +87,7 @@ class NumberStep(NamedTuple):
     """A step of independent latents in whitened coordinates."""
 
     ratio: Array  #: of the new variances to the old ones
-    shift: Array  #: of the means
+    shift: Array | None  #: of the means; None if they stay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,19 +96,20 @@ class NumberSteps:
 
     ops: Definite
 
-    def along(self, rho: Array | float, change: Array, shift: Array) -> NumberStep:
+    def along(self, rho: Array | float, change: Array, shift: Array | None) -> NumberStep:
         """The step to precisions ``1 + rho change``, from ``change = -P`` and ``w``."""
         ratio = self.ops.new_variance_ratio(rho * change)
-        return NumberStep(ratio, rho * ratio * shift)
+        return NumberStep(ratio, None if shift is None else rho * ratio * shift)
 
     def kl(self, step: NumberStep) -> Array:
         """``KL(new || old)`` in nats."""
         sizes = step.ratio - 1.0 - self.ops.xp.log(step.ratio)
-        return 0.5 * (sizes + step.shift**2).sum()
+        return 0.5 * (sizes if step.shift is None else sizes + step.shift**2).sum()
 
     def backward_kl(self, step: NumberStep) -> Array:
         """``KL(old || new)`` in nats."""
-        sizes = (1.0 + step.shift**2) / step.ratio - 1.0 + self.ops.xp.log(step.ratio)
+        size = 1.0 if step.shift is None else 1.0 + step.shift**2
+        sizes = size / step.ratio - 1.0 + self.ops.xp.log(step.ratio)
         return 0.5 * sizes.sum()
 
 

@@ -123,8 +123,8 @@ class Matrices:
         """
         raise NotImplementedError
 
-    def inverse_lower(self, tril: Array) -> Array:
-        """``T^-1`` of lower triangles ``(..., k, k)``."""
+    def inverse_small(self, tril: Array) -> Array:
+        """:meth:`inverse_lower` by one solution."""
         raise NotImplementedError
 
     # -- what follows -----------------------------------------------------------------
@@ -174,10 +174,22 @@ class Matrices:
         last = self.lower_quotient(tril[bottom, bottom], right[bottom, bottom])
         return self._lower_blocks(first, below, last)
 
+    def inverse_lower(self, tril: Array) -> Array:
+        """``T^-1`` of lower triangles ``(..., k, k)``, in halves as well."""
+        size = tril.shape[-1]
+        if size <= SMALL_TRIANGLE:
+            return self.inverse_small(tril)
+        half = size // 2
+        top, bottom = slice(half), slice(half, None)
+        first = self.inverse_lower(tril[..., top, top])
+        last = self.inverse_lower(tril[..., bottom, bottom])
+        below = -last @ tril[..., bottom, top] @ first
+        return self._lower_blocks(first, below, last)
+
     def _lower_blocks(self, first: Array, below: Array, last: Array) -> Array:
         zeros = self.xp.zeros_like(below).mT
-        rows = [self.xp.concatenate(row, 1) for row in ([first, zeros], [below, last])]
-        return self.xp.concatenate(rows)
+        rows = [self.xp.concatenate(row, -1) for row in ([first, zeros], [below, last])]
+        return self.xp.concatenate(rows, -2)
 
     def solve_rows(self, tril: Array, rows: Array, trans: bool = False) -> Array:
         """``T^-1`` (or its transpose) times each row, shape ``(..., d)``."""

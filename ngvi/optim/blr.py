@@ -102,16 +102,18 @@ class BlrRule(NamedTuple):
         if gradient is not None:
             gradient = self.momentum * gradient + (1 - self.momentum) * _join(on, duals)
             unbiased = gradient / (1 - self.momentum ** (count + 1.0))
-            means = [one.loc for one in _natural(on, families, unbiased)]
-            steered = direction.with_means(directions, means)
+            means = _natural_means(on, families, unbiased)
+            steered = direction.with_means(directions, _split(on, means, families))
         of_mean, rho = self._step_sizes(progress, memory, count)
         ratio, rho = on.cast(of_mean / rho, families), on.cast(rho, families)
         if self.is_noisy:
             pairs = zip(families, steered, strict=True)
             steered = [family.corrected(one, rho) for family, one in pairs]
-        path: Any = JointPath(families, steered, ratio)
-        if memory is not None:
-            path = AcceleratedPath(on, families, path, memory, ratio)
+        path: Any
+        if memory is None:
+            path = JointPath(families, steered, ratio)
+        else:
+            path = AcceleratedPath(on, families, steered, memory, ratio)
         radius = progress.radius if self.max_kl == "auto" else self.max_kl
         if radius is None:
             attempt, length, taken = path.at(rho), progress.length, rho
@@ -167,42 +169,45 @@ class BlrRule(NamedTuple):
         return of_mean, of_precision
 
 
-class AcceleratedPath(NamedTuple):
-    """The steps of a path whose mean a quasi-Newton memory corrects, with the new precision."""
+class AcceleratedPath:
+    """The steps of a path whose mean a quasi-Newton memory corrects, with the new precision.
 
-    algebra: Algebra
-    families: Families
-    path: JointPath
-    memory: Memory
-    ratio: Number  #: by what a step of the mean is longer than that of the precision
+    :param steered: the directions of the precisions.
+    :param ratio: by what a step of the mean is longer than that of the precision.
+    """
 
-    def at(self, rho: Number) -> Families:
+    def __init__(
+        self, on: Algebra, families: Families, steered: Families, memory: Memory, ratio: Number
+    ) -> None:
+        self._on, self._families, self._ratio = on, families, ratio
+        self._path = JointPath(families, steered, of_mean=0.0)
+        self._correction = quasi_newton.Correction(on, memory, memory.gradient)
+
+    def at(self, rho: Number) -> tuple[Families, Number]:
+        """The families, and how far they are; see :class:`~ngvi.path.Path`."""
+        on, families, attempt = self._on, self._families, self._path.at(rho)
+        moved = self._path.end(attempt)
+        change = self._correction.step(lambda gradient: _natural_means(on, moved, gradient))
+        changes = _split(on, rho * self._ratio * change, families)
+        pairs = list(zip(families, changes, strict=True))
+        moved = direction.with_means(moved, [old.loc + one for old, one in pairs])
+        # KL(new || old) is a sum of the precisions' part, which the path has, and the mean's.
+        shift = sum((family.whiten_change(one) ** 2).sum() for family, one in pairs)
+        return moved, self._path.kl(attempt) + 0.5 * shift
+
+    def kl(self, attempt: tuple[Families, Number]) -> Number:
         """See :class:`~ngvi.path.Path`."""
-        on = self.algebra
-        moved = self.path.end(self.path.at(rho))
-        change = quasi_newton.corrected(
-            on,
-            self.memory,
-            self.memory.gradient,
-            lambda gradient: _join(on, _natural(on, moved, gradient)),
-        )
-        parts = zip(self.families, _split(on, change, self.families), strict=True)
-        means = [old.loc + rho * self.ratio * part for old, part in parts]
-        return direction.with_means(moved, means)
+        return attempt[1]
 
-    def kl(self, moved: Families) -> Array:
+    def end(self, attempt: tuple[Families, Number]) -> Families:
         """See :class:`~ngvi.path.Path`."""
-        return sum(new.kl_divergence(old) for new, old in zip(moved, self.families, strict=True))
-
-    def end(self, moved: Families) -> Families:
-        """See :class:`~ngvi.path.Path`."""
-        return moved
+        return attempt[0]
 
 
-def _natural(on: Algebra, families: Families, gradient: Array) -> Families:
-    """``Sigma g``, in families whose other coordinates are zero."""
-    still = direction.zeros(families)
-    return direction.natural(families, direction.with_means(still, _split(on, gradient, families)))
+def _natural_means(on: Algebra, families: Families, gradient: Array) -> Array:
+    """``Sigma g``, of the means of all families."""
+    parts = zip(families, _split(on, gradient, families), strict=True)
+    return _joined(on, [family.covariance_times(one) for family, one in parts])
 
 
 def _join(on: Algebra, families: Families) -> Array:

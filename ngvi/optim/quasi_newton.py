@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ngvi.optim.rule import Algebra, Array, Families, Number
-from ngvi.two_loop import Pairs, two_loop
+from ngvi.two_loop import Pairs, first_loop, second_loop
 
 #: Pairs of means that are kept, if there is room: no more than this many numbers. They are many,
 #: because all that a mean field knows of correlations is in them, and each costs two means.
@@ -115,16 +115,21 @@ def _most(loc: Array) -> int:
     return max(1, min(MAX_MEAN_PAIRS, MAX_MEAN_NUMBERS // max(1, loc.shape[0])))
 
 
-def corrected(
-    on: Algebra, memory: Memory, gradient: Array, metric: Callable[[Array], Array]
-) -> Array:
-    """A quasi-Newton step of the mean from ``gradient``.
+class Correction:
+    """Quasi-Newton steps of the mean from one gradient, in several metrics.
 
     Coordinates without a gradient, latents that a minibatch does not visit, stay.
-
-    :param metric: ``S^-1`` times a vector.
     """
-    steps, falls = memory.steps, memory.falls
-    pairs = Pairs(steps, falls, steps, falls, memory.weights)
-    result = two_loop(pairs, gradient, metric, on.scan)
-    return on.where(gradient != 0, result, 0.0)
+
+    def __init__(self, on: Algebra, memory: Memory, gradient: Array) -> None:
+        steps, falls = memory.steps, memory.falls
+        self._on, self._gradient = on, gradient
+        self._pairs = Pairs(steps, falls, steps, falls, memory.weights)
+        # It knows no metric, and so all of them share it.
+        self._rest, self._amounts = first_loop(self._pairs, gradient, on.scan)
+
+    def step(self, metric: Callable[[Array], Array]) -> Array:
+        """With ``metric`` times a vector as ``S^-1``."""
+        on = self._on
+        result = second_loop(self._pairs, self._amounts, metric(self._rest), on.scan)
+        return on.where(self._gradient != 0, result, 0.0)

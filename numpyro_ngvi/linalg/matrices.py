@@ -113,7 +113,7 @@ class Matrices(definite.Definite):
         found = triangular_solve(tril.mT, rows, left_side=False, lower=False, transpose_a=trans)
         return found.mT if rhs.ndim > 1 else found[0]
 
-    def inverse_lower(self, tril: jax.Array) -> jax.Array:
+    def inverse_small(self, tril: jax.Array) -> jax.Array:
         if tril.shape[-1] == 1:
             return 1.0 / tril
         eye = jnp.broadcast_to(self.eye(tril.shape[-1], tril), tril.shape)

@@ -88,7 +88,7 @@ class Matrices(definite.Definite):
         solution = torch.linalg.solve_triangular(tril.mT if trans else tril, columns, upper=trans)
         return solution.squeeze(-1) if rhs.ndim == 1 else solution
 
-    def inverse_lower(self, tril: Tensor) -> Tensor:
+    def inverse_small(self, tril: Tensor) -> Tensor:
         eye = self.eye(tril.shape[-1], tril)
         # From the right BLAS takes two thirds of the time: rows are what is contiguous.
         return torch.linalg.solve_triangular(tril, eye.expand(tril.shape), upper=False, left=False)

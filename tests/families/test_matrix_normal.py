@@ -337,6 +337,10 @@ def test_triangles_are_multiplied_and_divided_in_halves(backend, rng, monkeypatc
     np.testing.assert_allclose(backend.numpy(product), left @ right, rtol=1e-12, atol=1e-14)
     quotient = ops.lower_quotient(backend.array(left), product)
     np.testing.assert_allclose(backend.numpy(quotient), right, rtol=1e-10, atol=1e-12)
+    many = np.stack([left, right])
+    inverse = backend.numpy(ops.inverse_lower(backend.array(many)))
+    np.testing.assert_allclose(inverse @ many, np.stack([np.eye(7)] * 2), atol=1e-12)
+    assert not np.triu(inverse, 1).any()
 
 
 # -- steps ----------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,7 +27,9 @@ def memory(backend):
         families = [family(step)]
         return quasi_newton.remember(on, pairs, step, gradient, families, variances, turns)
 
-    corrected = partial(quasi_newton.corrected, on)
+    def corrected(pairs, gradient, metric):
+        return quasi_newton.Correction(on, pairs, gradient).step(metric)
+
     return SimpleNamespace(empty=empty, remember=remember, corrected=corrected)
 
 
