@@ -73,9 +73,11 @@ TRIAL_POINTS, TRIAL_STEPS, MAX_TRIALS = 32, 4, 12
 #: A trial ends at this fraction of the tolerance, if that is sooner, ...
 TRIAL_PART = 1.25e-4
 #: ... and at this one where Gaussians leave out correlations: of a curvature that nothing has met
-#: the metric's promise may be the ten-thousandth part. Trials of these go on while a step promises
-#: so many times what one before has.
-RESTRICTED_PART, RISING = 1e-7, 2.0
+#: the metric's promise may be the ten-thousandth part. Trials of these have more steps, the first
+#: of which find the direction (the weights of a network's unit that hardly counts: after four steps
+#: 0.002 nats, after twelve 0.23), and go on while a step promises so many times what one before
+#: has.
+RESTRICTED_PART, RESTRICTED_STEPS, RISING = 1e-7, 12, 2.0
 #: So many steps with parameters of the model's own.
 PLATEAU_STEPS = 30
 
@@ -226,9 +228,7 @@ class Search:
         tolerance = self.settings.tolerance
         size = len(self.draws[0].points.weights)
         count = max(len(self.draws), math.ceil(TRIAL_POINTS / size))
-        # A parameter may cross a plateau, of which its gradient says nothing.
-        has_ordinary = self.engine.parameters.has_ordinary
-        steps = PLATEAU_STEPS if has_ordinary else TRIAL_STEPS
+        has_ordinary, steps = self.engine.parameters.has_ordinary, self._trial_steps()
         # Gains along a ridge of a network's weights may be long and large: the steps are counted.
         for _ in range(self.settings.max_steps if has_ordinary else MAX_TRIALS):
             old, gap = self.place, self.gain + self.noise
@@ -263,6 +263,12 @@ class Search:
         if not promised or not self._metric().is_restricted:
             return False
         return promised[-1] > max(RISING * min(promised), TRIAL_PART * self.settings.tolerance)
+
+    def _trial_steps(self) -> int:
+        # A parameter may cross a plateau, of which its gradient says nothing.
+        if self.engine.parameters.has_ordinary:
+            return PLATEAU_STEPS
+        return RESTRICTED_STEPS if self._metric().is_restricted else TRIAL_STEPS
 
     def _trial_end(self) -> float:
         """What a trial leaves, in nats; along a flat direction that it has not met, far more."""

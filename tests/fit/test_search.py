@@ -277,6 +277,27 @@ def test_gaussians_without_correlations_come_to_the_end_of_a_valley(information)
         assert outcome.converged and left(outcome.place) > 0.1
 
 
+def test_gaussians_without_correlations_come_to_the_end_of_many_flat_directions():
+    """Of a chain, along five of which as much is left, in units of the bound."""
+    steps = np.arange(20)
+    precision = np.linalg.inv(0.99 ** np.abs(np.subtract.outer(steps, steps)))
+    scale = precision.diagonal() ** -0.5
+    coupling = precision * np.outer(scale, scale)
+    curvatures, axes = np.linalg.eigh(coupling)
+    flat = curvatures < 0.3
+    start = Place(axes[:, flat] @ np.sqrt(0.4 / curvatures[flat]), np.zeros(20))
+    chain = {"centre": np.zeros(20), "scale": np.ones(20), "coupling": coupling}
+
+    def left(steps):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(search, "RESTRICTED_STEPS", steps)
+            outcome = new_search(target(**chain, is_restricted=True)).run(start)
+        assert outcome.converged
+        return 0.5 * outcome.place.loc @ coupling @ outcome.place.loc
+
+    assert left(search.RESTRICTED_STEPS) < 0.01 < 0.1 < left(search.TRIAL_STEPS)
+
+
 def test_a_trial_whose_steps_promise_ever_more_is_no_end():
     one = new_search(target(is_restricted=True))
     begin(one)
