@@ -5,7 +5,8 @@ all pass over a narrow mode. A climb that leads out of the Gaussian found, and a
 of its own. Where there are several modes, so many points follow until the best optimum has been
 led to again. Where climbs end at tops that no other has met, as with an unknown frequency, there
 are more of them, and more climbs. The draw of the highest weight is a start as well where it tells
-of mass that the Gaussian misses, as along a ridge.
+of mass that the Gaussian misses, as along a ridge. There the best optimum of a Gaussian that leaves
+out correlations may be far from the only top: points from which nothing climbs are starts as well.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ ENOUGH = 5
 #: A weight so many nats above the average tells of mass that a Gaussian misses, from which a leg
 #: takes so many steps over fixed draws.
 MISSED, MISSED_STEPS = 3.0, 40
+#: Points from which nothing climbs, where Gaussians leave out correlations; one is the highest.
+NUM_UNCLIMBED = 3
 
 
 class Modes(Runner):
@@ -64,7 +67,26 @@ class Modes(Runner):
             start = start_at(self.engine, self.rng, self.num_groups, point, "a missed point")
             if start is not None:
                 self._compare_if_good(self._begin(start, MISSED_STEPS))
+            if self.engine.geometry(self._best_ended().place, []).is_restricted:
+                self._begin_unclimbed(prior, limit)
         self._climb(prior, limit)  # whatever the starts say: all may pass over what a climb meets
+
+    def _begin_unclimbed(self, prior: Prior | None, limit: int) -> None:
+        """Begin at points that have climbed to no top; then follow what leads elsewhere."""
+        begun: list[Begun] = []  # all of them, as the end of one may cost as much as all before it
+        for point in high_points(self.engine, self.rng, prior, 1, NUM_UNCLIMBED):
+            start = start_at(self.engine, self.rng, self.num_groups, point, "a draw")
+            if start is not None and self._may_look(len(begun), limit):
+                begun.append(self._begin(start, MISSED_STEPS))
+        for found in (one for one in self._ranked() if one in begun):
+            self._weigh(found, self._best_ended().place)
+
+    def _weigh(self, found: Begun, place: Place) -> None:
+        """Count a leg that has led into the best Gaussian, and finish one that led elsewhere."""
+        if self._is_inside(place, self.engine.parameters.mean(found.search.place)):
+            self.seen += 1
+        else:
+            self._compare_if_good(found)
 
     def _may_look(self, legs: int, limit: int) -> bool:
         """Whether to begin another leg after so many that look for other optima."""
@@ -135,11 +157,7 @@ class Modes(Runner):
             if start is None:
                 continue
             legs += 1
-            found = self._begin(start)
-            if self._is_inside(place, self.engine.parameters.mean(found.search.place)):
-                self.seen += 1
-            else:
-                self._compare_if_good(found)
+            self._weigh(self._begin(start), place)
         return legs - before
 
     def _level(self, place: Place) -> float:

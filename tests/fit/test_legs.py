@@ -435,6 +435,23 @@ def test_a_point_that_the_gaussian_misses_is_a_start(monkeypatch):
     assert outcome.reason is Reason.MODES and outcome.remaining < 0.05
 
 
+def test_without_correlations_points_from_which_nothing_climbs_are_starts(monkeypatch):
+    """Where mass is missed: their best optimum may be far from every top."""
+    monkeypatch.setattr(modes, "climbed", lambda *_: [])
+    monkeypatch.setattr(modes, "missed", lambda *_: np.zeros(2))
+    monkeypatch.setattr(modes, "high_points", lambda *_: np.array([NEAR + 4.0, np.zeros(2)]))
+    one = two_modes(5.0, NEAR + 4.0)
+    assert is_at(searched(one), np.zeros(2), 0.1)
+    one.is_restricted = True
+    outcome = searched(one)
+    assert is_at(outcome, NEAR + 4.0, 0.1)
+    assert names(outcome)[0] == "a draw" and outcome.reason is Reason.MODES
+    monkeypatch.setattr(modes, "high_points", lambda *_: np.array([NEAR + 4.0] * 2))
+    assert searched(one).converged  # two have led there
+    monkeypatch.setattr(modes, "missed", lambda *_: None)
+    assert is_at(searched(one), np.zeros(2), 0.1)
+
+
 def test_a_mode_as_high_is_told_and_one_far_below_is_not_searched():
     outcome = searched(two_modes(0.0))
     assert outcome.converged
