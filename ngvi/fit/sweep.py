@@ -5,12 +5,17 @@ noise of minibatches costs hundreds of steps of averaging to come within a tenth
 Newton-like step on the whole bound costs one sweep, and a dozen suffice.
 
 Rows are visited in a random order of each group of draws. Those that do not fill a last minibatch
-are left out of that group's sweep, so that the groups' scatter tells of them.
+share several with the rows of one more: windows over these in a circle, each of the model's own
+size, which visit every row equally often. Where that takes too many, some visit it once more than
+others; their order is random, so that this is noise of a percent, and no bias, of which the
+groups' scatter tells. (Leaving out what does not fill a minibatch was 2 nats off for 1000 rows in
+minibatches of 64, and a latent of a row that is left out has no slope at all.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +24,10 @@ from ngvi.fit.engine import Around, Direction, Draws, Engine, Measured, Place
 
 #: Minibatches of a sweep, at most.
 MAX_MINIBATCHES = 256
-#: Draws whose values are wanted are in so many parts, each with a sweep of its own, if rows are
-#: left out: then the scatter of the values tells of that as well.
+#: Windows over the last rows, if the others have no more minibatches than that.
+MAX_WINDOWS = 20
+#: Draws whose values are wanted are in so many parts, each with a sweep of its own, if rows do
+#: not count equally: then the scatter of the values tells of that as well.
 PARTS = 8
 
 
@@ -52,50 +59,75 @@ class _Evaluator(Around):
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
         """The bound and its natural gradient, over all rows for each group."""
-        found = [
-            _average(
-                [self._inner.measure(place, [group], rows) for rows in self._sweep(group.seed)]
-            )
-            for group in draws
-        ]
-        mean = _average(found).mean
+        found = []
+        for group in draws:
+            batches, shares = sweep(self._rows, group.seed)
+            parts = [self._inner.measure(place, [group], rows) for rows in batches]
+            found.append(_average(parts, shares))
         values = np.concatenate([one.values for one in found])
+        mean = _average(found, [1.0 / len(found)] * len(found)).mean
         return Measured(values, np.concatenate([one.vectors for one in found]), mean)
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
         """The log density at vectors of all latents."""
-        # Other rows are left out of every call's sweep, and of each of its parts.
-        parts = []
+        # Other rows count for more in every call's sweep, and in each of its parts.
+        found = []
         for some in np.array_split(theta, self._num_parts(len(theta))):
             self.num_sweeps += 1
-            sweep = self._sweep(self.num_sweeps)
-            parts.append(np.mean([self._inner.values(place, some, rows) for rows in sweep], 0))
-        return np.concatenate(parts)
+            batches, shares = sweep(self._rows, self.num_sweeps)
+            found.append(_mean([self._inner.values(place, some, rows) for rows in batches], shares))
+        return np.concatenate(found)
 
     def _num_parts(self, count: int) -> int:
-        return min(PARTS, count) if self._rows.size % self._rows.visited else 1
+        return 1 if _num_windows(self._rows)[1] else min(PARTS, count)
 
     def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The log density and its gradient at vectors of all latents."""
-        found = [self._inner.values_and_gradients(theta, rows) for rows in self._sweep(0)]
+        batches, shares = sweep(self._rows, 0)
+        found = [self._inner.values_and_gradients(theta, rows) for rows in batches]
         values, gradients = zip(*found, strict=True)
-        return np.mean(values, 0), np.mean(gradients, 0)
-
-    def _sweep(self, seed: int) -> Iterator[np.ndarray]:
-        _, size, visited = self._rows
-        order = np.random.default_rng(seed).permutation(size)
-        return iter(order[: size - size % visited].reshape(-1, visited))
+        return _mean(values, shares), _mean(gradients, shares)
 
 
-def _average(found: list[Measured]) -> Measured:
+def sweep(rows: Rows, seed: int) -> tuple[Iterator[np.ndarray], list[float]]:
+    """Minibatches that have all rows together, in a random order.
+
+    :return: the rows of each, and its share in the mean over them, which is that of all rows.
+    """
+    _, size, visited = rows
+    order = np.random.default_rng(seed).permutation(size)
+    num_windows, _ = _num_windows(rows)
+    num_last = visited + size % visited if num_windows else 0
+    whole, last = order[: size - num_last].reshape(-1, visited), order[size - num_last :]
+    starts = (np.arange(num_windows) * num_last) // max(num_windows, 1)
+    windows = [np.take(last, start + np.arange(visited), mode="wrap") for start in starts]
+    shares = [visited / size] * len(whole) + [num_last / (size * max(num_windows, 1))] * num_windows
+    return iter([*whole, *windows]), shares
+
+
+def _num_windows(rows: Rows) -> tuple[int, bool]:
+    """How many windows the last rows have, and whether these visit each of them equally often."""
+    _, size, visited = rows
+    if size % visited == 0:
+        return 0, True
+    exact = (visited + size % visited) // math.gcd(size, visited)
+    num_windows = min(exact, max(MAX_WINDOWS, size // visited))
+    return num_windows, num_windows == exact
+
+
+def _mean(found: Sequence[np.ndarray], shares: list[float]) -> np.ndarray:
+    return np.einsum("m,m...->...", shares, np.stack(found))
+
+
+def _average(found: list[Measured], shares: list[float]) -> Measured:
     means = [one.mean for one in found]
     ordinary = zip(*(mean.ordinary for mean in means), strict=True)
     return Measured(
-        np.mean([one.values for one in found], 0),
-        np.mean([one.vectors for one in found], 0),
+        _mean([one.values for one in found], shares),
+        _mean([one.vectors for one in found], shares),
         Direction(
-            np.mean([mean.vector for mean in means], 0),
-            np.mean([mean.covector for mean in means], 0),
-            [np.mean(parts, 0) for parts in ordinary],
+            _mean([mean.vector for mean in means], shares),
+            _mean([mean.covector for mean in means], shares),
+            [_mean([np.asarray(part, float) for part in parts], shares) for parts in ordinary],
         ),
     )

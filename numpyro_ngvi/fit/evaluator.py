@@ -90,7 +90,7 @@ class Evaluator:
         start = parameters.constrain(ordinary(parameters.initial))
         plates = subsampled_plates(model, start, args, kwargs)
         self.is_subsampled, self.rows = bool(plates), None
-        if len(plates) == 1 and getattr(guide, "create_plates", None) is None:
+        if len(plates) == 1:
             self.rows = plates[0]
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
@@ -280,10 +280,13 @@ class Evaluator:
         self, arrays: list, model_key: jax.Array, rows: jax.Array | None = None
     ) -> LogDensity:
         args, kwargs = self._arguments.rebuilt(arrays)
-        model = self.model
+        model, guide = self.model, self.guide
         if rows is not None:
-            model = handlers.substitute(model, data={self.rows.plate: rows})
-        return LogDensity(model, self.guide, args, kwargs, model_key)
+            # The guide's plates, where it makes them, are what the model replays.
+            model, guide = (
+                handlers.substitute(one, data={self.rows.plate: rows}) for one in (model, guide)
+            )
+        return LogDensity(model, guide, args, kwargs, model_key)
 
     def _by_site(self, noise: jax.Array) -> dict[str, jax.Array]:
         dims = self._parameters.dims

@@ -75,8 +75,7 @@ class Evaluator:
         self._fractions: dict[tuple, float] = {}
         self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None
         indices, sizes = self._density.minibatch.indices, self._density.minibatch.sizes
-        is_shared = getattr(guide, "create_plates", None) is None
-        if len(indices) == 1 and is_shared:
+        if len(indices) == 1:
             ((plate, visited),) = indices.items()
             self.rows = Rows(plate, sizes[plate], len(visited))
 

@@ -96,9 +96,9 @@ def test_legacy_keys_give_the_numbers_of_typed_keys(numpyro_backend):
 
 
 def test_minibatches_visit_local_latents(ppl):
-    """With ``create_plates``, as stock guides take it."""
+    """With ``create_plates``, as stock guides take it; three of four rows fill no second batch."""
     y = np.array([1.0, 3.0, -1.0, 2.0])
-    plates = lambda y: ppl.plate("data", len(y), subsample_size=2)  # noqa: E731
+    plates = lambda y: ppl.plate("data", len(y), subsample_size=3)  # noqa: E731
 
     def model(y):
         mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 2.0))
@@ -106,7 +106,7 @@ def test_minibatches_visit_local_latents(ppl):
             x = ppl.sample("x", ppl.dist.Normal(mu, 1.0))
             ppl.sample("y", ppl.dist.Normal(x, 0.5), obs=y[index])
 
-    result = ppl.fit(model, ppl.array(y), create_plates=plates, tolerance=0.2)
+    result = ppl.fit(model, ppl.array(y), create_plates=plates)
     assert result.converged
     prior = np.diag([4.0, 1.0, 1.0, 1.0, 1.0])  # of mu and of x - mu
     design = np.eye(5)
@@ -117,7 +117,7 @@ def test_minibatches_visit_local_latents(ppl):
     ratio = np.linalg.solve(covariance, ppl.numpy(result.family.covariance_matrix))
     shift = ppl.numpy(result.family.mean) - mean
     gap = np.trace(ratio) - 5 - np.linalg.slogdet(ratio)[1]
-    assert 0.5 * (gap + shift @ np.linalg.solve(covariance, shift)) < 0.4
+    assert 0.5 * (gap + shift @ np.linalg.solve(covariance, shift)) < 0.05
 
 
 def test_improper_priors_have_a_structure_and_a_predictive_distribution(ppl):
