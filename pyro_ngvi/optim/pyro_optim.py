@@ -7,6 +7,7 @@ parameters that are not a family to ``other``.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,6 +28,18 @@ class _Run(NamedTuple):
     joint: JointOptimizer
     scheduler: Any
     scheduled: dict[str, dict[str, Any]]  #: options that are schedules, by name
+
+
+class _Parked(NamedTuple):
+    """A run that waits for its tensors to come again, of which it keeps none alive."""
+
+    references: dict[str, weakref.ref]
+    state: dict[str, Any]
+
+    def living(self) -> dict[str, Tensor]:
+        """Those of its tensors that anybody else still has."""
+        found = {name: reference() for name, reference in self.references.items()}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
 class JointOptim(PyroOptim):
@@ -67,7 +80,7 @@ class JointOptim(PyroOptim):
         self.other: Any = PyroOptim(AdaptiveAdam, {}) if other is None else other
         self._make_scheduler = scheduler
         self._run: _Run | None = None
-        self._other_runs: list[_Run] = []
+        self._parked: list[_Parked] = []
 
     def __call__(self, params: Iterable[Tensor], *args: Any, **kwargs: Any) -> None:
         """One step, on the gradients that the parameters have.
@@ -149,6 +162,10 @@ class JointOptim(PyroOptim):
         """
         if self._run is None:
             return dict(self._state_waiting_to_be_consumed)
+        return {**self._own_state(), "other": self.other.get_state()}
+
+    def _own_state(self) -> dict[str, Any]:
+        """That of :meth:`get_state` without the ordinary parameters."""
         options = {}
         for group in self._run.joint.param_groups:
             (param,) = group["params"]
@@ -159,14 +176,17 @@ class JointOptim(PyroOptim):
             "options": options,
             "state": self._run.joint.joint_state(),
             "scheduler": None if scheduler is None else scheduler.state_dict(),
-            "other": self.other.get_state(),
         }
 
     def set_state(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state of :meth:`get_state`."""
         self._state_waiting_to_be_consumed = dict(state_dict)
         self.other.set_state(state_dict.get("other", {}))
-        self._run, self._other_runs = None, []
+        self._run, self._parked = None, []
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Of tensors that another process reads none is one that a parked run waits for.
+        return {**self.__dict__, "_parked": []}
 
     # -- internals --------------------------------------------------------------------
 
@@ -176,20 +196,22 @@ class JointOptim(PyroOptim):
         Tensors that have taken the place of others of their names are another guide's, or the
         same one's after ``clear_param_store``: nothing is known of them, as in ``PyroOptim``.
         """
-        known = [self._run, *self._other_runs] if self._run is not None else []
-        for run in known:
-            if all(run.tensors.get(name) is tensor for name, tensor in natural.items()):
-                break
-        else:
-            before = self._run
-            if before is None or any(before.tensors.get(k, t) is not t for k, t in natural.items()):
-                run = self._begun(natural, self._state_waiting_to_be_consumed)
+        before, state = self._run, self._state_waiting_to_be_consumed
+        if before is not None:
+            if _are_among(natural, before.tensors):
+                return before
+            self._parked = [one for one in self._parked if one.living()]
+            found = next((one for one in self._parked if _are_among(natural, one.living())), None)
+            if found is None and all(before.tensors.get(k, t) is t for k, t in natural.items()):
+                natural, state = {**before.tensors, **natural}, self._own_state()
             else:
-                run = self._begun({**before.tensors, **natural}, self.get_state())
-                known = self._other_runs
-        if run is not self._run:
-            self._run, self._other_runs = run, [other for other in known if other is not run]
-            self.optim_objs = dict.fromkeys(run.tensors.values(), run.scheduler or run.joint)
+                references = {name: weakref.ref(t) for name, t in before.tensors.items()}
+                self._parked.append(_Parked(references, self._own_state()))
+            if found is not None:
+                self._parked = [one for one in self._parked if one is not found]
+                natural, state = found.living(), found.state
+        self._run = run = self._begun(natural, state)
+        self.optim_objs = dict.fromkeys(run.tensors.values(), run.scheduler or run.joint)
         return run
 
     def _begun(self, tensors: dict[str, Tensor], saved: dict[str, Any]) -> _Run:
@@ -250,6 +272,10 @@ class JointOptim(PyroOptim):
         for tensor in tensors:
             coordinate = coordinate_of(tensor)
             self._clip_grad(tensor, **self.pt_clip_args(coordinate.owner, coordinate.field))
+
+
+def _are_among(tensors: dict[str, Tensor], known: dict[str, Tensor]) -> bool:
+    return all(known.get(name) is tensor for name, tensor in tensors.items())
 
 
 def _restore_options(joint: JointOptimizer, saved: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from functools import partial
 
 import numpy as np
@@ -240,6 +242,20 @@ def test_tensors_in_the_place_of_others_of_their_names_begin_anew(pyro_backend, 
             each.step(gradient)
     for run, expected, point in zip(runs, alone, points, strict=True):
         assert_same(run, {k: (f, *expected.gaussian(k)) for k, (f, *_) in point.items()}, rtol=0)
+
+
+def test_runs_whose_parameters_are_gone_are_forgotten(pyro_backend, rng):
+    """So that one optimiser for many ``SVI``, one after the other, does not grow with them."""
+    optimiser, tensors = Snngm(), []
+    for _ in range(3):
+        point = start(rng)
+        run = driver(pyro_backend, optimiser, point)
+        run.step(*random_gradients(point, 1, rng))
+        tensors.extend(map(weakref.ref, run.params.values()))
+        del run
+    gc.collect()
+    first_runs = tensors[: 2 * len(tensors) // 3]
+    assert [reference() for reference in first_runs] == [None] * len(first_runs)
 
 
 def test_the_state_of_another_model_is_refused(pyro_backend, rng):
