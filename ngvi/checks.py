@@ -5,11 +5,12 @@ A schedule, a callable from the number of steps taken, stands for its values, wh
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import operator
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -280,6 +281,64 @@ class DiscreteLatentError(ValueError):
 
 class NoLatentsError(RuntimeError):
     """A model has no continuous latent."""
+
+
+def check_names(names: Collection[str], own: Iterable[str], hint: str) -> None:
+    """Refuse a model whose site is called as one of the guide's own.
+
+    :param names: of the model's sites.
+    :param own: of the guide's.
+    :param hint: what else to do than to rename the site.
+    :raises ValueError: naming the site.
+    """
+    for name in own:
+        if name in names:
+            raise ValueError(f"The model's site '{name}' is called as one of the guide's: {hint}")
+
+
+#: Of packages whose data frames and columns neither library computes with.
+OF_FRAMES = ("pandas", "polars", "xarray", "pyarrow")
+
+
+@contextlib.contextmanager
+def told_of_arguments(
+    args: tuple, kwargs: dict, convert: str, others: tuple = ()
+) -> Iterator[None]:
+    """Add to the error of a model that fails which of its arguments are no arrays.
+
+    A note, for the error and where it came from are the model's own. Where the model converts
+    them itself nothing fails, and nothing is said.
+
+    :param convert: what makes an array of the library, for words.
+    :param others: types that the library does not take either.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+        named = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
+        foreign = {
+            name: type(value).__name__
+            for name, value in named.items()
+            if isinstance(value, others)
+            or type(value).__module__.partition(".")[0] in OF_FRAMES
+            or _is_list_of_numbers(value)
+        }
+        is_ours = isinstance(error, (InvalidStartError, DiscreteLatentError, NoLatentsError))
+        if foreign and not is_ours and not hasattr(error, "__notes__"):
+            what = ", ".join(f"{name} is of type {kind}" for name, kind in foreign.items())
+            error.add_note(
+                f"Of the model's arguments, counted from zero, {what}: pass {convert}(...) of its "
+                "numbers (of a data frame, of each column)."
+            )
+        raise
+
+
+def _is_list_of_numbers(value: Any) -> bool:
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+        if isinstance(value, (int, float, np.number)):
+            return True
+    return False
 
 
 #: Kinds of arguments that are looked at: numbers may be of another kind in every step.

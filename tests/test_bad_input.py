@@ -33,6 +33,34 @@ def test_a_discrete_latent_without_enumeration_is_named(ppl):
         ppl.call(ppl.guide(model))
 
 
+def test_a_site_of_the_name_of_a_guides_site_is_refused(ppl):
+    name = "auto_posterior" if ppl.is_numpyro else "_NaturalGaussianGuide_latent"
+
+    def model():
+        ppl.sample(name, ppl.dist.Normal(ppl.array(0.0), 1.0))
+
+    with pytest.raises(ValueError, match=f"site '{name}' is called as one of the guide's: rename"):
+        ppl.call(ppl.guide(model))
+
+
+@pytest.mark.parametrize("kind", ["list", "Series"])
+def test_arguments_that_are_no_arrays_are_noted_if_the_model_fails(ppl, kind):
+    x = [1.0, 2.0] if kind == "list" else pytest.importorskip("pandas").Series([1.0, 2.0])
+
+    def model(x, y):
+        slope = ppl.sample("slope", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        ppl.sample("y", ppl.dist.Normal(slope * x, 1.0).to_event(1), obs=y)
+
+    def given(x, y):
+        ppl.sample("slope", ppl.dist.Normal(ppl.array(0.0), 1.0))
+
+    y = _data(ppl, (1.0, 2.0))
+    with pytest.raises((TypeError, ValueError)) as error:
+        ppl.call(ppl.guide(model), x, y)
+    assert f"argument 0 is of type {kind}" in error.value.__notes__[0]
+    ppl.call(ppl.guide(given), x, y)  # what the model converts, or leaves alone, is no fault
+
+
 def test_an_empty_model_says_that_there_are_no_latents(ppl):
     def model():
         ppl.sample("y", ppl.dist.Normal(ppl.array(0.0), 1.0), obs=ppl.array(1.0))

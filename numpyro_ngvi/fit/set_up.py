@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
-from ngvi.checks import NO_LATENTS, DiscreteLatentError, InvalidStartError
+from ngvi.checks import NO_LATENTS, DiscreteLatentError, InvalidStartError, told_of_arguments
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
 from numpyro_ngvi.fit.engine import make_engine
@@ -77,7 +77,8 @@ def set_up(
             return config_enumerate(model)  # as NUTS does
         return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
 
-    model, made, error = run.with_what_it_needs(model, first, changed)
+    with told_of_arguments(args, kwargs, "jnp.asarray"):
+        model, made, error = run.with_what_it_needs(model, first, changed)
     if made is not None:
         return Ready(*made, model, error, True)
     return Ready(*at(handlers.mask(model, mask=False), starts[0]), model, error, False)

@@ -26,8 +26,10 @@ from ngvi.checks import (
     check_finite,
     check_init_loc_fn,
     check_model,
+    check_names,
     check_quantiles,
     no_latents,
+    told_of_arguments,
 )
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.landing import check_sticking_the_landing
@@ -133,6 +135,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
                 self._explain(error, trace, args, kwargs)
                 raise
         try:
+            own = (self._parameter_name, f"_{self.prefix}_latent")
+            check_names(self.prototype_trace, own, "rename it, or give the guide another prefix=.")
             self._dynamic = dynamic_sites(self.model, self.prototype_trace, args, kwargs)
             self._hold_all_elements()
             trace = self.prototype_trace
@@ -223,7 +227,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         :return: the guide's parameters at its start.
         """
         if self.prototype_trace is None:
-            self._setup_prototype(*args, **kwargs)
+            with told_of_arguments(args, kwargs, "jnp.asarray"):
+                self._setup_prototype(*args, **kwargs)
         else:
             self._latent_shapes.check(self.model, args, kwargs)
         return {self._parameter_name: self._initial_posterior}

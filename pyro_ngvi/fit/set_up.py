@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
@@ -17,7 +18,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from ngvi.checks import NO_LATENTS, DiscreteLatentError, InvalidStartError
+from ngvi.checks import NO_LATENTS, DiscreteLatentError, InvalidStartError, told_of_arguments
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
 from pyro_ngvi.fit.engine import make_engine
@@ -83,7 +84,8 @@ def set_up(
             return config_enumerate(model)  # as NUTS does
         return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
 
-    model, made, error = run.with_what_it_needs(model, first, changed)
+    with told_of_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
+        model, made, error = run.with_what_it_needs(model, first, changed)
     if made is not None:
         return Ready(*made, model, error, True)
     # Pyro adds a list of no sites.

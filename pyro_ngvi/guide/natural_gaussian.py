@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
@@ -22,7 +23,9 @@ from ngvi.checks import (
     check_finite,
     check_init_loc_fn,
     check_model,
+    check_names,
     check_quantiles,
+    told_of_arguments,
 )
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.landing import check_sticking_the_landing
@@ -118,8 +121,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         check_gradients("The first call of a guide", "Later calls and draws")
-        trace = first_trace(self.model, args, kwargs)
+        with told_of_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
+            trace = first_trace(self.model, args, kwargs)
         check_no_discrete_latents(trace)
+        check_names(trace.nodes, (f"_{self._pyro_name}_latent",), "rename it.")
         check_has_latents(trace)
         check_observed(trace)
         if not self._has_plates:
