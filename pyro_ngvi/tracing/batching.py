@@ -7,6 +7,8 @@ credit (d = 49, ten draws) 36 ms instead of 7 ms for all Hessians. Here it stays
 The product of a matrix of data with batches of vectors becomes as many products as there are
 batches, each of which reads the data anew. The transposed product is a single one, of all vectors:
 8 against 42 GFlop/s for a design of 8992 x 1025.
+
+``x[mask] = number`` has no batches at all, and is what ``Multinomial.log_prob`` does.
 """
 
 from __future__ import annotations
@@ -38,7 +40,16 @@ class BatchedDerivatives(TorchFunctionMode):
             return _linear(*args, **(kwargs or {}))
         if getattr(func, "__self__", None) is Tensor.data and is_batchedtensor(args[0]):
             return args[0].detach()  # which torch.vmap allows
+        if func is Tensor.__setitem__ and _fills_a_mask(*args):
+            value, mask, number = args
+            value.masked_fill_(mask, number)
+            return None
         return func(*args, **(kwargs or {}))
+
+
+def _fills_a_mask(value: Tensor, index: Any, number: Any) -> bool:
+    is_mask = isinstance(index, Tensor) and index.dtype is torch.bool
+    return is_mask and index.shape == value.shape and isinstance(number, (int, float))
 
 
 def _is_data(value: Any) -> bool:

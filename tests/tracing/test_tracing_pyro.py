@@ -91,6 +91,19 @@ def test_draws_share_a_run_where_the_model_allows(name):
     assert density.facts.particles == "vmap"
 
 
+def test_draws_share_a_run_with_counts_whose_density_fills_a_mask():
+    """``Multinomial.log_prob`` writes zeros where a count is zero."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        pyro.sample("y", dist.Multinomial(5, logits=x), obs=torch.tensor([5.0, 0.0, 0.0]))
+
+    _, density = set_up(model, (), {})
+    (site,) = density.posteriors
+    density.choose_particles({site: torch.randn(4, 3)})
+    assert density.facts.particles == "vmap"
+
+
 def test_a_model_that_cannot_share_a_run_is_looped_over():
     def model():
         x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
