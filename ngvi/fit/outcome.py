@@ -97,18 +97,36 @@ class Outcome:
         return self.reason is Reason.CONVERGED
 
 
+#: Rounding of the bound of so many tolerances is the scale's fault, not that of too few steps.
+BEYOND_PRECISION = 1000.0
+
+
 def in_words(
     outcome: Outcome,
     stddevs: Callable[[], dict[str, np.ndarray]],
     tolerance: float,
     max_steps: int,
     unusable: str = "",
+    rounding: float = 0.0,
 ) -> str:
     """One or two sentences: why the fit stopped and, if it has not converged, what to try.
 
     :param stddevs: gives those of the unconstrained latents, by name.
     :param unusable: for :attr:`Reason.NOT_FINITE`, what is known of its cause.
+    :param rounding: of the bound, in nats.
     """
+    ended_early = outcome.reason in (
+        Reason.MAX_STEPS,
+        Reason.STUCK,
+        Reason.STALLED,
+        Reason.TRIED,
+    )
+    if ended_early and BEYOND_PRECISION * tolerance < rounding < math.inf:
+        return (
+            f"rounding alone changes the bound by {rounding:.2g} nats: data or latents are on a "
+            "scale beyond the precision of the numbers, and more steps do not help. Divide the "
+            "data by their scale, let the likelihood learn it, or use double precision"
+        )
     left = "an unknown distance below its optimum"
     if outcome.remaining >= 0:  # else rounding alone has estimated it
         left = f"an estimated {outcome.remaining:.2g} nats below its optimum"

@@ -192,6 +192,7 @@ def account(
         settings.tolerance,
         settings.max_steps,
         "" if error is None else f" ({error})",
+        engine.parameters.eps * abs(outcome.trace.last_loss),
     )
     if not outcome.converged and engine.parameters.dim > MANY:
         reason += MANY_HINT

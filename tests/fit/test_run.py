@@ -246,6 +246,8 @@ def test_an_end_is_told_with_what_is_known_of_it():
     assert "sd of unconstrained 'b' is 2e+05: if it still grows" in wide
     nonsense = Outcome(None, Reason.TIME_LIMIT, -1e6)
     assert "bound an unknown distance below" in in_words(nonsense, dict, 0.05, 100)
+    far_out = Outcome(None, Reason.MAX_STEPS, 1e25)
+    assert "changes the bound by 6e+22 nats" in in_words(far_out, dict, 0.05, 100, rounding=6e22)
     assert "tried (y is NaN). Check" in words(Reason.NOT_FINITE, unusable=" (y is NaN)")
     with pytest.raises(ValueError, match="other"):
         words("other")
