@@ -30,7 +30,7 @@ from numpyro_ngvi.fit.parameters import Parameters, Place, ordinary, posteriors
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle
 from numpyro_ngvi.tracing.arguments import Arguments
-from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.compilation import compiled, in_double_precision
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
 #: do. Passes cost next to nothing to run, and a loop to compile: HERS, 9,172 rows, takes 40 ms for
@@ -175,7 +175,7 @@ class Evaluator:
         theta = theta.astype(self._parameters.dtype)  # the same points as in single precision
         place, theta, arrays = map(_in_double, (place, theta, self._arguments.arrays))
         try:
-            with jax.enable_x64(True):
+            with in_double_precision():
                 seeds = np.arange(2, dtype=np.uint32)
                 found = [self._double(place, theta, seed, None, arrays) for seed in seeds]
                 one, other = (np.asarray(values, float) for values in found)

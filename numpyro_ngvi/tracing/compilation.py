@@ -9,6 +9,7 @@ to nine times as slow. NumPyro's own programs, and those that a user compiles, a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +49,15 @@ def compiled(
         return program()(*args)
 
     return call
+
+
+def in_double_precision() -> contextlib.AbstractContextManager:
+    """In which JAX computes in double precision, in this thread and for as long as it lasts."""
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64  # its place before JAX 0.8
+
+    return enable_x64()
 
 
 @functools.cache
