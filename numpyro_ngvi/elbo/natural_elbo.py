@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
@@ -74,7 +73,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
     @property
     def num_dropped(self) -> int:
-        jax.block_until_ready(jax.live_arrays())  # steps under way have yet to count theirs
+        jax.effects_barrier()
         return self._num_dropped
 
     def loss_with_mutable_state(
@@ -128,7 +127,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
         together = _until_quiet if cost.max_batches > 1 else _once
         directions, value, kept, num_dropped = jax.lax.stop_gradient(together(batch, draw_keys))
-        counted = self._report(num_dropped)
+        self._report(num_dropped)
         mutable_state = None
         if curvature == "mean" or len(posteriors) < len(param_map):
             points = self._points(draw_keys[0], guide_key, here, cost, partners)
@@ -138,12 +137,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                 density, here, first, param_map, kept, at_once
             )
             value = _bound(values, kept & finite_draws(values), here, first)
-        loss = counted - value
+        loss = -value
         for site, family in posteriors.items():
-            direction = directions[site]
-            # Of a step whose loss is not read the gradient is.
-            moved = dataclasses.replace(direction, loc=direction.loc + counted)
-            loss = loss - _as_gradient(moved, family)
+            loss = loss - _as_gradient(directions[site], family)
         return {"loss": loss, "mutable_state": mutable_state}
 
     # -- the value --------------------------------------------------------------------
@@ -220,22 +216,11 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         }
         return Points(noise, jnp.full(count, 1.0 / count, dtype), keys)
 
-    def _report(self, num_dropped: jax.Array) -> jax.Array:
-        """Zero, once they are counted: it must be part of what the step returns.
+    def _report(self, num_dropped: jax.Array) -> None:
+        def report() -> None:
+            jax.debug.callback(self._count, num_dropped)
 
-        A callback with an effect, as those of ``jax.debug``, would be simpler. But programs with
-        effects are dispatched by Python and not by C++, a millisecond more for every step.
-        """
-
-        def report() -> jax.Array:
-            zero = jax.ShapeDtypeStruct((), np.int8)
-            return jax.pure_callback(self._counted, zero, num_dropped, vmap_method="sequential")
-
-        return jax.lax.cond(num_dropped > 0, report, lambda: jnp.zeros((), np.int8))
-
-    def _counted(self, num_dropped: jax.Array) -> np.ndarray:
-        self._count(int(num_dropped))
-        return np.zeros((), np.int8)
+        jax.lax.cond(num_dropped > 0, report, lambda: None)
 
 
 class _Summary(NamedTuple):

@@ -383,14 +383,6 @@ def test_draws_that_are_not_finite_are_dropped_and_counted(
         assert elbo.num_dropped == 2
 
 
-def test_programs_have_no_effects_for_which_python_would_dispatch_every_step(numpyro_backend):
-    guide = NaturalGaussianGuide(half_space)
-    parameters(guide)
-    params = {PARAM: numpyro_backend.family("diagonal", [0.0], [1.0]), "shift": jnp.array(2.0)}
-    run = compiled(NaturalELBO(4, "stein", num_gradients=4), half_space, guide)
-    assert not run.trace(params, random.key(0)).jaxpr.effects
-
-
 def test_float32_works_throughout(numpyro_backend):
     X, y = arguments()
     family = numpyro_backend.family_class("covariance_cholesky")().initial(
