@@ -122,7 +122,7 @@ class Evaluator(Protocol):
 
     def values_in_double(self, place: Place, theta: np.ndarray) -> np.ndarray | None:
         """As :meth:`values`, with all numbers in double precision; None where that cannot be, as
-        for a model that insists on single precision.
+        for a model that insists on single precision, or with more data than are to be copied.
         """
 
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:

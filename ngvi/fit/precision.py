@@ -14,6 +14,8 @@ from ngvi.fit.engine import Engine, Place
 
 #: Units of precision above which numbers are not double.
 SINGLE = 1e-10
+#: Data of more numbers than these, 256 MiB, are not copied to double precision.
+MOST_NUMBERS = 2**25
 #: Points that double precision sees.
 NUM_CHECKED = 16
 #: Values are wrong if they are off by so many nats, and by so large a part of themselves: sums over

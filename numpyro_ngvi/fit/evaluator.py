@@ -20,6 +20,7 @@ from ngvi.fit.batches import fraction
 from ngvi.fit.engine import Direction, Draws, Measured
 from ngvi.fit.groups import Groups
 from ngvi.fit.paths import paths_of
+from ngvi.fit.precision import MOST_NUMBERS
 from ngvi.points import Points
 from numpyro_ngvi import curvature
 from numpyro_ngvi.families.base import Family
@@ -85,7 +86,6 @@ class Evaluator:
         num_numbers = data_size * self._cost.num_gradients if has_modes else 0
         self._group = compiled(self._one_group, runs_once=is_short, num_numbers=num_numbers)
         self._some = compiled(self._some_values, runs_once=is_short)
-        self._double = compiled(self._some_values, runs_once=is_short)
         self._point = compiled(self._one_point)
         start = parameters.constrain(ordinary(parameters.initial))
         plates = subsampled_plates(model, start, args, kwargs)
@@ -171,13 +171,15 @@ class Evaluator:
         """As :meth:`values`, in double precision; None where the model cannot, or is random."""
         if self.is_subsampled or isinstance(self.guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
+        if sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
+            return None
         self.num_values += 2 * len(theta)
         theta = theta.astype(self._parameters.dtype)  # the same points as in single precision
         place, theta, arrays = map(_in_double, (place, theta, self._arguments.arrays))
         try:
             with in_double_precision():
                 seeds = np.arange(2, dtype=np.uint32)
-                found = [self._double(place, theta, seed, None, arrays) for seed in seeds]
+                found = [self._some(place, theta, seed, None, arrays) for seed in seeds]
                 one, other = (np.asarray(values, float) for values in found)
         except Exception:  # noqa: BLE001  a model need not be one for double precision
             return None

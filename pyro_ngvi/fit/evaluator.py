@@ -18,6 +18,7 @@ from ngvi.fit.batches import fraction
 from ngvi.fit.engine import Direction, Draws, Measured
 from ngvi.fit.groups import Groups
 from ngvi.fit.paths import paths_of
+from ngvi.fit.precision import MOST_NUMBERS
 from ngvi.fit.sweep import Rows
 from pyro_ngvi import curvature as estimators
 from pyro_ngvi.curvature import (
@@ -171,17 +172,7 @@ class Evaluator:
         """The log density at vectors of all latents, shape ``(N, d)``."""
         self.num_values += len(theta)
         self._parameters.put(place)
-        latents = self._parameters.split(theta)
-        at_once = self._plan.draws_per_pass(self.args, self.kwargs)
-
-        def evaluate(start: int) -> Tensor:
-            some = {site: value[start : start + at_once] for site, value in latents.items()}
-            with repeatable_noise():
-                torch.manual_seed(start)
-                return self._new_density(rows)(some)
-
-        starts = range(0, len(theta), at_once)
-        return np.concatenate([_numpy(evaluate(start)) for start in starts])
+        return self._in_passes(self._parameters.split(theta), lambda: self._new_density(rows))
 
     @torch.no_grad()
     def values_in_double(self, place: Place, theta: np.ndarray) -> np.ndarray | None:
@@ -189,13 +180,15 @@ class Evaluator:
         is_random = self.is_subsampled or self._plan.facts.is_stochastic
         if is_random or isinstance(self._guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
+        if sum(tensor.numel() for tensor in _tensors((self.args, self.kwargs))) > MOST_NUMBERS:
+            return None
         self.num_values += len(theta)
         self._parameters.put(place)
-        latents = {site: part.double() for site, part in self._parameters.split(theta).items()}
+        latents = _in_double(self._parameters.split(theta))
         try:
-            with repeatable_noise():
+            with repeatable_noise():  # it runs the guide
                 density = self._plan.density(*_in_double((self.args, self.kwargs)))
-                return _numpy(density(latents))
+            return self._in_passes(latents, lambda: density)
         except Exception:  # noqa: BLE001  a model need not be one for double precision
             return None
 
@@ -222,6 +215,24 @@ class Evaluator:
             node = trace.nodes[site.name]
             parts.append(biject_to(node["fn"].support).inv(node["value"]).reshape(-1))
         return _numpy(torch.cat(parts))
+
+    def _in_passes(
+        self, latents: dict[str, Tensor], density: Callable[[], LogDensity]
+    ) -> np.ndarray:
+        """The log density at latent vectors by site, shape ``(N,)``.
+
+        :param density: gives that of each pass.
+        """
+        at_once = self._plan.draws_per_pass(self.args, self.kwargs)
+
+        def evaluate(start: int) -> Tensor:
+            some = {site: value[start : start + at_once] for site, value in latents.items()}
+            with repeatable_noise():
+                torch.manual_seed(start)
+                return density()(some)
+
+        starts = range(0, len(next(iter(latents.values()))), at_once)
+        return np.concatenate([_numpy(evaluate(start)) for start in starts])
 
     # -- groups -----------------------------------------------------------------------
 

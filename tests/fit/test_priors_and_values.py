@@ -105,8 +105,9 @@ def test_values_are_those_of_the_places_own_parameters(ppl):
         np.testing.assert_allclose(one.evaluator.values(place, theta), expected)
 
 
-def test_values_in_double_precision_are_those_of_the_model_in_it(ppl):
-    """Also where large numbers cancel; a model that insists on single precision has none."""
+def test_values_in_double_precision_are_those_of_the_model_in_it(ppl, monkeypatch):
+    """Also where large numbers cancel; a model that insists on single precision has none, nor has
+    one of too many data."""
 
     def make(ppl, insists=False):
         def model(large, y):
@@ -126,6 +127,9 @@ def test_values_in_double_precision_are_those_of_the_model_in_it(ppl):
     single = one.evaluator.values(place, theta)
     np.testing.assert_allclose(excess(one, place, theta, single), single - expected)
     assert abs(single - expected).min() > WRONG
+    monkeypatch.setattr(ppl.module("fit.evaluator"), "MOST_NUMBERS", 1)
+    assert one.evaluator.values_in_double(place, theta) is None
+    monkeypatch.undo()
     insisting = engine_of(make=functools.partial(make, insists=True))
     assert insisting.evaluator.values_in_double(place, theta) is None
 
