@@ -16,11 +16,11 @@ import math
 
 import numpy as np
 
-from ngvi.fit.audit import MAX_DRAWS, difference, missed
+from ngvi.fit.audit import MAX_DRAWS, missed, sharpened
 from ngvi.fit.climbs import Climbed, climbed, has_more, high_points
 from ngvi.fit.engine import Place
 from ngvi.fit.one_leg import ANOTHER_POINT, SAME, Begun, Runner, bound_of, compared
-from ngvi.fit.outcome import THE_SAME
+from ngvi.fit.outcome import THE_SAME, Outcome
 from ngvi.fit.precision import excess
 from ngvi.fit.prior import Prior
 from ngvi.fit.start import start_at
@@ -46,6 +46,8 @@ ENOUGH = 5
 MISSED, MISSED_STEPS = 3.0, 40
 #: Points from which nothing climbs, where Gaussians leave out correlations; one is the highest.
 NUM_UNCLIMBED = 3
+#: Draws at most that tell optima apart; of models of few gradients, half of these.
+MOST_DRAWS = 10 * MAX_DRAWS
 
 
 class Modes(Runner):
@@ -189,22 +191,33 @@ class Modes(Runner):
             self.seen = 0
 
     def _tell_apart(self) -> None:
-        """Of optima with the same bound but for noise, the same draws tell which is the best."""
+        """Of optima with the same bound but for noise, more draws tell which is the best, and which
+        are as good.
+        """
         best = self._best_ended()
-        if len(self.ended) < 2 or not best.converged or best.audit is None:
+        if not best.converged or best.audit is None:
             return
-        for index, (outcome, name) in enumerate(self.ended):
-            mean = self.engine.parameters.mean(outcome.place)
-            is_other = outcome.converged and not self._is_inside(best.place, mean)
-            if not is_other or outcome.audit is None or compared(best, outcome) != THE_SAME:
-                continue
-            if 2 * math.hypot(best.audit.error, outcome.audit.error) < SAME:
-                continue
-            places = best.place, outcome.place
-            gain, error = difference(self.engine, *places, self.rng, 2 * MAX_DRAWS)
-            if gain > 2 * error:
-                bound = best.audit.bound + gain
-                told = outcome.audit._replace(
-                    bound=bound, error=math.hypot(best.audit.error, error)
-                )
-                self.ended[index] = dataclasses.replace(outcome, audit=told), name
+        as_good = [i for i, (outcome, _) in enumerate(self.ended) if _is_as_good(best, outcome)]
+        some = [self.ended[index][0] for index in as_good]
+        means = (self.engine.parameters.mean(outcome.place) for outcome in some)
+        are_one = all(self._is_inside(best.place, mean) for mean in means)
+        known = [(one.place, one.audit) for one in some if one.audit is not None]  # all of them
+        error = SAME / (2 * math.sqrt(2))  # of each, for a difference known to within that
+        if are_one or all(found.error < error for _, found in known):
+            return
+        most = self.engine.evaluator.num_gradients // (2 * len(known))
+        most = int(np.clip(most, 2 * MAX_DRAWS, MOST_DRAWS))
+        told = sharpened(self.engine, known, self.rng, error, most)
+        for index, found in zip(as_good, told, strict=True):
+            outcome, name = self.ended[index]
+            self.ended[index] = dataclasses.replace(outcome, audit=found), name
+        now = self._best_ended()
+        still = sum(_is_as_good(now, self.ended[index][0]) for index in as_good)
+        lost = len(as_good) - still
+        self.seen = max(self.seen - lost, 0) if now.place is best.place else still - 1
+
+
+def _is_as_good(best: Outcome, other: Outcome) -> bool:
+    """Whether another optimum has the same bound, but for noise."""
+    is_optimum = other.converged and other.audit is not None
+    return is_optimum and compared(best, other) == THE_SAME

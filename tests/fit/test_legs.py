@@ -459,7 +459,19 @@ def test_a_mode_as_high_is_told_and_one_far_below_is_not_searched():
     assert searched(two_modes(-30.0)).starts[1:] == ()
 
 
-def test_of_optima_that_noise_confuses_the_same_draws_tell_the_better(monkeypatch):
+def test_of_optima_that_noise_confuses_more_draws_tell_which_are_as_good(monkeypatch):
+    """One that is 0.3 nats lower says nothing for the best, whatever the errors."""
+    audit = one_leg.audit
+    monkeypatch.setattr(modes, "climbed", lambda *_: [])
+    monkeypatch.setattr(modes, "missed", lambda *_: NEAR + 4.0)
+    one = two_modes(0.3, NEAR + 4.0)
+    monkeypatch.setattr(one_leg, "audit", lambda *args: audit(*args)._replace(error=0.15))
+    outcome = searched(one)
+    assert is_at(outcome, NEAR + 4.0, 0.1) and outcome.reason is Reason.MODES
+    assert outcome.seen == 0 and outcome.starts[1].kept == "another optimum, 0.30 nats below"
+
+
+def test_of_optima_that_noise_confuses_more_draws_tell_the_better(monkeypatch):
     """The better one, by 0.08 nats, seems worse by as much, within the errors."""
     audit, better = one_leg.audit, []
 
