@@ -7,11 +7,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.checks import DiscreteLatentError, NoLatentsError
+from ngvi.checks import DiscreteLatentError, InvalidStartError, NoLatentsError
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.journal import Journal, recorded
 from ngvi.fit.legs import Legs
@@ -46,6 +47,42 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     if isinstance(family, str) and family == "auto" and guide is None and init is None:
         raise ValueError(f"{problem} To fit them all the same, name a family, family='diagonal'.")
     warnings.warn(f"{problem} time_limit= and Ctrl-C keep what there is.", stacklevel=4)
+
+
+class Ready(NamedTuple):
+    """What is set up."""
+
+    engine: Any  #: an ``Engine`` whose rooms are the package's
+    guide: Any
+    model: Callable  #: marked for enumeration, or with a latent, if it must be
+    error: Exception | None  #: of the first start that failed
+    has_start: bool  #: whether the density is finite anywhere
+
+
+def ready(
+    model: Callable,
+    starts: Sequence[Any],
+    at: Callable[[Callable, Any], tuple[Engine, Any]],
+    changed: Callable[[Callable, Exception], Callable | None],
+    without_densities: Callable[[Callable], Callable],
+    nan_arguments: Callable[[], str],
+) -> Ready:
+    """Guide and engine at the first start that will do.
+
+    :param starts: ways to initialise the guide.
+    :param at: sets up engine and guide for a model and one of these.
+    :param changed: see :func:`with_what_it_needs`.
+    :param without_densities: the model with log densities of zero, so that a guide can be set up.
+    :param nan_arguments: see :func:`first_that_starts`.
+    """
+
+    def first(model: Callable) -> tuple[Any, Exception | None]:
+        return first_that_starts(partial(at, model), starts, InvalidStartError, nan_arguments)
+
+    model, made, error = with_what_it_needs(model, first, changed)
+    if made is not None:
+        return Ready(*made, model, error, True)
+    return Ready(*at(without_densities(model), starts[0]), model, error, False)
 
 
 def first_that_starts(

@@ -31,7 +31,7 @@ from ngvi.page import page
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.fit.importance import gaussians
 from numpyro_ngvi.fit.result import FitResult
-from numpyro_ngvi.fit.set_up import STARTS, Ready, set_up
+from numpyro_ngvi.fit.set_up import STARTS, set_up
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.tracing.arguments import typed_key
@@ -133,7 +133,7 @@ def fit(
         def search(engine: Engine, place: Any, used: int = 0) -> Outcome:
             return run.search(engine, rng, settings, progress_bar, place, journal, used)
 
-        def by_modes(mean: np.ndarray) -> Ready:
+        def by_modes(mean: np.ndarray) -> run.Ready:
             def make(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
                 options: Any = {"init_loc_fn": init_loc_fn, "init_scale": SCALES[0]}
                 return ReparametrizedGaussianGuide(model, **options).begun_at(mean)

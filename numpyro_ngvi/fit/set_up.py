@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
-from ngvi.checks import NO_LATENTS, DiscreteLatentError, InvalidStartError, told_of_arguments
+from ngvi.checks import NO_LATENTS, DiscreteLatentError, told_of_arguments
 from ngvi.fit import run
 from ngvi.fit.engine import Engine
 from numpyro_ngvi.fit.engine import make_engine
@@ -22,16 +22,6 @@ from numpyro_ngvi.guide import NaturalGaussianGuide
 
 #: Strategies of a guide that ``fit`` makes.
 STARTS = (partial(init_to_uniform, radius=0.0), init_to_uniform)
-
-
-class Ready(NamedTuple):
-    """What is set up."""
-
-    engine: Any  #: an ``Engine`` whose rooms are the package's
-    guide: Any
-    model: Callable  #: marked for enumeration, or with a latent, if it must be
-    error: Exception | None  #: of the first start that failed
-    has_start: bool  #: whether the density is finite anywhere
 
 
 def set_up(
@@ -43,7 +33,7 @@ def set_up(
     starts: Sequence[Callable],
     rng_key: jax.Array,
     curvature: str = "auto",
-) -> Ready:
+) -> run.Ready:
     """Set up guide and engine at the first start that will do.
 
     :param guide: the user's, or None.
@@ -60,14 +50,6 @@ def set_up(
             part._latent_shapes.check_model(model, args, kwargs)
         return engine, own
 
-    def first(model: Callable) -> tuple[Any, Exception | None]:
-        return run.first_that_starts(
-            partial(at, model),
-            starts,
-            InvalidStartError,
-            lambda: run.in_arguments(args, kwargs, _holds_nan),
-        )
-
     def changed(model: Callable, error: Exception) -> Callable | None:
         if guide is not None:
             return None
@@ -77,11 +59,10 @@ def set_up(
             return config_enumerate(model)  # as NUTS does
         return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
 
+    nan_arguments = partial(run.in_arguments, args, kwargs, _holds_nan)
     with told_of_arguments(args, kwargs, "jnp.asarray"):
-        model, made, error = run.with_what_it_needs(model, first, changed)
-    if made is not None:
-        return Ready(*made, model, error, True)
-    return Ready(*at(handlers.mask(model, mask=False), starts[0]), model, error, False)
+        hidden = partial(handlers.mask, mask=False)
+        return run.ready(model, starts, at, changed, hidden, nan_arguments)
 
 
 def _has_parameters(model: Callable, args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -32,7 +32,7 @@ from ngvi.page import page
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.fit.importance import gaussians
 from pyro_ngvi.fit.result import FitResult
-from pyro_ngvi.fit.set_up import STARTS, Ready, forget_others, set_up, store_as_it_was
+from pyro_ngvi.fit.set_up import STARTS, forget_others, set_up, store_as_it_was
 from pyro_ngvi.fit.workers import shared
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
@@ -134,7 +134,7 @@ def fit(
     starts = STARTS if init_loc_fn is None else (init_loc_fn,)
     with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
 
-        def make_ready() -> Ready:
+        def make_ready() -> run.Ready:
             ready = set_up(model, args, kwargs, guide, make_guide, starts, seeds[0], curvature)
             run.check_size(gaussians(ready.guide), family, guide, init)
             if init is not None:
@@ -161,7 +161,7 @@ def fit(
             def search(engine: Engine, place: Any, used: int = 0) -> Outcome:
                 return run.search(engine, rng, settings, progress_bar, place, journal, used)
 
-            def by_modes(mean: np.ndarray) -> Ready:
+            def by_modes(mean: np.ndarray) -> run.Ready:
                 def make(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
                     options: Any = {"init_loc_fn": init_loc_fn, "init_scale": SCALES[0]}
                     return ReparametrizedGaussianGuide(model, **options).begun_at(mean)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyro
@@ -30,16 +30,6 @@ from pyro_ngvi.guide.checks import check_precision
 STARTS = (init_to_feasible, init_to_uniform)
 
 
-class Ready(NamedTuple):
-    """What is set up."""
-
-    engine: Any  #: an ``Engine`` whose rooms are the package's
-    guide: Any
-    model: Callable  #: marked for enumeration, or with a latent, if it must be
-    error: Exception | None  #: of the first start that failed
-    has_start: bool  #: whether the density is finite anywhere
-
-
 def set_up(
     model: Callable,
     args: tuple,
@@ -49,7 +39,7 @@ def set_up(
     starts: Sequence[Callable],
     seed: int,
     curvature: str = "auto",
-) -> Ready:
+) -> run.Ready:
     """Set up guide and engine at the first start that will do.
 
     :param guide: the user's, or None.
@@ -69,14 +59,6 @@ def set_up(
             check_precision(part.prototype_trace, part.posterior.loc)
         return engine, own
 
-    def first(model: Callable) -> tuple[Any, Exception | None]:
-        return run.first_that_starts(
-            partial(at, model),
-            starts,
-            InvalidStartError,
-            lambda: run.in_arguments(args, kwargs, _holds_nan),
-        )
-
     def changed(model: Callable, error: Exception) -> Callable | None:
         if guide is not None:
             return None
@@ -84,13 +66,14 @@ def set_up(
             return config_enumerate(model)  # as NUTS does
         return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
 
+    nan_arguments = partial(run.in_arguments, args, kwargs, _holds_nan)
     with told_of_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
-        model, made, error = run.with_what_it_needs(model, first, changed)
-    if made is not None:
-        return Ready(*made, model, error, True)
+        found = run.ready(model, starts, at, changed, _WithoutDensities(), nan_arguments)
+    if found.has_start:
+        return found
     # Pyro adds a list of no sites.
-    error = InvalidStartError(str(error).partition("\nTrace Shapes")[0])
-    return Ready(*at(_WithoutDensities()(model), starts[0]), model, error, False)
+    error = InvalidStartError(str(found.error).partition("\nTrace Shapes")[0])
+    return found._replace(error=error)
 
 
 def _has_parameters(model: Callable, args: tuple, kwargs: dict[str, Any]) -> bool:
