@@ -106,17 +106,4 @@ class ReciprocalInverseGaussian(kinds.ReciprocalInverseGaussian, Factor): ...
 
 
 #: By the name that a user declares a site by.
-FACTORS: dict[str, type[Factor]] = {
-    kind.name: kind
-    for kind in (
-        Beta,
-        Dirichlet,
-        Gamma,
-        GammaMode,
-        InverseGamma,
-        InverseGammaMode,
-        InverseGaussian,
-        Normal,
-        ReciprocalInverseGaussian,
-    )
-}
+FACTORS: dict[str, type[Factor]] = {kind.name: kind for kind in Factor.__subclasses__()}

@@ -42,25 +42,32 @@ FINAL = (
     Reason.JUMP,
     Reason.ROUNDED,
 )
+#: Arguments of ``fit`` that leave no choice of the latents' coordinates.
+NO_CHOICE = "guide", "init", "family", "create_plates", "curvature", "batches", "process_group"
 _COUNTERS = "num_gradients", "num_hessian_products", "num_values"
 
 
-def check_reparametrize(reparametrize: Any, **others: bool) -> bool | str:
+def check_reparametrize(given: dict[str, Any]) -> bool | str:
     """``fit``'s argument: False, True or ``"auto"``.
 
-    :param others: arguments of ``fit`` that leave no choice, and whether they are given.
-    :return: the same; False beside one of these.
-    :raises ValueError: for anything else, or for True beside one of the others.
+    :param given: all arguments of ``fit``.
+    :return: the same; False beside one that leaves no choice.
+    :raises ValueError: for anything else, or for True beside one of these.
     """
+    reparametrize = given["reparametrize"]
     if not (isinstance(reparametrize, bool) or reparametrize == "auto"):
         raise ValueError(f"reparametrize must be 'auto', True or False, got {reparametrize!r}.")
-    given = [name for name, is_given in others.items() if is_given]
-    if given and reparametrize is True:
+    others = [name for name in NO_CHOICE if not _is_default(given.get(name))]
+    if others and reparametrize is True:
         raise ValueError(
-            f"reparametrize=True is ignored beside {given[0]}=. Leave one of them out; "
+            f"reparametrize=True is ignored beside {others[0]}=. Leave one of them out; "
             "guide=ReparametrizedGaussianGuide(model, family=...) is for a family of your own."
         )
-    return False if given else reparametrize
+    return False if others else reparametrize
+
+
+def _is_default(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value == "auto")
 
 
 def is_worthwhile(

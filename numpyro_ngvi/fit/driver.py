@@ -88,15 +88,7 @@ def fit(
     check_model(model)
     warn_of_names(fit, model, args, given)
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
-    reparametrize = check_reparametrize(
-        reparametrize,
-        guide=guide is not None,
-        init=init is not None,
-        family=not (isinstance(family, str) and family == "auto"),
-        create_plates=create_plates is not None,
-        curvature=curvature != "auto",
-        batches=batches is not None,
-    )
+    reparametrize = check_reparametrize(given)
     rng_key = random.key(0) if rng_key is None else typed_key(check_key(rng_key))
     init_key, seeds, result_key = _keys(rng_key)
     _check_numbers(args, {"rng_key": seeds, **kwargs})

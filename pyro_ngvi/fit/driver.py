@@ -100,16 +100,7 @@ def fit(
     check_model(model)
     warn_of_names(fit, model, args, given)
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
-    reparametrize = check_reparametrize(
-        reparametrize,
-        guide=guide is not None,
-        init=init is not None,
-        family=not (isinstance(family, str) and family == "auto"),
-        create_plates=create_plates is not None,
-        curvature=curvature != "auto",
-        batches=batches is not None,
-        process_group=process_group is not None,
-    )
+    reparametrize = check_reparametrize(given)
     _check_gradients()
     seeds = [0] if deterministic else torch.randint(2**32, (4,), device="cpu").tolist()
     if batches is not None and process_group is not None:
