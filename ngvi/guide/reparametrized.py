@@ -26,6 +26,7 @@ import numpy as np
 
 from ngvi.family import Array
 from ngvi.linalg.arrow import Arrow, Vector
+from ngvi.structure.choice import Choice, Registry
 from ngvi.structure.forest import Forest
 from ngvi.structure.layout import Site
 from ngvi.structure.local_blocks import LocalBlocks
@@ -297,6 +298,7 @@ class ReparametrizedGaussianGuide:
 
     order: int
     family: Any
+    _requested_family: Choice | None
     _blocks: LocalBlocks
     _reparametrization: Reparametrization
     #: Where another guide has begun with Newton's method, for one with the same map.
@@ -359,6 +361,19 @@ class ReparametrizedGaussianGuide:
             return np.concatenate([none, *(found[n].indices(()).reshape(-1) for n in mine)])
 
         return coordinates(mine), coordinates(others)
+
+    def _suitable(self, registry: Registry, dim: int) -> Choice:
+        """What the user has requested, or what ``"auto"`` means for so many latents."""
+        if self._requested_family is not None:
+            return self._requested_family
+        if dim <= MAX_DENSE_DIM:
+            return Choice(
+                registry.families["covariance_cholesky"](), f"auto: dense up to {MAX_DENSE_DIM}"
+            )
+        return Choice(
+            registry.families["sparse_precision"](structure=self._blocks.paths),
+            f"auto: dense only up to {MAX_DENSE_DIM}",
+        )
 
     def _begin_at(self, found: Array, unsettled: Array) -> None:
         """Begin Newton's method at the modes for the globals of the guide's start from now on.

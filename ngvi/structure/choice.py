@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ngvi.structure.forest import Forest
 from ngvi.structure.hierarchy import find_structure
 from ngvi.structure.layout import Layout
+from ngvi.structure.subsampling import SubsampledLatent
 
 #: Other names of families.
 ALIASES = {"full": "covariance_cholesky"}
@@ -104,6 +106,21 @@ class Registry:
         if dim <= MAX_LOW_RANK_DIM:
             return self._choice("low_rank", f"{start}, low rank up to {MAX_LOW_RANK_DIM}")
         return self._choice("diagonal", f"{start}, low rank only up to {MAX_LOW_RANK_DIM}")
+
+    def suitable(
+        self, requested: Choice | None, subsampled: Sequence[SubsampledLatent], layout: Layout
+    ) -> Choice:
+        """What the user has requested, or what ``"auto"`` means for this latent vector.
+
+        :param subsampled: its latents in plates of which a run of the model sees a part.
+        """
+        if requested is not None:
+            return requested
+        if subsampled:
+            return self._choice(
+                "sparse_precision", f"auto: plate '{subsampled[0].plate}' is subsampled"
+            )
+        return self.automatic(layout)
 
     def _choice(self, name: str, reason: str) -> Choice:
         return Choice(self.families[name](), reason)

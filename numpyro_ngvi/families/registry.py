@@ -29,4 +29,3 @@ REGISTRY = Registry(
         MatrixNormal,
     ),
 )
-requested, automatic = REGISTRY.requested, REGISTRY.automatic

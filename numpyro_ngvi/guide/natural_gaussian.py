@@ -37,8 +37,8 @@ from ngvi.page import page
 from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
 from ngvi.structure.subsampling import check_no_dynamic_supports, check_no_local_latents
-from numpyro_ngvi.families import Family, SparsePrecision
-from numpyro_ngvi.families.registry import automatic, requested
+from numpyro_ngvi.families import Family
+from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide.checks import (
     CheckedSites,
     LatentShapes,
@@ -107,7 +107,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         sticking_the_landing: bool | str = "auto",
     ) -> None:
         self._init_scale = check_finite(init_scale, "init_scale")
-        self._requested_family = requested(family)
+        self._requested_family = REGISTRY.requested(family)
         self.model_as_given = model  # with its enumerated latents
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         check_model(model)
@@ -196,12 +196,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
             raise ValueError(f"The model fails {where}: {error}{half}") from error
 
     def _choose_family(self, layout: Layout) -> Choice:
-        if self._requested_family is not None:
-            return self._requested_family
         local = subsampled_latents(self.prototype_trace)
-        if local:
-            return Choice(SparsePrecision(), f"auto: plate '{local[0].plate}' is subsampled")
-        return automatic(layout)
+        return REGISTRY.suitable(self._requested_family, local, layout)
 
     def _hold_all_elements(self) -> None:
         """Let the latent vector have all elements of plates that the prototype subsamples."""

@@ -19,12 +19,13 @@ from numpyro.infer.util import potential_energy
 
 from ngvi.checks import check_quantiles
 from ngvi.guide import reparametrized as shared
-from ngvi.guide.reparametrized import MAX_DENSE_DIM, NUM_DRAWS, Density, check_order, check_whole
+from ngvi.guide.reparametrized import NUM_DRAWS, Density, check_order, check_whole
 from ngvi.page import page
 from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
 from ngvi.structure.local_blocks import find_local_blocks
-from numpyro_ngvi.families import CovarianceCholesky, Family, SparsePrecision
+from numpyro_ngvi.families import Family
+from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.linalg.arrow import Arrow
 from numpyro_ngvi.tracing.arguments import as_jax
@@ -154,13 +155,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         self._begin_at(np.asarray(found.point), np.asarray(found.unsettled))
         self._init_latent = jnp.where(mask, 0.0, start)
         self._init_scale = jnp.where(mask, 1.0, self._scale_of_globals).astype(start.dtype)
-        if self._requested_family is not None:
-            return self._requested_family
-        if layout.dim <= MAX_DENSE_DIM:
-            return Choice(CovarianceCholesky(), f"auto: dense up to {MAX_DENSE_DIM}")
-        return Choice(
-            SparsePrecision(structure=self._blocks.paths), f"auto: dense only up to {MAX_DENSE_DIM}"
-        )
+        return self._suitable(REGISTRY, layout.dim)
 
     def _own_vector(self, values: np.ndarray) -> jax.Array:
         return jnp.asarray(values)

@@ -33,8 +33,8 @@ from ngvi.page import page
 from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
 from ngvi.structure.subsampling import check_no_dynamic_supports, check_no_local_latents
-from pyro_ngvi.families import Diagonal, Family, SparsePrecision
-from pyro_ngvi.families.registry import automatic, requested
+from pyro_ngvi.families import Diagonal, Family
+from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide.checks import (
     NUM_START_TRIES,
     LatentShapes,
@@ -103,7 +103,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         sticking_the_landing: bool | str = "auto",
     ) -> None:
         self._init_scale = check_finite(init_scale, "init_scale")
-        self._requested_family = requested(family)
+        self._requested_family = REGISTRY.requested(family)
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         check_model(model)
         init_loc_fn = continuous_only(check_init_loc_fn(init_loc_fn))
@@ -175,12 +175,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         return owner.create_plates is not None
 
     def _choose_family(self, layout: Layout) -> Choice:
-        if self._requested_family is not None:
-            return self._requested_family
         local = subsampled_latents(self.prototype_trace)
-        if local:
-            return Choice(SparsePrecision(), f"auto: plate '{local[0].plate}' is subsampled")
-        return automatic(layout)
+        return REGISTRY.suitable(self._requested_family, local, layout)
 
     def _hold_all_elements(self) -> None:
         """Let the latent vector have all elements of plates that the prototype subsamples."""

@@ -18,7 +18,6 @@ from torch.distributions import Normal, biject_to
 from ngvi.checks import check_quantiles
 from ngvi.guide import reparametrized as shared
 from ngvi.guide.reparametrized import (
-    MAX_DENSE_DIM,
     MAX_ITERATIONS,
     NUM_DRAWS,
     Density,
@@ -29,7 +28,8 @@ from ngvi.page import page
 from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
 from ngvi.structure.local_blocks import find_local_blocks
-from pyro_ngvi.families import CovarianceCholesky, Family, SparsePrecision
+from pyro_ngvi.families import Family
+from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide.checks import first_trace, is_enumerated
 from pyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from pyro_ngvi.linalg.arrow import Arrow
@@ -194,13 +194,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         self._init_scale = torch.where(
             self._reparametrization._mask, torch.ones_like(start), self._scale_of_globals
         )
-        if self._requested_family is not None:
-            return self._requested_family
-        if layout.dim <= MAX_DENSE_DIM:
-            return Choice(CovarianceCholesky(), f"auto: dense up to {MAX_DENSE_DIM}")
-        return Choice(
-            SparsePrecision(structure=self._blocks.paths), f"auto: dense only up to {MAX_DENSE_DIM}"
-        )
+        return self._suitable(REGISTRY, layout.dim)
 
     def _init_loc(self) -> Tensor:
         loc = super()._init_loc()

@@ -15,7 +15,7 @@ from tests.reference import ALL_FAMILIES, SCALE_NAME
 
 @pytest.fixture
 def registry(backend):
-    return backend.module("families.registry")
+    return backend.module("families.registry").REGISTRY
 
 
 @pytest.mark.parametrize(
