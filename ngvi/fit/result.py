@@ -13,7 +13,7 @@ import numpy as np
 from ngvi.checks import check_flag, check_model
 from ngvi.fit import arviz_bridge, saved
 from ngvi.fit.audit import Audit
-from ngvi.fit.diagnostics import Diagnostics
+from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.outcome import Ended
 from ngvi.fit.picture import plot_result
 from ngvi.fit.report import final_bound, report
@@ -59,11 +59,49 @@ class Result:
     # -- what a package adds ----------------------------------------------------------
 
     def sample(self, num_samples: int = 1000, **options: Any) -> dict[str, Any]:
-        """Draws of every latent site, constrained."""
+        """Draws of every latent site, constrained.
+
+        :param num_samples: how many.
+        :return: by site, an axis of draws followed by the site's shape.
+        """
         raise NotImplementedError
 
-    def diagnose(self) -> Diagnostics:
-        """:attr:`diagnostics` from other draws, or more of them."""
+    def predictive(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Any]:
+        """Draws from the posterior predictive distribution.
+
+        :param args: arguments of the model. If there are none at all, they are those of the
+            fit, and the observed sites are drawn as if they had not been observed.
+        :param num_samples: how many draws.
+        :param kwargs: keyword arguments of the model.
+        :return: by site, an axis of draws followed by the site's shape.
+        """
+        raise NotImplementedError
+
+    def sample_groups(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Any]:
+        """Draws for groups that the fit has not seen, from their own data.
+
+        The globals are those of the fit, which learn nothing from these groups, and locals have the
+        Gaussian at their mode given globals and data: no parameters have to be fitted. The draws
+        are posterior samples for the PPL's ``Predictive``. With a model of 17 drivers, and data of
+        another::
+
+            draws = result.sample_groups(index_0, days, reaction)
+
+        :param args: arguments of the model, with the data of the other groups, numbered from zero.
+        :param num_samples: how many draws.
+        :param kwargs: keyword arguments of the model.
+        :return: by site, an axis of draws followed by the site's shape.
+        :raises ValueError: if the fit has no locals by their modes, the other groups' locals have
+            none, or the model has other globals with their data.
+        """
+        raise NotImplementedError
+
+    def diagnose(self, num_draws: int = NUM_DRAWS) -> Diagnostics:
+        """:attr:`diagnostics` from other draws, or more of them.
+
+        :param num_draws: how many; each is an evaluation of the log density.
+        :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
+        """
         raise NotImplementedError
 
     def _gaussians(self) -> list[Any]:

@@ -22,6 +22,7 @@ from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.result import Result
 from ngvi.fit.saved import Saved
 from ngvi.fit.threads import alone
+from ngvi.page import page
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.fit.importance import diagnose, gaussians
@@ -32,6 +33,8 @@ from numpyro_ngvi.tracing.arguments import as_jax
 
 #: What a result draws from its key for.
 _DIAGNOSTICS, _SAMPLE, _PREDICTIVE, _OBSERVED, _GROUPS = range(5)
+
+OF_KEY = ":param rng_key: a JAX random key; by default one of the fit's, the same every time."
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -55,22 +58,19 @@ class FitResult(Result):
         """
         return self._gaussian().get_posterior(self.params)
 
+    @page(Result.sample, OF_KEY)
     @alone
     def sample(  # type: ignore[override]
         self, num_samples: int = 1000, *, rng_key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
-        """Draws of every latent site, constrained, and of the deterministic sites.
-
-        :param num_samples: how many.
-        :param rng_key: a JAX random key; by default one of the fit's, the same every time.
-        :return: by site, an axis of draws followed by the site's shape.
-        """
+        """Deterministic sites are among them."""
         num_samples = check_count(num_samples, "num_samples")
         key = self._key(_SAMPLE, rng_key)
         return self.guide.sample_posterior(
             key, self.params, *self.args, sample_shape=(num_samples,), **self.kwargs
         )
 
+    @page(Result.predictive, OF_KEY)
     @alone
     def predictive(
         self,
@@ -79,15 +79,7 @@ class FitResult(Result):
         rng_key: jax.Array | None = None,
         **kwargs: Any,
     ) -> dict[str, jax.Array]:
-        """Draws from the posterior predictive distribution, by NumPyro's ``Predictive``.
-
-        :param args: arguments of the model. If there are none at all, they are those of the
-            fit, and the observed sites are drawn as if they had not been observed.
-        :param num_samples: how many draws.
-        :param rng_key: a JAX random key; by default one of the fit's, the same every time.
-        :param kwargs: keyword arguments of the model.
-        :return: by site, an axis of draws followed by the site's shape.
-        """
+        """NumPyro's ``Predictive`` makes them."""
         num_samples = check_count(num_samples, "num_samples")
         key = self._key(_PREDICTIVE, rng_key)
         model = self.model
@@ -100,6 +92,7 @@ class FitResult(Result):
         args, kwargs = as_jax((args, kwargs))
         return predictive(key, *args, **kwargs)
 
+    @page(Result.sample_groups, OF_KEY)
     @alone
     def sample_groups(
         self,
@@ -108,23 +101,6 @@ class FitResult(Result):
         rng_key: jax.Array | None = None,
         **kwargs: Any,
     ) -> dict[str, jax.Array]:
-        """Draws for groups that the fit has not seen, from their own data.
-
-        The globals are those of the fit, which learn nothing from these groups, and locals have the
-        Gaussian at their mode given globals and data: no parameters have to be fitted. With a
-        model of 17 drivers, and data of another::
-
-            draws = result.sample_groups(index_0, days, reaction)
-            Predictive(model, posterior_samples=draws)(rng_key, index_0, later_days)
-
-        :param args: arguments of the model, with the data of the other groups, numbered from zero.
-        :param num_samples: how many draws.
-        :param rng_key: a JAX random key; by default one of the fit's, the same every time.
-        :param kwargs: keyword arguments of the model.
-        :return: by site, an axis of draws followed by the site's shape.
-        :raises ValueError: if the fit has no locals by their modes, the other groups' locals have
-            none, or the model has other globals with their data.
-        """
         num_samples = check_count(num_samples, "num_samples")
         guide = self._by_modes()
         new = guide.for_groups(self.model)
@@ -138,16 +114,11 @@ class FitResult(Result):
         latents = latents.at[:, others].set(family.sample(noise)[:, own])
         return new._unpack_and_constrain(latents, self.params)
 
+    @page(Result.diagnose, OF_KEY)
     @alone
     def diagnose(
         self, num_draws: int = NUM_DRAWS, *, rng_key: jax.Array | None = None
     ) -> Diagnostics:
-        """:attr:`diagnostics` from other draws, or more of them.
-
-        :param num_draws: how many; each is an evaluation of the log density.
-        :param rng_key: a JAX random key; by default one of the fit's, the same every time.
-        :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
-        """
         num_draws = check_count(num_draws, "num_draws")
         if (undefined := self._undefined()) is not None:
             return undefined

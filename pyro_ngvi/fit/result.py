@@ -24,6 +24,7 @@ from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.result import Result
 from ngvi.fit.saved import Saved
 from ngvi.fit.threads import alone
+from ngvi.page import page
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.fit.importance import diagnose, gaussians
 from pyro_ngvi.fit.set_up import STARTS, set_up, store_as_it_was
@@ -64,16 +65,12 @@ class FitResult(Result):
         """
         return to_distribution(self.family)
 
+    @page(Result.sample)
     @alone
     @torch.no_grad()
     def sample(  # type: ignore[override]
         self, num_samples: int = 1000
     ) -> dict[str, Tensor]:
-        """Draws of every latent site, constrained.
-
-        :param num_samples: how many.
-        :return: by site, an axis of draws followed by the site's shape.
-        """
         num_samples = check_count(num_samples, "num_samples")
         if isinstance(self.guide, NaturalGaussianGuide):
             return self.guide._sample(self.family, num_samples)
@@ -86,17 +83,14 @@ class FitResult(Result):
             if not trace.nodes[name]["infer"].get("is_auxiliary")
         }
 
+    @page(Result.predictive)
     @alone
     @torch.no_grad()
     def predictive(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Tensor]:
-        """Draws from the posterior predictive distribution, one run of the model each.
+        """Each is one run of the model.
 
         Pyro's ``Predictive`` would give values in a plate more dimensions than they have.
 
-        :param args: arguments of the model. If there are none at all, they are those of the
-            fit, and the observed sites are drawn as if they had not been observed.
-        :param num_samples: how many draws.
-        :param kwargs: keyword arguments of the model.
         :return: by site, an axis of draws followed by the site's shape; without sites that some
             minibatches do not have.
         """
@@ -115,27 +109,12 @@ class FitResult(Result):
         names = [k for k, v in runs[0].items() if (k, v.shape) in shared]
         return {name: torch.stack([run[name] for run in runs]) for name in names}
 
+    @page(Result.sample_groups)
     @alone
     @torch.no_grad()
     def sample_groups(
         self, *args: Any, num_samples: int = 1000, **kwargs: Any
     ) -> dict[str, Tensor]:
-        """Draws for groups that the fit has not seen, from their own data.
-
-        The globals are those of the fit, which learn nothing from these groups, and locals have the
-        Gaussian at their mode given globals and data: no parameters have to be fitted. With a
-        model of 17 drivers, and data of another::
-
-            draws = result.sample_groups(index_0, days, reaction)
-            Predictive(model, posterior_samples=draws)(index_0, later_days)
-
-        :param args: arguments of the model, with the data of the other groups, numbered from zero.
-        :param num_samples: how many draws.
-        :param kwargs: keyword arguments of the model.
-        :return: by site, an axis of draws followed by the site's shape.
-        :raises ValueError: if the fit has no locals by their modes, the other groups' locals have
-            none, or the model has other globals with their data.
-        """
         num_samples = check_count(num_samples, "num_samples")
         guide = self._by_modes()
         new = guide.for_groups(self.model)
@@ -149,14 +128,10 @@ class FitResult(Result):
             latents[:, others] = family.sample(noise)[:, own]
             return new._constrained(latents)
 
+    @page(Result.diagnose)
     @alone
     def diagnose(self, num_draws: int = NUM_DRAWS, *, seed: int = 0) -> Diagnostics:
-        """:attr:`diagnostics` from other draws, or more of them.
-
-        :param num_draws: how many; each is an evaluation of the log density.
-        :param seed: of these draws; Pyro's own random numbers are left as they are.
-        :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
-        """
+        """:param seed: of these draws; Pyro's own random numbers are left as they are."""
         num_draws = check_count(num_draws, "num_draws")
         if (undefined := self._undefined()) is not None:
             return undefined
