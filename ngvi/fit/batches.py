@@ -93,20 +93,16 @@ class _Evaluator(Around):
         self._batches = batches
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
-        """The bound and its natural gradient."""
         return self._mean(lambda: self._inner.measure(place, draws))
 
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
-        """The same from values alone."""
         return self._mean(lambda: self._inner.measure_values(place, draws))
 
     def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The log density and its gradient at vectors of all latents."""
         values, gradients = self._mean(lambda: self._inner.values_and_gradients(theta))
         return values, gradients
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
-        """The log density at vectors of all latents."""
         return self._mean(lambda: self._inner.values(place, theta))[0]
 
     def values_in_double(self, place: Place, theta: np.ndarray) -> None:

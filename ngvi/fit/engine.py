@@ -113,7 +113,9 @@ class Evaluator(Protocol):
         """
 
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
-        """As :meth:`measure`, from values of the log density alone."""
+        """As :meth:`measure`, from values of the log density alone; ordinary parameters get no
+        gradient.
+        """
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
         """The log density at vectors of all latents, shape ``(N, d)``, with the place's ordinary
@@ -122,7 +124,8 @@ class Evaluator(Protocol):
 
     def values_in_double(self, place: Place, theta: np.ndarray) -> np.ndarray | None:
         """As :meth:`values`, with all numbers in double precision; None where that cannot be, as
-        for a model that insists on single precision, or with more data than are to be copied.
+        for a model that is random or insists on single precision, or with more data than are to be
+        copied.
         """
 
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:

@@ -91,5 +91,4 @@ class _Parameters(Around):
         self.initial = inner.independent(inner.initial)
 
     def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> Place:
-        """The initial place with ``N(mean, diag(scale^2))``; by default with its own mean."""
         return self._inner.independent(self._inner.at(mean, scale))

@@ -205,15 +205,12 @@ class _Evaluator(Around):
         self._parameters, self._journal = engine.parameters, journal
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
-        """The bound and its natural gradient."""
         return self._measured(self._inner.measure, place, draws)
 
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
-        """The same from values alone."""
         return self._measured(self._inner.measure_values, place, draws)
 
     def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The log density and its gradient at vectors of all latents."""
 
         def ask() -> dict[str, np.ndarray]:
             values, gradients = self._inner.values_and_gradients(theta)
@@ -223,7 +220,6 @@ class _Evaluator(Around):
         return found["values"], found["gradients"]
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
-        """The log density at vectors of all latents."""
         question = {"mean": self._parameters.mean(place), "count": np.array(len(theta))}
         question["first"] = theta[0]
         values = self._inner.values

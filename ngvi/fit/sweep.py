@@ -69,7 +69,6 @@ class _Evaluator(Around):
         return Measured(values, np.concatenate([one.vectors for one in found]), mean)
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
-        """The log density at vectors of all latents."""
         # Other rows count for more in every call's sweep, and in each of its parts.
         found = []
         for some in np.array_split(theta, self._num_parts(len(theta))):
@@ -82,7 +81,6 @@ class _Evaluator(Around):
         return 1 if _num_windows(self._rows)[1] else min(PARTS, count)
 
     def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The log density and its gradient at vectors of all latents."""
         batches, shares = sweep(self._rows, 0)
         found = [self._inner.values_and_gradients(theta, rows) for rows in batches]
         values, gradients = zip(*found, strict=True)

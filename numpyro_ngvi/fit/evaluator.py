@@ -106,10 +106,7 @@ class Evaluator:
         return self._fractions[shapes]
 
     def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:
-        """The bound and its natural gradient; not finite where the model is not.
-
-        :param rows: of the subsampled plate; None leaves them to the seeds of the draws.
-        """
+        """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
         self.num_gradients += sum(len(group.points.weights) for group in draws)
         self.num_hessian_products += len(draws) * self._cost.num_products
         dtype, found = self._parameters.dtype, []
@@ -128,7 +125,6 @@ class Evaluator:
         return Measured(np.array(values, float), vectors, mean)
 
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
-        """As :meth:`measure`, from values alone; ordinary parameters get no gradient."""
         rows = []
         for group in draws:
             noise = group.points.noise
@@ -146,7 +142,6 @@ class Evaluator:
     def values_and_gradients(
         self, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The log density and its gradient at vectors of all latents, shape ``(N, d)``."""
         self.num_gradients += len(theta)
         points = theta.astype(self._parameters.dtype)
         # One after another: no program is compiled for each number of points.
@@ -155,7 +150,6 @@ class Evaluator:
         return np.array(values, float), np.stack(gradients).astype(float)
 
     def values(self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        """The log density at vectors of all latents, shape ``(N, d)``."""
         self.num_values += len(theta)
         missing = -len(theta) % self._values_at_once
         padded = np.pad(theta, ((0, missing), (0, 0)), "edge").astype(self._parameters.dtype)
@@ -168,7 +162,6 @@ class Evaluator:
         return np.concatenate(found)[: len(theta)]
 
     def values_in_double(self, place: Place, theta: np.ndarray) -> np.ndarray | None:
-        """As :meth:`values`, in double precision; None where the model cannot, or is random."""
         if self.is_subsampled or isinstance(self.guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
         if sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
@@ -186,7 +179,6 @@ class Evaluator:
         return one if np.array_equal(one, other, equal_nan=True) else None
 
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        """Draws of all latents from the model's prior, or None if it has none."""
         if type(self.guide) is not NaturalGaussianGuide or self.guide.create_plates is not None:
             return None
         seed = np.uint32(rng.integers(2**31))

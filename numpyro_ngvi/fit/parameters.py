@@ -40,25 +40,21 @@ class Parameters:
         self.has_ordinary = bool(jax.tree.leaves(ordinary(initial)))
 
     def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> Place:
-        """The initial place with ``N(mean, scale^2)``; by default with its own mean."""
         mean = self.mean(self.initial) if mean is None else mean
         scales = self._split(np.broadcast_to(scale, mean.shape))
         families = _initial(families_in(self.initial), self._split(mean), scales)
         return replace_families(self.initial, families)
 
     def independent(self, place: Place) -> Place:
-        """A place of mean field with the same means and marginal standard deviations."""
         families = families_in(place)
         found = [Diagonal(q.mean, sd) for q, sd in zip(families, _stddevs(families), strict=True)]
         return replace_families(place, found)
 
     def draws(self, place: Place, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``."""
         theta, log_q = _draws(families_in(place), self._split(noise))
         return np.asarray(theta, float), np.asarray(log_q, float)
 
     def square_distance(self, place: Place, theta: np.ndarray) -> float:
-        """The squared Mahalanobis distance of one latent vector from the place's mean."""
         return float(_square_distance(families_in(place), self._split(theta)))
 
     def _split(self, vectors: np.ndarray) -> list[np.ndarray]:
@@ -66,11 +62,9 @@ class Parameters:
         return [part.astype(self.dtype) for part in np.split(vectors, ends, -1)]
 
     def mean(self, place: Place) -> np.ndarray:
-        """The mean of all latents, shape ``(d,)``."""
         return np.concatenate([np.asarray(q.mean, float) for q in families_in(place)])
 
     def stddevs(self, place: Place) -> dict[str, np.ndarray]:
-        """Marginal standard deviations of the unconstrained latents, by the model's sites."""
         found = _stddevs(families_in(place))
         stddevs = {site: np.asarray(sd, float) for site, sd in zip(self.dims, found, strict=True)}
         named = {}
@@ -82,11 +76,9 @@ class Parameters:
         return named or stddevs
 
     def own(self, place: Place) -> list[np.ndarray]:
-        """The parameters that are not Gaussian, unconstrained."""
         return [np.asarray(leaf) for leaf in jax.tree.leaves(ordinary(place))]
 
     def moved(self, place: Place, steps: list[np.ndarray]) -> Place:
-        """The place after steps of the parameters that are not Gaussian."""
         leaves, structure = jax.tree.flatten(ordinary(place))
         new = [np.asarray(leaf) + step for leaf, step in zip(leaves, steps, strict=True)]
         return {**place, **jax.tree.unflatten(structure, new)}
@@ -95,11 +87,9 @@ class Parameters:
         """Nothing: the guide keeps no parameters."""
 
     def arrays(self, place: Place) -> list[np.ndarray]:
-        """The numbers of a place, in a fixed order."""
         return [np.asarray(leaf) for leaf in jax.tree.leaves(place)]
 
     def of_arrays(self, arrays: list[np.ndarray]) -> Place:
-        """The place of which :meth:`arrays` are these."""
         return jax.tree.unflatten(jax.tree.structure(self.initial), map(jnp.asarray, arrays))
 
     def restored(self, params: dict[str, Any]) -> Place:

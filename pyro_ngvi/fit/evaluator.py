@@ -103,10 +103,7 @@ class Evaluator:
 
     @torch.no_grad()
     def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:
-        """The bound and its natural gradient; not finite where the model is not.
-
-        :param rows: of the subsampled plate; None leaves them to the seeds of the draws.
-        """
+        """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
         self.num_gradients += sum(len(group.points.weights) for group in draws)
         self.num_hessian_products += len(draws) * self._cost.num_products
         self._parameters.put(place)
@@ -127,7 +124,6 @@ class Evaluator:
 
     @torch.no_grad()
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
-        """As :meth:`measure`, from values alone; ordinary parameters get no gradient."""
         here, values, rows = self._parameters.by_site(place), [], []
         for group in draws:
             theta, log_q = self._parameters.draws(place, group.points.noise)
@@ -146,7 +142,6 @@ class Evaluator:
     def values_and_gradients(
         self, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The log density and its gradient at vectors of all latents, shape ``(N, d)``."""
         self.num_gradients += len(theta)
         self._parameters.put(self._parameters.initial)
         is_random = self._plan.facts.is_stochastic or self.is_subsampled
@@ -169,14 +164,12 @@ class Evaluator:
 
     @torch.no_grad()
     def values(self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        """The log density at vectors of all latents, shape ``(N, d)``."""
         self.num_values += len(theta)
         self._parameters.put(place)
         return self._in_passes(self._parameters.split(theta), lambda: self._new_density(rows))
 
     @torch.no_grad()
     def values_in_double(self, place: Place, theta: np.ndarray) -> np.ndarray | None:
-        """As :meth:`values`, in double precision; None where the model cannot, or is random."""
         is_random = self.is_subsampled or self._plan.facts.is_stochastic
         if is_random or isinstance(self._guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
@@ -194,7 +187,6 @@ class Evaluator:
 
     @torch.no_grad()
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        """Draws of all latents from the model's prior, or None if it has none."""
         guide = self._guide
         if type(guide) is not NaturalGaussianGuide or guide.create_plates is not None:
             return None

@@ -79,7 +79,6 @@ class Parameters:
         }
 
     def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> Place:
-        """The initial place with ``N(mean, scale^2)``; by default with its own mean."""
         mean = self.mean(self.initial) if mean is None else mean
         locs, scales = self.split(mean), self.split(np.broadcast_to(scale, mean.shape).copy())
         families = self.by_site(self.initial).items()
@@ -88,28 +87,23 @@ class Parameters:
         )
 
     def independent(self, place: Place) -> Place:
-        """A place of mean field with the same means and marginal standard deviations."""
         return place._replace(families=[Diagonal(q.mean, q.stddev) for q in place.families])
 
     @torch.no_grad()
     def draws(self, place: Place, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``."""
         families, by_site = self.by_site(place), self.split(noise)
         theta = [family.sample(by_site[site]) for site, family in families.items()]
         return _numpy(torch.cat(theta, -1)), _numpy(log_q(families, by_site))
 
     @torch.no_grad()
     def square_distance(self, place: Place, theta: np.ndarray) -> float:
-        """The squared Mahalanobis distance of one latent vector from the place's mean."""
         latents, families = self.split(theta), self.by_site(place).items()
         return sum(float(family.whiten(latents[s][None]).square().sum()) for s, family in families)
 
     def mean(self, place: Place) -> np.ndarray:
-        """The mean of all latents, shape ``(d,)``."""
         return np.concatenate([_numpy(family.mean) for family in place.families])
 
     def stddevs(self, place: Place) -> dict[str, np.ndarray]:
-        """Marginal standard deviations of the unconstrained latents, by the model's sites."""
         stddevs = {site: _numpy(q.stddev) for site, q in self.by_site(place).items()}
         named = {}
         for part in gaussians(self.guide):
@@ -120,11 +114,9 @@ class Parameters:
         return named or stddevs
 
     def own(self, place: Place) -> list[np.ndarray]:
-        """The parameters that are not Gaussian, unconstrained."""
         return [value.detach().cpu().numpy() for value in place.ordinary.values()]
 
     def moved(self, place: Place, steps: list[np.ndarray]) -> Place:
-        """The place after steps of the parameters that are not Gaussian."""
         new = {
             name: value + torch.as_tensor(step).to(value)
             for (name, value), step in zip(place.ordinary.items(), steps, strict=True)
@@ -132,12 +124,10 @@ class Parameters:
         return place._replace(ordinary=new)
 
     def arrays(self, place: Place) -> list[np.ndarray]:
-        """The numbers of a place, in a fixed order."""
         families = [value for q in place.families for value in q.coordinates().values()]
         return [value.detach().cpu().numpy() for value in (*families, *place.ordinary.values())]
 
     def of_arrays(self, arrays: list[np.ndarray]) -> Place:
-        """The place of which :meth:`arrays` are these."""
         left = iter(arrays)
 
         def read(like: Tensor) -> Tensor:
@@ -179,7 +169,6 @@ class Parameters:
 
     @torch.no_grad()
     def write(self, place: Place) -> None:
-        """Make a place the parameters of the guide and of the store."""
         self.put(place)
         for live, new in zip(self._live.values(), place.families, strict=True):
             live.map(lambda value, other: _leaf(value).copy_(other), new)

@@ -110,20 +110,16 @@ class Evaluator(Around):
     # -- the first worker asks --------------------------------------------------------
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
-        """The bound and its natural gradient."""
         return self._ask("measure", place, draws)
 
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
-        """The same from values alone."""
         return self._ask("measure_values", place, draws)
 
     def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The log density and its gradient at vectors of all latents."""
         values, gradients = self._ask("values_and_gradients", None, theta)
         return values, gradients
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
-        """The log density at vectors of all latents."""
         return self._ask("values", place, theta)[0]
 
     def values_in_double(self, place: Place, theta: np.ndarray) -> None:
