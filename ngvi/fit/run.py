@@ -80,9 +80,8 @@ def ready(
         return first_that_starts(partial(at, model), starts, InvalidStartError, nan_arguments)
 
     model, made, error = with_what_it_needs(model, first, changed)
-    if made is not None:
-        return Ready(*made, model, error, True)
-    return Ready(*at(without_densities(model), starts[0]), model, error, False)
+    engine, guide = made or at(without_densities(model), starts[0])
+    return Ready(engine, guide, model, error, made is not None)
 
 
 def first_that_starts(

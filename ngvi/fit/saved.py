@@ -227,7 +227,7 @@ def guide_options(guide: Any, families: dict[str, type], is_plain: bool, **other
     }
     if isinstance(guide, ReparametrizedGaussianGuide):
         others["order"] = guide.order
-        found["is_auto"] = guide._requested_family is None  # type: ignore[attr-defined]
+        found["is_auto"] = guide._requested_family is None
         start = guide._reparametrization.start
         found["start"] = np.asarray(start.cpu() if hasattr(start, "cpu") else start).tolist()
     return {"guide": found}

@@ -47,19 +47,6 @@ def check_no_local_latents(latents: Iterable[SubsampledLatent]) -> None:
         )
 
 
-def check_no_dynamic_supports(sites: Iterable[str]) -> None:
-    """Refuse supports that depend on other latents beside latents in a subsampled plate.
-
-    :raises ValueError: naming the first site and the way out.
-    """
-    for site in sites:
-        raise ValueError(
-            f"The support of latent site '{site}' depends on other latents, and there are latents "
-            "inside a subsampled plate. Draw it from a fixed support, Uniform(0, 1) say, and scale "
-            "and shift it."
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class Visits:
     """Which elements of the plates around latents a minibatch has.

@@ -11,7 +11,6 @@ from numpyro_ngvi.curvature.gauss_newton import GaussNewton, Split
 from numpyro_ngvi.curvature.hessian import Hessian
 from numpyro_ngvi.curvature.mean import Mean
 from numpyro_ngvi.curvature.moments import Density, Estimate, in_passes
-from numpyro_ngvi.curvature.score import score_direction
 from numpyro_ngvi.curvature.spherical import Spherical, orthogonal_points
 from numpyro_ngvi.curvature.stein import Stein
 

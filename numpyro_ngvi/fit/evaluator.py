@@ -16,6 +16,7 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.infer.initialization import init_to_uniform
 
 from ngvi.curvature import CURVATURES_OF_FIT, check_curvature, choose, points_at_once
+from ngvi.families.score import score_direction
 from ngvi.fit.batches import fraction
 from ngvi.fit.engine import Direction, Draws, Measured
 from ngvi.fit.groups import Groups
@@ -312,9 +313,7 @@ def _at_once(data_size: int, num_rows: int) -> int:
 def _by_values(
     here: dict[str, Family], noise: dict[str, jax.Array], log_weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    found = [
-        curvature.score_direction(family, log_weights, noise[site]) for site, family in here.items()
-    ]
+    found = [score_direction(family, log_weights, noise[site]) for site, family in here.items()]
     return flat(found), covector(list(here.values()), found)
 
 

@@ -1,8 +1,4 @@
-"""Supports that depend on other latents, as that of ``b`` in ``b ~ Uniform(0, 1 - a)``.
-
-The guide finds them in a run of the model with its own draw, where stock autoguides take those of
-the trace that they were set up with, on which the prior of ``b`` would be zero or incomplete.
-"""
+"""Supports that depend on other latents; see :mod:`ngvi.structure.dynamic_supports`."""
 
 from __future__ import annotations
 

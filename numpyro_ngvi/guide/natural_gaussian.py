@@ -35,8 +35,9 @@ from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.landing import check_sticking_the_landing
 from ngvi.page import page
 from ngvi.structure.choice import Choice
+from ngvi.structure.dynamic_supports import check_no_dynamic_supports
 from ngvi.structure.layout import Layout
-from ngvi.structure.subsampling import check_no_dynamic_supports, check_no_local_latents
+from ngvi.structure.subsampling import check_no_local_latents
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide.checks import (

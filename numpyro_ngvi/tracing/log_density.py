@@ -26,9 +26,10 @@ from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
 from ngvi.factors.factor import num_columns, signs_of_runs
+from ngvi.structure.partly_observed import is_rest
 from numpyro_ngvi.factors import Factor
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.tracing.partly_observed import ProperWhereObserved, idle_in, is_rest
+from numpyro_ngvi.tracing.partly_observed import ProperWhereObserved, idle_in
 from numpyro_ngvi.tracing.sites import is_enumerated
 
 _SUFFIX = "_posterior"

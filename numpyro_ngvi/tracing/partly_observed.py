@@ -1,17 +1,4 @@
-"""Latents without a density of their own or a use: of partly observed sites, and behind masks.
-
-Of a site of which a part is observed (``obs_mask=``) the other part alone is latent.
-
-NumPyro splits such a site into ``"x_observed"`` and ``"x_unobserved"``, each masked where the other
-counts, and takes the elements of either. So the elements of ``"x_unobserved"`` where ``x`` is
-observed have no density and no use: a flat direction, in which a Gaussian would widen for ever.
-Here they are independent of all else and standard normal on the unconstrained scale. That changes
-neither the posterior of the other latents nor the evidence, and a Gaussian can be right there.
-
-The same is true of what ``handlers.mask`` leaves out, such as the ends of sequences of different
-lengths, as long as nothing depends on it. A flat prior by a mask stays one: :func:`idle_latents`
-tells which is which.
-"""
+"""Latents without a density of their own or a use; see :mod:`ngvi.structure.partly_observed`."""
 
 from __future__ import annotations
 
@@ -26,8 +13,7 @@ from numpyro.distributions import biject_to
 from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
-#: How NumPyro names the two parts of a site.
-OBSERVED, LATENT = "_observed", "_unobserved"
+from ngvi.structure.partly_observed import is_rest
 
 
 class ProperWhereObserved(Messenger):
@@ -53,11 +39,6 @@ class ProperWhereObserved(Messenger):
         elif (is_rest(name, self._observed) or name in self._idle) and _is_masked(site["fn"]):
             there = jnp.logical_not(_mask(site["fn"]))
             site["fn"] = _StandardWhere(site["fn"], there, site["scale"])
-
-
-def is_rest(name: str, sites: Any) -> bool:
-    """Whether a latent is what another of these sites leaves unobserved."""
-    return name.endswith(LATENT) and name.removesuffix(LATENT) + OBSERVED in sites
 
 
 def idle_latents(

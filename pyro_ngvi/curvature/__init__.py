@@ -13,7 +13,6 @@ from pyro_ngvi.curvature.hessian import Hessian, HessianProducts
 from pyro_ngvi.curvature.mean import Mean
 from pyro_ngvi.curvature.moments import Estimate
 from pyro_ngvi.curvature.plan import Plan, make_plan
-from pyro_ngvi.curvature.score import score_direction
 from pyro_ngvi.curvature.spherical import Spherical, orthogonal_points
 from pyro_ngvi.curvature.stein import Stein, stein_direction
 

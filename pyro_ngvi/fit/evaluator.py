@@ -14,6 +14,7 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor
 
 from ngvi.curvature import choose
+from ngvi.families.score import score_direction
 from ngvi.fit.batches import fraction
 from ngvi.fit.engine import Direction, Draws, Measured
 from ngvi.fit.groups import Groups
@@ -28,7 +29,6 @@ from pyro_ngvi.curvature import (
     make_estimator,
     make_plan,
     num_products,
-    score_direction,
 )
 from pyro_ngvi.curvature.evaluate import gradients_of
 from pyro_ngvi.families.base import Family

@@ -1,17 +1,4 @@
-"""Latents without a density of their own or a use: of partly observed sites, and behind masks.
-
-Of a site of which a part is observed (``obs_mask=``) the other part alone is latent.
-
-Pyro splits such a site into ``"x_observed"`` and ``"x_unobserved"``, each masked where the other
-counts, and takes the elements of either. So the elements of ``"x_unobserved"`` where ``x`` is
-observed have no density and no use: a flat direction, in which a Gaussian would widen for ever.
-Here they are independent of all else and standard normal on the unconstrained scale. That changes
-neither the posterior of the other latents nor the evidence, and a Gaussian can be right there.
-
-The same is true of what ``poutine.mask`` leaves out, such as the ends of sequences of different
-lengths, as long as nothing depends on it. A flat prior by a mask stays one: :func:`idle_latents`
-tells which is which.
-"""
+"""Latents without a density of their own or a use; see :mod:`ngvi.structure.partly_observed`."""
 
 from __future__ import annotations
 
@@ -25,8 +12,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to
 
-#: How Pyro names the two parts of a site.
-OBSERVED, LATENT = "_observed", "_unobserved"
+from ngvi.structure.partly_observed import is_rest
 
 
 class ProperWhereObserved(Messenger):
@@ -52,11 +38,6 @@ class ProperWhereObserved(Messenger):
             if mask is not None:
                 msg["fn"] = _StandardWhere(msg["fn"], mask, msg["scale"])
                 msg["mask"] = None
-
-
-def is_rest(name: str, sites: Any) -> bool:
-    """Whether a latent is what another of these sites leaves unobserved."""
-    return name.endswith(LATENT) and name.removesuffix(LATENT) + OBSERVED in sites
 
 
 def idle_latents(

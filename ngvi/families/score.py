@@ -11,13 +11,11 @@ the entropy cancel. Any ``w`` will do, with or without a gradient; the price is 
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-
-from numpyro_ngvi.families.base import Family
+from ngvi.families import direction
+from ngvi.family import Array, Family
 
 
-def score_direction(family: Family, log_weights: jax.Array, noise: jax.Array) -> Family:
+def score_direction(family: Family, log_weights: Array, noise: Array) -> Family:
     """The natural gradient of the bound.
 
     :param log_weights: ``log p - log q`` at the draws, shape ``(N,)``.
@@ -25,10 +23,9 @@ def score_direction(family: Family, log_weights: jax.Array, noise: jax.Array) ->
     :return: the direction of ascent, NaN if a value is not finite.
     """
     scores = family.scores(noise)
-    centred = (log_weights - jnp.mean(log_weights)) / len(log_weights)
-    weighted = centred[:, None] * scores
+    weighted = ((log_weights - log_weights.mean()) / len(log_weights))[:, None] * scores
 
-    def direction(weighted: jax.Array) -> Family:
+    def of(weighted: Array) -> Family:
         return family.bonnet_price(weighted.sum(0), family.outer_products(weighted, scores))
 
-    return jax.tree.map(jnp.subtract, direction(weighted), direction(jnp.zeros_like(weighted)))
+    return direction.subtract([of(weighted)], [of(family.xp.zeros_like(weighted))])[0]
