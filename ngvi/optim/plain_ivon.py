@@ -40,6 +40,15 @@ class PlainIvon(NamedTuple):
     posterior of a temperature ``T`` has ``ess / T``. The prior of the weights is
     ``N(0, 1 / (ess weight_decay))``. Of several samples a step, ``g_hat`` and ``h_hat`` are
     averages. A step whose gradient is not finite is not taken, and counted.
+
+    :param ess: ``lambda``, the number of training examples.
+    :param weight_decay: ``delta``, the prior's precision by ``ess``.
+    :param beta1: momentum of the gradient, in [0, 1).
+    :param beta2: how much of the curvature a step keeps, in [0, 1).
+    :param hess_init: ``h`` before the first step.
+    :param clip_radius: the most that an entry of the direction, (7) before ``alpha``, is.
+    :param debias: whether the momentum is divided by ``1 - beta1^t``.
+    :param rescale_lr: whether ``alpha`` is multiplied by ``hess_init + weight_decay``.
     """
 
     ess: float

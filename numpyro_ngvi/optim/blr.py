@@ -1,4 +1,4 @@
-"""The Bayesian learning rule (Khan and Rue, 2023), with steps that need no tuning."""
+"""``BLR`` of JAX; see :mod:`ngvi.optim.blr`."""
 
 from __future__ import annotations
 

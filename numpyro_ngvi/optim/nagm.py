@@ -1,4 +1,4 @@
-"""Nagm: natural gradient of the momentum of the Euclidean gradient (Tan, Table 5)."""
+"""``Nagm`` of JAX; see :mod:`ngvi.optim.nagm`."""
 
 from __future__ import annotations
 

@@ -66,14 +66,6 @@ def PlainIVON(
     place of their mean: its posterior is ``B`` times too sharp.
 
     :param step_size: ``alpha``, a number or a schedule; times ``hess_init + weight_decay``.
-    :param ess: ``lambda``, the number of training examples.
-    :param weight_decay: ``delta``, the prior's precision by ``ess``.
-    :param beta1: momentum of the gradient, in [0, 1).
-    :param beta2: how much of the curvature a step keeps, in [0, 1).
-    :param hess_init: ``h`` before the first step.
-    :param clip_radius: the most that an entry of the direction, (7) before ``alpha``, is.
-    :param debias: whether the momentum is divided by ``1 - beta1^t``.
-    :param rescale_lr: whether ``alpha`` is multiplied by ``hess_init + weight_decay``.
     :param axis_name: of ``pmap``, ``vmap`` or ``shard_map``: averages over the workers of this
         axis, each with a sample of its own.
     :return: ``init``, ``update`` and ``sample``.

@@ -1,4 +1,4 @@
-"""Snngm: stochastic normalised natural gradient with momentum (Tan, Table 5)."""
+"""``Snngm`` of JAX; see :mod:`ngvi.optim.snngm`."""
 
 from __future__ import annotations
 

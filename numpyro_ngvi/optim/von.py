@@ -1,8 +1,4 @@
-"""VON, VOGN and IVON: the Bayesian learning rule with its authors' settings.
-
-What tells them apart besides is where the curvature comes from: pair each with the
-``NaturalELBO`` that its docstring names.
-"""
+"""VON, VOGN and IVON of JAX; see :mod:`ngvi.optim.von`."""
 
 from __future__ import annotations
 
@@ -16,6 +12,13 @@ from ngvi.page import page
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
+RATES = """
+:param step_size: ``alpha``, of the mean.
+:param beta1: momentum of the gradient, in [0, 1).
+:param beta2: how much of the precision a step keeps, in [0, 1), or ``"auto"``, an average
+    over all steps (:class:`~ngvi.optim.von.Averaging`).
+"""
+
 
 @page(von, FIELDS)
 def VON(step_size: float | Schedule = 0.1, *, other: Any = None) -> optax.GradientTransformation:
@@ -24,7 +27,7 @@ def VON(step_size: float | Schedule = 0.1, *, other: Any = None) -> optax.Gradie
     return joint(von(algebra, step_size), other, "VON")
 
 
-@page(vogn, FIELDS)
+@page(vogn, RATES, FIELDS)
 def VOGN(
     step_size: float | Schedule = 1e-3,
     *,
@@ -40,17 +43,12 @@ def VOGN(
     >>> losses = [svi.step(y) for _ in range(400)]
     >>> f"{guide.median(svi.params)['mean']:.0f}"
     '2'
-
-    :param step_size: ``alpha``, of the mean.
-    :param beta1: momentum of the gradient, in [0, 1).
-    :param beta2: how much of the precision a step keeps, in [0, 1), or ``"auto"``, an average
-        over all steps (:class:`~ngvi.optim.von.Averaging`).
     """
     check_vogn(step_size, beta1, beta2)
     return joint(vogn(algebra, step_size, beta1, beta2), other, "VOGN")
 
 
-@page(ivon, FIELDS)
+@page(ivon, RATES, FIELDS)
 def IVON(
     step_size: float | Schedule = 0.03,
     *,
@@ -66,11 +64,6 @@ def IVON(
     >>> losses = [svi.step(y) for _ in range(400)]
     >>> f"{guide.median(svi.params)['mean']:.0f}"
     '2'
-
-    :param step_size: ``alpha``, of the mean.
-    :param beta1: momentum of the gradient, in [0, 1).
-    :param beta2: how much of the precision a step keeps, in [0, 1), or ``"auto"``, an average
-        over all steps (:class:`~ngvi.optim.von.Averaging`).
     """
     check_vogn(step_size, beta1, beta2)
     return joint(ivon(algebra, step_size, beta1, beta2), other, "IVON")

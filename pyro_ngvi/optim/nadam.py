@@ -1,4 +1,4 @@
-"""NAdam: elementwise Adam on natural gradients, a baseline (Tan, section 6)."""
+"""``NAdam`` of torch; see :mod:`ngvi.optim.nadam`."""
 
 from __future__ import annotations
 

@@ -51,14 +51,6 @@ class PlainIVON(torch.optim.Optimizer):
 
     :param params: the network's parameters, or groups of them.
     :param lr: ``alpha``, times ``hess_init + weight_decay``.
-    :param ess: ``lambda``, the number of training examples.
-    :param weight_decay: ``delta``, the prior's precision by ``ess``.
-    :param beta1: momentum of the gradient, in [0, 1).
-    :param beta2: how much of the curvature a step keeps, in [0, 1).
-    :param hess_init: ``h`` before the first step.
-    :param clip_radius: the most that an entry of the direction, (7) before ``alpha``, is.
-    :param debias: whether the momentum is divided by ``1 - beta1^t``.
-    :param rescale_lr: whether ``alpha`` is multiplied by ``hess_init + weight_decay``.
     :param sync: averages over the workers of ``torch.distributed``, each with a sample of its own
         (seed them differently) and a network that is *not* wrapped in
         ``DistributedDataParallel``. With that wrapper, leave it False and seed all workers alike.

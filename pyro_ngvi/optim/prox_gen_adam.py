@@ -1,4 +1,4 @@
-"""ProxGenAdam: Adam with proximal steps of the Cholesky factor, a baseline (Tan, S5.2)."""
+"""``ProxGenAdam`` of torch; see :mod:`ngvi.optim.prox_gen_adam`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""VON, VOGN and IVON: the Bayesian learning rule with its authors' settings.
-
-What tells them apart besides is where the curvature comes from: pair each with the
-``NaturalELBO`` that its docstring names.
-"""
+"""VON, VOGN and IVON of torch; see :mod:`ngvi.optim.von`."""
 
 from __future__ import annotations
 
