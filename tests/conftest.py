@@ -96,6 +96,16 @@ def _resident_bytes() -> int:
 
 
 @pytest.fixture
+def pyplot():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
+
+
+@pytest.fixture
 def rng():
     return np.random.default_rng(0)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.models import SUBSAMPLE, data
+from tests.once import once
 from tests.optim.table5 import QUICKLY
 from tests.reference import random_gaussian
 
@@ -301,23 +302,6 @@ def test_a_guide_of_another_kind_is_refused():
     state = svi.init(random.key(0))
     with pytest.raises(ValueError, match="no NaturalGaussianGuide.*'a_auto_loc'"):
         svi.update(state)
-
-
-def once(x):
-    """``-x^2 / 2``, of which JAX knows one derivative."""
-
-    @jax.custom_vjp
-    def slope(x):
-        return -x
-
-    @jax.custom_vjp
-    def function(x):
-        return -0.5 * x**2
-
-    slope.defvjp(lambda x: (slope(x), None), lambda _, cotangent: (-cotangent,))
-    # In forward mode a custom_vjp has no derivative, and here one is the gradient.
-    function.defvjp(lambda x: (function(x), x), lambda x, cotangent: (cotangent * slope(x),))
-    return function(x)
 
 
 def differentiable_once():

@@ -12,16 +12,6 @@ from ngvi.structure import picture as ngvi_picture
 from tests.families.hierarchies import models
 
 
-@pytest.fixture
-def pyplot():
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    yield pyplot
-    pyplot.close("all")
-
-
 def pattern(backend, family, dim):
     return ngvi_picture.precision_pattern(family, dim)
 

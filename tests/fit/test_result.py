@@ -17,16 +17,6 @@ from tests import models
 from tests.fit.results import conjugate, conjugate_result, log_evidence, result, shared_result
 
 
-@pytest.fixture
-def pyplot():
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    yield pyplot
-    pyplot.close("all")
-
-
 def hierarchy(ppl):
     X, group, y = models.data()
     return models.hierarchy(ppl), (ppl.array(X), ppl.index(group), ppl.array(y))

@@ -9,6 +9,7 @@ from scipy import stats
 
 from tests import models
 from tests.models import SUBSAMPLE
+from tests.once import once
 from tests.ppl import QUICKLY, load
 
 pytest.importorskip("numpyro")
@@ -231,23 +232,6 @@ def test_posteriors_are_found_by_type_and_named_by_their_site():
 
 
 # -- differentiability --------------------------------------------------------------------
-
-
-def once(x):
-    """``-x^2 / 2``, of which JAX knows one derivative."""
-
-    @jax.custom_vjp
-    def slope(x):
-        return -x
-
-    @jax.custom_vjp
-    def function(x):
-        return -0.5 * x**2
-
-    slope.defvjp(lambda x: (slope(x), None), lambda _, cotangent: (-cotangent,))
-    # In forward mode a custom_vjp has no derivative, and here one is the gradient.
-    function.defvjp(lambda x: (function(x), x), lambda x, cotangent: (cotangent * slope(x),))
-    return function(x)
 
 
 def smooth(x):
