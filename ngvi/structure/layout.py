@@ -161,6 +161,25 @@ class Layout:
         raise ValueError(f"There is no latent site {name!r}. The latent sites are {known}.")
 
 
+def pieces(sites: Iterable[Site], vector: np.ndarray) -> dict[str, np.ndarray]:
+    """The elements of a latent vector by its sites, without empty ones."""
+    return {s.name: vector[s.start : s.start + s.size] for s in sites if s.size}
+
+
+def sites_of_all(dims: Mapping[str, int], known: Mapping[str, Iterable[Site]]) -> tuple[Site, ...]:
+    """The sites of several latent vectors, one vector after the other.
+
+    :param dims: by name, the length of a vector.
+    :param known: by name, the sites of a vector; any other is one site.
+    """
+    sites, start = [], 0
+    for name, dim in dims.items():
+        for site in known.get(name, (Site(name.strip("_"), 0, (dim,)),)):
+            sites.append(dataclasses.replace(site, start=start + site.start))
+        start += dim
+    return tuple(sites)
+
+
 def interacting_pairs(
     found: dict[str, dict[str, set[str]]], plates: dict[str, set[str]], latents: Iterable[str]
 ) -> tuple[Pairs, Pairs]:

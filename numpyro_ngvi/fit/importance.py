@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +16,7 @@ from numpyro.infer.initialization import init_to_uniform
 from ngvi.family import standard_normal_log_prob
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
 from ngvi.fit.sweep import Rows
-from ngvi.structure.layout import Site
+from ngvi.structure.layout import sites_of_all
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, latent_site, posteriors_in
@@ -114,7 +113,8 @@ class ImportanceDraws:
         self.model, self.guide, self.params, self.num_draws = model, guide, params, num_draws
         self.model_key, self.guide_key, self.draw_key = random.split(rng_key, 3)
         self.families = posteriors_in(params)
-        self.sites = _sites(guide, self.families)
+        known = {latent_site(part._parameter_name): part.own_sites for part in gaussians(guide)}
+        self.sites = sites_of_all({s: q.dim for s, q in self.families.items()}, known)
         self.dim = sum(family.dim for family in self.families.values())
         self.dtype = jnp.result_type(*(family.loc for family in self.families.values()))
         self._arguments = Arguments(args, kwargs)
@@ -234,17 +234,6 @@ def subsampled_plates(
         found.clear()
         jax.eval_shape(run, [])
     return found
-
-
-def _sites(guide: Any, families: dict[str, Family]) -> tuple[Site, ...]:
-    """The sites of all Gaussians' latent vectors, one vector after the other."""
-    known = {latent_site(part._parameter_name): part.own_sites for part in gaussians(guide)}
-    sites, start = [], 0
-    for name, family in families.items():
-        for site in known.get(name, (Site(name.strip("_"), 0, (family.dim,)),)):
-            sites.append(dataclasses.replace(site, start=start + site.start))
-        start += family.dim
-    return tuple(sites)
 
 
 def _result_bytes(jaxpr: Any) -> Iterator[int]:

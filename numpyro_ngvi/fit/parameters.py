@@ -12,6 +12,7 @@ import numpy as np
 
 from ngvi.family import standard_normal_log_prob
 from ngvi.fit.run import check_coordinates
+from ngvi.structure.layout import pieces
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in, replace_families
 from numpyro_ngvi.families.diagonal import Diagonal
@@ -67,12 +68,9 @@ class Parameters:
     def stddevs(self, place: Place) -> dict[str, np.ndarray]:
         found = _stddevs(families_in(place))
         stddevs = {site: np.asarray(sd, float) for site, sd in zip(self.dims, found, strict=True)}
-        named = {}
+        named: dict[str, np.ndarray] = {}
         for part in gaussians(self.guide):
-            values = stddevs[latent_site(part._parameter_name)]
-            for site in part.sites:
-                if site.size:
-                    named[site.name] = values[site.start : site.start + site.size]
+            named.update(pieces(part.sites, stddevs[latent_site(part._parameter_name)]))
         return named or stddevs
 
     def own(self, place: Place) -> list[np.ndarray]:

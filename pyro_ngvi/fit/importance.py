@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,9 +11,8 @@ from pyro import poutine
 from torch import Tensor
 
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
-from ngvi.structure.layout import Site
+from ngvi.structure.layout import sites_of_all
 from pyro_ngvi.curvature import log_q, make_plan
-from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.tracing import inspect
 from pyro_ngvi.tracing.messengers import repeatable_noise
@@ -99,7 +97,8 @@ class ImportanceDraws:
         # The plan says how draws share a run.
         plan, self._density = make_plan(model, guide, args, kwargs)
         self.families = {site: family.detach() for site, family in self._density.posteriors.items()}
-        self.sites = _sites(guide, self.families)
+        known = {f"_{part._pyro_name}_latent": part.own_sites for part in gaussians(guide)}
+        self.sites = sites_of_all({s: q.dim for s, q in self.families.items()}, known)
         self.dim = sum(family.dim for family in self.families.values())
         draws_per_pass = min(num_draws, plan.draws_per_pass(args, kwargs))
         self._num_chunks = -(-num_draws // draws_per_pass)
@@ -158,14 +157,3 @@ class ImportanceDraws:
 
     def _sample(self, noise: dict[str, Tensor]) -> dict[str, Tensor]:
         return {site: family.sample(noise[site]) for site, family in self.families.items()}
-
-
-def _sites(guide: Any, families: dict[str, Family]) -> tuple[Site, ...]:
-    """The sites of all Gaussians' latent vectors, one vector after the other."""
-    known = {f"_{part._pyro_name}_latent": part.own_sites for part in gaussians(guide)}
-    sites, start = [], 0
-    for name, family in families.items():
-        for site in known.get(name, (Site(name.strip("_"), 0, (family.dim,)),)):
-            sites.append(dataclasses.replace(site, start=start + site.start))
-        start += family.dim
-    return tuple(sites)

@@ -15,6 +15,7 @@ from torch.distributions import transform_to
 from torch.distributions.constraints import real
 
 from ngvi.fit.run import check_coordinates
+from ngvi.structure.layout import pieces
 from pyro_ngvi.curvature import log_q
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
@@ -105,12 +106,9 @@ class Parameters:
 
     def stddevs(self, place: Place) -> dict[str, np.ndarray]:
         stddevs = {site: _numpy(q.stddev) for site, q in self.by_site(place).items()}
-        named = {}
+        named: dict[str, np.ndarray] = {}
         for part in gaussians(self.guide):
-            values = stddevs.get(f"_{part._pyro_name}_latent", ())
-            for site in part.sites:
-                if site.size:
-                    named[site.name] = values[site.start : site.start + site.size]
+            named.update(pieces(part.sites, stddevs.get(f"_{part._pyro_name}_latent", ())))
         return named or stddevs
 
     def own(self, place: Place) -> list[np.ndarray]:

@@ -22,13 +22,10 @@ from ngvi.structure.layout import Pairs, interacting_pairs
 def posterior_dependencies(
     model: Callable, args: tuple, kwargs: dict, latents: Iterable[str]
 ) -> tuple[Pairs, Pairs]:
-    """Pairs of latents that may interact, by the model's own account.
+    """:func:`ngvi.structure.layout.interacting_pairs` by Pyro's ``get_dependencies``.
 
     :param latents: names of the sites in question. Other latents are taken to be integrated
         out, as enumerated ones are.
-    :return: for each pair, in both orders, the plates across whose elements the sites may
-        interact, from Pyro's ``get_dependencies``; and the same for the pairs that interact
-        through a latent that is integrated out.
     """
     with poutine.block():
         found = get_dependencies(model, args, kwargs)["posterior_dependencies"]
