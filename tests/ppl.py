@@ -472,6 +472,9 @@ class NumPyro(Ppl):
             return guide(*args, **kwargs)
 
     def set_up(self, guide: Callable, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        if hasattr(guide, "set_up"):  # without a draw, whose operations are programs
+            with self.handlers.seed(rng_seed=0):
+                return guide.set_up(*args, **kwargs)
         trace = self.handlers.trace(self.handlers.seed(guide, 0)).get_trace(*args, **kwargs)
         return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
 

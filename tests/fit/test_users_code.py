@@ -85,7 +85,7 @@ def test_legacy_keys_give_the_numbers_of_typed_keys(numpyro_backend):
         guide = NaturalGaussianGuide(model)
         # Two draws, as many as a legacy key has integers.
         svi = SVI(model, guide, BLR(), NaturalELBO(num_particles=2, curvature="stein"))
-        state, loss = svi.update(svi.init(key))
+        state, loss = jax.jit(svi.update)(svi.init(key))
         params = svi.get_params(state)
         draws = guide.sample_posterior(key, params, sample_shape=(2,))["x"]
         again = Predictive(guide, params=params, num_samples=2)(key)["x"]

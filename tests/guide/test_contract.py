@@ -131,7 +131,7 @@ def test_predictive_draws_from_the_posterior_and_runs_the_model(fitted):
 def test_repr_tells_the_family_and_why(ppl):
     guide = ppl.guide(models.location(ppl))
     assert repr(guide) == "NaturalGaussianGuide(family='auto', not set up yet)"
-    ppl.call(guide, ppl.array(Y))
+    ppl.set_up(guide, ppl.array(Y))
     assert "family='covariance_cholesky'" in repr(guide)
     assert "auto" in repr(guide)
     assert "d=1, one dense block, 2 parameters" in repr(guide)
@@ -142,7 +142,7 @@ def test_auto_is_of_low_rank_beyond_a_thousand_latents(ppl):
         ppl.sample("x", ppl.dist.Normal(ppl.array(np.zeros(1001)), 1.0).to_event(1))
 
     guide = ppl.guide(model)
-    ppl.call(guide)
+    ppl.set_up(guide)
     assert isinstance(guide.family, ppl.families.LowRankPrecision)
     assert "1001 latents, dense only up to 1000" in repr(guide)
 
@@ -153,14 +153,14 @@ def test_a_family_may_be_given_by_name_class_or_instance(ppl, family):
     for requested in (family, cls, cls()):
         ppl.forget()
         guide = ppl.guide(models.location(ppl), requested)
-        ppl.call(guide, ppl.array(Y))
+        ppl.set_up(guide, ppl.array(Y))
         assert hasattr(ppl.initial(guide), SCALE_NAME[family])
 
 
 def test_init_loc_fn_and_init_scale_are_used(ppl):
     start = ppl.start_at(mu=2.5)
     guide = ppl.guide(models.location(ppl), init_loc_fn=start, init_scale=0.2)
-    ppl.call(guide, ppl.array(Y))
+    ppl.set_up(guide, ppl.array(Y))
     family = ppl.initial(guide)
     np.testing.assert_array_equal(ppl.numpy(family.mean), [2.5])
     # init_scale rounds twice on its way to a standard deviation.

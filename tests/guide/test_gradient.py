@@ -58,7 +58,7 @@ def assert_natural(name, elbo, family_name, particles, subsample_size, stick, pl
         return ppl.elbo("RenyiELBO" if elbo == "Renyi" else f"{elbo}_ELBO", **options)
 
     guide = ppl.guide(model, family_name, sticking_the_landing=stick)
-    ppl.call(guide, *args)
+    ppl.set_up(guide, *args)
     loc, scale = random_gaussian(family_name, guide.latent_dim, np.random.default_rng(2))
     loc, scale = 0.3 * loc, 0.3 * scale
     with warnings.catch_warnings():

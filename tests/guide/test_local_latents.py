@@ -42,7 +42,7 @@ def _guide(ppl, family, **options):
 
 def _start(ppl, guide, visited):
     """The family of a guide after its first call."""
-    ppl.call(guide, ppl.index(visited))
+    ppl.set_up(guide, ppl.index(visited))
     return ppl.initial(guide)
 
 
@@ -99,25 +99,33 @@ def _coordinates(guide):
 
 def _parts(ppl, family, at):
     """A direction in coordinates where elements are apart: mean and factor, and whose they are."""
-    module = ppl.module
     loc = ppl.numpy(family.loc)
     if family.name == "diagonal":
         return loc, ppl.numpy(family.scale), slice(None)
-    arrow = module("linalg.arrow")
     packed = family.scale_tril if family.name == "block_diagonal" else family.precision_tril
-    numbers = arrow.Arrow.split(family.structure, ppl.array(np.arange(family.dim, dtype=float)))
+    structure = family.structure
     columns = np.concatenate(
         [
-            np.broadcast_to(ppl.numpy(number)[0], shape).reshape(-1)
-            for number, shapes in zip(numbers, family.structure.shapes(), strict=True)
+            np.broadcast_to(indices[0], shape).reshape(-1)
+            for indices, shapes in zip(structure.split_indices(), structure.shapes(), strict=True)
             for shape in shapes
         ]
-    ).astype(int)
+    )
     if family.name == "sparse_precision":
-        factor = arrow.Arrow.unpack(at.structure, at.precision_tril)
-        split = arrow.Arrow.split(at.structure, family.loc)
-        loc = ppl.numpy(arrow.Arrow.join(at.structure, factor.transpose_times(split)))
+        loc = _whitened(ppl, at, family.loc)
     return loc, ppl.numpy(packed), columns
+
+
+def _whitened(ppl, family, vector):
+    """``T^T`` times a vector."""
+    arrow = ppl.module("linalg.arrow").Arrow
+
+    def product(packed, vector):
+        factor = arrow.unpack(family.structure, packed)
+        split = arrow.split(family.structure, vector)
+        return arrow.join(family.structure, factor.transpose_times(split))
+
+    return ppl.numpy(ppl.compiled(product)(family.precision_tril, vector))
 
 
 @pytest.mark.parametrize(
@@ -194,10 +202,7 @@ def test_unvisited_locals_do_not_move(ppl, family, optimiser):
 
 def _given_zero(ppl, family):
     """``T_i^T E[theta_i | globals = 0]`` at the locals, the mean at the globals."""
-    arrow = ppl.module("linalg.arrow")
-    factor = arrow.Arrow.unpack(family.structure, family.precision_tril)
-    split = arrow.Arrow.split(family.structure, family.loc)
-    whitened = ppl.numpy(arrow.Arrow.join(family.structure, factor.transpose_times(split)))
+    whitened = _whitened(ppl, family, family.loc)
     loc = ppl.numpy(family.loc).copy()
     for index, group in zip(family.structure.split_indices(), family.structure.groups, strict=True):
         if group.parent is not None:

@@ -80,20 +80,12 @@ def _set_up_once(ppl):
     """The guide, and its data."""
     if ppl.name not in _GUIDES:
         guide = ppl.package.ReparametrizedGaussianGuide(_growth(ppl))
-        _set_up(ppl, guide, *_data(ppl))
+        ppl.set_up(guide, *_data(ppl))
         _GUIDES[ppl.name] = guide
     return _GUIDES[ppl.name], _data(ppl)
 
 
 _GUIDES: dict = {}
-
-
-def _set_up(ppl, guide, *args):
-    """The guide's parameters; without a draw, which is a program more for JAX to compile."""
-    if not ppl.is_numpyro:
-        return ppl.set_up(guide, *args)
-    with ppl.handlers.seed(rng_seed=0):
-        return guide.set_up(*args)
 
 
 def _data(ppl):
@@ -218,7 +210,7 @@ def test_local_of_a_group_without_data_is_its_prior_given_the_globals(ppl):
             ppl.sample("y", ppl.dist.Normal(effect[..., group], NOISE), obs=y)
 
     guide = ppl.package.ReparametrizedGaussianGuide(groups)
-    _set_up(ppl, guide, ppl.array([1.0, 2.0]), ppl.index([0, 0]))
+    ppl.set_up(guide, ppl.array([1.0, 2.0]), ppl.index([0, 0]))
     theta, log_det, no_mode = _of_one(ppl, guide)(ppl.array([0.7, 1.0, 1.0, -0.5]))
     expected = [0.7 + SPREAD, 0.7 - 0.5 * SPREAD]
     np.testing.assert_allclose(ppl.numpy(theta)[2:], expected, rtol=1e-9)
@@ -258,7 +250,7 @@ def test_local_that_starts_between_two_modes_gets_a_positive_curvature_and_is_co
     start = ppl.start_at(scale=1.0, at=np.zeros(3))  # where the density is symmetric
     guide = ppl.package.ReparametrizedGaussianGuide(torn, init_loc_fn=start)
     args = (ppl.array(np.array([[-9.0] * 3, [9.0] * 3])),)
-    params = _set_up(ppl, guide, *args)
+    params = ppl.set_up(guide, *args)
     counts = guide.num_without_mode(*([params] if ppl.is_numpyro else []))
     assert counts == {"at": pytest.approx(3.0, abs=0.3)}
     given = [params] if ppl.is_numpyro else []
@@ -335,7 +327,7 @@ def test_many_locals_settle_in_a_few_iterations(pyro_backend, monkeypatch):
 def test_float32_is_enough(ppl):
     with ppl.precision("float32"):
         guide = ppl.package.ReparametrizedGaussianGuide(_growth(ppl))
-        _set_up(ppl, guide, *_data(ppl))
+        ppl.set_up(guide, *_data(ppl))
         theta, log_det, no_mode = _of_one(ppl, guide)(ppl.array(LATENT))
     assert ppl.dtype(theta) == "float32" and not ppl.numpy(no_mode).any()
     np.testing.assert_allclose(ppl.numpy(theta), _map(LATENT)[0], rtol=1e-4, atol=1e-4)
@@ -345,7 +337,7 @@ def test_float32_is_enough(ppl):
 @pytest.mark.slow
 def test_first_order_expands_about_the_mode_at_the_start(ppl):
     guide = ppl.package.ReparametrizedGaussianGuide(_growth(ppl), order=1)
-    _set_up(ppl, guide, *_data(ppl))
+    ppl.set_up(guide, *_data(ppl))
     at_start = np.concatenate([ppl.numpy(guide._reparametrization.start)[:2], LATENT[2:]])
     theta, log_det, _ = _of_one(ppl, guide)(ppl.array(at_start))
     np.testing.assert_allclose(ppl.numpy(theta), _map(at_start)[0], rtol=1e-6)
@@ -427,7 +419,7 @@ def test_print_tells_why_other_sites_in_plates_are_not_local(ppl):
             ppl.sample("effect", ppl.dist.Normal(mu, 1.0))
 
     guide = ppl.package.ReparametrizedGaussianGuide(both)
-    _set_up(ppl, guide)
+    ppl.set_up(guide)
     words = r"3 locals of size 1 \('effect'\) given 5 others \('x' .* depends on itself across"
     assert re.search(words, repr(guide))
 

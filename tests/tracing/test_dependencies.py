@@ -17,7 +17,7 @@ def model(ppl, request):
 
 def _set_up(ppl, model, family="sparse_precision"):
     guide = ppl.guide(model, family)
-    ppl.call(guide)
+    ppl.set_up(guide)
     return guide
 
 
