@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import pyro
 import pyro.distributions as dist
 import torch
 from pyro import poutine
@@ -36,12 +37,28 @@ def continuous_only(init_loc_fn: Callable) -> Callable:
         if getattr(support, "is_discrete", False):
             return None
         try:
-            return init_loc_fn(site)
+            value = init_loc_fn(site)
         except NotImplementedError:
             transform = biject_to(support)
-            return transform(torch.zeros(transform.inverse_shape(site["fn"].shape())))
+            value = transform(torch.zeros(transform.inverse_shape(site["fn"].shape())))
+        # What a reparametrized site depends on will be started as well.
+        return None if _lacks_plates(site, value) else value
 
     return init
+
+
+def _lacks_plates(site: dict[str, Any], value: Tensor) -> bool:
+    """Whether a value has not the shape that plates will give to the site.
+
+    Inside of a plate, a reparametrization asks for its site's start before the plate expands it.
+    """
+    done = {frame.name for frame in site["cond_indep_stack"]}
+    for frame in poutine.runtime._PYRO_STACK:
+        if isinstance(frame, pyro.plate) and frame.dim is not None and frame.name not in done:
+            axis = frame.dim - site["fn"].event_dim
+            if value.dim() < -axis or value.shape[axis] != frame.subsample_size:
+                return True
+    return False
 
 
 def check_no_discrete_latents(trace: poutine.Trace) -> None:

@@ -142,6 +142,24 @@ def test_a_reparametrization_in_the_model_is_kept():
     assert torch.allclose(density({site: theta}), dist.Normal(0.0, 1.0).log_prob(theta).sum())
 
 
+def test_a_reparametrization_inside_of_a_plate_has_all_elements():
+    """It asks for a start before the plate expands the site, of which stock guides take one."""
+
+    def model():
+        mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", 3), poutine.reparam(config={"x": LocScaleReparam(0.0)}):
+            x = pyro.sample("x", dist.Normal(mu, 2.0))
+            pyro.sample("y", dist.Normal(x, 1.0), obs=torch.zeros(3))
+
+    guide, density = set_up(model, (), {})
+    assert {site.name: site.shape for site in guide.sites} == {"mu": (), "x_decentered": (3,)}
+    (site,) = density.posteriors
+    theta = torch.tensor([[0.4, -0.7, 0.1, 0.3]])
+    expected = dist.Normal(0.0, 1.0).log_prob(theta).sum()
+    expected += dist.Normal(0.4 + 2.0 * theta[0, 1:], 1.0).log_prob(torch.tensor(0.0)).sum()
+    assert torch.allclose(density({site: theta}), expected)
+
+
 def test_latents_may_stand_in_a_sequential_plate():
     """Which stock guides refuse, and NUTS takes."""
 
