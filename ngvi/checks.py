@@ -240,6 +240,15 @@ def no_density(
     )
 
 
+def unequal_scales(latent: str, site: str) -> str:
+    """The error of an enumerated latent that a site of another scale depends on."""
+    return (
+        f"Enumerated latent '{latent}' and site '{site}', which depends on it, count differently "
+        "often, by a subsampled plate or a scale handler, and no sum over values is defined then: "
+        "draw both inside of it, or both outside with all rows."
+    )
+
+
 def warn_of_broadcast(
     name: str, value: tuple[int, ...], of: tuple[int, ...], event_dim: int
 ) -> None:

@@ -25,6 +25,7 @@ from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
+from ngvi.checks import unequal_scales
 from ngvi.factors.factor import num_columns, signs_of_runs
 from ngvi.structure.partly_observed import is_rest
 from numpyro_ngvi.factors import Factor
@@ -204,6 +205,8 @@ class LogDensity:
         run_key, _ = random.split(model_key)  # as the stock ELBOs do
         model = handlers.substitute(handlers.seed(model, run_key), data={**params, **draws})
         total = -sum(log_q.values())
+        if len(self._scales) > 1:
+            _check_scales(enum(model, -1 - self.max_plate_nesting), self.args, self.kwargs)
         for scale in self._scales:
             of_scale = model if self._scales == {1.0} else SitesOfScale(model, scale)
             summed = enum(of_scale, -1 - self.max_plate_nesting)
@@ -225,6 +228,27 @@ class LogDensity:
         families = [f"{site[1:].removesuffix('_latent')}{_SUFFIX}" for site in latents]
         guide = handlers.block(guide, hide=[*latents, *families, *factors_in(given)])
         return AsDrawn(guide)
+
+
+def _check_scales(model: Callable, args: tuple, kwargs: dict) -> None:
+    """Refuse a site that counts differently often from an enumerated latent that it depends on.
+
+    :param model: enumerated.
+    :raises ValueError: naming both.
+    """
+    from numpyro.contrib.funsor import plate_to_enum_plate
+    from numpyro.contrib.funsor.enum_messenger import trace as packed_trace
+
+    with handlers.block(), plate_to_enum_plate():
+        trace = packed_trace(model).get_trace(*args, **kwargs)
+    latents = {name: _scale(site) for name, site in trace.items() if is_enumerated(site)}
+    for name, site in trace.items():
+        if site["type"] != "sample":
+            continue
+        for dim in site["infer"]["dim_to_name"].values():
+            latent = dim.rpartition("_PREV_")[-1]  # as NumPyro calls it in the step after
+            if latent in latents and latents[latent] != _scale(site):
+                raise ValueError(unequal_scales(latent, name))
 
 
 def _shapes(model: Callable, args: tuple, kwargs: dict) -> list[dict[str, Any]]:

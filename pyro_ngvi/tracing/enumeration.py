@@ -20,6 +20,8 @@ from pyro.ops.rings import LogRing
 from pyro.poutine import Trace
 from torch import Tensor
 
+from ngvi.checks import unequal_scales
+
 
 def enumerated_log_density(
     model_trace: Trace, guide_trace: Trace, particles: str | None = None
@@ -27,11 +29,64 @@ def enumerated_log_density(
     """``log p - log q`` of two packed traces, with the model's enumerated latents summed out.
 
     It is what ``TraceEnum_ELBO`` computes where the guide has no enumerated and no
-    unreparameterised sites.
+    unreparameterised sites. Latents that are independent of each other may count differently
+    often.
 
     :param particles: the name of a plate that stays.
     :return: a scalar, or a vector along that plate.
+    :raises ValueError: for a site that counts differently often from an enumerated latent that it
+        depends on.
     """
+    terms = [
+        term for part in _of_one_scale(model_trace) for term in _model_terms(part, guide_trace)
+    ]
+    terms += [
+        packed.neg(site["packed"]["log_prob"])
+        for site in guide_trace.nodes.values()
+        if site["type"] == "sample"
+    ]
+    kept = "" if particles is None else guide_trace.plate_to_symbol[particles]
+    return sum(_sum_to(term, kept) for term in terms)
+
+
+def _of_one_scale(trace: Trace) -> list[Trace]:
+    """The trace in parts, in each of which what is summed out counts equally often."""
+    sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
+    owners: dict[str, list[str]] = {}
+    for name, site in sites.items():
+        if site["infer"].get("_enumerate_dim") is not None:
+            owners.setdefault(site["infer"]["_enumerate_symbol"], []).append(name)
+    scales: dict[str, float] = {}
+    for name, site in sites.items():
+        dims = [dim for dim in site["packed"]["log_prob"]._pyro_dims if dim in owners]
+        if not dims:
+            continue
+        scales[name] = _number(site["scale"])
+        for dim in dims:
+            if scales[name] not in [_number(sites[latent]["scale"]) for latent in owners[dim]]:
+                raise ValueError(unequal_scales(owners[dim][0], name))
+    if len(set(scales.values())) < 2:
+        return [trace]
+    parts = []
+    for scale in set(scales.values()):
+        part = trace.copy()
+        part.plate_to_symbol = trace.plate_to_symbol
+        others = [name for name, other in scales.items() if other != scale]
+        # What depends on no enumerated latent is counted once, in the first part.
+        others += [name for name in sites if name not in scales] if parts else []
+        for name in others:
+            part.remove_node(name)
+        parts.append(part)
+    return parts
+
+
+def _number(scale: float | Tensor) -> float:
+    """A scale, or NaN, which is equal to none, for one that is no number."""
+    is_number = not isinstance(scale, Tensor) or scale.dim() == 0
+    return float(scale) if is_number else math.nan
+
+
+def _model_terms(model_trace: Trace, guide_trace: Trace) -> list[Tensor]:
     costs, log_factors, _, sum_dims, scale = _compute_model_factors(model_trace, guide_trace)
     terms = [term for group in costs.values() for term in group]
     if log_factors:
@@ -49,13 +104,7 @@ def enumerated_log_density(
             for group in contracted.values()
             for term in group
         ]
-    terms += [
-        packed.neg(site["packed"]["log_prob"])
-        for site in guide_trace.nodes.values()
-        if site["type"] == "sample"
-    ]
-    kept = "" if particles is None else guide_trace.plate_to_symbol[particles]
-    return sum(_sum_to(term, kept) for term in terms)
+    return terms
 
 
 def _sum_to(term: Tensor, kept: str) -> Tensor:

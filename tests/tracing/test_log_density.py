@@ -178,6 +178,40 @@ def test_what_nobody_observes_or_uses_is_standard_normal(ppl):
     assert Density(ppl, model)(theta) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("outside", [True, False], ids=["scale", "minibatch"])
+def test_what_counts_differently_often_from_an_enumerated_latent_is_refused_by_name(ppl, outside):
+    """Of ``side``, which is in no plate, no sum is defined; NumPyro's once drew it instead."""
+    y = np.array([0.3, -1.0])
+
+    def model(size):
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        coin = ppl.dist.Bernoulli(ppl.array(0.4))
+        side = ppl.sample("side", coin, infer={"enumerate": "parallel"})
+        often = ppl.handlers.scale(scale=3.0 if outside else 1.0)
+        with ppl.plate("rows", size, subsample_size=2), often:
+            ppl.sample("y", ppl.dist.Normal(x + side, 1.0), obs=ppl.array(y))
+
+    density = Density(ppl, model, 2 if outside else 5)
+    with pytest.raises(ValueError, match="Enumerated latent 'side' and site 'y', which.*count"):
+        density(np.array([0.5]))
+
+
+def test_independent_enumerated_latents_may_count_differently_often(ppl):
+    y = np.array([0.3, -1.0])
+
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        coin = ppl.dist.Bernoulli(ppl.array(0.4))
+        for number, scale in enumerate((1.0, 3.0)):
+            with ppl.plate(f"rows{number}", 2), ppl.handlers.scale(scale=scale):
+                side = ppl.sample(f"side{number}", coin, infer={"enumerate": "parallel"})
+                ppl.sample(f"y{number}", ppl.dist.Normal(x + side, 1.0), obs=ppl.array(y))
+
+    likelihood = 0.6 * stats.norm.pdf(y, 0.5) + 0.4 * stats.norm.pdf(y, 1.5)
+    expected = stats.norm.logpdf(0.5) + 4.0 * np.log(likelihood).sum()
+    assert Density(ppl, model)(np.array([0.5])) == pytest.approx(expected, rel=1e-12)
+
+
 # -- by example -----------------------------------------------------------------------
 
 
