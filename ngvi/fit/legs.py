@@ -99,7 +99,7 @@ class Legs(Modes):
         outcome = self._first_leg(start, prior, early)
         if self.has_network:
             self._race_parameters(start)
-        elif not outcome.converged:
+        elif not outcome.converged and not self._are_rounded_alike():
             self._others(prior)
             if self.is_rugged:
                 self._allow(max(self._used + self._share - self.settings.max_steps, 0))
@@ -211,6 +211,8 @@ class Legs(Modes):
     def _begin_at(self, prior: Prior | None, num_high: int, count: int) -> None:
         """Begin at the highest points and any others."""
         for point in high_points(self.engine, self.rng, prior, num_high, count):
+            if self._are_rounded_alike():
+                return
             start = start_at(self.engine, self.rng, self.num_groups, point, "a draw")
             if start is not None and self._used < self.settings.max_steps:
                 self._begin(start, RACE_STEPS)

@@ -17,7 +17,7 @@ from ngvi.fit.by_values import by_values, tried
 from ngvi.fit.climbs import Climbed, has_more, heights
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.joint import joint
-from ngvi.fit.outcome import ANOTHER, THE_SAME, Ended, Outcome, Reason
+from ngvi.fit.outcome import ANOTHER, BEYOND_PRECISION, THE_SAME, Ended, Outcome, Reason
 from ngvi.fit.progress import Progress
 from ngvi.fit.search import MIN_POINTS, Search
 from ngvi.fit.settings import Settings
@@ -37,6 +37,8 @@ ROUGH_GAP = 2.0
 ROUGH_END = 0.5
 #: The name of a start at the end of a climb.
 ANOTHER_POINT = "another point"
+#: Of legs that rounding hides so many are enough whose bounds differ by less than this part.
+NUM_ALIKE, ALIKE = 3, 1e-2
 #: Bounds within this and two standard errors are the same optimum, in nats.
 SAME = 0.1
 
@@ -143,6 +145,9 @@ class Runner:
         self._used = search.used + len(search.trace)
         rough = search.rough if isinstance(search, Search) else None
         outcome = self._audited(dataclasses.replace(outcome, rough=rough))
+        if self._are_rounded_alike(outcome):
+            self._note(outcome, name)
+            return outcome
         if isinstance(search, Search) and outcome.reason in NO_WAY and not self._jumps(outcome):
             other = self._freshly(search, search.best, self._share)
             if other.reason is Reason.STUCK:  # what it estimated before is no estimate
@@ -201,6 +206,23 @@ class Runner:
         self._used = fresh.used + len(fresh.trace)
         is_better = bound_of(other) >= bound_of(outcome)
         return other if is_better else outcome
+
+    def _are_rounded_alike(self, *others: Outcome) -> bool:
+        """Whether the best legs have ended alike, where rounding hides what any bound is.
+
+        So it is of data far beyond the scale of their likelihood: no start is better than others.
+
+        :param others: ends beside those that are noted.
+        """
+        self._audit_begun()
+        known = [*others, *(one for one, _ in self.ended), *(one.outcome for one in self.begun)]
+        bounds = sorted((bound_of(one) for one in known if not one.converged), reverse=True)
+        if len(bounds) < NUM_ALIKE or not math.isfinite(bounds[NUM_ALIKE - 1]):
+            return False
+        best, last = bounds[0], bounds[NUM_ALIKE - 1]
+        rounding = self.engine.parameters.eps * abs(best)
+        is_hidden = rounding > BEYOND_PRECISION * self.settings.tolerance
+        return is_hidden and best - last < ALIKE * abs(best)
 
     def _note(self, outcome: Outcome, name: str) -> None:
         self.ended.append((outcome, name))

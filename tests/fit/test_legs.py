@@ -769,3 +769,16 @@ def test_legs_that_have_not_begun_are_interrupted_where_they_are():
     outcome = one.interrupted()
     assert outcome.place is engine.parameters.initial
     assert dataclasses.asdict(outcome.trace)["losses"] == []
+
+
+# -- beyond the precision -------------------------------------------------------------
+
+
+def test_ends_that_are_alike_where_rounding_hides_their_bounds_are_enough(monkeypatch):
+    """The data are so far off that no start is better than others; 24 raced."""
+    monkeypatch.setattr(legs, "find_other_start", lambda *_: None)
+    one = target(centre=np.full(2, 1e20), scale=np.ones(2), of_prior=(np.zeros(2), np.ones(2)))
+    outcome = searched(one, max_steps=1000)
+    assert outcome.reason is Reason.STUCK and outcome.audit.bound < -1e39
+    assert len(outcome.starts) == one_leg.NUM_ALIKE
+    assert sum(ended.num_steps for ended in outcome.starts) < 100
