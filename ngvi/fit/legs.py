@@ -116,7 +116,8 @@ class Legs(Modes):
 
         :param answers: whether the model does: the draws that a search learns from flatter it.
         """
-        one, best = self._one, self._best() if self.ended or self.begun else None
+        one, is_any = self._one, bool(self.ended or self.begun or self._reached)
+        best = self._best() if is_any else None
         if best is not None:
             best = dataclasses.replace(best, reason=Reason.INTERRUPTED)
         if self._early is not None:

@@ -74,6 +74,7 @@ class Runner:
         self.is_cut = False  #: whether a higher top was not followed, for want of steps
         self.spike = math.inf  #: tops above this log density, as a funnel's, have hardly any mass
         self._one: Search | StochasticSearch | None = None
+        self._reached: tuple[Outcome, str] | None = None  #: where a leg was that goes on otherwise
         self._used = used
         self._share = max(MIN_SHARE, settings.max_steps // 4)
 
@@ -148,6 +149,7 @@ class Runner:
         if self._are_rounded_alike(outcome):
             self._note(outcome, name)
             return outcome
+        self._reached = outcome, name  # not lost, if what follows is interrupted
         if isinstance(search, Search) and outcome.reason in NO_WAY and not self._jumps(outcome):
             other = self._freshly(search, search.best, self._share)
             if other.reason is Reason.STUCK:  # what it estimated before is no estimate
@@ -226,7 +228,7 @@ class Runner:
 
     def _note(self, outcome: Outcome, name: str) -> None:
         self.ended.append((outcome, name))
-        self._one = None
+        self._one = self._reached = None
 
     def _audited(self, outcome: Outcome) -> Outcome:
         if self.engine.evaluator.is_subsampled:
@@ -257,6 +259,7 @@ class Runner:
     def _best(self) -> Outcome:
         """The end with the highest bound, begun legs included, and what is known of the others."""
         known = self.ended + [(one.outcome, one.name) for one in self.begun]
+        known += [self._reached] if self._reached else []
         ranked = sorted(known, key=lambda pair: _level(pair[0]), reverse=True)
         best = ranked[0][0]
         starts = tuple(

@@ -378,6 +378,18 @@ def test_values_that_do_not_help_leave_the_verdict(monkeypatch):
     assert outcome.remaining > 0.3 < outcome.audit.contradiction
 
 
+def test_where_gradients_have_led_is_kept_if_the_way_by_values_is_interrupted(monkeypatch):
+    """Which may have led astray until then."""
+
+    def astray(self, place):
+        self.place = Place(FAR, np.zeros(2))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StochasticSearch, "run", astray)
+    outcome = searched(target(step=jump))
+    assert outcome.reason is Reason.INTERRUPTED and is_at(outcome, CENTRE)
+
+
 def test_natural_gradients_by_values_are_those_of_the_bound_on_average():
     """At opposite draws, of a jump too."""
     engine = by_values(target(step=jump, of_ordinary=lambda value: (value, 1.0)).engine())
