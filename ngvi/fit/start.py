@@ -84,11 +84,14 @@ def find_other_start(
     draws = engine.evaluator.draws(rng, num_groups)
     mean = engine.parameters.mean(engine.parameters.initial)
     sd = 1.0 if prior is None else np.minimum(prior.sd, 1.0)
+    # Around the guide's own mean as narrow as it takes: at others the density may be a plateau.
+    scales: tuple[float, ...] = SCALES + NARROW_SCALES
     for first in (mean, *high_points(engine, rng, prior, NUM_RANDOM_MEANS)):
         (better,) = climbed(engine, first[None], MAX_MEAN_STEPS)
         if not math.isfinite(better.height):
             continue
-        found = list(_at_scales(engine, better.mean, sd, SCALES, draws))
+        found = list(_at_scales(engine, better.mean, sd, scales, draws))
+        scales = SCALES
         if found:
             best = max(found, key=lambda start: start.measured.value)
             return best._replace(name="a point of high density")

@@ -55,7 +55,7 @@ def test_where_nothing_is_finite_at_any_usual_scale_a_start_is_far_narrower():
         return value if place.log_scale[0] < -10 else math.inf
 
     place = found(target(change=narrow)).place
-    np.testing.assert_allclose(place.loc, 0.0)
+    np.testing.assert_allclose(place.loc, CENTRE, rtol=1e-3)  # uphill, for other points may be flat
     np.testing.assert_allclose(np.exp(place.log_scale), start.NARROW_SCALES[1])
 
 
