@@ -126,17 +126,18 @@ class Evaluator:
         return Measured(np.array(values, float), vectors, mean)
 
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
+        # All groups at once: each by itself would be filled up to a whole pass.
+        noise = np.stack([group.points.noise for group in draws])
+        theta, log_q = self._parameters.draws(place, noise.reshape(-1, self.dim))
         rows = []
-        for group in draws:
-            noise = group.points.noise
-            theta, log_q = self._parameters.draws(place, noise)
-            log_weights = self.values(place, theta) - log_q
+        log_weights = (self.values(place, theta) - log_q).reshape(len(draws), -1)
+        for of_group, weights in zip(noise, log_weights, strict=True):
             found = _by_values(
                 posteriors(place),
-                self._by_site(noise.astype(self._parameters.dtype)),
-                log_weights.astype(self._parameters.dtype),
+                self._by_site(of_group.astype(self._parameters.dtype)),
+                weights.astype(self._parameters.dtype),
             )
-            rows.append((log_weights.mean(), *map(np.asarray, found)))
+            rows.append((weights.mean(), *map(np.asarray, found)))
         values, vectors, covectors = map(np.stack, zip(*rows, strict=True))
         return Measured(values, vectors, Direction(vectors.mean(0), covectors.mean(0)))
 

@@ -124,19 +124,19 @@ class Evaluator:
 
     @torch.no_grad()
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
-        here, values, rows = self._parameters.by_site(place), [], []
-        for group in draws:
-            theta, log_q = self._parameters.draws(place, group.points.noise)
-            log_weights = self.values(place, theta) - log_q
-            values.append(log_weights.mean())
-            weights = torch.as_tensor(log_weights).to(place.families[0].loc)
-            noise = self._parameters.split(group.points.noise)
-            found = [score_direction(q, weights, noise[site]) for site, q in here.items()]
+        here, rows = self._parameters.by_site(place), []
+        noise = np.stack([group.points.noise for group in draws])
+        theta, log_q = self._parameters.draws(place, noise.reshape(-1, self.dim))
+        log_weights = (self.values(place, theta) - log_q).reshape(len(draws), -1)
+        for of_group, of_draws in zip(noise, log_weights, strict=True):
+            weights = torch.as_tensor(of_draws).to(place.families[0].loc)
+            by_site = self._parameters.split(of_group)
+            found = [score_direction(q, weights, by_site[site]) for site, q in here.items()]
             rows.append(flat(found))
         vectors = torch.stack(rows)
         mean = vectors.mean(0)
         direction = Direction(mean.cpu().numpy(), covector(place.families, mean).cpu().numpy())
-        return Measured(np.array(values), vectors.cpu().numpy(), direction)
+        return Measured(log_weights.mean(1), vectors.cpu().numpy(), direction)
 
     @torch.no_grad()
     def values_and_gradients(
