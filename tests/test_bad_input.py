@@ -272,6 +272,23 @@ def test_step_without_a_key_says_so_numpyro():
             _ = svi.params
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_fit_without_a_start_and_without_a_result_names_the_site_pyro():
+    """Pyro cannot tell who depends on whom where nothing has a density."""
+    ppl = load("pyro")
+
+    def model(y):
+        a = ppl.sample("a", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("rows", 3):
+            b = ppl.sample("b", ppl.dist.Laplace(a, 1.0))
+        c = ppl.sample("c", ppl.dist.Laplace(a, 1.0))
+        with ppl.plate("data", 3):
+            ppl.sample("y", ppl.dist.Normal(b + c, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="observed site 'y' has log density -inf"):
+        ppl.fit(model, ppl.array([0.0, np.inf, 1.0]), family="sparse_precision")
+
+
 # -- changes between calls ------------------------------------------------------------
 
 

@@ -80,7 +80,12 @@ def ready(
         return first_that_starts(partial(at, model), starts, InvalidStartError, nan_arguments)
 
     model, made, error = with_what_it_needs(model, first, changed)
-    engine, guide = made or at(without_densities(model), starts[0])
+    try:
+        engine, guide = made or at(without_densities(model), starts[0])
+    except Exception:
+        if error is None:
+            raise
+        raise error from None  # there is no result to put it into
     return Ready(engine, guide, model, error, made is not None)
 
 

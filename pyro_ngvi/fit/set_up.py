@@ -68,12 +68,18 @@ def set_up(
 
     nan_arguments = partial(run.in_arguments, args, kwargs, _holds_nan)
     with told_of_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
-        found = run.ready(model, starts, at, changed, _WithoutDensities(), nan_arguments)
+        try:
+            found = run.ready(model, starts, at, changed, _WithoutDensities(), nan_arguments)
+        except InvalidStartError as error:
+            raise _without_sites(error) from None
     if found.has_start:
         return found
-    # Pyro adds a list of no sites.
-    error = InvalidStartError(str(found.error).partition("\nTrace Shapes")[0])
-    return found._replace(error=error)
+    return found._replace(error=_without_sites(found.error))
+
+
+def _without_sites(error: Exception | None) -> InvalidStartError:
+    """Without the list of no sites that Pyro adds."""
+    return InvalidStartError(str(error).partition("\nTrace Shapes")[0])
 
 
 def _has_parameters(model: Callable, args: tuple, kwargs: dict[str, Any]) -> bool:
