@@ -2,21 +2,24 @@
 
 The text is the Python reference, ``pydoc_data.topics`` of the standard library, each paragraph
 once; its last tenth is for validation. Pre-norm blocks, causal attention, tied embeddings, in plain
-PyTorch. Both optimisers have the same batches, the same warm-up and the same cosine, and each the
-best of three rates in seed 0, which is not counted afterwards. Then, over fresh seeds: nats a
-character of the validation text, by the weights, by IVON's mean, and by predictions that are
-averaged over draws from the posterior; their calibration; whether entropy tells the text from
-shuffled text; and the loss after pruning by signal-to-noise ``|m| / sigma`` or by magnitude.
+PyTorch. Both optimisers have the same batches, the same warm-up and the same cosine, and each as
+many settings in seed 0, which is not counted afterwards: three rates, and then at the best of them
+two more weight decays of AdamW, and two more temperatures of IVON's posterior. Then, over fresh
+seeds: nats a character of the validation text, at the end and at the best step along the way, by
+the weights, by IVON's mean, and by predictions that are averaged over draws from the posterior;
+their calibration; whether entropy tells the text from shuffled text; and the loss after pruning by
+signal-to-noise ``|m| / sigma`` or by magnitude.
 
     pip install '.[examples]'
     python -m examples.language_model --runs runs.json --publish
+    python -m examples.language_model --steps 4000 --characters 100000 --shorter 4
     python -m examples.language_model --width 256 --layers 6 --context 256 --device cuda
 
-What IVON wants in a run of some thousand steps, where its defaults are plain gradient descent: a
-``hess_init`` of 0.1 or less instead of 1; ``beta2`` with ``1 / (1 - beta2)`` about a fifth of the
-steps, since a shorter average is noise and a longer one is still ``hess_init`` at the end; and a
-``clip_radius`` for weights of little curvature, such that ``lr hess_init clip_radius``, the most
-that a weight moves in a step, is a rate of AdamW.
+What IVON wants in runs this short, where its defaults are plain gradient descent: a ``clip_radius``
+such that ``lr hess_init clip_radius``, the most that a weight moves in a step, is about half of a
+rate of AdamW. Most weights then move by that much, as they would by the sign of the momentum.
+``beta2`` as by default keeps the curvature at ``hess_init``; 0.997 and a ``hess_init`` of 0.1 let
+it follow, as was done for 30,000 weights; of 279,000 it made the loss far worse.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +43,7 @@ from examples.benchmarks import pages
 from examples.benchmarks.machine import describe
 from pyro_ngvi import PlainIVON
 
-RATES = {"AdamW": (3e-3, 1e-2, 3e-2), "IVON": (1.0, 3.0, 10.0)}
+METHODS = ("AdamW", "IVON")
 FRACTIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -123,15 +127,44 @@ def loss_of(network: nn.Module, batch: Tensor) -> Tensor:
 # -- training ---------------------------------------------------------------------------------
 
 
-def start(method: str, rate: float, text: Text, seed: int, options: Any) -> tuple[nn.Module, Any]:
+class Setting(NamedTuple):
+    """What is chosen in seed 0."""
+
+    rate: float
+    decay: float  #: of matrices; what else there is has none by AdamW, 1e-4 by IVON
+    temperature: float = 0.0  #: of the posterior, for IVON
+
+    def __str__(self) -> str:
+        return f"rate {self.rate:g}, decay {self.decay:g}, temperature {self.temperature:g}"
+
+
+def settings(method: str, options: Any) -> tuple[list[Setting], Callable[[Setting], list[Setting]]]:
+    """Those of different rates, and those that are tried around the best of them."""
+    if method == "AdamW":
+        rates = [Setting(rate, options.adamw_decays[0]) for rate in options.adamw_rates]
+        return rates, lambda best: [best._replace(decay=d) for d in options.adamw_decays]
+    decay, first = options.ivon_decay, options.temperatures[0]
+    rates = [Setting(rate, decay, first) for rate in options.ivon_rates]
+    return rates, lambda best: [best._replace(temperature=t) for t in options.temperatures]
+
+
+def start(
+    method: str, setting: Setting, text: Text, seed: int, options: Any
+) -> tuple[nn.Module, Any]:
     torch.manual_seed(seed)
     sizes = options.context, options.width, options.layers, options.heads
     network = GPT(text.num_characters, *sizes).to(options.device)
+    weights = list(network.parameters())
+    groups: list[dict[str, Any]] = [
+        {"params": [w for w in weights if w.dim() >= 2], "weight_decay": setting.decay},
+        {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0},
+    ]
     if method == "AdamW":
-        return network, torch.optim.AdamW(network.parameters(), rate)
+        return network, torch.optim.AdamW(groups, setting.rate, betas=(0.9, options.adamw_beta2))
+    groups[1]["weight_decay"] = 1e-4  # without a prior they have no posterior
     own = {name: getattr(options, name) for name in ("hess_init", "beta2", "clip_radius")}
-    ess = len(text.train) / options.temperature
-    return network, PlainIVON(network.parameters(), rate, ess=ess, **own)
+    ess = len(text.train) / setting.temperature
+    return network, PlainIVON(groups, setting.rate, ess=ess, **own)
 
 
 def stepper(network: nn.Module, optimizer: Any) -> Callable[[Tensor], None]:
@@ -149,16 +182,22 @@ def stepper(network: nn.Module, optimizer: Any) -> Callable[[Tensor], None]:
     return step
 
 
+class Trained(NamedTuple):
+    """A network, and how it came to be."""
+
+    network: nn.Module
+    optimizer: Any
+    curve: list[tuple[int, float, float]]  #: steps, seconds of the processor, validation loss
+    best: list[Tensor]  #: the weights where that was lowest
+
+
 def train(
-    method: str, rate: float, steps: int, seed: int, text: Text, options: Any
-) -> tuple[nn.Module, Any, list[tuple[int, float, float]]]:
-    """Returned besides: the curve, of steps, seconds of the processor, and validation loss."""
-    network, optimizer = start(method, rate, text, seed, options)
-    step, few = (
-        stepper(network, optimizer),
-        windows(text.validation, options.context, 64),
-    )
-    few = few.to(options.device)
+    method: str, setting: Setting, steps: int, seed: int, text: Text, options: Any
+) -> Trained:
+    """The curve has a point each tenth of the steps."""
+    network, optimizer = start(method, setting, text, seed, options)
+    step = stepper(network, optimizer)
+    found = windows(text.validation, options.context, options.windows).to(options.device)
     warm = max(1, steps // 20)
     shape = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
@@ -166,23 +205,37 @@ def train(
     )
     data, offsets = text.train.to(options.device), torch.arange(options.context + 1)
     clock = time.process_time if options.device == "cpu" else time.perf_counter
-    rng, seconds, curve = torch.Generator().manual_seed(seed), 0.0, []
+    rng, seconds = torch.Generator().manual_seed(seed), 0.0
+    curve: list[tuple[int, float, float]] = []
+    best: list[Tensor] = []
     for t in range(1, steps + 1):
         begin = clock()
         starts = torch.randint(len(data) - options.context, (options.batch, 1), generator=rng)
         step(data[(starts + offsets).to(data.device)])
         shape.step()
         seconds += clock() - begin
-        if t % max(1, steps // 20) == 0 or t == steps:
+        if t % max(1, steps // 10) == 0 or t == steps:
             with torch.no_grad():
-                curve.append((t, seconds, float(loss_of(network, few))))
-    return network, optimizer, curve
+                loss = float(loss_of(network, found))
+            if not best or loss < min(before for _, _, before in curve):
+                best = [weight.detach().clone() for weight in network.parameters()]
+            curve.append((t, seconds, loss))
+    return Trained(network, optimizer, curve, best)
+
+
+@torch.no_grad()
+def exchange(network: nn.Module, others: list[Tensor]) -> list[Tensor]:
+    """Set the weights; those there were are returned."""
+    mine = [weight.clone() for weight in network.parameters()]
+    for weight, other in zip(network.parameters(), others, strict=True):
+        weight.copy_(other)
+    return mine
 
 
 def time_ratio(text: Text, options: Any, rounds: int = 40) -> float:
     """Of a step by IVON to one by AdamW: the median over turns."""
     batch = windows(text.train, options.context, options.batch).to(options.device)
-    steps = [stepper(*start(method, 1e-4, text, 0, options)) for method in RATES]
+    steps = [stepper(*start(m, Setting(1e-4, 1e-4, 1.0), text, 0, options)) for m in METHODS]
     ratios = []
     for turn in range(rounds + 3):
         times = []
@@ -215,20 +268,30 @@ def predict(network: nn.Module, optimizer: Any, inputs: Tensor, draws: int) -> T
 
 
 def scores(network: nn.Module, optimizer: Any, draws: int, text: Text, options: Any) -> dict:
-    """Of the validation text: nats a character, calibration, and what entropy tells."""
+    """Of the validation text: nats a character, calibration, and what entropy tells.
+
+    Of the text that was learned, the nats.
+    """
     found = windows(text.validation, options.context, options.windows).to(options.device)
     order = torch.rand(found.shape, generator=torch.Generator().manual_seed(0)).argsort(-1)
     shuffled = found.gather(-1, order.to(found.device))
     p = predict(network, optimizer, found[:, :-1], draws).flatten(0, 1)
     other = predict(network, optimizer, shuffled[:, :-1], draws).flatten(0, 1)
     labels = found[:, 1:].flatten()
-    nll = -p.gather(-1, labels[:, None]).log().mean()
+    known = windows(text.train, options.context, options.windows // 4).to(options.device)
+    q = predict(network, optimizer, known[:, :-1], draws)
     entropies = [torch.special.entr(each).sum(-1).cpu().numpy() for each in (p, other)]
     return {
-        "loss": float(nll),
+        "loss": nats(p, labels),
+        "training": nats(q.flatten(0, 1), known[:, 1:].flatten()),
         "ece": calibration_error(p.cpu().numpy(), labels.cpu().numpy()),
         "area": area(*entropies),
     }
+
+
+def nats(p: Tensor, labels: Tensor) -> float:
+    """A character, the mean."""
+    return float(-p.gather(-1, labels[:, None]).log().mean())
 
 
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
@@ -253,7 +316,7 @@ def ranking(network: nn.Module, optimizer: Any, criterion: str) -> list[Tensor]:
             continue
         rank = weight.detach().abs()
         if criterion == "signal-to-noise":
-            (group,) = optimizer.param_groups  # sigma = (ess (h + delta))^(-1/2)
+            group = optimizer.param_groups[0]  # of matrices; sigma = (ess (h + delta))^(-1/2)
             hess = optimizer.state[weight]["hess"] + group["weight_decay"]
             rank = rank * (group["ess"] * hess) ** 0.5
         found.append(rank)
@@ -278,18 +341,20 @@ def pruned(network: nn.Module, ranks: list[Tensor], text: Text, options: Any) ->
     return losses
 
 
-def run(method: str, rate: float, steps: int, seed: int, text: Text, options: Any) -> dict:
+def run(method: str, setting: Setting, steps: int, seed: int, text: Text, options: Any) -> dict:
     """All of one run that is reported."""
-    network, optimizer, curve = train(method, rate, steps, seed, text, options)
-    found: dict[str, Any] = {"curve": curve, "seconds": curve[-1][1]}
+    network, optimizer, curve, best = train(method, setting, steps, seed, text, options)
     draws = {"": 0} if method == "AdamW" else {"": 0, "averaged": options.draws}
-    found["scores"] = {k: scores(network, optimizer, n, text, options) for k, n in draws.items()}
+    found = {k: scores(network, optimizer, n, text, options) for k, n in draws.items()}
     criteria = ("magnitude",) if method == "AdamW" else ("signal-to-noise", "magnitude")
-    found["pruned"] = {
+    pruning = {
         criterion: pruned(network, ranking(network, optimizer, criterion), text, options)
         for criterion in criteria
     }
-    return found
+    last = exchange(network, best)
+    found["best"] = scores(network, optimizer, 0, text, options)
+    exchange(network, last)
+    return {"curve": curve, "seconds": curve[-1][1], "scores": found, "pruned": pruning}
 
 
 # -- runs, tables and the picture -------------------------------------------------------------
@@ -307,29 +372,35 @@ def all_runs(text: Text, options: Any) -> dict[str, Any]:
                 path.write_text(json.dumps(found))
             if isinstance(found[name], dict):
                 print(name, f"{found[name]['seconds']:.1f} s", found[name]["scores"], flush=True)
+            elif isinstance(found[name], list):
+                (_, seconds, loss), lowest = found[name][-1], min(c[2] for c in found[name])
+                print(f"{name}: {seconds:.1f} s, {loss:.3f}, lowest {lowest:.3f}", flush=True)
         return found[name]
 
     ratio = once("ratio", lambda: time_ratio(text, options))
     print(f"a step by IVON takes {ratio:.2f} times one by AdamW", flush=True)
-    rates = {}
-    for method, tried in RATES.items():
-        losses = {
-            rate: once(
-                f"{method} {rate:g} seed 0",
-                lambda m=method, r=rate: run(m, r, options.steps, 0, text, options),
-            )["scores"][""]["loss"]
-            for rate in tried
-        }
-        rates[method] = min(losses, key=lambda r, of=losses: of[r] if of[r] == of[r] else math.inf)
-    found["rates"] = rates
-    shorter = round(options.steps / ratio)
-    legs = (("AdamW", options.steps), ("IVON", options.steps), ("IVON", shorter))
-    for method, steps in legs:
-        for seed in range(1, options.seeds + 1):
-            once(
-                f"{method} of {steps} steps, seed {seed}",
-                lambda m=method, n=steps, s=seed: run(m, rates[m], n, s, text, options),
-            )
+    part = text._replace(train=text.train[: len(text.train) // options.shorter])
+
+    def loss_of_first(method: str, setting: Setting) -> float:
+        steps = options.steps // options.shorter
+        curve = once(
+            f"{method}, {setting}, seed 0",
+            lambda: train(method, setting, steps, 0, part, options).curve,
+        )
+        return curve[-1][2] if math.isfinite(curve[-1][2]) else math.inf
+
+    chosen = {}
+    for method in METHODS:
+        loss, (of_rates, around) = partial(loss_of_first, method), settings(method, options)
+        chosen[method] = min(around(min(of_rates, key=loss)), key=loss)
+        print(f"{method}: {chosen[method]}", flush=True)
+    found["chosen"] = chosen
+    legs = [(method, options.steps) for method in METHODS]
+    legs.append(("IVON", round(options.steps / ratio)))
+    for seed in range(1, options.seeds + 1):
+        for method, steps in legs:
+            make = partial(run, method, chosen[method], steps, seed, text, options)
+            once(f"{method} of {steps} steps, seed {seed}", make)
     found["legs"] = {
         f"{method}, {steps} steps": [
             found[f"{method} of {steps} steps, seed {seed}"] for seed in range(1, options.seeds + 1)
@@ -346,21 +417,27 @@ def spread(values: list[float], places: int) -> str:
 
 
 def tables(found: dict[str, Any], options: Any) -> dict[str, list[dict[str, str]]]:
-    """Rows of the CSVs, by name."""
+    """Rows of the CSVs, by the ends of their names."""
     quality, pruning = [], []
     for leg, runs in found["legs"].items():
         method, steps = leg.split(", ")
         for kind in runs[0]["scores"]:
-            of = {name: [r["scores"][kind][name] for r in runs] for name in ("loss", "ece", "area")}
-            averaged = f"{options.draws} draws" if kind else "mean"
+            of = {name: [r["scores"][kind][name] for r in runs] for name in runs[0]["scores"][kind]}
+            own = "weights" if method == "AdamW" else "mean"
+            by = {"": own, "best": f"{own} of the best step", "averaged": f"{options.draws} draws"}
             quality.append(
                 {
                     "optimiser": method,
-                    "rate": f"{found['rates'][method]:g}",
+                    "rate": f"{found['chosen'][method].rate:g}",
+                    "decay": f"{found['chosen'][method].decay:g}",
+                    "temperature": f"{found['chosen'][method].temperature:g}"
+                    if method == "IVON"
+                    else "",
                     "steps": steps.removesuffix(" steps"),
-                    "predictions": averaged if method == "IVON" else "weights",
+                    "predictions": by[kind],
                     "processor [s]": spread([r["seconds"] for r in runs], 0),
                     "validation loss [nats/character]": spread(of["loss"], 3),
+                    "training loss": spread(of["training"], 2),
                     "ECE [%]": spread([100 * e for e in of["ece"]], 2),
                     "shuffled text by entropy [area]": spread(of["area"], 3),
                 }
@@ -371,7 +448,7 @@ def tables(found: dict[str, Any], options: Any) -> dict[str, list[dict[str, str]
             losses = np.mean([r["pruned"][criterion] for r in runs], 0)
             cells = {f"{100 * f:.0f}%": f"{x:.2f}" for f, x in zip(FRACTIONS, losses, strict=True)}
             pruning.append({"optimiser": method, "pruned by": criterion, **cells})
-    return {"language_model.csv": quality, "language_model_pruning.csv": pruning}
+    return {".csv": quality, "_pruning.csv": pruning}
 
 
 def plot(found: dict[str, Any], path: str | Path) -> None:
@@ -404,27 +481,54 @@ def plot(found: dict[str, Any], path: str | Path) -> None:
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     for name, default, text in (
-        ("width", 32, "of the embeddings"),
+        ("width", 208, "of the embeddings"),
         ("layers", 2, "blocks"),
-        ("heads", 2, "of the attention"),
+        ("heads", 4, "of the attention"),
         ("context", 64, "characters"),
-        ("batch", 16, "pieces of text a step"),
-        ("steps", 1500, "of the longer runs"),
+        ("batch", 8, "pieces of text a step"),
+        ("steps", 600, "of the longer runs"),
         ("draws", 8, "that predictions are averaged over"),
-        ("seeds", 3, "besides the one that the rates are chosen by"),
-        ("windows", 512, "pieces of the validation text"),
+        ("seeds", 3, "besides the one that settings are chosen by"),
+        ("windows", 256, "pieces of the validation text"),
+        ("shorter", 1, "as much shorter are text and runs in seed 0"),
     ):
         found.add_argument(f"--{name}", type=int, default=default, help=text)
-    found.add_argument("--hess-init", type=float, default=0.1, help="IVON's")
-    found.add_argument("--clip-radius", type=float, default=0.03, help="IVON's")
-    found.add_argument("--beta2", type=float, default=0.997, help="IVON's")
-    found.add_argument("--temperature", type=float, default=1.0, help="of IVON's posterior")
-    found.add_argument("--characters", type=int, help="of the training text, the first ones")
+    for name, settings, text in (
+        ("adamw-rates", (5e-4, 1e-3, 2e-3), "tried in seed 0"),
+        ("adamw-decays", (1.0, 0.1, 3.0), "tried in seed 0, the first one with each rate"),
+        ("ivon-rates", (5.0, 10.0, 20.0), "tried in seed 0"),
+        ("temperatures", (0.1, 1.0, 0.01), "of IVON's posterior, tried in the same way"),
+    ):
+        found.add_argument(f"--{name}", type=float, nargs="+", default=settings, help=text)
+    for name, value in (
+        ("hess-init", 1.0),
+        ("clip-radius", 4e-5),
+        ("beta2", 0.99999),
+        ("ivon-decay", 3e-4),
+    ):
+        found.add_argument(f"--{name}", type=float, default=value, help="IVON's")
+    found.add_argument("--adamw-beta2", type=float, default=0.99, help="AdamW's")
+    found.add_argument(
+        "--characters", type=int, default=20_000, help="of the training text, the first ones"
+    )
     found.add_argument("--device", default="cpu")
     found.add_argument("--runs", help="a file that keeps finished runs, which are not repeated")
     found.add_argument("--plot", help="where to save the picture")
-    found.add_argument("--publish", action="store_true", help="the page in docs/benchmarks")
+    found.add_argument(
+        "--publish", nargs="?", const="language_model", help="CSVs and picture in docs/benchmarks"
+    )
     return found
+
+
+def command(options: Any) -> str:
+    """With the options that are not the default."""
+    usual = vars(parser().parse_args([]))
+    words = ["python -m examples.language_model"]
+    for name, value in vars(options).items():
+        if name not in ("runs", "plot", "publish") and value != usual[name]:
+            listed = value if isinstance(value, list) else [value]
+            words += [f"--{name.replace('_', '-')}", *(f"{each}" for each in listed)]
+    return " ".join(words)
 
 
 def main() -> None:
@@ -432,17 +536,17 @@ def main() -> None:
     torch.set_num_threads(1)
     text = python_reference()
     text = text._replace(train=text.train[: options.characters])
-    network, _ = start("AdamW", 1e-3, text, 0, options)
+    network, _ = start("AdamW", Setting(1e-3, 0.0), text, 0, options)
     num_weights = sum(weight.numel() for weight in network.parameters())
     print(f"{len(text.train)} + {len(text.validation)} characters, {num_weights} weights")
     found = all_runs(text, options)
-    about = f"`python -m examples.language_model`, seeds 1 to {options.seeds}; {describe()}"
+    about = f"`{command(options)}`, seeds 1 to {options.seeds}; {describe()}"
     for name, rows in tables(found, options).items():
         print("\n".join(pages.table(rows)))
         if options.publish:
-            pages.write(name, rows, about)
+            pages.write(f"{options.publish}{name}", rows, about)
     if options.plot or options.publish:
-        plot(found, options.plot or pages.FOLDER / "language_model.png")
+        plot(found, options.plot or pages.FOLDER / f"{options.publish}.png")
 
 
 if __name__ == "__main__":

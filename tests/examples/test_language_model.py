@@ -15,7 +15,16 @@ import torch
 
 from examples import language_model
 
-TINY = "--width 8 --layers 1 --context 16 --batch 8 --steps 40 --draws 2 --seeds 1 --windows 16"
+#: The rates are those of a network of some 10,000 weights on the whole text.
+SMALL = (
+    "--adamw-rates 3e-3 1e-2 3e-2 --adamw-decays 0.01 --adamw-beta2 0.999 --ivon-rates 1 3 10 "
+    "--ivon-decay 1e-4 --temperatures 1 --hess-init 0.1 --beta2 0.997 --clip-radius 0.03 "
+    "--characters 400000 --shorter 1 "
+)
+TINY = SMALL + (
+    "--width 8 --layers 1 --heads 2 --context 16 --batch 8 --steps 40 --draws 2 --seeds 1 "
+    "--windows 16"
+)
 
 
 def test_calibration_error_of_a_forecaster_that_says_nine_tenths_and_is_right_half_the_time():
@@ -40,7 +49,7 @@ def test_the_language_model_learns_by_both_optimisers_and_finished_runs_are_kept
     again = language_model.all_runs(text, options)
     assert json.loads(json.dumps(found["legs"])) == again["legs"]
     quality, pruning = language_model.tables(found, options).values()
-    assert len(quality) == 5 and len(pruning) == 3
+    assert len(quality) == 8 and len(pruning) == 3
     language_model.plot(found, tmp_path / "plot.png")
 
 
@@ -59,7 +68,8 @@ def test_no_character_of_the_future_is_seen():
 def test_pruning_by_signal_to_noise_keeps_what_the_posterior_is_sure_of():
     text = language_model.Text(torch.arange(64) % 4, torch.arange(64) % 4, 4)
     options = language_model.parser().parse_args(TINY.split())
-    network, optimizer = language_model.start("IVON", 1.0, text, 0, options)
+    setting = language_model.Setting(rate=1.0, decay=1e-4, temperature=1.0)
+    network, optimizer = language_model.start("IVON", setting, text, 0, options)
     with optimizer.sampled_params():
         pass
     sure = network.position.weight
