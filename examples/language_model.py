@@ -466,12 +466,13 @@ def plot(found: dict[str, Any], path: str | Path) -> None:
                 losses = np.mean([each["pruned"][criterion] for each in runs], 0)
                 label = f"{method}, by {criterion}"
                 axes[2].plot(FRACTIONS, losses, style, color=colours[method], label=label)
-    lowest = min(loss for _, runs in full for each in runs for _, _, loss in each["curve"])
+    heights = [loss for _, runs in full for each in runs for _, _, loss in each["curve"]]
+    lowest, highest = min(heights), max(heights)
     for axis, label in zip(axes, ("steps", "seconds of the processor"), strict=False):
         axis.set(xlabel=label, ylabel="validation loss [nats a character]")
-        axis.set_ylim(lowest - 0.1, lowest + 1.5)
+        axis.set_ylim(lowest - 0.1, min(highest, lowest + 1.5) + 0.1)
     axes[2].set(xlabel="fraction of weights removed", ylabel="validation loss [nats a character]")
-    axes[2].set_ylim(lowest - 0.1, lowest + 3)
+    axes[2].set_ylim(lowest - 0.1, lowest + 2)
     for axis in axes:
         axis.legend(frameon=False)
     figure.tight_layout()
