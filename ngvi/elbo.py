@@ -110,10 +110,11 @@ class NaturalELBO:
         return self._num_dropped
 
     def _count(self, num_dropped: int, stacklevel: int = 2) -> None:
-        if num_dropped and not self._num_dropped:
+        is_first = num_dropped and not self._num_dropped
+        self._num_dropped += int(num_dropped)
+        if is_first:
             warnings.warn(
                 f"NaturalELBO left out {int(num_dropped)} draws of a step whose "
                 "value, gradient or Hessian is not finite. It counts them in num_dropped.",
                 stacklevel=stacklevel,
             )
-        self._num_dropped += int(num_dropped)

@@ -13,6 +13,7 @@ import numpyro.optim
 import optax
 from numpyro.infer.svi import SVIState
 
+from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
 from numpyro_ngvi.tracing.compilation import compiled
@@ -77,7 +78,8 @@ class SVI(numpyro.infer.SVI):
             an array of shape ``()``, so that nothing waits for the device until it is read.
         :raises ValueError: without ``rng_key``; or if the first loss is not finite.
         :warns UserWarning: once, when a step has not been taken; the optimiser counts them all in
-            ``num_skipped``, in the ``optim_state`` of :attr:`state`.
+            ``num_skipped``, in the ``optim_state`` of :attr:`state`. Once, when ``NaturalELBO`` has
+            left out draws. A step waits for neither, and a later one may have to tell.
         """
         first = self.state is None
         if first:
@@ -92,15 +94,17 @@ class SVI(numpyro.infer.SVI):
         leaves, structure = jax.tree.flatten((args, kwargs))
         dynamic = [leaf if _is_dynamic(leaf) else None for leaf in leaves]
         static = tuple(None if _is_dynamic(leaf) else _Constant(leaf) for leaf in leaves)
-        state, loss = self._compiled_update(structure, static)(self.state, dynamic)
-        if first and not jnp.isfinite(loss):
-            self.state = None
+        state, loss, num_dropped = self._compiled_update(structure, static)(self.state, dynamic)
+        is_lost = first and not jnp.isfinite(loss)
+        self.state = None if is_lost else state
+        if num_dropped is not None:
+            self.loss.count_later(num_dropped, stacklevel=3)
+        if is_lost:
             raise ValueError(
                 f"The first loss is {float(loss)}: the bound is not finite where the guide "
                 "starts. Start elsewhere (init_loc_fn=), narrower (init_scale=), or check the "
                 "data for values outside the likelihood's support."
             )
-        self.state = state
         self._tell_of_skipped_steps()
         return loss
 
@@ -123,13 +127,20 @@ class SVI(numpyro.infer.SVI):
         key = (structure, static)
         if key not in self._compiled:
 
-            def update(state: SVIState, dynamic: list) -> tuple[SVIState, jax.Array]:
+            def update(state: SVIState, dynamic: list) -> tuple[SVIState, jax.Array, Any]:
                 leaves = [
                     leaf if constant is None else constant.value
                     for leaf, constant in zip(dynamic, static, strict=True)
                 ]
                 args, kwargs = jax.tree.unflatten(structure, leaves)
-                return self.update(state, *args, **kwargs)
+                if not isinstance(self.loss, NaturalELBO):
+                    return *self.update(state, *args, **kwargs), None
+                mutable = {**(state.mutable_state or {}), NaturalELBO.COUNT: jnp.zeros((), int)}
+                state = state._replace(mutable_state=mutable)
+                state, loss = self.update(state, *args, **kwargs)
+                mutable = dict(state.mutable_state)
+                num_dropped = mutable.pop(NaturalELBO.COUNT)
+                return state._replace(mutable_state=mutable or None), loss, num_dropped
 
             size = sum(map(jnp.size, jax.tree.leaves(self.state)))
             self._compiled[key] = compiled(update, num_numbers=size)

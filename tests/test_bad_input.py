@@ -260,6 +260,26 @@ def test_a_step_that_is_skipped_is_told_of_once_numpyro():
             svi.step(y)
 
 
+def test_draws_that_a_step_leaves_out_are_told_of_once_where_it_was_called_numpyro():
+    jax = pytest.importorskip("jax")
+    ppl = load("numpyro")
+    with ppl.float64():
+
+        def model():
+            x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+            ppl.factor("edge", 2.0 * ppl.np.log(x + 1.0))  # which is nothing where x < -1
+
+        guide, loss = ppl.guide(model, "diagonal", init_scale=1.0), ppl.elbo("NaturalELBO")
+        svi = ppl.package.SVI(model, guide, ppl.optimiser(), loss, rng_key=jax.random.key(0))
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            float(svi.step())
+            svi.step()
+        assert [warning.filename for warning in found] == [__file__]
+        assert "left out" in str(found[0].message)
+        assert loss.num_dropped > 0 and svi.state.mutable_state is None
+
+
 def test_step_without_a_key_says_so_numpyro():
     ppl = load("numpyro")
     with ppl.float64():

@@ -30,6 +30,7 @@ from numpyro_ngvi.curvature import (
 )
 from numpyro_ngvi.curvature.moments import Estimate, finite_draws, in_passes, masked_mean
 from numpyro_ngvi.curvature.threefry import split
+from numpyro_ngvi.elbo.host import tell_host
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.guide.conjugate import Factors
@@ -57,6 +58,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     """
 
     can_infer_discrete = True
+    #: In the mutable state: give it, and a step returns there how many draws it has left out, and
+    #: its program calls nobody. Such a program can be kept on disk.
+    COUNT = "_ngvi_num_dropped"
 
     def __init__(
         self,
@@ -70,11 +74,22 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     ) -> None:
         self._set_options(num_particles, curvature, num_gradients, antithetic, quasi_random)
         super().__init__(num_particles=num_particles, vectorize_particles=vectorize_particles)
+        self._counts: list[Any] = []  # of steps of which some may be under way
 
     @property
     def num_dropped(self) -> int:
-        jax.effects_barrier()
+        jax.block_until_ready((jax.live_arrays(), self._counts))  # steps have yet to count theirs
+        self._add_counts(stacklevel=3)
         return self._num_dropped
+
+    def count_later(self, num_dropped: jax.Array, stacklevel: int = 2) -> None:
+        """Count what a step has returned as :attr:`COUNT`, once it is known; waits for nothing."""
+        self._counts.append(num_dropped)
+        self._add_counts(stacklevel + 1)
+
+    def _add_counts(self, stacklevel: int) -> None:
+        while self._counts and self._counts[0].is_ready():
+            self._count(int(self._counts.pop(0)), stacklevel + 1)
 
     def loss_with_mutable_state(
         self,
@@ -86,6 +101,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The loss in nats, whose gradient is the natural gradient, and the mutable state."""
+        param_map = dict(param_map)
+        is_returned = param_map.pop(self.COUNT, None) is not None
         model_key, guide_key, *_ = keys = split(typed_key(rng_key), 2 + MAX_BATCHES)
         draw_keys = keys[2:]
         density = LogDensity(model, _RefuseVisits(guide), args, kwargs, model_key)
@@ -93,6 +110,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         posteriors = posteriors_in(param_map)
         if not posteriors:  # every latent has a factor of its own
             value, mutable_state = density.with_mutable_state({}, param_map, guide_key)
+            mutable_state = _with_count(mutable_state, is_returned, jnp.zeros(()))
             return {"loss": -value, "mutable_state": mutable_state}
         here, frozen = jax.lax.stop_gradient((posteriors, param_map))
         partners = not all(
@@ -126,8 +144,10 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             return estimate, _bound(estimate.values, estimate.kept, here, points)
 
         together = _until_quiet if cost.max_batches > 1 else _once
-        directions, value, kept, num_dropped = jax.lax.stop_gradient(together(batch, draw_keys))
-        self._report(num_dropped)
+        summary = jax.lax.stop_gradient(together(batch, draw_keys))
+        if not is_returned:
+            summary = tell_host(self._count, summary.num_dropped, summary)
+        directions, value, kept, num_dropped = summary
         mutable_state = None
         if curvature == "mean" or len(posteriors) < len(param_map):
             points = self._points(draw_keys[0], guide_key, here, cost, partners)
@@ -140,6 +160,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         loss = -value
         for site, family in posteriors.items():
             loss = loss - _as_gradient(directions[site], family)
+        mutable_state = _with_count(mutable_state, is_returned, num_dropped)
         return {"loss": loss, "mutable_state": mutable_state}
 
     # -- the value --------------------------------------------------------------------
@@ -216,12 +237,6 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         }
         return Points(noise, jnp.full(count, 1.0 / count, dtype), keys)
 
-    def _report(self, num_dropped: jax.Array) -> None:
-        def report() -> None:
-            jax.debug.callback(self._count, num_dropped)
-
-        jax.lax.cond(num_dropped > 0, report, lambda: None)
-
 
 class _Summary(NamedTuple):
     """What is left of a step's draws."""
@@ -278,6 +293,12 @@ def _bound(values: jax.Array, kept: jax.Array, here: Families, points: Points) -
         return jnp.asarray(jnp.nan)
     first = points.some(slice(len(values)))
     return masked_mean(values - log_q(here, first.noise), kept[: len(values)], first.weights)
+
+
+def _with_count(mutable_state: Any, is_returned: bool, num_dropped: jax.Array) -> Any:
+    if not is_returned:
+        return mutable_state
+    return {**(mutable_state or {}), NaturalELBO.COUNT: num_dropped.astype(int)}
 
 
 def _check_same_model(density: LogDensity, guide: Any) -> None:

@@ -27,6 +27,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoGuideList, AutoNormal
 
 from numpyro_ngvi import NaturalELBO, NaturalGaussianGuide
 from numpyro_ngvi.elbo import natural_elbo
+from numpyro_ngvi.elbo.host import tell_host
 
 PARAM, SITE = "auto_posterior", "_auto_latent"
 DIM = 3
@@ -365,6 +366,28 @@ def test_draws_that_are_not_finite_are_dropped_and_counted(
         warnings.simplefilter("error")  # the warning comes once
         run(params, random.key(0))
         assert elbo.num_dropped == 2
+
+
+def test_the_host_is_told_of_positive_numbers_alone_by_programs_without_an_effect():
+    told = []
+
+    def step(number, x):
+        return jax.grad(lambda shift: tell_host(told.append, number, x + 1.0)[0] * shift)(1.0)
+
+    numbers, x = jnp.array([2, 0, 3, 1]), jnp.array([3.0, 4.0])
+    assert not jax.make_jaxpr(step)(numbers[0], x).effects
+
+    def in_turn(numbers, x):
+        return jax.lax.scan(lambda x, number: (x.at[0].set(step(number, x)), None), x, numbers)[0]
+
+    for run, expected, total in (
+        (in_turn, [7.0, 4.0], [2, 3, 1]),
+        (jax.jit(in_turn), [7.0, 4.0], [2, 3, 1]),
+        (jax.jit(jax.vmap(step, (0, None))), [4.0] * 4, [6]),
+    ):
+        np.testing.assert_array_equal(run(numbers, x), expected)
+        assert [int(number) for number in told] == total
+        told.clear()
 
 
 def test_float32_works_throughout(numpyro_backend):
