@@ -3,7 +3,8 @@
 Whoever seeks a step's length makes several attempts. An attempt (:meth:`Path.at`) is what it takes
 to know how far it leads (:meth:`Path.kl`); only the one that is taken is made a Gaussian
 (:meth:`Path.end`). Families whiten the direction once, and an attempt then costs its own
-factorisation and no solution against the old factor (:class:`WhitenedPath`).
+factorisation and no solution against the old factor (:class:`WhitenedPath`). That a step leads far
+too far may be known without an attempt (:meth:`Path.least_kl`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class Path:
         """``KL(new || old)`` in nats, a scalar."""
         return attempt.kl_divergence(self.start)
 
+    def least_kl(self, most: Any) -> Callable[[Any], Any] | None:
+        """A function of ``rho`` up to ``most``, cheap and not above :meth:`kl`; None for none."""
+        return None
+
     def backward_kl(self, attempt: Any) -> Any:
         """``KL(old || new)`` in nats, a scalar."""
         return self.start.kl_divergence(attempt)
@@ -49,11 +54,13 @@ class WhitenedPath:
     :param steps: makes a step of ``rho``, ``-P`` and ``w``, and knows how far it leads, such as
         :class:`~ngvi.linalg.definite.CovarianceSteps`; or a list with one for each block.
     :param finish: the family, from ``rho`` and the blocks' steps.
+    :param least: what :meth:`least_kl` is.
     """
 
     blocks: Sequence[tuple[Any, Any]]
     steps: Any
     finish: Callable[..., Any]
+    least: Callable[[Any], Callable[[Any], Any]] | None = None
 
     def at(self, step_size: Any) -> Any:
         """See :class:`Path`."""
@@ -63,6 +70,10 @@ class WhitenedPath:
     def kl(self, attempt: Any) -> Any:
         """See :class:`Path`."""
         return sum(steps.kl(one) for steps, one in zip(self._steps(), attempt[1], strict=True))
+
+    def least_kl(self, most: Any) -> Callable[[Any], Any] | None:
+        """See :class:`Path`."""
+        return None if self.least is None else self.least(most)
 
     def backward_kl(self, attempt: Any) -> Any:
         """See :class:`Path`."""
@@ -99,6 +110,12 @@ class JointPath:
     def kl(self, attempt: list) -> Any:
         """See :class:`Path`."""
         return sum(path.kl(one) for path, one in zip(self._paths, attempt, strict=True))
+
+    def least_kl(self, most: Any) -> Callable[[Any], Any] | None:
+        """See :class:`Path`."""
+        found = [path.least_kl(most) for path in self._paths]
+        known = [one for one in found if one is not None]  # the others may add to it
+        return (lambda step_size: sum(one(step_size) for one in known)) if known else None
 
     def backward_kl(self, attempt: list) -> Any:
         """See :class:`Path`."""

@@ -58,7 +58,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from ngvi.family import Array, Family
-from ngvi.linalg.kronecker import KroneckerSteps, NumberSteps
+from ngvi.linalg.kronecker import KroneckerSteps, NumberSteps, least_kl
 from ngvi.linalg.matrices import symmetric
 from ngvi.path import WhitenedPath
 from ngvi.structure import forest
@@ -439,7 +439,9 @@ class MatrixNormal(Family):
             ]
             return self._balanced(loc, pairs, self.scale * self.xp.sqrt(of_rest.ratio))
 
-        return WhitenedPath(blocks, kinds, finish)
+        changes = [change for change, _ in blocks[:-1]]
+        least = functools.partial(least_kl, self.ops, changes)
+        return WhitenedPath(blocks, kinds, finish, least)
 
     def _trace_ratio(self, other: Self) -> Array:
         total = ((self.scale / other.scale) ** 2).sum()

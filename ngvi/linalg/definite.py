@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ngvi.linalg.matrices import Array, Matrices, symmetric, times
 
@@ -74,6 +74,11 @@ class Definite(Matrices):
         known = self.cond(definite, lambda: factor, lambda: self._corrected_root(change, -0.5))
         other = self.inverse_lower(known)  # in neither branch, where XLA would compile it twice
         return self.select(definite, other, known), self.select(definite, known, other)
+
+    def has_root(self, change: Array) -> Array:
+        """Whether ``M`` is left as it is, from ``-rho P``, shape ``(k, k)``."""
+        factor = self.cholesky(self.eye(change.shape[-1], change) + change)
+        return self._has_root(factor, change)
 
     def new_variance_ratio(self, change: Array) -> Array:
         """``1 / M`` for the scalar case, elementwise."""
@@ -160,13 +165,16 @@ class Definite(Matrices):
 
     def _eigen(self, change: Array, floor: float) -> tuple[Array, Array, Array]:
         """Eigenvalues of ``M``, corrected, its eigenvectors, and which are not corrected."""
-        size = self.xp.amax(abs(change), axis=(-2, -1), keepdims=True)
-        size = self.xp.where(size > 0, size, 1.0)
-        # LAPACK's float32 eigensolver can fail on a matrix far from unit size.
+        size = _size(self.xp, change)
         plain, vectors = self.eigh(change / size)
         plain = plain * size[..., 0]
         values = self.positive(plain, size[..., 0], floor)
         return values, vectors, values == 1.0 + plain
+
+    def eigenvalues(self, matrix: Array) -> Array:
+        """Of symmetric matrices of any size of their numbers."""
+        size = _size(self.xp, matrix)
+        return self.eigvalsh(matrix / size) * size[..., 0]
 
     def _root_of(self, values: Array, vectors: Array, power: float) -> Array:
         """The lower triangular ``R`` with ``R R^T = M^(2 power)``, from the eigenvectors."""
@@ -252,6 +260,12 @@ def _divergence(root: Array, shift: Array, log_diagonal: Array) -> Array:
     """``(tr R R^T - k + |s|^2) / 2 - log |R|``, of all blocks together."""
     # One sum of what each coordinate adds, which is next to nothing in a short step.
     return (0.5 * ((root**2).sum(-1) - 1.0 + shift**2) - log_diagonal).sum()
+
+
+def _size(xp: Any, matrix: Array) -> Array:
+    """By what to divide: LAPACK's float32 eigensolver can fail far from unit size."""
+    size = xp.amax(abs(matrix), axis=(-2, -1), keepdims=True)
+    return xp.where(size > 0, size, 1.0)
 
 
 def _diagonal(matrix: Array) -> Array:

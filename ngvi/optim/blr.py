@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from ngvi.families import direction
@@ -198,6 +199,10 @@ class AcceleratedPath:
     def kl(self, attempt: tuple[Families, Number]) -> Number:
         """See :class:`~ngvi.path.Path`."""
         return attempt[1]
+
+    def least_kl(self, most: Number) -> Callable[[Number], Number] | None:
+        """See :class:`~ngvi.path.Path`; the mean's part is not in it."""
+        return self._path.least_kl(most)
 
     def end(self, attempt: tuple[Families, Number]) -> Families:
         """See :class:`~ngvi.path.Path`."""

@@ -198,9 +198,21 @@ def longest_within(
         # What fits on one side of a jump will do.
         between = on.where(search.count < MAX_REFINEMENTS, on.sqrt(low) * on.sqrt(high), low)
         rho = on.where(first, search.rho, on.where(low > 0, between, shorter))
-        attempt = path.at(rho)
-        return Search(search.count + 1, rho, low, high, attempt, on.number(path.kl(attempt)))
 
+        def tried() -> tuple[Any, Number]:
+            attempt = path.at(rho)
+            return attempt, on.number(path.kl(attempt))
+
+        if least_kl is None:
+            attempt, length = tried()
+        else:
+            # The next rho is the same for all lengths from this one on.
+            shortest = 0.1 ** on.maximum(1.0, search.count + 2 - PATIENCE)
+            known = (least_kl(rho) >= radius / shortest**2) & (search.count < MAX_ATTEMPTS)
+            attempt, length = on.unless(known, search.attempt, search.length, tried)
+        return Search(search.count + 1, rho, low, high, attempt, length)
+
+    least_kl = path.least_kl(rho)
     # The full step is the loop's first attempt: in front of it, it would be compiled twice.
     start = Search(0, rho, 0.0, rho, None, math.nan)
     search = on.repeated(narrow, settled, start, path)

@@ -88,6 +88,9 @@ class Algebra(rule.Algebra):
             for block, row in zip(blocks, rows, strict=True)
         ]
 
+    def unless(self, known: Any, attempt: Any, like: jax.Array, otherwise: Callable) -> Any:
+        return jax.lax.cond(known, lambda: (attempt, jnp.full_like(like, jnp.inf)), otherwise)
+
     def repeated(self, advance: Callable, settled: Callable, search: Search, path: Any) -> Search:
         shapes = jax.eval_shape(path.at, search.rho)
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

@@ -74,6 +74,11 @@ class Matrices(definite.Definite):
             return torch.full_like(matrix[..., 0], torch.nan), torch.full_like(matrix, torch.nan)
         return torch.linalg.eigh(matrix)
 
+    def eigvalsh(self, matrix: Tensor) -> Tensor:
+        if not matrix.isfinite().all():
+            return torch.full_like(matrix[..., 0], torch.nan)
+        return torch.linalg.eigvalsh(matrix)
+
     def svd(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         if not matrix.isfinite().all():
             return torch.full_like(matrix, torch.nan), torch.full_like(matrix, torch.nan)
@@ -84,14 +89,15 @@ class Matrices(definite.Definite):
         return torch.linalg.qr(matrix, mode="r").R
 
     def solve_lower(self, tril: Tensor, rhs: Tensor, trans: bool = False) -> Tensor:
-        columns = rhs.unsqueeze(-1) if rhs.ndim == 1 else rhs
-        solution = torch.linalg.solve_triangular(tril.mT if trans else tril, columns, upper=trans)
-        return solution.squeeze(-1) if rhs.ndim == 1 else solution
+        # LAPACK's matrices have columns where torch's have rows: transposed ones are not copied,
+        # and from the right BLAS takes half the time.
+        rows = rhs[None] if rhs.ndim == 1 else rhs.mT
+        factor = tril if trans else tril.mT
+        solution = torch.linalg.solve_triangular(factor, rows, upper=not trans, left=False)
+        return solution[0] if rhs.ndim == 1 else solution.mT
 
     def inverse_small(self, tril: Tensor) -> Tensor:
-        eye = self.eye(tril.shape[-1], tril)
-        # From the right BLAS takes two thirds of the time: rows are what is contiguous.
-        return torch.linalg.solve_triangular(tril, eye.expand(tril.shape), upper=False, left=False)
+        return self.solve_lower(tril, self.eye(tril.shape[-1], tril).expand(tril.shape))
 
     def solve_symmetric(self, tril: Tensor, matrix: Tensor) -> Tensor:
         return torch.linalg.solve_triangular(tril, matrix, upper=False, left=False).mT

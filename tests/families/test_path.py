@@ -69,3 +69,20 @@ def test_families_move_jointly_with_one_step_size(backend, rng):
     lengths = [float(f.along(d).kl(f.along(d).at(0.3))) for f, d in pairs]
     assert float(joint.kl(attempt)) == pytest.approx(sum(lengths))
     assert [type(end) for end in joint.end(attempt)] == [type(family) for family, _ in pairs]
+
+
+def test_how_far_a_step_leads_at_least_is_below_how_far_it_leads(backend, rng):
+    family, direction = start_and_direction(backend, "MatrixNormal", rng)
+
+    def lengths(most):
+        path = family.along(direction, 0.0)
+        least = path.least_kl(most)
+        rhos = [most, 0.5 * most, 0.1 * most]
+        return [(least(rho), path.kl(path.at(rho))) for rho in rhos]
+
+    lengths = backend.compiled(lengths)
+    found = np.array([[float(one) for one in pair] for pair in lengths(backend.array(50.0))])
+    assert (found[:, 0] <= 0.9 * found[:, 1]).all()
+    assert (found[:, 0] > 0.01 * found[:, 1]).all()
+    for least, _ in lengths(backend.array(1e-3)):  # where all is definite
+        assert float(least) == 0.0

@@ -127,6 +127,29 @@ def advanced(backend, radius, advance, rho=1.0):
     return loc, scale, float(length)
 
 
+def test_what_is_known_to_lead_too_far_is_not_tried_and_the_end_is_the_same(backend):
+    tried, algebra = [], backend.module("optim.algebra").algebra
+
+    class Known(Path):
+        def least_kl(self, most):
+            return lambda rho: 0.4 * rho**2 * 1e8
+
+    def advance(rho):
+        tried.append(rho)
+        return moving_the_mean(backend, 1e4)(rho)
+
+    found, counts = [], []
+    rho = backend.array(1.0) if backend.name == "numpyro" else 1.0
+    for kind in (Path, Known):
+        path = kind(point(backend), advance)
+        moved, length, _ = trust_region.longest_within(algebra, 1.0, path, rho)
+        found.append((*(c.item() for c in backend.coordinates(moved)), float(length)))
+        counts.append(len(tried))
+        tried.clear()
+    assert found[0] == found[1]
+    assert backend.name == "numpyro" or counts[1] == counts[0] - 3
+
+
 def moving_the_mean(backend, by):
     start, step = point(backend), point(backend, by, 0.0)
     if backend.name == "pyro":
