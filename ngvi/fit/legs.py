@@ -24,7 +24,7 @@ from ngvi.fit.climbs import high_points
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.independent import Independent
 from ngvi.fit.modes import Modes
-from ngvi.fit.one_leg import NO_WAY, ROUGH_END, SAME, Begun, bound_of, compared
+from ngvi.fit.one_leg import NO_WAY, ROUGH_END, SAME, Begun, compared, surely
 from ngvi.fit.outcome import ANOTHER, THE_SAME, Outcome, Reason
 from ngvi.fit.prior import Prior
 from ngvi.fit.progress import Progress
@@ -128,8 +128,8 @@ class Legs(Modes):
         last = Outcome(one.place, Reason.INTERRUPTED, remaining, one.trace)
         if answers:
             last = self._audited(last)
-        level = -one.trace.last_loss if last.audit is None else bound_of(last)
-        return last if best is None or level > bound_of(best) + SAME else best
+        level = -one.trace.last_loss if last.audit is None else surely(last)
+        return last if best is None or level > surely(best) + SAME else best
 
     def _independently(self, prior: Prior | None) -> Start | None:
         """Where independent latents lead to."""

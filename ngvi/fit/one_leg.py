@@ -41,6 +41,8 @@ ANOTHER_POINT = "another point"
 NUM_ALIKE, ALIKE = 3, 1e-2
 #: Bounds within this and two standard errors are the same optimum, in nats.
 SAME = 0.1
+#: A standard error of a bound, in nats, from which on the bound may be anything.
+HARDLY_KNOWN = 1.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -206,7 +208,7 @@ class Runner:
             other = tried(fresh, other)
         other = self._audited(other)
         self._used = fresh.used + len(fresh.trace)
-        is_better = bound_of(other) >= bound_of(outcome)
+        is_better = surely(other) >= surely(outcome)
         return other if is_better else outcome
 
     def _are_rounded_alike(self, *others: Outcome) -> bool:
@@ -300,8 +302,18 @@ class Runner:
 
 def _level(outcome: Outcome) -> tuple[bool, float]:
     """What makes one end better than another: a little noise is no reason to give up an optimum."""
-    bound = bound_of(outcome)
+    bound = surely(outcome)
     return math.isfinite(bound), bound + SAME * outcome.converged
+
+
+def surely(outcome: Outcome) -> float:
+    """The bound, or where it is hardly known, what it is at least: rounding may make a density
+    enormous at some draws.
+    """
+    bound = bound_of(outcome)
+    if outcome.audit is not None and outcome.audit.error > HARDLY_KNOWN:
+        bound -= 2 * outcome.audit.error
+    return bound
 
 
 def bound_of(outcome: Outcome) -> float:

@@ -471,6 +471,15 @@ def test_a_mode_as_high_is_told_and_one_far_below_is_not_searched():
     assert searched(two_modes(-30.0)).starts[1:] == ()
 
 
+def test_a_bound_that_is_hardly_known_is_not_the_best():
+    """Rounding makes a density enormous at some draws, where nothing is to be found."""
+    settings, progress = Settings(0.05, 9), Progress(9, False)
+    runner = legs.Legs(target().engine(), np.random.default_rng(0), settings, progress)
+    for bound, error in ((190.0, 12.0), (2e15, 6e15)):
+        runner._note(Outcome(POINT, Reason.STUCK, audit=Audit(bound, error, 0.0)), "a draw")
+    assert [start.bound for start in runner._best().starts] == [190.0, 2e15]
+
+
 def test_of_optima_that_noise_confuses_more_draws_tell_which_are_as_good(monkeypatch):
     """One that is 0.3 nats lower says nothing for the best, whatever the errors."""
     audit = one_leg.audit
