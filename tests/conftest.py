@@ -74,7 +74,7 @@ def _fresh_state():
 
 #: JAX keeps every program that it compiled, of two megabytes or so; thousands of tests would fill
 #: the memory. A process forgets them beyond this size, or if that does not help, in larger steps.
-MAX_BYTES, GROWTH = 1_600_000_000, 300_000_000
+MAX_BYTES, GROWTH = 1_450_000_000, 300_000_000
 
 _limit = MAX_BYTES
 
