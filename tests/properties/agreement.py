@@ -96,37 +96,6 @@ def _of_pyro(ppl: Any, model: Any, guide: Any, data: dict, theta: np.ndarray) ->
     return {name: part.detach().double().numpy() for name, part in found.items()}
 
 
-def draws(count: int, dim: int) -> np.ndarray:
-    return np.random.default_rng([count, dim]).standard_normal((count, dim))
-
-
-def first_step(ppl: Any, spec: Spec, curvature: str, monkeypatch: Any) -> dict[str, Any]:
-    """``NaturalELBO`` of given draws, and where one step of ``BLR`` leads."""
-    from ngvi.points import spherical_points
-
-    module = ppl.module("elbo.natural_elbo")
-
-    def orthogonal(*args: Any) -> tuple[Any, Any]:
-        dim, groups = args[1:3] if ppl.is_numpyro else args[:2]
-        rng = np.random.default_rng([dim, groups])
-        noise, weights = zip(*spherical_points(rng, dim, groups), strict=True)
-        return ppl.array(np.concatenate(noise)), ppl.array(np.concatenate(weights) / groups)
-
-    def normal(*args: Any, **options: Any) -> Any:
-        if not ppl.is_numpyro:
-            return ppl.array(draws(args[0], args[1].shape[-1]))
-        return ppl.array(np.concatenate([draws(count, args[2]) for count in args[1]]))
-
-    monkeypatch.setattr(module, "orthogonal_points", orthogonal)
-    monkeypatch.setattr(module, "standard_normal", normal)
-    model, guide, data = guide_of(ppl, spec)
-    loss = ppl.elbo("NaturalELBO", num_particles=4, curvature=curvature)
-    svi = ppl.svi(model, guide, ppl.optimiser("BLR"), loss, **data)
-    value = svi.step()
-    mean, covariance = svi.gaussian
-    return {"loss": np.array(value), "mean": mean, "covariance": covariance}
-
-
 def compared(run: Callable[[Any], Any], ppls: list[Any], dtype: str) -> tuple[list[Any], list[str]]:
     """What each package finds, and in what they differ.
 

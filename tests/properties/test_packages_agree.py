@@ -1,8 +1,6 @@
-"""Whatever the model: both packages see the same latents, density and family, and step alike."""
+"""Whatever the model: both packages see the same latents, density and family."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from tests.properties.agreement import (
     Refused,
     compared,
     densities,
-    first_step,
     guide_of,
     layout_of,
 )
@@ -30,7 +27,6 @@ OPTIONS = {
     "database": None,
     "suppress_health_check": list(HealthCheck),
 }
-CURVATURES = ("auto", "hessian", "stein", "mean", "spherical", "gauss_newton")
 
 #: Much of what a model may be made of, in few models, for each takes seconds to compile.
 EXAMPLES = {
@@ -85,10 +81,6 @@ def _packages():
     return [load(name) for name in PPLS]
 
 
-def _as_it_is(latent: Latent) -> Latent:
-    return dataclasses.replace(latent, wrapped=latent.wrapped.replace("reparam", ""))
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -112,24 +104,5 @@ def test_both_packages_see_the_same_in_any_model_or_refuse_it_by_name(dtype, cou
     @given(specs(("", "", *FAULTS)))
     def run(spec: Spec) -> None:
         assert not compared(_what_it_is(spec), packages, dtype)[1]
-
-    run()
-
-
-@pytest.mark.slow
-def test_both_packages_take_the_same_first_step_in_any_model():
-    packages = _packages()
-
-    @settings(max_examples=4, **OPTIONS)
-    @given(specs())
-    def run(spec: Spec) -> None:
-        # Pyro starts what is reparametrized where the site itself would be, NumPyro its noise.
-        spec = dataclasses.replace(spec, latents=tuple(map(_as_it_is, spec.latents)))
-
-        def step(ppl):
-            with pytest.MonkeyPatch.context() as patch:
-                return first_step(ppl, spec, CURVATURES[spec.seed % len(CURVATURES)], patch)
-
-        assert not compared(step, packages, "float64")[1]
 
     run()

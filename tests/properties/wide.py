@@ -315,7 +315,8 @@ def _likelihood(ppl: Any, name: str, loc: Any) -> Any:
     made = {
         "Normal": lambda: dist.Normal(loc, one),
         "StudentT": lambda: dist.StudentT(3.0 * one, loc, one),
-        "Bernoulli": lambda: dist.Bernoulli(logits=loc),
+        # At logits of exactly zero NumPyro's derivative is not that of either side.
+        "Bernoulli": lambda: dist.Bernoulli(logits=loc + 0.1),
         "Poisson": lambda: dist.Poisson(exp(loc)),
         "GammaPoisson": lambda: dist.GammaPoisson(2.0 * one, exp(loc)),
         "Gamma": lambda: dist.Gamma(2.0 * one, exp(loc)),
