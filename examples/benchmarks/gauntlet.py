@@ -64,7 +64,7 @@ def fit_numpyro(entry: Entry, seed: int, family: str) -> tuple[Any, Gaussian, li
     key = jax.random.key(seed)
     result = fit(entry.model(ppl), *entry.args(ppl), rng_key=key, family=family, **OPTIONS)
     own = {k: np.asarray(v, float) for k, v in result.params.items() if not hasattr(v, "dim")}
-    return result, Gaussian(*_moments(result, np.asarray), own), _sites(result)
+    return result, Gaussian(*moments(result.posterior, np.asarray), own), _sites(result)
 
 
 def fit_pyro(entry: Entry, seed: int, family: str) -> tuple[Any, Gaussian, list[str]]:
@@ -83,15 +83,18 @@ def fit_pyro(entry: Entry, seed: int, family: str) -> tuple[Any, Gaussian, list[
         for k, v in result.params.items()
         if "." not in k and k not in names
     }
-    return result, Gaussian(*_moments(result, lambda x: x.numpy(force=True)), own), _sites(result)
+    return (
+        result,
+        Gaussian(*moments(result.posterior, lambda x: x.numpy(force=True)), own),
+        _sites(result),
+    )
 
 
 FITS: dict[str, Callable] = {"numpyro": fit_numpyro, "pyro": fit_pyro}
 
 
-def _moments(result: Any, numpy: Callable) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and factor of what the result draws from, in double precision."""
-    posterior = result.posterior
+def moments(posterior: Any, numpy: Callable) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and factor of a PPL's Gaussian, in double precision."""
     if hasattr(posterior, "scale_tril"):
         return numpy(posterior.loc).astype(float), numpy(posterior.scale_tril).astype(float)
     mean = numpy(posterior.mean).astype(float)
