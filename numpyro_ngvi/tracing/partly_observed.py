@@ -51,15 +51,14 @@ def idle_latents(
     :param trace: of the model, with its values.
     """
     sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
+    # All of them: a flat prior cannot be drawn from.
+    values = {name: site["value"] for name, site in sites.items() if not site["is_observed"]}
     masked = [
-        site
-        for name, site in sites.items()
-        if not site["is_observed"] and not is_rest(name, sites) and _is_masked(site["fn"])
+        sites[name] for name in values if not is_rest(name, sites) and _is_masked(sites[name]["fn"])
     ]
-    arrays = jax.tree.leaves((args, kwargs, [site["value"] for site in masked]))
+    arrays = jax.tree.leaves((args, kwargs, values))
     if not masked or any(isinstance(array, jax.core.Tracer) for array in arrays):
         return frozenset()
-    values = {site["name"]: site["value"] for site in masked}
     seeded = handlers.seed(model, rng_seed=0)
 
     def log_probs(values: dict[str, Any]) -> list[jax.Array]:

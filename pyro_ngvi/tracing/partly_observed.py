@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pyro.distributions as dist
@@ -41,14 +41,14 @@ class ProperWhereObserved(Messenger):
 
 
 def idle_latents(
-    model: Callable, trace: poutine.Trace, names: Iterable[str], args: tuple, kwargs: dict
+    model: Callable, trace: poutine.Trace, names: Sequence[str], args: tuple, kwargs: dict
 ) -> frozenset[str]:
     """The latents with masked elements on which the density does not depend at all.
 
     Costs nothing without masked latents, and else a run of the model and one for each of them.
 
     :param trace: of the model, with its values.
-    :param names: of the latents in question.
+    :param names: of all latents.
     """
     nodes = trace.nodes
     masked = {
@@ -56,7 +56,7 @@ def idle_latents(
         for name in names
         if not is_rest(name, nodes) and (mask := _mask(nodes[name])) is not None
     }
-    values = {n: nodes[n]["value"].detach() for n in masked}
+    values = {n: nodes[n]["value"].detach() for n in names}  # a flat prior cannot be drawn from
 
     def log_probs(values: dict[str, Tensor]) -> list[Tensor]:
         with torch.random.fork_rng(devices=[]), torch.no_grad(), poutine.block():

@@ -178,6 +178,22 @@ def test_what_nobody_observes_or_uses_is_standard_normal(ppl):
     assert Density(ppl, model)(theta) == pytest.approx(expected, rel=1e-12)
 
 
+def test_a_prior_that_cannot_be_drawn_from_stands_beside_masked_latents(ppl):
+    is_seen = np.array([True, False])
+    mask = is_seen if ppl.is_numpyro else ppl.np.as_tensor(is_seen)
+
+    def model():
+        real = ppl.dist.constraints.real
+        level = ppl.sample("level", ppl.dist.ImproperUniform(real, (), ()))
+        with ppl.plate("rows", 2), ppl.handlers.mask(mask=mask):
+            z = ppl.sample("z", ppl.dist.Normal(level, 1.0))
+            ppl.sample("y", ppl.dist.Normal(z, 0.5), obs=ppl.array([0.7, 1.1]))
+
+    level, first, second = theta = np.array([0.3, 1.5, -0.4])
+    expected = stats.norm.logpdf([first - level, second]).sum() + stats.norm.logpdf(0.7, first, 0.5)
+    assert Density(ppl, model)(theta) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("outside", [True, False], ids=["scale", "minibatch"])
 def test_what_counts_differently_often_from_an_enumerated_latent_is_refused_by_name(ppl, outside):
     """Of ``side``, which is in no plate, no sum is defined; NumPyro's once drew it instead."""
