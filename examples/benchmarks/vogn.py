@@ -84,6 +84,7 @@ def pyro_step(case: str, seed: int) -> Callable:
 
     torch.set_num_threads(1)
     pyro.set_rng_seed(seed)
+    pyro.settings.set(module_local_params=True)  # several guides of one class, stepped in turn
 
     def logits_of(images: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
         hidden = torch.relu(images @ w["W1"] + w["b1"].unsqueeze(-2))
