@@ -39,7 +39,9 @@ from numpyro_ngvi.tracing import (
     examples,
     factors_in,
     hessian_obstacle,
+    latent_site,
     posteriors_in,
+    sites_with_missed_curvature,
 )
 from numpyro_ngvi.tracing.arguments import typed_key
 
@@ -105,6 +107,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         is_returned = param_map.pop(self.COUNT, None) is not None
         model_key, guide_key, *_ = keys = split(typed_key(rng_key), 2 + MAX_BATCHES)
         draw_keys = keys[2:]
+        missed = _missed_curvature(model, guide)  # before the guide runs again
         density = LogDensity(model, _RefuseVisits(guide), args, kwargs, model_key)
         _check_same_model(density, guide)
         posteriors = posteriors_in(param_map)
@@ -121,7 +124,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         curvature, cost = self._chosen(
             sum(family.dim for family in here.values()),
             max(map(num_products, here.values())),
-            functools.partial(hessian_obstacle, density, means, frozen, guide_key),
+            functools.partial(hessian_obstacle, density, means, frozen, guide_key, missed),
             partners,
             (family.couples() for family in here.values()),
             stacklevel=1,
@@ -309,6 +312,31 @@ def _check_same_model(density: LogDensity, guide: Any) -> None:
     for part in getattr(guide, "_guides", [guide]):
         if isinstance(part, NaturalGaussianGuide):
             require_sites(part._latent_shapes.sites, density.sites)
+
+
+def _missed_curvature(model: Callable, guide: Callable) -> Callable[[], list[str] | None]:
+    """Tells which sites' curvature is not their Hessian's, as :func:`hessian_obstacle` asks.
+
+    In a step's trace nothing has a value but the guide's start and the arguments that it was set up
+    with. Where these were traced as well, nothing is known, and nothing found.
+    """
+    parts = [
+        part
+        for part in getattr(guide, "_guides", [guide])
+        if isinstance(part, NaturalGaussianGuide)
+    ]
+    first = parts[0] if parts else None
+    told = None if first is None else first.take_arguments()
+
+    def find() -> list[str] | None:
+        if first is None or told is None:
+            return None if first is None else first.missed_curvature
+        params = {part._parameter_name: part._initial_posterior for part in parts}
+        here = {latent_site(name): family for name, family in params.items()}
+        first.missed_curvature = sites_with_missed_curvature(model, guide, *told, here, params)
+        return first.missed_curvature
+
+    return find
 
 
 class _RefuseVisits(Messenger):

@@ -30,7 +30,7 @@ from numpyro_ngvi.fit.geometry import covector, flat
 from numpyro_ngvi.fit.importance import compiles_longer_than_it_runs, subsampled_plates
 from numpyro_ngvi.fit.parameters import Parameters, Place, ordinary, posteriors
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.tracing import LogDensity, hessian_obstacle
+from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled, in_double_precision
 
@@ -294,8 +294,11 @@ class Evaluator:
         density = LogDensity(self.model, self.guide, args, kwargs, random.key(0))
         initial = self._parameters.initial
         params = self._parameters.constrain(initial)
-        means = {site: family.mean for site, family in posteriors(initial).items()}
-        return hessian_obstacle(density, means, params, random.key(0))
+        here = posteriors(initial)
+        run = self.model, self.guide, args, kwargs
+        missed = functools.partial(sites_with_missed_curvature, *run, here, params)
+        means = {site: family.mean for site, family in here.items()}
+        return hessian_obstacle(density, means, params, random.key(0), missed)
 
 
 def _at_once(data_size: int, num_rows: int) -> int:

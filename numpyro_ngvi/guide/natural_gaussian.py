@@ -111,6 +111,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         self._requested_family = REGISTRY.requested(family)
         self.model_as_given = model  # with its enumerated latents
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
+        self._told: tuple[tuple, dict] | None = None
+        self.missed_curvature: list[str] | None = None  # what NaturalELBO has found, of sites
         check_model(model)
         super().__init__(
             CheckedSites(handlers.block(model, hide_fn=is_enumerated)),
@@ -228,7 +230,16 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
                 self._setup_prototype(*args, **kwargs)
         else:
             self._latent_shapes.check(self.model, args, kwargs)
+        is_traced = any(
+            isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))
+        )
+        self._told = None if is_traced else (args, kwargs)
         return {self._parameter_name: self._initial_posterior}
+
+    def take_arguments(self) -> tuple[tuple, dict] | None:
+        """The last call's arguments, once; None if they were part of a trace."""
+        told, self._told = self._told, None
+        return told
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
         self.set_up(*args, **kwargs)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngvi.estimators import Arrays
+from ngvi.missed_curvature import STEP, what_is_missed
 from pyro_ngvi.curvature.evaluate import gradients_of, ordinary_leaves
 from pyro_ngvi.curvature.hessian import HessianProducts
 from pyro_ngvi.families.base import Family
@@ -30,10 +31,6 @@ from pyro_ngvi.tracing.messengers import Registered
 
 #: Draws share a pass as long as their intermediate results stay below.
 BYTES_PER_PASS = 2**28
-
-#: Half the length of the segment on which the Hessian is compared with the gradient, in
-#: standard deviations: long enough to meet the kinks of a likelihood, if it has any.
-STEP = 0.5
 
 
 @dataclasses.dataclass
@@ -101,17 +98,12 @@ class Plan:
                 self.facts.particles = "loop"
                 self._try_one_product(density, centre)
         except (RuntimeError, NotImplementedError) as raised:
-            reason, error = f"cannot be differentiated twice ({raised})", raised
-        if reason is None and self.products.reverse:
-            if hessian_misses_curvature(density, centre, step):
-                reason = (
-                    "has a curvature that its Hessian misses, by automatic differentiation (a "
-                    "kink, a step, or a backward pass that is not itself differentiable)"
-                )
+            reason, error = str(raised), raised
         if reason is None:
-            return None
-        names = ", ".join(map(repr, sites_without_hessian(density, centre, step)))
-        obstacle = ValueError(f"The log density {f'of {names} ' if names else ''}{reason}")
+            if not (self.products.reverse and hessian_misses_curvature(density, centre, step)):
+                return None
+        names = sites_without_hessian(density, centre, step)
+        obstacle = ValueError(what_is_missed(names, reason))
         obstacle.__cause__ = error
         return obstacle
 

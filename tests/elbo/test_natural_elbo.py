@@ -221,3 +221,69 @@ def test_by_default_blr_reaches_the_optimum_in_few_steps(ppl):
     root = np.linalg.cholesky(covariance)
     assert np.linalg.norm(root.T @ gradient) < 0.1
     assert np.linalg.norm(root.T @ hessian @ root + np.eye(DIM)) < 0.1
+
+
+# -- a Hessian that is not the curvature --------------------------------------------------
+
+
+def medians(ppl, num_groups=24):
+    """Of groups: a Laplace likelihood is linear but for its kinks."""
+    group = np.repeat(np.arange(num_groups), 2)
+    y = np.sin(np.arange(len(group), dtype=float))
+
+    def model(y):
+        mean = ppl.sample("mean", ppl.dist.Normal(0.0, ppl.array(3.0)))
+        with ppl.plate("groups", num_groups):
+            level = ppl.sample("level", ppl.dist.Normal(mean, ppl.array(1.0)))
+        with ppl.plate("rows", len(group)):
+            ppl.sample("y", ppl.dist.Laplace(level[ppl.index(group)], ppl.array(0.1)), obs=y)
+
+    return model, ppl.argument(y)
+
+
+def test_hessians_that_miss_the_curvature_are_not_taken(ppl):
+    model, y = medians(ppl)
+    guide = ppl.guide(model, "sparse_precision", init_scale=1.0)  # which meets the kinks
+    ppl.set_up(guide, y)
+    run = ppl.loss_and_gradient(ppl.elbo("NaturalELBO"), model, guide, y)
+    with pytest.warns(UserWarning, match="'y' has a curvature.*'spherical' is used instead"):
+        loss, _ = run(ppl.initial(guide))
+    assert np.isfinite(loss)
+
+
+def by_factor(ppl, log_density):
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(np.full(2, 0.1)), 1.0).to_event(1))
+        ppl.factor("edge", log_density(x).sum(-1))
+
+    return model
+
+
+KINKS = {
+    "abs": lambda np: lambda x: -5.0 * np.abs(x),
+    "relu": lambda np: lambda x: -20.0 * np.where(x > 0.0, x, 0.0 * x),
+}
+SMOOTH = {
+    "logistic": lambda np: lambda x: -20.0 * (np.log1p(np.exp(-np.abs(x))) + 0.5 * np.abs(x)),
+    "Student": lambda np: lambda x: -np.log1p(10.0 * x * x),
+    "linear": lambda np: lambda x: 3.0 * x,
+}
+
+
+def loss_with_hessians(ppl, log_density):
+    model = by_factor(ppl, log_density)
+    guide = ppl.guide(model, "diagonal", init_scale=1.0)
+    ppl.set_up(guide)
+    elbo = ppl.elbo("NaturalELBO", num_particles=2, curvature="hessian")
+    return ppl.loss_and_gradient(elbo, model, guide)(ppl.initial(guide))[0]
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_the_site_of_a_kink_is_named(ppl, name):
+    with pytest.raises(ValueError, match="'edge' has a curvature that its Hessian misses.*'stein'"):
+        loss_with_hessians(ppl, KINKS[name](ppl.np))
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_a_smooth_density_has_its_hessian_though_it_is_written_with_abs(ppl, name):
+    assert np.isfinite(loss_with_hessians(ppl, SMOOTH[name](ppl.np)))

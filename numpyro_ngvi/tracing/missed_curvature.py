@@ -1,0 +1,110 @@
+"""Whether a model's Hessian is its curvature (:mod:`ngvi.missed_curvature`), and if not, of which
+sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+
+from ngvi.missed_curvature import STEP, Along, missed
+from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.tracing.arguments import Arguments
+from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.log_density import Latents, LogDensity
+from numpyro_ngvi.tracing.per_example import site_log_probs
+
+
+def sites_with_missed_curvature(
+    model: Callable,
+    guide: Callable,
+    args: tuple,
+    kwargs: dict,
+    here: dict[str, Family],
+    params: dict[str, Any],
+) -> list[str] | None:
+    """Which sites have a curvature that is not their Hessian's; None if the log density has none.
+
+    Compiles a gradient and a product with the Hessian, and runs them seven times; where they
+    disagree, once more 82 times, and for each site. In the trace of another program it needs
+    arguments that are no part of that.
+
+    :param here: the guide's Gaussians by the site that draws from them.
+    :param params: all parameters of model and guide, or some, where they can find the others.
+    """
+    arguments = Arguments(args, kwargs)
+
+    def density_of(arrays: list) -> LogDensity:
+        return LogDensity(model, guide, *arguments.rebuilt(arrays), key)
+
+    def whole(at: Latents, arrays: list) -> dict[str, jax.Array]:
+        return {"": density_of(arrays)(at, params, key)}
+
+    def by_site(at: Latents, arrays: list) -> dict[str, jax.Array]:
+        log_probs = site_log_probs(density_of(arrays), at, params, key)[0]
+        return {name: jnp.sum(value) for name, value in log_probs.items()}
+
+    with jax.ensure_compile_time_eval():
+        key = random.key(0)
+        noise = random.normal(key, (sum(family.dim for family in here.values()),))
+        centre = {site: family.mean for site, family in here.items()}
+        ends = np.cumsum([family.dim for family in here.values()])[:-1]
+        parts = dict(zip(here, jnp.split(noise, ends), strict=True))
+        step = {
+            site: STEP * (family.sample(parts[site].astype(family.loc.dtype)) - family.mean)
+            for site, family in here.items()
+        }
+        if not _missed(whole, centre, step, arguments):
+            return None
+        return (
+            []
+            if density_of(arguments.arrays).is_enumerated
+            else _missed(by_site, centre, step, arguments)
+        )
+
+
+def _missed(
+    functions: Callable[[Latents, list], dict[str, jax.Array]],
+    centre: Latents,
+    step: Latents,
+    arguments: Arguments,
+) -> list[str]:
+    """Which of the functions change other than their Hessians say."""
+
+    def run(nodes: jax.Array, arrays: list) -> Any:
+        def at(t: jax.Array) -> Any:
+            here = jax.tree.map(lambda theta, v: theta + t.astype(theta.dtype) * v, centre, step)
+            gradient = jax.jacrev(lambda latents: functions(latents, arrays))
+            gradients, products = jax.jvp(gradient, (here,), (step,))
+            values = functions(here, arrays)
+            return {name: (values[name], gradients[name], products[name]) for name in values}
+
+        return jax.lax.map(at, nodes)
+
+    program = compiled(run, runs_once=True)
+
+    def at_nodes(nodes: np.ndarray, names: set[str] | None) -> dict[str, Along]:
+        try:
+            found = program(nodes, arguments.arrays)
+        except (TypeError, ValueError, IndexError):
+            if not arguments.arrays:
+                raise
+            arguments.hold_constant()  # the model does what cannot be traced
+            found = program(nodes, arguments.arrays)
+        return {
+            name: (_joined(gradients), _joined(products))
+            for name, (values, gradients, products) in found.items()
+            if (names is None or name in names) and np.isfinite(values).all()
+        }
+
+    whole = _joined(step)
+    return missed(at_nodes, whole, float(jnp.finfo(jax.tree.leaves(step)[0].dtype).eps))
+
+
+def _joined(by_site: dict[str, Any]) -> np.ndarray:
+    return np.concatenate([np.asarray(part, float) for part in by_site.values()], -1)
