@@ -61,11 +61,9 @@ def sites_with_missed_curvature(
         }
         if not _missed(whole, centre, step, arguments):
             return None
-        return (
-            []
-            if density_of(arguments.arrays).is_enumerated
-            else _missed(by_site, centre, step, arguments)
-        )
+        if density_of(arguments.arrays).is_enumerated:  # there is no log density of a site
+            return []
+        return _missed(by_site, centre, step, arguments)
 
 
 def _missed(
