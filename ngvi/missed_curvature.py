@@ -16,7 +16,7 @@ import numpy as np
 
 #: Half the segment's length in standard deviations of ``q``: long enough to meet the kinks of a
 #: likelihood, if it has any.
-STEP = 0.5
+_STEP = 0.5
 
 #: Gauss-Legendre nodes on the segment, or on each panel of it.
 NUM_NODES = 5
@@ -30,6 +30,11 @@ MAX_DEFECT = 0.3
 #: A function's gradients and Hessian's products with ``v`` at some nodes, each of shape ``(n, d)``;
 #: None where it has no Hessian.
 Along = tuple[np.ndarray, np.ndarray] | None
+
+
+def half_segment(dim: int) -> np.ndarray:
+    """The whitened half of a segment of ``dim`` coordinates, the same one in every run."""
+    return _STEP * np.random.default_rng(0).standard_normal(dim)
 
 
 def missed(

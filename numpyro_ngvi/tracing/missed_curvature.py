@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
-from ngvi.missed_curvature import STEP, Along, missed
+from ngvi.missed_curvature import Along, half_segment, missed
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
@@ -51,19 +51,18 @@ def sites_with_missed_curvature(
 
     with jax.ensure_compile_time_eval():
         key = random.key(0)
-        noise = random.normal(key, (sum(family.dim for family in here.values()),))
         centre = {site: family.mean for site, family in here.items()}
-        ends = np.cumsum([family.dim for family in here.values()])[:-1]
-        parts = dict(zip(here, jnp.split(noise, ends), strict=True))
-        step = {
-            site: STEP * (family.sample(parts[site].astype(family.loc.dtype)) - family.mean)
-            for site, family in here.items()
-        }
+        step = {site: _step(family) for site, family in here.items()}
         if not _missed(whole, centre, step, arguments):
             return None
         if density_of(arguments.arrays).is_enumerated:  # there is no log density of a site
             return []
         return _missed(by_site, centre, step, arguments)
+
+
+def _step(family: Family) -> jax.Array:
+    whitened = jnp.asarray(half_segment(family.dim), family.loc.dtype)
+    return family.sample(whitened) - family.mean
 
 
 def _missed(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngvi.estimators import Arrays
-from ngvi.missed_curvature import STEP, what_is_missed
+from ngvi.missed_curvature import half_segment, what_is_missed
 from pyro_ngvi.curvature.evaluate import gradients_of, ordinary_leaves
 from pyro_ngvi.curvature.hessian import HessianProducts
 from pyro_ngvi.families.base import Family
@@ -179,9 +179,8 @@ def _segment(density: LogDensity) -> tuple[Arrays, Arrays]:
 
 
 def _step(family: Family) -> Tensor:
-    mean, generator = family.mean, torch.Generator().manual_seed(0)
-    noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype).to(mean.device)
-    return STEP * (family.sample(noise) - mean)
+    whitened = torch.as_tensor(half_segment(family.dim)).to(family.loc)
+    return family.sample(whitened) - family.mean
 
 
 def _line(centre: Arrays, step: Arrays, num: int) -> Arrays:
