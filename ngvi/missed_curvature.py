@@ -33,8 +33,11 @@ Along = tuple[np.ndarray, np.ndarray] | None
 
 
 def half_segment(dim: int) -> np.ndarray:
-    """The whitened half of a segment of ``dim`` coordinates, the same one in every run."""
-    return _STEP * np.random.default_rng(0).standard_normal(dim)
+    """The whitened half of a segment, of shape ``(dim,)``, the same one in every run.
+
+    Each coordinate goes on as far, for a kink may be in any.
+    """
+    return _STEP * np.random.default_rng(0).choice([-1.0, 1.0], dim)
 
 
 def missed(
