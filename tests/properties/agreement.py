@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 import warnings
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ngvi.points import spherical_points
 from tests.properties.wide import Spec, family_of, model_of, tensors
 
 #: A site or a plate of the model by its name.
@@ -36,11 +36,26 @@ def guide_of(ppl: Any, spec: Spec) -> tuple[Any, Any, dict[str, Any]]:
     """Model, guide and arguments; the guide is set up."""
     ppl.forget()
     model, data = model_of(ppl, spec), tensors(ppl, spec)
-    module = f"{ppl.name}.infer.{'' if ppl.is_numpyro else 'autoguide.'}initialization"
-    zero = functools.partial(importlib.import_module(module).init_to_uniform, radius=0.0)
-    guide = ppl.guide(model, family_of(ppl, spec), init_loc_fn=zero)
+    guide = ppl.guide(model, family_of(ppl, spec), init_loc_fn=functools.partial(_start, ppl))
     ppl.set_up(guide, **data)
     return model, guide, data
+
+
+def _start(ppl: Any, site: dict[str, Any] | None = None) -> Any:
+    """The same in both, near zero on the unconstrained scale and not at what is special there."""
+    if site is None:
+        return functools.partial(_start, ppl)
+    if site["type"] != "sample" or site["is_observed"]:
+        return None
+    shape = tuple(site["fn"].shape())
+    if ppl.is_numpyro:
+        from numpyro.distributions.transforms import biject_to
+    else:
+        from torch.distributions import biject_to
+    transform = biject_to(site["fn"].support)
+    shape = tuple(transform.inverse_shape(shape))
+    values = 0.03 + 0.1 * np.cos(np.arange(np.prod(shape, dtype=int)) + len(site["name"]))
+    return transform(ppl.array(values.reshape(shape)))
 
 
 def layout_of(guide: Any) -> dict[str, Any]:
@@ -94,6 +109,35 @@ def _of_pyro(ppl: Any, model: Any, guide: Any, data: dict, theta: np.ndarray) ->
         (product,) = torch.autograd.grad(along, points, materialize_grads=True)
     found = {"value": values, "gradient": gradient, "Hessian": product}
     return {name: part.detach().double().numpy() for name, part in found.items()}
+
+
+def _draws(count: int, dim: int) -> np.ndarray:
+    return np.random.default_rng([count, dim]).standard_normal((count, dim))
+
+
+def first_step(ppl: Any, spec: Spec, curvature: str, monkeypatch: Any) -> dict[str, Any]:
+    """``NaturalELBO`` of given draws, and where one step of ``BLR`` leads."""
+    module = ppl.module("elbo.natural_elbo")
+
+    def orthogonal(*args: Any) -> tuple[Any, Any]:
+        dim, groups = args[1:3] if ppl.is_numpyro else args[:2]
+        rng = np.random.default_rng([dim, groups])
+        noise, weights = zip(*spherical_points(rng, dim, groups), strict=True)
+        return ppl.array(np.concatenate(noise)), ppl.array(np.concatenate(weights) / groups)
+
+    def normal(*args: Any, **options: Any) -> Any:
+        if not ppl.is_numpyro:
+            return ppl.array(_draws(args[0], args[1].shape[-1]))
+        return ppl.array(np.concatenate([_draws(count, args[2]) for count in args[1]]))
+
+    monkeypatch.setattr(module, "orthogonal_points", orthogonal)
+    monkeypatch.setattr(module, "standard_normal", normal)
+    model, guide, data = guide_of(ppl, spec)
+    loss = ppl.elbo("NaturalELBO", num_particles=4, curvature=curvature)
+    svi = ppl.svi(model, guide, ppl.optimiser("BLR"), loss, **data)
+    value = svi.step()
+    mean, covariance = svi.gaussian
+    return {"loss": np.array(value), "mean": mean, "covariance": covariance}
 
 
 def compared(run: Callable[[Any], Any], ppls: list[Any], dtype: str) -> tuple[list[Any], list[str]]:

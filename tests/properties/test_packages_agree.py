@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from ngvi.curvature import CURVATURES
+
 pytest.importorskip("hypothesis")
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, settings, strategies
 
 from tests.ppl import PPLS, load
 from tests.properties.agreement import (
@@ -15,6 +19,7 @@ from tests.properties.agreement import (
     Refused,
     compared,
     densities,
+    first_step,
     guide_of,
     layout_of,
 )
@@ -104,5 +109,28 @@ def test_both_packages_see_the_same_in_any_model_or_refuse_it_by_name(dtype, cou
     @given(specs(("", "", *FAULTS)))
     def run(spec: Spec) -> None:
         assert not compared(_what_it_is(spec), packages, dtype)[1]
+
+    run()
+
+
+def _as_it_is(latent: Latent) -> Latent:
+    return dataclasses.replace(latent, wrapped=latent.wrapped.replace("reparam", ""))
+
+
+@pytest.mark.slow
+def test_both_packages_take_the_same_first_step_in_any_model():
+    packages = _packages()
+
+    @settings(max_examples=6, **OPTIONS)
+    @given(specs(), strategies.sampled_from(CURVATURES[1:]))
+    def run(spec: Spec, curvature: str) -> None:
+        # Pyro starts what is reparametrized where the site itself would be, NumPyro its noise.
+        spec = dataclasses.replace(spec, latents=tuple(map(_as_it_is, spec.latents)))
+
+        def step(ppl):
+            with pytest.MonkeyPatch.context() as patch:
+                return first_step(ppl, spec, curvature, patch)
+
+        assert not compared(step, packages, "float64")[1]
 
     run()
