@@ -32,20 +32,22 @@ def sites_with_missed_curvature(
 
     Compiles a gradient and a product with the Hessian, and runs them seven times; where they
     disagree, once more 82 times, and for each site. In the trace of another program it needs
-    arguments that are no part of that.
+    arguments that are no part of that. Of arrays that several processes share nothing is found.
 
     :param here: the guide's Gaussians by the site that draws from them.
     :param params: all parameters of model and guide, or some, where they can find the others.
     """
     arguments = Arguments(args, kwargs)
+    if not all(getattr(array, "is_fully_addressable", True) for array in arguments.arrays):
+        return None
 
     def density_of(arrays: list) -> LogDensity:
         return LogDensity(model, guide, *arguments.rebuilt(arrays), key)
 
-    def whole(at: Latents, arrays: list) -> dict[str, jax.Array]:
+    def whole(at: Latents, params: dict[str, Any], arrays: list) -> dict[str, jax.Array]:
         return {"": density_of(arrays)(at, params, key)}
 
-    def by_site(at: Latents, arrays: list) -> dict[str, jax.Array]:
+    def by_site(at: Latents, params: dict[str, Any], arrays: list) -> dict[str, jax.Array]:
         log_probs = site_log_probs(density_of(arrays), at, params, key)[0]
         return {name: jnp.sum(value) for name, value in log_probs.items()}
 
@@ -53,11 +55,11 @@ def sites_with_missed_curvature(
         key = random.key(0)
         centre = {site: family.mean for site, family in here.items()}
         step = {site: _step(family) for site, family in here.items()}
-        if not _missed(whole, centre, step, arguments):
+        if not _missed(whole, centre, step, params, arguments):
             return None
         if density_of(arguments.arrays).is_enumerated:  # there is no log density of a site
             return []
-        return _missed(by_site, centre, step, arguments)
+        return _missed(by_site, centre, step, params, arguments)
 
 
 def _step(family: Family) -> jax.Array:
@@ -66,19 +68,22 @@ def _step(family: Family) -> jax.Array:
 
 
 def _missed(
-    functions: Callable[[Latents, list], dict[str, jax.Array]],
+    functions: Callable[[Latents, dict[str, Any], list], dict[str, jax.Array]],
     centre: Latents,
     step: Latents,
+    params: dict[str, Any],
     arguments: Arguments,
 ) -> list[str]:
     """Which of the functions change other than their Hessians say."""
 
-    def run(nodes: jax.Array, arrays: list) -> Any:
+    def run(nodes: jax.Array, centre: Latents, step: Latents, params: Any, arrays: list) -> Any:
         def at(t: jax.Array) -> Any:
+            def function(latents: Latents) -> dict[str, jax.Array]:
+                return functions(latents, params, arrays)
+
             here = jax.tree.map(lambda theta, v: theta + t.astype(theta.dtype) * v, centre, step)
-            gradient = jax.jacrev(lambda latents: functions(latents, arrays))
-            gradients, products = jax.jvp(gradient, (here,), (step,))
-            values = functions(here, arrays)
+            gradients, products = jax.jvp(jax.jacrev(function), (here,), (step,))
+            values = function(here)
             return {name: (values[name], gradients[name], products[name]) for name in values}
 
         return jax.lax.map(at, nodes)
@@ -86,13 +91,14 @@ def _missed(
     program = compiled(run, runs_once=True)
 
     def at_nodes(nodes: np.ndarray, names: set[str] | None) -> dict[str, Along]:
+        given = nodes, centre, step, params
         try:
-            found = program(nodes, arguments.arrays)
+            found = program(*given, arguments.arrays)
         except (TypeError, ValueError, IndexError):
             if not arguments.arrays:
                 raise
             arguments.hold_constant()  # the model does what cannot be traced
-            found = program(nodes, arguments.arrays)
+            found = program(*given, arguments.arrays)
         return {
             name: (_joined(gradients), _joined(products))
             for name, (values, gradients, products) in found.items()
