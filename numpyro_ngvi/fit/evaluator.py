@@ -21,7 +21,7 @@ from ngvi.fit.batches import fraction
 from ngvi.fit.engine import Direction, Draws, Measured
 from ngvi.fit.groups import Groups
 from ngvi.fit.paths import paths_of
-from ngvi.fit.precision import MOST_NUMBERS
+from ngvi.fit.precision import MOST_NUMBERS, NUM_CHECKED
 from ngvi.points import Points
 from numpyro_ngvi import curvature
 from numpyro_ngvi.families.base import Family
@@ -32,7 +32,7 @@ from numpyro_ngvi.fit.parameters import Parameters, Place, ordinary, posteriors
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
-from numpyro_ngvi.tracing.compilation import compiled, in_double_precision
+from numpyro_ngvi.tracing.compilation import blocks, compiled, in_double_precision
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
 #: do. Passes cost next to nothing to run, and a loop to compile: HERS, 9,172 rows, takes 40 ms for
@@ -87,6 +87,8 @@ class Evaluator:
         num_numbers = data_size * self._cost.num_gradients if has_modes else 0
         self._group = compiled(self._one_group, runs_once=is_short, num_numbers=num_numbers)
         self._some = compiled(self._some_values, runs_once=is_short)
+        self._double = compiled(self._some_values, runs_once=True, num_numbers=data_size)
+        self._has_double = True
         self._point = compiled(self._one_point)
         start = parameters.constrain(ordinary(parameters.initial))
         plates = subsampled_plates(model, start, args, kwargs)
@@ -153,31 +155,33 @@ class Evaluator:
 
     def values(self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
         self.num_values += len(theta)
-        missing = -len(theta) % self._values_at_once
-        padded = np.pad(theta, ((0, missing), (0, 0)), "edge").astype(self._parameters.dtype)
+        points = theta.astype(self._parameters.dtype)
         found = [
             np.asarray(
                 self._compiled(self._some, place, some, np.uint32(index), _whole(rows)), float
             )
-            for index, some in enumerate(np.split(padded, len(padded) // self._values_at_once))
+            for index, some in enumerate(blocks(points, self._values_at_once))
         ]
         return np.concatenate(found)[: len(theta)]
 
     def values_in_double(self, place: Place, theta: np.ndarray) -> np.ndarray | None:
         if self.is_subsampled or isinstance(self.guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
-        if sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
+        if not self._has_double or sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
             return None
         self.num_values += 2 * len(theta)
         theta = theta.astype(self._parameters.dtype)  # the same points as in single precision
-        place, theta, arrays = map(_in_double, (place, theta, self._arguments.arrays))
+        place, points, arrays = map(_in_double, (place, theta, self._arguments.arrays))
+        seeds, found = np.arange(2, dtype=np.uint32), []
         try:
             with in_double_precision():
-                seeds = np.arange(2, dtype=np.uint32)
-                found = [self._some(place, theta, seed, None, arrays) for seed in seeds]
-                one, other = (np.asarray(values, float) for values in found)
+                for some in blocks(points, NUM_CHECKED):
+                    values = [self._double(place, some, seed, None, arrays) for seed in seeds]
+                    found.append(np.stack(values))
         except Exception:  # noqa: BLE001  a model need not be one for double precision
+            self._has_double = False  # nor is it traced for that again
             return None
+        one, other = np.concatenate(found, 1)[:, : len(theta)]
         return one if np.array_equal(one, other, equal_nan=True) else None
 
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:

@@ -16,7 +16,7 @@ from ngvi.optim.trust_region import longest_within
 from ngvi.path import JointPath
 from numpyro_ngvi.families.coordinates import families_in, replace_families
 from numpyro_ngvi.optim.algebra import algebra
-from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.compilation import blocks, compiled
 
 
 class Geometry(geometry.Geometry):
@@ -34,10 +34,8 @@ class Geometry(geometry.Geometry):
 
     def covectors(self, vectors: np.ndarray) -> np.ndarray:
         at_once = 2 * max(self.max_pairs, 1)  # so many have the pairs
-        missing = -len(vectors) % at_once
-        padded = np.pad(vectors, ((0, missing), (0, 0)))
-        blocks = np.split(padded, len(padded) // at_once)
-        found = [np.asarray(_covectors(self._families, block)) for block in blocks]
+        some = blocks(vectors, at_once)
+        found = [np.asarray(_covectors(self._families, block)) for block in some]
         return np.concatenate(found)[: len(vectors)]
 
     def step(self, direction: Direction, rho: float, radius: float) -> Step | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 _SOONER = {"xla_cpu_use_fusion_emitters": False}
 _AT_ONCE = {
@@ -51,6 +52,15 @@ def compiled(
     return call
 
 
+def blocks(rows: np.ndarray, at_once: int) -> list[np.ndarray]:
+    """So many rows each, of which the last is repeated as it takes: one program does for all.
+
+    :param rows: shape ``(N, d)``.
+    """
+    padded = np.pad(rows, ((0, -len(rows) % at_once), (0, 0)), "edge")
+    return np.split(padded, len(padded) // at_once)
+
+
 def in_double_precision() -> contextlib.AbstractContextManager:
     """In which JAX computes in double precision, in this thread and for as long as it lasts."""
     if hasattr(jax, "enable_x64"):
@@ -65,11 +75,15 @@ def _options(runs_once: bool) -> dict[str, Any] | None:
     """What this version of XLA knows of our options, on the device that is used by default."""
     if jax.default_backend() != "cpu":
         return None
-    known = {}
-    for name, value in (_AT_ONCE if runs_once else _SOONER).items():
-        try:
-            jax.jit(lambda: 0).lower().compile(compiler_options={name: value})
-        except Exception:  # noqa: BLE001  an option that is not known is not wanted
-            continue
-        known[name] = value
-    return known or None
+    wanted = _AT_ONCE if runs_once else _SOONER
+    if _are_known(wanted):
+        return wanted
+    return {name: value for name, value in wanted.items() if _are_known({name: value})} or None
+
+
+def _are_known(options: dict[str, Any]) -> bool:
+    try:
+        jax.jit(lambda: 0).lower().compile(compiler_options=options)
+    except Exception:  # noqa: BLE001  an option that is not known is not wanted
+        return False
+    return True

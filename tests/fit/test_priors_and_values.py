@@ -109,10 +109,11 @@ def test_values_in_double_precision_are_those_of_the_model_in_it(ppl, monkeypatc
     """Also where large numbers cancel; a model that insists on single precision has none, nor has
     one of too many data."""
 
-    def make(ppl, insists=False):
+    def make(ppl, insists=None):
         def model(large, y):
             x = ppl.sample("x", ppl.dist.Normal(0.0 * large, 1.0))
             if insists and ppl.dtype(x) != "float32":
+                insists()
                 raise TypeError
             ppl.factor("cancels", (large - (x - y) ** 2) - large)
 
@@ -124,14 +125,38 @@ def test_values_in_double_precision_are_those_of_the_model_in_it(ppl, monkeypatc
     expected = normal(theta, np.zeros(1)) - (theta[:, 0] - 2.0) ** 2
     found = one.evaluator.values_in_double(place, theta)
     np.testing.assert_allclose(found, expected, rtol=1e-8)  # as 1e8 is rounded
+    many = one.evaluator.values_in_double(place, np.tile(theta, (7, 1)))  # in blocks, NumPyro's
+    np.testing.assert_allclose(many, np.tile(expected, 7), rtol=1e-8)
     single = one.evaluator.values(place, theta)
     np.testing.assert_allclose(excess(one, place, theta, single), single - expected)
     assert abs(single - expected).min() > WRONG
     monkeypatch.setattr(ppl.module("fit.evaluator"), "MOST_NUMBERS", 1)
     assert one.evaluator.values_in_double(place, theta) is None
     monkeypatch.undo()
-    insisting = engine_of(make=functools.partial(make, insists=True))
-    assert insisting.evaluator.values_in_double(place, theta) is None
+    tries = []
+
+    def insisting(ppl):
+        return make(ppl, insists=lambda: tries.append(1))
+
+    insisting = engine_of(make=insisting)
+    assert insisting.evaluator.values_in_double(place, theta) is None and len(tries) == 1
+    assert insisting.evaluator.values_in_double(place, theta[:2]) is None
+    assert len(tries) == (1 if ppl.is_numpyro else 2)  # NumPyro would trace and lower it again
+
+
+def test_draws_of_a_gaussian_are_the_same_however_many_there_are(ppl):
+    """In NumPyro they come in blocks."""
+    one = engine(ppl.name, "covariance_cholesky")
+    parameters, rng = one.parameters, np.random.default_rng(0)
+    place = parameters.at(np.arange(5.0), np.linspace(0.5, 2.0, 5))
+    noise = rng.standard_normal((600, 5))
+    theta, log_q = parameters.draws(place, noise)
+    scales = np.linspace(0.5, 2.0, 5)
+    np.testing.assert_allclose(theta, np.arange(5.0) + noise * scales, rtol=1e-12)
+    expected = normal(noise, np.zeros(5)) - np.log(scales).sum()
+    np.testing.assert_allclose(log_q, expected, rtol=1e-12)
+    few, _ = parameters.draws(place, noise[:1])
+    np.testing.assert_allclose(few, theta[:1], rtol=1e-12)
 
 
 # -- the prior ------------------------------------------------------------------------
