@@ -21,7 +21,7 @@ from pyro_ngvi.curvature.hessian import (
     exact,
     one_by_one,
 )
-from pyro_ngvi.curvature.moments import finite_draws, map_structure
+from pyro_ngvi.curvature.moments import finite_draws, map_structure, of_kept
 from pyro_ngvi.curvature.squares import OtherUseError, Recorder, squares
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import Examples, LogDensity, examples
@@ -90,7 +90,7 @@ class SquaresByRows:
         return self.rest.finite() & finite_draws(self.entries)
 
     def total(self, kept: Tensor) -> Any:
-        return self.rest.total(kept) - self.entries[kept].sum(0)
+        return self.rest.total(kept) - of_kept(self.entries, kept).sum(0)
 
 
 @dataclasses.dataclass
@@ -121,8 +121,8 @@ class Squares:
         return self.rest.finite() & finite_draws(self.gradients, self.scale)
 
     def total(self, kept: Tensor) -> Any:
-        rows = self.gradients[kept].flatten(0, 1)
-        scale = self.scale[kept].reshape(-1, 1)
+        rows = of_kept(self.gradients, kept).flatten(0, 1)
+        scale = of_kept(self.scale, kept).reshape(-1, 1)
         if self.family.keeps_rows:
             return Rows(self.rest.total(kept), scale.sqrt() * rows)
         curvature = self.family.outer_products(scale * rows, rows)

@@ -18,7 +18,7 @@ from ngvi import estimators
 from ngvi.estimators import MAX_PROBED_DIAGONAL, Arrays, Families, Points, scales
 from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Curvature, Evaluator, Parts
-from pyro_ngvi.curvature.moments import Estimate, finite_draws, map_structure, nowhere
+from pyro_ngvi.curvature.moments import Estimate, finite_draws, map_structure, nowhere, of_kept
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import LogDensity
 
@@ -47,7 +47,7 @@ class Hessian:
             if not num_kept:
                 directions[site] = nowhere(family)
                 continue
-            gradient = torch.cat([one.gradients[site][one.kept] for one in found]).mean(0)
+            gradient = torch.cat([of_kept(one.gradients[site], one.kept) for one in found]).mean(0)
             directions[site] = self.direction(family, gradient, first.hessians[site], num_kept)
         sums: dict[int, tuple[Tensor, Tensor]] = {}
         for one in found:
@@ -226,7 +226,7 @@ class Diagonals:
         return finite_draws(self.entries)
 
     def total(self, kept: Tensor) -> Tensor:
-        return self.entries[kept].sum(0)
+        return of_kept(self.entries, kept).sum(0)
 
 
 def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Hessians | Diagonals:

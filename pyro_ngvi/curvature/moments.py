@@ -35,6 +35,11 @@ def finite_draws(*tensors: Tensor) -> Tensor:
     return torch.isfinite(sum((t.detach() * 0).flatten(1).sum(-1) for t in map(_matrix, tensors)))
 
 
+def of_kept(values: Tensor, kept: Tensor) -> Tensor:
+    """The rows of the draws that are kept, without a copy if these are all."""
+    return values if kept.all() else values[kept]
+
+
 def map_structure(function: Callable[..., Tensor], *trees: Any) -> Any:
     """``function`` of the corresponding tensors of (nested) tuples or lists."""
     if isinstance(trees[0], Tensor):

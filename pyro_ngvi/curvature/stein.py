@@ -12,6 +12,7 @@ from ngvi import estimators
 from ngvi.estimators import Points
 from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Evaluated, FromGradients
+from pyro_ngvi.curvature.moments import of_kept
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.matrix_normal import MatrixNormal
 
@@ -25,7 +26,9 @@ class Stein(FromGradients):
 
     def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
         kept = found.kept
-        return stein_direction(found.gradients[site][kept], points.noise[site][kept], family)
+        return stein_direction(
+            of_kept(found.gradients[site], kept), of_kept(points.noise[site], kept), family
+        )
 
     def of_groups(
         self, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable

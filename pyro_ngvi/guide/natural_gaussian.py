@@ -203,7 +203,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         return torch.cat(parts)
 
     def _unpack_latent(self, latent: Tensor) -> Iterator[tuple[dict[str, Any], Tensor]]:
-        unpacked, supports = list(super()._unpack_latent(latent)), self._supports
+        unpacked, supports = list(self._cut(latent)), self._supports
         if self._dynamic:
             values = {site["name"]: value for site, value in unpacked}
             model = self._model_as_given[0]
@@ -215,6 +215,19 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             support = supports[site["name"]]
             fn = SimpleNamespace(support=support, event_dim=site["fn"].event_dim)
             yield {**site, "fn": fn}, value
+
+    def _cut(self, latent: Tensor) -> Iterator[tuple[dict[str, Any], Tensor]]:
+        """As Pyro does, in one operation, whose derivative is one concatenation. That of a slice
+        is a vector of zeros with the slice in it, to be added to those of all others.
+        """
+        sites = list(self.prototype_trace.iter_stochastic_nodes())
+        shapes = [self._unconstrained_shapes[name] for name, _ in sites]
+        parts = latent.split([shape.numel() for shape in shapes], -1)
+        for (_, site), shape, part in zip(sites, shapes, parts, strict=True):
+            event_dim = site["fn"].event_dim + len(shape) - site["value"].dim()
+            outer = (*latent.shape[:-1], *[1] * event_dim)
+            # A copy, which the model may write to.
+            yield site, part.clone().view(torch.broadcast_shapes(shape, outer))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         # Pickling a guide drops its model, in the copy and in the original.

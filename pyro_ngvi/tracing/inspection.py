@@ -15,7 +15,7 @@ from pyro_ngvi.tracing.partly_observed import idle_latents
 from pyro_ngvi.tracing.sites import factor_of, family_of, is_enumerated
 
 #: Distributions that draw nothing: of fixed values, and of :func:`pyro.factor`.
-NO_DRAWS = ("Delta", "Unit")
+NO_DRAWS = ("Delta", "Drawn", "Unit")
 
 
 @dataclasses.dataclass

@@ -334,9 +334,11 @@ def _rows(points: Latents) -> list[Latents]:
 
 def _loop(function: Callable[[Latents], Any], latents: Latents, same_noise: bool) -> Any:
     num_draws = len(next(iter(latents.values())))
+    # The derivative of all rows is one stack; that of each by itself has zeros for the others.
+    draws = zip(*(value.unbind() for value in latents.values()), strict=True)
     results = []
-    for k in range(num_draws):
-        draw = {site: value[k] for site, value in latents.items()}
+    for k, values in enumerate(draws):
+        draw = dict(zip(latents, values, strict=True))
         if same_noise and k < num_draws - 1:
             with repeatable_noise():
                 results.append(function(draw))

@@ -61,6 +61,13 @@ class Posteriors(Messenger):
         msg["done"] = True
 
 
+class Drawn(dist.Delta):
+    """Of a value that is its own: the two are not compared, entry by entry."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.log_density
+
+
 class GivenLatents(Messenger):
     """Gives the guides their latent vectors, and hides the ``log q`` of these.
 
@@ -76,9 +83,11 @@ class GivenLatents(Messenger):
         value = self.latents.get(msg["name"])
         if value is not None:
             if factor_of(msg) is None:
-                msg["fn"] = dist.Delta(value, log_density=0.0, event_dim=1)
+                msg["fn"] = Drawn(value, log_density=0.0, event_dim=1)
             msg["value"] = value
             msg["done"] = True
+        elif type(msg["fn"]) is dist.Delta and msg["value"] is None:
+            msg["fn"] = Drawn(msg["fn"].v, msg["fn"].log_density, msg["fn"].event_dim)
 
 
 class Registered(Messenger):
