@@ -229,3 +229,20 @@ def test_a_pyromodule_model():
     assert float(guide.median(x, y)["slope"]) == pytest.approx(slope, rel=1e-10)
     assert float(model.scale.detach()) != 1.0
     assert not any("model" in name for name, _ in guide.named_parameters())
+
+
+@pytest.mark.parametrize("loss", [Trace_ELBO, NaturalELBO])
+def test_a_model_may_write_to_its_latents(loss):
+    """The latent vector has what was drawn all the same: the other site's posterior is exact."""
+
+    def model():
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        w[0] = 0.0
+        v = pyro.sample("v", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(v, 0.5**0.5), obs=torch.tensor(3.0))
+
+    guide = NaturalGaussianGuide(model, "diagonal")
+    svi = SVI(model, guide, BLR({"lr": 1.0}), loss())
+    assert np.isfinite(svi.step())
+    if loss is NaturalELBO:
+        np.testing.assert_allclose(guide.median()["v"].item(), 2.0, rtol=1e-4)
