@@ -10,8 +10,9 @@ all at one radius, and the centre::
 It is unbiased for every integrable ``f`` and exact, without any noise, for cubic ones. A *group*
 is the ``2 d + 1`` points of one orthogonal matrix; its weighted second moment is exactly ``I``.
 
-The draws of :func:`spherical_points` come from numpy's generator, so that both packages can see the
-same ones.
+For a few latents :func:`quintic_points` is exact for polynomials of degree 5, at more points.
+
+The draws of both come from numpy's generator, so that both packages can see the same ones.
 """
 
 from __future__ import annotations
@@ -48,13 +49,77 @@ def spherical_points(rng: np.random.Generator, dim: int, num_groups: int) -> lis
     squares = chi2.ppf(np.clip(levels, *LEVELS), dim + 2)
     groups = []
     for square in squares:
-        rotation, triangle = np.linalg.qr(rng.standard_normal((dim, dim)))
-        # Without the signs the matrices would not be uniformly distributed.
-        points = np.sqrt(square) * rotation * np.sign(np.diag(triangle))
+        points = np.sqrt(square) * _rotation(rng, dim)
         noise = np.concatenate([points, -points, np.zeros((1, dim))])
         weights = np.append(np.full(2 * dim, 0.5 / square), 1.0 - dim / square)
         groups.append(Points(noise, weights))
     return groups
+
+
+def num_quintic(dim: int) -> int:
+    """How many points a group of :func:`quintic_points` has."""
+    return 2 * len(_on_sphere(dim).weights) + 1
+
+
+def quintic_points(rng: np.random.Generator, dim: int, num_groups: int) -> list[Points]:
+    """Groups of points that are exact, without any noise, for polynomials of degree 5.
+
+    Any one of them gives unbiased estimates: the centre and two random radii ``r < s``, on each of
+    which a randomly rotated rule of degree 5 integrates over the sphere (Mysovskikh, 1968: the
+    corners of a simplex, the middles of its edges and their opposites). The weights of the radii
+    are those with ``E[|z|^2] = d`` and ``E[|z|^4] = d (d + 2)``. Squared radii with the density
+    ``prod (r^2)^(d / 2) exp(-r^2 / 2) (s^2 - r^2)^2`` make it unbiased for every integrable
+    function (Ermakov and Zolotukhin, 1960, of ``(f(z) - f(0)) / |z|^2``, as the centre has the rest
+    of the weight); they are the eigenvalues of a random matrix (Dumitriu and Edelman, 2002, *Matrix
+    models for beta ensembles*, J. Math. Phys. 43). Three chi-squared variables make that matrix;
+    each of them is stratified over the groups.
+
+    :param rng: where the draws come from.
+    :param dim: ``d``, two at least; ``O(d^2)`` points.
+    :param num_groups: how many groups.
+    :return: a group has :func:`num_quintic` points, 113 for ``d = 7``.
+    """
+    sphere = _on_sphere(dim)
+    strata = np.stack([rng.permutation(num_groups) for _ in range(3)], -1)
+    levels = np.clip((strata + rng.random(strata.shape)) / num_groups, *LEVELS)
+    groups = []
+    for first, second, between in chi2.ppf(levels, [dim + 4, dim + 2, 2]):
+        trace, product = first + second + between, first * second
+        large = 0.5 * (trace + np.sqrt(trace**2 - 4.0 * product))
+        squares = np.array([product / large, large])
+        others = squares[::-1]
+        weights = dim * (dim + 2.0 - others) / (squares * (squares - others))
+        noise = [np.sqrt(square) * sphere.noise @ _rotation(rng, dim).T for square in squares]
+        groups.append(
+            Points(
+                np.concatenate([*noise, np.zeros((1, dim))]),
+                np.append(np.outer(weights, sphere.weights), 1.0 - weights.sum()),
+            )
+        )
+    return groups
+
+
+def _rotation(rng: np.random.Generator, dim: int) -> np.ndarray:
+    rotation, triangle = np.linalg.qr(rng.standard_normal((dim, dim)))
+    # Without the signs the matrices would not be uniformly distributed.
+    return rotation * np.sign(np.diag(triangle))
+
+
+@functools.cache
+def _on_sphere(dim: int) -> Points:
+    """Mysovskikh's rule of degree 5 for the mean over the unit sphere."""
+    # The corners of the standard simplex, centred, in an orthonormal basis of where they lie.
+    corners = np.eye(dim + 1) - 1.0 / (dim + 1)
+    basis = np.linalg.svd(corners)[2][:dim]
+    corners = corners @ basis.T * np.sqrt((dim + 1) / dim)
+    first, second = np.triu_indices(dim + 1, 1)
+    middles = (corners[first] + corners[second]) * np.sqrt(0.5 * dim / (dim - 1))
+    of_corner = dim * (7 - dim) / (2 * (dim + 1) ** 2 * (dim + 2))
+    of_middle = 2 * (dim - 1) ** 2 / (dim * (dim + 1) ** 2 * (dim + 2))
+    parts = [(middles, of_middle)] + ([(corners, of_corner)] if of_corner else [])
+    noise = np.concatenate([sign * points for points, _ in parts for sign in (1.0, -1.0)])
+    weights = np.concatenate([np.full(2 * len(points), weight) for points, weight in parts])
+    return Points(noise, weights)
 
 
 @functools.cache

@@ -34,7 +34,7 @@ class Groups(NamedTuple):
         """
         if curvature != "spherical" or paths is None:
             return cls(dim, cost_of_group(curvature, dim, products, data_size))
-        return cls(dim, cost_of_group(curvature, paths.dim, products, data_size), paths)
+        return cls(dim, Cost(paths.num_points, paths.num_points, 0, 1), paths)
 
     @property
     def is_dear(self) -> bool:
@@ -48,8 +48,7 @@ class Groups(NamedTuple):
     def draws(self, rng: np.random.Generator, num_groups: int) -> list[Draws]:
         """Fresh groups of draws."""
         if self.paths is not None:
-            few = spherical_points(rng, self.paths.dim, num_groups)
-            points = [self.paths.spread(rng, group) for group in few]
+            points = self.paths.draws(rng, num_groups)
         elif self.cost.num_groups:
             points = spherical_points(rng, self.dim, num_groups)
         else:
