@@ -64,8 +64,8 @@ def num_quintic(dim: int) -> int:
 def quintic_points(rng: np.random.Generator, dim: int, num_groups: int) -> list[Points]:
     """Groups of points that are exact, without any noise, for polynomials of degree 5.
 
-    Any one of them gives unbiased estimates: the centre and two random radii ``r < s``, on each of
-    which a randomly rotated rule of degree 5 integrates over the sphere (Mysovskikh, 1968: the
+    Any one of them gives unbiased estimates: the centre and two random radii ``r < s``, on which
+    a randomly rotated rule of degree 5 integrates over the sphere (Mysovskikh, 1968: the
     corners of a simplex, the middles of its edges and their opposites). The weights of the radii
     are those with ``E[|z|^2] = d`` and ``E[|z|^4] = d (d + 2)``. Squared radii with the density
     ``prod (r^2)^(d / 2) exp(-r^2 / 2) (s^2 - r^2)^2`` make it unbiased for every integrable
@@ -89,7 +89,10 @@ def quintic_points(rng: np.random.Generator, dim: int, num_groups: int) -> list[
         squares = np.array([product / large, large])
         others = squares[::-1]
         weights = dim * (dim + 2.0 - others) / (squares * (squares - others))
-        noise = [np.sqrt(square) * sphere.noise @ _rotation(rng, dim).T for square in squares]
+        # One rotation for both: where the radii are close to each other their weights are large and
+        # of opposite signs, and the sphere's own errors cancel.
+        turned = sphere.noise @ _rotation(rng, dim).T
+        noise = [np.sqrt(square) * turned for square in squares]
         groups.append(
             Points(
                 np.concatenate([*noise, np.zeros((1, dim))]),
