@@ -32,7 +32,7 @@ PART_OF_LATENTS, MAX_DIM = 1 / 8, 64
 #: as few dimensions as hold a path, or in these many, where there are no more of them. The noise of
 #: a group, a squared Fisher norm in nats, times its points, at the optima of HERS, toenail and
 #: polypharmacy (2,037, 299 and 509 latents, paths of 7, 6 and 10): 87, 131 and 143 of degree 3,
-#: 9, 15 and 11 of degree 5.
+#: 10, 16 and 15 of degree 5.
 MORE_POINTS, QUINTIC_DIM = 2.5, 7
 
 
