@@ -1,23 +1,22 @@
-"""Tan's Figure 3: Snngm on the intercept-only Poisson model of the horseshoe crabs.
+"""Tan's Figure 3: Adam and Snngm on the intercept-only Poisson model of the horseshoe crabs.
 
 The number of satellites of 173 female crabs, y_i ~ Poisson(exp(theta)), theta ~ N(0, 100).
-The bound of q = N(mu, sigma^2) is known exactly,
+The bound of q = N(mu, sigma^2) and its derivatives are known exactly, as for Table 2
+(``tan_table2.py``). From the paper's three starting points, until the bound is within a thousandth
+of a nat of its maximum (the paper does not print its rule), with a constant rate of 0.001, by which
+Snngm's steps have the length 0.001 sqrt(2):
 
-    L = sum(y) mu - n exp(mu + sigma^2 / 2) - sum(log y!)
-        - (mu^2 + sigma^2) / 200 - log(10) + 1/2 + log(sigma),
+- the paper's: Adam on Euclidean gradients of (mu, sigma^2), Adam on natural ones, and Snngm;
+- NAdam and Snngm of both packages in the coordinates (mu, C), which their guides have by default,
+  and ``BLR()``.
 
-with its maximum -499.46527 at (mu, sigma^2) = (1.07, 0.002). From the paper's three
-starting points this runs, in both packages,
+And what the PPLs' SVI makes of it, without closed forms: the guide, Snngm with a rate that falls,
+and Trace_ELBO with one draw a step, with ``log q`` differentiated as the PPLs do it and, "STL",
+without its own parameters: the paper's estimator ``grad h``, whose noise vanishes at the optimum.
 
-- exact: Snngm on the exact natural gradient, alpha = 0.001 sqrt(2), until the bound is
-  within `--tolerance` nats of its maximum (the figure's setting);
-- SVI: the guide, Snngm and Trace_ELBO of the PPL, one draw a step, with a decreasing
-  step size; the bound is evaluated exactly at the end. Normalising a noisy gradient biases
-  it, here by half a nat;
-- STL: the same with sticking_the_landing=True, the paper's estimator grad h: its noise
-  vanishes at the optimum, and with it the bias.
+    python -m examples.benchmarks.tan_figure3 [--max-steps 5000]
 
-    python examples/benchmarks/tan_figure3.py
+writes ``tan_figure3.csv``, ``tan_figure3_svi.csv`` and ``tan_figure3.png`` in ``docs/benchmarks``.
 """
 
 from __future__ import annotations
@@ -25,87 +24,154 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from machine import describe
 
-# Agresti, Categorical Data Analysis, table of the horseshoe crabs: how many crabs had
-# 0, 1, 2, ... satellites.
-FREQUENCIES = [62, 16, 9, 19, 19, 15, 13, 4, 6, 3, 3, 1, 1, 0, 1, 1]
-COUNTS = np.repeat(np.arange(len(FREQUENCIES)), FREQUENCIES)
-STARTS = [(0.0, 0.1), (0.5, 0.02), (2.0, 0.01)]
+from examples.benchmarks import pages
+from examples.benchmarks.horseshoe_crabs import crabs, design
+from examples.benchmarks.machine import describe
+from examples.benchmarks.tan_table2 import (
+    PRIOR_VARIANCE,
+    STARTS,
+    Poisson,
+    Run,
+    blr,
+    picture,
+)
+
 OPTIMUM = -499.46526713715
-PRIOR_VARIANCE = 100.0
+TOLERANCE = 1e-3
 STEP_SIZE = 1e-3
+EXACT_STEPS = 8000
+MODEL = Poisson(design("1"), crabs()[2])
+
+#: What is moved by which rule, and whether a panel shows it.
+METHODS = (
+    ("Adam, Euclidean", "Covariance", True),
+    ("Adam, natural", "Covariance", True),
+    ("Snngm", "Covariance", True),
+    ("NAdam", "CovarianceCholesky", False),
+    ("Snngm", "CovarianceCholesky", False),
+)
+COORDINATES = {"Covariance": "(mu, sigma²)", "CovarianceCholesky": "(mu, C)", "Precision": "lambda"}
 
 
-def bound(loc: float, scale: float) -> float:
-    """The exact lower bound in nats."""
-    rate = math.exp(loc + scale**2 / 2)
-    likelihood = COUNTS.sum() * loc - len(COUNTS) * rate
-    likelihood -= sum(math.lgamma(count + 1) for count in COUNTS)
-    prior = -(loc**2 + scale**2) / (2 * PRIOR_VARIANCE) - 0.5 * math.log(PRIOR_VARIANCE)
-    return likelihood + prior + 0.5 + math.log(scale)
+def gap(mean: float, variance: float) -> float:
+    """Nats below the optimum; NaN where there is no Gaussian."""
+    if not variance > 0:
+        return math.nan
+    return OPTIMUM - MODEL.bound(np.array([mean]), np.array([[variance]]))
 
 
-def loss_gradient(loc: float, scale: float) -> tuple[float, float]:
-    """Euclidean gradient of minus the bound, with respect to mean and scale."""
-    rate = len(COUNTS) * math.exp(loc + scale**2 / 2)
-    return (
-        -COUNTS.sum() + rate + loc / PRIOR_VARIANCE,
-        scale * rate + scale / PRIOR_VARIANCE - 1 / scale,
-    )
+def until_it_is_there(path: np.ndarray) -> Run:
+    """The part of a path of means and variances that leads within :data:`TOLERANCE`."""
+    for step, (mean, variance) in enumerate(path):  # noqa: B007
+        if not gap(mean, variance) > TOLERANCE:
+            break
+    states = [(np.array([m]), np.array([[v]])) for m, v in path[: step + 1]]
+    return Run(states, None, OPTIMUM - gap(mean, variance))
 
 
-def exact_numpyro(loc: float, scale: float, tolerance: float, max_steps: int) -> tuple:
+def exact_numpyro(method: str, family: str, num_steps: int) -> list[Run]:
     import jax
+    import jax.numpy as jnp
     import optax
 
-    from numpyro_ngvi import Snngm
-    from numpyro_ngvi.families import CovarianceCholesky
+    from examples.benchmarks.tan_methods import euclidean_adam
+    from numpyro_ngvi import NAdam, Snngm, families
+
+    rules = {"Adam, Euclidean": euclidean_adam, "Adam, natural": optax.adam}
+    rule = (rules | {"NAdam": NAdam, "Snngm": Snngm})[method](STEP_SIZE)
+    total, num = MODEL.y.sum(), len(MODEL.y)
+
+    def step(carry: Any, _: None) -> Any:
+        q, state = carry
+        variance = q.covariance_matrix[0, 0]
+        rate = num * jnp.exp(q.mean[0] + variance / 2)
+        gradient = total - rate - q.mean / PRIOR_VARIANCE
+        direction = q.bonnet_price(gradient, -jnp.reshape(rate + 1 / PRIOR_VARIANCE, (1, 1)))
+        updates, state = rule.update(jax.tree.map(jnp.negative, direction), state, q)
+        return (optax.apply_updates(q, updates), state), jnp.stack([q.mean[0], variance])
+
+    @jax.jit
+    def paths(mean: jax.Array, scale: jax.Array) -> jax.Array:
+        q = getattr(families, family)().initial(mean, scale)
+        return jax.lax.scan(step, (q, rule.init(q)), length=num_steps)[1]
 
     with jax.enable_x64(True):
-        as_family = lambda a, b: CovarianceCholesky(jax.numpy.array([a]), jax.numpy.array([[b]]))  # noqa: E731
-        optimiser = Snngm(STEP_SIZE)
-        family = as_family(loc, scale)
-        state = optimiser.init(family)
-
-        @jax.jit
-        def update(gradient, state, family):
-            updates, state = optimiser.update(family.natural_gradient(gradient), state, family)
-            return optax.apply_updates(family, updates), state
-
-        for step in range(max_steps):  # noqa: B007
-            loc, scale = float(family.loc[0]), float(family.scale_tril[0, 0])
-            if bound(loc, scale) > OPTIMUM - tolerance:
-                break
-            family, state = update(as_family(*loss_gradient(loc, scale)), state, family)
-        return step, loc, scale
+        starts = [(jnp.array([mean]), math.sqrt(variance)) for mean, variance in STARTS]
+        return [until_it_is_there(np.asarray(paths(*start))) for start in starts]
 
 
-def exact_pyro(loc: float, scale: float, tolerance: float, max_steps: int) -> tuple:
+def exact_pyro(method: str, family: str, num_steps: int) -> list[Run]:
     import torch
 
-    from pyro_ngvi.families import CovarianceCholesky
+    from pyro_ngvi import families
     from pyro_ngvi.families.coordinates import Coordinate, mark
+    from pyro_ngvi.optim.nadam import NAdamOptimizer
     from pyro_ngvi.optim.snngm import SnngmOptimizer
 
-    as_family = lambda a, b: CovarianceCholesky(  # noqa: E731
-        torch.tensor([a], dtype=torch.float64), torch.tensor([[b]], dtype=torch.float64)
-    )
-    family = as_family(loc, scale)
-    for name, tensor in family.coordinates().items():
-        mark(tensor, Coordinate(family.specification(), "q", name))
-    optimiser = SnngmOptimizer(family.coordinates().values(), lr=STEP_SIZE)
-    for step in range(max_steps):  # noqa: B007
-        loc, scale = family.loc.item(), family.scale_tril.item()
-        if bound(loc, scale) > OPTIMUM - tolerance:
-            break
-        direction = family.natural_gradient(as_family(*loss_gradient(loc, scale)))
-        for name, tensor in family.coordinates().items():
-            tensor.grad = getattr(direction, name)
-        optimiser.step()
-    return step, loc, scale
+    rule, runs = {"NAdam": NAdamOptimizer, "Snngm": SnngmOptimizer}[method], []
+    for mean, variance in STARTS:
+        mu = torch.tensor([mean], dtype=torch.float64)
+        q = getattr(families, family)().initial(mu, math.sqrt(variance))
+        for name, tensor in q.coordinates().items():
+            mark(tensor, Coordinate(q.specification(), "q", name))
+        optimiser, path = rule(q.coordinates().values(), lr=STEP_SIZE), []
+        while len(path) < num_steps:
+            moments = q.mean.numpy(), q.covariance_matrix.numpy()
+            path.append((moments[0][0].item(), moments[1][0, 0].item()))
+            if gap(*path[-1]) < TOLERANCE:
+                break
+            direction = q.bonnet_price(*map(torch.as_tensor, MODEL.derivatives(*moments)))
+            for name, tensor in q.coordinates().items():
+                tensor.grad = -getattr(direction, name)
+            optimiser.step()
+        runs.append(until_it_is_there(np.array(path)))
+    return runs
+
+
+def exact_blr() -> list[Run]:
+    import jax
+
+    with jax.enable_x64(True):
+        found = [blr(MODEL, np.array([mean]), variance).states for mean, variance in STARTS]
+        paths = [[(q.mean[0], q.covariance_matrix[0, 0]) for q in states] for states in found]
+        return [until_it_is_there(np.array(path, float)) for path in paths]
+
+
+def cells(method: str, family: str, package: str, runs: list[Run]) -> dict[str, str]:
+    """A row: how many steps from each start."""
+    row = {"method": method, "coordinates": COORDINATES[family], "package": package}
+    for (mean, variance), run in zip(STARTS, runs, strict=True):
+        steps = len(run.states) - 1
+        found = f"{steps}" if OPTIMUM - run.bound < TOLERANCE else f"not in {steps + 1}"
+        if math.isnan(run.bound):
+            found = f"variance negative after {steps}"
+        row[f"from ({mean:g}; {variance:g})"] = found
+    return row
+
+
+def figure_3(num_steps: int) -> None:
+    """Of exact gradients: the CSV and the picture."""
+    rows, drawn = [], {}
+    for method, family, is_drawn in METHODS:
+        runs = exact_numpyro(method, family, num_steps)
+        rows.append(cells(method, family, "numpyro", runs))
+        if is_drawn:
+            drawn[method] = runs
+        if not method.startswith("Adam"):
+            pyro = exact_pyro(method, family, num_steps)
+            rows.append(cells(method, family, "pyro", pyro))
+    drawn["BLR()"] = exact_blr()
+    rows.append(cells("`BLR()`", "Precision", "numpyro", drawn["BLR()"]))
+    about = "`python -m examples.benchmarks.tan_figure3`, float64, no randomness"
+    pages.write("tan_figure3.csv", rows, f"{about}; {describe()}")
+    picture(MODEL, drawn, "tan_figure3.png", num_marks=12)
+
+
+# -- without closed forms -------------------------------------------------------------------------
 
 
 def schedule(max_steps: int) -> Callable:
@@ -118,7 +184,9 @@ def _clip(value):
     return value.clip(0, 1) if hasattr(value, "clip") else min(max(value, 0), 1)
 
 
-def svi_numpyro(loc: float, scale: float, max_steps: int, seed: int, stl: bool) -> tuple:
+def svi_numpyro(
+    loc: float, scale: float, max_steps: int, seed: int, stl: bool
+) -> tuple[float, float]:
     import jax
     import numpyro
     import numpyro.distributions as dist
@@ -129,7 +197,7 @@ def svi_numpyro(loc: float, scale: float, max_steps: int, seed: int, stl: bool) 
 
     def model(counts: jax.Array) -> None:
         theta = numpyro.sample("theta", dist.Normal(0, math.sqrt(PRIOR_VARIANCE)))
-        with numpyro.plate("crabs", len(COUNTS)):
+        with numpyro.plate("crabs", len(counts)):
             numpyro.sample("y", dist.Poisson(jax.numpy.exp(theta)), obs=counts)
 
     guide = NaturalGaussianGuide(
@@ -139,12 +207,12 @@ def svi_numpyro(loc: float, scale: float, max_steps: int, seed: int, stl: bool) 
         sticking_the_landing=stl,
     )
     svi = SVI(model, guide, Snngm(schedule(max_steps)), Trace_ELBO())
-    result = svi.run(jax.random.key(seed), max_steps, COUNTS, progress_bar=False)
+    result = svi.run(jax.random.key(seed), max_steps, MODEL.y, progress_bar=False)
     posterior = result.params["auto_posterior"]
-    return max_steps, float(posterior.loc[0]), float(posterior.stddev[0])
+    return float(posterior.loc[0]), float(posterior.stddev[0])
 
 
-def svi_pyro(loc: float, scale: float, max_steps: int, seed: int, stl: bool) -> tuple:
+def svi_pyro(loc: float, scale: float, max_steps: int, seed: int, stl: bool) -> tuple[float, float]:
     import pyro
     import pyro.distributions as dist
     import torch
@@ -153,15 +221,14 @@ def svi_pyro(loc: float, scale: float, max_steps: int, seed: int, stl: bool) -> 
 
     from pyro_ngvi import SVI, NaturalGaussianGuide, Snngm
 
-    counts = torch.tensor(COUNTS, dtype=torch.float)
-
     def model(counts: torch.Tensor) -> None:
         theta = pyro.sample("theta", dist.Normal(0.0, math.sqrt(PRIOR_VARIANCE)))
-        with pyro.plate("crabs", len(COUNTS)):
+        with pyro.plate("crabs", len(counts)):
             pyro.sample("y", dist.Poisson(theta.exp()), obs=counts)
 
     pyro.clear_param_store()
     pyro.set_rng_seed(seed)
+    counts = torch.tensor(MODEL.y, dtype=torch.float)
     start = init_to_value(values={"theta": torch.tensor(loc)})
     guide = NaturalGaussianGuide(
         model, init_loc_fn=start, init_scale=scale, sticking_the_landing=stl
@@ -170,33 +237,32 @@ def svi_pyro(loc: float, scale: float, max_steps: int, seed: int, stl: bool) -> 
     for _ in range(max_steps):
         svi.step(counts)
     posterior = guide.get_posterior()
-    return max_steps, posterior.mean.item(), posterior.stddev.item()
+    return posterior.mean.item(), posterior.stddev.item()
+
+
+def with_svi(max_steps: int, seed: int) -> None:
+    """Of one draw a step: the CSV."""
+    rows = []
+    for name, stl in (("as the PPLs have it", False), ("STL", True)):
+        for package, run in (("numpyro", svi_numpyro), ("pyro", svi_pyro)):
+            row = {"estimator": name, "package": package}
+            for mean, variance in STARTS:
+                loc, scale = run(mean, math.sqrt(variance), max_steps, seed, stl)
+                row[f"from ({mean:g}; {variance:g})"] = f"{gap(loc, scale**2):.4f}"
+            rows.append(row)
+    about = f"`python -m examples.benchmarks.tan_figure3 --max-steps {max_steps}`, seed {seed}"
+    about = f"{about}; nats below the optimum after {max_steps:,} steps; {describe()}"
+    pages.write("tan_figure3_svi.csv", rows, about)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--tolerance", type=float, default=1e-3, help="nats, exact runs")
-    parser.add_argument("--max-steps", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--exact-steps", type=int, default=EXACT_STEPS, help="at most")
+    parser.add_argument("--max-steps", type=int, default=2000, help="of SVI")
+    parser.add_argument("--seed", type=int, default=0, help="of SVI")
     options = parser.parse_args()
-    print(describe())
-    print(f"optimum {OPTIMUM:.5f} nats; step size {STEP_SIZE} sqrt(2); seed {options.seed}")
-    print(f"{'run':15s} {'start':>12s} {'steps':>6s} {'mu':>7s} {'sigma^2':>8s} {'bound':>11s}")
-    for name, run, arguments in (
-        ("exact numpyro", exact_numpyro, (options.tolerance, options.max_steps)),
-        ("exact pyro", exact_pyro, (options.tolerance, options.max_steps)),
-        ("SVI numpyro", svi_numpyro, (options.max_steps, options.seed, False)),
-        ("SVI pyro", svi_pyro, (options.max_steps, options.seed, False)),
-        ("STL numpyro", svi_numpyro, (options.max_steps, options.seed, True)),
-        ("STL pyro", svi_pyro, (options.max_steps, options.seed, True)),
-    ):
-        for loc, variance in STARTS:
-            steps, mean, scale = run(loc, math.sqrt(variance), *arguments)
-            print(
-                f"{name:15s} {f'({loc:g}, {variance:g})':>12s} {steps:6d} {mean:7.4f} "
-                f"{scale**2:8.5f} {bound(mean, scale):11.5f}",
-                flush=True,
-            )
+    figure_3(options.exact_steps)
+    with_svi(options.max_steps, options.seed)
 
 
 if __name__ == "__main__":

@@ -231,26 +231,34 @@ def fit_from(model: Poisson, mu: float, variance: float) -> tuple[str, float]:
     return f"{result.num_steps} ({result.num_gradients} gradients)", bound
 
 
-def picture(model: Poisson, runs: dict[str, list[Run]]) -> None:
-    """Figure 1: the ascents in the plane of the mean and the variance."""
+def picture(
+    model: Poisson, runs: dict[str, list[Run]], name: str, num_marks: int | None = None
+) -> None:
+    """Figure 1: the ascents in the plane of the mean and the variance.
+
+    :param name: of the file.
+    :param num_marks: how many steps of an ascent are marked at most; all of them by default.
+    """
     figure, axes = pages.figure(1, len(runs), (2.7, 3.2))
     means, variances = np.linspace(-0.1, 2.1, 80), np.geomspace(1e-4, 2, 80)
     surface = [[model.bound(np.array([m]), np.array([[v]])) for m in means] for v in variances]
     gap = 1e-3 + np.max(surface) - np.array(surface)
-    for axis, (name, ascents) in zip(axes[0], runs.items(), strict=True):
+    for axis, (method, ascents) in zip(axes[0], runs.items(), strict=True):
         axis.contour(means, variances, np.log10(gap), 12, colors="#bbbbbb", linewidths=0.6)
         for run, colour in zip(ascents, ("#0072b2", "#d55e00", "#009e73"), strict=True):
             path = np.array([_moments(state) for state in run.states])
-            axis.plot(*path.T, ".-", color=colour, lw=1, ms=4, label=f"{len(path) - 1} steps")
+            every = 1 if num_marks is None else max(1, len(path) // num_marks)
+            label = f"{len(path) - 1} steps"
+            axis.plot(*path.T, ".-", color=colour, lw=1, ms=4, label=label, markevery=every)
             axis.plot(*path[0], "s", color=colour, ms=5)
-        axis.set(title=name, yscale="log", ylim=(1e-4, 2), xlim=(-0.1, 2.1), xlabel="mean")
+        axis.set(title=method, yscale="log", ylim=(1e-4, 2), xlim=(-0.1, 2.1), xlabel="mean")
         axis.grid(visible=False)
         axis.legend(fontsize=8, loc="upper right")
         if axis is not axes[0, 0]:
             axis.set_yticklabels([])
     axes[0, 0].set_ylabel("variance")
     figure.tight_layout()
-    pages.save(figure, "tan_table2.png")
+    pages.save(figure, name)
 
 
 def _moments(state: Any) -> tuple[float, float]:
@@ -298,7 +306,7 @@ def table_2(packages: dict[str, Package]) -> None:
         "`python -m examples.benchmarks.tan_table2`, float64, no randomness but `fit`'s (seed 0)"
     )
     pages.write("tan_table2.csv", rows, f"{about}; {describe()}")
-    picture(intercept, runs)
+    picture(intercept, runs, "tan_table2.png")
 
 
 def _cells(index: int, ours: str, paper: str) -> dict[str, str]:
