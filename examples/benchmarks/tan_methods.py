@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ import optax
 
 from examples.benchmarks import pages
 from ngvi.families import direction
-from numpyro_ngvi import VOGN, NAdam, Nagm, ProxGenAdam, Snngm
+from numpyro_ngvi import IVON, VOGN, NAdam, Nagm, ProxGenAdam, Snngm
 from numpyro_ngvi.families.coordinates import families_in, replace_families
 
 
@@ -46,8 +46,10 @@ OPTIMISERS: dict[str, Callable] = {
     "VOGN": VOGN,
     "VOGN, auto": partial(VOGN, beta2="auto"),
     "VOGN, longer": VOGN,
+    "Snngm()": Snngm,
+    "IVON": IVON,
 }
-RATES = {
+RATES: dict[str, tuple] = {
     "Adam": (1e-3,),
     "PGA": (1e-3,),
     "NAdam": (1e-3,),
@@ -56,11 +58,60 @@ RATES = {
     "VOGN": (1e-2, 1e-1),
     "VOGN, auto": (1e-1,),
     "VOGN, longer": (1e-2,),
+    "Snngm()": ("auto",),
+    "IVON": (1e-2, 1e-1),
 }
+#: Longer steps of Nagm leave networks some weights of a width of 1e20.
+RATES_OF_NETWORKS = RATES | {"Nagm": (1e-2, 3e-2)}
 FLOOR = 0.03  #: of pictures, in nats
 
 #: Gives a minibatch's estimate of the natural gradient.
 Estimator = Callable[[Any, jax.Array, jax.Array, jax.Array], Any]
+
+
+def path(
+    optimiser: optax.GradientTransformation,
+    q: Any,
+    estimator: Callable[..., tuple[Any, Any]],
+    X: jax.Array,
+    y: jax.Array,
+    batch: int,
+    marks: Sequence[int],
+    seed: int,
+    memory: Any = (),
+) -> list[tuple[Any, Any]]:
+    """The Gaussians after so many passes over the rows, with what is remembered beside them.
+
+    :param q: where it starts.
+    :param estimator: called with ``q``, the memory, a random key, and the rows of a minibatch; it
+        gives a natural gradient and the new memory.
+    :param marks: numbers of passes, increasing.
+    """
+    num_batches = len(y) // batch
+
+    def one_pass(carry: Any, key: jax.Array) -> Any:
+        order = jax.random.permutation(key, len(y))[: num_batches * batch]
+        rows = order.reshape(num_batches, batch)
+
+        def step(carry: Any, now: Any) -> Any:
+            (q, memory, state), (rows, key) = carry, now
+            natural, memory = estimator(q, memory, key, X[rows], y[rows])
+            loss_gradient = jax.tree.map(jnp.negative, natural)
+            updates, state = optimiser.update(loss_gradient, state, q)
+            return (optax.apply_updates(q, updates), memory, state), None
+
+        return jax.lax.scan(step, carry, (rows, jax.random.split(key, num_batches)))[0]
+
+    @jax.jit
+    def passes(carry: Any, keys: jax.Array, begin: int, end: int) -> Any:
+        return jax.lax.fori_loop(begin, end, lambda i, carry: one_pass(carry, keys[i]), carry)
+
+    keys = jax.random.split(jax.random.key(seed), marks[-1])
+    carry, found = (q, memory, optimiser.init(q)), []
+    for begin, end in zip((0, *marks), marks, strict=False):
+        carry = jax.block_until_ready(passes(carry, keys, begin, end))
+        found.append(carry[:2])
+    return found
 
 
 def run(
@@ -70,42 +121,52 @@ def run(
     X: jax.Array,
     y: jax.Array,
     batch: int,
-    passes: int,
+    marks: Sequence[int],
     seed: int,
+) -> list[Any]:
+    """:func:`path` of an estimator that remembers nothing: the Gaussians."""
+
+    def forgetful(q: Any, memory: Any, *args: Any) -> tuple[Any, Any]:
+        return estimator(q, *args), memory
+
+    return [q for q, _ in path(optimiser, q, forgetful, X, y, batch, marks, seed)]
+
+
+def of_draw(
+    q: Any, z: jax.Array, gradient: jax.Array, precision: Any, curvature: jax.Array | None = None
 ) -> Any:
-    """The Gaussian after so many passes over the rows.
+    """A mean field's natural gradient of the bound, with prior and entropy exact.
 
-    :param q: where it starts.
-    :param estimator: called with ``q``, a random key, and the rows of a minibatch.
+    :param gradient: of the log likelihood at the draw ``q.sample(z)``.
+    :param precision: of the prior, whose mean is zero.
+    :param curvature: minus the log likelihood's diagonal Hessian; without it the scale moves by
+        ``gradient z`` (Theorem 2).
     """
-    num_batches = len(y) // batch
+    if curvature is not None:
+        return q.bonnet_price(gradient - precision * q.loc, -curvature - precision)
+    scale = gradient * z - precision * q.scale + 1 / q.scale
+    return q.natural_gradient(type(q)(gradient - precision * q.loc, scale))
 
-    def one_pass(carry: Any, key: jax.Array) -> Any:
-        order = jax.random.permutation(key, len(y))[: num_batches * batch]
-        rows = order.reshape(num_batches, batch)
 
-        def step(carry: Any, now: Any) -> Any:
-            (q, state), (rows, key) = carry, now
-            natural = estimator(q, key, X[rows], y[rows])
-            loss_gradient = jax.tree.map(jnp.negative, natural)
-            updates, state = optimiser.update(loss_gradient, state, q)
-            return (optax.apply_updates(q, updates), state), None
+#: What the curvature of a network's log likelihood is from.
+CURVATURE = {"VOGN": "squares", "VOGN, auto": "squares", "IVON": "draw"}
 
-        return jax.lax.scan(step, carry, (rows, jax.random.split(key, num_batches)))
 
-    @jax.jit
-    def all_passes(q: Any, keys: jax.Array) -> Any:
-        return jax.lax.scan(one_pass, (q, optimiser.init(q)), keys)[0][0]
-
-    return jax.block_until_ready(all_passes(q, jax.random.split(jax.random.key(seed), passes)))
+def marks_until(passes: int, first: int = 1) -> list[int]:
+    """Of a curve: 1, 2, 5, 10, 20, ... passes, and the last."""
+    some = (digit * 10**power for power in range(7) for digit in (1, 2, 5))
+    return [*(mark for mark in some if first <= mark < passes), passes]
 
 
 def best_rate(
-    name: str, make: Callable[[Any], Any], score: Callable[[Any], float]
+    name: str,
+    make: Callable[[Any], Any],
+    score: Callable[[Any], float],
+    rates: Mapping[str, tuple] = RATES,
 ) -> tuple[float, Any, float]:
     """Of a method's rates, the one whose end has the best score: it, what it made, CPU seconds."""
     ends = []
-    for rate in RATES[name]:
+    for rate in rates[name]:
         begin = time.process_time()
         q = make(OPTIMISERS[name](rate))
         seconds, value = time.process_time() - begin, score(q)
@@ -142,5 +203,62 @@ def draw_gaps(csv: str, keys: tuple[str, ...], picture: str) -> None:
         )
         axis.set_yticklabels([name.replace("`", "") for name in names])
     axes[0, 0].legend(fontsize=8, loc="lower right")
+    figure.tight_layout()
+    pages.save(figure, picture)
+
+
+def gaps_at(marks: Sequence[int], gaps: Sequence[float]) -> dict[str, str]:
+    """Cells of a curve's row, by passes."""
+    return {str(mark): f"{gap:.2f}" for mark, gap in zip(marks, gaps, strict=False)}
+
+
+def replace_curve(csv: str, row: dict[str, str], about: str, keys: Sequence[str]) -> None:
+    """Write a curve's row in the place of one with the same keys; columns in order of passes."""
+    pages.replace(csv, [row], about, keys)
+    rows = pages.read(csv)
+    marks = sorted((name for name in rows[0] if name.isdigit()), key=int)
+    pages.write(csv, [{name: row[name] for name in (*keys, *marks)} for row in rows], about)
+
+
+#: Of curves; a method's second derivatives are dashed.
+COLOURS = (
+    "#e69f00",
+    "#56b4e9",
+    "#cc79a7",
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#7f7f7f",
+    "#8c564b",
+    "#000000",
+)
+
+
+def draw_curves(csv: str, keys: tuple[str, ...], picture: str) -> None:
+    """How far below the optimum each method is after so many passes, a panel for each column.
+
+    :param keys: of the CSV, whose numbers have the passes for names.
+    """
+    rows = pages.read(csv)
+    panels = list(dict.fromkeys(tuple(row[key] for key in keys) for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    figure, axes = pages.figure(1, len(panels), (3.4, 3.2))
+    for axis, panel in zip(axes[0], panels, strict=True):
+        for row in rows:
+            if tuple(row[key] for key in keys) != panel:
+                continue
+            curve = {int(k): float(v) for k, v in row.items() if k.isdigit() and v}
+            at, gaps = np.array(sorted(curve.items())).T
+            order = row.get("derivatives", "")
+            axis.plot(
+                *(at, np.maximum(gaps, FLOOR)),
+                {"second": "--", "rows' squares": "-."}.get(order, "-"),
+                color=COLOURS[methods.index(row["method"]) % len(COLOURS)],
+                lw=2.2 if "BLR" in row["method"] else 1.2,
+                label=f"{row['method']} {order}".replace("`", "").replace("NaturalELBO()", ""),
+            )
+        axis.set(xscale="log", yscale="log", title=", ".join(panel), xlabel="passes")
+    axes[0, 0].set_ylabel("nats below the optimum")
+    axes[0, -1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     pages.save(figure, picture)
