@@ -26,7 +26,8 @@ class NaturalGaussianGuide:
         or a class or specification from ``families``. ``"auto"`` is
         dense up to 200 latents; beyond, sparse where the model has locals, else dense up to 1000,
         of low rank up to 100,000 latents, else diagonal; ``print(guide)`` tells.
-    :param init_loc_fn: a per-site initialisation function of the PPL.
+    :param init_loc_fn: a per-site initialisation function of the PPL. Where the density explodes
+        about the default, medians of more draws take its place (:mod:`~ngvi.guide.calm`).
     :param init_scale: initial standard deviation of every unconstrained latent.
     :param create_plates: makes the plates that are subsampled, as in the PPL's autoguides. Latents
         inside of them are held for all elements of the plate, and a step moves those that its

@@ -9,9 +9,10 @@ that are being traced themselves) is left to NumPyro, with its further attempts 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +22,11 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer.autoguide import AutoGuide
+from numpyro.infer.initialization import init_to_median
 from numpyro.infer.util import get_potential_fn, potential_energy, transform_fn
 from numpyro.primitives import Messenger
 
+from ngvi.guide import calm
 from numpyro_ngvi.tracing.arguments import Arguments, as_jax
 from numpyro_ngvi.tracing.compilation import compiled
 
@@ -36,16 +39,16 @@ class CompiledPrototype(AutoGuide):
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         rng_key = numpyro.prng_key()
         with handlers.block():
-            found = _prototype(self.model, self.init_loc_fn, rng_key, args, kwargs)
+            found = self._started(rng_key, args, kwargs)
             if found is None and self._hide_data(args, kwargs):
-                found = _prototype(self.model, self.init_loc_fn, rng_key, args, kwargs)
+                found = self._started(rng_key, args, kwargs)
         args, kwargs = as_jax((args, kwargs))
         if found is None:
             with Keyed(key=rng_key):
                 super()._setup_prototype(*args, **kwargs)
             self._know_all_plates()
             return
-        self.prototype_trace, self._init_locs = found
+        self.prototype_trace, self._init_locs, _ = found
         model = _prepared(self.model, self.prototype_trace)
         transforms = _transforms(self.prototype_trace)
         self._potential_fn_gen, postprocess_fn_gen = get_potential_fn(
@@ -67,6 +70,16 @@ class CompiledPrototype(AutoGuide):
         }
         self._know_all_plates()
 
+    def _started(self, rng_key: jax.Array, args: tuple, kwargs: dict) -> _Prototype | None:
+        """A prototype at a valid start, a calm one where the choice is the guide's; or None."""
+        found = _prototype(self.model, self.init_loc_fn, rng_key, args, kwargs)
+        if found is not None and self.init_loc_fn is init_to_median:
+            if calm.is_low(found.log_density):
+                other = _prototype(self.model, _medians_of_many, rng_key, args, kwargs)
+                if other is not None and calm.is_calmer(other.log_density, found.log_density):
+                    found = other
+        return found if found is not None and math.isfinite(found.log_density) else None
+
     def _know_all_plates(self) -> None:
         # A plate inside scan leaves no site in the trace, and takes no minibatches.
         sizes = {name: frame.size for name, frame in self._prototype_frames.items()}
@@ -80,21 +93,35 @@ class CompiledPrototype(AutoGuide):
         raise NotImplementedError
 
 
+def _medians_of_many(site: dict[str, Any]) -> jax.Array | None:
+    """``init_to_median``, of so many draws that they are hardly random."""
+    if site["type"] != "sample":
+        return None
+    return init_to_median(site, num_samples=calm.num_samples(math.prod(site["fn"].shape())))
+
+
+class _Prototype(NamedTuple):
+    """A start."""
+
+    trace: Trace  #: of the model
+    locs: dict[str, jax.Array]  #: unconstrained, by site
+    log_density: float  #: in nats; NaN if its gradient is not finite
+
+
 def _prototype(
     model: Callable, init_loc_fn: Callable, rng_key: jax.Array, args: tuple, kwargs: dict
-) -> tuple[Trace, dict[str, jax.Array]] | None:
-    """The model's trace and the unconstrained start by site; None if there is no valid one."""
+) -> _Prototype | None:
+    """The model at its start; None if it has none by one program."""
     arguments = Arguments(args, kwargs)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((rng_key, args, kwargs))):
         return None
     for _ in range(2):
         try:
-            trace, locs, is_valid = _run(model, init_loc_fn, rng_key, arguments)
-            if is_valid:
+            found = _run(model, init_loc_fn, rng_key, arguments)
+            if math.isfinite(found.log_density):
                 # These need distributions that survive being taken apart.
-                _transforms(trace), _frames(trace)
-                return trace, locs
-            return None
+                _transforms(found.trace), _frames(found.trace)
+            return found
         except Exception:  # noqa: BLE001  NumPyro, or the model in its hands, knows what to say
             arguments.hold_constant()
     return None
@@ -102,8 +129,8 @@ def _prototype(
 
 def _run(
     model: Callable, init_loc_fn: Callable, rng_key: jax.Array, arguments: Arguments
-) -> tuple[Trace, dict[str, jax.Array], bool]:
-    """The trace, the unconstrained start by site, and whether it is valid, by one program."""
+) -> _Prototype:
+    """The start, by one program."""
     recorded: list[_Recorded] = []
 
     def run(rng_key: jax.Array, arrays: list) -> tuple:
@@ -122,12 +149,14 @@ def _run(
         )
         finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((energy, gradient))]
         recorded[:] = [_Recorded(trace)]
-        return recorded[0].computed, locs, jnp.stack(finite).all()
+        log_density = jnp.where(jnp.stack(finite).all(), -energy, jnp.nan)
+        return recorded[0].computed, locs, log_density
 
-    computed, locs, is_valid = compiled(run, runs_once=True)(rng_key, arguments.arrays)
+    computed, locs, log_density = compiled(run, runs_once=True)(rng_key, arguments.arrays)
     trace = recorded[0].rebuilt(computed)
     # In the model's order again, which is that of the latent vector.
-    return trace, {name: locs[name] for name in _latents(trace)}, bool(is_valid)
+    locs = {name: locs[name] for name in _latents(trace)}
+    return _Prototype(trace, locs, float(log_density))
 
 
 def started_trace(

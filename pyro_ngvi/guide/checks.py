@@ -10,13 +10,14 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro import poutine
-from pyro.infer.autoguide.initialization import InitMessenger
+from pyro.infer.autoguide.initialization import InitMessenger, init_to_median
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to
 
 from ngvi import checks
 from ngvi.checks import DiscreteLatentError, InvalidStartError, NoLatentsError
+from ngvi.guide import calm
 from ngvi.structure.subsampling import SubsampledLatent
 from pyro_ngvi.guide.landing import calling_elbo
 from pyro_ngvi.tracing.sites import is_enumerated
@@ -45,6 +46,17 @@ def continuous_only(init_loc_fn: Callable) -> Callable:
         return None if _lacks_plates(site, value) else value
 
     return init
+
+
+class Medians:
+    """``init_to_median``, of as many draws as Pyro takes."""
+
+    are_of_many = False  #: or of so many that they are hardly random
+
+    def __call__(self, site: dict[str, Any]) -> Tensor:
+        size = site["fn"].shape().numel()
+        count = calm.num_samples(size) if self.are_of_many else calm.USUAL
+        return init_to_median(site, num_samples=count)
 
 
 def _lacks_plates(site: dict[str, Any], value: Tensor) -> bool:
@@ -155,6 +167,14 @@ def check_start(
         f"The bound is not finite at the guide's starting point: {reason}. Check the data and "
         "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
     )
+
+
+def log_density_at(model: Callable, start: dict[str, Tensor], args: tuple, kwargs: dict) -> float:
+    """Of a model at a start, without the Jacobians of constraints; NaN if it has none."""
+    try:
+        return float(_started(model, start, args, kwargs).log_prob_sum())
+    except Exception:  # noqa: BLE001  a model need not run everywhere
+        return float("nan")
 
 
 @torch.enable_grad()

@@ -27,6 +27,7 @@ from ngvi.checks import (
     check_quantiles,
     told_of_arguments,
 )
+from ngvi.guide import calm
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.landing import check_sticking_the_landing
 from ngvi.page import page
@@ -39,6 +40,7 @@ from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide.checks import (
     NUM_START_TRIES,
     LatentShapes,
+    Medians,
     check_has_latents,
     check_no_discrete_latents,
     check_observed,
@@ -47,6 +49,7 @@ from pyro_ngvi.guide.checks import (
     continuous_only,
     first_trace,
     is_enumerated,
+    log_density_at,
     subsampled_latents,
 )
 from pyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
@@ -107,7 +110,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         self._requested_family = REGISTRY.requested(family)
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         check_model(model)
-        init_loc_fn = continuous_only(check_init_loc_fn(init_loc_fn))
+        self._medians = Medians() if init_loc_fn is init_to_median else None
+        init_loc_fn = continuous_only(self._medians or check_init_loc_fn(init_loc_fn))
         super().__init__(WithoutSequences()(model), init_loc_fn=init_loc_fn)
         self._model_as_given = (model,)  # without the strategy, and no submodule
         self.create_plates = check_create_plates(create_plates)
@@ -158,16 +162,33 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         before: dict[str, Tensor] | None = None
         for left in reversed(range(MAX_STARTS)):
             super()._setup_prototype(*args, **kwargs)
-            latents = dict(self.prototype_trace.iter_stochastic_nodes())
-            start = {name: site["value"].detach() for name, site in latents.items()}
-            tries = 1 if before else NUM_START_TRIES
+            start, tries = self._start(), 1 if before else NUM_START_TRIES
             try:
                 check_start(self._model_as_given[0], start, args, kwargs, tries)
-                return
+                break
             except InvalidStartError:
                 if not left or (before and all(torch.equal(start[n], before[n]) for n in start)):
                     raise
             before = start
+        if self._medians is not None:
+            self._calm(args, kwargs)
+
+    def _start(self) -> dict[str, Tensor]:
+        """The constrained values of the prototype's latents."""
+        latents = dict(self.prototype_trace.iter_stochastic_nodes())
+        return {name: site["value"].detach() for name, site in latents.items()}
+
+    def _calm(self, args: tuple, kwargs: dict) -> None:
+        """Take a calm start where the one that is there is low; the choice is the guide's."""
+        model, found = self._model_as_given[0], self.prototype_trace
+        level = log_density_at(model, self._start(), args, kwargs)
+        if not calm.is_low(level):
+            return
+        self._medians.are_of_many = True
+        super()._setup_prototype(*args, **kwargs)
+        self._medians.are_of_many = False
+        if not calm.is_calmer(log_density_at(model, self._start(), args, kwargs), level):
+            self.prototype_trace = found
 
     @property
     def _has_plates(self) -> bool:
