@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from ngvi.fit.audit import audit
+from ngvi.fit.audit import Audit, audit, rare_loss
 from ngvi.fit.climbs import high_points
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.independent import Independent
@@ -323,10 +323,23 @@ class Legs(Modes):
         is_unsure = self.is_cut or _is_one_of_many(best)
         if best.converged and (is_unsure or _is_alone(best, self.has_network)):
             best = dataclasses.replace(best, reason=Reason.MODES)
-        if len(self.ended) < 2 or best.audit is None:
+        known = best.audit
+        if known is None:
             return best
-        found = audit(self.engine, best.place, self.rng)
-        return dataclasses.replace(best, audit=found) if math.isfinite(found.bound) else best
+        if len(self.ended) > 1:
+            found = audit(self.engine, best.place, self.rng)
+            known = found if math.isfinite(found.bound) else known
+            best = dataclasses.replace(best, audit=known)
+        return self._but_for_what_is_rare(best, known) if best.converged else best
+
+    def _but_for_what_is_rare(self, best: Outcome, known: Audit) -> Outcome:
+        """Take a claim back if the bound is far lower at a few draws that no audit has met."""
+        loss = rare_loss(self.engine, best.place, self.rng, known)
+        if loss < 2 * SAME and not known.is_hardly_known:
+            return best
+        error = max(known.error, loss)
+        found = known._replace(error=error)
+        return dataclasses.replace(best, audit=found, reason=Reason.RARE, remaining=error)
 
 
 def _is_alone(best: Outcome, has_network: bool = False) -> bool:

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from ngvi.fit.audit import audit
+from ngvi.fit.audit import HARDLY_KNOWN, audit
 from ngvi.fit.by_values import by_values, tried
 from ngvi.fit.climbs import Climbed, has_more, heights
 from ngvi.fit.engine import Engine, Place
@@ -41,8 +41,6 @@ ANOTHER_POINT = "another point"
 NUM_ALIKE, ALIKE = 3, 1e-2
 #: Bounds within this and two standard errors are the same optimum, in nats.
 SAME = 0.1
-#: A standard error of a bound, in nats, from which on the bound may be anything.
-HARDLY_KNOWN = 1.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -161,7 +159,8 @@ class Runner:
             if other.converged or bound_of(other) >= bound_of(outcome):
                 outcome = dataclasses.replace(other, rough=rough)
         contradiction = 0.0 if outcome.audit is None else outcome.audit.contradiction
-        if contradiction > self.settings.tolerance and outcome.reason is not Reason.UNBOUNDED:
+        is_jump = contradiction > self.settings.tolerance or outcome.reason is Reason.RARE
+        if is_jump and outcome.reason is not Reason.UNBOUNDED:
             outcome = self._by_values(outcome)
         self._note(outcome, name)
         return outcome
@@ -243,6 +242,8 @@ class Runner:
             reason, remaining = Reason.ROUNDED, abs(found.rounded_up)
         elif outcome.converged and found.contradiction > self.settings.tolerance:
             reason, remaining = Reason.JUMP, found.contradiction
+        elif outcome.converged and found.is_hardly_known:
+            reason, remaining = Reason.RARE, found.error
         elif outcome.converged and remaining > 2 * self.settings.tolerance:
             reason = Reason.NOISE
         return dataclasses.replace(outcome, reason=reason, remaining=remaining, audit=found)

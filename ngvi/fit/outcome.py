@@ -28,6 +28,7 @@ class Reason(enum.Enum):
     TIME_LIMIT = enum.auto()
     RIDGE = enum.auto()  # short steps keep gaining
     JUMP = enum.auto()  # values contradict gradients
+    RARE = enum.auto()  # a few draws make the bound hardly known
     EDGE = enum.auto()  # draws have no density
     ROUNDED = enum.auto()  # single precision is far off
     MODES = enum.auto()  # there are other optima, and only one start led to this one
@@ -160,6 +161,15 @@ def in_words(
                 f"off; values promise {outcome.remaining:.2g} nats that gradients do not see. "
                 "Make the model smooth (a sigmoid for a threshold, a sum over a discrete latent), "
                 "or the bound is not at its optimum"
+            )
+        case Reason.RARE:
+            error = math.nan if outcome.audit is None else outcome.audit.error
+            return (
+                "at a few draws of the posterior the log density is so much lower than at all "
+                f"others that the bound is known to {error:.2g} nats only: a support that ends "
+                "within the reach of the latents, or a penalty in its place. Gradients at other "
+                "draws see nothing of it, and a narrower posterior may be better. Make the "
+                "likelihood fall smoothly there, or bound the latents"
             )
         case Reason.EDGE:
             return (

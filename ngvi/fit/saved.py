@@ -162,7 +162,7 @@ def write(
         "version": VERSION,
         "library": result.library,
         **{name: getattr(result, name) for name in PLAIN},
-        "audit": None if result.audit is None else list(map(float, result.audit)),
+        "audit": None if result.audit is None else list(map(_number, result.audit)),
         "starts": [list(start) for start in result.starts],
         "sites": sites_of(result._gaussians(), result._at_a_third),
         "structure": structure_of(result._gaussians()),
@@ -296,3 +296,7 @@ def _kind(array: np.ndarray | None) -> str:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _number(value: Any) -> bool | float:
+    return value if isinstance(value, bool) else float(value)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ngvi.fit import audit as room
-from ngvi.fit.audit import audit, difference, is_improper, missed
+from ngvi.fit.audit import Audit, audit, difference, is_improper, missed, rare_loss
 from ngvi.fit.precision import NUM_CHECKED
 from tests.fit.numpy_engine import Place, Target, divergence, normal
 
@@ -51,6 +51,35 @@ def test_the_error_of_the_bound_covers(place):
     assert covered.sum() >= 43  # of a binomial with 0.95, less than one in a thousand
     exact = audit(target().engine(), OPTIMUM, np.random.default_rng(0))
     assert exact.bound == pytest.approx(0.0, abs=1e-12) and exact.error < 1e-12
+
+
+def edge(place):
+    """A support that ends so many standard deviations away, with a penalty beyond it."""
+    return lambda theta: np.where(theta[:, 0] > CENTRE[0] + place * SCALE[0], -1e4, 0.0)
+
+
+def test_a_loss_that_an_audit_is_not_likely_to_meet_is_estimated():
+    """Of 1.08 nats, for a ten-thousandth of the draws: 200 have a chance of one in fifty."""
+    known = Audit(0.0, 0.0, 0.0)
+    losses = of_seeds(lambda engine, rng: rare_loss(engine, OPTIMUM, rng, known), step=edge(3.7))
+    losses = np.array(losses)
+    assert np.mean(losses > 0) > 0.6
+    assert np.mean(losses[losses > 0]) == pytest.approx(1.08, abs=0.3)
+
+
+@pytest.mark.parametrize("step", [None, heavy, edge(20.0)])
+def test_where_nothing_is_rare_nothing_is_lost(step):
+    def loss(engine, rng):
+        return rare_loss(engine, OPTIMUM, rng, audit(engine, OPTIMUM, rng))
+
+    assert np.max(of_seeds(loss, step=step)) < 0.2
+
+
+def test_a_bound_that_a_few_draws_make_up_is_hardly_known():
+    found = of_seeds(lambda engine, rng: audit(engine, OPTIMUM, rng), step=edge(2.3))
+    assert np.mean([one.is_hardly_known for one in found]) > 0.7
+    kurtic = of_seeds(lambda engine, rng: audit(engine, OPTIMUM, rng), step=heavy)
+    assert not any(one.is_hardly_known for one in kurtic)
 
 
 def test_the_draw_of_the_highest_weight_tells_of_mass_that_is_missed():

@@ -14,7 +14,7 @@ from scipy.stats import norm
 from ngvi.fit import climbs, legs, modes, one_leg, prior, run
 from ngvi.fit.audit import Audit
 from ngvi.fit.by_values import GROUP, by_values
-from ngvi.fit.outcome import Outcome, Reason
+from ngvi.fit.outcome import Outcome, Reason, in_words
 from ngvi.fit.progress import Progress
 from ngvi.fit.search import Search
 from ngvi.fit.settings import OutOfTime, Settings
@@ -388,6 +388,18 @@ def test_where_gradients_have_led_is_kept_if_the_way_by_values_is_interrupted(mo
     monkeypatch.setattr(StochasticSearch, "run", astray)
     outcome = searched(target(step=jump))
     assert outcome.reason is Reason.INTERRUPTED and is_at(outcome, CENTRE)
+
+
+def test_an_optimum_is_not_claimed_if_few_draws_are_far_lower():
+    """3.7 standard deviations away, beyond all draws of the search."""
+
+    def edge(theta):
+        return np.where(theta[:, 0] > CENTRE[0] + 3.7 * SCALE[0], -1e4, 0.0)
+
+    outcome = searched(target(step=edge))
+    assert outcome.reason is Reason.RARE and 0.3 < outcome.audit.error < 3.0
+    words = in_words(outcome, dict, 0.05, 100)
+    assert f"known to {outcome.audit.error:.2g} nats only" in words
 
 
 def test_natural_gradients_by_values_are_those_of_the_bound_on_average():
