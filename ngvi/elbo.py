@@ -115,6 +115,9 @@ class NaturalELBO:
         if is_first:
             warnings.warn(
                 f"NaturalELBO left out {int(num_dropped)} draws of a step whose "
-                "value, gradient or Hessian is not finite. It counts them in num_dropped.",
+                "value, gradient or Hessian is not finite. It counts them in num_dropped. If it "
+                "goes on, the model overflows where the guide starts: start at its calmest point "
+                "and narrow, with NaturalGaussianGuide(model, init_loc_fn=init_to_feasible, "
+                "init_scale=1e-3), or bring covariates to a scale near one.",
                 stacklevel=stacklevel,
             )

@@ -21,7 +21,7 @@ from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
 from pyro_ngvi.families.diagonal import Diagonal
 from pyro_ngvi.fit.importance import gaussians
-from pyro_ngvi.tracing.messengers import repeatable_noise
+from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
 
 
 class Place(NamedTuple):
@@ -181,7 +181,8 @@ class Parameters:
         """Unconstrained and constrained parameters that guide and model have in a run."""
         with poutine.block(), poutine.trace(param_only=True) as capture:
             trace = poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
-            poutine.replay(self.model, trace=trace)(*self.args, **self.kwargs)
+            with quiet(), NanCholesky():  # at a draw, where the model may be invalid
+                poutine.replay(self.model, trace=trace)(*self.args, **self.kwargs)
         sites = capture.trace.nodes.items()
         return {name: (_leaf(site["value"]), site["value"].detach()) for name, site in sites}
 

@@ -10,7 +10,7 @@ from pyro import poutine
 from pyro.distributions.util import is_identically_zero
 from pyro.poutine.util import site_is_subsample
 
-from pyro_ngvi.tracing.messengers import is_subsampled
+from pyro_ngvi.tracing.messengers import NanCholesky, is_subsampled, quiet
 from pyro_ngvi.tracing.partly_observed import idle_latents
 from pyro_ngvi.tracing.sites import factor_of, family_of, is_enumerated
 
@@ -61,7 +61,8 @@ def inspect(
     with poutine.block():
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
         replayed = poutine.replay(model, trace=guide_trace)
-        model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+        with quiet(), NanCholesky():  # at a draw, where the model may be invalid
+            model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
     facts = ModelFacts(0)
     latents, dims = [], [0]
     for trace, of_guide in ((guide_trace, True), (model_trace, False)):

@@ -233,3 +233,23 @@ def test_places_are_made_and_read_and_ordinary_parameters_move(ppl):
     for where, some, scale in ((place, 3, 2.0), (moved, 3, 1.0), (place, 1, 2.0)):
         (gradient,) = evaluator.measure(where, draws[:some]).mean.ordinary
         assert gradient == pytest.approx((1 + 9 + 2 * 0.25) / scale**2 - 2)
+
+
+def test_a_draw_at_which_the_model_is_invalid_is_no_exception():
+    """Pyro's: a scale below zero, and a matrix that is not positive definite, at every other draw
+    of the guide that ``fit`` makes, but not at its start.
+    """
+    ppl = load("pyro")
+
+    def model(y):
+        z = ppl.sample("z", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        factor = ppl.np.linalg.cholesky(ppl.array([[1.0]]) * (1 - z))
+        ppl.sample("y", ppl.dist.Normal(ppl.array(0.0), 1 + factor[0, 0] * z), obs=y)
+
+    with ppl.precision("float64"):
+        make_engine = ppl.module("fit.engine").make_engine
+        for seed in range(8):
+            ppl.forget()
+            guide = ppl.guide(model, init_scale=2.0, init_loc_fn=ppl.autoguide.init_to_feasible)
+            engine = make_engine(model, guide, (ppl.array(0.3),), {}, seed)
+            assert not engine.parameters.has_ordinary
