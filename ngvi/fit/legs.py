@@ -330,7 +330,10 @@ class Legs(Modes):
             found = audit(self.engine, best.place, self.rng)
             known = found if math.isfinite(found.bound) else known
             best = dataclasses.replace(best, audit=known)
-        return self._but_for_what_is_rare(best, known) if best.converged else best
+        # Of minibatches, so many values would take longer than the search, in sweeps as well.
+        sees_all = self.engine.evaluator.rows is None and not self.engine.evaluator.is_subsampled
+        looks = best.converged and sees_all
+        return self._but_for_what_is_rare(best, known) if looks else best
 
     def _but_for_what_is_rare(self, best: Outcome, known: Audit) -> Outcome:
         """Take a claim back if the bound is far lower at a few draws that no audit has met."""
