@@ -9,7 +9,7 @@ A fit has as many legs as it takes to see the same optimum twice:
   race: about those that were given, as far as these are from zero. The given ones are never lost,
   and an end is known to be the best only if some others led to it.
 - From an optimum others are looked for; where there are several, and nothing else has led to the
-  best, it is not known to be the best.
+  best, or fewer starts than to the others, it is not known to be the best.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ class Legs(Modes):
         """The best end, with the bound by new draws where those that chose it flatter it."""
         self._tell_apart()
         best = self._best()
-        is_unsure = self.is_cut or _is_one_of_many(best)
+        is_unsure = self.is_cut or _is_one_of_many(best) or _is_outnumbered(best)
         if best.converged and (is_unsure or _is_alone(best, self.has_network)):
             best = dataclasses.replace(best, reason=Reason.MODES)
         known = best.audit
@@ -355,6 +355,11 @@ def _is_alone(best: Outcome, has_network: bool = False) -> bool:
     kept = [start.kept for start in best.starts]
     is_one_of_some = any(words.startswith(ANOTHER) for words in kept)
     return is_one_of_some and not best.seen and THE_SAME not in kept
+
+
+def _is_outnumbered(best: Outcome) -> bool:
+    """Whether more starts have ended at lower optima than at the best: the next may end higher."""
+    return sum(start.kept.startswith(ANOTHER) for start in best.starts) > 1 + best.seen
 
 
 def _is_one_of_many(best: Outcome) -> bool:

@@ -178,7 +178,7 @@ class Modes(Runner):
         return any(self._is_inside(outcome.place, climb.mean) for outcome in known)
 
     def _compare_if_good(self, begun: Begun) -> None:
-        if self._next_best(self._best_ended()) is begun:
+        if self._may_be_better(begun, self._best_ended()):
             self._compare(begun)
 
     def _compare(self, begun: Begun) -> None:

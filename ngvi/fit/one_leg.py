@@ -106,14 +106,20 @@ class Runner:
         :param gap: in nats, by which it may have been.
         """
         ranked = self._ranked()
-        if not ranked:
-            return None
-        level, outcome = bound_of(best), ranked[0].outcome
+        return ranked[0] if ranked and self._may_be_better(ranked[0], best, gap) else None
+
+    def _may_be_better(self, begun: Begun, best: Outcome, gap: float = 0.0) -> bool:
+        """Whether a rough end is about as high as the best end was when as rough.
+
+        :param gap: in nats, by which it may be lower.
+        """
+        self._audit_begun()
+        level, outcome = bound_of(best), begun.outcome
         if best.rough is not None:
             level = min(level, audit(self.engine, best.rough, self.rng).bound)
         error = outcome.audit.error if outcome.audit else math.nan
         is_worse = level - bound_of(outcome) > gap + ROUGH_GAP + 2 * error
-        return None if is_worse or not math.isfinite(bound_of(outcome)) else ranked[0]
+        return math.isfinite(bound_of(outcome)) and not is_worse
 
     def _finish(self, begun: Begun) -> Outcome:
         """The rest of a leg."""

@@ -18,6 +18,7 @@ from ngvi.fit.outcome import Outcome, Reason, in_words
 from ngvi.fit.progress import Progress
 from ngvi.fit.search import Search
 from ngvi.fit.settings import OutOfTime, Settings
+from ngvi.fit.start import start_at
 from ngvi.fit.stochastic import StochasticSearch
 from tests.fit.numpy_engine import POINT, Place, Target, divergence, metric, normal
 
@@ -594,6 +595,31 @@ def test_a_start_that_came_to_no_end_hides_no_top(status, is_new):
     broad = Outcome(Place(NEAR, np.zeros(2)), Reason.TRIED, audit=Audit(-9.0, 0.1, 0.0))
     search.begun.append(one_leg.Begun(None, status, broad, "a draw"))
     assert search._is_known(climbs.Climbed(NEAR + 0.1, 5.0, True)) is not is_new
+
+
+def test_a_leg_that_leads_into_the_best_gaussian_keeps_no_other_from_its_end():
+    """It has a better rough end than the other, which would come to the higher optimum."""
+    settings, rng = Settings(0.05, 100), np.random.default_rng(0)
+    search = legs.Legs(two_modes(5.0).engine(), rng, settings, Progress(100, False))
+    first, second = (start_at(search.engine, rng, 4, mean, "") for mean in (np.zeros(2), NEAR))
+    place = search._leg(first).place
+    for one, bound in ((first, 0.0), (second, -1.0)):
+        begun = search._begin(one)
+        begun.outcome = dataclasses.replace(begun.outcome, audit=Audit(bound, 0.01, 0.0))
+        search._weigh(begun, place)
+    assert search.seen == 0 and is_at(search._best(), NEAR, 0.1)
+
+
+@pytest.mark.parametrize(("seen", "is_claimed"), [(0, False), (1, False), (2, True)])
+def test_an_optimum_that_fewer_starts_have_led_to_than_to_others_is_not_claimed(seen, is_claimed):
+    settings, rng = Settings(0.05, 9), np.random.default_rng(0)
+    search = legs.Legs(target().engine(), rng, settings, Progress(9, False))
+    best = Place(CENTRE, np.log(SCALE))
+    for place, bound in ((best, 0.0), *((Place(FAR, np.zeros(2)), -k) for k in (1.0, 1.0, 2.0))):
+        audit = Audit(bound, 0.01, 0.0)
+        search._note(Outcome(place, Reason.CONVERGED, 0.01, audit=audit), "another point")
+    search.seen = seen
+    assert search._final().reason is (Reason.CONVERGED if is_claimed else Reason.MODES)
 
 
 def test_an_optimum_below_a_top_that_no_steps_are_left_for_is_not_claimed(monkeypatch):
