@@ -37,7 +37,10 @@ from pyro_ngvi.fit.parameters import Parameters, Place
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.parallel.rows import SeesRows
 from pyro_ngvi.tracing import LogDensity
-from pyro_ngvi.tracing.messengers import quiet, repeatable_noise
+from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
+
+#: If so many draws of a prior fail, all would.
+FEW_DRAWS = 5
 
 
 class Evaluator:
@@ -191,17 +194,24 @@ class Evaluator:
         if type(guide) is not NaturalGaussianGuide or guide.create_plates is not None:
             return None
         self._parameters.put(self._parameters.initial)
-        try:
-            with repeatable_noise(), quiet():
-                torch.manual_seed(int(rng.integers(2**31)))
-                return np.stack([self._prior_draw(guide) for _ in range(count)])
-        except Exception:  # noqa: BLE001  a prior need not be one that can be sampled
-            return None
+        draws: list[np.ndarray] = []
+        # A draw at which a covariance is singular, or the model raises, takes none from the others.
+        with repeatable_noise(), quiet(), NanCholesky():
+            torch.manual_seed(int(rng.integers(2**31)))
+            while len(draws) < count:
+                draws.append(self._prior_draw(guide))
+                if len(draws) >= min(FEW_DRAWS, count) and np.isnan(draws).all():
+                    return None  # a prior need not be one that can be sampled
+        return np.stack(draws)
 
     def _prior_draw(self, guide: NaturalGaussianGuide) -> np.ndarray:
+        """One draw; NaN if the model raises."""
         model = InitMessenger(_anywhere)(self._model)
-        with poutine.block():
-            trace = poutine.trace(model).get_trace(*self.args, **self.kwargs)
+        try:
+            with poutine.block():
+                trace = poutine.trace(model).get_trace(*self.args, **self.kwargs)
+        except Exception:  # noqa: BLE001  it is the user's
+            return np.full(self.dim, np.nan)
         parts = []
         for site in guide.sites:
             node = trace.nodes[site.name]

@@ -219,6 +219,37 @@ def test_a_prior_that_cannot_be_sampled_is_none(ppl):
     assert one.evaluator.prior(np.random.default_rng(0), 5) is None
 
 
+def test_a_draw_of_the_prior_that_has_no_likelihood_takes_none_from_the_others(ppl):
+    """A covariance that is none where ``|z| > 1``: torch's Cholesky raises there."""
+
+    def make(ppl):
+        def model():
+            z = ppl.sample("z", ppl.dist.Normal(ppl.array(0.0), 5.0))
+            cov = ppl.array(np.eye(2)) + z * ppl.array(1.0 - np.eye(2))
+            y = ppl.dist.MultivariateNormal(ppl.array(np.zeros(2)), covariance_matrix=cov)
+            ppl.sample("y", y, obs=ppl.array(np.ones(2)))
+
+        return model, ()
+
+    one = engine.__wrapped__(ppl.name, make=make, init_loc_fn=ppl.start_at(z=0.3))
+    draws = one.evaluator.prior(np.random.default_rng(0), 400)
+    assert draws.shape == (400, 1) and draws.std() == pytest.approx(5.0, rel=0.2)
+
+
+def test_a_draw_of_the_prior_at_which_a_model_in_pyro_raises_is_one_fewer():
+    def make(ppl):
+        def model():
+            if ppl.sample("z", ppl.dist.Normal(ppl.array(0.0), 1.0)) > 1.0:
+                raise ArithmeticError("no solution")
+
+        return model, ()
+
+    pytest.importorskip("pyro")
+    one = engine.__wrapped__("pyro", make=make)
+    draws = one.evaluator.prior(np.random.default_rng(0), 400)
+    assert np.nanmax(draws) < 1.0 and np.isnan(draws).mean() == pytest.approx(0.16, abs=0.06)
+
+
 # -- Gaussians ------------------------------------------------------------------------
 
 
