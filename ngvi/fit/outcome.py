@@ -244,8 +244,9 @@ def _others(outcome: Outcome) -> str:
         )
     others = [start for start in outcome.starts if start.kept.startswith(ANOTHER)]
     if others:
-        number = "is another optimum" if len(others) == 1 else f"are {len(others)} other optima"
-        return f"; there {number}, lower: see result.starts"
+        if len(others) == 1:
+            return "; there is another optimum, lower: see result.starts"
+        return f"; there are others, lower, at which {len(others)} starts ended: see result.starts"
     tops = ""
     if outcome.num_tops > 1:
         tops = f"; the log density has {outcome.num_tops} maxima of different height, or more"
