@@ -7,7 +7,9 @@ A fit has as many legs as it takes to see the same optimum twice:
 - An end that is no optimum is followed by other starts, a few; the best end is kept.
 - Where the model has many parameters of its own, a network's weights say, other values of these
   race: about those that were given, as far as these are from zero. The given ones are never lost,
-  and an end is known to be the best only if some others led to it.
+  and an end is known to be the best only if some others led to it. Of few parameters two others
+  that lead to the same optimum are enough; these have several as well, where rates can take each
+  other's place.
 - From an optimum others are looked for; where there are several, and nothing else has led to the
   best, or fewer starts than to the others, it is not known to be the best.
 """
@@ -50,6 +52,9 @@ MAX_RACERS, FEW_RACERS, RACE_STEPS = 24, 8, 40
 NETWORK, OWN_RACERS, OWN_STEPS, OWN_FEW, OWN_ENDS = range(11, 5_001), 8, 80, 3, 2
 #: If so many lead to the same optimum as the given ones, that is enough, and fewer are not.
 OWN_SAME = 3
+#: Of fewer numbers than a network's so many others begin, until so many have led to the best
+#: optimum; each number is that far from the given one, which is a factor of a noise's scale.
+FEW_OWN, FEW_SAME, OF_NUMBERS, FEW_STAGE = 4, 2, 1.0, (0.05, 20)
 #: The first stages of this race end so near to their optima, in nats, and have so many points: over
 #: a plateau of a network's weights their curvature promises nothing, where tens of nats are left.
 OWN_STAGE = 0.01, 40
@@ -71,7 +76,8 @@ class Legs(Modes):
         used: int = 0,
     ) -> None:
         super().__init__(engine, rng, settings, progress, used)
-        self.has_network = self._has_network()
+        self.has_network = self._num_own() in NETWORK
+        self.has_few = 0 < self._num_own() < NETWORK[0]
         self.is_rugged = False  #: whether no start came to the end of its first stage
         self.num_followed = FEW_RACERS  #: legs after the first one, then
         self._early: Independent | None = None  #: while it runs
@@ -106,6 +112,8 @@ class Legs(Modes):
             is_over = self._used >= self.settings.max_steps
             if not is_over and self._best().reason not in ENDS:
                 self._go_on()
+        if self.has_few and self._best().converged:
+            self._try_parameters(start)
         is_cheap = not self.engine.parameters.has_ordinary and self.engine.evaluator.rows is None
         if self._best().converged and is_cheap:
             self._look_for_modes(prior)
@@ -243,12 +251,29 @@ class Legs(Modes):
         )
         return fresh.run(search.best)
 
-    def _has_network(self) -> bool:
-        """Whether the model has so many parameters of its own that they may be a network."""
+    def _num_own(self) -> int:
+        """How many parameters of its own the model has, of which others may race."""
         parameters = self.engine.parameters
         if not parameters.has_ordinary or self.engine.evaluator.rows is not None:
-            return False
-        return sum(map(np.size, parameters.own(parameters.initial))) in NETWORK
+            return 0
+        return sum(map(np.size, parameters.own(parameters.initial)))
+
+    def _try_parameters(self, start: Start) -> None:
+        """Begin with a few other values of few parameters, and follow what may lead higher."""
+        self.seen = 0
+        for _ in range(FEW_OWN):
+            options = self.engine, self.rng, self.num_groups, start
+            other, before = start_beside(*options, OF_NUMBERS), self._used
+            if other is None:
+                continue
+            begun = self._begin(other, OWN_STEPS, *FEW_STAGE)
+            self._allow(self._used - before)
+            if self._leads_to_the_best(begun):
+                self.seen += 1
+            else:
+                self._compare_if_good(begun)
+            if self.seen >= FEW_SAME:
+                return
 
     def _race_parameters(self, start: Start) -> None:
         """Begin with other parameters, and follow the best to their ends.

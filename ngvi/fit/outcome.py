@@ -237,7 +237,8 @@ def _others(outcome: Outcome) -> str:
     """What is known of other optima."""
     if outcome.has_ordinary:
         if outcome.seen:
-            return f"; {outcome.seen} other starts of the model's own parameters led there too"
+            starts = "another start" if outcome.seen == 1 else f"{outcome.seen} other starts"
+            return f"; {starts} of the model's own parameters led there too"
         return (
             "; of the optima of the model's own parameters, a network's say, it is the one that "
             "their start led to: there may be better ones"

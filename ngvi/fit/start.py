@@ -109,17 +109,27 @@ def start_at(
 
 
 def start_beside(
-    engine: Engine, rng: np.random.Generator, num_groups: int, start: Start
+    engine: Engine,
+    rng: np.random.Generator,
+    num_groups: int,
+    start: Start,
+    of_numbers: float = 0.0,
 ) -> Start | None:
     """Another start, whose own parameters are about the given ones, and as far from them as these
-    are from zero; None if it has no finite bound. Single numbers stay.
+    are from zero; with narrower Gaussians where they are needed. None if no bound is finite.
+
+    :param of_numbers: the standard deviation of single numbers, which may be a noise's logarithm.
     """
     draws = engine.evaluator.draws(rng, num_groups)
     steps = []
     for value in engine.parameters.own(start.place):
-        sd = max(float(np.sqrt(np.mean(np.square(value)))), LEAST_OWN) if value.size > 1 else 0.0
+        sd = max(float(np.sqrt(np.mean(np.square(value)))), LEAST_OWN)
+        sd = sd if value.size > 1 else of_numbers
         steps.append((sd * rng.standard_normal(value.shape)).astype(value.dtype))
-    found = _usable(engine, engine.parameters.moved(start.place, steps), draws)
+    narrower = (engine.parameters.at(None, scale) for scale in SCALES[1:])
+    places = (engine.parameters.moved(place, steps) for place in (start.place, *narrower))
+    usable = (_usable(engine, place, draws) for place in places)
+    found = next(filter(None, usable), None)
     return found and found._replace(name="other parameters")
 
 

@@ -665,7 +665,7 @@ def test_the_model_with_parameters_of_its_own_is_not_searched_for_modes():
         return -0.5 * (value - 0.3) ** 2, 0.3 - value
 
     outcome = searched(two_modes(5.0, of_ordinary=of_ordinary))
-    assert outcome.converged and names(outcome) == ["the guide's start"]
+    assert outcome.converged and set(names(outcome)) == {"the guide's start", "other parameters"}
 
 
 # -- parameters of the model's own ----------------------------------------------------
@@ -741,9 +741,28 @@ def test_an_optimum_of_many_parameters_is_claimed_if_enough_others_led_to_it(mon
     assert outcome.converged or outcome.reason is Reason.MODES
 
 
-def test_few_parameters_of_the_model_do_not_race():
-    few = network(20.0, size=legs.NETWORK[0] - 1)
-    assert names(searched(few)) == ["the guide's start"]
+def test_of_few_parameters_two_others_that_lead_to_the_same_optimum_are_enough():
+    outcome = searched(network(-1e3, size=legs.NETWORK[0] - 1))
+    assert outcome.converged and outcome.seen == legs.FEW_SAME
+    assert names(outcome) == ["the guide's start"] + legs.FEW_SAME * ["other parameters"]
+
+
+@pytest.mark.parametrize(("height", "end"), [(5.0, 1.5), (-5.0, 0.0)])
+def test_a_number_of_the_model_has_other_optima_too(height, end):
+    """As of two rates that can take each other's place; narrow starts where wide ones have no
+    bound, as a start at other values may need."""
+
+    def of_ordinary(value):
+        levels = np.array([0.0, height]) - 0.5 * (10 * (value - np.array([0.0, 1.5]))) ** 2
+        return levels.max(), -100 * (value - 1.5 * levels.argmax())
+
+    def wall(place, value):
+        is_wide = place.log_scale.max() > np.log(0.5)
+        return -np.inf if abs(place.ordinary) > 0.7 and is_wide else value
+
+    outcome = searched(two_modes(-9.0, of_ordinary=of_ordinary, change=wall), max_steps=200)
+    assert outcome.place.ordinary == pytest.approx(end, abs=0.05)
+    assert outcome.starts[0].name == ("other parameters" if end else "the guide's start")
 
 
 # -- steps, and interruptions ---------------------------------------------------------
