@@ -346,6 +346,7 @@ class Legs(Modes):
         self._tell_apart()
         best = self._best()
         is_unsure = self.is_cut or _is_one_of_many(best) or _is_outnumbered(best)
+        is_unsure |= len(self.tops) > 0 and _are_climbs_blind(best)
         if best.converged and (is_unsure or _is_alone(best, self.has_network)):
             best = dataclasses.replace(best, reason=Reason.MODES)
         known = best.audit
@@ -385,6 +386,13 @@ def _is_alone(best: Outcome, has_network: bool = False) -> bool:
 def _is_outnumbered(best: Outcome) -> bool:
     """Whether more starts have ended at lower optima than at the best: the next may end higher."""
     return sum(start.kept.startswith(ANOTHER) for start in best.starts) > 1 + best.seen
+
+
+def _are_climbs_blind(best: Outcome) -> bool:
+    """Whether there are other optima, and no climb came to an end that tells of the best, or of
+    more: as of a network without correlations, where starts have missed the best by a nat.
+    """
+    return best.num_tops == 0 and any(start.kept.startswith(ANOTHER) for start in best.starts)
 
 
 def _is_one_of_many(best: Outcome) -> bool:

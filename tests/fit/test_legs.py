@@ -610,15 +610,36 @@ def test_a_leg_that_leads_into_the_best_gaussian_keeps_no_other_from_its_end():
     assert search.seen == 0 and is_at(search._best(), NEAR, 0.1)
 
 
-@pytest.mark.parametrize(("seen", "is_claimed"), [(0, False), (1, False), (2, True)])
-def test_an_optimum_that_fewer_starts_have_led_to_than_to_others_is_not_claimed(seen, is_claimed):
+def with_ends(*bounds):
+    """Legs that have ended at the best optimum, and at others far away."""
     settings, rng = Settings(0.05, 9), np.random.default_rng(0)
     search = legs.Legs(target().engine(), rng, settings, Progress(9, False))
     best = Place(CENTRE, np.log(SCALE))
-    for place, bound in ((best, 0.0), *((Place(FAR, np.zeros(2)), -k) for k in (1.0, 1.0, 2.0))):
+    for place, bound in ((best, 0.0), *((Place(FAR, np.zeros(2)), bound) for bound in bounds)):
         audit = Audit(bound, 0.01, 0.0)
         search._note(Outcome(place, Reason.CONVERGED, 0.01, audit=audit), "another point")
+    return search
+
+
+@pytest.mark.parametrize(("seen", "is_claimed"), [(0, False), (1, False), (2, True)])
+def test_an_optimum_that_fewer_starts_have_led_to_than_to_others_is_not_claimed(seen, is_claimed):
+    search = with_ends(-1.0, -1.0, -2.0)
     search.seen = seen
+    assert search._final().reason is (Reason.CONVERGED if is_claimed else Reason.MODES)
+
+
+@pytest.mark.parametrize(("bounds", "is_known", "is_claimed"), [
+    ((-1.0,), False, False),
+    ((-1.0,), True, True),
+    ((), False, True),
+])  # fmt: skip
+def test_where_climbs_come_to_no_end_the_best_of_several_is_not_claimed(
+    bounds, is_known, is_claimed
+):
+    search = with_ends(*bounds)
+    search.seen = 3
+    on_the_way = climbs.Climbed(FAR, -9.0, False)
+    search.tops = 7 * [on_the_way] + is_known * [climbs.Climbed(CENTRE, 0.0, True)]
     assert search._final().reason is (Reason.CONVERGED if is_claimed else Reason.MODES)
 
 
