@@ -26,7 +26,7 @@ from ngvi.fit.climbs import high_points
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.independent import Independent
 from ngvi.fit.modes import Modes
-from ngvi.fit.one_leg import NO_WAY, ROUGH_END, SAME, Begun, compared, surely
+from ngvi.fit.one_leg import NO_WAY, ROUGH_END, SAME, Begun, compared, level_of, surely
 from ngvi.fit.outcome import ANOTHER, THE_SAME, Outcome, Reason
 from ngvi.fit.prior import Prior
 from ngvi.fit.progress import Progress
@@ -112,6 +112,8 @@ class Legs(Modes):
             is_over = self._used >= self.settings.max_steps
             if not is_over and self._best().reason not in ENDS:
                 self._go_on()
+        if outcome.converged:
+            self._finish_what_seems_better()
         if self.has_few and self._best().converged:
             self._try_parameters(start)
         is_cheap = not self.engine.parameters.has_ordinary and self.engine.evaluator.rows is None
@@ -333,6 +335,16 @@ class Legs(Modes):
             is_same = compared(best, outcome) == THE_SAME
             if outcome.reason in ENDS or (is_same and not self.is_rugged):
                 return
+
+    def _finish_what_seems_better(self) -> None:
+        """Follow rough ends that seem above an optimum: of some, noise flatters the best."""
+        for _ in range(MAX_OTHERS):
+            ranked = self._ranked()
+            if not ranked or level_of(ranked[0].outcome) <= level_of(self._best_ended()):
+                return
+            if self._used >= self.settings.max_steps:
+                return
+            self._finish(ranked[0])
 
     def _go_on(self) -> None:
         """Use the steps that are left on the best end so far."""

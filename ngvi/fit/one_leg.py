@@ -263,13 +263,13 @@ class Runner:
 
     def _best_ended(self) -> Outcome:
         """The end with the highest bound."""
-        return max((outcome for outcome, _ in self.ended), key=_level)
+        return max((outcome for outcome, _ in self.ended), key=level_of)
 
     def _best(self) -> Outcome:
         """The end with the highest bound, begun legs included, and what is known of the others."""
         known = self.ended + [(one.outcome, one.name) for one in self.begun]
         known += [self._reached] if self._reached else []
-        ranked = sorted(known, key=lambda pair: _level(pair[0]), reverse=True)
+        ranked = sorted(known, key=lambda pair: level_of(pair[0]), reverse=True)
         best = ranked[0][0]
         starts = tuple(
             Ended(
@@ -307,7 +307,7 @@ class Runner:
         return distance < dim + OUTSIDE * math.sqrt(2 * dim) + OUTSIDE
 
 
-def _level(outcome: Outcome) -> tuple[bool, float]:
+def level_of(outcome: Outcome) -> tuple[bool, float]:
     """What makes one end better than another: a little noise is no reason to give up an optimum."""
     bound = surely(outcome)
     return math.isfinite(bound), bound + SAME * outcome.converged

@@ -588,6 +588,22 @@ def test_starts_that_agree_do_not_end_the_climbs(monkeypatch):
     assert is_at(searched(two_modes(5.0)), NEAR, 0.1)
 
 
+def test_a_rough_end_that_noise_flatters_is_followed_to_its_end(monkeypatch):
+    first_leg = legs.Legs._first_leg
+
+    def with_another(self, start, *others):
+        outcome = first_leg(self, start, *others)
+        rough = self._begin(start).outcome
+        self._audit_begun()
+        self.begun[0].outcome = dataclasses.replace(rough, audit=Audit(1.0, 0.3, 0.0))
+        return outcome
+
+    monkeypatch.setattr(legs.Legs, "_first_leg", with_another)
+    outcome = searched(target())
+    assert outcome.converged and outcome.audit.bound == pytest.approx(0.0, abs=0.05)
+    assert [start.kept for start in outcome.starts] == ["kept", "the same bound"]
+
+
 @pytest.mark.parametrize(("status", "is_new"), [(None, False), (Reason.OVERFITTED, True)])
 def test_a_start_that_came_to_no_end_hides_no_top(status, is_new):
     settings, rng = Settings(0.05, 9), np.random.default_rng(0)
