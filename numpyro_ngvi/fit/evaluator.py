@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -77,12 +78,18 @@ class Evaluator:
         num_rows = max(
             (np.shape(array)[0] for array in self._arguments.arrays if np.ndim(array)), default=1
         )
+        start = parameters.constrain(ordinary(parameters.initial))
+        plates = subsampled_plates(model, start, args, kwargs)
+        self.is_subsampled = bool(plates)
+        self.rows = rows = plates[0] if len(plates) == 1 else None
+        visited = rows.visited / rows.size if rows else 1.0
+        visited_size = math.ceil(visited * data_size)
         is_short = compiles_longer_than_it_runs(guide, data_size)
         # The many operations of Newton's method run long enough for what takes longer to compile.
         has_modes = isinstance(guide, ReparametrizedGaussianGuide) and not is_short
-        self._at_once = _at_once(data_size, num_rows, has_modes)
+        self._at_once = _at_once(visited_size, math.ceil(visited * num_rows), has_modes)
         self._at_once_by_value = (1 if has_modes else 4) * self._at_once
-        self._values_at_once = points_at_once(data_size)
+        self._values_at_once = points_at_once(visited_size)
         self._estimator = curvature.make_estimator(kind, self._cost, self._at_once)
         self._by_few = curvature.make_estimator("stein", self._cost, self._at_once)
         self.num_gradients = self.num_hessian_products = self.num_values = 0
@@ -94,11 +101,6 @@ class Evaluator:
         self._double = compiled(self._some_values, runs_once=True, num_numbers=data_size)
         self._has_double = True
         self._point = compiled(self._one_point)
-        start = parameters.constrain(ordinary(parameters.initial))
-        plates = subsampled_plates(model, start, args, kwargs)
-        self.is_subsampled, self.rows = bool(plates), None
-        if len(plates) == 1:
-            self.rows = plates[0]
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
         """Look at a batch of the data, and tell which part of all rows it is."""
@@ -312,8 +314,8 @@ class Evaluator:
 def _at_once(data_size: int, num_rows: int, has_modes: bool) -> int:
     """How many draws share a pass of a program.
 
-    :param data_size: numbers in the model's largest argument.
-    :param num_rows: in its longest one.
+    :param data_size: numbers in the model's largest argument, those of them that it visits.
+    :param num_rows: in its longest one, likewise.
     :param has_modes: whether each draw is a search for modes, of many data.
     """
     most = points_at_once(data_size)
