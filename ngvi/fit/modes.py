@@ -7,6 +7,8 @@ led to again. Where climbs end at tops that no other has met, as with an unknown
 are more of them, and more climbs. The draw of the highest weight is a start as well where it tells
 of mass that the Gaussian misses, as along a ridge. There the best optimum of a Gaussian that leaves
 out correlations may be far from the only top: points from which nothing climbs are starts as well.
+Tops far above the best Gaussian's, as where a scale goes to zero, are starts too, until some of
+them have led to the same low bound.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 from ngvi.fit.audit import MAX_DRAWS, missed, sharpened
 from ngvi.fit.climbs import Climbed, climbed, has_more, high_points
 from ngvi.fit.engine import Place
-from ngvi.fit.one_leg import ANOTHER_POINT, SAME, Begun, Runner, bound_of, compared
+from ngvi.fit.one_leg import ANOTHER_POINT, ROUGH_GAP, SAME, Begun, Runner, bound_of, compared
 from ngvi.fit.outcome import THE_SAME, Outcome
 from ngvi.fit.precision import excess
 from ngvi.fit.prior import Prior
@@ -39,6 +41,8 @@ MAX_WHITENED = 500
 #: A top is as high whose log density is less than so many nats, and half a nat a latent, below that
 #: at the best mean; one that is above by as much, and leads nowhere, is a spike.
 AS_HIGH = 10.0
+#: Where looking has become dear, no more spikes are followed after so many that ended alike.
+NUM_SPIKES = 3
 #: Points that lead to the same optimum are enough.
 ENOUGH = 5
 #: A weight so many nats above the average tells of mass that a Gaussian misses, from which a leg
@@ -148,8 +152,12 @@ class Modes(Runner):
             place = self._best_ended().place
             if self._is_known(climb):
                 continue
-            lower = self._reach() if self._may_look(legs, limit) else 0.0
-            if not climb.height > self._level(place) - lower:
+            may_look = self._may_look(legs, limit)
+            above = climb.height - self._level(place)
+            is_spike = above > self._reach()
+            if not above > (-self._reach() if may_look else 0.0):
+                continue
+            if is_spike and not may_look and self._lead_nowhere():
                 continue
             if self._used >= self.settings.max_steps:
                 self.is_cut = True
@@ -159,8 +167,21 @@ class Modes(Runner):
             if start is None:
                 continue
             legs += 1
-            self._weigh(self._begin(start), place)
+            begun = self._begin(start)
+            self._weigh(begun, place)
+            if is_spike and begun in self.begun:  # it has led nowhere
+                self.spikes.append(begun)
         return legs - before
+
+    def _lead_nowhere(self) -> bool:
+        """Whether the last legs from spikes ended at the same low bound, but for noise."""
+        audits = [one.outcome.audit for one in self.spikes[-NUM_SPIKES:]]
+        known = [found for found in audits if found is not None and math.isfinite(found.bound)]
+        if len(known) < NUM_SPIKES:
+            return False
+        bounds = [found.bound for found in known]
+        noise = 2 * max(found.error for found in known)
+        return max(bounds) - min(bounds) < ROUGH_GAP + noise
 
     def _level(self, place: Place) -> float:
         """The log density at the mean."""

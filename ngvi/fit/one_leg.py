@@ -73,6 +73,7 @@ class Runner:
         self.tops: list[Climbed] = []  #: where climbs ended
         self.is_cut = False  #: whether a higher top was not followed, for want of steps
         self.spike = math.inf  #: tops above this log density, as a funnel's, have hardly any mass
+        self.spikes: list[Begun] = []  #: legs from such tops that led nowhere
         self._one: Search | StochasticSearch | None = None
         self._reached: tuple[Outcome, str] | None = None  #: where a leg was that goes on otherwise
         self._used = used

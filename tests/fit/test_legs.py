@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -683,6 +684,36 @@ def test_tops_far_above_an_optimum_that_lead_nowhere_are_no_modes(above, more):
     height = level + 10.0 + 0.5 * 2 + above
     one.tops += [climbs.Climbed(CENTRE + 1e3 * k, height + k, True) for k in range(3)]
     assert one._best().has_more is more
+
+
+@pytest.mark.parametrize(
+    ("apart", "limit", "count"), [(0.1, 0, 3), (30.0, 0, 6), (0.1, math.inf, 6)]
+)
+def test_spikes_that_all_lead_to_the_same_low_bound_are_not_all_followed(
+    monkeypatch, apart, limit, count
+):
+    """Unless looking is cheap, or their ends differ."""
+    one = legs.Legs(
+        target().engine(), np.random.default_rng(0), Settings(0.05, 100), Progress(100, False)
+    )
+    assert one.run(None).converged
+    level = one._level(one._best().place)
+    tops = [climbs.Climbed(CENTRE + 1e3 * k, level + 50.0 * k, True) for k in range(1, 7)]
+    begun = []
+
+    def begin(start):
+        audit = Audit(-330.0 - apart * len(begun), 0.01, 0.0)
+        outcome = Outcome(start.place, Reason.TRIED, audit=audit)
+        begun.append(one_leg.Begun(SimpleNamespace(place=start.place), None, outcome, start.name))
+        one.begun.append(begun[-1])
+        return begun[-1]
+
+    monkeypatch.setattr(one, "_begin", begin)
+    monkeypatch.setattr(one, "_is_known", lambda _: False)
+    place = Place(CENTRE, np.zeros(2))
+    monkeypatch.setattr(modes, "start_at", lambda *_: SimpleNamespace(place=place, name="a"))
+    monkeypatch.setattr(one, "_is_inside", lambda *_: False)
+    assert one._follow(tops, 0, limit) == len(begun) == count
 
 
 def test_a_mode_of_single_precision_alone_is_no_mode():
