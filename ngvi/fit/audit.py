@@ -24,6 +24,9 @@ CERTAIN = 5.0
 #: Draws that look for what is rare are so many times as many; all but a part of these have one
 #: whitened latent that is stretched by a factor.
 RARE_DRAWS, PLAIN_PART, STRETCHED = 4, 0.25, 2.5
+#: Of more latents each would be stretched by fewer than six draws, of which one in twenty meets an
+#: edge four standard deviations out: the look would find what it meets by chance.
+RARE_DIM = 500
 #: What is rare is sure from so many standard errors on.
 SURE = 2.0
 #: A standard error of a bound, in nats, from which on the bound may be anything.
@@ -111,9 +114,11 @@ def rare_loss(engine: Engine, place: Place, rng: np.random.Generator, known: Aud
     the Gaussian, which are four at most; draws without a density count for nothing.
 
     :param known: what an audit says of the place.
-    :return: zero, if not a few draws make it up.
+    :return: zero, if not a few draws make it up, or of more than :data:`RARE_DIM` latents.
     """
     dim = engine.parameters.dim
+    if dim > RARE_DIM:
+        return 0.0
     noise = rng.standard_normal((RARE_DRAWS * num_draws(engine), dim))
     rows = np.arange(int(PLAIN_PART * len(noise)), len(noise))
     noise[rows, rng.integers(dim, size=len(rows))] *= STRETCHED

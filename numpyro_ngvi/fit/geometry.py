@@ -5,6 +5,8 @@ They are compiled once for all fits with the same families, whatever the number 
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,12 +74,12 @@ def covector(families: Families, direction: Families) -> jax.Array:
     return flat(dual(families, direction))
 
 
-@compiled
+@partial(compiled, runs_few=True)
 def _covectors(families: Families, vectors: jax.Array) -> jax.Array:
     return jax.vmap(lambda vector: covector(families, unflat(vector, families)))(vectors)
 
 
-@compiled
+@partial(compiled, runs_few=True)
 def _advance(
     families: Families, vector: jax.Array, rho: jax.Array, radius: jax.Array
 ) -> tuple[Families, jax.Array, jax.Array]:

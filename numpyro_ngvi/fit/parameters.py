@@ -145,7 +145,7 @@ def _initial(
     return [family.initial(loc, scale) for family, loc, scale in parts]
 
 
-@compiled
+@partial(compiled, runs_few=True)
 def _draws(families: list[Family], noise: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
     pairs = list(zip(families, noise, strict=True))
     log_q = sum(standard_normal_log_prob(z) - family.log_det_scale() for family, z in pairs)

@@ -32,30 +32,33 @@ _AT_ONCE = {
 _OPTIONS = {"as ever": _RIGHT, "sooner": _SOONER, "at once": _AT_ONCE}
 
 
-#: Of so many numbers a program is long at work on them.
-MANY_NUMBERS = 2**17
+#: Of so many numbers a program is long at work on them, and of so few for a millisecond.
+MANY_NUMBERS, FEW_NUMBERS = 2**17, 2**16
 
 
 def compiled(
-    function: Callable, *, runs_once: bool = False, num_numbers: int = 0
+    function: Callable, *, runs_once: bool = False, num_numbers: int = 0, runs_few: bool = False
 ) -> Callable[..., Any]:
     """The function, compiled at its first call for arguments of these shapes.
 
     :param runs_once: the program runs a few times at most: let it be slow, and there at once.
     :param num_numbers: how many it works on in every run.
+    :param runs_few: it runs some tens of times, and as if once where its arguments are small.
     """
 
     @functools.cache
-    def program() -> Callable:
-        kind = "at once" if runs_once else "sooner"
+    def program(is_short: bool) -> Callable:
+        kind = "at once" if is_short else "sooner"
         options = _known("as ever" if num_numbers >= MANY_NUMBERS else kind)
         return jax.jit(function, compiler_options=options)
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+        leaves = jax.tree.leaves(args)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return function(*args)  # a part of another program, whose options hold
-        return program()(*args)
+        is_small = runs_few and sum(map(np.size, leaves)) <= FEW_NUMBERS
+        return program(runs_once or is_small)(*args)
 
     return call
 
