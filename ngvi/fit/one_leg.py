@@ -333,6 +333,8 @@ def compared(best: Outcome, other: Outcome) -> str:
     """What another end says of the best, in words."""
     if best.audit is None or other.audit is None:
         return "not compared"
+    if best.audit.is_hardly_known or other.audit.is_hardly_known:
+        return "not compared, as a few draws make up the bound"
     gap = best.audit.bound - other.audit.bound
     if abs(gap) < SAME + 2 * math.hypot(best.audit.error, other.audit.error):
         return THE_SAME

@@ -686,6 +686,15 @@ def test_tops_far_above_an_optimum_that_lead_nowhere_are_no_modes(above, more):
     assert one._best().has_more is more
 
 
+@pytest.mark.parametrize(("is_rare", "word"), [(True, "not"), (False, "the")])
+def test_an_end_that_a_few_draws_make_up_is_not_the_same_optimum(is_rare, word):
+    place = Place(CENTRE, np.zeros(2))
+    best = Outcome(place, Reason.CONVERGED, audit=Audit(-121.1, 0.03, 0.0))
+    audit = Audit(-4.796e15, 4.794e15, 0.0, is_rare=is_rare)
+    other = Outcome(place, Reason.STUCK, audit=audit)
+    assert one_leg.compared(best, other).split()[0] == word
+
+
 @pytest.mark.parametrize(
     ("apart", "limit", "count"), [(0.1, 0, 3), (30.0, 0, 6), (0.1, math.inf, 6)]
 )
