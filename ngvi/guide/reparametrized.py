@@ -224,8 +224,9 @@ class Reparametrization:
     def _factors(self, products: Array) -> tuple[Vector, Array]:
         """Lower factors of the blocks of ``-`` Hessian, and which of them had to be repaired.
 
-        One that is not positive definite gets a multiple of the identity, a constant, that makes
-        it so, whatever its eigenvalues: 1.5 times a bound of them.
+        One that is not positive definite gets a multiple of its diagonal, a constant, that makes
+        it so, whatever its eigenvalues: 1.5 times a bound of them, where the diagonal is one. So
+        locals may have units of their own, an intercept and a slope by the day, say.
         """
         ops, xp = self._ops, self._xp
         factors, repaired = [], []
@@ -233,10 +234,13 @@ class Reparametrization:
             curvature = rows[: rows.shape[1]]
             curvature = 0.5 * (curvature + ops.transpose(curvature))
             fixed = self._fixed(curvature)
-            bound = xp.amax(abs(fixed).sum(1), 0)
-            pivots = xp.amin(ops.diagonal(ops.cholesky(fixed)) ** 2, 0)
+            largest, own = xp.amax(abs(fixed).sum(1), 0), abs(ops.diagonal(fixed))
+            own = xp.where(own > 0, own, xp.where(largest > 0, largest, 1.0))
+            scaled = fixed / (own[:, None] * own) ** 0.5
+            bound = xp.amax(abs(scaled).sum(1), 0)
+            pivots = xp.amin(ops.diagonal(ops.cholesky(scaled)) ** 2, 0)
             good = pivots > 8 * self._eps * bound  # not where they are NaN
-            ridge = xp.where(good, 0.0, xp.where(bound > 0, 1.5 * bound, 1.0))
+            ridge = xp.where(good, 0.0, xp.where(bound > 0, 1.5 * bound, 1.0) * own)
             eye = ops.identity(len(curvature), curvature.shape[-1], fixed)
             factors.append(ops.cholesky(curvature + ridge * eye))
             repaired.append(xp.where(good, 0.0, 1.0) + xp.zeros_like(fixed[0]))

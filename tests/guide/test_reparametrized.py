@@ -21,8 +21,11 @@ SLOPE_VARIANCE = 0.25
 LATENT = np.array([0.3, -0.2, 0.5, -1.0, 0.2, 0.4, 1.1, -0.3])
 
 
-def _growth(ppl):
-    """Poisson counts with an intercept and a slope for each group: locals of size two."""
+def _growth(ppl, unit=1.0):
+    """Poisson counts with an intercept and a slope for each group: locals of size two.
+
+    :param unit: of time, of which the slope is the inverse.
+    """
     dist = ppl.dist
 
     def growth(counts, times):
@@ -30,7 +33,7 @@ def _growth(ppl):
         tau = ppl.sample("tau", dist.LogNormal(ppl.array(0.0), 0.5))
         with ppl.plate("groups", counts.shape[-1]):
             a = ppl.sample("a", dist.Normal(mu, tau))
-            b = ppl.sample("b", dist.Normal(ppl.array(0.0), SLOPE_VARIANCE**0.5))
+            b = ppl.sample("b", dist.Normal(ppl.array(0.0), SLOPE_VARIANCE**0.5 / unit))
             with ppl.plate("visits", len(counts)):
                 rate = ppl.np.exp(a + b * times[:, None])
                 ppl.sample("y", dist.Poisson(rate), obs=counts)
@@ -324,14 +327,17 @@ def test_many_locals_settle_in_a_few_iterations(pyro_backend, monkeypatch):
 
 
 @pytest.mark.slow
-def test_float32_is_enough(ppl):
+@pytest.mark.parametrize("unit", [1.0, 5000.0])
+def test_float32_is_enough(ppl, unit):
+    """In whatever units the locals of a group are beside each other."""
     with ppl.precision("float32"):
-        guide = ppl.package.ReparametrizedGaussianGuide(_growth(ppl))
-        ppl.set_up(guide, *_data(ppl))
+        guide = ppl.package.ReparametrizedGaussianGuide(_growth(ppl, unit))
+        ppl.set_up(guide, ppl.array(COUNTS), ppl.array(unit * TIMES))
         theta, log_det, no_mode = _of_one(ppl, guide)(ppl.array(LATENT))
     assert ppl.dtype(theta) == "float32" and not ppl.numpy(no_mode).any()
-    np.testing.assert_allclose(ppl.numpy(theta), _map(LATENT)[0], rtol=1e-4, atol=1e-4)
-    assert float(log_det) == pytest.approx(_map(LATENT)[1], rel=1e-4)
+    units = np.repeat([1.0, unit], [5, 3])
+    np.testing.assert_allclose(units * ppl.numpy(theta), _map(LATENT)[0], rtol=1e-4, atol=1e-4)
+    assert float(log_det) + 3 * np.log(unit) == pytest.approx(_map(LATENT)[1], rel=1e-4)
 
 
 @pytest.mark.slow
