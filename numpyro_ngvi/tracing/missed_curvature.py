@@ -76,29 +76,30 @@ def _missed(
 ) -> list[str]:
     """Which of the functions change other than their Hessians say."""
 
-    def run(nodes: jax.Array, centre: Latents, step: Latents, params: Any, arrays: list) -> Any:
-        def at(t: jax.Array) -> Any:
-            def function(latents: Latents) -> dict[str, jax.Array]:
-                return functions(latents, params, arrays)
+    def run(t: jax.Array, centre: Latents, step: Latents, params: Any, arrays: list) -> Any:
+        def function(latents: Latents) -> dict[str, jax.Array]:
+            return functions(latents, params, arrays)
 
-            here = jax.tree.map(lambda theta, v: theta + t.astype(theta.dtype) * v, centre, step)
-            gradients, products = jax.jvp(jax.jacrev(function), (here,), (step,))
-            values = function(here)
-            return {name: (values[name], gradients[name], products[name]) for name in values}
-
-        return jax.lax.map(at, nodes)
+        here = jax.tree.map(lambda theta, v: theta + t.astype(theta.dtype) * v, centre, step)
+        gradients, products = jax.jvp(jax.jacrev(function), (here,), (step,))
+        values = function(here)
+        return {name: (values[name], gradients[name], products[name]) for name in values}
 
     program = compiled(run, runs_once=True)
 
-    def at_nodes(nodes: np.ndarray, names: set[str] | None) -> dict[str, Along]:
-        given = nodes, centre, step, params
+    def at(node: np.floating) -> Any:
+        given = np.asarray(node), centre, step, params
         try:
-            found = program(*given, arguments.arrays)
+            return program(*given, arguments.arrays)
         except (TypeError, ValueError, IndexError):
             if not arguments.arrays:
                 raise
             arguments.hold_constant()  # the model does what cannot be traced
-            found = program(*given, arguments.arrays)
+            return program(*given, arguments.arrays)
+
+    def at_nodes(nodes: np.ndarray, names: set[str] | None) -> dict[str, Along]:
+        # One after another: a loop in a program fails while JAX 0.7 traces another one.
+        found = jax.tree.map(lambda *parts: np.stack(parts), *map(at, nodes))
         return {
             name: (_joined(gradients), _joined(products))
             for name, (values, gradients, products) in found.items()

@@ -219,7 +219,7 @@ class _Results(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor):
+        if isinstance(result, Tensor) and result.layout is torch.strided:
             self.bytes += result.nbytes
         return result
 
