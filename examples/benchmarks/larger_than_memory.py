@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import resource
 import time
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=50)
     parser.add_argument("--batch", type=int, default=50_000)
-    parser.add_argument("--time-limit", type=float, help="in seconds")
+    parser.add_argument("--time-limit", type=float, default=math.inf, help="in seconds")
     options = parser.parse_args()
     weights = np.random.default_rng(0).normal(size=options.dim).astype("f4") / options.dim**0.5
     fit = importlib.import_module(f"{options.ppl}_ngvi").fit

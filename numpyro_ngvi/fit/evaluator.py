@@ -34,6 +34,7 @@ from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import blocks, compiled, in_double_precision
+from numpyro_ngvi.tracing.widened import widened
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
 #: do. Passes cost next to nothing to run, and a loop to compile: HERS, 9,172 rows, takes 40 ms for
@@ -98,8 +99,11 @@ class Evaluator:
         num_numbers = data_size * self._cost.num_gradients if has_modes else 0
         self._group = compiled(self._one_group, runs_once=is_short, num_numbers=num_numbers)
         self._some = compiled(self._some_values, runs_once=is_short, num_numbers=num_numbers)
-        self._double = compiled(self._some_values, runs_once=True, num_numbers=data_size)
-        self._has_double = True
+        # The first that can run: not every model can be traced anew in double precision.
+        self._doubles = [
+            compiled(function, runs_once=True, num_numbers=data_size)
+            for function in (self._some_values, widened(self._some_values))
+        ]
         self._point = compiled(self._one_point)
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
@@ -173,22 +177,26 @@ class Evaluator:
     def values_in_double(self, place: Place, theta: np.ndarray) -> np.ndarray | None:
         if self.is_subsampled or isinstance(self.guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
-        if not self._has_double or sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
+        if not self._doubles or sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
             return None
         self.num_values += 2 * len(theta)
         theta = theta.astype(self._parameters.dtype)  # the same points as in single precision
         place, points, arrays = map(_in_double, (place, theta, self._arguments.arrays))
-        seeds, found = np.arange(2, dtype=np.uint32), []
-        try:
-            with in_double_precision():
-                for some in blocks(points, NUM_CHECKED):
-                    values = [self._double(place, some, seed, None, arrays) for seed in seeds]
-                    found.append(np.stack(values))
-        except Exception:  # noqa: BLE001  a model need not be one for double precision
-            self._has_double = False  # nor is it traced for that again
-            return None
-        one, other = np.concatenate(found, 1)[:, : len(theta)]
-        return one if np.array_equal(one, other, equal_nan=True) else None
+
+        def run(seed: np.uint32) -> np.ndarray:
+            program, some_points = self._doubles[0], blocks(points, NUM_CHECKED)
+            found = [program(place, some, seed, None, arrays) for some in some_points]
+            return np.concatenate(found)[: len(theta)]
+
+        while self._doubles:
+            try:
+                with in_double_precision():
+                    one, other = map(run, np.arange(2, dtype=np.uint32))
+            except Exception:  # noqa: BLE001  a model need not be one for double precision
+                del self._doubles[0]  # nor is it traced for that again
+            else:
+                return one if np.array_equal(one, other, equal_nan=True) else None
+        return None
 
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
         if type(self.guide) is not NaturalGaussianGuide or self.guide.create_plates is not None:
@@ -340,12 +348,16 @@ def _whole(rows: np.ndarray | None) -> np.ndarray | None:
 
 
 def _in_double(tree: Any) -> Any:
-    """Floating point numbers as numpy's of double precision, all else as it is."""
+    """Floating point numbers as numpy's of double precision, all else as it is.
+
+    An array that JAX has seen is copied: it may be known there in single precision.
+    """
 
     def converted(leaf: Any) -> Any:
         dtype = getattr(leaf, "dtype", None)
-        is_real = dtype is not None and jnp.issubdtype(dtype, jnp.floating)
-        return np.asarray(leaf, np.float64) if is_real else leaf
+        if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+            return np.array(leaf, np.float64)
+        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
     return jax.tree.map(converted, tree)
 

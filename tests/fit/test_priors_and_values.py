@@ -105,24 +105,25 @@ def test_values_are_those_of_the_places_own_parameters(ppl):
         np.testing.assert_allclose(one.evaluator.values(place, theta), expected)
 
 
+def cancelling(ppl, on_trace=lambda x: None):
+    """Large numbers that cancel: in single precision the log density is off by nats."""
+
+    def model(large, y):
+        x = ppl.sample("x", ppl.dist.Normal(0.0 * large, 1.0))
+        on_trace(x)
+        ppl.factor("cancels", (large - (x - y) ** 2) - large)
+
+    return model, (ppl.array(1e8), ppl.array(2.0))
+
+
+CANCELLING = np.array([[-1.5], [0.5], [3.25]])
+NOT_CANCELLED = normal(CANCELLING, np.zeros(1)) - (CANCELLING[:, 0] - 2.0) ** 2
+
+
 def test_values_in_double_precision_are_those_of_the_model_in_it(ppl, monkeypatch):
-    """Also where large numbers cancel; a model that insists on single precision has none, nor has
-    one of too many data."""
-
-    def make(ppl, insists=None):
-        def model(large, y):
-            x = ppl.sample("x", ppl.dist.Normal(0.0 * large, 1.0))
-            if insists and ppl.dtype(x) != "float32":
-                insists()
-                raise TypeError
-            ppl.factor("cancels", (large - (x - y) ** 2) - large)
-
-        return model, (ppl.array(1e8), ppl.array(2.0))
-
-    engine_of = functools.partial(engine.__wrapped__, ppl.name, precision="float32")
-    one, theta = engine_of(make=make), np.array([[-1.5], [0.5], [3.25]])
-    place = one.parameters.initial
-    expected = normal(theta, np.zeros(1)) - (theta[:, 0] - 2.0) ** 2
+    """Also where large numbers cancel; one of too many data has none."""
+    one, theta = engine.__wrapped__(ppl.name, make=cancelling, precision="float32"), CANCELLING
+    place, expected = one.parameters.initial, NOT_CANCELLED
     found = one.evaluator.values_in_double(place, theta)
     np.testing.assert_allclose(found, expected, rtol=1e-8)  # as 1e8 is rounded
     many = one.evaluator.values_in_double(place, np.tile(theta, (7, 1)))  # in blocks, NumPyro's
@@ -132,16 +133,54 @@ def test_values_in_double_precision_are_those_of_the_model_in_it(ppl, monkeypatc
     assert abs(single - expected).min() > WRONG
     monkeypatch.setattr(ppl.module("fit.evaluator"), "MOST_NUMBERS", 1)
     assert one.evaluator.values_in_double(place, theta) is None
-    monkeypatch.undo()
-    tries = []
 
-    def insisting(ppl):
-        return make(ppl, insists=lambda: tries.append(1))
 
-    insisting = engine_of(make=insisting)
-    assert insisting.evaluator.values_in_double(place, theta) is None and len(tries) == 1
-    assert insisting.evaluator.values_in_double(place, theta[:2]) is None
-    assert len(tries) == (1 if ppl.is_numpyro else 2)  # NumPyro would trace and lower it again
+def test_a_model_that_insists_on_single_precision_is_widened_by_numpyro(ppl):
+    """One that cannot be run again at all has no values in double, and is tried in it once."""
+    tries, fails = [], []
+
+    def on_trace(x):
+        tries.append(ppl.dtype(x))
+        if fails or tries[-1] != "float32":
+            raise TypeError
+
+    make = functools.partial(cancelling, on_trace=on_trace)
+    first, second = (engine.__wrapped__(ppl.name, make=make, precision="float32") for _ in range(2))
+    found = first.evaluator.values_in_double(first.parameters.initial, CANCELLING)
+    if ppl.is_numpyro:
+        np.testing.assert_allclose(found, NOT_CANCELLED, rtol=1e-8)
+    else:
+        assert found is None
+    fails.append(True)
+    tries.clear()
+    for _ in range(2):
+        assert second.evaluator.values_in_double(second.parameters.initial, CANCELLING) is None
+    assert tries == (["float64", "float32"] if ppl.is_numpyro else ["float64"] * 2)
+
+
+def test_arrays_that_a_model_has_captured_are_double_there_as_well(ppl):
+    """JAX knows them in single precision, from the values before; an index has 32 bits there."""
+    large, rows = np.array([1e8, 2e8]), np.array([0, 1, 1])
+    if not ppl.is_numpyro:
+        large, rows = (ppl.module("fit.evaluator").torch.tensor(array) for array in (large, rows))
+        large = large.float()
+
+    def make(ppl):
+        def model(y):
+            with ppl.plate("groups", 2):
+                x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+            ppl.factor("cancels", (((large + x) - large)[..., rows] * y).sum(-1))
+
+        return model, (ppl.array([1.0, -1.0, 2.0]),)
+
+    one, theta = engine.__wrapped__(ppl.name, make=make, precision="float32"), CANCELLING
+    place, theta = one.parameters.initial, np.concatenate([theta, 2.0 * theta + 0.5], 1)
+    expected = normal(theta, np.zeros(2)) + theta @ [1.0, 1.0]
+    with ppl.precision("float32"):
+        single = one.evaluator.values(place, theta)
+        assert abs(single - expected).max() > WRONG
+        found = one.evaluator.values_in_double(place, theta)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_draws_of_a_gaussian_are_the_same_however_many_there_are(ppl):
