@@ -13,7 +13,18 @@ from numpyro_ngvi import families
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.fit import FitResult, fit
 from numpyro_ngvi.guide import ConjugateGuide, NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.optim import BLR, IVON, VOGN, VON, NAdam, Nagm, PlainIVON, ProxGenAdam, Snngm
+from numpyro_ngvi.optim import (
+    BLR,
+    IVON,
+    VOGN,
+    VON,
+    NAdam,
+    Nagm,
+    PlainIVON,
+    ProxGenAdam,
+    Snngm,
+    initial_hess,
+)
 from numpyro_ngvi.svi import SVI
 
 __all__ = [
@@ -34,4 +45,5 @@ __all__ = [
     "Snngm",
     "families",
     "fit",
+    "initial_hess",
 ]

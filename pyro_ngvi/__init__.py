@@ -12,7 +12,18 @@ from pyro_ngvi import families
 from pyro_ngvi.elbo import NaturalELBO
 from pyro_ngvi.fit import FitResult, fit
 from pyro_ngvi.guide import ConjugateGuide, NaturalGaussianGuide, ReparametrizedGaussianGuide
-from pyro_ngvi.optim import BLR, IVON, VOGN, VON, NAdam, Nagm, PlainIVON, ProxGenAdam, Snngm
+from pyro_ngvi.optim import (
+    BLR,
+    IVON,
+    VOGN,
+    VON,
+    NAdam,
+    Nagm,
+    PlainIVON,
+    ProxGenAdam,
+    Snngm,
+    initial_hess,
+)
 from pyro_ngvi.svi import SVI
 
 __all__ = [
@@ -33,4 +44,5 @@ __all__ = [
     "Snngm",
     "families",
     "fit",
+    "initial_hess",
 ]

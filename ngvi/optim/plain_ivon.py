@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ngvi import checks
@@ -21,6 +22,9 @@ DEFAULTS: dict[str, Any] = {
     "debias": True,
     "rescale_lr": True,
 }
+
+#: Of the root mean square of a tensor's gradients: what ``hess_init`` of a weight is at least.
+FLOOR = 0.1
 
 
 class PlainIvon(NamedTuple):
@@ -45,17 +49,19 @@ class PlainIvon(NamedTuple):
     :param weight_decay: ``delta``, the prior's precision by ``ess``.
     :param beta1: momentum of the gradient, in [0, 1).
     :param beta2: how much of the curvature a step keeps, in [0, 1).
-    :param hess_init: ``h`` before the first step.
+    :param hess_init: ``h`` before the first step: a number, or one of each weight, as
+        ``initial_hess`` measures them.
     :param clip_radius: the most that an entry of the direction, (7) before ``alpha``, is.
     :param debias: whether the momentum is divided by ``1 - beta1^t``.
-    :param rescale_lr: whether ``alpha`` is multiplied by ``hess_init + weight_decay``.
+    :param rescale_lr: whether ``alpha`` is multiplied by ``hess_init + weight_decay``, with the
+        mean of ``hess_init`` over all weights.
     """
 
     ess: float
     weight_decay: float
     beta1: float
     beta2: float
-    hess_init: float
+    hess_init: float  #: its mean
     clip_radius: float
     debias: bool
     rescale_lr: bool
@@ -134,3 +140,56 @@ def check_plain_ivon(step_size: Rates, name: str, **options: Any) -> PlainIvon:
     for option in ("debias", "rescale_lr"):
         checks.check_flag(options[option], option)
     return PlainIvon(**options)
+
+
+class InitialHess(NamedTuple):
+    """``hess_init`` of ``PlainIVON`` by weight: how large the gradients are before the first step.
+
+    The root of the mean square of the gradients of some minibatches, at the weights as they are,
+    and a part of the tensor's own mean square where that is small::
+
+        h_i = (mean_b g_bi^2 + floor^2 mean_bj g_bj^2)^(1/2)
+
+    A step is in proportion to ``g_i / h_i``, which is Adam's with second moments that stay, and the
+    posterior is narrow where gradients are large; one number scales all weights alike. With the
+    published ``beta2=0.99999`` the curvature needs some ten thousand steps to move from where it
+    began, so that shorter runs live by it. A tensor without gradients, such as one behind zeros,
+    has the root of the mean square over all weights.
+
+    :param floor: that part, positive.
+    """
+
+    floor: float
+
+    def of_squares(self, squares: Sequence[Array]) -> list[Array]:
+        """``h`` of tensors of mean squares.
+
+        :raises ValueError: if these are all zero, or not finite.
+        """
+        sizes = [math.prod(square.shape) for square in squares]
+        sums = [float(square.sum()) for square in squares]
+        mean = sum(sums) / max(1, sum(sizes))
+        if not 0 < mean < math.inf:
+            raise ValueError(
+                f"initial_hess needs finite gradients that are not all zero, got a mean square of "
+                f"{mean:g}."
+            )
+        parts = [self.floor**2 * s / n if s else mean for s, n in zip(sums, sizes, strict=True)]
+        return [(square + part) ** 0.5 for square, part in zip(squares, parts, strict=True)]
+
+
+def check_hess_init(values: Sequence[Array]) -> float:
+    """The mean over all weights of their own ``hess_init``.
+
+    :raises ValueError: unless they are positive and finite.
+    """
+    values = [value for value in values if math.prod(value.shape)]
+    for value in values:
+        if not 0 < float(value.min()) <= float(value.max()) < math.inf:
+            raise ValueError(
+                "hess_init must be positive and finite, of each weight: one has "
+                f"{float(value.min()):g} to {float(value.max()):g}."
+            )
+    if not values:
+        raise ValueError("hess_init has no values: give a number, or one of each weight.")
+    return sum(float(v.sum()) for v in values) / sum(math.prod(v.shape) for v in values)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from ngvi.checks import check_count
-from ngvi.optim.plain_ivon import DEFAULTS, PlainIvon, check_plain_ivon
+from ngvi.checks import check_count, check_finite
+from ngvi.optim.plain_ivon import (
+    DEFAULTS,
+    FLOOR,
+    InitialHess,
+    PlainIvon,
+    check_hess_init,
+    check_plain_ivon,
+)
 from ngvi.page import page
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 
@@ -43,7 +50,7 @@ def PlainIVON(
     weight_decay: float = DEFAULTS["weight_decay"],
     beta1: float = DEFAULTS["beta1"],
     beta2: float = DEFAULTS["beta2"],
-    hess_init: float = DEFAULTS["hess_init"],
+    hess_init: Any = DEFAULTS["hess_init"],
     clip_radius: float = DEFAULTS["clip_radius"],
     debias: bool = DEFAULTS["debias"],
     rescale_lr: bool = DEFAULTS["rescale_lr"],
@@ -66,11 +73,17 @@ def PlainIVON(
     place of their mean: its posterior is ``B`` times too sharp.
 
     :param step_size: ``alpha``, a number or a schedule; times ``hess_init + weight_decay``.
+    :param hess_init: ``h`` before the first step: a number, or a pytree like the weights, as
+        :func:`initial_hess` measures them.
     :param axis_name: of ``pmap``, ``vmap`` or ``shard_map``: averages over the workers of this
         axis, each with a sample of its own.
     :return: ``init``, ``update`` and ``sample``.
     :raises ValueError: for an option outside its range; on ``update``, without the sample.
     """
+    values = jax.tree.leaves(hess_init)
+    is_tree = len(values) > 1 or any(
+        jnp.ndim(value) for value in values if not isinstance(value, str)
+    )
     rule = check_plain_ivon(
         step_size,
         "step_size",
@@ -78,7 +91,7 @@ def PlainIVON(
         weight_decay=weight_decay,
         beta1=beta1,
         beta2=beta2,
-        hess_init=hess_init,
+        hess_init=check_hess_init(values) if is_tree else hess_init,
         clip_radius=clip_radius,
         debias=debias,
         rescale_lr=rescale_lr,
@@ -89,7 +102,8 @@ def PlainIVON(
             return jax.tree.map(lambda x: jnp.full(x.shape, value, _state_dtype(x)), params)
 
         zero = jnp.zeros((), jnp.int32)
-        return IvonState(zero, zero, full(0.0), full(rule.hess_init))
+        hess = _like(hess_init, params) if is_tree else full(rule.hess_init)
+        return IvonState(zero, zero, full(0.0), hess)
 
     def sample(key: jax.Array, params: Any, state: Any, num_draws: int | None = None) -> Any:
         draws = () if num_draws is None else (check_count(num_draws, "num_draws"),)
@@ -145,6 +159,41 @@ def PlainIVON(
     transformation = IvonTransformation(init, update)
     transformation.sample = sample
     return transformation
+
+
+@page(InitialHess)
+def initial_hess(gradients: Iterable[Any], floor: float = FLOOR) -> Any:
+    """It is an argument of :func:`PlainIVON`.
+
+    As in::
+
+        hess_init = initial_hess(jax.grad(loss)(params, batch) for batch in batches)
+        ivon = PlainIVON(ess=len(dataset), hess_init=hess_init)
+
+    It is called outside of ``jit``.
+
+    :param gradients: of a minibatch each, of the mean over its examples; pytrees.
+    :return: a pytree like the weights, in float32 at least.
+    :raises ValueError: without gradients, if they are all zero, or not finite.
+    """
+    rule, total, count = InitialHess(check_finite(floor, "floor")), None, 0
+    for gradient in gradients:
+        square = jax.tree.map(lambda g: jnp.square(g.astype(_state_dtype(g))), gradient)
+        total = square if total is None else jax.tree.map(jnp.add, total, square)
+        count += 1
+    leaves, tree = jax.tree.flatten(total)
+    return jax.tree.unflatten(tree, rule.of_squares([leaf / count for leaf in leaves]))
+
+
+def _like(hess_init: Any, params: Any) -> Any:
+    """``hess_init`` for these weights.
+
+    :raises ValueError: if it is of another structure, or shape.
+    """
+    shapes, mine = (jax.tree.map(lambda x: jnp.shape(x), tree) for tree in (params, hess_init))
+    if shapes != mine:
+        raise ValueError(f"hess_init needs the shapes of the weights, {shapes}, got {mine}.")
+    return jax.tree.map(lambda x, h: jnp.asarray(h, _state_dtype(x)), params, hess_init)
 
 
 def _state_dtype(weight: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -11,8 +11,15 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ngvi.checks import check_flag
-from ngvi.optim.plain_ivon import DEFAULTS, PlainIvon, check_plain_ivon
+from ngvi.checks import check_finite, check_flag
+from ngvi.optim.plain_ivon import (
+    DEFAULTS,
+    FLOOR,
+    InitialHess,
+    PlainIvon,
+    check_hess_init,
+    check_plain_ivon,
+)
 from ngvi.page import page
 from pyro_ngvi.optim.batches import Pieces, batches, join, write
 
@@ -51,6 +58,9 @@ class PlainIVON(torch.optim.Optimizer):
 
     :param params: the network's parameters, or groups of them.
     :param lr: ``alpha``, times ``hess_init + weight_decay``.
+    :param hess_init: ``h`` before the first step: a number, or tensors by parameter, as
+        :func:`initial_hess` measures them. Of tensors a group keeps the mean over all weights, with
+        which parameters that are added later begin.
     :param sync: averages over the workers of ``torch.distributed``, each with a sample of its own
         (seed them differently) and a network that is *not* wrapped in
         ``DistributedDataParallel``. With that wrapper, leave it False and seed all workers alike.
@@ -74,7 +84,7 @@ class PlainIVON(torch.optim.Optimizer):
         weight_decay: float = DEFAULTS["weight_decay"],
         beta1: float = DEFAULTS["beta1"],
         beta2: float = DEFAULTS["beta2"],
-        hess_init: float = DEFAULTS["hess_init"],
+        hess_init: float | Mapping[Tensor, Tensor] = DEFAULTS["hess_init"],
         clip_radius: float = DEFAULTS["clip_radius"],
         debias: bool = DEFAULTS["debias"],
         rescale_lr: bool = DEFAULTS["rescale_lr"],
@@ -93,6 +103,7 @@ class PlainIVON(torch.optim.Optimizer):
         self.sync = check_flag(sync, "sync")
         self._forget()
         super().__init__(params, {"lr": lr, **options, "count": 0, "num_skipped": 0})
+        self.defaults["hess_init"], _ = _mean_and_values(hess_init)  # no copy of the tensors stays
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, with options of their own where they have some.
@@ -108,14 +119,34 @@ class PlainIVON(torch.optim.Optimizer):
             )
         if callable(options["lr"]):
             raise ValueError("lr must be a number: a schedule is a torch.optim.lr_scheduler.")
-        _rule(options)
-        super().add_param_group(param_group)
+        mean, values = _mean_and_values(options["hess_init"])
+        _rule({**options, "hess_init": mean})
+        super().add_param_group({**param_group, "hess_init": mean})
+        try:
+            self._start_at(self.param_groups[-1]["params"], values)
+        except ValueError:
+            self.param_groups.pop()
+            raise
         if any(p.dtype in (torch.float16, torch.bfloat16) for p in self.param_groups[-1]["params"]):
             warnings.warn(
                 "Half-precision weights round small steps and samples away: keep the weights in "
                 "float32, and compute in half precision by torch.autocast.",
                 stacklevel=2,
             )
+
+    def _start_at(self, params: list[Tensor], values: Mapping[Tensor, Tensor] | None) -> None:
+        own = [param for param in params if param.requires_grad and values is not None]
+        hesses = [(values or {}).get(param) for param in own]
+        for param, hess in zip(own, hesses, strict=True):
+            if hess is None or hess.shape != param.shape:
+                found = "none" if hess is None else f"one of shape {tuple(hess.shape)}"
+                raise ValueError(
+                    "hess_init needs a tensor for each parameter, of its shape: of one of shape "
+                    f"{tuple(param.shape)} it has {found}."
+                )
+        for param, hess in zip(own, hesses, strict=True):
+            zero = torch.zeros_like(param, dtype=_state_dtype(param))
+            self.state[param].update(momentum=zero, hess=zero.clone().copy_(hess.detach()))
 
     # -- samples ----------------------------------------------------------------------
 
@@ -297,6 +328,38 @@ class PlainIVON(torch.optim.Optimizer):
         return {**super().__getstate__(), "sync": self.sync}
 
 
+@page(InitialHess)
+def initial_hess(
+    params: Iterable[Tensor], losses: Iterable[Tensor], floor: float = FLOOR
+) -> dict[Tensor, Tensor]:
+    """It is an argument of :class:`PlainIVON`.
+
+    As in::
+
+        batches = islice(loader, 20)
+        hess_init = initial_hess(network.parameters(), (loss(x, y) for x, y in batches))
+        optimizer = PlainIVON(network.parameters(), ess=len(dataset), hess_init=hess_init)
+
+    Costs one gradient a loss. Losses of a generator are differentiated as they come.
+
+    :param params: the network's parameters; frozen ones are passed over.
+    :param losses: of a minibatch each, the mean over its examples.
+    :return: a tensor of each parameter, in float32 at least.
+    :raises ValueError: without losses, if the gradients are all zero, or not finite.
+    """
+    rule = InitialHess(check_finite(floor, "floor"))
+    params, count = [param for param in params if param.requires_grad], 0
+    squares = [torch.zeros_like(param, dtype=_state_dtype(param)) for param in params]
+    for loss in losses:
+        gradients = torch.autograd.grad(loss, params, allow_unused=True)
+        for square, gradient in zip(squares, gradients, strict=True):
+            if gradient is not None:
+                square += gradient.to(square.dtype).square()
+        count += 1
+    found = rule.of_squares([square / max(1, count) for square in squares])
+    return dict(zip(params, found, strict=True))
+
+
 class _FirstLoss(TorchFunctionMode):
     """Looks at the first loss that is differentiated: whether it is a mean over a batch.
 
@@ -364,6 +427,13 @@ def _move(rule: PlainIvon, batch: list[Pieces], share: float, lr: float, count: 
     change = rule.change(mean, momentum, hess, lr, count)
     change += mean
     write(params, change)
+
+
+def _mean_and_values(hess_init: Any) -> tuple[Any, Mapping[Tensor, Tensor] | None]:
+    """``hess_init`` as a number, and as tensors if it has some."""
+    if not isinstance(hess_init, Mapping):
+        return hess_init, None
+    return check_hess_init([value.detach() for value in hess_init.values()]), hess_init
 
 
 def _rule(options: dict[str, Any]) -> PlainIvon:

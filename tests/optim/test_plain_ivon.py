@@ -19,6 +19,7 @@ SETTINGS = {
     "others": {"ess": 20.0, "weight_decay": 0.05, "beta1": 0.8, "beta2": 0.9, "hess_init": 0.4},
     "clipped": {"ess": 20.0, "beta2": 0.95, "clip_radius": 0.3, "debias": False},
     "unscaled": {"ess": 20.0, "beta2": 0.95, "hess_init": 2.0, "rescale_lr": False},
+    "by weight": {"ess": 20.0, "beta2": 0.95, "hess_init": np.geomspace(0.2, 3.0, DIM)},
 }
 RATE = 0.1
 
@@ -47,8 +48,8 @@ def algorithm_1(options, shifts, noise):
         **options,
     }
     lam, delta, beta1, beta2 = o["ess"], o["weight_decay"], o["beta1"], o["beta2"]
-    alpha = RATE * (o["hess_init"] + delta) if o["rescale_lr"] else RATE
-    m, h, g = np.linspace(-1, 1, DIM), np.full(DIM, o["hess_init"]), np.zeros(DIM)
+    alpha = RATE * (np.mean(o["hess_init"]) + delta) if o["rescale_lr"] else RATE
+    m, h, g = np.linspace(-1, 1, DIM), o["hess_init"] * np.ones(DIM), np.zeros(DIM)
     means, hesses, samples = [], [], []
     for t, (shift, z) in enumerate(zip(shifts, noise, strict=True), start=1):
         sigma = 1 / np.sqrt(lam * (h + delta))
@@ -78,6 +79,10 @@ def _looped(ppl, options, start, shifts, samples):
 
     # Two parameters in two groups: one has a single element, the other the rest.
     params = [torch.nn.Parameter(ppl.array(part)) for part in (start[:1], start[1:])]
+    if np.ndim(options.get("hess_init", 1.0)):
+        parts = np.split(options["hess_init"], [1])
+        of = {p: ppl.array(part) for p, part in zip(params, parts, strict=True)}
+        options = {**options, "hess_init": of}
     optimiser = ppl.package.PlainIVON([{"params": [p]} for p in params], RATE, **options)
     means, hesses = [], []
     for shift, draws in zip(shifts, samples, strict=True):
@@ -98,11 +103,14 @@ def _scanned(ppl, options, start, shifts, samples):
     import jax.numpy as jnp
     import optax
 
-    ivon = ppl.package.PlainIVON(RATE, **options)
     params = {"a": jnp.asarray(start[:1]), "b": jnp.asarray(start[1:])}
 
     def parts(x):
         return {"a": x[..., :1], "b": x[..., 1:]}
+
+    if np.ndim(options.get("hess_init", 1.0)):
+        options = {**options, "hess_init": parts(options["hess_init"])}
+    ivon = ppl.package.PlainIVON(RATE, **options)
 
     def step(carry, inputs):
         params, state = carry
@@ -162,6 +170,115 @@ def test_bad_options_are_refused_by_name(name, options, words):
     first = () if name == "numpyro" else (_weights(),)
     with pytest.raises(ValueError, match=words):
         load(name).package.PlainIVON(*first, **options)
+
+
+# -- hess_init by weight ---------------------------------------------------------------
+
+GRADIENTS = [  # of two minibatches; the second tensor has none
+    (np.array([3.0, 0.0, 0.0]), np.zeros((2, 2))),
+    (np.array([1.0, 2.0, 0.0]), np.zeros((2, 2))),
+]
+OTHER_SHAPE = "hess_init needs .* shape"
+
+
+def _measured(name, gradients=GRADIENTS, **options):
+    """``initial_hess``, and the parameters or weights that it is of."""
+    package = load(name).package
+    if name == "numpyro":
+        import jax.numpy as jnp
+
+        of = (tuple(map(jnp.asarray, gradient)) for gradient in gradients)
+        return package.initial_hess(of, **options), (jnp.linspace(-1, 1, 3), jnp.ones((2, 2)))
+    import torch
+
+    params = _weights()
+    parts = ([torch.as_tensor(g, dtype=torch.float32) for g in pair] for pair in gradients)
+    losses = (params[0] @ vector for vector, _ in parts)  # the other one is not in it
+    return package.initial_hess(params, losses, **options), params
+
+
+def test_initial_hess_is_the_root_mean_square_of_gradients_and_a_part_of_the_tensors(name):
+    found, params = _measured(name, floor=0.5)
+    first, second = found.values() if name == "pyro" else found
+    squares = np.array([(9 + 1) / 2, (0 + 4) / 2, 0.0])
+    expected = np.sqrt(squares + 0.25 * squares.mean())
+    np.testing.assert_allclose(load(name).numpy(first), expected, rtol=1e-6)
+    of_all = np.full((2, 2), np.sqrt(squares.sum() / 7))
+    np.testing.assert_allclose(load(name).numpy(second), of_all, rtol=1e-6)
+    if name == "pyro":
+        assert list(map(id, found)) == list(map(id, params))
+
+
+@pytest.mark.parametrize(
+    ("gradients", "options", "words"),
+    [
+        ([], {}, "initial_hess needs finite gradients that are not all zero"),
+        ([(np.zeros(3), np.zeros((2, 2)))], {}, "that are not all zero, got a mean square of 0"),
+        ([(np.full(3, math.nan), np.zeros((2, 2)))], {}, "needs finite gradients"),
+        (GRADIENTS, {"floor": 0.0}, "floor must be positive"),
+    ],
+)
+def test_gradients_that_tell_nothing_are_refused(name, gradients, options, words):
+    with pytest.raises(ValueError, match=words):
+        _measured(name, gradients, **options)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
+def test_a_bad_hess_init_of_one_weight_is_refused(name, bad):
+    found, params = _measured(name)
+    first = () if name == "numpyro" else (params,)
+    if name == "numpyro":
+        found = (found[0].at[1].set(bad), found[1])
+    else:
+        found[params[0]][1] = bad
+    with pytest.raises(ValueError, match="hess_init must be positive and finite, of each weight"):
+        load(name).package.PlainIVON(*first, ess=5.0, hess_init=found)
+
+
+def test_a_hess_init_of_other_weights_is_refused(name):
+    package = load(name).package
+    found, params = _measured(name)
+    if name == "numpyro":
+        for other in (found[:1], (found[0], found[1][:1]), {"a": found[0], "b": found[1]}):
+            with pytest.raises(ValueError, match=OTHER_SHAPE):
+                package.PlainIVON(ess=5.0, hess_init=other).init(params)
+        with pytest.raises(ValueError, match="hess_init must be positive"):
+            package.PlainIVON(ess=5.0, hess_init={})
+        return
+    for other in ({params[0]: found[params[0]]}, {**found, params[1]: found[params[1]][:1]}):
+        with pytest.raises(ValueError, match=OTHER_SHAPE):
+            package.PlainIVON(params, ess=5.0, hess_init=other)
+    with pytest.raises(ValueError, match="hess_init has no values"):
+        package.PlainIVON(params, ess=5.0, hess_init={})
+
+
+def test_in_torch_the_tensors_are_copied_and_a_checkpoint_has_them(torch_ivon):
+    import torch
+
+    from pyro_ngvi import PlainIVON
+
+    found, params = _measured("pyro")
+    groups = [{"params": params[:1], "weight_decay": 0.1}, {"params": params[1:]}]
+    optimiser = PlainIVON(groups, ess=10.0, hess_init=found)
+    mean = sum(float(h.sum()) for h in found.values()) / 7
+    assert [group["hess_init"] for group in optimiser.param_groups] == [pytest.approx(mean)] * 2
+    before = [h.clone() for h in found.values()]
+    _step(optimiser, lambda: params[0].square().sum() + params[1].sum())
+    assert _equal(list(found.values()), before)  # a step moves the optimiser's own
+    other = PlainIVON(params, ess=10.0)
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        other.load_state_dict(optimiser.state_dict())
+    other = PlainIVON([{"params": params[:1]}, {"params": params[1:]}], ess=10.0)
+    other.load_state_dict(optimiser.state_dict())
+    assert _equal(*([each.state[p]["hess"] for p in params] for each in (optimiser, other)))
+    later = torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match=OTHER_SHAPE):
+        optimiser.add_param_group({"params": [later], "hess_init": {later: torch.ones(3)}})
+    assert len(optimiser.param_groups) == 2
+    optimiser.add_param_group({"params": [later]})
+    with optimiser.sampled_params():
+        pass
+    assert optimiser.state[later]["hess"].tolist() == pytest.approx([mean] * 2)
 
 
 # -- torch ----------------------------------------------------------------------------
@@ -511,11 +628,17 @@ def test_ivon_opt_takes_the_same_steps_with_the_same_noise():
     for options in (
         {},
         {"beta2": 0.99, "hess_init": 0.5, "weight_decay": 1e-2, "clip_radius": 0.1},
+        {"hess_init": 0.5, "groups": ({"hess_init": 2.0}, {"weight_decay": 1e-2})},
     ):
         one = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5))
         two = copy.deepcopy(one)
-        theirs = ivon.IVON(one.parameters(), lr=0.1, ess=200.0, **options)
-        ours = PlainIVON(two.parameters(), 0.1, ess=200.0, **options)
+        own = options.pop("groups", ({}, {}))
+        split = [
+            [{"params": net[i].parameters(), **of} for i, of in zip((0, 2), own, strict=True)]
+            for net in (one, two)
+        ]
+        theirs = ivon.IVON(split[0], lr=0.1, ess=200.0, **options)
+        ours = PlainIVON(split[1], 0.1, ess=200.0, **options)
         for rows in torch.randint(200, (100, 32)):
             for optimiser, net in ((theirs, one), (ours, two)):
                 with optimiser.sampled_params(train=True):
