@@ -6,7 +6,8 @@ PyTorch. Both optimisers have the same batches, the same warm-up and the same co
 many settings in seed 0, which is not counted afterwards: three rates, and then at the best of them
 two more weight decays of AdamW, and two more temperatures of IVON's posterior. Then, over fresh
 seeds: nats a character of the validation text, at the end and at the best step along the way, by
-the weights, by IVON's mean, and by predictions that are averaged over draws from the posterior;
+the weights, by IVON's mean, and by predictions that are averaged over draws from the posterior, at
+temperatures of their own;
 their calibration; whether entropy tells the text from shuffled text; and the loss after pruning by
 signal-to-noise ``|m| / sigma`` or by magnitude.
 
@@ -15,11 +16,10 @@ signal-to-noise ``|m| / sigma`` or by magnitude.
     python -m examples.language_model --steps 4000 --characters 100000 --shorter 4
     python -m examples.language_model --width 256 --layers 6 --context 256 --device cuda
 
-What IVON wants in runs this short, where its defaults are plain gradient descent: a ``clip_radius``
-such that ``lr hess_init clip_radius``, the most that a weight moves in a step, is about half of a
-rate of AdamW. Most weights then move by that much, as they would by the sign of the momentum.
-``beta2`` as by default keeps the curvature at ``hess_init``; 0.997 and a ``hess_init`` of 0.1 let
-it follow, as was done for 30,000 weights; of 279,000 it made the loss far worse.
+What IVON wants in runs this short, where the curvature stays at ``hess_init`` by the default
+``beta2``: one by weight, ``initial_hess``, measured on the first batches, which count as steps.
+With ``rescale_lr=False`` rates are of the order of AdamW's, and a ``clip_radius`` of 1 leaves out
+the few steps that are far longer than the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +42,7 @@ from torch.nn import functional
 
 from examples.benchmarks import pages
 from examples.benchmarks.machine import describe
-from pyro_ngvi import PlainIVON
+from pyro_ngvi import PlainIVON, initial_hess
 
 METHODS = ("AdamW", "IVON")
 FRACTIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -131,7 +132,7 @@ class Setting(NamedTuple):
     """What is chosen in seed 0."""
 
     rate: float
-    decay: float  #: of matrices; what else there is has none by AdamW, 1e-4 by IVON
+    decay: float  #: of matrices by AdamW; of all weights by IVON
     temperature: float = 0.0  #: of the posterior, for IVON
 
     def __str__(self) -> str:
@@ -149,22 +150,30 @@ def settings(method: str, options: Any) -> tuple[list[Setting], Callable[[Settin
 
 
 def start(
-    method: str, setting: Setting, text: Text, seed: int, options: Any
+    method: str, setting: Setting, text: Text, seed: int, options: Any, batches: Any = None
 ) -> tuple[nn.Module, Any]:
+    """The network, and an optimiser of it.
+
+    :param batches: those that IVON's ``hess_init`` is measured on; without any it is a number.
+    """
     torch.manual_seed(seed)
     sizes = options.context, options.width, options.layers, options.heads
     network = GPT(text.num_characters, *sizes).to(options.device)
     weights = list(network.parameters())
-    groups: list[dict[str, Any]] = [
-        {"params": [w for w in weights if w.dim() >= 2], "weight_decay": setting.decay},
-        {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0},
-    ]
     if method == "AdamW":
+        groups: list[dict[str, Any]] = [
+            {"params": [w for w in weights if w.dim() >= 2], "weight_decay": setting.decay},
+            {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0},
+        ]
         return network, torch.optim.AdamW(groups, setting.rate, betas=(0.9, options.adamw_beta2))
-    groups[1]["weight_decay"] = 1e-4  # without a prior they have no posterior
-    own = {name: getattr(options, name) for name in ("hess_init", "beta2", "clip_radius")}
-    ess = len(text.train) / setting.temperature
-    return network, PlainIVON(groups, setting.rate, ess=ess, **own)
+    own: dict[str, Any] = {name: getattr(options, name) for name in ("beta2", "clip_radius")}
+    own |= {"ess": len(text.train) / setting.temperature, "weight_decay": setting.decay}
+    if batches is not None:
+        losses = (loss_of(network, batch) for batch in batches)
+        own |= {"hess_init": initial_hess(weights, losses), "rescale_lr": False}
+    elif options.hess_init:
+        own["hess_init"] = options.hess_init
+    return network, PlainIVON(weights, setting.rate, **own)
 
 
 def stepper(network: nn.Module, optimizer: Any) -> Callable[[Tensor], None]:
@@ -194,24 +203,30 @@ class Trained(NamedTuple):
 def train(
     method: str, setting: Setting, steps: int, seed: int, text: Text, options: Any
 ) -> Trained:
-    """The curve has a point each tenth of the steps."""
-    network, optimizer = start(method, setting, text, seed, options)
-    step = stepper(network, optimizer)
-    found = windows(text.validation, options.context, options.windows).to(options.device)
-    warm = max(1, steps // 20)
-    shape = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda t: min((t + 1) / warm, 0.5 * (1 + math.cos(math.pi * min(t / steps, 1.0)))),
-    )
+    """The curve has a point each tenth of the steps, of which IVON's first batches are some."""
     data, offsets = text.train.to(options.device), torch.arange(options.context + 1)
     clock = time.process_time if options.device == "cpu" else time.perf_counter
-    rng, seconds = torch.Generator().manual_seed(seed), 0.0
+    rng = torch.Generator().manual_seed(seed)
+
+    def batch() -> Tensor:
+        starts = torch.randint(len(data) - options.context, (options.batch, 1), generator=rng)
+        return data[(starts + offsets).to(data.device)]
+
+    measured = options.hess_batches if method == "IVON" and not options.hess_init else 0
+    begin, first = clock(), (batch() for _ in range(measured)) if measured else None
+    network, optimizer = start(method, setting, text, seed, options, first)
+    step, seconds = stepper(network, optimizer), clock() - begin
+    found = windows(text.validation, options.context, options.windows).to(options.device)
+    warm, last = max(1, steps // 20), steps - measured
+    shape = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda t: min((t + 1) / warm, math.cos(0.5 * math.pi * min(t / last, 1.0))),
+    )
     curve: list[tuple[int, float, float]] = []
     best: list[Tensor] = []
-    for t in range(1, steps + 1):
+    for t in range(measured + 1, steps + 1):
         begin = clock()
-        starts = torch.randint(len(data) - options.context, (options.batch, 1), generator=rng)
-        step(data[(starts + offsets).to(data.device)])
+        step(batch())
         shape.step()
         seconds += clock() - begin
         if t % max(1, steps // 10) == 0 or t == steps:
@@ -253,6 +268,17 @@ def time_ratio(text: Text, options: Any, rounds: int = 40) -> float:
 
 
 # -- what comes of it -------------------------------------------------------------------------
+
+
+@contextmanager
+def at_temperature(optimizer: Any, temperature: float, text: Text) -> Iterator[None]:
+    """Inside, draws of IVON are from the posterior of another temperature."""
+    before = [group["ess"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["ess"] = len(text.train) / temperature
+    yield
+    for group, ess in zip(optimizer.param_groups, before, strict=True):
+        group["ess"] = ess
 
 
 @torch.no_grad()
@@ -316,7 +342,7 @@ def ranking(network: nn.Module, optimizer: Any, criterion: str) -> list[Tensor]:
             continue
         rank = weight.detach().abs()
         if criterion == "signal-to-noise":
-            group = optimizer.param_groups[0]  # of matrices; sigma = (ess (h + delta))^(-1/2)
+            group = optimizer.param_groups[0]  # sigma = (ess (h + delta))^(-1/2)
             hess = optimizer.state[weight]["hess"] + group["weight_decay"]
             rank = rank * (group["ess"] * hess) ** 0.5
         found.append(rank)
@@ -344,8 +370,11 @@ def pruned(network: nn.Module, ranks: list[Tensor], text: Text, options: Any) ->
 def run(method: str, setting: Setting, steps: int, seed: int, text: Text, options: Any) -> dict:
     """All of one run that is reported."""
     network, optimizer, curve, best = train(method, setting, steps, seed, text, options)
-    draws = {"": 0} if method == "AdamW" else {"": 0, "averaged": options.draws}
-    found = {k: scores(network, optimizer, n, text, options) for k, n in draws.items()}
+    found = {"": scores(network, optimizer, 0, text, options)}
+    for temperature in options.warm if method == "IVON" else ():
+        with at_temperature(optimizer, temperature, text):
+            warm = scores(network, optimizer, options.draws, text, options)
+        found[f"{options.draws} draws at {temperature:g}"] = warm
     criteria = ("magnitude",) if method == "AdamW" else ("signal-to-noise", "magnitude")
     pruning = {
         criterion: pruned(network, ranking(network, optimizer, criterion), text, options)
@@ -397,8 +426,8 @@ def all_runs(text: Text, options: Any) -> dict[str, Any]:
     found["chosen"] = chosen
     legs = [(method, options.steps) for method in METHODS]
     legs.append(("IVON", round(options.steps / ratio)))
-    for seed in range(1, options.seeds + 1):
-        for method, steps in legs:
+    for method, steps in legs:
+        for seed in range(1, options.seeds + 1):
             make = partial(run, method, chosen[method], steps, seed, text, options)
             once(f"{method} of {steps} steps, seed {seed}", make)
     found["legs"] = {
@@ -424,7 +453,7 @@ def tables(found: dict[str, Any], options: Any) -> dict[str, list[dict[str, str]
         for kind in runs[0]["scores"]:
             of = {name: [r["scores"][kind][name] for r in runs] for name in runs[0]["scores"][kind]}
             own = "weights" if method == "AdamW" else "mean"
-            by = {"": own, "best": f"{own} of the best step", "averaged": f"{options.draws} draws"}
+            by = {"": own, "best": f"{own} of the best step"}
             quality.append(
                 {
                     "optimiser": method,
@@ -434,7 +463,7 @@ def tables(found: dict[str, Any], options: Any) -> dict[str, list[dict[str, str]
                     if method == "IVON"
                     else "",
                     "steps": steps.removesuffix(" steps"),
-                    "predictions": by[kind],
+                    "predictions": by.get(kind, kind),
                     "processor [s]": spread([r["seconds"] for r in runs], 0),
                     "validation loss [nats/character]": spread(of["loss"], 3),
                     "training loss": spread(of["training"], 2),
@@ -491,21 +520,27 @@ def parser() -> argparse.ArgumentParser:
         ("draws", 8, "that predictions are averaged over"),
         ("seeds", 3, "besides the one that settings are chosen by"),
         ("windows", 256, "pieces of the validation text"),
+        (
+            "hess-batches",
+            5,
+            "that hess_init is measured on where --hess-init is 0, and as many steps fewer",
+        ),
         ("shorter", 1, "as much shorter are text and runs in seed 0"),
     ):
         found.add_argument(f"--{name}", type=int, default=default, help=text)
     for name, settings, text in (
-        ("adamw-rates", (5e-4, 1e-3, 2e-3), "tried in seed 0"),
-        ("adamw-decays", (1.0, 0.1, 3.0), "tried in seed 0, the first one with each rate"),
-        ("ivon-rates", (5.0, 10.0, 20.0), "tried in seed 0"),
-        ("temperatures", (0.1, 1.0, 0.01), "of IVON's posterior, tried in the same way"),
+        ("adamw-rates", (1e-3, 1.4e-3), "tried in seed 0"),
+        ("adamw-decays", (1.0,), "tried in seed 0, the first one with each rate"),
+        ("ivon-rates", (2e-3, 2.6e-3), "tried in seed 0"),
+        ("temperatures", (5e-4,), "of IVON's posterior, tried in the same way"),
+        ("warm", (0.008,), "temperatures of predictions by IVON, all shown"),
     ):
         found.add_argument(f"--{name}", type=float, nargs="+", default=settings, help=text)
     for name, value in (
-        ("hess-init", 1.0),
-        ("clip-radius", 4e-5),
+        ("hess-init", 0.0),
+        ("clip-radius", 1.0),
         ("beta2", 0.99999),
-        ("ivon-decay", 3e-4),
+        ("ivon-decay", 1e-7),
     ):
         found.add_argument(f"--{name}", type=float, default=value, help="IVON's")
     found.add_argument("--adamw-beta2", type=float, default=0.99, help="AdamW's")

@@ -23,7 +23,7 @@ SMALL = (
 )
 TINY = SMALL + (
     "--width 8 --layers 1 --heads 2 --context 16 --batch 8 --steps 40 --draws 2 --seeds 1 "
-    "--windows 16"
+    "--windows 16 --warm 2"
 )
 
 
@@ -39,7 +39,9 @@ def test_area_counts_the_pairs_in_order():
 
 @pytest.mark.slow
 def test_the_language_model_learns_by_both_optimisers_and_finished_runs_are_kept(tmp_path):
-    options = language_model.parser().parse_args([*TINY.split(), "--runs", str(tmp_path / "runs")])
+    of_ivon = "--hess-init 0 --hess-batches 5 --ivon-rates 1e-2 3e-2 --clip-radius 1"
+    given = [*TINY.split(), *of_ivon.split(), "--runs", str(tmp_path / "runs")]
+    options = language_model.parser().parse_args(given)
     text = language_model.python_reference()
     found = language_model.all_runs(text, options)
     for runs in found["legs"].values():
@@ -51,6 +53,20 @@ def test_the_language_model_learns_by_both_optimisers_and_finished_runs_are_kept
     quality, pruning = language_model.tables(found, options).values()
     assert len(quality) == 8 and len(pruning) == 3
     language_model.plot(found, tmp_path / "plot.png")
+
+
+def test_the_batches_that_measure_the_curvature_count_as_steps():
+    text = language_model.Text(torch.arange(256) % 4, torch.arange(64) % 4, 4)
+    given = ["--hess-init", "0", "--hess-batches", "5", "--steps", "8"]
+    options = language_model.parser().parse_args([*TINY.split(), *given])
+    setting = language_model.Setting(rate=1e-2, decay=1e-4, temperature=1.0)
+    trained = language_model.train("IVON", setting, 8, 0, text, options)
+    assert trained.optimizer.param_groups[0]["count"] == 3
+    assert [step for step, _, _ in trained.curve] == [6, 7, 8]
+    before = [group["ess"] for group in trained.optimizer.param_groups]
+    with language_model.at_temperature(trained.optimizer, 4.0, text):
+        assert trained.optimizer.param_groups[0]["ess"] == 64
+    assert [group["ess"] for group in trained.optimizer.param_groups] == before == [256]
 
 
 def test_no_character_of_the_future_is_seen():
