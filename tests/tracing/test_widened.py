@@ -61,7 +61,7 @@ def test_what_cancels_in_single_precision_does_not(name):
     """Where JAX has seen the captured arrays in single precision, and keeps them so."""
     function, factor = CASES[name]
     x = np.float32([1.3, 2.6, 3.9]).astype(float)
-    expected = {"scan": x + [3.0, 5.0, 7.0], "indices": x[0] + x[2]}
+    expected = {"scan": x + np.array([3.0, 5.0, 7.0]), "indices": x[0] + x[2]}
     expected = expected[name] if name in expected else x * factor
     with in_single_precision():
         single = jax.jit(function)
