@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from examples.demo.race import Result
 from examples.demo.settings import FIRST_ORDER, SECOND_ORDER, STOCK
@@ -47,8 +47,9 @@ def plot_bound(results: list[Result], optimum: float, path: Path) -> None:
                     axis.plot(result.seconds[-1], gap[-1], "o", color=colour, ms=5)
             axis.set_yscale("log")
             axis.set_xscale("log")
-            # At 1, 2 and 5: a run may be less than a decade long.
-            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            first, last = axis.get_xlim()  # a run may be less than a decade long
+            few = MaxNLocator(6) if last < 10 * first else LogLocator(subs=(1, 2, 5))
+            axis.xaxis.set_major_locator(few)
             axis.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
             axis.xaxis.set_minor_formatter(NullFormatter())
             axis.set_title(ppl, loc="left", fontweight="bold")
