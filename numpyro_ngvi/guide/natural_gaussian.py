@@ -23,7 +23,6 @@ from ngvi.checks import (
     InvalidStartError,
     NoLatentsError,
     check_create_plates,
-    check_finite,
     check_init_loc_fn,
     check_model,
     check_names,
@@ -31,6 +30,7 @@ from ngvi.checks import (
     no_latents,
     told_of_arguments,
 )
+from ngvi.guide import calm
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.landing import check_sticking_the_landing
 from ngvi.page import page
@@ -103,11 +103,11 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         *,
         prefix: str = "auto",
         init_loc_fn: Callable = init_to_median,
-        init_scale: float = 0.1,
+        init_scale: float | None = None,
         create_plates: Callable | None = None,
         sticking_the_landing: bool | str = "auto",
     ) -> None:
-        self._init_scale = check_finite(init_scale, "init_scale")
+        self._init_scale = calm.check_scale(init_scale)
         self._requested_family = REGISTRY.requested(family)
         self.model_as_given = model  # with its enumerated latents
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)

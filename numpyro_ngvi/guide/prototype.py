@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer.autoguide import AutoGuide
-from numpyro.infer.initialization import init_to_median
+from numpyro.infer.initialization import init_to_mean, init_to_median
 from numpyro.infer.util import get_potential_fn, potential_energy, transform_fn
 from numpyro.primitives import Messenger
 
@@ -36,6 +37,9 @@ Trace = dict[str, dict[str, Any]]
 class CompiledPrototype(AutoGuide):
     """``AutoGuide`` whose prototype comes from one program; a base to be listed last."""
 
+    #: The initial sd of all latents; None where it is the guide's choice, by its set-up.
+    _init_scale: Any = None
+
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         rng_key = numpyro.prng_key()
         with handlers.block():
@@ -47,8 +51,13 @@ class CompiledPrototype(AutoGuide):
             with Keyed(key=rng_key):
                 super()._setup_prototype(*args, **kwargs)
             self._know_all_plates()
+            if self._init_scale is None:
+                found = self._found(args, kwargs)
+                self._init_scale = self._calm_scale(found, args, kwargs)
             return
-        self.prototype_trace, self._init_locs, _ = found
+        if self._init_scale is None:
+            self._init_scale = self._calm_scale(found, args, kwargs)
+        self.prototype_trace, self._init_locs = found.trace, found.locs
         model = _prepared(self.model, self.prototype_trace)
         transforms = _transforms(self.prototype_trace)
         self._potential_fn_gen, postprocess_fn_gen = get_potential_fn(
@@ -72,13 +81,42 @@ class CompiledPrototype(AutoGuide):
 
     def _started(self, rng_key: jax.Array, args: tuple, kwargs: dict) -> _Prototype | None:
         """A prototype at a valid start, a calm one where the choice is the guide's; or None."""
-        found = _prototype(self.model, self.init_loc_fn, rng_key, args, kwargs)
+        looks_around = self._init_scale is None and self.create_plates is None
+        options = rng_key, args, kwargs, looks_around
+        found = _prototype(self.model, self.init_loc_fn, *options)
         if found is not None and self.init_loc_fn is init_to_median:
-            if calm.is_low(found.log_density):
-                other = _prototype(self.model, _medians_of_many, rng_key, args, kwargs)
+            for strategy in (_medians_of_many, _means):
+                if not calm.is_low(found.log_density):
+                    break
+                other = _prototype(self.model, strategy, *options)
                 if other is not None and calm.is_calmer(other.log_density, found.log_density):
                     found = other
         return found if found is not None and math.isfinite(found.log_density) else None
+
+    def _found(self, args: tuple, kwargs: dict) -> _Prototype:
+        """What NumPyro's own set-up has found."""
+        trace, locs = self.prototype_trace, self._init_locs
+        density = _density(self.model, trace, args, kwargs)
+        with handlers.block():
+            level, around = density(locs), jnp.zeros(0)
+            if self.create_plates is None:  # the model's minibatch has all latents
+                around = _around(density, trace, locs, calm.SCALE)
+        return _Prototype(trace, locs, float(level), np.ravel(around))
+
+    def _calm_scale(self, found: _Prototype, args: tuple, kwargs: dict) -> float:
+        if not calm.explodes(found.around, found.log_density):
+            return calm.SCALE
+        arguments = Arguments(args, kwargs)
+
+        def run(locs: dict[str, jax.Array], arrays: list) -> jax.Array:
+            args, kwargs = arguments.rebuilt(arrays)
+            density = _density(self.model, found.trace, args, kwargs)
+            return _around(density, found.trace, locs, *calm.NARROWER)
+
+        with handlers.block():
+            levels = compiled(run, runs_once=True)(found.locs, arguments.arrays)
+        dim = sum(map(jnp.size, found.locs.values()))
+        return calm.narrow_scale(np.asarray(levels), found.log_density, dim)
 
     def _know_all_plates(self) -> None:
         # A plate inside scan leaves no site in the trace, and takes no minibatches.
@@ -100,16 +138,34 @@ def _medians_of_many(site: dict[str, Any]) -> jax.Array | None:
     return init_to_median(site, num_samples=calm.num_samples(math.prod(site["fn"].shape())))
 
 
+def _means(site: dict[str, Any]) -> jax.Array | None:
+    """Means of priors on all reals, where they are finite, and medians of many draws of others."""
+    median = _medians_of_many(site)
+    if median is None:
+        return None
+    support = site["fn"].support
+    if getattr(support, "base_constraint", support) is not constraints.real:
+        return median
+    mean = init_to_mean(site)
+    return jnp.where(jnp.isfinite(mean), mean, median)
+
+
 class _Prototype(NamedTuple):
     """A start."""
 
     trace: Trace  #: of the model
     locs: dict[str, jax.Array]  #: unconstrained, by site
     log_density: float  #: in nats; NaN if its gradient is not finite
+    around: np.ndarray  #: the log density at draws about the start, if it was looked there
 
 
 def _prototype(
-    model: Callable, init_loc_fn: Callable, rng_key: jax.Array, args: tuple, kwargs: dict
+    model: Callable,
+    init_loc_fn: Callable,
+    rng_key: jax.Array,
+    args: tuple,
+    kwargs: dict,
+    looks_around: bool,
 ) -> _Prototype | None:
     """The model at its start; None if it has none by one program."""
     arguments = Arguments(args, kwargs)
@@ -117,7 +173,7 @@ def _prototype(
         return None
     for _ in range(2):
         try:
-            found = _run(model, init_loc_fn, rng_key, arguments)
+            found = _run(model, init_loc_fn, rng_key, arguments, looks_around)
             if math.isfinite(found.log_density):
                 # These need distributions that survive being taken apart.
                 _transforms(found.trace), _frames(found.trace)
@@ -128,7 +184,11 @@ def _prototype(
 
 
 def _run(
-    model: Callable, init_loc_fn: Callable, rng_key: jax.Array, arguments: Arguments
+    model: Callable,
+    init_loc_fn: Callable,
+    rng_key: jax.Array,
+    arguments: Arguments,
+    looks_around: bool,
 ) -> _Prototype:
     """The start, by one program."""
     recorded: list[_Recorded] = []
@@ -142,21 +202,43 @@ def _run(
             raise NotImplementedError("NumPyro has advice.")
         values = {name: site["value"] for name, site in latents.items()}
         locs = transform_fn(_transforms(trace), values, invert=True)
-        plates = {name: site["value"] for name, site in trace.items() if site["type"] == "plate"}
-        prepared = handlers.substitute(_prepared(model, trace), data=plates)
-        energy, gradient = jax.value_and_grad(partial(potential_energy, prepared, args, kwargs))(
-            locs
-        )
-        finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((energy, gradient))]
+        density = _density(model, trace, args, kwargs)
+        level, gradient = jax.value_and_grad(density)(locs)
+        finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((level, gradient))]
         recorded[:] = [_Recorded(trace)]
-        log_density = jnp.where(jnp.stack(finite).all(), -energy, jnp.nan)
-        return recorded[0].computed, locs, log_density
+        level = jnp.where(jnp.stack(finite).all(), level, jnp.nan)
+        around = _around(density, trace, locs, calm.SCALE) if looks_around else jnp.zeros(0)
+        return recorded[0].computed, locs, level, around
 
-    computed, locs, log_density = compiled(run, runs_once=True)(rng_key, arguments.arrays)
+    run_once = compiled(run, runs_once=True)
+    computed, locs, level, around = run_once(rng_key, arguments.arrays)
     trace = recorded[0].rebuilt(computed)
     # In the model's order again, which is that of the latent vector.
     locs = {name: locs[name] for name in _latents(trace)}
-    return _Prototype(trace, locs, float(log_density))
+    return _Prototype(trace, locs, float(level), np.ravel(around))
+
+
+def _density(model: Callable, trace: Trace, args: tuple, kwargs: dict) -> Callable:
+    """The model's log density at unconstrained values, of the trace's minibatch."""
+    plates = {name: site["value"] for name, site in trace.items() if site["type"] == "plate"}
+    prepared = handlers.substitute(_prepared(model, trace), data=plates)
+    return lambda locs: -potential_energy(prepared, args, kwargs, locs)
+
+
+def _around(density: Callable, trace: Trace, locs: dict, *scales: float) -> jax.Array:
+    """The log density at draws about a start, shape ``(scales, draws)``."""
+    names = [*_latents(trace)]  # in the latent vector's order, which is not a dictionary's
+    start, unpack = ravel_pytree([locs[name] for name in names])
+    directions = jnp.asarray(calm.directions(start.size), start.dtype)
+    if not directions.size:
+        return jnp.zeros((len(scales), 0))
+    steps = jnp.asarray(scales, start.dtype)[:, None, None] * directions
+
+    def at(step: jax.Array) -> jax.Array:
+        return density(dict(zip(names, unpack(start + step), strict=True)))
+
+    # One after the other: the model need not be one that can be run for many at a time.
+    return jax.lax.map(at, steps.reshape(-1, start.size)).reshape(len(scales), -1)
 
 
 def started_trace(

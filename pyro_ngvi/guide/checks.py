@@ -10,10 +10,10 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro import poutine
-from pyro.infer.autoguide.initialization import InitMessenger, init_to_median
+from pyro.infer.autoguide.initialization import InitMessenger, init_to_mean, init_to_median
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import biject_to
+from torch.distributions import biject_to, constraints
 
 from ngvi import checks
 from ngvi.checks import DiscreteLatentError, InvalidStartError, NoLatentsError
@@ -48,15 +48,23 @@ def continuous_only(init_loc_fn: Callable) -> Callable:
     return init
 
 
-class Medians:
-    """``init_to_median``, of as many draws as Pyro takes."""
+class Calm:
+    """``init_to_median``, or a strategy that is calmer (:mod:`ngvi.guide.calm`)."""
 
-    are_of_many = False  #: or of so many that they are hardly random
+    KINDS = USUAL, MEDIANS_OF_MANY, MEANS = range(3)
+
+    kind = USUAL
 
     def __call__(self, site: dict[str, Any]) -> Tensor:
-        size = site["fn"].shape().numel()
-        count = calm.num_samples(size) if self.are_of_many else calm.USUAL
-        return init_to_median(site, num_samples=count)
+        if self.kind == self.USUAL:
+            return init_to_median(site, num_samples=calm.USUAL)
+        count = calm.num_samples(site["fn"].shape().numel())
+        median, support = init_to_median(site, num_samples=count), site["fn"].support
+        is_real = getattr(support, "base_constraint", support) is constraints.real
+        if self.kind == self.MEDIANS_OF_MANY or not is_real:
+            return median
+        mean = init_to_mean(site)
+        return torch.where(torch.isfinite(mean), mean, median)
 
 
 def _lacks_plates(site: dict[str, Any], value: Tensor) -> bool:
@@ -172,7 +180,9 @@ def check_start(
 def log_density_at(model: Callable, start: dict[str, Tensor], args: tuple, kwargs: dict) -> float:
     """Of a model at a start, without the Jacobians of constraints; NaN if it has none."""
     try:
-        return float(_started(model, start, args, kwargs).log_prob_sum())
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Encountered ")
+            return float(_started(model, start, args, kwargs).log_prob_sum())
     except Exception:  # noqa: BLE001  a model need not run everywhere
         return float("nan")
 

@@ -138,7 +138,7 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         family: str | type[Family] | Family = "auto",
         *,
         init_loc_fn: Callable = init_to_median,
-        init_scale: float = 0.1,
+        init_scale: float | None = None,
         pace: float = 1.0,
     ) -> None:
         declared, pace = guide.check_declared(conjugate), guide.check_pace(pace)

@@ -11,6 +11,7 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from pyro import poutine
 from pyro.infer.autoguide import AutoContinuous
 from pyro.infer.autoguide.guides import prototype_hide_fn
 from pyro.infer.autoguide.initialization import init_to_median
@@ -20,7 +21,6 @@ from torch.distributions import Distribution, Transform, biject_to
 from ngvi.checks import (
     InvalidStartError,
     check_create_plates,
-    check_finite,
     check_init_loc_fn,
     check_model,
     check_names,
@@ -39,8 +39,8 @@ from pyro_ngvi.families import Diagonal, Family
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide.checks import (
     NUM_START_TRIES,
+    Calm,
     LatentShapes,
-    Medians,
     check_has_latents,
     check_no_discrete_latents,
     check_observed,
@@ -102,16 +102,16 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         family: str | type[Family] | Family = "auto",
         *,
         init_loc_fn: Callable = init_to_median,
-        init_scale: float = 0.1,
+        init_scale: float | None = None,
         create_plates: Callable | None = None,
         sticking_the_landing: bool | str = "auto",
     ) -> None:
-        self._init_scale = check_finite(init_scale, "init_scale")
+        self._init_scale = calm.check_scale(init_scale)
         self._requested_family = REGISTRY.requested(family)
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         check_model(model)
-        self._medians = Medians() if init_loc_fn is init_to_median else None
-        init_loc_fn = continuous_only(self._medians or check_init_loc_fn(init_loc_fn))
+        self._calm = Calm() if init_loc_fn is init_to_median else None
+        init_loc_fn = continuous_only(self._calm or check_init_loc_fn(init_loc_fn))
         super().__init__(WithoutSequences()(model), init_loc_fn=init_loc_fn)
         self._model_as_given = (model,)  # without the strategy, and no submodule
         self.create_plates = check_create_plates(create_plates)
@@ -127,7 +127,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         check_gradients("The first call of a guide", "Later calls and draws")
         with told_of_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
-            trace = first_trace(self.model, args, kwargs)
+            trace = self._first_trace(args, kwargs)
         check_no_discrete_latents(trace)
         check_names(trace.nodes, (f"_{self._pyro_name}_latent",), "rename it.")
         check_has_latents(trace)
@@ -155,40 +155,98 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         self._latent_shapes = LatentShapes(
             self.prototype_trace, args, kwargs, subsampled=self._has_plates
         )
+        if self._init_scale is None:
+            self._init_scale = self._calm_scale(loc, args, kwargs)
         self.posterior = PosteriorParameters(self.family.initial(loc, self._init_scale))
 
-    def _find_start(self, args: tuple, kwargs: dict) -> None:
-        """Where the density is finite, in as many tries as a random strategy takes."""
-        before: dict[str, Tensor] | None = None
-        for left in reversed(range(MAX_STARTS)):
-            super()._setup_prototype(*args, **kwargs)
-            start, tries = self._start(), 1 if before else NUM_START_TRIES
+    def _first_trace(self, args: tuple, kwargs: dict) -> poutine.Trace:
+        """At the start, or at a calmer one if the choice is the guide's and the model fails."""
+        if self._calm is None:
+            return first_trace(self.model, args, kwargs)
+        errors = []
+        for kind in Calm.KINDS:
+            self._calm.kind = kind
             try:
+                return first_trace(self.model, args, kwargs)
+            except Exception as error:  # noqa: BLE001  the model's own, which is raised again
+                errors.append(error)
+        raise errors[0]
+
+    def _find_start(self, args: tuple, kwargs: dict) -> None:
+        """Where the density is finite, calm if the choice is the guide's."""
+        if self._calm is None:
+            self._find_finite(args, kwargs)
+            return
+        errors = []
+        for kind in Calm.KINDS[self._calm.kind :]:
+            self._calm.kind = kind
+            try:
+                self._find_finite(args, kwargs)
+                break
+            except InvalidStartError as error:
+                errors.append(error)
+        else:
+            raise errors[0]
+        self._find_calmer(args, kwargs)
+
+    def _find_finite(self, args: tuple, kwargs: dict) -> None:
+        """Where the density is finite, in as many tries as a random strategy takes."""
+        before: dict[str, Tensor] = {}
+        for left in reversed(range(MAX_STARTS)):
+            start: dict[str, Tensor] = {}
+            try:
+                start = self._next_start(args, kwargs)
+                tries = 1 if before else NUM_START_TRIES
                 check_start(self._model_as_given[0], start, args, kwargs, tries)
                 break
             except InvalidStartError:
-                if not left or (before and all(torch.equal(start[n], before[n]) for n in start)):
+                is_same = before and all(torch.equal(start[n], before[n]) for n in start)
+                if not left or (start and is_same):
                     raise
-            before = start
-        if self._medians is not None:
-            self._calm(args, kwargs)
+            before = start or before
+
+    def _next_start(self, args: tuple, kwargs: dict) -> dict[str, Tensor]:
+        try:
+            super()._setup_prototype(*args, **kwargs)
+        except ValueError as error:  # the first trace had none: it comes with the start
+            raise InvalidStartError(str(error)) from error
+        return self._start()
+
+    def _find_calmer(self, args: tuple, kwargs: dict) -> None:
+        """Take a calm start where the one that is there is low."""
+        model, found = self._model_as_given[0], self.prototype_trace
+        level = log_density_at(model, self._start(), args, kwargs)
+        for kind in Calm.KINDS[self._calm.kind + 1 :]:
+            if not calm.is_low(level):
+                break
+            self._calm.kind = kind
+            super()._setup_prototype(*args, **kwargs)
+            other = log_density_at(model, self._start(), args, kwargs)
+            if calm.is_calmer(other, level):
+                level, found = other, self.prototype_trace
+            self.prototype_trace = found
 
     def _start(self) -> dict[str, Tensor]:
         """The constrained values of the prototype's latents."""
         latents = dict(self.prototype_trace.iter_stochastic_nodes())
         return {name: site["value"].detach() for name, site in latents.items()}
 
-    def _calm(self, args: tuple, kwargs: dict) -> None:
-        """Take a calm start where the one that is there is low; the choice is the guide's."""
-        model, found = self._model_as_given[0], self.prototype_trace
-        level = log_density_at(model, self._start(), args, kwargs)
-        if not calm.is_low(level):
-            return
-        self._medians.are_of_many = True
-        super()._setup_prototype(*args, **kwargs)
-        self._medians.are_of_many = False
-        if not calm.is_calmer(log_density_at(model, self._start(), args, kwargs), level):
-            self.prototype_trace = found
+    def _calm_scale(self, loc: Tensor, args: tuple, kwargs: dict) -> float:
+        """Of the initial Gaussian, where it is the guide's choice."""
+        if self._has_plates:
+            return calm.SCALE  # the model's minibatch has not all latents
+        directions = torch.as_tensor(calm.directions(len(loc))).to(loc)
+        model = self._model_as_given[0]
+
+        def around(scale: float) -> list[float]:
+            draws = (self._constrained(loc + scale * one[None]) for one in directions)
+            starts = ({name: value[0] for name, value in draw.items()} for draw in draws)
+            return [log_density_at(model, start, args, kwargs) for start in starts]
+
+        start = log_density_at(model, self._start(), args, kwargs)
+        if not calm.explodes(around(calm.SCALE), start):
+            return calm.SCALE
+        return calm.narrow_scale([around(scale) for scale in calm.NARROWER], start, len(loc))
 
     @property
     def _has_plates(self) -> bool:

@@ -53,6 +53,53 @@ def test_medians_of_many_latents_take_fewer_draws(size, count):
     assert calm.num_samples(size) == count
 
 
+def _incomes(ppl, prior_sd):
+    """Counts by income, on the log scale."""
+
+    def model(income, y):
+        w = ppl.sample("w", ppl.dist.Normal(ppl.array(0.0), prior_sd))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(w * income)), obs=y)
+
+    return model, (ppl.array(4e4 * np.exp(X[:, 0] / 2)), ppl.array(np.ones(40)))
+
+
+def _initial(ppl, model, args, **options):
+    guide = ppl.guide(model, **options)
+    ppl.forget()
+    ppl.call(guide, *args, seed=0)
+    return ppl.initial(guide)
+
+
+def test_a_guide_starts_narrow_where_wide_draws_explode(ppl):
+    """Draws with the usual sd have rates of ``exp(4000)``; the posterior's sd is 4e-6."""
+    model, args = _incomes(ppl, 1e-4)
+    assert 1e-8 < float(_initial(ppl, model, args).stddev[0]) < 2e-4
+
+
+def test_a_width_of_the_users_is_kept_and_other_models_have_the_usual_one(ppl):
+    model, args = _incomes(ppl, 1e-4)
+    wide = _initial(ppl, model, args, init_scale=0.1)
+    calm_model = _initial(ppl, _counts(ppl, 1.0), (ppl.array(X), ppl.array(np.ones(40))))
+    for family in (wide, calm_model):
+        np.testing.assert_allclose(ppl.numpy(family.stddev), 0.1, rtol=1e-6)
+
+
+def test_a_start_is_at_the_means_of_priors_where_their_medians_are_impossible(ppl):
+    """Rates are infinite or zero, unless the weight is some 700 / 4e4 from zero."""
+    model, args = _incomes(ppl, 1e4)
+    assert float(_initial(ppl, model, args).loc[0]) == 0.0
+
+
+def test_how_narrow():
+    levels = [[-1e9]] * 3 + [[-10.0, -14.0], [-10.0, -10.1]] + [[-10.0]] * 2
+    assert calm.narrow_scale(levels, start=-10.0, dim=2) == calm.NARROWER[3]
+    assert calm.narrow_scale([[np.nan]] * 7, start=-10.0, dim=2) == calm.NARROWER[-1]
+    assert calm.explodes([-10.0, np.nan], -10.0) and calm.explodes([-1e8, -10.0], -1e6)
+    assert not calm.explodes([-1e5] * 4, -10.0) and not calm.explodes([-2e7], -1e7)
+    assert not calm.explodes(calm.directions(calm.MAX_DIM + 1)[:, 0], -10.0)
+
+
 def test_what_is_calmer():
     assert calm.is_low(float("nan")) and calm.is_low(-1e7) and not calm.is_low(-1e5)
     assert calm.is_calmer(-1e4, -1e7) and calm.is_calmer(-1e9, float("nan"))
