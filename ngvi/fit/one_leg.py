@@ -39,6 +39,9 @@ ROUGH_END = 0.5
 ANOTHER_POINT = "another point"
 #: Of legs that rounding hides so many are enough whose bounds differ by less than this part.
 NUM_ALIKE, ALIKE = 3, 1e-2
+#: The standard error of a bound, in nats, of a leg from which fresh draws take hundreds of steps
+#: to anywhere: other points tell of other optima sooner.
+LOST = 1e6
 #: Bounds within this and two standard errors are the same optimum, in nats.
 SAME = 0.1
 
@@ -153,7 +156,7 @@ class Runner:
         self._used = search.used + len(search.trace)
         rough = search.rough if isinstance(search, Search) else None
         outcome = self._audited(dataclasses.replace(outcome, rough=rough))
-        if self._are_rounded_alike(outcome):
+        if self._are_rounded_alike(outcome) or self._is_lost(outcome):
             self._note(outcome, name)
             return outcome
         self._reached = outcome, name  # not lost, if what follows is interrupted
@@ -233,6 +236,11 @@ class Runner:
         rounding = self.engine.parameters.eps * abs(best)
         is_hidden = rounding > BEYOND_PRECISION * self.settings.tolerance
         return is_hidden and best - last < ALIKE * abs(best)
+
+    def _is_lost(self, outcome: Outcome) -> bool:
+        """Whether a leg beside an optimum has ended with draws so far down that it is nowhere."""
+        is_far = outcome.audit is not None and outcome.audit.error > LOST
+        return is_far and any(one.converged for one, _ in self.ended)
 
     def _note(self, outcome: Outcome, name: str) -> None:
         self.ended.append((outcome, name))

@@ -270,6 +270,35 @@ def test_fixed_draws_that_are_no_good_are_followed_by_fresh_ones(monkeypatch):
     assert is_at(outcome, CENTRE)
 
 
+@pytest.mark.parametrize(("error", "count"), [(1e3, 1), (1e9, 0)])
+def test_a_lost_leg_beside_an_optimum_has_no_fresh_draws(monkeypatch, error, count):
+    begun, fresh, audited = [], StochasticSearch.run, one_leg.Runner._audited
+    first_leg = legs.Legs._first_leg
+
+    def is_far(self, outcome):
+        known = audited(self, outcome)
+        if outcome.reason is not Reason.STUCK:
+            return known
+        return dataclasses.replace(known, audit=Audit(-2.0 * error, error, 0.0))
+
+    def with_another(self, start, *others):
+        outcome = first_leg(self, start, *others)
+        other = self._begin(start)
+        monkeypatch.setattr(
+            Search, "finish", lambda self, _: Outcome(self.place, Reason.STUCK, 1.0, self.trace)
+        )
+        self._finish(other)
+        return outcome
+
+    monkeypatch.setattr(one_leg.Runner, "_audited", is_far)
+    monkeypatch.setattr(legs.Legs, "_first_leg", with_another)
+    monkeypatch.setattr(
+        StochasticSearch, "run", lambda self, place: begun.append(place) or fresh(self, place)
+    )
+    outcome = searched(target())
+    assert len(begun) == count and outcome.converged
+
+
 def test_where_fixed_draws_are_fewer_than_latents_all_are_fresh(monkeypatch):
     """From the better of the guide's start and the prior's."""
     monkeypatch.setattr(legs, "MAX_GROUPS", 0)
