@@ -9,6 +9,9 @@ batches, each of which reads the data anew. The transposed product is a single o
 8 against 42 GFlop/s for a design of 8992 x 1025.
 
 ``x[mask] = number`` has no batches at all, and is what ``Multinomial.log_prob`` does.
+
+``x = torch.zeros(n)`` is no batch, so that ``x[t] = ...`` cannot take one: inside
+:class:`BatchedTensors` it is.
 """
 
 from __future__ import annotations
@@ -24,6 +27,11 @@ from torch.overrides import TorchFunctionMode
 
 _PRODUCTS = {torch.matmul, torch.mm, torch.mv}
 _PRODUCTS |= {Tensor.matmul, Tensor.mm, Tensor.mv, Tensor.__matmul__}
+#: Of tensors that a model may write into.
+_MAKERS = {torch.zeros, torch.ones, torch.empty, torch.full}
+_MAKERS |= {torch.zeros_like, torch.ones_like, torch.empty_like, torch.full_like}
+_MAKERS |= {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full}
+_MAKERS |= {torch.clone, Tensor.clone}
 
 
 class BatchedDerivatives(TorchFunctionMode):
@@ -45,6 +53,28 @@ class BatchedDerivatives(TorchFunctionMode):
             value.masked_fill_(mask, number)
             return None
         return func(*args, **(kwargs or {}))
+
+
+class BatchedTensors(TorchFunctionMode):
+    """Inside, what is made to be written into has the batches of a tensor of ``torch.vmap``.
+
+    So it is of a path (``x[t] = ...``), of data with missing values (``y = data.clone()``,
+    ``y[is_missing] = ...``), and of Pyro's ``OrderedLogistic``.
+
+    :param like: a tensor with these batches.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__()
+        self.like = like.detach()
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func not in _MAKERS or is_batchedtensor(made):
+            return made
+        return self.like.new_empty(made.shape, dtype=made.dtype, device=made.device).copy_(made)
 
 
 def _fills_a_mask(value: Tensor, index: Any, number: Any) -> bool:

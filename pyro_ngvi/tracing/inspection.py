@@ -33,7 +33,8 @@ class ModelFacts:
     :ivar is_subsampled: whether a plate takes a part of its data.
     :ivar is_indefinite: whether a matrix that the model factorises is not always positive definite.
     :ivar particles: how draws share a run: ``"vmap"`` (``torch.vmap`` over the run), ``"plate"``
-        (an outer plate, which takes models that broadcast) or ``"loop"`` (not at all).
+        (an outer plate, which takes models that broadcast), ``"writing vmap"`` (which takes models
+        that write into tensors, and copies these) or ``"loop"`` (not at all).
     :ivar rewrites: whether some operations are replaced by faster ones; see
         :mod:`~pyro_ngvi.tracing.batching`.
     """

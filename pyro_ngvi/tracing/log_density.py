@@ -28,7 +28,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from ngvi.factors.factor import num_columns, signs_of_runs
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.tracing.batching import BatchedDerivatives
+from pyro_ngvi.tracing.batching import BatchedDerivatives, BatchedTensors
 from pyro_ngvi.tracing.enumeration import enumerated_log_density
 from pyro_ngvi.tracing.inspection import ModelFacts
 from pyro_ngvi.tracing.messengers import (
@@ -128,6 +128,8 @@ class LogDensity:
         is_one = one_by_one or len(next(iter(latents.values()))) == 1
         if self.facts.particles == "vmap" and not is_one:
             return self._retried(lambda: torch.vmap(function)(latents))
+        if self.facts.particles == "writing vmap" and not is_one:
+            return self._retried(lambda: torch.vmap(_writing(function))(latents))
         return self._retried(lambda: _loop(function, latents, same_noise), rewrites=not one_by_one)
 
     def without_draws(self) -> Tensor:
@@ -222,7 +224,7 @@ class LogDensity:
         ways = [] if facts.is_stochastic else ["vmap"]
         if facts.is_reparameterized and not facts.guide_is_enumerated:
             ways.append("plate")
-        return ways
+        return ways if facts.is_stochastic else [*ways, "writing vmap"]
 
     @property
     def _plate_dim(self) -> int:
@@ -330,6 +332,14 @@ def _rows(points: Latents) -> list[Latents]:
     """The values of each run."""
     count = len(next(iter(points.values())))
     return [{site: x[r] for site, x in points.items()} for r in range(count)]
+
+
+def _writing(function: Callable[[Latents], Any]) -> Callable[[Latents], Any]:
+    def batched(latents: Latents) -> Any:
+        with BatchedTensors(next(iter(latents.values()))):
+            return function(latents)
+
+    return batched
 
 
 def _loop(function: Callable[[Latents], Any], latents: Latents, same_noise: bool) -> Any:

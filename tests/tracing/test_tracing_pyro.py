@@ -104,6 +104,40 @@ def test_draws_share_a_run_with_counts_whose_density_fills_a_mask():
     assert density.facts.particles == "vmap"
 
 
+def fills_what_is_missing(x):
+    data = torch.tensor([1.0, torch.nan, 0.5, torch.nan])
+    filled = data.clone()
+    filled[data.isnan()] = x
+    return dist.Normal(filled.cumsum(0), 1.0).log_prob(torch.ones(4)).sum()
+
+
+def writes_a_path(x):
+    path = torch.zeros(3)
+    for t in range(1, 3):
+        path[t] = t + x[t - 1]
+    return dist.Normal(path, 1.0).log_prob(torch.ones(3)).sum()
+
+
+def has_ordered_cuts(x):
+    cuts = torch.stack([x[0], x[0] + x[1].exp()])
+    return dist.OrderedLogistic(torch.zeros(2), cuts).log_prob(torch.tensor([0, 2])).sum()
+
+
+@pytest.mark.parametrize("likelihood", [fills_what_is_missing, writes_a_path, has_ordered_cuts])
+def test_draws_share_a_run_that_writes_into_a_tensor_without_batches(likelihood):
+    def model():
+        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.factor("likelihood", likelihood(x))
+
+    _, density = set_up(model, (), {})
+    (site,) = density.posteriors
+    latents = {site: torch.randn(4, 2)}
+    expected = density(latents)
+    density.choose_particles(latents)
+    assert density.facts.particles == "writing vmap"
+    assert torch.allclose(density(latents), expected, rtol=1e-12)
+
+
 def test_a_model_that_cannot_share_a_run_is_looped_over():
     def model():
         x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
