@@ -142,6 +142,13 @@ def in_words(
                 f"max_steps={max_steps} are used up with the bound {left}. Go on with "
                 f"fit(..., init=result), or raise max_steps{_wide(stddevs())}"
             )
+        case Reason.NOISE if outcome.has_ordinary and _is_without_noise(outcome, tolerance):
+            return (
+                "no step of the model's own parameters gains more, though their gradient and "
+                f"curvature promise {outcome.remaining:.2g} nats, more than "
+                f"tolerance={tolerance:g}: a plateau or a ridge, as of a network's weights. Go on "
+                "with fit(..., init=result), or begin with other values of its parameters"
+            )
         case Reason.NOISE:
             return (
                 f"with the most draws that fit takes the bound is {left}, more than "
@@ -231,6 +238,15 @@ def in_words(
                 "init_loc_fn= with a start where the log density is finite"
             )
     raise ValueError(outcome.reason)
+
+
+#: Of a tolerance or more: a bound that draws leave unknown to less is not noise.
+SILENT = 0.1
+
+
+def _is_without_noise(outcome: Outcome, tolerance: float) -> bool:
+    """Whether the draws hardly change the bound, so that they cannot hide where the optimum is."""
+    return outcome.audit is not None and outcome.audit.error < SILENT * tolerance
 
 
 def _others(outcome: Outcome) -> str:

@@ -90,7 +90,9 @@ class FitResult(Result):
             model, guide=self.guide, params=self.params, num_samples=num_samples
         )
         args, kwargs = as_jax((args, kwargs))
-        return predictive(key, *args, **kwargs)
+        found = predictive(key, *args, **kwargs)
+        # A factor is an observed site, and has no numbers.
+        return {name: value for name, value in found.items() if value[0].size}
 
     @page(Result.sample_groups, OF_KEY)
     @alone

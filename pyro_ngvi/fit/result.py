@@ -106,7 +106,8 @@ class FitResult(Result):
                 sites = {k: s for k, s in run.nodes.items() if s["type"] == "sample"}
                 runs.append({k: s["value"] for k, s in sites.items() if not site_is_subsample(s)})
         shared = set.intersection(*({(k, v.shape) for k, v in run.items()} for run in runs))
-        names = [k for k, v in runs[0].items() if (k, v.shape) in shared]
+        # A factor is an observed site, and has no numbers.
+        names = [k for k, v in runs[0].items() if (k, v.shape) in shared and v.numel()]
         return {name: torch.stack([run[name] for run in runs]) for name in names}
 
     @page(Result.sample_groups)

@@ -97,6 +97,16 @@ def test_predictions_for_the_fit_s_own_arguments_are_replications_of_its_data(pp
     np.testing.assert_allclose(replicated.mean(0), X @ models.exact_posterior()[0], atol=0.25)
 
 
+def test_a_factor_is_no_prediction(ppl):
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(0.0, 1.0))
+        ppl.factor("penalty", -(x**2))
+        ppl.sample("y", ppl.dist.Normal(x, 1.0), obs=ppl.array(0.5))
+
+    predicted = ppl.fit(model).predictive(num_samples=3)
+    assert "penalty" not in predicted and predicted["y"].shape == (3,)
+
+
 def test_draws_of_numpyro_take_a_key(numpyro_backend):
     import jax
 

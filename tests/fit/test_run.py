@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ngvi.fit import run, start
+from ngvi.fit.audit import Audit
 from ngvi.fit.outcome import Outcome, Reason, in_words
 from ngvi.fit.settings import Settings
 from ngvi.fit.trace import Trace
@@ -249,6 +250,9 @@ def test_an_end_is_told_with_what_is_known_of_it():
     far_out = Outcome(None, Reason.MAX_STEPS, 1e25)
     assert "changes the bound by 6e+22 nats" in in_words(far_out, dict, 0.05, 100, rounding=6e22)
     assert "tried (y is NaN). Check" in words(Reason.NOT_FINITE, unusable=" (y is NaN)")
+    own = {"has_ordinary": True, "audit": Audit(-1.0, 1e-5, 0.0)}
+    plateau = in_words(Outcome(None, Reason.NOISE, 41.0, **own), dict, 0.05, 100)
+    assert "promise 41 nats" in plateau and "draws" not in plateau
     with pytest.raises(ValueError, match="other"):
         words("other")
 
