@@ -98,8 +98,10 @@ class _Evaluator(Around):
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
         return self._mean(lambda: self._inner.measure_values(place, draws))
 
-    def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values, gradients = self._mean(lambda: self._inner.values_and_gradients(theta))
+    def values_and_gradients(
+        self, place: Place, theta: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        values, gradients = self._mean(lambda: self._inner.values_and_gradients(place, theta))
         return values, gradients
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:

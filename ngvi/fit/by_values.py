@@ -1,9 +1,14 @@
-"""An engine whose natural gradients come from values of the log density, for those that jump."""
+"""An engine whose natural gradients come from values of the log density, for those that jump.
+
+It jumps in the latents. Parameters of the model's own have their gradients, at a few of the draws:
+an optimum at which they had stayed as they were would be none.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 
@@ -13,15 +18,15 @@ from ngvi.fit.outcome import Outcome, Reason, after_trial
 from ngvi.fit.stochastic import MAX_GROUPS, StochasticSearch
 from ngvi.points import Points
 
-#: Draws of a group: pairs of opposite ones.
-GROUP = 256
+#: Draws of a group: pairs of opposite ones; and the pairs of these that see ordinary gradients.
+GROUP, PAIRS = 256, 16
 #: Steps of a trial, how often there is one, and the draws that judge it.
 TRIAL_STEPS, MAX_TRIALS, TRIAL_DRAWS = 20, 12, 8192
 
 
 def by_values(engine: Engine) -> Engine:
-    """The engine without gradients; ordinary parameters stay as they are."""
-    return engine._replace(evaluator=_Evaluator(engine.evaluator))
+    """The engine without gradients of the latents."""
+    return engine._replace(evaluator=_Evaluator(engine.evaluator, engine.parameters.has_ordinary))
 
 
 def tried(search: StochasticSearch, outcome: Outcome) -> Outcome:
@@ -51,6 +56,10 @@ def tried(search: StochasticSearch, outcome: Outcome) -> Outcome:
 class _Evaluator(Around):
     """An evaluator of ordinary draws, by the score function."""
 
+    def __init__(self, inner: Any, has_ordinary: bool) -> None:
+        super().__init__(inner)
+        self._has_ordinary = has_ordinary
+
     def draws(self, rng: np.random.Generator, num_groups: int) -> list[Draws]:
         """Fresh groups of antithetic draws."""
         half = rng.standard_normal((num_groups, GROUP // 2, self._inner.dim))
@@ -63,4 +72,11 @@ class _Evaluator(Around):
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
         """The bound and its natural gradient, from values alone."""
-        return self._inner.measure_values(place, draws)
+        measured = self._inner.measure_values(place, draws)
+        if not self._has_ordinary:
+            return measured
+        some = np.r_[:PAIRS, GROUP // 2 : GROUP // 2 + PAIRS]
+        weights = np.full(len(some), 1.0 / len(some))
+        few = [Draws(Points(points.noise[some], weights), seed) for points, seed in draws]
+        ordinary = self._inner.measure(place, few).mean.ordinary
+        return measured._replace(mean=measured.mean._replace(ordinary=ordinary))

@@ -59,7 +59,7 @@ def climbed(
         bests[index] = bests[index]._replace(is_top=bool(end.success) and left < AS_LEVEL)
 
     climbs = [partial(uphill, index) for index in range(len(points))]
-    in_rounds(climbs, engine.evaluator.values_and_gradients)
+    in_rounds(climbs, partial(engine.evaluator.values_and_gradients, engine.parameters.initial))
     return bests
 
 

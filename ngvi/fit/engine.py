@@ -107,9 +107,11 @@ class Evaluator(Protocol):
         :param draws: of :meth:`draws`, or groups of few random draws, which have Stein's lemma.
         """
 
-    def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def values_and_gradients(
+        self, place: Place, theta: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The log density and its gradient at vectors of all latents, shape ``(N, d)``, each by
-        itself.
+        itself, with the place's ordinary parameters.
         """
 
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:

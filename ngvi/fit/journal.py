@@ -210,10 +210,12 @@ class _Evaluator(Around):
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
         return self._measured(self._inner.measure_values, place, draws)
 
-    def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def values_and_gradients(
+        self, place: Place, theta: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
 
         def ask() -> dict[str, np.ndarray]:
-            values, gradients = self._inner.values_and_gradients(theta)
+            values, gradients = self._inner.values_and_gradients(place, theta)
             return {"values": np.asarray(values, float), "gradients": np.asarray(gradients, float)}
 
         found = self._answer("values_and_gradients", {"theta": theta}, ask)

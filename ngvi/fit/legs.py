@@ -26,7 +26,7 @@ from ngvi.fit.climbs import high_points
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.independent import Independent
 from ngvi.fit.modes import Modes
-from ngvi.fit.one_leg import NO_WAY, ROUGH_END, SAME, Begun, compared, level_of, surely
+from ngvi.fit.one_leg import NO_WAY, OF_LATENTS, ROUGH_END, SAME, Begun, compared, level_of, surely
 from ngvi.fit.outcome import ANOTHER, THE_SAME, Outcome, Reason
 from ngvi.fit.prior import Prior
 from ngvi.fit.progress import Progress
@@ -116,8 +116,8 @@ class Legs(Modes):
             self._finish_what_seems_better()
         if self.has_few and self._best().converged:
             self._try_parameters(start)
-        is_cheap = not self.engine.parameters.has_ordinary and self.engine.evaluator.rows is None
-        if self._best().converged and is_cheap:
+        has_own = self.engine.parameters.has_ordinary and not self.has_few
+        if self._best().converged and not has_own and self.engine.evaluator.rows is None:
             self._look_for_modes(prior)
         return self._final()
 
@@ -262,7 +262,6 @@ class Legs(Modes):
 
     def _try_parameters(self, start: Start) -> None:
         """Begin with a few other values of few parameters, and follow what may lead higher."""
-        self.seen = 0
         for _ in range(FEW_OWN):
             options = self.engine, self.rng, self.num_groups, start
             other, before = start_beside(*options, OF_NUMBERS), self._used
@@ -274,6 +273,7 @@ class Legs(Modes):
                 self.seen += 1
             else:
                 self._compare_if_good(begun)
+            self.seen_own = self.seen
             if self.seen >= FEW_SAME:
                 return
 
@@ -290,6 +290,7 @@ class Legs(Modes):
             if other is not None:
                 begun = self._begin(other, steps, *OWN_STAGE)
                 self.seen += self._leads_to_the_best(begun)
+                self.seen_own = self.seen
             if self.seen == OWN_SAME:
                 return
         for begun in self._ranked()[:OWN_FEW]:
@@ -299,6 +300,7 @@ class Legs(Modes):
             self._allow(self._used + most - self.settings.max_steps)
             self._finish(begun)
         self.seen = sum(start.kept == THE_SAME for start in self._best().starts)
+        self.seen_own = self.seen
 
     def _leads_to_the_best(self, begun: Begun) -> bool:
         """Whether a first stage has ended where the best leg has."""
@@ -357,9 +359,11 @@ class Legs(Modes):
         """The best end, with the bound by new draws where those that chose it flatter it."""
         self._tell_apart()
         best = self._best()
-        is_unsure = self.is_cut or _is_one_of_many(best) or _is_outnumbered(best)
+        is_unsure = self.is_cut or _is_one_of_many(best)
         is_unsure |= len(self.tops) > 0 and _are_climbs_blind(best)
-        if best.converged and (is_unsure or _is_alone(best, self.has_network)):
+        for one in (best, _of_own(best)):
+            is_unsure |= _is_outnumbered(one) or _is_alone(one, self.has_network)
+        if best.converged and is_unsure:
             best = dataclasses.replace(best, reason=Reason.MODES)
         known = best.audit
         if known is None:
@@ -381,6 +385,14 @@ class Legs(Modes):
         error = max(known.error, loss)
         found = known._replace(error=error)
         return dataclasses.replace(best, audit=found, reason=Reason.RARE, remaining=error)
+
+
+def _of_own(best: Outcome) -> Outcome:
+    """With the starts alone that tell of other parameters of the model's own: climbs have none."""
+    if not best.has_ordinary:
+        return best
+    starts = tuple(start for start in best.starts if start.name not in OF_LATENTS)
+    return dataclasses.replace(best, starts=starts, seen=best.seen_own)
 
 
 def _is_alone(best: Outcome, has_network: bool = False) -> bool:

@@ -9,6 +9,9 @@ of mass that the Gaussian misses, as along a ridge. There the best optimum of a 
 out correlations may be far from the only top: points from which nothing climbs are starts as well.
 Tops far above the best Gaussian's, as where a scale goes to zero, are starts too, until some of
 them have led to the same low bound.
+
+Few parameters of the model's own, a noise say, do not change that: climbs and their starts have
+those of the best end.
 """
 
 from __future__ import annotations
@@ -20,8 +23,17 @@ import numpy as np
 
 from ngvi.fit.audit import MAX_DRAWS, missed, sharpened
 from ngvi.fit.climbs import Climbed, climbed, has_more, high_points
-from ngvi.fit.engine import Place
-from ngvi.fit.one_leg import ANOTHER_POINT, ROUGH_GAP, SAME, Begun, Runner, bound_of, compared
+from ngvi.fit.engine import Around, Engine, Parameters, Place
+from ngvi.fit.one_leg import (
+    ANOTHER_POINT,
+    MISSED_POINT,
+    ROUGH_GAP,
+    SAME,
+    Begun,
+    Runner,
+    bound_of,
+    compared,
+)
 from ngvi.fit.outcome import THE_SAME, Outcome
 from ngvi.fit.precision import excess
 from ngvi.fit.prior import Prior
@@ -58,11 +70,14 @@ class Modes(Runner):
     """Looks for other modes of a posterior."""
 
     def _look_for_modes(self, prior: Prior | None) -> None:
-        """Finish what has begun as well, then climb, and begin where that leads elsewhere."""
-        self.seen = legs = 0
-        limit = (1 + LOOKING) * self.engine.evaluator.num_gradients
+        """Finish what has begun as well, then climb, and begin where that leads elsewhere.
 
-        while self._may_look(legs, limit) and self.seen < ENOUGH:
+        What has begun with other parameters of the model's own has been compared by then.
+        """
+        legs = 0
+        limit = (1 + LOOKING) * self.engine.evaluator.num_gradients
+        enough = 0 if self.engine.parameters.has_ordinary else ENOUGH
+        while self._may_look(legs, limit) and self.seen < enough:
             found = self._next_best(self._best_ended())
             if found is None:
                 break
@@ -70,7 +85,7 @@ class Modes(Runner):
             self._compare(found)
         point = missed(self.engine, self._best_ended().place, self.rng, MISSED)
         if point is not None and self._may_look(legs, limit) and self.seen < ENOUGH:
-            start = start_at(self.engine, self.rng, self.num_groups, point, "a missed point")
+            start = start_at(self._here(), self.rng, self.num_groups, point, MISSED_POINT)
             if start is not None:
                 self._compare_if_good(self._begin(start, MISSED_STEPS))
             if self.engine.geometry(self._best_ended().place, []).is_restricted:
@@ -102,7 +117,7 @@ class Modes(Runner):
     def _climb(self, prior: Prior | None, limit: int) -> None:
         """Climb from other points, and begin where that leads elsewhere, the highest first."""
         legs = first = climbed_by = 0
-        points = high_points(self.engine, self.rng, prior, NUM_HIGH, MOST_CLIMBS)
+        points = high_points(self._here(), self.rng, prior, NUM_HIGH, MOST_CLIMBS)
         for last in (ENOUGH, NUM_CLIMBS, MAX_CLIMBS, MOST_CLIMBS):
             before = self.engine.evaluator.num_gradients
             tops = self._tops(points[first:last])
@@ -117,11 +132,20 @@ class Modes(Runner):
                 return
             first = last
 
+    def _here(self) -> Engine:
+        """The engine, with the best end's parameters of the model's own as the initial ones."""
+        if not self.engine.parameters.has_ordinary:
+            return self.engine
+        return self.engine._replace(
+            parameters=_Parameters(self.engine.parameters, self._best_ended().place)
+        )
+
     def _tops(self, points: np.ndarray) -> list[Climbed]:
         """Where climbs end; those that are on their way up elsewhere go on for longer."""
         place = self._best_ended().place
         factor = self._factor(place)
-        tops = climbed(self.engine, points, MAX_CLIMB, factor)
+        engine = self._here()
+        tops = climbed(engine, points, MAX_CLIMB, factor)
         on_the_way = [
             index
             for index, climb in enumerate(tops)
@@ -129,7 +153,7 @@ class Modes(Runner):
         ]
         further = np.array([tops[index].mean for index in on_the_way])
         for index, climb in zip(
-            on_the_way, climbed(self.engine, further, MAX_CLIMB_ON, factor), strict=True
+            on_the_way, climbed(engine, further, MAX_CLIMB_ON, factor), strict=True
         ):
             tops[index] = climb
         tops = [climb for climb in tops if math.isfinite(climb.height)]
@@ -162,7 +186,7 @@ class Modes(Runner):
             if self._used >= self.settings.max_steps:
                 self.is_cut = True
                 continue
-            options = self.engine, self.rng, self.num_groups
+            options = self._here(), self.rng, self.num_groups
             start = start_at(*options, climb.mean, ANOTHER_POINT)
             if start is None:
                 continue
@@ -209,7 +233,7 @@ class Modes(Runner):
         if compared(best, outcome) == THE_SAME:
             self.seen += 1
         elif self._best_ended().place is not best.place:
-            self.seen = 0
+            self.seen = self.seen_own = 0
 
     def _tell_apart(self) -> None:
         """Of optima with the same bound but for noise, more draws tell which is the best, and which
@@ -236,6 +260,22 @@ class Modes(Runner):
         still = sum(_is_as_good(now, self.ended[index][0]) for index in as_good)
         lost = len(as_good) - still
         self.seen = max(self.seen - lost, 0) if now.place is best.place else still - 1
+
+
+class _Parameters(Around):
+    """Parameters whose initial place has those of the model's own that another place has."""
+
+    def __init__(self, inner: Parameters, place: Place) -> None:
+        super().__init__(inner)
+        self._own = inner.own(place)
+        self.initial = self._moved(inner.initial)
+
+    def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> Place:
+        return self._moved(self._inner.at(mean, scale))
+
+    def _moved(self, place: Place) -> Place:
+        pairs = zip(self._own, self._inner.own(place), strict=True)
+        return self._inner.moved(place, [new - old for new, old in pairs])
 
 
 def _is_as_good(best: Outcome, other: Outcome) -> bool:

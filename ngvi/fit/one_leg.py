@@ -35,8 +35,8 @@ OUTSIDE = 6.0
 ROUGH_GAP = 2.0
 #: Ends so near to their optima, in nats, tell which start is the best.
 ROUGH_END = 0.5
-#: The name of a start at the end of a climb.
-ANOTHER_POINT = "another point"
+#: The name of a start at the end of a climb, and that of one where a Gaussian misses mass.
+ANOTHER_POINT, MISSED_POINT = OF_LATENTS = "another point", "a missed point"
 #: Of legs that rounding hides so many are enough whose bounds differ by less than this part.
 NUM_ALIKE, ALIKE = 3, 1e-2
 #: The standard error of a bound, in nats, of a leg from which fresh draws take hundreds of steps
@@ -73,6 +73,7 @@ class Runner:
         self.ended: list[tuple[Outcome, str]] = []
         self.begun: list[Begun] = []
         self.seen = 0  #: other starts that led to the best optimum
+        self.seen_own = 0  #: of these, with other parameters of the model's own
         self.tops: list[Climbed] = []  #: where climbs ended
         self.is_cut = False  #: whether a higher top was not followed, for want of steps
         self.spike = math.inf  #: tops above this log density, as a funnel's, have hardly any mass
@@ -209,7 +210,7 @@ class Runner:
         fresh = StochasticSearch(
             by_values(self.engine), self.rng, self.settings, self.progress, used=self._used
         )
-        fresh.ordinary_moves, fresh.limit = False, len(outcome.trace) + self._share
+        fresh.limit = len(outcome.trace) + self._share
         fresh.trace, fresh.used = outcome.trace, self._used - len(outcome.trace)
         self._one = fresh
         other = fresh.run(outcome.place)
@@ -298,6 +299,7 @@ class Runner:
             best,
             starts=starts,
             seen=self.seen + inside,
+            seen_own=self.seen_own,
             num_tops=num_tops,
             has_more=has_more(outside, inside),
             has_ordinary=self.engine.parameters.has_ordinary,

@@ -76,6 +76,7 @@ class Outcome:
     :ivar starts: where each start ended, this one first.
     :ivar has_ordinary: whether the model has parameters of its own.
     :ivar seen: how many other points led to the same optimum.
+    :ivar seen_own: of these, with other parameters of the model's own.
     :ivar num_tops: how many maxima of the log density, of different height, climbs ended at.
     :ivar has_more: whether others would end at ever new ones.
     """
@@ -88,6 +89,7 @@ class Outcome:
     audit: Audit | None = None
     starts: tuple[Ended, ...] = ()
     seen: int = 0
+    seen_own: int = 0
     num_tops: int = 0
     has_more: bool = False
     has_ordinary: bool = False
@@ -199,7 +201,8 @@ def in_words(
             )
         case Reason.MODES:
             other = "other values of its parameters" if outcome.has_ordinary else "init_loc_fn="
-            led = f"{1 + outcome.seen} starts" if outcome.seen else "one start"
+            seen = outcome.seen_own if outcome.has_ordinary else outcome.seen
+            led = f"{1 + seen} starts" if seen else "one start"
             return (
                 "the bound has several optima, of which this is the best that was found (within "
                 f"{outcome.remaining:.2g} nats), but only {led} led to it: there may be better "
@@ -251,14 +254,27 @@ def _is_without_noise(outcome: Outcome, tolerance: float) -> bool:
 
 def _others(outcome: Outcome) -> str:
     """What is known of other optima."""
-    if outcome.has_ordinary:
-        if outcome.seen:
-            starts = "another start" if outcome.seen == 1 else f"{outcome.seen} other starts"
-            return f"; {starts} of the model's own parameters led there too"
-        return (
-            "; of the optima of the model's own parameters, a network's say, it is the one that "
-            "their start led to: there may be better ones"
-        )
+    own = _own(outcome) if outcome.has_ordinary else ""
+    return own + _of_latents(outcome, outcome.seen - outcome.seen_own)
+
+
+def _own(outcome: Outcome) -> str:
+    """What is known of other optima of the model's own parameters."""
+    if outcome.seen_own:
+        count = outcome.seen_own
+        starts = "another start" if count == 1 else f"{count} other starts"
+        return f"; {starts} of the model's own parameters led there too"
+    return (
+        "; of the optima of the model's own parameters, a network's say, it is the one that "
+        "their start led to: there may be better ones"
+    )
+
+
+def _of_latents(outcome: Outcome, seen: int) -> str:
+    """What is known of other optima, of the same parameters of the model's own.
+
+    :param seen: points that led to the same optimum.
+    """
     others = [start for start in outcome.starts if start.kept.startswith(ANOTHER)]
     if others:
         if len(others) == 1:
@@ -267,12 +283,12 @@ def _others(outcome: Outcome) -> str:
     tops = ""
     if outcome.num_tops > 1:
         tops = f"; the log density has {outcome.num_tops} maxima of different height, or more"
-    if outcome.seen:
-        points = "another point" if outcome.seen == 1 else f"{outcome.seen} other points"
+    if seen > 0:
+        points = "another point" if seen == 1 else f"{seen} other points"
         return f"; {points} led to the same optimum{tops}"
     if len([start for start in outcome.starts if start.name != BY_MODES]) > 1:
         return f"; other starts ended lower, maybe at other optima: see result.starts{tops}"
-    return tops or "; other optima have not been looked for"
+    return tops or ("" if outcome.has_ordinary else "; other optima have not been looked for")
 
 
 #: A standard deviation of an unconstrained latent that is worth a remark.

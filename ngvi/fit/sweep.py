@@ -80,9 +80,11 @@ class _Evaluator(Around):
     def _num_parts(self, count: int) -> int:
         return 1 if _num_windows(self._rows)[1] else min(PARTS, count)
 
-    def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def values_and_gradients(
+        self, place: Place, theta: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         batches, shares = sweep(self._rows, 0)
-        found = [self._inner.values_and_gradients(theta, rows) for rows in batches]
+        found = [self._inner.values_and_gradients(place, theta, rows) for rows in batches]
         values, gradients = zip(*found, strict=True)
         return _mean(values, shares), _mean(gradients, shares)
 

@@ -154,12 +154,12 @@ class Evaluator:
         return Measured(values, vectors, Direction(vectors.mean(0), covectors.mean(0)))
 
     def values_and_gradients(
-        self, theta: np.ndarray, rows: np.ndarray | None = None
+        self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         self.num_gradients += len(theta)
-        points = theta.astype(self._parameters.dtype)
+        points, own = theta.astype(self._parameters.dtype), ordinary(place)
         # One after another: no program is compiled for each number of points.
-        found = [self._compiled(self._point, point, _whole(rows)) for point in points]
+        found = [self._compiled(self._point, own, point, _whole(rows)) for point in points]
         values, gradients = zip(*jax.device_get(found), strict=True)
         return np.array(values, float), np.stack(gradients).astype(float)
 
@@ -220,10 +220,10 @@ class Evaluator:
     # -- compiled ---------------------------------------------------------------------
 
     def _one_point(
-        self, theta: jax.Array, rows: jax.Array | None, arrays: list
+        self, own: Place, theta: jax.Array, rows: jax.Array | None, arrays: list
     ) -> tuple[jax.Array, jax.Array]:
         density = self._density(arrays, random.key(0), rows)
-        params = self._parameters.constrain(self._parameters.initial)
+        params = self._parameters.constrain({**self._parameters.initial, **own})
         return jax.value_and_grad(
             lambda theta: density(self._by_site(theta), params, random.key(0))
         )(theta)

@@ -143,10 +143,10 @@ class Evaluator:
 
     @torch.no_grad()
     def values_and_gradients(
-        self, theta: np.ndarray, rows: np.ndarray | None = None
+        self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         self.num_gradients += len(theta)
-        self._parameters.put(self._parameters.initial)
+        self._parameters.put(place)
         is_random = self._plan.facts.is_stochastic or self.is_subsampled
         # What one point gives shall not depend on the others.
         at_once = 1 if is_random else self._plan.draws_per_pass(self.args, self.kwargs)

@@ -115,8 +115,10 @@ class Evaluator(Around):
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
         return self._ask("measure_values", place, draws)
 
-    def values_and_gradients(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values, gradients = self._ask("values_and_gradients", None, theta)
+    def values_and_gradients(
+        self, place: Place, theta: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        values, gradients = self._ask("values_and_gradients", place, theta)
         return values, gradients
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
@@ -148,9 +150,8 @@ class Evaluator(Around):
         outcome.place = place
         return outcome
 
-    def _ask(self, name: str, place: Place | None, about: Any) -> Any:
-        arrays = None if place is None else self._parameters.arrays(place)
-        self._workers.object_of_first((name, arrays, about))
+    def _ask(self, name: str, place: Place, about: Any) -> Any:
+        self._workers.object_of_first((name, self._parameters.arrays(place), about))
         return self._answer(name, place, about)
 
     # -- the others answer ------------------------------------------------------------
@@ -162,14 +163,13 @@ class Evaluator(Around):
                 return about, arrays
             if name == FAILED:
                 self._workers.check([SEE])
-            place = None if arrays is None else self._parameters.of_arrays(arrays)
-            self._answer(name, place, about)
+            self._answer(name, self._parameters.of_arrays(arrays), about)
 
-    def _answer(self, name: str, place: Place | None, about: Any) -> Any:
+    def _answer(self, name: str, place: Place, about: Any) -> Any:
         """The mean over the workers of their answers."""
         workers, function = self._workers, getattr(self._inner, name)
         try:
-            answer = function(about) if place is None else function(place, about)
+            answer = function(place, about)
         except BaseException as error:
             is_error = isinstance(error, Exception)
             workers.table([RAISES if is_error else INTERRUPTED])

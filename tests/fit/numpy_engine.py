@@ -140,10 +140,12 @@ class Target:
             np.array(values), vectors, Direction(vectors.mean(0), np.mean(gradients, 0), ordinary)
         )
 
-    def values_and_gradients(self, theta):
+    def values_and_gradients(self, place, theta):
         self.num_gradients += len(theta)
         gaps, levels = map(np.array, zip(*map(self._gap, theta), strict=True))
         values = levels - 0.5 * self.steepness * np.sum(gaps * self._fall(gaps), 1)
+        if self.has_ordinary:
+            values += self.of_ordinary(place.ordinary)[0]
         return np.array(list(map(self._at_point, theta, values))), (
             -self.steepness * self._fall(gaps) / self.scale
         )
@@ -189,7 +191,7 @@ class Target:
 
     def at(self, mean, scale):
         mean = self.initial.loc if mean is None else mean
-        return Place(mean, np.broadcast_to(np.log(scale), (self.dim,)))
+        return Place(mean, np.broadcast_to(np.log(scale), (self.dim,)), self.initial.ordinary)
 
     def independent(self, place):
         return place if self.collapsed is None else self.collapsed

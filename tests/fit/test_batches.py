@@ -70,7 +70,7 @@ class _Inner:
         self.num_values += len(theta)
         return self.row * theta[:, 0]
 
-    def values_and_gradients(self, theta):
+    def values_and_gradients(self, place, theta):
         self.num_gradients += len(theta)
         return np.full(len(theta), self.row), self.row * theta
 
@@ -79,7 +79,7 @@ def test_answers_are_weighted_by_rows_and_a_pass_is_one_evaluation():
     engine = averaging(Engine(_Inner(), None, None), Batches([1.0, 5.0], (), {}))
     theta = np.array([[1.0], [2.0]])
     np.testing.assert_allclose(engine.evaluator.values(None, theta), [4.0, 8.0])
-    values, gradients = engine.evaluator.values_and_gradients(theta[1:])
+    values, gradients = engine.evaluator.values_and_gradients(None, theta[1:])
     assert (values[0], gradients[0, 0]) == (4.0, 8.0)
     assert (engine.evaluator.num_values, engine.evaluator.num_gradients) == (2, 1)
 

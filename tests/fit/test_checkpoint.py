@@ -58,8 +58,8 @@ class Swept(Mortal):
     def values(self, place, theta, rows):
         return Target.values(self, place, theta) + rows[0]
 
-    def values_and_gradients(self, theta, rows):
-        return Target.values_and_gradients(self, theta)
+    def values_and_gradients(self, place, theta, rows):
+        return Target.values_and_gradients(self, place, theta)
 
 
 TARGETS = {

@@ -447,7 +447,41 @@ def test_natural_gradients_by_values_are_those_of_the_bound_on_average():
     expected = [gradient[0] / SCALE[0], -0.5 / SCALE[1], gradient[1], 1 - 0.8**2]
     errors = found.vectors.std(0) / np.sqrt(200) * metric(place)
     assert (np.abs(found.mean.covector - expected) < 3 * errors).all()
-    assert found.mean.ordinary == [0.0]  # parameters that are not Gaussian stay
+    assert found.mean.ordinary == [1.0]  # parameters that are not Gaussian have gradients
+
+
+def test_parameters_of_the_model_move_where_the_latents_have_values_alone():
+    """Else the bound would be claimed to be at its optimum wherever they are."""
+
+    def of_ordinary(value):
+        return -8.0 * (value - 1.0) ** 2, -16.0 * (value - 1.0)
+
+    engine = by_values(target(step=jump, of_ordinary=of_ordinary).engine())
+    options = np.random.default_rng(0), Settings(0.05, 300), Progress(300, False)
+    outcome = StochasticSearch(engine, *options).run(Place(CENTRE, np.log(SCALE)))
+    assert outcome.converged and outcome.place.ordinary == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_way_by_values_takes_parameters_of_the_model_along(monkeypatch):
+    def of_ordinary(value):
+        return -8.0 * (value - 1.0) ** 2, -16.0 * (value - 1.0)
+
+    def stalled(self, *_):
+        return Reason.STALLED
+
+    monkeypatch.setattr(Search, "begin", stalled)
+    monkeypatch.setattr(
+        Search, "finish", lambda self, _: Outcome(self.place, Reason.STALLED, 0.01, self.trace)
+    )
+    monkeypatch.setattr(legs, "FEW_OWN", 0)
+    outcome = searched(target(step=jump, of_ordinary=of_ordinary), max_steps=1000)
+    assert outcome.place.ordinary == pytest.approx(1.0, abs=0.05)
+
+
+def test_no_gradients_are_asked_for_by_values_alone():
+    engine = by_values(target(step=jump).engine())
+    draws = engine.evaluator.draws(np.random.default_rng(0), 4)
+    engine.evaluator.measure(Place(CENTRE, np.log(SCALE)), draws)
     assert engine.evaluator.num_gradients == 0
 
 
@@ -766,12 +800,38 @@ def test_a_mode_of_single_precision_alone_is_no_mode():
     assert alone.reason is Reason.ROUNDED and alone.remaining == pytest.approx(50.0, abs=5.0)
 
 
-def test_the_model_with_parameters_of_its_own_is_not_searched_for_modes():
-    def of_ordinary(value):
-        return -0.5 * (value - 0.3) ** 2, 0.3 - value
+@pytest.mark.parametrize("size", [1, legs.NETWORK[0]])
+def test_beside_few_parameters_of_the_model_other_modes_are_looked_for(size):
+    """A learned noise does not make a frequency the right one."""
 
-    outcome = searched(two_modes(5.0, of_ordinary=of_ordinary))
-    assert outcome.converged and set(names(outcome)) == {"the guide's start", "other parameters"}
+    def of_ordinary(value):
+        return -0.5 * np.sum((value - 0.3) ** 2), 0.3 - value
+
+    one = two_modes(5.0, of_ordinary=of_ordinary, of_start=np.zeros(size))
+    outcome = searched(one, max_steps=200)
+    assert np.allclose(outcome.place.ordinary, 0.3, atol=0.05)
+    if size == 1:
+        assert is_at(outcome, NEAR, 0.1) and "another point" in names(outcome)
+    else:
+        assert set(names(outcome)) == {"the guide's start", "other parameters"}
+
+
+def test_climbs_have_the_parameters_of_the_best_end(monkeypatch):
+    """A noise that starts far off hides all but the smoothest of tops."""
+    seen = []
+
+    def values_and_gradients(self, place, theta):
+        seen.append(float(place.ordinary))
+        return given(self, place, theta)
+
+    given = Target.values_and_gradients
+    monkeypatch.setattr(Target, "values_and_gradients", values_and_gradients)
+    outcome = searched(
+        two_modes(-3.0, of_ordinary=lambda value: (-((value - 3.0) ** 2), 6.0 - 2 * value))
+    )
+    assert outcome.converged and np.allclose(seen, 3.0, atol=0.2)
+    begun = [start for start in outcome.starts if start.name == "another point"]
+    assert begun and all(abs(start.bound + 3.0) < 0.5 for start in begun)
 
 
 # -- parameters of the model's own ----------------------------------------------------
@@ -832,7 +892,11 @@ def test_an_optimum_of_many_parameters_that_one_start_alone_has_led_to_is_not_cl
 @pytest.mark.parametrize("seen", range(legs.OWN_SAME + 1))
 def test_an_optimum_of_many_parameters_is_claimed_if_enough_others_led_to_it(monkeypatch, seen):
     """One other may be chance: networks have many optima."""
-    monkeypatch.setattr(legs.Legs, "_race_parameters", lambda self, _: setattr(self, "seen", seen))
+
+    def race(self, _):
+        self.seen = self.seen_own = seen
+
+    monkeypatch.setattr(legs.Legs, "_race_parameters", race)
     # A second start, as a race leaves behind.
     monkeypatch.setattr(legs.Legs, "_look_for_modes", lambda *_: None)
     first = legs.Legs._first_leg
@@ -849,7 +913,7 @@ def test_an_optimum_of_many_parameters_is_claimed_if_enough_others_led_to_it(mon
 
 def test_of_few_parameters_two_others_that_lead_to_the_same_optimum_are_enough():
     outcome = searched(network(-1e3, size=legs.NETWORK[0] - 1))
-    assert outcome.converged and outcome.seen == legs.FEW_SAME
+    assert outcome.converged and outcome.seen_own == legs.FEW_SAME
     assert names(outcome) == ["the guide's start"] + legs.FEW_SAME * ["other parameters"]
 
 
@@ -869,6 +933,9 @@ def test_a_number_of_the_model_has_other_optima_too(height, end):
     outcome = searched(two_modes(-9.0, of_ordinary=of_ordinary, change=wall), max_steps=200)
     assert outcome.place.ordinary == pytest.approx(end, abs=0.05)
     assert outcome.starts[0].name == ("other parameters" if end else "the guide's start")
+    if end:  # climbs have led there, too, but all with these parameters
+        assert outcome.reason is Reason.MODES and outcome.seen > outcome.seen_own == 0
+        assert "but only one start led to it" in in_words(outcome, dict, 0.05, 200)
 
 
 # -- steps, and interruptions ---------------------------------------------------------

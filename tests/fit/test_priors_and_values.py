@@ -75,7 +75,7 @@ def test_values_are_the_log_density_on_the_unconstrained_scale(ppl):
     expected = [log_density(by_site(one, row)) for row in theta]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     assert one.evaluator.num_values == before + 7
-    values, _ = one.evaluator.values_and_gradients(theta)
+    values, _ = one.evaluator.values_and_gradients(one.parameters.initial, theta)
     np.testing.assert_allclose(values, found)
 
 

@@ -164,7 +164,9 @@ def test_at_the_exact_posterior_every_group_is_the_evidence_and_has_no_gradient(
 def test_the_log_density_at_a_point_has_its_gradient(ppl):
     one, theta = engine(ppl.name, conjugate), np.array([0.5, -1.0, 2.0])
     X, y = models.regression_data()
-    values, gradients = one.evaluator.values_and_gradients(np.stack([theta + 1.0, theta]))
+    values, gradients = one.evaluator.values_and_gradients(
+        one.parameters.initial, np.stack([theta + 1.0, theta])
+    )
     value, gradient = values[1], gradients[1]
     residual = (y - X @ theta) / models.NOISE_SCALE
     scales = [models.NOISE_SCALE] * len(y) + [models.PRIOR_SCALE] * 3
