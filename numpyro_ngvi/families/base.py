@@ -23,6 +23,9 @@ class Family(family.Family):
 
     ops, xp = matrices, jnp
 
+    #: Of the value of a site, which it is: NumPyro's ``scan`` asks, and has no rows to take.
+    shape = ()
+
     loc: jax.Array | None
 
     # XLA compiles it once for all directions.

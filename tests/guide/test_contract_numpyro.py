@@ -20,8 +20,8 @@ from numpyro import handlers
 from numpyro.contrib.control_flow import scan
 from numpyro.infer import SVI, Trace_ELBO
 
+from numpyro_ngvi import BLR, NaturalELBO, NaturalGaussianGuide, Snngm, families
 from numpyro_ngvi import SVI as StatefulSVI
-from numpyro_ngvi import NaturalGaussianGuide, Snngm, families
 
 
 @pytest.fixture(autouse=True)
@@ -185,6 +185,23 @@ def test_init_update_run_and_evaluate_are_the_stock_ones(location):
     assert np.isfinite(float(svi.evaluate(result.state, jnp.asarray(Y))))
     for name in ("init", "update", "run", "evaluate", "get_params"):
         assert getattr(StatefulSVI, name) is getattr(SVI, name)
+
+
+@pytest.mark.filterwarnings("error::DeprecationWarning")
+def test_a_posterior_is_no_array_for_numpyro_s_scan(numpyro_backend):
+    """Which asks every site's value for its rows, and JAX warns of what has no shape."""
+
+    def model():
+        def step(x, _):
+            x = numpyro.sample("x", dist.Normal(x, 1.0))
+            return x, None
+
+        scan(step, numpyro.sample("first", dist.Normal(0.0, 1.0)), None, 3)
+
+    guide = NaturalGaussianGuide(model)
+    svi = SVI(model, guide, BLR(), NaturalELBO())
+    _, loss = svi.update(svi.init(jax.random.key(0)))
+    assert jnp.isfinite(loss)
 
 
 def test_fixed_supports_in_a_scan_are_not_taken_for_dynamic_ones(numpyro_backend):
