@@ -43,6 +43,8 @@ from ngvi.fit.start import (
 
 #: Ends that other starts would not change.
 ENDS = (Reason.CONVERGED, Reason.UNBOUNDED)
+#: Ends that are told with what is left to their optima, in nats.
+LEFT = (*NO_WAY, Reason.TRIED, Reason.MAX_STEPS, Reason.MODES)
 #: Starts after an end that is no optimum.
 MAX_OTHERS = 3
 #: Starts of a race, few at first, and the steps of each over fixed draws.
@@ -375,6 +377,9 @@ class Legs(Modes):
         # Of minibatches, so many values would take longer than the search, in sweeps as well.
         sees_all = self.engine.evaluator.rows is None and not self.engine.evaluator.is_subsampled
         looks = best.converged and sees_all
+        # What a search estimates to be left is nothing beside that.
+        if best.reason in LEFT and known.is_hardly_known and best.remaining < known.error:
+            best = dataclasses.replace(best, reason=Reason.RARE, remaining=known.error)
         return self._but_for_what_is_rare(best, known) if looks else best
 
     def _but_for_what_is_rare(self, best: Outcome, known: Audit) -> Outcome:

@@ -433,6 +433,25 @@ def test_an_optimum_is_not_claimed_if_few_draws_are_far_lower():
     assert f"known to {outcome.audit.error:.2g} nats only" in words
 
 
+def test_no_distance_is_told_of_a_bound_that_few_draws_make_up(monkeypatch):
+    """The search has seen nothing of these; far from the optimum they are not what is wrong."""
+
+    def edge(theta):
+        return np.where(theta[:, 0] > CENTRE[0] + 3 * SCALE[0], -1e6, 0.0)
+
+    def ends(left):
+        def end(self, place):
+            return Outcome(place, Reason.MAX_STEPS, left, self.trace)
+
+        monkeypatch.setattr(Search, "run", end)
+        return searched(target(step=edge), Place(CENTRE, np.log(SCALE)))
+
+    monkeypatch.setattr(legs.Legs, "_by_values", lambda self, outcome: outcome)
+    outcome = ends(0.01)
+    assert outcome.reason is Reason.RARE and outcome.remaining == outcome.audit.error > 100
+    assert ends(1e9).reason is Reason.MAX_STEPS
+
+
 def test_natural_gradients_by_values_are_those_of_the_bound_on_average():
     """At opposite draws, of a jump too."""
     engine = by_values(target(step=jump, of_ordinary=lambda value: (value, 1.0)).engine())
