@@ -62,6 +62,8 @@ FEW_OWN, FEW_SAME, OF_NUMBERS, FEW_STAGE = 4, 2, 1.0, (0.05, 20)
 OWN_STAGE = 0.01, 40
 #: Steps with fresh draws of each racer; of the best half twice as many, and so on to three or two.
 FRESH_STEPS, FRESH_PART = 40, 2
+#: Minibatches of a sweep, up to which other modes are climbed to.
+SWEPT = 64
 #: Where there are maxima that nothing has met, so many others have to lead to the best optimum.
 SEEN_OF_MANY = 2
 
@@ -119,8 +121,12 @@ class Legs(Modes):
         if self.has_few and self._best().converged:
             self._try_parameters(start)
         has_own = self.engine.parameters.has_ordinary and not self.has_few
-        if self._best().converged and not has_own and self.engine.evaluator.rows is None:
-            self._look_for_modes(prior)
+        rows = self.engine.evaluator.rows
+        if self._best().converged and not has_own:
+            if rows is None:
+                self._look_for_modes(prior)
+            elif rows.size <= SWEPT * rows.visited:  # of more, looking takes longer than the fit
+                self._climb_from_others(prior)
         return self._final()
 
     def interrupted(self, answers: bool = True) -> Outcome:

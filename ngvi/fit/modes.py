@@ -74,8 +74,7 @@ class Modes(Runner):
 
         What has begun with other parameters of the model's own has been compared by then.
         """
-        legs = 0
-        limit = (1 + LOOKING) * self.engine.evaluator.num_gradients
+        legs, limit = 0, self._limit()
         enough = 0 if self.engine.parameters.has_ordinary else ENOUGH
         while self._may_look(legs, limit) and self.seen < enough:
             found = self._next_best(self._best_ended())
@@ -91,6 +90,14 @@ class Modes(Runner):
             if self.engine.geometry(self._best_ended().place, []).is_restricted:
                 self._begin_unclimbed(prior, limit)
         self._climb(prior, limit)  # whatever the starts say: all may pass over what a climb meets
+
+    def _climb_from_others(self, prior: Prior | None) -> None:
+        """Climb alone, where values at many draws are dear."""
+        self._climb(prior, self._limit())
+
+    def _limit(self) -> int:
+        """Gradients, after which looking has become dear."""
+        return (1 + LOOKING) * self.engine.evaluator.num_gradients
 
     def _begin_unclimbed(self, prior: Prior | None, limit: int) -> None:
         """Begin at points that have climbed to no top; then follow what leads elsewhere."""

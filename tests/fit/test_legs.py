@@ -21,6 +21,7 @@ from ngvi.fit.search import Search
 from ngvi.fit.settings import OutOfTime, Settings
 from ngvi.fit.start import start_at
 from ngvi.fit.stochastic import StochasticSearch
+from ngvi.fit.sweep import Rows
 from tests.fit.numpy_engine import POINT, Place, Target, divergence, metric, normal
 
 CENTRE, SCALE = np.array([2.0, -1.0]), np.array([0.3, 2.0])
@@ -833,6 +834,35 @@ def test_beside_few_parameters_of_the_model_other_modes_are_looked_for(size):
         assert is_at(outcome, NEAR, 0.1) and "another point" in names(outcome)
     else:
         assert set(names(outcome)) == {"the guide's start", "other parameters"}
+
+
+class Swept(Target):
+    """One that is told which rows to see."""
+
+    def measure(self, place, draws, rows):
+        return Target.measure(self, place, draws)
+
+    def values(self, place, theta, rows):
+        return Target.values(self, place, theta)
+
+    def values_and_gradients(self, place, theta, rows):
+        return Target.values_and_gradients(self, place, theta)
+
+
+@pytest.mark.parametrize("num_minibatches", [4, legs.SWEPT + 1])
+def test_other_modes_are_climbed_to_where_a_sweep_has_few_minibatches(num_minibatches):
+    """Else a frequency that few rows know would be told by the first start alone."""
+    options = two_modes(5.0)
+    one = Swept(
+        options.centre, options.scale, options.others, rows=Rows("data", 2 * num_minibatches, 2)
+    )
+    outcome = searched(one)
+    assert outcome.converged
+    if num_minibatches <= legs.SWEPT:
+        assert is_at(outcome, NEAR, 0.1) and names(outcome)[0] == "another point"
+    else:
+        assert names(outcome) == ["the guide's start"] and not outcome.seen
+        assert "other optima have not been looked for" in in_words(outcome, dict, 0.05, 100)
 
 
 def test_climbs_have_the_parameters_of_the_best_end(monkeypatch):
