@@ -104,7 +104,7 @@ def test_every_csv_is_on_a_page_and_a_page_that_differs_is_found():
 
 
 def test_the_sums_of_the_gauntlet_are_those_of_its_runs():
-    runs = pages.read("gauntlet_runs.csv")
+    runs = [run for run in pages.read("gauntlet_runs.csv") if run["state"] == "now"]
     claims, false, num, low = (
         sum(int(run[name]) for run in runs)
         for name in ("claims", "false > 0.1", "runs", "miss > 1")
