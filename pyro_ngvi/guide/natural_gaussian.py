@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -220,8 +221,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             if not calm.is_low(level):
                 break
             self._calm.kind = kind
-            super()._setup_prototype(*args, **kwargs)
-            other = log_density_at(model, self._start(), args, kwargs)
+            try:
+                other = log_density_at(model, self._next_start(args, kwargs), args, kwargs)
+            except InvalidStartError:
+                other = math.nan
             if calm.is_calmer(other, level):
                 level, found = other, self.prototype_trace
             self.prototype_trace = found

@@ -91,6 +91,24 @@ def test_a_start_is_at_the_means_of_priors_where_their_medians_are_impossible(pp
     assert float(_initial(ppl, model, args).loc[0]) == 0.0
 
 
+def test_a_low_start_stays_where_the_model_fails_at_calmer_ones_pyro(monkeypatch):
+    pyro = pytest.importorskip("pyro")
+    pyro_ngvi = pytest.importorskip("pyro_ngvi")
+    fails, calmer = [], []
+
+    def model():
+        w = pyro.sample("w", pyro.distributions.Normal(0.0, 1.0))
+        if fails:
+            raise ValueError("at a calmer start")
+        return w
+
+    monkeypatch.setattr(calm, "is_low", lambda _: fails.append(True) or len(calmer) < 2)
+    monkeypatch.setattr(calm, "is_calmer", lambda *of: fails.clear() or bool(calmer.append(of)))
+    guide = pyro_ngvi.NaturalGaussianGuide(model, init_scale=0.1)
+    guide()
+    assert [np.isnan(level) for level, _ in calmer] == [True, True]
+
+
 def test_how_narrow():
     levels = [[-1e9]] * 3 + [[-10.0, -14.0], [-10.0, -10.1]] + [[-10.0]] * 2
     assert calm.narrow_scale(levels, start=-10.0, dim=2) == calm.NARROWER[3]
