@@ -26,6 +26,7 @@ from ngvi.fit.climbs import Climbed, climbed, has_more, high_points
 from ngvi.fit.engine import Around, Engine, Parameters, Place
 from ngvi.fit.one_leg import (
     ANOTHER_POINT,
+    LOOKING,
     MISSED_POINT,
     ROUGH_GAP,
     SAME,
@@ -42,8 +43,8 @@ from ngvi.fit.start import start_at
 #: Points to climb from, of which so many are the highest, which may all lead to the same place;
 #: the others are any.
 NUM_CLIMBS, NUM_HIGH = 7, 2
-#: Where a climb has led elsewhere: points, legs, and how many times as many gradients as before.
-MAX_CLIMBS, MAX_LEGS, LOOKING = 14, 6, 3
+#: Where a climb has led elsewhere: points, and legs.
+MAX_CLIMBS, MAX_LEGS = 14, 6
 #: Points at most, where many climbs end at tops that no other has met.
 MOST_CLIMBS = 28
 #: Steps of a climb, and more of one that is on its way up elsewhere.
@@ -96,8 +97,9 @@ class Modes(Runner):
         self._climb(prior, self._limit())
 
     def _limit(self) -> int:
-        """Gradients, after which looking has become dear."""
-        return (1 + LOOKING) * self.engine.evaluator.num_gradients
+        """Gradients, after which looking has become dear: now it begins."""
+        self.spent = self.engine.evaluator.num_gradients
+        return (1 + LOOKING) * self.spent
 
     def _begin_unclimbed(self, prior: Prior | None, limit: int) -> None:
         """Begin at points that have climbed to no top; then follow what leads elsewhere."""

@@ -28,6 +28,9 @@ from ngvi.fit.stochastic import StochasticSearch
 NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.RIDGE)
 #: A leg takes so many steps with fresh draws at most, or a quarter of all.
 MIN_SHARE = 100
+#: Where other optima are looked for, fresh draws of a leg may have so many times the gradients that
+#: led to the one that is known, and so many at least.
+LOOKING, LEAST = 3, 20_000
 #: A point is outside of a Gaussian whose squared distance is so many of its standard deviations
 #: above that of a draw.
 OUTSIDE = 6.0
@@ -75,6 +78,8 @@ class Runner:
         self.seen = 0  #: other starts that led to the best optimum
         self.seen_own = 0  #: of these, with other parameters of the model's own
         self.tops: list[Climbed] = []  #: where climbs ended
+        #: The gradients that led to an optimum, once others are looked for.
+        self.spent = math.inf
         self.is_cut = False  #: whether a higher top was not followed, for want of steps
         self.spike = math.inf  #: tops above this log density, as a funnel's, have hardly any mass
         self.spikes: list[Begun] = []  #: legs from such tops that led nowhere
@@ -184,6 +189,8 @@ class Runner:
         fresh, tolerance = self._new_stochastic(), self.settings.tolerance
         fresh.trace, fresh.used = search.trace, search.used
         fresh.limit = len(search.trace) + max_steps
+        # They might take a hundred times what has led to an optimum, where others are looked for.
+        fresh.budget = self.engine.evaluator.num_gradients + max(LOOKING * self.spent, LEAST)
         if self.begun and math.isfinite(max_steps):
             tolerance = max(tolerance, ROUGH_END)
             fresh.settings = dataclasses.replace(self.settings, tolerance=tolerance)

@@ -68,6 +68,7 @@ class StochasticSearch:
     used: int = 0  #: steps of searches before this one
     least: int = 0  #: steps of this one before it may converge
     limit: float = math.inf  #: of the steps of this one
+    budget: float = math.inf  #: of the engine's gradients, with those that it has had
     most_groups: int = MAX_GROUPS
     is_wary: bool = False  #: whether much more noise after a step is no excuse for a fall
 
@@ -166,6 +167,7 @@ class StochasticSearch:
         if self.distance <= self.settings.tolerance and settled and len(self.trace) >= self.least:
             return Reason.CONVERGED
         is_over = self._num_steps >= self.settings.max_steps or len(self.trace) >= self.limit
+        is_over |= self.engine.evaluator.num_gradients >= self.budget
         return Reason.MAX_STEPS if is_over else None
 
     def _move(self, geometry: Geometry, natural: Direction) -> Reason | None:

@@ -300,6 +300,21 @@ def test_a_lost_leg_beside_an_optimum_has_no_fresh_draws(monkeypatch, error, cou
     assert len(begun) == count and outcome.converged
 
 
+@pytest.mark.parametrize("spent", [10, 10**4])
+def test_fresh_draws_of_a_leg_that_looks_for_others_have_a_budget(spent):
+    engine = target(noise=5.0).engine()
+    engine.evaluator.num_gradients = spent
+    runner = legs.Legs(engine, np.random.default_rng(0), Settings(1e-9, 10**5), Progress(9, False))
+    search = runner._new_search()
+    search.begin(Place(CENTRE + 9.0, np.log(SCALE)), 1)
+    assert runner._limit() >= 4 * spent
+    before = engine.evaluator.num_gradients
+    outcome = runner._freshly(search, search.place)
+    used = engine.evaluator.num_gradients - before
+    most = max(one_leg.LOOKING * before, one_leg.LEAST)
+    assert outcome.reason is Reason.MAX_STEPS and most <= used < 1.5 * most
+
+
 def test_where_fixed_draws_are_fewer_than_latents_all_are_fresh(monkeypatch):
     """From the better of the guide's start and the prior's."""
     monkeypatch.setattr(legs, "MAX_GROUPS", 0)
