@@ -75,7 +75,7 @@ class Modes(Runner):
 
         What has begun with other parameters of the model's own has been compared by then.
         """
-        legs, limit = 0, self._limit()
+        legs, limit = 0, self._begin_to_look()
         enough = 0 if self.engine.parameters.has_ordinary else ENOUGH
         while self._may_look(legs, limit) and self.seen < enough:
             found = self._next_best(self._best_ended())
@@ -94,10 +94,10 @@ class Modes(Runner):
 
     def _climb_from_others(self, prior: Prior | None) -> None:
         """Climb alone, where values at many draws are dear."""
-        self._climb(prior, self._limit())
+        self._climb(prior, self._begin_to_look())
 
-    def _limit(self) -> int:
-        """Gradients, after which looking has become dear: now it begins."""
+    def _begin_to_look(self) -> int:
+        """Note what has led to the optimum, and return after how many gradients more is dear."""
         self.spent = self.engine.evaluator.num_gradients
         return (1 + LOOKING) * self.spent
 

@@ -107,7 +107,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         create_plates: Callable | None = None,
         sticking_the_landing: bool | str = "auto",
     ) -> None:
-        self._init_scale = calm.check_scale(init_scale)
+        self._requested_scale = calm.check_scale(init_scale)
         self._requested_family = REGISTRY.requested(family)
         self.model_as_given = model  # with its enumerated latents
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)

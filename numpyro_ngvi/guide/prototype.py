@@ -37,8 +37,9 @@ Trace = dict[str, dict[str, Any]]
 class CompiledPrototype(AutoGuide):
     """``AutoGuide`` whose prototype comes from one program; a base to be listed last."""
 
-    #: The initial sd of all latents; None where it is the guide's choice, by its set-up.
-    _init_scale: Any = None
+    #: The initial sd of the latents that the user asks for; None leaves it to the set-up.
+    _requested_scale: float | None = None
+    _init_scale: Any  #: what it is, by the set-up
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         rng_key = numpyro.prng_key()
@@ -51,12 +52,9 @@ class CompiledPrototype(AutoGuide):
             with Keyed(key=rng_key):
                 super()._setup_prototype(*args, **kwargs)
             self._know_all_plates()
-            if self._init_scale is None:
-                found = self._found(args, kwargs)
-                self._init_scale = self._calm_scale(found, args, kwargs)
+            self._init_scale = self._requested_scale or calm.SCALE
             return
-        if self._init_scale is None:
-            self._init_scale = self._calm_scale(found, args, kwargs)
+        self._init_scale = self._requested_scale or self._calm_scale(found, args, kwargs)
         self.prototype_trace, self._init_locs = found.trace, found.locs
         model = _prepared(self.model, self.prototype_trace)
         transforms = _transforms(self.prototype_trace)
@@ -81,7 +79,8 @@ class CompiledPrototype(AutoGuide):
 
     def _started(self, rng_key: jax.Array, args: tuple, kwargs: dict) -> _Prototype | None:
         """A prototype at a valid start, a calm one where the choice is the guide's; or None."""
-        looks_around = self._init_scale is None and self.create_plates is None
+        # With plates, the model's minibatch has not all latents.
+        looks_around = self._requested_scale is None and self.create_plates is None
         options = rng_key, args, kwargs, looks_around
         found = _prototype(self.model, self.init_loc_fn, *options)
         if found is not None and self.init_loc_fn is init_to_median:
@@ -92,16 +91,6 @@ class CompiledPrototype(AutoGuide):
                 if other is not None and calm.is_calmer(other.log_density, found.log_density):
                     found = other
         return found if found is not None and math.isfinite(found.log_density) else None
-
-    def _found(self, args: tuple, kwargs: dict) -> _Prototype:
-        """What NumPyro's own set-up has found."""
-        trace, locs = self.prototype_trace, self._init_locs
-        density = _density(self.model, trace, args, kwargs)
-        with handlers.block():
-            level, around = density(locs), jnp.zeros(0)
-            if self.create_plates is None:  # the model's minibatch has all latents
-                around = _around(density, trace, locs, calm.SCALE)
-        return _Prototype(trace, locs, float(level), np.ravel(around))
 
     def _calm_scale(self, found: _Prototype, args: tuple, kwargs: dict) -> float:
         if not calm.explodes(found.around, found.log_density):

@@ -121,7 +121,6 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
             init_scale=init_scale,
             sticking_the_landing=sticking_the_landing,
         )
-        self._scale_of_globals = self._init_scale
         self._map_draws, self._of_each = compiled(self._mapped), compiled(self._map)
 
     # -- set-up -----------------------------------------------------------------------
@@ -154,7 +153,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         found = compiled(partial(search, density), runs_once=True)(self._reparametrization.start)
         self._begin_at(np.asarray(found.point), np.asarray(found.unsettled))
         self._init_latent = jnp.where(mask, 0.0, start)
-        self._init_scale = jnp.where(mask, 1.0, self._scale_of_globals).astype(start.dtype)
+        self._init_scale = jnp.where(mask, 1.0, self._init_scale).astype(start.dtype)
         return self._suitable(REGISTRY, layout.dim)
 
     def _own_vector(self, values: np.ndarray) -> jax.Array:

@@ -107,7 +107,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         create_plates: Callable | None = None,
         sticking_the_landing: bool | str = "auto",
     ) -> None:
-        self._init_scale = calm.check_scale(init_scale)
+        self._requested_scale = calm.check_scale(init_scale)
         self._requested_family = REGISTRY.requested(family)
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         check_model(model)
@@ -156,9 +156,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         self._latent_shapes = LatentShapes(
             self.prototype_trace, args, kwargs, subsampled=self._has_plates
         )
-        if self._init_scale is None:
-            self._init_scale = self._calm_scale(loc, args, kwargs)
-        self.posterior = PosteriorParameters(self.family.initial(loc, self._init_scale))
+        scale = self._init_scale(loc, args, kwargs)
+        self.posterior = PosteriorParameters(self.family.initial(loc, scale))
 
     def _first_trace(self, args: tuple, kwargs: dict) -> poutine.Trace:
         """At the start, or at a calmer one if the choice is the guide's and the model fails."""
@@ -234,8 +233,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         latents = dict(self.prototype_trace.iter_stochastic_nodes())
         return {name: site["value"].detach() for name, site in latents.items()}
 
-    def _calm_scale(self, loc: Tensor, args: tuple, kwargs: dict) -> float:
-        """Of the initial Gaussian, where it is the guide's choice."""
+    def _init_scale(self, loc: Tensor, args: tuple, kwargs: dict) -> float | Tensor:
+        """The initial sd of the latents: what the user asks for, or else a calm one."""
+        if self._requested_scale is not None:
+            return self._requested_scale
         if self._has_plates:
             return calm.SCALE  # the model's minibatch has not all latents
         directions = torch.as_tensor(calm.directions(len(loc))).to(loc)

@@ -165,7 +165,6 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
             sticking_the_landing=sticking_the_landing,
         )
         self.order = order
-        self._scale_of_globals = self._init_scale
         self._blocks: Any = None
 
     # -- set-up -----------------------------------------------------------------------
@@ -191,9 +190,6 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         self._blocks = blocks
         found = self._reparametrization._searched(self._density(), self._reparametrization.start)
         self._begin_at(found.point.cpu().numpy(), found.unsettled.cpu().numpy())
-        self._init_scale = torch.where(
-            self._reparametrization._mask, torch.ones_like(start), self._scale_of_globals
-        )
         return self._suitable(REGISTRY, layout.dim)
 
     def _init_loc(self) -> Tensor:
@@ -201,6 +197,10 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         if self._blocks is None:
             return loc
         return torch.where(self._reparametrization._mask, torch.zeros_like(loc), loc)
+
+    def _init_scale(self, loc: Tensor, args: tuple, kwargs: dict) -> Tensor:
+        mask = self._reparametrization._mask
+        return torch.where(mask, torch.ones_like(loc), self._requested_scale)
 
     def _own_vector(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values).to(self._reparametrization.start)

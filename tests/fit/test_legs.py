@@ -307,7 +307,7 @@ def test_fresh_draws_of_a_leg_that_looks_for_others_have_a_budget(spent):
     runner = legs.Legs(engine, np.random.default_rng(0), Settings(1e-9, 10**5), Progress(9, False))
     search = runner._new_search()
     search.begin(Place(CENTRE + 9.0, np.log(SCALE)), 1)
-    assert runner._limit() >= 4 * spent
+    assert runner._begin_to_look() >= 4 * spent
     before = engine.evaluator.num_gradients
     outcome = runner._freshly(search, search.place)
     used = engine.evaluator.num_gradients - before

@@ -91,6 +91,38 @@ def test_a_start_is_at_the_means_of_priors_where_their_medians_are_impossible(pp
     assert float(_initial(ppl, model, args).loc[0]) == 0.0
 
 
+def test_another_set_up_of_a_guide_looks_anew(ppl):
+    """The first fails, after it has found how narrow it must be."""
+    model, (income, y) = _incomes(ppl, 1e-4)
+    guide = ppl.guide(model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(guide), "_choose_family", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            ppl.call(guide, income, y)
+    ppl.forget()
+    ppl.call(guide, income / 4e4, y)
+    np.testing.assert_allclose(ppl.numpy(ppl.initial(guide).stddev), 0.1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("transform", ["jit", "vmap"])
+def test_the_first_call_may_be_part_of_a_program_numpyro(transform):
+    """There nothing can be decided by what is found, and the width is the usual one."""
+    jax, numpyro_ngvi = pytest.importorskip("jax"), pytest.importorskip("numpyro_ngvi")
+    numpyro = pytest.importorskip("numpyro")
+
+    def model(y):
+        w = numpyro.sample("w", numpyro.distributions.Normal(0.0, 1.0))
+        numpyro.sample("y", numpyro.distributions.Normal(w, 1.0), obs=y)
+
+    guide = numpyro_ngvi.NaturalGaussianGuide(model)
+    svi = numpyro.infer.SVI(model, guide, numpyro_ngvi.BLR(), numpyro_ngvi.NaturalELBO())
+    keys = jax.random.split(jax.random.key(0), 2)
+    init = jax.jit(svi.init) if transform == "jit" else jax.vmap(svi.init, in_axes=(0, None))
+    state = init(keys[0] if transform == "jit" else keys, jax.numpy.ones(3))
+    posterior = svi.get_params(state)["auto_posterior"]
+    np.testing.assert_allclose(posterior.stddev, 0.1, rtol=1e-6)
+
+
 def test_a_low_start_stays_where_the_model_fails_at_calmer_ones_pyro(monkeypatch):
     pyro = pytest.importorskip("pyro")
     pyro_ngvi = pytest.importorskip("pyro_ngvi")
