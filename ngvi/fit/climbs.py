@@ -84,9 +84,24 @@ def high_points(
 
 def heights(tops: list[Climbed]) -> np.ndarray:
     """How often each height was met: maxima that are as high may be mirror images of one."""
-    found = np.sort([climb.height for climb in tops if climb.is_top])
-    ends = np.flatnonzero(np.diff(found) > AS_LEVEL) + 1
-    return np.array([len(part) for part in np.split(found, ends) if len(part)], dtype=int)
+    return np.array([len(part) for part in _by_height(tops)], dtype=int)
+
+
+def beside_the_most(tops: list[Climbed]) -> list[Climbed]:
+    """Maxima but those of the height that was met most often, of several the highest."""
+    parts = _by_height(tops)
+    most = max(parts, key=len, default=[])
+    return [climb for part in parts if part is not most for climb in part]
+
+
+def _by_height(tops: list[Climbed]) -> list[list[Climbed]]:
+    """Maxima, those of the same height together, the highest first."""
+    parts: list[list[Climbed]] = []
+    for climb in sorted((climb for climb in tops if climb.is_top), key=lambda one: -one.height):
+        if not parts or parts[-1][-1].height - climb.height > AS_LEVEL:
+            parts.append([])
+        parts[-1].append(climb)
+    return parts
 
 
 def has_more(elsewhere: list[Climbed], known: int) -> bool:

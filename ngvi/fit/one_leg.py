@@ -14,7 +14,7 @@ import numpy as np
 
 from ngvi.fit.audit import HARDLY_KNOWN, audit
 from ngvi.fit.by_values import by_values, tried
-from ngvi.fit.climbs import Climbed, has_more, heights
+from ngvi.fit.climbs import Climbed, beside_the_most, has_more, heights
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.joint import joint
 from ngvi.fit.outcome import ANOTHER, BEYOND_PRECISION, THE_SAME, Ended, Outcome, Reason
@@ -313,10 +313,18 @@ class Runner:
         )
 
     def _parted(self, best: Outcome) -> tuple[int, list[Climbed]]:
-        """How many climbs ended in the best Gaussian, and the others; spikes are neither."""
-        tops = [climb for climb in self.tops if climb.height < self.spike]
-        outside = [climb for climb in tops if not self._is_inside(best.place, climb.mean)]
-        return len(tops) - len(outside), outside
+        """How many climbs ended in the best Gaussian, and the others; spikes are neither.
+
+        Of tops in the Gaussian it has one. Where there are more, as in one that is as broad as the
+        prior, where the data tell nothing, those of other heights are others.
+        """
+        inside, outside = [], []
+        for climb in self.tops:
+            if climb.height < self.spike:
+                is_inside = self._is_inside(best.place, climb.mean)
+                (inside if is_inside else outside).append(climb)
+        others = beside_the_most(inside)
+        return len(inside) - len(others), outside + others
 
     def _is_inside(self, place: Place, point: np.ndarray) -> bool:
         """Whether a point is where a Gaussian's draws are."""

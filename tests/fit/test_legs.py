@@ -658,6 +658,27 @@ def test_tops_that_were_met_once_tell_of_others(heights, more):
     assert len(climbs.heights(tops + on_the_way)) == len(set(np.round(heights)))
 
 
+@pytest.mark.parametrize(
+    ("heights", "own", "more", "is_claimed"),
+    [
+        ([0.0] * 5, 5, False, True),
+        ([0.0, 0.05, 0.0, -0.05], 4, False, True),
+        ([0.0, 0.0, -3.0, -3.0], 2, False, True),
+        ([0.0, 0.0, 0.0, -1.0], 3, True, True),
+        ([0.0, -1.0, -2.0, -3.0], 1, True, False),
+    ],
+)
+def test_a_gaussian_has_one_of_the_tops_that_it_covers(heights, own, more, is_claimed):
+    """As broad as the prior, it covers many of which it knows nothing."""
+    search = with_ends()
+    search.tops = [climbs.Climbed(CENTRE, height, True) for height in heights]
+    search.tops += [climbs.Climbed(CENTRE, -9.0, False)]  # on its way to the one that it has
+    inside, others = search._parted(search._best_ended())
+    assert inside == own + 1 and inside + len(others) == len(search.tops)
+    assert search._best().has_more is more
+    assert search._final().reason is (Reason.CONVERGED if is_claimed else Reason.MODES)
+
+
 def rugged():
     """A mode at the guide's start, many lower ones about it, and among these a higher one."""
     centres = np.random.default_rng(10).uniform(-2.0, 2.0, (20, 2))
