@@ -41,25 +41,36 @@ class ExactBound:
     ) -> tuple[float, np.ndarray, np.ndarray]:
         """The best bound of any Gaussian, with its mean and covariance.
 
-        Iterates the conditions for an optimum, ``S^-1 = -E[hess]`` and ``E[grad] = 0``.
+        Iterates the conditions for an optimum, ``S^-1 = -E[hess]`` and ``E[grad] = 0``, by steps
+        that are halved until the bound rises.
 
         :param is_diagonal: of any mean field, whose ``S^-1`` is the diagonal.
         """
         dim = self.X.shape[1]
         mean, covariance = np.zeros(dim), np.eye(dim)
-        best = -np.inf
+        old = np.eye(dim)
+        best = self.value(mean, covariance)
         for _ in range(max_steps):
             probability = 1 / (1 + np.exp(-self._predictor(mean, covariance)))
             expected = probability @ WEIGHTS
             curvature = (probability * (1 - probability)) @ WEIGHTS
             precision = (self.X.T * curvature) @ self.X + self.prior_precision * np.eye(dim)
             gradient = self.X.T @ (self.y - expected) - self.prior_precision * mean
-            mean = mean + np.linalg.solve(precision, gradient)
+            step = np.linalg.solve(precision, gradient)
             if is_diagonal:
                 precision = np.diag(np.diag(precision))
-            covariance = np.linalg.inv(precision)
-            previous, best = best, self.value(mean, covariance)
-            if abs(best - previous) < 1e-10:
+            for length in 0.5 ** np.arange(30):
+                trial = mean + length * step
+                blend = old + length * (precision - old)
+                inverse = np.linalg.inv(blend)
+                value = self.value(trial, inverse)
+                if value > best:
+                    break
+            else:
+                break  # nothing raises it: the rest is rounding
+            previous, best = best, value
+            mean, covariance, old = trial, inverse, blend
+            if best - previous < 1e-10:
                 break
         return best, mean, covariance
 

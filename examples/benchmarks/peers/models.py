@@ -20,7 +20,7 @@ PRIOR_SCALE = 10.0
 
 
 def german(ppl: Ppl, X: Any, y: Any) -> None:
-    """Logistic regression (d = 49)."""
+    """Logistic regression; by toxicity's rows too (d = 49 and 1025)."""
     w = ppl.normals("w", X.shape[1], PRIOR_SCALE)
     with ppl.plate("rows", len(y)):
         ppl.sample("y", ppl.dist.Bernoulli(logits=X @ w), obs=y)
@@ -70,7 +70,7 @@ def in_pymc(name: str, data: tuple) -> Any:
 
     exp = pm.math.exp
     with pm.Model() as model:
-        if name == "german":
+        if name in ("german", "toxicity"):
             X, y = data
             w = pm.Normal("w", 0.0, PRIOR_SCALE, shape=X.shape[1])
             pm.Bernoulli("y", logit_p=pm.math.dot(X, w), observed=y)
@@ -101,6 +101,13 @@ def _german(folder: Path) -> tuple:
     return frame.drop(columns="y").to_numpy(float), frame.y.to_numpy(float)
 
 
+def _toxicity(folder: Path) -> tuple:
+    with np.load(folder / "logistic" / "qsar_oral_toxicity.npz") as packed:
+        bits = np.unpackbits(packed["X_packed"], axis=1)[:, :1024]
+        y = packed["y"].astype(float)
+    return np.column_stack([np.ones(len(bits)), bits]).astype(float), y
+
+
 def _radon(folder: Path) -> tuple:
     frame = pd.read_csv(folder / "misc" / "radon_minnesota.csv")
     return (
@@ -123,6 +130,7 @@ MODELS: dict[str, tuple[Callable, Callable[[Path], tuple]]] = {
     "german": (german, _german),
     "epilepsy": (epilepsy, _epilepsy),
     "radon": (radon, _radon),
+    "toxicity": (german, _toxicity),
 }
 
 
