@@ -104,14 +104,20 @@ def _by_height(tops: list[Climbed]) -> list[list[Climbed]]:
     return parts
 
 
-def has_more(elsewhere: list[Climbed], known: int) -> bool:
+def has_more(elsewhere: list[Climbed], known: int, least: float = -math.inf) -> bool:
     """Whether other climbs would end at tops that none has met yet.
 
     The part of tops that were met once estimates the probability that the next climb ends at a
     new one (Good, 1953, "The population frequencies of species", equation 9). Climbs that came to
-    no end count for nothing.
+    no end count for nothing. Nor does a low top, however often it was met, tell whether there are
+    others as high as the best: of these alone it is asked as well.
 
     :param known: climbs that ended in the best Gaussian, whatever their height.
+    :param least: the log density of a top that is as high as the best, in nats.
     """
-    counts = heights(elsewhere)
-    return bool(np.sum(counts == 1) > UNSEEN * (known + np.sum(counts)))
+    as_high = [climb for climb in elsewhere if climb.height > least]
+    for tops in (elsewhere, as_high):
+        counts = heights(tops)
+        if np.sum(counts == 1) > UNSEEN * (known + np.sum(counts)):
+            return True
+    return False

@@ -133,11 +133,12 @@ class Modes(Runner):
             climbed_by += self.engine.evaluator.num_gradients - before
             self.tops += tops
             legs += self._follow(tops, legs, limit)
-            self.spike = self._level(self._best_ended().place) + self._reach()
+            level, reach = self._level(self._best_ended().place), self._reach()
+            self.least, self.spike = level - reach, level + reach
             inside, outside = self._parted(self._best_ended())
             is_last = inside >= ENOUGH or last >= (MAX_CLIMBS if legs else NUM_CLIMBS)
             is_dear = last >= NUM_CLIMBS and climbed_by > limit
-            if is_dear or (is_last and not has_more(outside, inside)):
+            if is_dear or (is_last and not has_more(outside, inside, self.least)):
                 return
             first = last
 

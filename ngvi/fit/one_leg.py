@@ -82,6 +82,7 @@ class Runner:
         self.spent = math.inf
         self.is_cut = False  #: whether a higher top was not followed, for want of steps
         self.spike = math.inf  #: tops above this log density, as a funnel's, have hardly any mass
+        self.least = -math.inf  #: tops above this one are as high as that of the best Gaussian
         self.spikes: list[Begun] = []  #: legs from such tops that led nowhere
         self._one: Search | StochasticSearch | None = None
         self._reached: tuple[Outcome, str] | None = None  #: where a leg was that goes on otherwise
@@ -308,7 +309,7 @@ class Runner:
             seen=self.seen + inside,
             seen_own=self.seen_own,
             num_tops=num_tops,
-            has_more=has_more(outside, inside),
+            has_more=has_more(outside, inside, self.least),
             has_ordinary=self.engine.parameters.has_ordinary,
         )
 

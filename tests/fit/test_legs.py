@@ -658,6 +658,22 @@ def test_tops_that_were_met_once_tell_of_others(heights, more):
     assert len(climbs.heights(tops + on_the_way)) == len(set(np.round(heights)))
 
 
+@pytest.mark.parametrize(("least", "more"), [(-math.inf, False), (-9.0, True), (3.5, False)])
+def test_low_tops_do_not_tell_whether_there_are_others_as_high(least, more):
+    heights = [3.0, *[-23.0] * 8, *[-24.0] * 4]  # of a hidden chain whose states have other names
+    tops = [climbs.Climbed(np.zeros(1), height, True) for height in heights]
+    assert climbs.has_more(tops, 3, least) is more
+
+
+def test_tops_are_as_high_that_lie_within_reach_of_the_best(monkeypatch):
+    asked = []
+    monkeypatch.setattr(modes, "has_more", lambda *args: asked.append(args[2]))
+    assert searched(target()).converged
+    (least,) = asked
+    height = float(norm.logpdf(0.0, scale=SCALE).sum())
+    assert least == pytest.approx(height - modes.AS_HIGH - 1.0, abs=0.1)
+
+
 @pytest.mark.parametrize(
     ("heights", "own", "more", "is_claimed"),
     [
