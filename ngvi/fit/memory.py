@@ -39,13 +39,14 @@ class Memory:
     ) -> None:
         # Rows: the steps, then the falls.
         self._vectors = np.concatenate([steps, falls])
-        self._products = (self._vectors @ np.concatenate([of_steps, of_falls]).T).astype(float)
+        self._products = self._along(np.concatenate([of_steps, of_falls]).T)
         squares, fall_squares = np.split(self._products.diagonal(), 2)
         curvature = self._products[: len(steps), len(steps) :].diagonal()
         eps = float(np.finfo(steps.dtype).eps) ** 0.5
         used = (curvature > min_curvature * squares) & (
             curvature > eps * np.sqrt(np.abs(squares * fall_squares))
         )
+        used &= (squares > 0) & (fall_squares > 0)  # and did not overflow
         #: The least curvature that counts, as a fraction of the metric's; one without pairs.
         self.flattest = float(np.min(curvature[used] / squares[used], initial=1.0))
         self._weights = np.where(used, 1.0 / np.where(used, curvature, 1.0), 0.0)
@@ -57,7 +58,7 @@ class Memory:
         :param of_vector: its covector, shape ``(n,)``.
         """
         # A vector is its coefficients of the direction, the steps and the falls.
-        along = (self._vectors @ of_vector).astype(float)
+        along = self._along(of_vector)
         unit = np.eye(1 + len(along))
         steps, falls = np.split(unit[1:], 2)
         of_steps, of_falls = np.split(np.column_stack([along, self._products]), 2)
@@ -65,3 +66,13 @@ class Memory:
         pairs = Pairs(steps, falls, of_steps, of_falls, self._weights)
         amounts = two_loop(pairs, unit[0], lambda rest: rest)[1:].astype(vector.dtype)
         return vector + amounts @ self._vectors
+
+    def _along(self, covectors: np.ndarray) -> np.ndarray:
+        """Products of the pairs with covectors.
+
+        Those of a fall over a cliff overflow in single precision. Such a pair does not count, and
+        what a weight of zero multiplies must be finite.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            products = (self._vectors @ covectors).astype(float)
+        return np.where(np.isfinite(products), products, 0.0)

@@ -99,3 +99,17 @@ def test_numbers_that_are_not_finite_are_no_error(problem):
     bad = Direction(np.array([np.inf, np.nan, 0.0, -np.inf]), np.full(SIZE, np.inf))
     for pairs in ([], pairs_along(axes, curvatures)):
         assert np.isnan(Dense(fisher, pairs).corrected(bad).gain)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_fall_over_a_cliff_leaves_the_other_pairs_as_they_are(problem):
+    """Its square overflows in single precision, and it came into every direction as NaN."""
+    fisher, axes, curvatures, _ = (np.asarray(part, np.float32) for part in problem)
+    pairs = pairs_along(axes, curvatures)
+    step, fall = pairs.pop()
+    natural = direction(fisher, axes.sum(0))
+    expected = Dense(fisher, pairs).corrected(natural)
+    for factor in 1e15, 1e25:
+        corrected = Dense(fisher, [(step, np.float32(-factor) * fall), *pairs]).corrected(natural)
+        np.testing.assert_allclose(corrected.direction.vector, expected.direction.vector, rtol=1e-4)
+        assert corrected.gain == pytest.approx(expected.gain, rel=1e-4)
