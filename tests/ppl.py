@@ -368,7 +368,14 @@ class NumPyroSvi(Svi):
         import jax
 
         svi = self.ppl.infer.SVI(self.model, self.guide, optimiser, loss, **self.static)
-        self.state = svi.init(jax.random.key(seed), *self.args)
+        key, init = jax.random.key(seed), lambda key: svi.init(key, *self.args)
+        if hasattr(self.guide, "set_up"):
+            # With the key that init has for it; what is left of init is then one program, where it
+            # would be one for each operation of guide and model.
+            with self.ppl.handlers.seed(rng_seed=jax.random.split(key, 3)[2]):
+                self.guide.set_up(*self.args, **self.static)
+            init = jax.jit(init, compiler_options=QUICKLY)
+        self.state = init(key)
         self._update = jax.jit(svi.update, compiler_options=QUICKLY)
         return svi
 
