@@ -363,19 +363,29 @@ class Svi:
 # -- NumPyro --------------------------------------------------------------------------
 
 
+def initialised(svi: Any, key: Any, *args: Any) -> Any:
+    """``svi.init`` of a guide of ours: the guide's set-up, and one program for the rest, where it
+    would be one for each operation of guide and model.
+    """
+    import jax
+    from numpyro import handlers
+
+    def init(key):
+        return svi.init(key, *args)
+
+    if not hasattr(svi.guide, "set_up"):
+        return init(key)
+    with handlers.seed(rng_seed=jax.random.split(key, 3)[2]):  # the key that init has for it
+        svi.guide.set_up(*args, **svi.static_kwargs)
+    return jax.jit(init, compiler_options=QUICKLY)(key)
+
+
 class NumPyroSvi(Svi):
     def _start(self, optimiser, loss, seed):
         import jax
 
         svi = self.ppl.infer.SVI(self.model, self.guide, optimiser, loss, **self.static)
-        key, init = jax.random.key(seed), lambda key: svi.init(key, *self.args)
-        if hasattr(self.guide, "set_up"):
-            # With the key that init has for it; what is left of init is then one program, where it
-            # would be one for each operation of guide and model.
-            with self.ppl.handlers.seed(rng_seed=jax.random.split(key, 3)[2]):
-                self.guide.set_up(*self.args, **self.static)
-            init = jax.jit(init, compiler_options=QUICKLY)
-        self.state = init(key)
+        self.state = initialised(svi, jax.random.key(seed), *self.args)
         self._update = jax.jit(svi.update, compiler_options=QUICKLY)
         return svi
 

@@ -11,6 +11,7 @@ import pytest
 from tests.models import SUBSAMPLE, data
 from tests.once import once
 from tests.optim.table5 import QUICKLY
+from tests.ppl import load
 from tests.reference import random_gaussian
 
 pytest.importorskip("numpyro")
@@ -58,15 +59,14 @@ def logistic(X, y, subsample_size=None):
 
 @functools.cache
 def prepared(model):
-    """The model's guide, which has run."""
+    """The model's guide, which is set up."""
     guide = NaturalGaussianGuide(model)
     parameters(guide, *arguments())
     return guide
 
 
-def parameters(function, *args):
-    trace = handlers.trace(handlers.seed(function, 0)).get_trace(*args)
-    return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+def parameters(guide, *args):
+    return load("numpyro").set_up(guide, *args)
 
 
 def compiled(elbo, model, guide, *args, **kwargs):

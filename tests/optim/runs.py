@@ -8,6 +8,7 @@ import numpy as np
 
 from tests import reference
 from tests.optim.table5 import QUICKLY, driver
+from tests.ppl import initialised
 
 #: What torch calls NumPyro's options.
 PYRO_NAMES = {"step_size": "lr", "precision_step_size": "precision_lr"}
@@ -117,7 +118,7 @@ class NumPyroSvi:
         self.backend, self.args = backend, tuple(map(backend.array, args))
         self.guide = backend.package.NaturalGaussianGuide(model, family, **guide_options)
         self.svi = SVI(model, self.guide, optimiser, loss)
-        self.state = self.svi.init(jax.random.key(seed), *self.args)
+        self.state = initialised(self.svi, jax.random.key(seed), *self.args)
         self.update = jax.jit(self.svi.update, compiler_options=QUICKLY)
 
     def step(self):

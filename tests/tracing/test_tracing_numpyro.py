@@ -46,19 +46,18 @@ def arguments():
 
 @functools.cache
 def prepared(name):
-    """A model of :mod:`tests.models` and its guide, which has run."""
+    """A model of :mod:`tests.models` and its guide, which is set up."""
     model = getattr(models, name)(load("numpyro"))
     guide = NaturalGaussianGuide(model, init_scale=0.3)
     return model, guide, parameters(guide, *arguments())
 
 
-def parameters(function, *args):
-    trace = handlers.trace(handlers.seed(function, 0)).get_trace(*args)
-    return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+def parameters(guide, *args):
+    return load("numpyro").set_up(guide, *args)
 
 
 def set_up(model, *args, guide=None, key=3):
-    """A guide that has run, the parameters, and the log density for one minibatch."""
+    """A guide that is set up, the parameters, and the log density for one minibatch."""
     guide = NaturalGaussianGuide(model, init_scale=0.3) if guide is None else guide
     params = parameters(guide, *args)
     return guide, params, LogDensity(model, guide, args, {}, random.key(key))
