@@ -73,7 +73,9 @@ def _share_compiler_context():
     """
     from jax._src.interpreters import mlir
 
-    new = mlir.make_ir_context
+    new = getattr(mlir, "make_ir_context", None)
+    if new is None:  # it is not a public name
+        return
 
     def make():
         global _context
