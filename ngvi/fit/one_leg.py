@@ -319,7 +319,8 @@ class Runner:
         Of tops in the Gaussian it has one. Where there are more, as in one that is as broad as the
         prior, where the data tell nothing, those of other heights are others.
         """
-        inside, outside = [], []
+        inside: list[Climbed] = []
+        outside: list[Climbed] = []
         for climb in self.tops:
             if climb.height < self.spike:
                 is_inside = self._is_inside(best.place, climb.mean)
