@@ -8,6 +8,7 @@ remembers a start at n for thousands; "VOGN, longer" is the paper's, with so man
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +65,8 @@ RATES: dict[str, tuple] = {
 #: Longer steps of Nagm leave networks some weights of a width of 1e20.
 RATES_OF_NETWORKS = RATES | {"Nagm": (1e-2, 3e-2)}
 FLOOR = 0.03  #: of pictures, in nats
+#: Nats below the optimum from which on a run has diverged.
+LOST = 1e6
 
 #: Gives a minibatch's estimate of the natural gradient.
 Estimator = Callable[[Any, jax.Array, jax.Array, jax.Array], Any]
@@ -182,8 +185,8 @@ def draw_gaps(csv: str, keys: tuple[str, ...], picture: str) -> None:
     """
     rows = pages.read(csv)
     panels = list(dict.fromkeys(tuple(row[key] for key in keys) for row in rows))
-    figure, axes = pages.figure(1, len(panels), (3.6, 3.6))
-    for axis, panel in zip(axes[0], panels, strict=True):
+    figure, axes = _panels(len(panels), (3.6, 3.6))
+    for axis, panel in zip(axes.flat, panels, strict=True):
         own = [row for row in rows if tuple(row[key] for key in keys) == panel][::-1]
         marks = {"first": "1", "second": "2"}
         names = [f"{row['method']}{marks.get(row.get('derivatives', ''), '')}" for row in own]
@@ -195,6 +198,8 @@ def draw_gaps(csv: str, keys: tuple[str, ...], picture: str) -> None:
             found = [
                 (float(row[column]), at) for row, at in zip(own, lines, strict=True) if row[column]
             ]
+            if not found:
+                continue
             gaps, at = np.array(found).T
             colour = "#d55e00" if style == "o" else "#0072b2"
             axis.plot(np.maximum(gaps, FLOOR), at, style, color=colour, ms=4.5, label=label)
@@ -207,9 +212,16 @@ def draw_gaps(csv: str, keys: tuple[str, ...], picture: str) -> None:
     pages.save(figure, picture)
 
 
+def _panels(count: int, size: tuple[float, float]) -> tuple[Any, Any]:
+    """Side by side, or where there are many, two in a row: those of a data set."""
+    columns = count if count <= 3 else 2
+    return pages.figure(math.ceil(count / columns), columns, size)
+
+
 def gaps_at(marks: Sequence[int], gaps: Sequence[float]) -> dict[str, str]:
-    """Cells of a curve's row, by passes."""
-    return {str(mark): f"{gap:.2f}" for mark, gap in zip(marks, gaps, strict=False)}
+    """Cells of a curve's row, by passes, until it has diverged."""
+    near = itertools.takewhile(lambda pair: pair[1] < LOST, zip(marks, gaps, strict=False))
+    return {str(mark): f"{gap:.2f}" for mark, gap in near}
 
 
 def replace_curve(csv: str, row: dict[str, str], about: str, keys: Sequence[str]) -> None:
@@ -242,23 +254,28 @@ def draw_curves(csv: str, keys: tuple[str, ...], picture: str) -> None:
     rows = pages.read(csv)
     panels = list(dict.fromkeys(tuple(row[key] for key in keys) for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    figure, axes = pages.figure(1, len(panels), (3.4, 3.2))
-    for axis, panel in zip(axes[0], panels, strict=True):
+    figure, axes = _panels(len(panels), (3.4, 3.2))
+    shown: dict[str, Any] = {}
+    for axis, panel in zip(axes.flat, panels, strict=True):
         for row in rows:
             if tuple(row[key] for key in keys) != panel:
                 continue
             curve = {int(k): float(v) for k, v in row.items() if k.isdigit() and v}
+            if not curve:
+                continue
             at, gaps = np.array(sorted(curve.items())).T
             order = row.get("derivatives", "")
-            axis.plot(
+            label = f"{row['method']} {order}".replace("`", "").replace("NaturalELBO()", "")
+            (shown[label],) = axis.plot(
                 *(at, np.maximum(gaps, FLOOR)),
                 {"second": "--", "rows' squares": "-."}.get(order, "-"),
                 color=COLOURS[methods.index(row["method"]) % len(COLOURS)],
                 lw=2.2 if "BLR" in row["method"] else 1.2,
-                label=f"{row['method']} {order}".replace("`", "").replace("NaturalELBO()", ""),
             )
         axis.set(xscale="log", yscale="log", title=", ".join(panel), xlabel="passes")
-    axes[0, 0].set_ylabel("nats below the optimum")
-    axes[0, -1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    for axis in axes[:, 0]:
+        axis.set_ylabel("nats below the optimum")
+    options = {"fontsize": 7, "loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+    axes[0, -1].legend(shown.values(), shown, **options)
     figure.tight_layout()
     pages.save(figure, picture)

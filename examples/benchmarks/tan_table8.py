@@ -35,6 +35,8 @@ from numpyro.infer.initialization import init_to_value
 from examples.benchmarks import pages
 from examples.benchmarks.machine import describe
 from examples.benchmarks.tan_methods import (
+    LOST,
+    RATES,
     best_rate,
     draw_curves,
     draw_gaps,
@@ -58,6 +60,8 @@ PROBLEMS = {
 }
 #: Steps after which 0.999 has forgotten a start at n to within 1e-6 of it.
 LONGER = 15_000
+#: With 10^5 simulated rows Nagm diverges at the rates that suit German credit.
+OWN_RATES = RATES | {"Nagm": (1e-2, *RATES["Nagm"])}
 METHODS = (
     *(
         (name, order)
@@ -163,12 +167,14 @@ def column(
     data: tuple[np.ndarray, np.ndarray],
     methods: list[str],
     seed: int,
+    passes_of_all: int | None = None,
 ) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
     """The rows of one of the table's columns, and of the figure's."""
     exact = ExactBound(*data, PRIOR_SCALE)
     best = exact.optimum(is_diagonal=family == "diagonal")[0]
     X, y = (jnp.asarray(part, jnp.float32) for part in data)
     batch, usual = PROBLEMS[name]
+    usual = passes_of_all or usual
     num_batches = len(y) // batch
 
     def bound(q: Any) -> float:
@@ -193,7 +199,7 @@ def column(
             start = FAMILIES[family]().initial(jnp.zeros(X.shape[1]), len(y) ** -0.5)
             args = start, estimator(order, len(y)), X, y, batch, marks, seed
             rate, curve, seconds = best_rate(
-                method, lambda o, a=args: run(o, *a), lambda qs: bound(qs[-1])
+                method, lambda o, a=args: run(o, *a), lambda qs: bound(qs[-1]), OWN_RATES
             )
             begin = time.process_time() - seconds
         seconds = time.process_time() - begin
@@ -201,8 +207,10 @@ def column(
         value = bounds[-1]
         cells = {"data": name, "covariance": family, "method": method, "derivatives": order}
         curve_cells = cells | gaps_at(marks, [best - value for value in bounds])
-        cells |= {"rate": f"{rate}", "steps": steps, "bound": f"{value:.1f}"}
-        cells |= {"below the optimum": f"{best - value:.2f}"}
+        is_lost = not best - value < LOST  # or not a number
+        cells |= {"rate": f"{rate}", "steps": steps}
+        cells |= {"bound": "diverged" if is_lost else f"{value:.1f}"}
+        cells |= {"below the optimum": "" if is_lost else f"{best - value:.2f}"}
         cells |= {"paper": "" if paper is None else f"{paper:.1f}"}
         # The paper's data are ours, but where they are simulated.
         other = "" if paper is None or name == "Simulation" else f"{best - paper:.1f}"
@@ -216,6 +224,7 @@ def main() -> None:
     parser.add_argument("--covariances", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     names = list(dict.fromkeys(method for method, _ in METHODS))
     parser.add_argument("--methods", nargs="+", choices=names, default=names)
+    parser.add_argument("--passes", type=int, help="over the data, in place of the problem's own")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     about = f"`python -m examples.benchmarks.tan_table8`, seed {options.seed}, float32"
@@ -225,7 +234,8 @@ def main() -> None:
     for name in options.data:
         data = load(name, options.data_dir, options.seed)
         for family in options.covariances:
-            for row, curve in column(name, family, data, options.methods, options.seed):
+            own = options.methods, options.seed, options.passes
+            for row, curve in column(name, family, data, *own):
                 print(row, flush=True)
                 pages.replace("tan_table8.csv", [row], about, keys)
                 if len(curve) > len(keys):

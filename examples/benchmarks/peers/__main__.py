@@ -19,6 +19,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from matplotlib.ticker import NullFormatter
+
 from examples.benchmarks import pages
 from examples.benchmarks.machine import describe
 from examples.benchmarks.peers.models import MODELS
@@ -156,11 +158,12 @@ def _draw(shown: dict[tuple[str, str], list[tuple[float, float]]]) -> None:
         axis.axhline(THERE, color="0.7", lw=0.8)
         axis.set(xscale="log", yscale="log", title=model, xlabel="seconds of the processor")
         axis.set(ylim=(FLOOR / 1.5, CEILING))
+        axis.xaxis.set_minor_formatter(NullFormatter())
     axes[0][0].set_ylabel("nats below the optimum")
-    handles, labels = axes[0][-1].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, fontsize=7
-    )
+    found = {line.get_label(): line for axis in axes[0] for line in axis.get_lines()}
+    lines = {method: found[method] for method in methods if method in found}
+    options = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": 3, "fontsize": 7}
+    figure.legend(lines.values(), lines, **options)
     pages.save(figure, PICTURE)
 
 
