@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.infer
 import numpyro.optim
 import optax
@@ -17,6 +18,14 @@ from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
 from numpyro_ngvi.tracing.compilation import compiled
+
+#: What JAX raises where a model reads an array that is still to come.
+READS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
 
 
 class SVI(numpyro.infer.SVI):
@@ -54,6 +63,7 @@ class SVI(numpyro.infer.SVI):
         #: fresh object as well: states are pytrees of arrays, which pickle and Orbax can hold.
         self.state: SVIState | None = None
         self._compiled: dict[Any, Callable] = {}
+        self._reads_arrays = False  #: whether the model has to have its arrays as it is compiled
         self._num_skipped: list[Any] | None = []
 
     @property
@@ -72,7 +82,8 @@ class SVI(numpyro.infer.SVI):
         The first call initialises, and each new combination of shapes compiles. Arrays
         (and floats, and containers of them) may change from call to call without
         compiling again; anything else, such as ints, bools and strings, is a constant of
-        the compiled step.
+        the compiled step. So are all arrays where the model reads them as it runs, with numpy's
+        functions say: the step is then compiled anew for other arrays.
 
         :return: the loss in nats, the negative bound on the log evidence before the step;
             an array of shape ``()``, so that nothing waits for the device until it is read.
@@ -91,10 +102,13 @@ class SVI(numpyro.infer.SVI):
             self.state = self.init(self._rng_key, *args, **kwargs)
         elif self.constrain_fn is None:  # the state of another object, whose set-up is not in it
             self.init(jax.random.key(0), *args, **kwargs)
-        leaves, structure = jax.tree.flatten((args, kwargs))
-        dynamic = [leaf if _is_dynamic(leaf) else None for leaf in leaves]
-        static = tuple(None if _is_dynamic(leaf) else _Constant(leaf) for leaf in leaves)
-        state, loss, num_dropped = self._compiled_update(structure, static)(self.state, dynamic)
+        try:
+            state, loss, num_dropped = self._updated(args, kwargs)
+        except READS:
+            if self._reads_arrays:
+                raise
+            self._reads_arrays = True
+            state, loss, num_dropped = self._updated(args, kwargs)
         is_lost = first and not jnp.isfinite(loss)
         self.state = None if is_lost else state
         if num_dropped is not None:
@@ -123,9 +137,19 @@ class SVI(numpyro.infer.SVI):
         states = jax.tree.leaves(self.state.optim_state, is_leaf=_counts_skipped)
         self._num_skipped = [state.num_skipped for state in states if _counts_skipped(state)]
 
+    def _updated(self, args: tuple, kwargs: dict[str, Any]) -> tuple[SVIState, jax.Array, Any]:
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        are_dynamic = [not self._reads_arrays and _is_dynamic(leaf) for leaf in leaves]
+        pairs = list(zip(leaves, are_dynamic, strict=True))
+        dynamic = [leaf if is_dynamic else None for leaf, is_dynamic in pairs]
+        static = tuple(None if is_dynamic else _Constant(leaf) for leaf, is_dynamic in pairs)
+        return self._compiled_update(structure, static)(self.state, dynamic)
+
     def _compiled_update(self, structure: Any, static: tuple) -> Callable:
         key = (structure, static)
         if key not in self._compiled:
+            if self._reads_arrays:  # a program holds its arrays
+                self._compiled.clear()
 
             def update(state: SVIState, dynamic: list) -> tuple[SVIState, jax.Array, Any]:
                 leaves = [
@@ -151,16 +175,18 @@ class _Constant:
     """A static argument, equal to another by value where it has one, else by identity."""
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self.value = self._known = value
+        if isinstance(value, np.ndarray):  # which may be written into
+            self.value, self._known = value.copy(), (value.shape, value.dtype.str, value.tobytes())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Constant) or type(self.value) is not type(other.value):
             return False
-        return self.value is other.value or bool(self.value == other.value)
+        return self._known is other._known or bool(self._known == other._known)
 
     def __hash__(self) -> int:
         try:
-            return hash((type(self.value), self.value))
+            return hash((type(self.value), self._known))
         except TypeError:
             return id(self.value)
 
