@@ -117,8 +117,12 @@ class _Geometry(geometry.Geometry):
         return scaled
 
     def accepted(self, step: Step, before: Direction, after: Direction, is_short: bool) -> None:
-        state, change = self._state, step.change[self._size :]
-        old, new = before.vector[self._size :], after.vector[self._size :]
+        # In single precision a fall of 2e19 has an infinite square, and no curvature of its own.
+        change, old, new = (
+            vector[self._size :].astype(float)
+            for vector in (step.change, before.vector, after.vector)
+        )
+        state = self._state
         ends = float(after.covector @ step.change)
         for index, part in enumerate(state.parts(len(change))):
             moved, square = change[part], float(old[part] @ change[part])

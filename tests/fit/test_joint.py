@@ -204,6 +204,23 @@ def test_gamma_is_the_inverse_curvature_along_the_last_short_step():
         np.testing.assert_allclose(state.gamma, expected)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("steepness", [1.0, 1e21, 1e38])
+def test_gamma_follows_gradients_whose_squares_overflow(steepness):
+    """In single precision, where it became a tenth instead."""
+    one = target()
+    engine, found = measured(one)
+    vector = found.mean.vector / np.abs(found.mean.vector).max()
+    vector[2 * DIM :] *= steepness
+    before = found.mean._replace(vector=np.float32(vector), covector=np.float32(vector))
+    geometry = engine.geometry(one.initial, [])
+    step = geometry.step(geometry.corrected(before).direction, 1.0, 1.0)
+    first = engine.evaluator.gamma.copy()
+    after = before._replace(vector=before.vector / 2)
+    geometry.accepted(step._replace(change=np.float32(step.change)), before, after, True)
+    np.testing.assert_allclose(engine.evaluator.gamma, 2 * first, rtol=1e-5)
+
+
 def test_steps_get_longer_while_the_gradient_keeps_its_direction():
     state, _, _ = accepted(0.0, False)
     np.testing.assert_allclose(state.limits, room.FIRST * room.LONGER)
