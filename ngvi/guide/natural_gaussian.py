@@ -30,7 +30,8 @@ class NaturalGaussianGuide:
         about the default, medians of more draws take its place (:mod:`~ngvi.guide.calm`).
     :param init_scale: initial standard deviation of every unconstrained latent. By default 0.1, or
         as narrow as it must be where the density explodes at draws so wide, of covariates in raw
-        units, say (:mod:`~ngvi.guide.calm`; :class:`ReparametrizedGaussianGuide` takes 0.1).
+        units, say (:mod:`~ngvi.guide.calm`; :class:`ReparametrizedGaussianGuide` takes 0.1, and
+        None for this).
     :param create_plates: makes the plates that are subsampled, as in the PPL's autoguides. Latents
         inside of them are held for all elements of the plate, and a step moves those that its
         minibatch visits, along the natural gradient of the bound of all data

@@ -295,6 +295,8 @@ class ReparametrizedGaussianGuide:
         curvature there: cheaper, and good where the likelihood alone says where locals are.
     :param family: of the Gaussian. ``"auto"`` is dense up to 40 latents; beyond, sparse:
         locals meet only the globals.
+    :param init_scale: initial standard deviation of the globals; that of standardised locals is 1.
+        None finds how narrow it must be, as :class:`NaturalGaussianGuide` does.
     :raises ValueError: on the first call, for a model without locals, with locals that depend
         on each other or have no modes, with minibatches or with enumerated latents, naming the
         sites.

@@ -109,7 +109,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         *,
         prefix: str = "auto",
         init_loc_fn: Callable = init_to_median,
-        init_scale: float = 0.1,
+        init_scale: float | None = 0.1,
         sticking_the_landing: bool | str = "auto",
     ) -> None:
         self.order = check_order(order)

@@ -234,7 +234,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         return {name: site["value"].detach() for name, site in latents.items()}
 
     def _init_scale(self, loc: Tensor, args: tuple, kwargs: dict) -> float | Tensor:
-        """The initial sd of the latents: what the user asks for, or else a calm one."""
+        """The initial sd of the latents: what the user asks for, or else a calm one.
+
+        :param loc: the start, in the model's coordinates.
+        """
         if self._requested_scale is not None:
             return self._requested_scale
         if self._has_plates:
@@ -243,7 +246,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         model = self._model_as_given[0]
 
         def around(scale: float) -> list[float]:
-            draws = (self._constrained(loc + scale * one[None]) for one in directions)
+            draws = (self._in_supports(loc + scale * one[None]) for one in directions)
             starts = ({name: value[0] for name, value in draw.items()} for draw in draws)
             return [log_density_at(model, start, args, kwargs) for start in starts]
 
@@ -431,7 +434,11 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         )
 
     def _constrained(self, latent: Tensor) -> dict[str, Tensor]:
-        """Values of every latent site at latent vectors ``(N, d)``."""
+        """Values of every latent site at the guide's vectors ``(N, d)``."""
+        return self._in_supports(latent)
+
+    def _in_supports(self, latent: Tensor) -> dict[str, Tensor]:
+        """Values of every latent site at vectors ``(N, d)`` in the model's coordinates."""
         if self._dynamic:
             rows = [
                 {site["name"]: biject_to(site["fn"].support)(value) for site, value in draw}

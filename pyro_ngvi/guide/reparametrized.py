@@ -153,7 +153,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         family: str | type[Family] | Family = "auto",
         *,
         init_loc_fn: Callable = init_to_median,
-        init_scale: float = 0.1,
+        init_scale: float | None = 0.1,
         sticking_the_landing: bool | str = "auto",
     ) -> None:
         check_order(order)
@@ -199,8 +199,8 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         return torch.where(self._reparametrization._mask, torch.zeros_like(loc), loc)
 
     def _init_scale(self, loc: Tensor, args: tuple, kwargs: dict) -> Tensor:
-        mask = self._reparametrization._mask
-        return torch.where(mask, torch.ones_like(loc), self._requested_scale)
+        mask, start = self._reparametrization._mask, super()._init_loc()
+        return torch.where(mask, torch.ones_like(loc), super()._init_scale(start, args, kwargs))
 
     def _own_vector(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values).to(self._reparametrization.start)
@@ -243,7 +243,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         return torch.cat([part[0] for part in parts]), torch.cat([part[2] for part in parts])
 
     def _constrained(self, latents: Tensor) -> dict[str, Tensor]:
-        return super()._constrained(self._in_models_coordinates(latents)[0])
+        return self._in_supports(self._in_models_coordinates(latents)[0])
 
     @staticmethod
     def _draws_of(family: Family, num_draws: int = NUM_DRAWS) -> Tensor:

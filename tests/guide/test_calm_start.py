@@ -85,6 +85,24 @@ def test_a_width_of_the_users_is_kept_and_other_models_have_the_usual_one(ppl):
         np.testing.assert_allclose(ppl.numpy(family.stddev), 0.1, rtol=1e-6)
 
 
+def test_globals_beside_standardised_locals_start_narrow_if_the_guide_is_asked_to(ppl):
+    """As ``NaturalGaussianGuide`` does from the same start, and the locals with an sd of 1."""
+
+    def model(income, y):
+        w = ppl.sample("w", ppl.dist.Normal(ppl.array(0.0), 1e-4))
+        with ppl.plate("rows", len(y)):
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 1.0))
+            ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(w * income + effect)), obs=y)
+
+    args = ppl.array(4e4 * np.exp(X[:5, 0] / 2)), ppl.array(np.ones(5))
+    start = ppl.start_at(w=1e-5, effect=np.zeros(5))
+    guide = ppl.package.ReparametrizedGaussianGuide(model, init_loc_fn=start, init_scale=None)
+    ppl.set_up(guide, *args)
+    np.testing.assert_allclose(ppl.numpy(ppl.initial(guide).stddev), [1e-5, 1, 1, 1, 1, 1])
+    plain = _initial(ppl, model, args, init_loc_fn=start)
+    np.testing.assert_allclose(ppl.numpy(plain.stddev), 1e-5)
+
+
 def test_a_start_is_at_the_means_of_priors_where_their_medians_are_impossible(ppl):
     """Rates are infinite or zero, unless the weight is some 700 / 4e4 from zero."""
     model, args = _incomes(ppl, 1e4)
