@@ -6,12 +6,14 @@ Unconstrained scales are the same in all three: logarithms of what is positive.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from examples.benchmarks import tan_table8
 from examples.benchmarks.cold_start import ERRORS, SCHOOLS
 from examples.benchmarks.gauntlet_models.ppl import Ppl
 from examples.benchmarks.gauntlet_models.registry import Entry
@@ -96,18 +98,6 @@ def in_pymc(name: str, data: tuple) -> Any:
     return model
 
 
-def _german(folder: Path) -> tuple:
-    frame = pd.read_csv(folder / "logistic" / "german_credit_design.csv.gz")
-    return frame.drop(columns="y").to_numpy(float), frame.y.to_numpy(float)
-
-
-def _toxicity(folder: Path) -> tuple:
-    with np.load(folder / "logistic" / "qsar_oral_toxicity.npz") as packed:
-        bits = np.unpackbits(packed["X_packed"], axis=1)[:, :1024]
-        y = packed["y"].astype(float)
-    return np.column_stack([np.ones(len(bits)), bits]).astype(float), y
-
-
 def _radon(folder: Path) -> tuple:
     frame = pd.read_csv(folder / "misc" / "radon_minnesota.csv")
     return (
@@ -127,10 +117,10 @@ def _epilepsy(folder: Path) -> tuple:
 
 MODELS: dict[str, tuple[Callable, Callable[[Path], tuple]]] = {
     "eight schools": (eight_schools, lambda _: (SCHOOLS, ERRORS)),
-    "german": (german, _german),
+    "german": (german, partial(tan_table8.load, "German", seed=0)),
     "epilepsy": (epilepsy, _epilepsy),
     "radon": (radon, _radon),
-    "toxicity": (german, _toxicity),
+    "toxicity": (german, partial(tan_table8.load, "Toxicity", seed=0)),
 }
 
 
