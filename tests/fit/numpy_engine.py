@@ -105,7 +105,7 @@ class Target:
         shift = np.array(
             [self.noise * np.random.default_rng(g.seed).normal(size=self.dim) for g in draws]
         )
-        gap, level = self._gap(place.loc)
+        (gap,), (level,) = self._gaps(place.loc[None])
         log_ratio = place.log_scale - np.log(self.scale)
         variances = np.exp(2 * log_ratio)
         fall = self._fall(gap)
@@ -142,7 +142,7 @@ class Target:
 
     def values_and_gradients(self, place, theta):
         self.num_gradients += len(theta)
-        gaps, levels = map(np.array, zip(*map(self._gap, theta), strict=True))
+        gaps, levels = self._gaps(theta)
         values = levels - 0.5 * self.steepness * np.sum(gaps * self._fall(gaps), 1)
         if self.has_ordinary:
             values += self.of_ordinary(place.ordinary)[0]
@@ -154,7 +154,7 @@ class Target:
         """Densities of which the bound is the average, whatever the steepness."""
         self.num_values += len(theta)
         log_q = normal((theta - place.loc) * np.exp(-place.log_scale), place.log_scale)
-        gaps, levels = map(np.array, zip(*map(self._gap, theta), strict=True))
+        gaps, levels = self._gaps(theta)
         values = levels + log_q + self.steepness * (normal(gaps, np.log(self.scale)) - log_q)
         values -= 0.5 * self.steepness * np.sum(gaps * (self._fall(gaps) - gaps), 1)
         if self.has_ordinary:
@@ -182,10 +182,13 @@ class Target:
         """The gradient, in units of the scales, of what the gaps cost."""
         return gaps if self.coupling is None else gaps @ self.coupling
 
-    def _gap(self, theta):
-        """From the mode that is the highest here, in its standard deviations, and its height."""
-        modes = [((theta - c) / self.scale, h) for c, h in ((self.centre, 0.0), *self.others)]
-        return max(modes, key=lambda mode: mode[1] - 0.5 * mode[0] @ mode[0])
+    def _gaps(self, theta):
+        """From the mode that is the highest at each row, in its standard deviations; its height."""
+        centres, heights = zip((self.centre, 0.0), *self.others, strict=True)
+        gaps = (theta[:, None] - np.array(centres)) / self.scale
+        heights = np.array(heights, float)
+        best = np.argmax(heights - 0.5 * np.sum(gaps**2, -1), 1)
+        return gaps[np.arange(len(theta)), best], heights[best]
 
     # -- the parameters ---------------------------------------------------------------
 
