@@ -410,8 +410,8 @@ def test_the_optimum_is_that_of_the_dense_family(ppl, rng):
         ppl.families.PrecisionCholesky(),
     ):
         family = specification.initial(start, 0.3)
-        for t in range(120):
-            family = step(family, 0.3 if t < 30 else 1.0)
+        for t in range(60):
+            family = step(family, 0.3 if t < 15 else 1.0)
         found.append(family)
     for name in ("mean", "precision_matrix"):
         sparse, dense = (ppl.numpy(getattr(family, name)) for family in found)

@@ -194,7 +194,7 @@ def test_a_step_beside_the_gaussian_is_exact_in_both(ppl):
     again = run(ppl, normal_gamma(ppl), {"tau": "gamma"}, (Y,), loss=loss, start=START)
     restore(again, pickle.loads(state))
     np.testing.assert_allclose([again.step() for _ in range(3)], onwards, rtol=1e-12)
-    draws = svi.predictive(4000)
+    draws = svi.predictive(1000)
     expected = factors(svi)["tau"]
     assert stats.kstest(draws["tau"], expected.marginals().cdf).pvalue > 1e-3
 

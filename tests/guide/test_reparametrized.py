@@ -257,9 +257,9 @@ def test_local_that_starts_between_two_modes_gets_a_positive_curvature_and_is_co
     counts = guide.num_without_mode(*([params] if ppl.is_numpyro else []))
     assert counts == {"at": pytest.approx(3.0, abs=0.3)}
     given = [params] if ppl.is_numpyro else []
-    noise = np.random.default_rng(0).normal(size=(200, 4))
+    noise = np.random.default_rng(0).normal(size=(40, 4))
     theta, no_mode = guide._in_models_coordinates(ppl.array(noise), *given)
-    assert np.isfinite(ppl.numpy(theta)).all() and ppl.numpy(no_mode).sum() > 500
+    assert np.isfinite(ppl.numpy(theta)).all() and ppl.numpy(no_mode).sum() > 100
 
 
 def test_step_to_where_the_slope_overflows_is_refused(ppl):
