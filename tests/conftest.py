@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fnmatch
 import gc
 import importlib.metadata
 import os
 import random
+import re
 import resource
 import sys
 import tempfile
@@ -54,6 +56,30 @@ def _has_known_jax() -> bool:
 
 if _has_known_jax():
     os.environ.setdefault("XLA_FLAGS", " ".join(XLA_FLAGS))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(config, items):
+    """``@pytest.mark.fast_in_numpyro("auto-*", ...)``: of a grid of cases, each of which JAX
+    compiles for a second, those that NumPyro's fast tests have. The others are slow ones there;
+    Pyro's fast tests have them all. Names are those of the cases without the PPL's.
+    """
+    names, found = {}, {}
+    for item in items:
+        mark = item.get_closest_marker("fast_in_numpyro")
+        case, is_numpyro = re.subn("^numpyro-|-numpyro$", "", item.callspec.id if mark else "")
+        if is_numpyro:
+            test = f"{item.path}::{item.originalname}"
+            fast = {name for name in mark.args if fnmatch.fnmatchcase(case, name)}
+            names[test] = set(mark.args)
+            found.setdefault(test, set()).update(fast)
+            if not fast:
+                item.add_marker(pytest.mark.slow)
+    are_some = any("::" in argument for argument in config.args)
+    if not are_some and not config.getoption("lf", False):
+        unknown = {test: names[test] - found[test] for test in names if names[test] - found[test]}
+        if unknown:
+            raise pytest.UsageError(f"fast_in_numpyro names cases that are not there: {unknown}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

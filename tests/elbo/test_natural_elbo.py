@@ -47,6 +47,12 @@ def assert_close(ppl, actual, expected, rtol):
         assert np.linalg.norm(one - other) <= rtol * np.linalg.norm(other)
 
 
+@pytest.mark.fast_in_numpyro(
+    "covariance_cholesky-spherical-*",
+    "covariance_cholesky-auto-*",
+    "diagonal-hessian-*",
+    "diagonal-stein-*",
+)
 @pytest.mark.parametrize(
     ("curvature", "options", "rtol"),
     [
@@ -119,6 +125,9 @@ def test_a_noisy_step_takes_more_groups_of_points_and_a_quiet_one_does_not(ppl):
     assert 0.5 / MAX_BATCHES < ratio < 2.0 / MAX_BATCHES
 
 
+@pytest.mark.fast_in_numpyro(
+    "covariance_cholesky-auto", "precision_cholesky-mean", "precision-hessian", "covariance-auto"
+)
 @pytest.mark.parametrize("curvature", ["auto", "hessian", "mean"])
 @pytest.mark.parametrize("name", DENSE_FAMILIES)
 def test_one_full_step_is_exact_for_a_conjugate_model(ppl, name, curvature, rng):
@@ -175,6 +184,7 @@ def half_space(ppl):
     return model
 
 
+@pytest.mark.fast_in_numpyro("spherical")
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("curvature", ["spherical", "hessian", "stein"])
 def test_draws_that_are_not_finite_are_left_out_and_counted(ppl, curvature):
@@ -278,12 +288,14 @@ def loss_with_hessians(ppl, log_density):
     return ppl.loss_and_gradient(elbo, model, guide)(ppl.initial(guide))[0]
 
 
+@pytest.mark.fast_in_numpyro("relu")
 @pytest.mark.parametrize("name", KINKS)
 def test_the_site_of_a_kink_is_named(ppl, name):
     with pytest.raises(ValueError, match="'edge' has a curvature that its Hessian misses.*'stein'"):
         loss_with_hessians(ppl, KINKS[name](ppl.np))
 
 
+@pytest.mark.fast_in_numpyro("logistic")
 @pytest.mark.parametrize("name", SMOOTH)
 def test_a_smooth_density_has_its_hessian_though_it_is_written_with_abs(ppl, name):
     assert np.isfinite(loss_with_hessians(ppl, SMOOTH[name](ppl.np)))

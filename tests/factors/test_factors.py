@@ -159,6 +159,7 @@ def _invgauss(one):
     return m / s, 0.0, s
 
 
+@pytest.mark.fast_in_numpyro("*gamma", "normal", "*gaussian")
 @pytest.mark.parametrize("name", PPLS)
 @pytest.mark.parametrize("kind", DENSITIES)
 def test_draws_have_the_expected_statistics(kind, name):

@@ -95,6 +95,7 @@ def test_natural_gradient_is_the_dense_solve_of_each_block(backend, case, instan
         assert relative_error(a, e) < TOLERANCE
 
 
+@pytest.mark.fast_in_numpyro("blocks of two sizes-shape0", "shuffled-shape0", "large blocks-shape1")
 @pytest.mark.parametrize("shape", [(), (3,)])
 def test_a_draw_carries_natural_gradients(backend, case, instance, shape, rng):
     *_, family = instance
@@ -120,6 +121,7 @@ def _hessian(backend, family, matrix):
     return family.assemble_hessian(backend.array(products))
 
 
+@pytest.mark.fast_in_numpyro("shuffled")
 def test_bonnet_price_and_a_step_are_those_of_each_block(backend, case, instance, rng):
     loc, tril, free, family = instance
     slope, matrix = rng.normal(size=len(loc)), rng.normal(size=free.shape)
@@ -195,6 +197,7 @@ def _guide(backend, model, blocks=None):
     return guide
 
 
+@pytest.mark.fast_in_numpyro("slopes-blocks1-*", "nested-None-*")
 @pytest.mark.parametrize(
     ("name", "blocks", "words"),
     [

@@ -71,6 +71,7 @@ def test_a_draw_is_the_sample(backend, family_name, dim, shape, rng):
     np.testing.assert_allclose(backend.numpy(family.draw(noise)), expected, rtol=0, atol=1e-13)
 
 
+@pytest.mark.fast_in_numpyro("*-1-*", "*-5-*", "*-70-*")
 @at(CASES)
 def test_a_draw_carries_natural_gradients(backend, family_name, dim, shape, rng):
     q, family, noise = _instance(backend, family_name, dim, shape, rng)

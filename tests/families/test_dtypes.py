@@ -13,6 +13,13 @@ def dtype(request):
     return request.param
 
 
+@pytest.mark.fast_in_numpyro(
+    "covariance_cholesky-float32",
+    "precision_cholesky-float64",
+    "precision-float32",
+    "covariance-float64",
+    "diagonal-*",
+)
 def test_every_result_has_the_familys_dtype(backend, family_name, dtype, rng):
     family = backend.family(family_name, *random_gaussian(family_name, 5, rng), dtype=dtype)
     other = backend.family(family_name, *random_gaussian(family_name, 5, rng), dtype=dtype)

@@ -414,6 +414,7 @@ def test_one_step_is_exact_for_a_conjugate_model_of_this_form(backend, instance,
         np.testing.assert_allclose(*pivots, atol=1e-12)
 
 
+@pytest.mark.fast_in_numpyro("float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_step_along_any_curvature_is_a_gaussian(backend, one, dtype, rng):
     dense, _ = one

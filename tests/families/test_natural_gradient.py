@@ -72,6 +72,7 @@ def test_precondition_is_the_identity_in_value(backend, family_name, dim, rng):
         np.testing.assert_array_equal(a, e)
 
 
+@pytest.mark.fast_in_numpyro("*-5")
 @pytest.mark.parametrize("dim", DIMS)
 def test_precondition_is_the_inverse_fisher_in_reverse_mode(backend, family_name, dim, rng):
     q, _ = _instance(family_name, dim, rng)
@@ -83,6 +84,7 @@ def test_precondition_is_the_inverse_fisher_in_reverse_mode(backend, family_name
         assert relative_error(a, e) < TOLERANCE
 
 
+@pytest.mark.fast_in_numpyro("*-5")
 @pytest.mark.parametrize("dim", DIMS)
 def test_precondition_is_the_inverse_fisher_in_forward_mode(backend, family_name, dim, rng):
     q, direction = _instance(family_name, dim, rng)

@@ -42,6 +42,9 @@ def _start_and_direction(backend, name, rng):
     return family, direction
 
 
+@pytest.mark.fast_in_numpyro(
+    "CovarianceCholesky", "Precision", "Diagonal", "SparsePrecision", "MatrixNormal"
+)
 @pytest.mark.parametrize("name", SPECIFICATIONS)
 def test_an_attempt_knows_both_divergences_of_its_end(backend, name, rng):
     family, direction = start_and_direction(backend, name, rng)

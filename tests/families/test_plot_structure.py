@@ -78,6 +78,7 @@ def test_large_blocks_are_marked_like_small_ones(backend):
     assert (image[:edge, edge:] == 0).all()
 
 
+@pytest.mark.fast_in_numpyro("full", "sparse_precision")
 @pytest.mark.parametrize("family", ["full", "block_diagonal", "sparse_precision", "diagonal"])
 def test_a_guide_is_drawn_with_its_family_dimension_and_sites(backend, family, pyplot):
     guide = guide_of(backend, models(backend).intercepts, family)

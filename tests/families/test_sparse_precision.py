@@ -61,6 +61,9 @@ def _hessian(backend, family, matrix):
     return backend.compiled(family.assemble_hessian)(backend.array(products))
 
 
+@pytest.mark.fast_in_numpyro(
+    "three locals*", "two plates*", "nested plates three deep", "globals only", "shuffled"
+)
 @pytest.mark.parametrize("case", arrows.CASES)
 def test_moments_and_density(backend, case, instance, rng):
     loc, tril, _, family = instance
@@ -98,6 +101,9 @@ def test_moments_and_density(backend, case, instance, rng):
     np.testing.assert_allclose(root.T @ root, sigma, atol=1e-10)
 
 
+@pytest.mark.fast_in_numpyro(
+    "three locals*", "nested plates three deep", "globals only", "shuffled"
+)
 @pytest.mark.parametrize("case", arrows.CASES)
 def test_natural_gradient_is_the_dense_solve(backend, case, instance, rng):
     loc, tril, free, family = instance
@@ -111,6 +117,7 @@ def test_natural_gradient_is_the_dense_solve(backend, case, instance, rng):
         assert relative_error(a, e) < TOLERANCE
 
 
+@pytest.mark.fast_in_numpyro("nested plates-*")
 @pytest.mark.parametrize(("case", "shape"), [(FEW[0], ()), (FEW[2], (2, 3)), (FEW[3], (3,))])
 def test_a_draw_carries_natural_gradients(backend, case, instance, shape, rng):
     loc, tril, free, family = instance
@@ -164,6 +171,7 @@ def test_the_entropys_natural_gradient_is_minus_half_the_factor(backend, case, i
         np.testing.assert_allclose(matrix, -tril / 2, atol=1e-12)
 
 
+@pytest.mark.fast_in_numpyro("two plates*", "nested plates three deep", "globals only", "shuffled")
 @pytest.mark.parametrize("case", arrows.CASES)
 def test_bonnet_price_is_the_natural_gradient_of_the_bound(backend, case, instance, rng):
     loc, tril, free, family = instance
@@ -177,6 +185,7 @@ def test_bonnet_price_is_the_natural_gradient_of_the_bound(backend, case, instan
         assert relative_error(a, e) < TOLERANCE
 
 
+@pytest.mark.fast_in_numpyro("nested plates")
 def test_first_and_second_order_agree_in_mean(backend, case, instance, rng):
     """Of a quadratic: the draws at cubature points average exactly."""
     loc, tril, free, family = instance
@@ -201,6 +210,7 @@ def test_first_and_second_order_agree_in_mean(backend, case, instance, rng):
         assert relative_error(a, e) < TOLERANCE
 
 
+@pytest.mark.fast_in_numpyro("three locals*-2", "two plates*-1", "nested plates-2", "shuffled-1")
 @pytest.mark.parametrize("many", [1, 2])
 def test_points_that_are_spread_over_locals_see_a_quadratic_exactly(
     backend, case, instance, many, rng
@@ -245,6 +255,7 @@ def test_outer_products_are_those_of_the_dense_matrix(backend, case, instance, r
     np.testing.assert_allclose(backend.numpy(actual), backend.numpy(expected), atol=1e-12)
 
 
+@pytest.mark.fast_in_numpyro("three locals*", "shuffled")
 def test_one_step_is_exact_for_a_conjugate_model(backend, case, instance, rng):
     loc, tril, free, family = instance
     _, target = arrows.random_factor(*arrows.CASES[case], rng)
@@ -269,6 +280,7 @@ def test_a_step_is_the_bayesian_learning_rule(backend, case, instance, rng):
     np.testing.assert_allclose(backend.numpy(moved.loc), mean, atol=1e-9)
 
 
+@pytest.mark.fast_in_numpyro("*float64", "nested plates-float32", "shuffled-float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_step_is_a_gaussian_for_any_curvature(backend, case, dtype, rng):
     blocks, parents = arrows.CASES[case]

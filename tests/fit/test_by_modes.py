@@ -236,6 +236,7 @@ def test_the_better_bound_is_kept_and_told(ppl, fitted):
         assert store == set(result.params)
 
 
+@SLOW_IN_NUMPYRO
 def test_draws_predictions_and_files_are_in_the_users_coordinates(ppl, fitted, tmp_path):
     _, result, _ = fitted
     draws = {name: ppl.numpy(value) for name, value in result.sample(2000).items()}

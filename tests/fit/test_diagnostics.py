@@ -18,6 +18,7 @@ from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
 # -- conjugate: everything is known ---------------------------------------------------
 
 
+@SLOW_IN_NUMPYRO
 def test_of_an_exact_posterior_the_weights_are_the_evidence(ppl):
     found = shared_result(ppl).diagnostics
     assert found.pareto_k < 0.5 and "good" in found.verdict
@@ -234,6 +235,7 @@ def test_a_guide_without_a_gaussian_of_ours_is_named(ppl):
     assert "failed: fit and diagnostics need" in str(fitted)
 
 
+@SLOW_IN_NUMPYRO
 def test_a_hundred_thousand_latents_need_no_memory_for_all_draws(ppl):
     dim = 100_000
 

@@ -16,6 +16,7 @@ from scipy.stats import multivariate_normal
 from ngvi.fit import legs
 from tests import models
 from tests.fit.results import conjugate, log_evidence
+from tests.ppl import SLOW_IN_NUMPYRO
 
 #: The best full-covariance bound of a careful run of 10^5 draws (posteriordb).
 BEST_EIGHT_SCHOOLS = -31.536
@@ -96,6 +97,7 @@ def groups_in_thousands():
     return group, y
 
 
+@SLOW_IN_NUMPYRO
 def test_groups_in_thousands_need_no_start(ppl, monkeypatch):
     """From ``N(0, I)`` the scale of the groups may collapse, far below the optimum."""
     # Climbs to other modes, which tests/fit/test_legs.py is about, would take most of the time.
@@ -138,6 +140,7 @@ def test_going_on_keeps_the_parameters_of_the_model(ppl):
     assert float(again.params["noise"]) == pytest.approx(noise, rel=1e-3)
 
 
+@SLOW_IN_NUMPYRO
 def test_an_intercept_and_the_effects_of_all_groups_end_at_the_highest_evidence(ppl, monkeypatch):
     """They trade along a line on which the bound is flat; the posterior is a Gaussian, exactly."""
     # Starts with other parameters, which tests/fit/test_legs.py is about, would take half the time.
@@ -168,6 +171,7 @@ def within_groups(y):
     return np.sqrt(np.sum(residual**2) / 60)
 
 
+@SLOW_IN_NUMPYRO
 def test_noise_and_intercept_are_parameters_of_data_in_thousands(ppl):
     """``y ~ N(a + 100 w x, s)``, whose latent ``w`` depends on both parameters."""
     rng = np.random.default_rng(5)
@@ -299,6 +303,7 @@ def test_a_guide_without_a_gaussian_of_ours_is_refused(ppl):
         ppl.fit(model, ppl.array(models.Y), guide=ppl.autoguide.AutoDelta(model))
 
 
+@SLOW_IN_NUMPYRO
 def test_the_options_of_a_family_survive_init(ppl):
     def model(scales):
         ppl.sample("z", ppl.dist.Normal(0.0 * scales, scales).to_event(1))

@@ -292,6 +292,7 @@ def test_a_draw_of_the_prior_at_which_a_model_in_pyro_raises_is_one_fewer():
 # -- Gaussians ------------------------------------------------------------------------
 
 
+@pytest.mark.fast_in_numpyro("covariance_cholesky", "precision", "diagonal", "sparse_precision")
 @pytest.mark.parametrize(
     "family",
     [

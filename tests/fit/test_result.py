@@ -15,6 +15,7 @@ from ngvi.fit.report import final_bound
 from ngvi.fit.trace import Trace
 from tests import models
 from tests.fit.results import conjugate, conjugate_result, log_evidence, result, shared_result
+from tests.ppl import SLOW_IN_NUMPYRO
 
 
 def hierarchy(ppl):
@@ -25,6 +26,7 @@ def hierarchy(ppl):
 # -- a fit ----------------------------------------------------------------------------
 
 
+@SLOW_IN_NUMPYRO
 def test_a_fit_by_stock_svi_is_told_to_be_exact(ppl):
     """Of stock ``SVI``, whose parameters and losses make a result."""
     model, args = conjugate(ppl)

@@ -14,7 +14,7 @@ from ngvi.fit.settings import Settings
 from ngvi.fit.start import find_start
 from tests import models
 from tests.fit.results import conjugate, log_evidence
-from tests.ppl import PPLS, load
+from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
 
 
 def logistic(ppl):
@@ -119,6 +119,7 @@ def test_both_packages_take_the_same_steps(case):
 # -- and right ------------------------------------------------------------------------
 
 
+@SLOW_IN_NUMPYRO
 def test_where_locals_are_known_five_points_are_enough_for_thirteen_latents(ppl):
     one = engine(ppl.name, effects, "sparse_precision")
     (group,) = one.evaluator.draws(np.random.default_rng(0), 1)

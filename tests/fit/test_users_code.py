@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 
 from tests import models
-from tests.ppl import load
+from tests.ppl import SLOW_IN_NUMPYRO, load
 
 
 @pytest.mark.parametrize("marked", [True, False], ids=["marked", "as NUTS takes it"])
@@ -36,6 +36,7 @@ def test_fit_sums_out_discrete_latents_beside_latents_in_a_plate(ppl, marked):
     assert result.sample(3)["loc"].shape == (3, 2)
 
 
+@SLOW_IN_NUMPYRO
 def test_a_model_without_continuous_latents_is_fitted_by_maximum_likelihood(ppl):
     y = np.array([-5.5, -4.5, 5.0, 5.5, 6.0])
 
@@ -95,6 +96,7 @@ def test_legacy_keys_give_the_numbers_of_typed_keys(numpyro_backend):
         np.testing.assert_array_equal(typed, legacy)
 
 
+@SLOW_IN_NUMPYRO
 def test_minibatches_visit_local_latents(ppl):
     """With ``create_plates``, as stock guides take it; three of four rows fill no second batch."""
     y = np.array([1.0, 3.0, -1.0, 2.0])
@@ -120,6 +122,7 @@ def test_minibatches_visit_local_latents(ppl):
     assert 0.5 * (gap + shift @ np.linalg.solve(covariance, shift)) < 0.05
 
 
+@SLOW_IN_NUMPYRO
 def test_improper_priors_have_a_structure_and_a_predictive_distribution(ppl):
     """And what is computed in a plate has the plate's shape."""
     constraints = ppl.dist.constraints

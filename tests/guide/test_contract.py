@@ -13,7 +13,7 @@ from scipy import stats
 
 from tests import models
 from tests.models import LOCATION_MEAN, LOCATION_VARIANCE, Y
-from tests.ppl import load
+from tests.ppl import SLOW_IN_NUMPYRO, load
 from tests.reference import (
     ALL_FAMILIES,
     DENSE_FAMILIES,
@@ -195,6 +195,7 @@ PARTICLES = {
 }
 
 
+@pytest.mark.fast_in_numpyro("*4 particles")
 @pytest.mark.parametrize("particles", PARTICLES)
 @pytest.mark.parametrize("name", ["Trace_ELBO", "JitTrace_ELBO"])
 @pytest.mark.filterwarnings("ignore")  # torch.jit's tracer has much to say
@@ -219,6 +220,7 @@ def test_at_the_conjugate_posterior_a_trace_elbo_is_the_evidence_and_svi_stays(
     np.testing.assert_allclose(sigma, [[LOCATION_VARIANCE]], rtol=1e-10)
 
 
+@pytest.mark.fast_in_numpyro("covariance_cholesky-*", "precision_cholesky-*")
 @pytest.mark.parametrize(
     ("family", "optimiser", "step_size"),
     # Snngm's step sizes are in the units of the coordinates: a precision is of the order of a
@@ -285,6 +287,7 @@ def test_model_parameters_are_learned_at_the_same_time(ppl):
     np.testing.assert_allclose(svi.parameter("scale"), np.exp(0.02), rtol=1e-6)
 
 
+@SLOW_IN_NUMPYRO
 def test_an_enumerated_latent_is_left_to_trace_enum_elbo(ppl):
     options = {} if ppl.is_numpyro else {"max_plate_nesting": 1}
     elbo = ppl.elbo("TraceEnum_ELBO", **options)
@@ -298,6 +301,7 @@ def test_an_enumerated_latent_is_left_to_trace_enum_elbo(ppl):
 # -- in a list of guides --------------------------------------------------------------
 
 
+@SLOW_IN_NUMPYRO
 def test_an_autoguidelist_takes_it_beside_another_guide(ppl):
     def model(y):
         mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 10.0))

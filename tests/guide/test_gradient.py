@@ -82,7 +82,7 @@ def _cases():
         for elbo, family in itertools.product(ELBOS[name], FAMILIES):
             usual = (particles, size) == ("1", models.SUBSAMPLE)
             if name == "numpyro":
-                shown = usual and elbo in ("Trace", "TraceMeanField") and family != "diagonal"
+                shown = usual and elbo == "Trace" and family != "diagonal"
             else:
                 shown = "Jit" not in elbo or usual
             marks = () if shown else pytest.mark.slow

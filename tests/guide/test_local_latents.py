@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.ppl import SLOW_IN_NUMPYRO
+
 N, B = 6, 2
 DATA = np.random.default_rng(3).normal(1.0, 2.0, N)
 BATCHES = [np.array([3, 0]), np.array([5, 1]), np.array([2, 4])]
@@ -128,6 +130,7 @@ def _whitened(ppl, family, vector):
     return ppl.numpy(ppl.compiled(product)(family.precision_tril, vector))
 
 
+@pytest.mark.fast_in_numpyro("sparse_precision-True")
 @pytest.mark.parametrize(
     ("family", "stick"),
     [
@@ -170,6 +173,7 @@ def test_bound_and_gradients_are_those_of_all_data(ppl, family, stick):
     np.testing.assert_allclose(np.mean(factors, 0), whole, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.fast_in_numpyro("diagonal-BLR", "sparse_precision-Snngm")
 @pytest.mark.parametrize(
     ("family", "optimiser"),
     [
@@ -210,6 +214,7 @@ def _given_zero(ppl, family):
     return loc
 
 
+@pytest.mark.fast_in_numpyro("sparse_precision")
 @pytest.mark.parametrize("family", LOCAL)
 def test_the_user_reads_all_elements(ppl, family):
     svi = _svi(ppl, _guide(ppl, family), BATCHES[0])
@@ -305,6 +310,7 @@ def test_bounds_that_differ_between_elements_are_refused(ppl):
         _start(ppl, guide, BATCHES[0])
 
 
+@SLOW_IN_NUMPYRO
 def test_a_guide_set_up_with_all_data_takes_minibatches(ppl):
     guide = _guide(ppl, "diagonal")
     _, before, after = _steps(ppl, guide, "Nagm", [np.arange(N), BATCHES[0]], beta=0.0)

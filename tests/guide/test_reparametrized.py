@@ -240,6 +240,7 @@ def test_independent_gaussian_is_exact_for_a_linear_gaussian_hierarchy(ppl):
     np.testing.assert_allclose(draws.mean(0), mean[1:], atol=0.8 * sd[1])
 
 
+@SLOW_IN_NUMPYRO
 def test_local_that_starts_between_two_modes_gets_a_positive_curvature_and_is_counted(ppl):
     dist = ppl.dist
 
@@ -262,6 +263,7 @@ def test_local_that_starts_between_two_modes_gets_a_positive_curvature_and_is_co
     assert np.isfinite(ppl.numpy(theta)).all() and ppl.numpy(no_mode).sum() > 100
 
 
+@SLOW_IN_NUMPYRO
 def test_step_to_where_the_slope_overflows_is_refused(ppl):
     # ... also if the slope itself is a number, and only its product with the step is none.
     from ngvi.structure.forest import forest_from_indices
@@ -402,6 +404,7 @@ def _without_modes(ppl):
     return horseshoe
 
 
+@pytest.mark.fast_in_numpyro("_[!w]*")
 @pytest.mark.parametrize(
     "model, message",
     [

@@ -127,6 +127,7 @@ def prox_gen_adam(point, gradients, alpha, beta1, beta2, eps):
     return trajectory
 
 
+@pytest.mark.fast_in_numpyro("large steps")
 @pytest.mark.parametrize(
     ("alpha", "options"),
     [(1e-3, {}), (0.02, {"beta1": 0.5, "beta2": 0.9, "eps": 0.1})],

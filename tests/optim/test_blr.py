@@ -63,6 +63,7 @@ def regression_svi(backend, glm, family, num_particles, curvature="hessian", **o
     return svi_run(backend, model, (glm.X, glm.y), family, make(backend, "BLR", **options), elbo)
 
 
+@pytest.mark.fast_in_numpyro("covariance_cholesky", "precision")
 @pytest.mark.parametrize("family", DENSE_FAMILIES)
 def test_one_step_through_stock_svi_is_the_exact_posterior(backend, family, regression, rng):
     mean, sigma, _ = linear_regression_posterior(regression.X, regression.y, 2.0, 0.5)

@@ -109,6 +109,7 @@ def test_only_the_newest_pairs_are_kept(backend, memory, monkeypatch, rng):
     np.testing.assert_allclose(backend.numpy(actual), expected, rtol=1e-10)
 
 
+@pytest.mark.fast_in_numpyro("10-50", "100000-20")
 @pytest.mark.parametrize(("dim", "most"), [(10, 50), (100_000, 20), (3_000_000, 1)])
 def test_the_memory_is_small_however_many_latents_there_are(backend, memory, dim, most):
     start = backend.array(np.ones(dim), "float32")

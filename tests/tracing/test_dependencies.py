@@ -27,6 +27,7 @@ def _read(ppl, guide):
     return guide.get_posterior(*([params] if ppl.is_numpyro else []))
 
 
+@pytest.mark.fast_in_numpyro("slopes-*", "nested-*", "two_plates-*")
 @pytest.mark.parametrize(
     ("model", "words"),
     [
@@ -61,6 +62,7 @@ def test_in_raw_units_the_hessian_is_looked_at_near_the_start(ppl):
     assert guide.family.describe() == "5 locals of size 1"
 
 
+@pytest.mark.fast_in_numpyro("slopes", "nested")
 @pytest.mark.parametrize("model", ["intercepts", "slopes", "nested", "crossed"], indirect=True)
 def test_the_hessian_has_no_entries_outside_of_the_structure(ppl, model):
     guide = _set_up(ppl, model)

@@ -15,6 +15,7 @@ from scipy import stats
 
 from tests import models
 from tests.models import SUBSAMPLE
+from tests.ppl import SLOW_IN_NUMPYRO
 
 
 class Density:
@@ -130,6 +131,7 @@ def value_gradient_and_hessian(ppl, function, theta):
     return [ppl.numpy(v) for v in (function(theta), ppl.grad(function, theta), hessian)]
 
 
+@SLOW_IN_NUMPYRO
 def test_chains_of_enumerated_latents_are_summed_out_with_their_derivatives(ppl):
     """Beside latents in a plate, for which the stock ELBO asks plates of the guide."""
     y, theta = np.array([0.3, 2.0]), np.array([0.4, -0.7, 1.5])
@@ -231,6 +233,7 @@ def test_independent_enumerated_latents_may_count_differently_often(ppl):
 # -- by example -----------------------------------------------------------------------
 
 
+@pytest.mark.fast_in_numpyro("full batch")
 @pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
 def test_examples_and_the_rest_add_up_to_the_log_density(ppl, subsample_size):
     """Of the same minibatch."""
