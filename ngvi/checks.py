@@ -240,6 +240,19 @@ def no_density(
     )
 
 
+def no_distribution(name: str, error: Exception) -> str:
+    """The error of a site whose distribution refuses its parameters, before it has a name."""
+    return f"The distribution of site '{name}' cannot be made: {error}"
+
+
+def complex_density(name: str) -> str:
+    """The error of a site whose log density is no real number."""
+    return (
+        f"The log density of site '{name}' is complex: take the real part of the data, or of what "
+        "its distribution is made of."
+    )
+
+
 def unequal_scales(latent: str, site: str) -> str:
     """The error of an enumerated latent that a site of another scale depends on."""
     return (

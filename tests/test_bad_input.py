@@ -152,6 +152,29 @@ def test_an_infinite_observation_is_named_also_where_a_discrete_latent_is_summed
         ppl.call(ppl.guide(model), _data(ppl, (1.0, np.inf, 2.0)))
 
 
+@pytest.mark.parametrize("fault", ["covariate", "scale", "plate", "complex"])
+def test_a_site_without_a_distribution_or_a_density_is_named(ppl, fault):
+    """Both libraries see parameters of a distribution before they know its site."""
+
+    def model(x, scale, y):
+        slope = ppl.sample("slope", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("data", len(y)):
+            ppl.sample("y", ppl.dist.Normal(slope * x, scale), obs=y)
+
+    x, scale, y = np.ones(3), np.ones(3), np.array([1.0, 2.0, 3.0])
+    if fault == "covariate":
+        x[1] = np.nan
+    elif fault == "scale":
+        scale[1] = -1.0
+    elif fault == "plate":
+        x = scale = np.ones(2)
+    args = [ppl.array(x), ppl.array(scale), ppl.array(y)]
+    if fault == "complex":
+        args[2] = args[2] + 0j
+    with pytest.raises((ValueError, TypeError, RuntimeError), match="site '?y"):
+        ppl.call(ppl.guide(model), *args)
+
+
 def test_a_latent_without_a_density_is_named(ppl):
     def model():
         x = ppl.sample("x", ppl.dist.Delta(ppl.array(3.0)))

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpyro
 from jax import random
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
@@ -87,10 +88,23 @@ def _run(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> d
     return trace.trace
 
 
-def last_site(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str:
-    """How far the model gets before it fails, in words."""
-    names = [repr(name) for name in _run(model, init_loc_fn, args, kwargs)]
-    return f"after site {names[-1]}" if names else "before its first site"
+def next_site(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str | None:
+    """The site whose distribution the model does not get, if nobody validates."""
+    found = _run(model, init_loc_fn, args, kwargs)
+    with numpyro.validation_enabled(False):
+        trace = _run(model, init_loc_fn, args, kwargs)
+    sites = (name for name, site in trace.items() if site["type"] == "sample")
+    return next((name for name in sites if name not in found), None)
+
+
+def site_of(error: BaseException) -> str | None:
+    """The site whose ``sample`` statement has failed, if it was one."""
+    name, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is numpyro.sample.__code__:
+            name = trace.tb_frame.f_locals["name"]
+        trace = trace.tb_next
+    return name
 
 
 def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str | None:
@@ -110,6 +124,8 @@ def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: d
             shapes = jnp.shape(site["value"]), site["fn"].shape()
             text = checks.no_density(name, *shapes, site["is_observed"], error)
             raise ValueError(text) from error
+        if jnp.iscomplexobj(log_prob):
+            raise ValueError(checks.complex_density(name))
         kind = "observed site" if site["is_observed"] else "latent site"
         if not bool(jnp.all(jnp.isfinite(log_prob))):
             bad.append(f"{kind} '{name}' has log density {float(jnp.sum(log_prob))}")

@@ -27,6 +27,7 @@ from ngvi.checks import (
     check_model,
     check_names,
     check_quantiles,
+    no_distribution,
     no_latents,
     told_of_arguments,
 )
@@ -47,8 +48,9 @@ from numpyro_ngvi.guide.checks import (
     invalid_start,
     is_enumerated,
     is_impossible_by_chance,
-    last_site,
+    next_site,
     of_half_precision,
+    site_of,
     subsampled_latents,
 )
 from numpyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
@@ -194,9 +196,13 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
                 "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
                 f"{half}"
             ) from error
+        name = site_of(error)
+        if name is not None and type(error) in (TypeError, ValueError):
+            raise type(error)(f"The model fails at site '{name}': {error}{half}") from error
         if " got invalid " in str(error):
-            where = last_site(self.model, self.init_loc_fn, args, kwargs)
-            raise ValueError(f"The model fails {where}: {error}{half}") from error
+            name = next_site(self.model, self.init_loc_fn, args, kwargs)
+            if name is not None:
+                raise ValueError(f"{no_distribution(name, error)}{half}") from error
 
     def _choose_family(self, layout: Layout) -> Choice:
         local = subsampled_latents(self.prototype_trace)

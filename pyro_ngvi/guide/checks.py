@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -255,6 +256,7 @@ def first_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
     """:func:`quiet_trace` from the start, whose values are to blame if it fails.
 
     :raises InvalidStartError: naming the site that starts at no valid value.
+    :raises ValueError: naming the site whose distribution has invalid parameters.
     """
     tracer = poutine.trace(model)
     try:
@@ -273,7 +275,23 @@ def first_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
                     f"Latent site '{name}' starts at {site['value']}, no value of its "
                     f"distribution, of shape {shape}: check init_loc_fn=. The model fails: {error}"
                 ) from error
+        name = _next_site(model, tracer.trace, args, kwargs) if _is_validation(error) else None
+        if name is not None:
+            raise ValueError(checks.no_distribution(name, error)) from error
         raise
+
+
+def _is_validation(error: Exception) -> bool:
+    """Whether torch has refused a distribution's parameters, before the site is known."""
+    return isinstance(error, ValueError) and "to satisfy the constraint" in str(error)
+
+
+def _next_site(model: Callable, trace: poutine.Trace, args: tuple, kwargs: dict) -> str | None:
+    """The site that comes after a trace whose model has failed, if nobody validates."""
+    tracer = poutine.trace(model)
+    with contextlib.suppress(Exception), pyro.validation_enabled(False):
+        quiet_trace(tracer, args, kwargs)
+    return next((name for name, _ in _sample_sites(tracer.trace) if name not in trace), None)
 
 
 def _is_inside(site: dict[str, Any]) -> bool:
@@ -335,6 +353,8 @@ def _invalid_sites(model: Callable, start: dict, args: tuple, kwargs: dict) -> s
             shapes = tuple(site["value"].shape), tuple(site["fn"].shape())
             text = checks.no_density(name, *shapes, site["is_observed"], error)
             raise ValueError(text) from error
+        if torch.is_complex(log_prob):
+            raise ValueError(checks.complex_density(name))
         if not torch.isfinite(log_prob).all():
             if isinstance(site["fn"], dist.Delta) and not site["is_observed"]:
                 raise ValueError(
