@@ -175,6 +175,16 @@ def test_a_site_without_a_distribution_or_a_density_is_named(ppl, fault):
         ppl.call(ppl.guide(model), *args)
 
 
+def test_a_fit_starts_at_the_priors_where_zero_and_about_it_are_impossible(ppl):
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(30.0), 1.0))
+        ppl.sample("y", ppl.dist.Normal(ppl.np.log(x - 25.0), 0.2), obs=ppl.array(1.6))
+
+    result = ppl.fit(model, family="diagonal", max_steps=20)
+    assert result.converged
+    assert 29.0 < float(result.posterior.mean[0]) < 31.0
+
+
 def test_a_latent_without_a_density_is_named(ppl):
     def model():
         x = ppl.sample("x", ppl.dist.Delta(ppl.array(3.0)))

@@ -11,7 +11,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
-from numpyro.infer.initialization import init_to_uniform
+from numpyro.infer.initialization import init_to_median, init_to_uniform
 
 from ngvi.checks import NO_LATENTS, DiscreteLatentError, told_of_arguments
 from ngvi.fit import run
@@ -21,7 +21,7 @@ from numpyro_ngvi.fit.importance import gaussians
 from numpyro_ngvi.guide import NaturalGaussianGuide
 
 #: Strategies of a guide that ``fit`` makes.
-STARTS = (partial(init_to_uniform, radius=0.0), init_to_uniform)
+STARTS = (partial(init_to_uniform, radius=0.0), init_to_uniform, init_to_median)
 
 
 def set_up(

@@ -13,7 +13,11 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.infer import config_enumerate
-from pyro.infer.autoguide.initialization import init_to_feasible, init_to_uniform
+from pyro.infer.autoguide.initialization import (
+    init_to_feasible,
+    init_to_median,
+    init_to_uniform,
+)
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -27,7 +31,7 @@ from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.checks import check_precision
 
 #: Strategies of a guide that ``fit`` makes.
-STARTS = (init_to_feasible, init_to_uniform)
+STARTS = (init_to_feasible, init_to_uniform, init_to_median)
 
 
 def set_up(
