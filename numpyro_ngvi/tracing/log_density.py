@@ -16,14 +16,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import random
 from numpyro import handlers
 from numpyro.distributions import Delta
-from numpyro.infer import Trace_ELBO
 from numpyro.infer.elbo import TraceEnum_ELBO
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
+from numpyro.util import check_model_guide_match
 
 from ngvi.checks import unequal_scales
 from ngvi.factors.factor import num_columns, signs_of_runs
@@ -151,7 +152,7 @@ class LogDensity:
         self.is_enumerated = any(map(is_enumerated, trace))
         dims = [frame.dim for site in trace for frame in site["cond_indep_stack"]]
         self.max_plate_nesting = -min(dims, default=0)
-        self._scales = set(map(_scale, trace))
+        self._scales = tuple(dict.fromkeys(map(_scale, trace)))
 
     def __call__(self, latents: Latents, params: dict[str, Any], guide_key: jax.Array) -> jax.Array:
         """The log density in nats, a scalar.
@@ -186,11 +187,27 @@ class LogDensity:
         self, latents: Latents, params: dict[str, Any], guide_key: jax.Array, given: dict[str, Any]
     ) -> tuple[jax.Array, Any]:
         guide = self.conditioned_guide(latents, guide_key, given)
-        run = self.model_key, params, self.model, guide
         if self.is_enumerated:  # which knows no mutable state
-            return self._summed_out(*run), None
-        result = Trace_ELBO().loss_with_mutable_state(*run, *self.args, **self.kwargs)
-        return -result["loss"], result.get("mutable_state")
+            return self._summed_out(self.model_key, params, self.model, guide), None
+        return self._summed(params, guide)
+
+    def _summed(self, params: dict[str, Any], guide: Callable) -> tuple[jax.Array, Any]:
+        """The negative loss of ``Trace_ELBO``, with the sites in the model's order.
+
+        NumPyro's is the order of a set, which is another one in each process: the bound would be
+        rounded otherwise in a run that goes on from a checkpoint, and compiled again.
+        """
+        model_key, guide_key = random.split(self.model_key)
+        log_q, guide_trace = compute_log_probs(
+            handlers.seed(guide, guide_key), self.args, self.kwargs, params
+        )
+        mutable = _mutable(guide_trace)
+        model = handlers.replay(handlers.seed(self.model, model_key), guide_trace)
+        log_p, trace = compute_log_probs(model, self.args, self.kwargs, {**params, **mutable})
+        check_model_guide_match(trace, guide_trace)
+        mutable |= _mutable(trace)
+        total = sum(log_p.values(), start=jnp.array(0.0)) - sum(log_q.values())
+        return total, mutable or None
 
     def _summed_out(
         self, model_key: jax.Array, params: dict[str, Any], model: Callable, guide: Callable
@@ -208,7 +225,7 @@ class LogDensity:
         if len(self._scales) > 1:
             _check_scales(enum(model, -1 - self.max_plate_nesting), self.args, self.kwargs)
         for scale in self._scales:
-            of_scale = model if self._scales == {1.0} else SitesOfScale(model, scale)
+            of_scale = model if self._scales == (1.0,) else SitesOfScale(model, scale)
             summed = enum(of_scale, -1 - self.max_plate_nesting)
             total = total + (scale or 1.0) * log_density(summed, self.args, self.kwargs, {})[0]
         return total
@@ -228,6 +245,10 @@ class LogDensity:
         families = [f"{site[1:].removesuffix('_latent')}{_SUFFIX}" for site in latents]
         guide = handlers.block(guide, hide=[*latents, *families, *factors_in(given)])
         return AsDrawn(guide)
+
+
+def _mutable(trace: dict[str, Any]) -> dict[str, Any]:
+    return {name: site["value"] for name, site in trace.items() if site["type"] == "mutable"}
 
 
 def _check_scales(model: Callable, args: tuple, kwargs: dict) -> None:
