@@ -67,10 +67,19 @@ class Batches:
                 yield own, self._kwargs
 
     def first(self) -> tuple[tuple, dict[str, Any]]:
-        """The arguments of the first batch."""
-        for batch in self:
-            return batch
-        raise ValueError("batches= holds none.")
+        """The arguments of the first batch with rows: one without is told by number later."""
+        empty = None
+        for args, kwargs in self:
+            if not _is_empty(args, kwargs):
+                return args, kwargs
+            empty = empty or (args, kwargs)
+        if empty is None:
+            raise ValueError("batches= holds none.")
+        return empty  # arrays without elements are none of rows, maybe
+
+
+def _is_empty(args: tuple, kwargs: Mapping[str, Any]) -> bool:
+    return any(0 in getattr(value, "shape", ()) for value in (*args, *kwargs.values()))
 
 
 def averaging(engine: Engine, batches: Batches) -> Engine:
@@ -83,7 +92,10 @@ class _Evaluator(Around):
 
     :param inner: has a method ``see(args, kwargs)``, which returns the part of the rows that a
         batch holds.
+    :ivar fault: of the last pass, which batch had no finite log density, in words; or nothing.
     """
+
+    fault = ""
 
     is_subsampled = False
     rows: Rows | None = None
@@ -112,22 +124,26 @@ class _Evaluator(Around):
 
     def _mean(self, ask: Callable[[], Any]) -> Any:
         inner, covered, total, answer = self._inner, 0.0, None, None
+        self.fault = ""
         counted: dict[str, int] = {}
         before = {name: getattr(inner, name) for name in COUNTERS}
         for index, (args, kwargs) in enumerate(self._batches):
             try:
                 part = inner.see(args, kwargs)
             except Exception as error:
-                if any(0 in getattr(a, "shape", ()) for a in (*args, *kwargs.values())):
+                if _is_empty(args, kwargs):
                     raise ValueError(
                         f"Batch {index} of batches=, counted from zero, has an array without "
                         f"elements, and the model fails: {error} Leave an empty batch out."
                     ) from error
+                error.add_note(f"It is batch {index} of batches=, counted from zero.")
                 raise
             answer = ask()
             counted = counted or {name: getattr(inner, name) for name in COUNTERS}
             found = [part * np.asarray(own, float) for own in parts_of(answer)]
             total = found if total is None else [a + b for a, b in zip(total, found, strict=True)]
+            if not self.fault and not np.isfinite(found[0]).all():
+                self.fault = f"batch {index}, counted from zero, has log densities that are not"
             covered += part
         for name, count in (counted or before).items():
             setattr(inner, name, count)  # a pass over all rows is one evaluation

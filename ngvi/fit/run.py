@@ -227,12 +227,13 @@ def account(
     :param start_time: of the fit, by ``time.perf_counter()``.
     :param error: why the model has no start, if it has none.
     """
+    why: Any = error or getattr(engine.evaluator, "fault", "")
     reason = in_words(
         outcome,
         lambda: engine.parameters.stddevs(outcome.place),
         settings.tolerance,
         settings.max_steps,
-        "" if error is None else f" ({error})",
+        f" ({why})" if why else "",
         engine.parameters.eps * abs(outcome.trace.last_loss),
     )
     if not outcome.converged and engine.parameters.dim > MANY:

@@ -53,6 +53,17 @@ def test_batches_of_unequal_sizes_in_any_order_give_the_fit_of_all_rows(name):
         assert "in batches" in found.diagnostics.verdict
         assert found.diagnose() is found.diagnostics  # of the first batch they would be wrong
 
+        bad = [
+            [X[rows], np.where(rows == 20, np.nan, y[rows])] for rows in np.split(np.arange(30), 3)
+        ]
+        bad = [tuple(map(ppl.array, part)) for part in bad]
+        with pytest.warns(
+            UserWarning, match=r"not finite at any start.*batch 2, counted from zero"
+        ):
+            assert not ppl.fit(model, batches=bad, scale=0.5).converged
+        empty = ppl.array(X[:0]), ppl.array(y[:0])
+        with pytest.raises(ValueError, match="Batch 0 of batches=.*Leave an empty batch out"):
+            ppl.fit(model, batches=[empty, *bad], scale=0.5)
         with pytest.raises(ValueError, match=r"cover 80% of the rows.*drop_last"):
             ppl.fit(model, batches=[tuple(map(ppl.array, part)) for part in parts[:2]], scale=0.5)
 
@@ -88,6 +99,13 @@ def test_an_empty_batch_is_told_by_its_number():
     engine = averaging(Engine(_Inner(), None, None), Batches([1.0, np.zeros((0, 2))], (), {}))
     with pytest.raises(ValueError, match="Batch 1 of batches=.*Leave an empty batch out"):
         engine.evaluator.values(None, np.zeros((1, 1)))
+
+
+def test_the_error_of_a_batch_has_its_number():
+    engine = averaging(Engine(_Inner(), None, None), Batches([1.0, 7.0], (), {}))
+    with pytest.raises(KeyError) as error:
+        engine.evaluator.values(None, np.zeros((1, 1)))
+    assert "batch 1 of batches=" in error.value.__notes__[0]
 
 
 @pytest.mark.parametrize("batch", [{"X": 1, "y": 2}, (1, 2), [1, 2]])
