@@ -435,12 +435,8 @@ class NumPyro(Ppl):
 
     @contextlib.contextmanager
     def precision(self, dtype: str) -> Iterator[None]:
-        import jax
+        from numpyro_ngvi.tracing.compilation import enable_x64
 
-        if hasattr(jax, "enable_x64"):
-            enable_x64 = jax.enable_x64
-        else:  # before jax 0.8
-            from jax.experimental import enable_x64
         before, self.float_type = self.float_type, dtype
         try:
             with enable_x64(dtype == "float64"):

@@ -34,6 +34,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from numpyro_ngvi.tracing.compilation import enable_x64
+
 from .gauntlet_models import ENTRIES, Entry, chosen
 from .gauntlet_models.ppl import PPLS, Ppl
 from .gauntlet_models.target import Bound, Gaussian, Target
@@ -151,7 +153,7 @@ def fit_row(
                 "seconds": round(result.seconds, 2),
                 "starts": re.sub(r"\s+", " ", starts)[:2000],
             }
-        with jax.enable_x64(True):
+        with enable_x64(True):
             gaussian = target.in_order(gaussian, names)
             row["true_bound"], row["true_error"] = target.bound(gaussian)
     except Exception as error:  # noqa: BLE001  it goes into the table
@@ -171,11 +173,11 @@ def fit_row(
 def precision(ppl: str, dtype: str) -> Any:
     """A context in which floats are of this type."""
     if ppl == "numpyro":
-        return jax.enable_x64(dtype == "float64")
+        return enable_x64(dtype == "float64")
     import torch
 
     torch.set_default_dtype(getattr(torch, dtype))
-    return jax.enable_x64(True)
+    return enable_x64(True)
 
 
 def best_file(family: str) -> Path:
@@ -203,7 +205,7 @@ def run(args: argparse.Namespace) -> None:
             for seed in args.seeds:
                 if (entry.name, args.ppl, args.dtype, str(seed), args.family) in done:
                     continue
-                with jax.enable_x64(True):
+                with enable_x64(True):
                     target = target or Target(entry)
                 options = args.ppl, args.dtype, seed, args.keep, args.family
                 row = fit_row(entry, target, *options)
@@ -239,7 +241,7 @@ def best(args: argparse.Namespace) -> None:
         if known is not None and not args.again and args.keep is None:
             continue
         begin = time.perf_counter()
-        with jax.enable_x64(True):
+        with enable_x64(True):
             target = Target(entry)
             others = list(kept(entry, args.keep, args.family)) if args.keep else []
             if searched is None or (known is not None and not args.again):
@@ -296,7 +298,7 @@ def stock(args: argparse.Namespace) -> None:
             row |= {"class": entry.group, "model": entry.name, "ppl": "stock", "dtype": "float64"}
             row["seed"] = fitted["seed"]
             begin = time.perf_counter()
-            with jax.enable_x64(True):
+            with enable_x64(True):
                 try:
                     ends = stock_runs(entry, int(fitted["gradients"]), int(fitted["seed"]))
                     target = Target(entry)

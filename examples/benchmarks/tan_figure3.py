@@ -80,6 +80,7 @@ def exact_numpyro(method: str, family: str, num_steps: int) -> list[Run]:
 
     from examples.benchmarks.tan_methods import euclidean_adam
     from numpyro_ngvi import NAdam, Snngm, families
+    from numpyro_ngvi.tracing.compilation import enable_x64
 
     rules = {"Adam, Euclidean": euclidean_adam, "Adam, natural": optax.adam}
     rule = (rules | {"NAdam": NAdam, "Snngm": Snngm})[method](STEP_SIZE)
@@ -99,7 +100,7 @@ def exact_numpyro(method: str, family: str, num_steps: int) -> list[Run]:
         q = getattr(families, family)().initial(mean, scale)
         return jax.lax.scan(step, (q, rule.init(q)), length=num_steps)[1]
 
-    with jax.enable_x64(True):
+    with enable_x64(True):
         starts = [(jnp.array([mean]), math.sqrt(variance)) for mean, variance in STARTS]
         return [until_it_is_there(np.asarray(paths(*start))) for start in starts]
 
@@ -133,9 +134,9 @@ def exact_pyro(method: str, family: str, num_steps: int) -> list[Run]:
 
 
 def exact_blr() -> list[Run]:
-    import jax
+    from numpyro_ngvi.tracing.compilation import enable_x64
 
-    with jax.enable_x64(True):
+    with enable_x64(True):
         found = [blr(MODEL, np.array([mean]), variance).states for mean, variance in STARTS]
         paths = [[(q.mean[0], q.covariance_matrix[0, 0]) for q in states] for states in found]
         return [until_it_is_there(np.array(path, float)) for path in paths]

