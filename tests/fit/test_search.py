@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -285,17 +286,22 @@ def test_gaussians_without_correlations_come_to_the_end_of_many_flat_directions(
     coupling = precision * np.outer(scale, scale)
     curvatures, axes = np.linalg.eigh(coupling)
     flat = curvatures < 0.3
-    start = Place(axes[:, flat] @ np.sqrt(0.4 / curvatures[flat]), np.zeros(20))
+    assert flat.sum() == 5
+    axes = axes[:, flat] * np.sqrt(0.4 / curvatures[flat])
+    # Rounding decides from which of them few steps do not come to the end: from a third.
+    signs = [[1, *rest] for rest in itertools.product((1, -1), repeat=4)]
+    starts = [Place(axes @ sign, np.zeros(20)) for sign in signs]
     chain = {"centre": np.zeros(20), "scale": np.ones(20), "coupling": coupling}
 
-    def left(steps):
+    def left(steps, start):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(search, "RESTRICTED_STEPS", steps)
             outcome = new_search(target(**chain, is_restricted=True)).run(start)
         assert outcome.converged
         return 0.5 * outcome.place.loc @ coupling @ outcome.place.loc
 
-    assert left(search.RESTRICTED_STEPS) < 0.01 < 0.1 < left(search.TRIAL_STEPS)
+    assert all(left(search.RESTRICTED_STEPS, start) < 0.01 for start in starts)
+    assert any(left(search.TRIAL_STEPS, start) > 0.1 for start in starts)
 
 
 def test_a_trial_whose_steps_promise_ever_more_is_no_end():
