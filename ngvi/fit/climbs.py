@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from ngvi.fit.engine import Engine
+from ngvi.fit.precision import rounding
 from ngvi.fit.prior import Prior
 from ngvi.fit.rounds import Ask, in_rounds
 
@@ -17,6 +18,9 @@ from ngvi.fit.rounds import Ask, in_rounds
 NUM_POINTS, RADIUS = 100, 2.0
 #: Tops whose heights are so near to each other, in nats, are the same or mirror images.
 AS_LEVEL = 0.1
+#: Rounding makes those of one top differ by so many of its units: sums over 1e4 to 1e6 rows in
+#: single precision were off by up to three, now up and now down.
+UNITS = 4.0
 #: Of the tops more than this part were met once: there are more.
 UNSEEN = 0.1
 #: What a line search comes back from.
@@ -29,6 +33,7 @@ class Climbed(NamedTuple):
     mean: np.ndarray  #: all latents, shape ``(d,)``
     height: float  #: its log density, in nats; minus infinity if it had none where it began
     is_top: bool  #: whether it is a local maximum, and not only on the way to one
+    rounding: float = 0.0  #: what heights of the same top may differ by, in nats
 
 
 def climbed(
@@ -60,7 +65,7 @@ def climbed(
 
     climbs = [partial(uphill, index) for index in range(len(points))]
     in_rounds(climbs, partial(engine.evaluator.values_and_gradients, engine.parameters.initial))
-    return bests
+    return [one._replace(rounding=UNITS * rounding(engine, one.height)) for one in bests]
 
 
 def high_points(
@@ -98,7 +103,7 @@ def _by_height(tops: list[Climbed]) -> list[list[Climbed]]:
     """Maxima, those of the same height together, the highest first."""
     parts: list[list[Climbed]] = []
     for climb in sorted((climb for climb in tops if climb.is_top), key=lambda one: -one.height):
-        if not parts or parts[-1][-1].height - climb.height > AS_LEVEL:
+        if not parts or parts[-1][-1].height - climb.height > AS_LEVEL + climb.rounding:
             parts.append([])
         parts[-1].append(climb)
     return parts

@@ -18,6 +18,7 @@ from ngvi.fit.climbs import Climbed, beside_the_most, has_more, heights
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.joint import joint
 from ngvi.fit.outcome import ANOTHER, BEYOND_PRECISION, THE_SAME, Ended, Outcome, Reason
+from ngvi.fit.precision import rounding
 from ngvi.fit.progress import Progress
 from ngvi.fit.search import MIN_POINTS, Search
 from ngvi.fit.settings import Settings
@@ -242,8 +243,7 @@ class Runner:
         if len(bounds) < NUM_ALIKE or not math.isfinite(bounds[NUM_ALIKE - 1]):
             return False
         best, last = bounds[0], bounds[NUM_ALIKE - 1]
-        rounding = self.engine.parameters.eps * abs(best)
-        is_hidden = rounding > BEYOND_PRECISION * self.settings.tolerance
+        is_hidden = rounding(self.engine, best) > BEYOND_PRECISION * self.settings.tolerance
         return is_hidden and best - last < ALIKE * abs(best)
 
     def _is_lost(self, outcome: Outcome) -> bool:

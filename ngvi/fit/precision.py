@@ -23,6 +23,11 @@ NUM_CHECKED = 16
 WRONG, PART = 1.0, 1e-4
 
 
+def rounding(engine: Engine, value: float) -> float:
+    """One unit of rounding of a log density or a bound, in nats."""
+    return engine.parameters.eps * abs(value)
+
+
 def excess(engine: Engine, place: Place, theta: np.ndarray, values: np.ndarray) -> np.ndarray:
     """By how many nats values are too high, as far as they are wrong: zero if they can be believed.
 

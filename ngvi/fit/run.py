@@ -17,6 +17,7 @@ from ngvi.fit.engine import Engine, Place
 from ngvi.fit.journal import Journal, recorded
 from ngvi.fit.legs import Legs
 from ngvi.fit.outcome import Outcome, Reason, in_words
+from ngvi.fit.precision import rounding
 from ngvi.fit.progress import Progress
 from ngvi.fit.settings import OutOfTime, Settings
 from ngvi.fit.sweep import sweeping
@@ -234,7 +235,7 @@ def account(
         settings.tolerance,
         settings.max_steps,
         f" ({why})" if why else "",
-        engine.parameters.eps * abs(outcome.trace.last_loss),
+        rounding(engine, outcome.trace.last_loss),
     )
     if not outcome.converged and engine.parameters.dim > MANY:
         reason += MANY_HINT

@@ -38,6 +38,7 @@ from ngvi.fit.audit import difference, is_improper
 from ngvi.fit.engine import Direction, Draws, Engine, Measured, Place, Step
 from ngvi.fit.geometry import Geometry
 from ngvi.fit.outcome import Outcome, Reason, after_trial
+from ngvi.fit.precision import rounding
 from ngvi.fit.progress import Progress
 from ngvi.fit.settings import Settings
 from ngvi.fit.trace import Trace
@@ -367,7 +368,7 @@ class Search:
             return None
         turned = ends < -step.slope and new < value
         slack = min(SLACK_PART * abs(step.slope), MAX_SLACK)
-        slack += ROUNDING * self.engine.parameters.eps * abs(value)
+        slack += ROUNDING * rounding(self.engine, value)
         return None if turned or new < value - slack else ends
 
     def _refuse(self, step: Step, refused: int) -> None:

@@ -695,6 +695,22 @@ def test_a_gaussian_has_one_of_the_tops_that_it_covers(heights, own, more, is_cl
     assert search._final().reason is (Reason.CONVERGED if is_claimed else Reason.MODES)
 
 
+def test_heights_that_rounding_tells_apart_are_of_one_top():
+    """In single precision a density of -4e6 is rounded by half a nat, and its sums by more."""
+
+    def rounded(place, value):
+        units = round(np.sin(1e5 * place.loc[0]))  # up here, and down there
+        return float(np.float32(value - 2.0**22)) + 0.5 * units
+
+    one = target(change=rounded, eps=2.0**-23)
+    points = CENTRE + SCALE * np.random.default_rng(0).normal(size=(7, 2))
+    tops = climbs.climbed(one.engine(), points, modes.MAX_CLIMB, np.diag(SCALE))
+    assert len({climb.height for climb in tops if climb.is_top}) > 1
+    assert len(climbs.heights(tops)) == 1 and not climbs.beside_the_most(tops)
+    other = tops[0]._replace(height=tops[0].height - 9.0)
+    assert climbs.beside_the_most([*tops, other]) == [other]
+
+
 def rugged():
     """A mode at the guide's start, many lower ones about it, and among these a higher one."""
     centres = np.random.default_rng(10).uniform(-2.0, 2.0, (20, 2))
