@@ -23,6 +23,9 @@ AS_LEVEL = 0.1
 UNITS = 4.0
 #: Of the tops more than this part were met once: there are more.
 UNSEEN = 0.1
+#: In whitened coordinates a climb ends where no gradient, in nats, is above this: less than a
+#: thousandth of a nat a latent is left of a top as wide as the Gaussian.
+FLAT = 1e-2
 #: What a line search comes back from.
 OUTSIDE = 1e300
 
@@ -57,7 +60,7 @@ def climbed(
             return -value, -(gradient if factor is None else factor.T @ gradient)
 
         first = np.zeros_like(points[index])
-        options = {"maxiter": max_steps}
+        options = {"maxiter": max_steps} | ({} if factor is None else {"gtol": FLAT})
         end = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
         # Where values are equal by rounding it ends as well, on a slope that leads far up.
         left = 0.5 * float(end.jac @ (end.hess_inv @ end.jac))
@@ -73,6 +76,8 @@ def high_points(
 ) -> np.ndarray:
     """Points where the log density is high, of the prior's draws and of a box; the best first.
 
+    Points without a density are none.
+
     :param count: of these.
     :param total: of the points, the rest of which are any of the others, of which fewer lead to
         the same place.
@@ -82,7 +87,8 @@ def high_points(
     if prior is not None:
         points = np.concatenate([prior.draws, points])
     values = engine.evaluator.values(engine.parameters.initial, points)
-    order = np.argsort(-np.where(np.isfinite(values), values, -np.inf))
+    points, values = points[np.isfinite(values)], values[np.isfinite(values)]
+    order = np.argsort(-values)
     others = rng.permutation(order[count:])[: max(total - count, 0)]
     return points[np.concatenate([order[:count], others])]
 

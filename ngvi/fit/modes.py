@@ -127,7 +127,7 @@ class Modes(Runner):
         """Climb from other points, and begin where that leads elsewhere, the highest first."""
         legs = first = climbed_by = 0
         points = high_points(self._here(), self.rng, prior, NUM_HIGH, MOST_CLIMBS)
-        for last in (ENOUGH, NUM_CLIMBS, MAX_CLIMBS, MOST_CLIMBS):
+        for last in (NUM_CLIMBS, MAX_CLIMBS, MOST_CLIMBS):
             before = self.engine.evaluator.num_gradients
             tops = self._tops(points[first:last])
             climbed_by += self.engine.evaluator.num_gradients - before
@@ -137,7 +137,7 @@ class Modes(Runner):
             self.least, self.spike = level - reach, level + reach
             inside, outside = self._parted(self._best_ended())
             is_last = inside >= ENOUGH or last >= (MAX_CLIMBS if legs else NUM_CLIMBS)
-            is_dear = last >= NUM_CLIMBS and climbed_by > limit
+            is_dear = climbed_by > limit
             if is_dear or (is_last and not has_more(outside, inside, self.least)):
                 return
             first = last

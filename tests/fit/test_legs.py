@@ -620,7 +620,7 @@ def test_of_optima_that_noise_confuses_more_draws_tell_the_better(monkeypatch):
 
 
 def test_the_same_optimum_twice_ends_the_looking(monkeypatch):
-    """No further points are climbed from, unless none has led anywhere."""
+    """No further points are climbed from, nor where none has led anywhere."""
     counts = []
     climbed = modes.climbed
 
@@ -630,7 +630,7 @@ def test_the_same_optimum_twice_ends_the_looking(monkeypatch):
 
     monkeypatch.setattr(modes, "climbed", counted)
     searched(target())
-    assert sum(counts) == modes.ENOUGH < modes.NUM_CLIMBS
+    assert sum(counts) == modes.NUM_CLIMBS
     counts.clear()
     monkeypatch.setattr(
         modes, "climbed", lambda _, points, *options: counts.append(len(points)) or []
@@ -663,6 +663,29 @@ def test_low_tops_do_not_tell_whether_there_are_others_as_high(least, more):
     heights = [3.0, *[-23.0] * 8, *[-24.0] * 4]  # of a hidden chain whose states have other names
     tops = [climbs.Climbed(np.zeros(1), height, True) for height in heights]
     assert climbs.has_more(tops, 3, least) is more
+
+
+def test_no_point_without_density_is_climbed_from():
+    def half(place, value):
+        return value if place.loc[0] < 0.0 else -np.inf
+
+    engine, rng = target(change=half).engine(), np.random.default_rng(0)
+    points = climbs.high_points(engine, rng, None, 2, 28)
+    assert points.shape == (28, 2) and (points[:, 0] < 0.0).all()
+
+
+def test_a_climb_by_the_scales_of_a_gaussian_ends_where_hardly_anything_is_left(monkeypatch):
+    one = target(coupling=np.array([[1.0, 0.95], [0.95, 1.0]]))
+    points = np.random.default_rng(0).uniform(-2.0, 2.0, (7, 2))
+    costs, ends = [], []
+    for flat in (climbs.FLAT, 1e-5):
+        monkeypatch.setattr(climbs, "FLAT", flat)
+        before = one.num_gradients
+        ends.append(climbs.climbed(one.engine(), points, modes.MAX_CLIMB, np.diag(SCALE)))
+        costs.append(one.num_gradients - before)
+    assert costs[0] < 0.9 * costs[1] and all(climb.is_top for climb in ends[0])
+    gaps = [climb.height - exact.height for climb, exact in zip(*ends, strict=True)]
+    assert gaps == pytest.approx([0.0] * 7, abs=1e-3)
 
 
 def test_tops_are_as_high_that_lie_within_reach_of_the_best(monkeypatch):
