@@ -121,7 +121,8 @@ def has_more(elsewhere: list[Climbed], known: int, least: float = -math.inf) -> 
     The part of tops that were met once estimates the probability that the next climb ends at a
     new one (Good, 1953, "The population frequencies of species", equation 9). Climbs that came to
     no end count for nothing. Nor does a low top, however often it was met, tell whether there are
-    others as high as the best: of these alone it is asked as well.
+    others as high as the best: of these alone it is asked as well. Where these are more than the
+    climbs that ended at the best, one more that is met as rarely as the best was may be missed.
 
     :param known: climbs that ended in the best Gaussian, whatever their height.
     :param least: the log density of a top that is as high as the best, in nats.
@@ -131,4 +132,4 @@ def has_more(elsewhere: list[Climbed], known: int, least: float = -math.inf) -> 
         counts = heights(tops)
         if np.sum(counts == 1) > UNSEEN * (known + np.sum(counts)):
             return True
-    return False
+    return len(counts) > 1 + known

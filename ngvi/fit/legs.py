@@ -25,7 +25,7 @@ from ngvi.fit.audit import Audit, audit, rare_loss
 from ngvi.fit.climbs import high_points
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.independent import Independent
-from ngvi.fit.modes import Modes
+from ngvi.fit.modes import Modes, is_one_of_many
 from ngvi.fit.one_leg import NO_WAY, OF_LATENTS, ROUGH_END, SAME, Begun, compared, level_of, surely
 from ngvi.fit.outcome import ANOTHER, THE_SAME, Outcome, Reason
 from ngvi.fit.prior import Prior
@@ -64,8 +64,6 @@ OWN_STAGE = 0.01, 40
 FRESH_STEPS, FRESH_PART = 40, 2
 #: Minibatches of a sweep, up to which other modes are climbed to.
 SWEPT = 64
-#: Where there are maxima that nothing has met, so many others have to lead to the best optimum.
-SEEN_OF_MANY = 2
 
 
 class Legs(Modes):
@@ -367,7 +365,7 @@ class Legs(Modes):
         """The best end, with the bound by new draws where those that chose it flatter it."""
         self._tell_apart()
         best = self._best()
-        is_unsure = self.is_cut or _is_one_of_many(best)
+        is_unsure = self.is_cut or is_one_of_many(best)
         is_unsure |= len(self.tops) > 0 and _are_climbs_blind(best)
         for one in (best, _of_own(best)):
             is_unsure |= _is_outnumbered(one) or _is_alone(one, self.has_network)
@@ -428,8 +426,3 @@ def _are_climbs_blind(best: Outcome) -> bool:
     more: as of a network without correlations, where starts have missed the best by a nat.
     """
     return best.num_tops == 0 and any(start.kept.startswith(ANOTHER) for start in best.starts)
-
-
-def _is_one_of_many(best: Outcome) -> bool:
-    """Whether there are maxima that nothing has met, and hardly anything else has led to this."""
-    return best.has_more and best.seen < SEEN_OF_MANY

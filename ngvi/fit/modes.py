@@ -4,7 +4,8 @@ From an optimum other points of high density are climbed, whatever the starts sa
 all pass over a narrow mode. A climb that leads out of the Gaussian found, and as high, is a start
 of its own. Where there are several modes, so many points follow until the best optimum has been
 led to again. Where climbs end at tops that no other has met, as with an unknown frequency, there
-are more of them, and more climbs. The draw of the highest weight is a start as well where it tells
+are more of them, and more climbs, as long as these are cheap and hardly any has led to the best
+optimum. The draw of the highest weight is a start as well where it tells
 of mass that the Gaussian misses, as along a ridge. There the best optimum of a Gaussian that leaves
 out correlations may be far from the only top: points from which nothing climbs are starts as well.
 Tops far above the best Gaussian's, as where a scale goes to zero, are starts too, until some of
@@ -47,6 +48,10 @@ NUM_CLIMBS, NUM_HIGH = 7, 2
 MAX_CLIMBS, MAX_LEGS = 14, 6
 #: Points at most, where many climbs end at tops that no other has met.
 MOST_CLIMBS = 28
+#: And more, as long as that keeps the best from being claimed, and climbs cost less than it did.
+MOST_IF_CHEAP = 112
+#: Where there are maxima that nothing has met, so many others have to lead to the best optimum.
+SEEN_OF_MANY = 2
 #: Steps of a climb, and more of one that is on its way up elsewhere.
 MAX_CLIMB, MAX_CLIMB_ON = 25, 75
 #: The most latents of a climb in whitened coordinates.
@@ -125,22 +130,35 @@ class Modes(Runner):
 
     def _climb(self, prior: Prior | None, limit: int) -> None:
         """Climb from other points, and begin where that leads elsewhere, the highest first."""
-        legs = first = climbed_by = 0
-        points = high_points(self._here(), self.rng, prior, NUM_HIGH, MOST_CLIMBS)
+        legs = first = 0
+        points = high_points(self._here(), self.rng, prior, NUM_HIGH, MOST_IF_CHEAP)
         for last in (NUM_CLIMBS, MAX_CLIMBS, MOST_CLIMBS):
-            before = self.engine.evaluator.num_gradients
-            tops = self._tops(points[first:last])
-            climbed_by += self.engine.evaluator.num_gradients - before
-            self.tops += tops
-            legs += self._follow(tops, legs, limit)
-            level, reach = self._level(self._best_ended().place), self._reach()
-            self.least, self.spike = level - reach, level + reach
+            legs += self._climb_and_follow(points[first:last], legs, limit)
             inside, outside = self._parted(self._best_ended())
             is_last = inside >= ENOUGH or last >= (MAX_CLIMBS if legs else NUM_CLIMBS)
-            is_dear = climbed_by > limit
+            is_dear = self.climbed_by > limit
             if is_dear or (is_last and not has_more(outside, inside, self.least)):
                 return
             first = last
+        while first < len(points) and self.climbed_by < self.spent:
+            if not is_one_of_many(self._best()):
+                return
+            self._climb_and_follow(points[first : first + MOST_CLIMBS], MAX_LEGS, limit)
+            first += MOST_CLIMBS
+
+    def _climb_and_follow(self, points: np.ndarray, legs: int, limit: int) -> int:
+        """Climb from points, and return how many legs began where that led elsewhere.
+
+        :param legs: so many have begun; after the last one only higher tops are followed.
+        """
+        before = self.engine.evaluator.num_gradients
+        tops = self._tops(points)
+        self.climbed_by += self.engine.evaluator.num_gradients - before
+        self.tops += tops
+        begun = self._follow(tops, legs, limit)
+        level, reach = self._level(self._best_ended().place), self._reach()
+        self.least, self.spike = level - reach, level + reach
+        return begun
 
     def _here(self) -> Engine:
         """The engine, with the best end's parameters of the model's own as the initial ones."""
@@ -292,3 +310,8 @@ def _is_as_good(best: Outcome, other: Outcome) -> bool:
     """Whether another optimum has the same bound, but for noise."""
     is_optimum = other.converged and other.audit is not None
     return is_optimum and compared(best, other) == THE_SAME
+
+
+def is_one_of_many(best: Outcome) -> bool:
+    """Whether there are maxima that nothing has met, and hardly anything else has led to this."""
+    return best.has_more and best.seen < SEEN_OF_MANY

@@ -81,6 +81,7 @@ class Runner:
         self.tops: list[Climbed] = []  #: where climbs ended
         #: The gradients that led to an optimum, once others are looked for.
         self.spent = math.inf
+        self.climbed_by = 0  #: gradients of climbs
         self.is_cut = False  #: whether a higher top was not followed, for want of steps
         self.spike = math.inf  #: tops above this log density, as a funnel's, have hardly any mass
         self.least = -math.inf  #: tops above this one are as high as that of the best Gaussian

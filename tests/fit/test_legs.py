@@ -651,11 +651,24 @@ def test_the_same_optimum_twice_ends_the_looking(monkeypatch):
 )
 def test_tops_that_were_met_once_tell_of_others(heights, more):
     tops = [climbs.Climbed(np.zeros(1), height, True) for height in heights]
-    assert climbs.has_more(tops, 0) is more
+    assert climbs.has_more(tops, 2) is more
     assert not climbs.has_more(tops, 10 * len(tops))  # most ended where it is known
     on_the_way = [climbs.Climbed(np.zeros(1), -height, False) for height in range(9)]
-    assert climbs.has_more(tops + on_the_way, 0) is more
+    assert climbs.has_more(tops + on_the_way, 2) is more
     assert len(climbs.heights(tops + on_the_way)) == len(set(np.round(heights)))
+
+
+@pytest.mark.parametrize(
+    ("least", "known", "more"),
+    [(-9.0, 1, True), (-9.0, 2, False), (-1.5, 1, False), (-1.5, 0, True)],
+)
+def test_an_optimum_that_is_met_less_often_than_there_are_others_may_be_the_second(
+    least, known, more
+):
+    """As with an unknown period: each of many tops is met often, and the highest hardly ever."""
+    heights = [-1.0, -1.0, -1.2, -1.2, *[-5.0] * 9, *[-40.0] * 9]
+    tops = [climbs.Climbed(np.zeros(1), height, True) for height in heights]
+    assert climbs.has_more(tops, known, least) is more
 
 
 @pytest.mark.parametrize(("least", "more"), [(-math.inf, False), (-9.0, True), (3.5, False)])
@@ -745,8 +758,12 @@ def rugged():
 def test_where_climbs_end_at_ever_new_tops_more_are_made(monkeypatch):
     outcome = searched(rugged())
     assert outcome.audit.bound == pytest.approx(5.0, abs=0.05) and outcome.num_tops > 5
+    assert outcome.converged  # as others led there while climbs cost less than the fit
+    monkeypatch.setattr(modes, "MOST_IF_CHEAP", modes.MOST_CLIMBS)
+    outcome = searched(rugged())
+    assert outcome.audit.bound == pytest.approx(5.0, abs=0.05) and outcome.num_tops > 5
     assert outcome.reason is Reason.MODES  # the only one of many that led there
-    monkeypatch.setattr(modes, "MOST_CLIMBS", modes.NUM_CLIMBS)
+    monkeypatch.setattr(modes, "MOST_IF_CHEAP", modes.NUM_CLIMBS)
     assert searched(rugged()).audit.bound == pytest.approx(0.0, abs=0.05)
 
 
