@@ -24,7 +24,7 @@ from numpyro.infer.elbo import TraceEnum_ELBO
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
-from numpyro.util import check_model_guide_match
+from numpyro.util import _validate_model, check_model_guide_match
 
 from ngvi.checks import unequal_scales
 from ngvi.factors.factor import num_columns, signs_of_runs
@@ -205,6 +205,7 @@ class LogDensity:
         model = handlers.replay(handlers.seed(self.model, model_key), guide_trace)
         log_p, trace = compute_log_probs(model, self.args, self.kwargs, {**params, **mutable})
         check_model_guide_match(trace, guide_trace)
+        _validate_model(trace, plate_warning="loose")
         mutable |= _mutable(trace)
         total = sum(log_p.values(), start=jnp.array(0.0)) - sum(log_q.values())
         return total, mutable or None

@@ -128,6 +128,19 @@ def test_sites_are_added_in_the_models_order():
         assert float(density({SITE: jnp.zeros(1)}, params, random.key(0))) == 2.0
 
 
+def test_a_batch_beside_its_plate_is_warned_of_as_by_the_stock_elbo():
+    def model():
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        with numpyro.plate("columns", 3):
+            numpyro.sample("y", dist.Normal(x, 1.0), obs=jnp.ones((2, 3)))
+
+    guide = NaturalGaussianGuide(model)
+    density = LogDensity(model, guide, (), {}, random.key(0))
+    params = parameters(guide)
+    with pytest.warns(UserWarning, match="Missing a plate statement for batch dimension -2"):
+        density({SITE: jnp.zeros(1)}, params, random.key(0))
+
+
 @pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
 def test_it_is_numpyros_log_density_and_the_jacobians(subsample_size):
     (model, guide, params), args = prepared("hierarchy"), arguments()
