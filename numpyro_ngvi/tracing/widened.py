@@ -109,7 +109,7 @@ def _branch(program: Any) -> Callable[..., list[Any]]:
 
 
 def _scan(parameters: dict[str, Any], values: list[Any]) -> Sequence[Any]:
-    ends = np.cumsum([parameters["num_consts"], parameters["num_carry"]])
+    ends = np.cumsum(_num_of_constants_and_carried(parameters))
     constants, start, rows = values[: ends[0]], values[ends[0] : ends[1]], values[ends[1] :]
 
     def step(carried: list, some: list) -> tuple[list, list]:
@@ -119,6 +119,14 @@ def _scan(parameters: dict[str, Any], values: list[Any]) -> Sequence[Any]:
     length, is_reversed = parameters["length"], parameters["reverse"]
     carried, stacked = lax.scan(step, start, rows, length=length, reverse=is_reversed)
     return [*carried, *stacked]
+
+
+def _num_of_constants_and_carried(parameters: dict[str, Any]) -> list[int]:
+    if "num_carry" in parameters:
+        return [parameters["num_consts"], parameters["num_carry"]]
+    # From JAX 0.12 on a scan keeps the arguments of its step as a tree.
+    constants, carried, _ = parameters["ft_in"].unpack()
+    return [len(constants), len(carried)]
 
 
 def _while(parameters: dict[str, Any], values: list[Any]) -> Sequence[Any]:
