@@ -82,8 +82,8 @@ class SVI(numpyro.infer.SVI):
         The first call initialises, and each new combination of shapes compiles. Arrays
         (and floats, and containers of them) may change from call to call without
         compiling again; anything else, such as ints, bools and strings, is a constant of
-        the compiled step. So are all arrays where the model reads them as it runs, with numpy's
-        functions say: the step is then compiled anew for other arrays.
+        the compiled step. So are all arrays and floats where the model reads one as it runs, with
+        numpy's functions say: the step is then compiled anew for others.
 
         :return: the loss in nats, the negative bound on the log evidence before the step;
             an array of shape ``()``, so that nothing waits for the device until it is read.
