@@ -42,14 +42,17 @@ class NaturalELBO:
         groups, and with ``"stein"`` and ``"mean"`` it has no meaning.
     :param curvature: where ``E[hess log p]`` comes from. ``"spherical"``: differences of gradients
         at orthogonal points, with far less noise than random draws, whose Hessian is exact for a
-        cubic ``log p`` (:mod:`ngvi.points`). ``"hessian"``: automatic
+        cubic ``log p`` (:mod:`ngvi.points`). ``"quadrature"``: no draws at all, where ``log p`` is
+        a sum of smooth functions of one or two affine functions of the latents, as of regressions
+        and many mixed models (:mod:`ngvi.terms`). ``"hessian"``: automatic
         differentiation, exactly and only as much as the family needs. ``"gauss_newton"``:
         squared gradients of single examples, which needs the observations in a plate (Tan,
         S5.1). ``"stein"``: gradients alone (Lin, Khan and Schmidt, 2019). ``"mean"``: gradient and
         Hessian at the mean (delta method). ``"auto"``, as in ``fit``: ``"hessian"`` for structured
-        families, if the model can be differentiated twice, else ``"spherical"`` up to 2000
-        latents, else ``"stein"``; beside partners that draw values of their own, ``"hessian"``
-        rather than ``"spherical"`` (:func:`ngvi.curvature.choose`).
+        families, if the model can be differentiated twice, else ``"quadrature"`` from 100 latents
+        on, where it can be, or ``"spherical"`` up to 2000, else ``"stein"``; beside partners that
+        draw values of their own, ``"hessian"`` rather than ``"spherical"``
+        (:func:`ngvi.curvature.choose`).
     :param antithetic: whether random draws come in pairs ``z, -z``; orthogonal points always do.
     :param quasi_random: whether random draws come from a scrambled Sobol sequence.
     :raises ValueError: for an unknown curvature or a ``num_particles`` below 1; on the first call,
@@ -86,6 +89,7 @@ class NaturalELBO:
         obstacle: Callable[[], Exception | None],
         partners: bool,
         couples: Iterable[Any],
+        unlike: Callable[[], Exception | None] | None,
         stacklevel: int,
     ) -> tuple[str, Cost]:
         """The estimator's name, ``"auto"`` resolved, and what it evaluates.
@@ -93,7 +97,7 @@ class NaturalELBO:
         :param obstacle: see :func:`ngvi.curvature.choose`, as for the other arguments.
         :param couples: what the families couple.
         """
-        choice = choose(self.curvature, dim, products, obstacle, partners=partners)
+        choice = choose(self.curvature, dim, products, obstacle, unlike=unlike, partners=partners)
         if choice.obstacle is not None:
             warnings.warn(
                 f"{choice.obstacle}: curvature={choice.curvature!r} is used instead.",

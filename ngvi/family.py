@@ -163,7 +163,7 @@ class Family:
 
         :raises ValueError: if it would not fit.
         """
-        centred = self._centred()
+        centred = self.centred()
         check_dense(self)
         columns = centred.sample(self._identity())
         return columns.mT @ columns
@@ -174,12 +174,12 @@ class Family:
 
         :raises ValueError: if it would not fit.
         """
-        centred = self._centred()
+        centred = self.centred()
         check_dense(self)
         columns = centred.whiten(self._identity())
         return columns @ columns.mT
 
-    def _centred(self) -> Self:
+    def centred(self) -> Self:
         """``N(0, Sigma)``."""
         return dataclasses.replace(self, loc=self.xp.zeros_like(self._bound().loc))  # type: ignore[type-var]
 
@@ -203,7 +203,7 @@ class Family:
 
     def whiten_change(self, change: Array) -> Array:
         """``C^-1 x`` for a change ``x`` of ``theta``; shape ``(..., d)``."""
-        return self._centred().whiten(change)
+        return self.centred().whiten(change)
 
     def sample(self, noise: Array) -> Array:
         """``theta = mu + C z`` for standard normal ``z``.
@@ -395,7 +395,7 @@ class Family:
 
     def _trace_ratio(self, other: Self) -> Array:
         """``tr(S' Sigma)``, with the other's precision."""
-        columns = other._centred().whiten(self._centred().sample(self._identity()))
+        columns = other.centred().whiten(self.centred().sample(self._identity()))
         return (columns**2).sum()
 
     def inner(self, left: Self, right: Self) -> Array:

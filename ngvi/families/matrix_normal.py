@@ -251,7 +251,7 @@ class MatrixNormal(Family):
             rows.append(self._halved(_summed(w, z), n, m * n))
             columns.append(self._halved(_summed(w.mT, z.mT), m, m * n))
         of_scale = 0.5 * self.scale * (of_noise.rest * noise.rest).sum(0)
-        return self._moved(self._centred().sample(slope.sum(0)), rows, columns, of_scale)
+        return self._moved(self.centred().sample(slope.sum(0)), rows, columns, of_scale)
 
     def log_det_displacement(self, change: Self) -> Array:
         of_rows = (self._bound().row_tril * change.row_tril).sum()
@@ -294,7 +294,7 @@ class MatrixNormal(Family):
 
     def covariance_times(self, vector: Array) -> Array:
         """``Sigma x``."""
-        return self._centred().sample(self._transposed(vector))
+        return self.centred().sample(self._transposed(vector))
 
     def euclidean_gradient(self, natural_gradient: Self) -> Self:
         """By (2), whose inverse is :meth:`natural_gradient` for every gradient."""

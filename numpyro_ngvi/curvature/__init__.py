@@ -11,6 +11,7 @@ from numpyro_ngvi.curvature.gauss_newton import GaussNewton, Split
 from numpyro_ngvi.curvature.hessian import Hessian
 from numpyro_ngvi.curvature.mean import Mean
 from numpyro_ngvi.curvature.moments import Density, Estimate, in_passes
+from numpyro_ngvi.curvature.quadrature import Quadrature, unlike
 from numpyro_ngvi.curvature.spherical import Spherical, orthogonal_points
 from numpyro_ngvi.curvature.stein import Stein
 
@@ -43,6 +44,8 @@ def make_estimator(
     """
     if curvature == "spherical":
         return Spherical(at_once, cost.num_groups if cost.max_batches > 1 else 1)
+    if curvature == "quadrature":
+        return Quadrature()
     if curvature == "hessian":
         return Hessian(cost.num_hessians, at_once)
     if curvature == "gauss_newton":

@@ -19,6 +19,7 @@ from ngvi.checks import require_sites
 from ngvi.curvature import MAX_BATCHES, Cost, is_noisy, points_at_once
 from ngvi.guide.conjugate import check_no_factors
 from ngvi.page import page
+from ngvi.terms import NotASumError
 from numpyro_ngvi.curvature import (
     Families,
     Points,
@@ -27,6 +28,7 @@ from numpyro_ngvi.curvature import (
     num_products,
     orthogonal_points,
     standard_normal,
+    unlike,
 )
 from numpyro_ngvi.curvature.moments import Estimate, finite_draws, in_passes, masked_mean
 from numpyro_ngvi.curvature.threefry import split
@@ -107,7 +109,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         is_returned = param_map.pop(self.COUNT, None) is not None
         model_key, guide_key, *_ = keys = split(typed_key(rng_key), 2 + MAX_BATCHES)
         draw_keys = keys[2:]
-        missed = _missed_curvature(model, guide)  # before the guide runs again
+        told = _Told(model, guide)  # before the guide runs again
         density = LogDensity(model, _RefuseVisits(guide), args, kwargs, model_key)
         _check_same_model(density, guide)
         posteriors = posteriors_in(param_map)
@@ -121,20 +123,30 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             for part in getattr(guide, "_guides", [guide])
         )
         means = {site: family.mean for site, family in here.items()}
+        obstacle = functools.partial(
+            hessian_obstacle, density, means, frozen, guide_key, told.missed_curvature
+        )
+
+        def at(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> jax.Array:
+            return density(latents, frozen, key)
+
+        def unlike_sum() -> Exception | None:
+            if len(posteriors) < len(param_map):
+                return NotASumError("the model has parameters of its own")
+            return unlike(at, here, (), guide_key, check=False) or told.unlike_sum()
+
         curvature, cost = self._chosen(
             sum(family.dim for family in here.values()),
             max(map(num_products, here.values())),
-            functools.partial(hessian_obstacle, density, means, frozen, guide_key, missed),
+            obstacle,
             partners,
             (family.couples() for family in here.values()),
+            None if partners else unlike_sum,
             stacklevel=1,
         )
         if curvature == "gauss_newton":
             check_no_factors(one.site for one in factors_in(param_map).values())
         at_once = points_at_once(max(map(np.size, jax.tree.leaves((args, kwargs))), default=1))
-
-        def at(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> jax.Array:
-            return density(latents, frozen, key)
 
         def by_examples(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> tuple:
             return tuple(examples(density, latents, frozen, key))
@@ -314,29 +326,47 @@ def _check_same_model(density: LogDensity, guide: Any) -> None:
             require_sites(part._latent_shapes.sites, density.sites)
 
 
-def _missed_curvature(model: Callable, guide: Callable) -> Callable[[], list[str] | None]:
-    """Tells which sites' curvature is not their Hessian's, as :func:`hessian_obstacle` asks.
+class _Told:
+    """What is known of the model where a guide starts, in whose trace nothing has a value.
 
-    In a step's trace nothing has a value but the guide's start and the arguments that it was set up
-    with. Where these were traced as well, nothing is known, and nothing found.
+    By the arguments that the guide was set up with; where these were traced as well, nothing is
+    known, and nothing found.
     """
-    parts = [
-        part
-        for part in getattr(guide, "_guides", [guide])
-        if isinstance(part, NaturalGaussianGuide)
-    ]
-    first = parts[0] if parts else None
-    told = None if first is None else first.take_arguments()
 
-    def find() -> list[str] | None:
-        if first is None or told is None:
-            return None if first is None else first.missed_curvature
-        params = {part._parameter_name: part._initial_posterior for part in parts}
-        here = {latent_site(name): family for name, family in params.items()}
-        first.missed_curvature = sites_with_missed_curvature(model, guide, *told, here, params)
+    def __init__(self, model: Callable, guide: Callable) -> None:
+        parts = getattr(guide, "_guides", [guide])
+        self._parts = [part for part in parts if isinstance(part, NaturalGaussianGuide)]
+        self._run = model, guide
+        self._arguments = self._parts[0].take_arguments() if self._parts else None
+        self._params = {}
+        if self._arguments is not None:
+            self._params = {part._parameter_name: part._initial_posterior for part in self._parts}
+        self._here = {latent_site(name): family for name, family in self._params.items()}
+
+    def missed_curvature(self) -> list[str] | None:
+        """Which sites' curvature is not their Hessian's, as :func:`hessian_obstacle` asks."""
+        if not self._parts:
+            return None
+        first = self._parts[0]
+        if self._arguments is not None:
+            first.missed_curvature = sites_with_missed_curvature(
+                *self._run, *self._arguments, self._here, self._params
+            )
         return first.missed_curvature
 
-    return find
+    def unlike_sum(self) -> Exception | None:
+        """Why the log density is no sum of smooth terms."""
+        if not self._parts:
+            return None
+        first = self._parts[0]
+        if self._arguments is not None:
+            with jax.ensure_compile_time_eval():
+                key = random.key(0)
+                density = LogDensity(*self._run, *self._arguments, key)
+                first.unlike_sum = unlike(
+                    lambda latents, _, key: density(latents, self._params, key), self._here, (), key
+                )
+        return first.unlike_sum
 
 
 class _RefuseVisits(Messenger):

@@ -72,7 +72,8 @@ class Evaluator:
         paths = paths_of(guide)
         if paths is not None and kind == "auto":
             kind = "spherical"
-        kind = self.curvature = choose(kind, dim, products, obstacle).curvature
+        unlike = functools.partial(self._unlike, args, kwargs) if self._is_plain() else None
+        kind = self.curvature = choose(kind, dim, products, obstacle, unlike=unlike).curvature
         data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
         self.groups = groups = Groups.of(kind, dim, products, data_size, paths)
         self.draws, self._cost, self.is_dear = groups.draws, groups.cost, groups.is_dear
@@ -120,6 +121,11 @@ class Evaluator:
 
     def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:
         """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
+        has_noise = (
+            self.is_subsampled or self.curvature != "quadrature" or self._has_few(draws[0].points)
+        )
+        if not has_noise and len(draws) > 1:
+            return self.measure(place, draws[:1], rows).repeated(len(draws))
         self.num_gradients += sum(len(group.points.weights) for group in draws)
         self.num_hessian_products += len(draws) * self._cost.num_products
         dtype, found = self._parameters.dtype, []
@@ -279,8 +285,7 @@ class Evaluator:
         def log_density(latents: dict[str, jax.Array], others: Place, key: jax.Array) -> jax.Array:
             return density(latents, self._parameters.constrain({**place, **others}), key)
 
-        has_few = len(points.weights) < self._cost.num_gradients
-        estimator = self._by_few if has_few else self._estimator
+        estimator = self._by_few if self._has_few(points) else self._estimator
         estimate = estimator(log_density, here, points, ordinary(place))
         first = points.some(slice(len(estimate.values)))
         # Not finite, if a value is not: the search is to see it.
@@ -306,6 +311,29 @@ class Evaluator:
         dims = self._parameters.dims
         ends = np.cumsum(list(dims.values()))[:-1]
         return dict(zip(dims, jnp.split(noise, ends, -1), strict=True))
+
+    def _has_few(self, points: Points) -> bool:
+        """Whether these are draws for Stein's lemma."""
+        if self.curvature == "quadrature":
+            return len(points.weights) > 1
+        return len(points.weights) < self._cost.num_gradients
+
+    def _is_plain(self) -> bool:
+        """Whether nothing is random, and all parameters are the Gaussian's."""
+        has_ordinary = self._parameters.has_ordinary
+        return type(self.guide) is NaturalGaussianGuide and not has_ordinary
+
+    def _unlike(self, args: tuple, kwargs: dict) -> Exception | None:
+        """Why the log density is no sum of terms, or None."""
+        density = LogDensity(self.model, self.guide, args, kwargs, random.key(0))
+        initial = self._parameters.initial
+        params = self._parameters.constrain(initial)
+        return curvature.unlike(
+            lambda latents, _, key: density(latents, params, key),
+            posteriors(initial),
+            (),
+            random.key(0),
+        )
 
     def _obstacle(self, args: tuple, kwargs: dict) -> Exception | None:
         """Why the log density has no Hessians, or None."""

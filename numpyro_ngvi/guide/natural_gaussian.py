@@ -115,6 +115,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         self._told: tuple[tuple, dict] | None = None
         self.missed_curvature: list[str] | None = None  # what NaturalELBO has found, of sites
+        self.unlike_sum: Exception | None = None  # likewise, of all
         check_model(model)
         super().__init__(
             CheckedSites(handlers.block(model, hide_fn=is_enumerated)),

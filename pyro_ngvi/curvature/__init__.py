@@ -13,6 +13,7 @@ from pyro_ngvi.curvature.hessian import Hessian, HessianProducts
 from pyro_ngvi.curvature.mean import Mean
 from pyro_ngvi.curvature.moments import Estimate
 from pyro_ngvi.curvature.plan import Plan, make_plan
+from pyro_ngvi.curvature.quadrature import Quadrature, unlike
 from pyro_ngvi.curvature.spherical import Spherical, orthogonal_points
 from pyro_ngvi.curvature.stein import Stein, stein_direction
 
@@ -38,6 +39,8 @@ def make_estimator(curvature: str, cost: Cost, plan: Plan) -> Estimator:
     """
     if curvature == "spherical":
         return Spherical(cost.num_groups if cost.max_batches > 1 else 1)
+    if curvature == "quadrature":
+        return Quadrature()
     if curvature == "hessian":
         return Hessian(cost.num_hessians)
     if curvature == "gauss_newton":

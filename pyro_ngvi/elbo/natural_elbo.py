@@ -27,6 +27,7 @@ from pyro_ngvi.curvature import (
     num_products,
     orthogonal_points,
     standard_normal,
+    unlike,
 )
 from pyro_ngvi.curvature.moments import Estimate
 from pyro_ngvi.families.low_rank_precision import MOMENTS
@@ -186,7 +187,10 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         obstacle = functools.partial(plan.hessian_obstacle, density)
         partners = plan.facts.is_stochastic
         couples = (family.couples() for family in here.values())
-        name, cost = self._chosen(dim, products, obstacle, partners, couples, stacklevel=6)
+        unlike_sum = None if partners else functools.partial(unlike, density)
+        name, cost = self._chosen(
+            dim, products, obstacle, partners, couples, unlike_sum, stacklevel=6
+        )
         if name == "gauss_newton":
             check_no_factors(density.factors)
             plan.check_examples(density)

@@ -71,7 +71,9 @@ class Evaluator:
         paths = paths_of(guide)
         if paths is not None and curvature == "auto":
             curvature = "spherical"
-        curvature = choose(curvature, parameters.dim, products, self._obstacle).curvature
+        unlike = self._unlike if self._is_plain() else None
+        obstacle = self._obstacle
+        curvature = choose(curvature, parameters.dim, products, obstacle, unlike=unlike).curvature
         data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
         self.dim = parameters.dim
         self.estimate_as(curvature, Groups.of(curvature, self.dim, products, data_size, paths))
@@ -107,10 +109,13 @@ class Evaluator:
     @torch.no_grad()
     def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:
         """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
+        is_random = self._plan.facts.is_stochastic or self.is_subsampled
+        is_exact = self.curvature == "quadrature" and len(draws[0].points.weights) == 1
+        if is_exact and not is_random and len(draws) > 1:
+            return self.measure(place, draws[:1], rows).repeated(len(draws))
         self.num_gradients += sum(len(group.points.weights) for group in draws)
         self.num_hessian_products += len(draws) * self._cost.num_products
         self._parameters.put(place)
-        is_random = self._plan.facts.is_stochastic or self.is_subsampled
         if is_random or not isinstance(self._estimator, FromGradients):
             found = [self._seeded(place, group, rows) for group in draws]
         else:
@@ -286,6 +291,15 @@ class Evaluator:
 
     def _rows(self, function: Callable[..., Family], *stacks: Tensor) -> Tensor:
         return self._each_row(lambda *rows: flat([function(*rows)]), *stacks)
+
+    def _is_plain(self) -> bool:
+        """Whether nothing is random, and all parameters are the Gaussian's."""
+        is_random = self._plan.facts.is_stochastic
+        has_ordinary = self._parameters.has_ordinary
+        return type(self._guide) is NaturalGaussianGuide and not has_ordinary and not is_random
+
+    def _unlike(self) -> Exception | None:
+        return estimators.unlike(self._density)
 
     def _obstacle(self) -> Exception | None:
         return self._plan.hessian_obstacle(self._density)

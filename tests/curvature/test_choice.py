@@ -10,6 +10,7 @@ from ngvi.curvature import (
     MAX_BATCHES,
     MAX_PRODUCTS,
     MAX_SPHERICAL_DIM,
+    MIN_QUADRATURE_DIM,
     check_curvature,
     choose,
     cost_of_group,
@@ -17,6 +18,7 @@ from ngvi.curvature import (
     is_noisy,
     points_at_once,
 )
+from ngvi.terms import NotASumError
 
 
 def no_hessian():
@@ -55,6 +57,22 @@ def test_beside_partners_that_draw_auto_takes_many_random_draws():
     assert choose("auto", 50, 50, no_hessian, partners=True).curvature == "spherical"
 
 
+def test_auto_integrates_by_terms_where_latents_are_many_and_it_can():
+    def no_sum():
+        return NotASumError("cholesky")
+
+    many = MIN_QUADRATURE_DIM
+    assert choose("auto", many, many, never, unlike=lambda: None).curvature == "quadrature"
+    assert choose("auto", many, many, never, unlike=no_sum).curvature == "spherical"
+    assert choose("auto", many, many, never).curvature == "spherical"
+    assert choose("auto", many - 1, many - 1, never, unlike=never).curvature == "spherical"
+    assert choose("auto", many, 5, lambda: None, unlike=never).curvature == "hessian"
+    assert choose("quadrature", 3, 3, never, unlike=lambda: None).curvature == "quadrature"
+    for unlike, words in ((no_sum, "cholesky"), (None, "random")):
+        with pytest.raises(ValueError, match=f"{words}.*'spherical'"):
+            choose("quadrature", 3, 3, never, unlike=unlike)
+
+
 @pytest.mark.parametrize("curvature", ["spherical", "gauss_newton", "stein"])
 def test_what_is_asked_for_is_taken_without_a_look_at_the_hessian(curvature):
     assert choose(curvature, 50, 50, never).curvature == curvature
@@ -74,7 +92,7 @@ def test_an_unknown_name_is_refused(curvature):
 
 def test_fit_knows_those_of_which_a_bound_over_fixed_draws_has_the_gradient():
     assert set(CURVATURES_OF_FIT) < set(CURVATURES)
-    with pytest.raises(ValueError, match="'auto', 'spherical', 'hessian', 'stein'"):
+    with pytest.raises(ValueError, match="'auto', 'spherical', 'quadrature', 'hessian', 'stein'"):
         check_curvature("mean", CURVATURES_OF_FIT)
 
 

@@ -1,0 +1,143 @@
+"""Expectations of single terms; see :class:`ngvi.estimators.Quadrature`."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ngvi import estimators
+from ngvi.estimators import Families, Points, log_q
+from ngvi.page import page
+from ngvi.quadrature import OfTerm, check_smooth, expectations, nodes, pairs
+from ngvi.terms import Sum, Term
+from numpyro_ngvi.curvature.moments import Density, Estimate
+from numpyro_ngvi.tracing.terms import terms_of
+
+
+@page(estimators.Quadrature)
+@dataclasses.dataclass(frozen=True)
+class Quadrature:
+    """The terms are found whenever it is traced."""
+
+    def __call__(
+        self, density: Density, here: Families, points: Points, ordinary: Any = ()
+    ) -> Estimate:
+        terms = find_terms(density, here, ordinary, points.keys[0])
+        value, gradient, hessian = expectations(terms, list(here.values()), JaxCalculus())
+        kept = jnp.isfinite(value + jnp.sum(gradient) + jnp.sum(hessian))
+        directions = {
+            site: family.bonnet_price(*parts)
+            for (site, family), parts in zip(
+                here.items(), estimators.split_hessian(here, gradient, hessian), strict=True
+            )
+        }
+        entropy = sum(family.entropy() for family in here.values())
+        # Values at draws without their noise: minus log q they are the bound, each of them.
+        values = value + entropy + log_q(here, points.noise)
+        nothing = jax.tree.map(jnp.zeros_like, ordinary)
+        return Estimate(directions, values, jnp.broadcast_to(kept, values.shape), nothing)
+
+
+def find_terms(density: Density, here: Families, ordinary: Any, key: jax.Array) -> Sum:
+    """Those of a log density.
+
+    :raises NotASumError: naming an operation, if it is no sum of such terms.
+    """
+
+    def of_vectors(*vectors: jax.Array) -> jax.Array:
+        return density(dict(zip(here, vectors, strict=True)), ordinary, key)
+
+    found = terms_of(of_vectors, [family.mean for family in here.values()])
+    found.check_size(sum(family.dim for family in here.values()))
+    return found
+
+
+class JaxCalculus:
+    """See :class:`ngvi.quadrature.Calculus`."""
+
+    xp = jnp
+
+    def jacobians(
+        self, function: Callable[..., list[jax.Array]], at: list[jax.Array]
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
+        values, push = jax.linearize(function, *at)
+        ends = list(itertools.accumulate(map(len, at)))
+        identity = jnp.eye(ends[-1], dtype=at[0].dtype)
+        along = jax.vmap(lambda vector: push(*jnp.split(vector, ends[:-1])), out_axes=-1)
+        return values, along(identity)
+
+    def value_and_gradient(
+        self, function: Callable[[list[jax.Array]], jax.Array], at: list[jax.Array]
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        return jax.value_and_grad(function)(at)
+
+    def mean(self, term: Term, means: list[jax.Array], factor: list[list[jax.Array]]) -> OfTerm:
+        points, weights = nodes(len(means))
+        rows = jnp.asarray(points, means[0].dtype), jnp.asarray(weights, means[0].dtype)
+
+        def add(sums: tuple[OfTerm, jax.Array], node: tuple) -> tuple[tuple, None]:
+            noise, weight = node
+            roots = [
+                mean + sum(part * noise[k] for k, part in enumerate(row))
+                for mean, row in zip(means, factor, strict=True)
+            ]
+            found = derivatives(term.value, roots)
+            is_finite = jnp.isfinite(sum(jax.tree.leaves(found)))
+            kept = weight * is_finite
+            found = jax.tree.map(lambda part: jnp.where(is_finite, part, 0), found)
+            added = jax.tree.map(lambda total, part: total + kept * part, sums[0], found)
+            return (added, sums[1] + kept), None
+
+        shapes = jax.eval_shape(lambda roots: derivatives(term.value, roots), means)
+        start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        (sums, kept), _ = jax.lax.scan(add, (start, jnp.zeros_like(means[0])), rows)
+        return jax.tree.map(lambda total: total / kept, sums)
+
+    def line(
+        self, term: Term, centre: list[jax.Array], half: list[jax.Array]
+    ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        @jax.jit
+        def at(t: jax.Array) -> tuple[jax.Array, jax.Array]:
+            roots = [
+                one + t.astype(one.dtype) * step for one, step in zip(centre, half, strict=True)
+            ]
+            return jax.jvp(term.value, (roots,), (half,))
+
+        return lambda t: jax.device_get(at(t))
+
+
+def derivatives(function: Callable[[list[jax.Array]], jax.Array], at: list[jax.Array]) -> OfTerm:
+    """Of a function that goes element by element."""
+
+    def along(one: Callable, index: int) -> Callable:
+        def derivative(roots: list[jax.Array]) -> jax.Array:
+            tangents = [jnp.full_like(root, k == index) for k, root in enumerate(roots)]
+            return jax.jvp(one, (roots,), (tangents,))[1]
+
+        return derivative
+
+    firsts = [along(function, index) for index in range(len(at))]
+    seconds = [along(firsts[one], two) for one, two in pairs(len(at))]
+    return OfTerm(function(at), [each(at) for each in firsts], [each(at) for each in seconds])
+
+
+def unlike(
+    density: Density, here: Families, ordinary: Any, key: jax.Array, *, check: bool = True
+) -> Exception | None:
+    """Why a log density is no sum of smooth terms, or None.
+
+    :param check: whether to look for kinks; not while it is traced.
+    """
+    try:
+        terms = find_terms(density, here, ordinary, key)
+        if check:
+            check_smooth(terms, list(here.values()), JaxCalculus())
+    except Exception as error:  # noqa: BLE001  a model may do what this cannot follow
+        return error
+    return None

@@ -1,0 +1,162 @@
+"""Expectations of single terms; see :class:`ngvi.estimators.Quadrature`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ngvi import estimators
+from ngvi.estimators import Families, Points, log_q
+from ngvi.page import page
+from ngvi.quadrature import OfTerm, check_smooth, expectations, nodes, pairs
+from ngvi.terms import NotASumError, Sum, Term
+from pyro_ngvi.curvature.evaluate import Evaluator, ordinary_leaves
+from pyro_ngvi.curvature.moments import Estimate, nowhere
+from pyro_ngvi.tracing import LogDensity
+from pyro_ngvi.tracing.terms import terms_of
+
+#: Numbers of a term at all nodes that are computed together.
+NUMBERS_AT_ONCE = 2**18
+
+
+@page(estimators.Quadrature)
+@dataclasses.dataclass(frozen=True)
+class Quadrature:
+    """The terms are found by one run of the model at every call."""
+
+    @torch.no_grad()
+    def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
+        terms = find_terms(evaluate.density, here)
+        value, gradient, hessian = expectations(terms, list(here.values()), TorchCalculus())
+        is_finite = bool(torch.isfinite(value + gradient.sum() + hessian.sum()))
+        parts = estimators.split_hessian(here, gradient, hessian)
+        directions = {
+            site: family.bonnet_price(*part) if is_finite else nowhere(family)
+            for (site, family), part in zip(here.items(), parts, strict=True)
+        }
+        entropy = sum(family.entropy() for family in here.values())
+        # Values at draws without their noise: minus log q they are the bound, each of them.
+        values = value + entropy + log_q(here, points.noise)
+        kept = torch.full(values.shape, is_finite, device=values.device)
+        num_dropped = 0 if is_finite else len(values)
+        return Estimate(directions, values, kept, num_dropped, [])
+
+
+def find_terms(density: LogDensity, here: Families) -> Sum:
+    """Those of a log density.
+
+    :raises NotASumError: naming an operation, if it is no sum of such terms.
+    """
+
+    def of_vectors(*vectors: Tensor) -> Tensor:
+        return density.particle(dict(zip(here, vectors, strict=True)))
+
+    found = terms_of(of_vectors, [family.mean for family in here.values()])
+    found.check_size(sum(family.dim for family in here.values()))
+    return found
+
+
+def unlike(density: LogDensity) -> Exception | None:
+    """Why a log density is no sum of smooth terms, or None."""
+    here = {site: family.detach() for site, family in density.posteriors.items()}
+    latents = {site: family.mean[None].clone().requires_grad_() for site, family in here.items()}
+    try:
+        with torch.enable_grad():
+            if ordinary_leaves(density(latents), latents):
+                return NotASumError("the model has parameters of its own")
+        terms = find_terms(density, here)
+        check_smooth(terms, list(here.values()), TorchCalculus())
+    except Exception as error:  # noqa: BLE001  a model may do what this cannot follow
+        return error
+    return None
+
+
+class TorchCalculus:
+    """See :class:`ngvi.quadrature.Calculus`."""
+
+    xp = torch
+
+    def jacobians(
+        self, function: Callable[..., list[Tensor]], at: list[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        at = [vector.detach() for vector in at]
+        sizes = [len(vector) for vector in at]
+        identity = torch.eye(sum(sizes), dtype=at[0].dtype, device=at[0].device)
+
+        def along(vector: Tensor) -> tuple[Tensor, ...]:
+            def whole(*vectors: Tensor) -> tuple[Tensor, ...]:
+                return tuple(function(*vectors))
+
+            return torch.func.jvp(whole, tuple(at), tuple(vector.split(sizes)))[1]
+
+        slopes = torch.func.vmap(along, out_dims=-1)(identity)
+        return function(*at), list(slopes)
+
+    def value_and_gradient(
+        self, function: Callable[[list[Tensor]], Tensor], at: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        gradient, value = torch.func.grad_and_value(function)(at)
+        return value, gradient
+
+    def mean(self, term: Term, means: list[Tensor], factor: list[list[Tensor]]) -> OfTerm:
+        points, weights = (torch.as_tensor(part).to(means[0]) for part in nodes(len(means)))
+        at_once = max(1, NUMBERS_AT_ONCE // max(1, math.prod(term.node.shape)))
+
+        def at(noise: Tensor) -> OfTerm:
+            roots = [
+                mean + sum(part * noise[k] for k, part in enumerate(row))
+                for mean, row in zip(means, factor, strict=True)
+            ]
+            return derivatives(term.value, roots)
+
+        sums: list[Tensor] = []
+        for start in range(0, len(weights), at_once):
+            some = slice(start, start + at_once)
+            found = torch.func.vmap(lambda noise: _flat(at(noise)))(points[some])
+            is_finite = torch.isfinite(sum(found))
+            found = (torch.where(is_finite, part, 0.0) for part in (*found, is_finite))
+            # Beside numbers of double precision vmap may have widened them.
+            parts = [torch.tensordot(weights[some], part.to(weights), 1) for part in found]
+            sums = [a + b for a, b in zip(sums, parts, strict=True)] if sums else parts
+        *sums, kept = sums
+        sums = [total / kept for total in sums]
+        count = len(means)
+        return OfTerm(sums[0], sums[1 : 1 + count], sums[1 + count :])
+
+    def line(
+        self, term: Term, centre: list[Tensor], half: list[Tensor]
+    ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        def at(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            steps = torch.as_tensor(t).to(centre[0])
+            roots = [one + steps * step for one, step in zip(centre, half, strict=True)]
+            value, *slopes = _flat(derivatives(term.value, roots, twice=False))
+            slope = sum(part * step for part, step in zip(slopes, half, strict=True))
+            return value.double().cpu().numpy(), slope.double().cpu().numpy()
+
+        return at
+
+
+def derivatives(
+    function: Callable[[list[Tensor]], Tensor], at: list[Tensor], *, twice: bool = True
+) -> OfTerm:
+    """Of a function that goes element by element."""
+
+    def along(one: Callable, index: int) -> Callable:
+        # Reverse mode: forward mode's zero tangents are tensors that not every operation takes.
+        return torch.func.grad(lambda *roots: one(*roots).sum(), argnums=index)
+
+    def value(*roots: Tensor) -> Tensor:
+        return function(roots)
+
+    firsts = [along(value, index) for index in range(len(at))]
+    seconds = [along(firsts[one], two) for one, two in pairs(len(at)) if twice]
+    return OfTerm(value(*at), [each(*at) for each in firsts], [each(*at) for each in seconds])
+
+
+def _flat(found: OfTerm) -> tuple[Tensor, ...]:
+    return (found.value, *found.first, *found.second)

@@ -1,0 +1,228 @@
+"""Expectations term by term: exact where the log density is a sum of terms, refused elsewhere."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ngvi.quadrature import nodes
+from ngvi.terms import Kind, Level, NotASumError, Op, Reader, Sum, evaluate
+from tests.ppl import SLOW_IN_NUMPYRO
+
+COUNTS = np.array([3.0, 0.0, 7.0])
+
+
+def effects(ppl):
+    """Counts with effects of a learned mean and scale: terms of one and of two roots."""
+    y = ppl.array(COUNTS)
+
+    def model():
+        mu = ppl.sample("mu", ppl.dist.Normal(0.0, 2.0))
+        sigma = ppl.sample("sigma", ppl.dist.LogNormal(0.0, 1.0))
+        with ppl.plate("groups", len(COUNTS)):
+            x = ppl.sample("x", ppl.dist.Normal(mu, sigma))
+            ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(x)), obs=y)
+
+    return model
+
+
+def expected_log_density(mean, covariance):
+    """Of :func:`effects`, in closed form; latents are mu, log sigma and x."""
+    half = 0.5 * math.log(2 * math.pi)
+    m, u = mean[0], mean[1]
+    value = -half - math.log(2.0) - (m**2 + covariance[0, 0]) / 8
+    value += -half - (u**2 + covariance[1, 1]) / 2
+    for k, y in enumerate(COUNTS, 2):
+        direction = np.zeros(len(mean))
+        direction[k], direction[0] = 1.0, -1.0
+        with_u, variance = covariance[1] @ direction, direction @ covariance @ direction
+        # E[a^2 exp(-2 u)]: the Gaussian, shifted by -2 cov(., u), times E[exp(-2 u)].
+        square = (direction @ mean - 2 * with_u) ** 2 + variance
+        value += -half - u - 0.5 * square * math.exp(-2 * u + 2 * covariance[1, 1])
+        value += y * mean[k] - math.exp(mean[k] + covariance[k, k] / 2) - math.lgamma(y + 1)
+    return value
+
+
+def derivatives(mean, covariance):
+    """``E[grad l]`` and, by Price's theorem, ``E[hess l]``, by differences."""
+    dim, step = len(mean), 1e-5
+    gradient, hessian = np.zeros(dim), np.zeros((dim, dim))
+    for i in range(dim):
+        e = step * np.eye(dim)[i]
+        up, down = (expected_log_density(mean + s * e, covariance) for s in (1, -1))
+        gradient[i] = (up - down) / (2 * step)
+        for j in range(dim):
+            change = np.zeros((dim, dim))
+            change[i, j] += step / 2
+            change[j, i] += step / 2
+            up, down = (expected_log_density(mean, covariance + s * change) for s in (1, -1))
+            hessian[i, j] = 2 * (up - down) / (2 * step)
+    return gradient, hessian
+
+
+@pytest.mark.parametrize("name", ["covariance_cholesky", "diagonal"])
+def test_moments_are_those_in_closed_form(ppl, name, rng):
+    model, dim = effects(ppl), 5
+    root = 0.3 * np.eye(dim) + 0.05 * rng.normal(size=(dim, dim))
+    mean = 0.5 * rng.normal(size=dim)
+    if name == "diagonal":
+        covariance = np.diag(np.diag(root) ** 2)
+        scale = np.abs(np.diag(root))
+    else:
+        scale = np.linalg.cholesky(root @ root.T)
+        covariance = root @ root.T
+    family = ppl.family(name, mean, scale)
+    guide = ppl.guide(model, name)
+    ppl.set_up(guide)
+    elbo = ppl.elbo("NaturalELBO", curvature="quadrature")
+    loss, gradient = ppl.loss_and_gradient(elbo, model, guide)(family)
+    entropy = float(ppl.numpy(family.entropy()))
+    # 24 nodes a dimension leave 1e-9 of exp(-2 u).
+    assert loss == pytest.approx(-expected_log_density(mean, covariance) - entropy, abs=1e-7)
+    first, second = derivatives(mean, covariance)
+    part = family.assemble_hessian(ppl.array(second))
+    expected = family.bonnet_price(ppl.array(first), part)
+    for one, other in zip(ppl.coordinates(gradient), ppl.coordinates(expected), strict=True):
+        np.testing.assert_allclose(-one, other, rtol=1e-5, atol=1e-5)
+
+
+def kinked(ppl):
+    def model():
+        ppl.sample("w", ppl.dist.Laplace(0.0, 1.0).expand([3]).to_event(1))
+
+    return model
+
+
+def three_roots(ppl):
+    def model():
+        a, b, c = (ppl.sample(name, ppl.dist.Normal(0.0, 1.0)) for name in "abc")
+        ppl.sample("y", ppl.dist.Normal(ppl.np.exp(a * b * c), 1.0), obs=ppl.array(0.3))
+
+    return model
+
+
+def own_parameter(ppl):
+    def model():
+        bias = ppl.param("bias", ppl.array(0.5))
+        w = ppl.sample("w", ppl.dist.Normal(0.0, 1.0))
+        ppl.sample("y", ppl.dist.Normal(w + bias, 1.0), obs=ppl.array(0.3))
+
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(kinked, "a kink or a jump"), (three_roots, "affine"), (own_parameter, "its own")],
+)
+def test_a_log_density_that_is_no_such_sum_is_refused(ppl, make, words):
+    model = make(ppl)
+    with pytest.raises(ValueError, match=f"curvature='quadrature' needs.*{words}"):
+        ppl.svi(
+            model, "covariance_cholesky", loss=ppl.elbo("NaturalELBO", curvature="quadrature")
+        ).step()
+
+
+@SLOW_IN_NUMPYRO
+def test_many_raw_covariates_are_claimed_and_right(ppl):
+    rng = np.random.default_rng(0)
+    X = 800.0 + 60.0 * rng.normal(size=(150, 110))
+    y = (rng.random(150) < 1 / (1 + np.exp(-(X[:, :5] - 800.0) @ rng.normal(size=5) / 60))) * 1.0
+    X, y = ppl.array(X), ppl.array(y)
+
+    def model():
+        a = ppl.sample("a", ppl.dist.Normal(0.0, 50.0))
+        b = ppl.sample("b", ppl.dist.Normal(0.0, 0.01).expand([110]).to_event(1))
+        with ppl.plate("rows", 150):
+            ppl.sample("y", ppl.dist.Bernoulli(logits=a + X @ b), obs=y)
+
+    result = ppl.fit(model)
+    assert result.converged, result.reason
+    # The same optimum by the Bayesian learning rule, which "auto" also gives no draws.
+    svi = ppl.svi(model, "covariance_cholesky")
+    losses = svi.run(60)
+    assert np.ptp(losses[-3:]) < 1e-4
+    assert abs(-result.losses[-1] - -losses[-1]) < 0.01
+
+
+# -- without tensors ------------------------------------------------------------------------------
+
+
+def operation(kind, function, name=None):
+    return Op(kind, function, name or f"{kind.name} {id(function)}")
+
+
+ADD, SUBTRACT = operation(Kind.SUM, np.add), operation(Kind.SUM, np.subtract)
+MULTIPLY, EXP = operation(Kind.PRODUCT, np.multiply), operation(Kind.EACH, np.exp)
+DOT, TOTAL = operation(Kind.BILINEAR, np.matmul), operation(Kind.LINEAR, np.sum)
+FILL = operation(Kind.COPY, lambda value: np.broadcast_to(value, (4,)), "fill")
+
+
+def test_terms_of_a_program_are_found_and_give_its_value(rng):
+    # l = sum_i exp(x_i . b - y_i) s + b_0 b_0, with s = exp(c), spread twice.
+    reader = Reader()
+    b, c = reader.latent((3,)), reader.latent(())
+    X, y = reader.constant(rng.normal(size=(4, 3)), (4, 3)), reader.constant(np.arange(4.0), (4,))
+    predictor = reader.apply(DOT, [X, b], (4,))
+    shifted = reader.apply(SUBTRACT, [predictor, y], (4,))
+    assert shifted.level is Level.AFFINE
+    rate = reader.apply(EXP, [shifted], (4,))
+    scale = reader.apply(FILL, [reader.apply(EXP, [c], ())], (4,))
+    again = reader.apply(FILL, [reader.apply(EXP, [c], ())], (4,))
+    product = reader.apply(MULTIPLY, [rate, scale], (4,))
+    product = reader.apply(MULTIPLY, [product, again], (4,))
+    assert product.level is Level.LOCAL
+    first = reader.apply(TOTAL, [product], ())
+    second = reader.apply(TOTAL, [reader.apply(MULTIPLY, [b, b], (3,))], ())
+    terms = Sum.of(reader.apply(ADD, [first, second], ()), [b, c])
+    counts = sorted(len(term.roots) for term in terms.terms)
+    assert counts == [1, 2]  # the predictor and c, not c twice; and b
+    at = {id(b): rng.normal(size=3), id(c): np.array(0.3)}
+    expected = np.exp(X.value @ at[id(b)] - y.value).sum() * np.exp(0.6) + at[id(b)] @ at[id(b)]
+    of_roots = dict(zip(map(id, terms.roots), evaluate(terms.roots, at), strict=True))
+    values = [term.value([of_roots[id(root)] for root in term.roots]) for term in terms.terms]
+    assert terms.value(values) == pytest.approx(expected)
+
+
+def test_what_fits_nowhere_is_refused(rng):
+    reader = Reader()
+    vectors = [reader.latent((4,)) for _ in range(3)]
+    product = reader.apply(MULTIPLY, vectors[:2], (4,))
+    with pytest.raises(NotASumError, match="3 affine"):
+        reader.apply(MULTIPLY, [product, vectors[2]], (4,))
+    with pytest.raises(NotASumError, match="two values that vary"):
+        reader.apply(DOT, vectors[:2], ())
+    total = reader.apply(TOTAL, [product], ())
+    with pytest.raises(NotASumError, match="of kind SUM"):
+        reader.apply(EXP, [total], ())
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_nodes_integrate_polynomials_and_exponentials(dim):
+    z, w = nodes(dim)
+    slope = np.array([0.7, -1.1])[:dim]
+    np.testing.assert_allclose(w.sum(), 1.0)
+    np.testing.assert_allclose((w[:, None] * z).T @ z, np.eye(dim), atol=1e-12)
+    np.testing.assert_allclose(w @ z**8, 105.0, rtol=1e-9)
+    np.testing.assert_allclose(w @ np.exp(z @ slope), np.exp(slope @ slope / 2), rtol=1e-12)
+
+
+def test_nodes_where_a_term_is_not_finite_are_left_out(ppl):
+    """Draws 8.5 standard deviations away would be as well, if there ever were one."""
+
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(0.0, 1.0))
+        ppl.factor("y", ppl.np.log(8.5 - x))
+
+    guide = ppl.guide(model, "covariance_cholesky")
+    ppl.set_up(guide)
+    elbo = ppl.elbo("NaturalELBO", curvature="quadrature")
+    run = ppl.loss_and_gradient(elbo, model, guide)
+    loss, gradient = run(ppl.family("covariance_cholesky", np.zeros(1), np.eye(1)))
+    z = np.linspace(-8.4, 8.4, 20_001)
+    weights = np.exp(-0.5 * z**2)
+    expected = weights @ np.log(8.5 - z) / weights.sum()
+    assert abs(nodes(1)[0]).max() > 8.5
+    assert loss == pytest.approx(-expected, abs=1e-6)  # the prior's part is the entropy's
+    assert all(np.isfinite(part).all() for part in ppl.coordinates(gradient))
