@@ -31,6 +31,8 @@ class ModelFacts:
     :ivar idle: latents with masked elements that nobody uses; see
         :mod:`~pyro_ngvi.tracing.partly_observed`.
     :ivar is_subsampled: whether a plate takes a part of its data.
+    :ivar drawn: the plates whose indices are all that a run of the model draws; None if these are
+        not known, or if there is more.
     :ivar is_indefinite: whether a matrix that the model factorises is not always positive definite.
     :ivar particles: how draws share a run: ``"vmap"`` (``torch.vmap`` over the run), ``"plate"``
         (an outer plate, which takes models that broadcast), ``"writing vmap"`` (which takes models
@@ -47,6 +49,7 @@ class ModelFacts:
     is_stochastic: bool = False
     idle: frozenset[str] = frozenset()
     is_subsampled: bool = False
+    drawn: frozenset[str] | None = None
     is_indefinite: bool = False
     particles: str = "loop"
     rewrites: bool = True

@@ -84,8 +84,11 @@ class LogDensity:
         with quiet(), self.minibatch.recording(), Posteriors() as posteriors:
             trace = poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
             if self.facts.is_subsampled:
+                model = poutine.replay(self.model, trace=trace)
                 with torch.no_grad():
-                    poutine.replay(self.model, trace=trace)(*self.args, **self.kwargs)
+                    self.facts.drawn = self.minibatch.draw(
+                        lambda: model(*self.args, **self.kwargs), self.facts.drawn
+                    )
         self.factors = posteriors.factors
         if not posteriors.found and not posteriors.factors:
             names = ", ".join(repr(name) for name in trace.stochastic_nodes) or "nothing"
@@ -244,6 +247,7 @@ class LogDensity:
             if is_recorded:
                 raise
             facts.is_subsampled = is_recorded = True
+            facts.drawn = None
             self._record()
         except torch.linalg.LinAlgError:
             if facts.is_indefinite:

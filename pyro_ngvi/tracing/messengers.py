@@ -181,6 +181,10 @@ class UnknownMinibatch(Exception):  # noqa: N818
     """A plate is subsampled of which no minibatch is known."""
 
 
+class _DrawnError(Exception):
+    """The minibatch of a run is known, of which nothing else is wanted."""
+
+
 class Minibatch(Messenger):
     """Records the indices of subsampled plates in one run, and pins them in the others.
 
@@ -193,6 +197,8 @@ class Minibatch(Messenger):
         self.indices: dict[str, Tensor] = {}
         self.sizes: dict[str, int] = {}
         self._recording = False
+        self._last: Any = None  # the state of the generators after the last plate
+        self._enough: frozenset[str] | None = None
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -203,6 +209,25 @@ class Minibatch(Messenger):
                 yield
         finally:
             self._recording = False
+
+    def draw(self, run: Callable[[], Any], plates: frozenset[str] | None) -> frozenset[str] | None:
+        """Inside :meth:`recording`, run a model for its minibatch.
+
+        :param plates: whose indices are all that the run draws at random: once these are known,
+            the rest of it is left out. None for a whole run.
+        :return: such plates, or None if something is drawn after them.
+        """
+        self._enough, self._last = plates, None if plates else NoiseState()
+        try:
+            if plates is None or not plates <= self.indices.keys():
+                run()
+        except _DrawnError:
+            return plates
+        finally:
+            self._enough = None
+        if plates is not None:
+            return plates
+        return frozenset(self.indices) if self._last.is_now() else None
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if not site_is_subsample(msg) or msg["value"] is not None:
@@ -219,6 +244,10 @@ class Minibatch(Messenger):
         if self._recording and site_is_subsample(msg) and is_subsampled(msg):
             self.indices[msg["name"]] = msg["value"]
             self.sizes[msg["name"]] = int(msg["fn"].size)
+            if self._enough is None:
+                self._last = NoiseState()
+            elif self._enough <= self.indices.keys():
+                raise _DrawnError
 
 
 def is_subsampled(site: dict[str, Any]) -> bool:
@@ -297,6 +326,13 @@ class NoiseState:
     def __init__(self) -> None:
         self._cpu = torch.get_rng_state()
         self._devices = {device: torch.cuda.get_rng_state(device) for device in _devices()}
+
+    def is_now(self) -> bool:
+        """Whether nothing was drawn since."""
+        now = NoiseState()
+        if not torch.equal(self._cpu, now._cpu) or len(self._devices) < len(now._devices):
+            return False
+        return all(torch.equal(old, now._devices[device]) for device, old in self._devices.items())
 
     @contextmanager
     def again(self) -> Iterator[None]:

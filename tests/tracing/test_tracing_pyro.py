@@ -483,3 +483,35 @@ def test_a_subsampled_plate_that_changes_its_name_is_named():
     with pytest.raises(Exception, match="plate 'rows_.*same name in every run"):
         density(at)
     assert len(runs) < late + 10
+
+
+@pytest.mark.parametrize("draws_more", [False, True])
+def test_a_run_for_a_minibatch_ends_with_it_unless_more_is_drawn(draws_more):
+    """And random numbers are those of whole runs."""
+    ended = []
+
+    def model(y):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(y), subsample_size=3) as some:
+            pyro.sample("y", dist.Normal(x, 1.0), obs=y[some])
+        with pyro.plate("others", len(y), subsample_size=2) as some:
+            kept = torch.rand(2) < 0.5 if draws_more else 1.0
+            pyro.sample("z", dist.Normal(x * kept, 1.0), obs=y[some])
+        ended.append(True)
+
+    y = torch.arange(9.0)
+    guide, density = set_up(model, (y,), {})
+    facts = density.facts
+
+    def drawn(is_whole):
+        del ended[:]
+        torch.manual_seed(1)
+        facts.drawn = None if is_whole else facts.drawn
+        minibatch = LogDensity(model, guide, (y,), {}, facts).minibatch
+        return {name: rows.tolist() for name, rows in minibatch.indices.items()}, torch.rand(3)
+
+    expected, then = drawn(True)
+    assert set(expected) == {"rows", "others"} and len(ended) == 1
+    actual, after = drawn(False)
+    assert len(ended) == draws_more
+    assert actual == expected and torch.equal(after, then)
