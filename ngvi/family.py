@@ -236,6 +236,10 @@ class Family:
         """``F n``, the gradient whose natural gradient is ``n``."""
         raise NotImplementedError
 
+    def gradient_of_mean(self, natural_gradient: Self) -> Array:
+        """The mean's part of :meth:`euclidean_gradient`, shape ``(d,)``."""
+        return self.euclidean_gradient(natural_gradient).loc
+
     def precondition(self) -> Self:
         """This family, with ``F^-1`` as the derivative of the identity."""
         raise NotImplementedError

@@ -74,9 +74,17 @@ class Diagonal(Family):
         variance = self._bound().scale ** 2
         return type(self)(variance * gradient.loc, 0.5 * variance * gradient.scale)
 
+    def covariance_times(self, vector: Array) -> Array:
+        """``Sigma x``."""
+        return self._bound().scale ** 2 * vector
+
     def euclidean_gradient(self, natural_gradient: Self) -> Self:
         variance = self._bound().scale ** 2
         return type(self)(natural_gradient.loc / variance, 2.0 * natural_gradient.scale / variance)
+
+    def gradient_of_mean(self, natural_gradient: Self) -> Array:
+        """``S x``."""
+        return natural_gradient.loc / self._bound().scale ** 2
 
     def assemble_hessian(self, products: Array) -> Array:
         return products.diagonal()

@@ -308,13 +308,17 @@ class MatrixNormal(Family):
         ):
             rows.append(self._gradient_of_factor(a, x, n))
             columns.append(self._gradient_of_factor(b, y, m))
+        of_scale = 2.0 * natural_gradient.scale / self.scale**2
+        return self._with(self.gradient_of_mean(natural_gradient), rows, columns, of_scale)
+
+    def gradient_of_mean(self, natural_gradient: Self) -> Array:
+        """``S x``."""
         loc = self._split(self._whitened(natural_gradient.loc))
         solved = [
             self.ops.solve_lower(b, self.ops.solve_lower(a, w, trans=True).mT, trans=True).mT
             for a, b, w in zip(self._rows(), self._columns(), loc.matrices, strict=True)
         ]
-        of_scale = 2.0 * natural_gradient.scale / self.scale**2
-        return self._with(self._join(solved, loc.rest / self.scale), rows, columns, of_scale)
+        return self._join(solved, loc.rest / self.scale)
 
     def _quotients(self, direction: Self) -> tuple[list[Array], list[Array]]:
         """``X`` and ``Y`` of a direction."""

@@ -84,9 +84,8 @@ class BlrRule(NamedTuple):
         directions = direction.negate(gradients)
         progress, kept = Progress(*state.progress), state.progress
         adapts = self.step_size == "auto" or self.max_kl == "auto"
-        if adapts or self.momentum:
-            duals = direction.dual(families, directions)
         if adapts:
+            duals = direction.dual(families, directions)
             progress = trust_region.judge(on, progress, duals, state.change)
         memory, gradient, steered = state.memory, state.gradient, directions
         if memory is not None:
@@ -101,7 +100,12 @@ class BlrRule(NamedTuple):
                 progress.mean_turns,
             )
         if gradient is not None:
-            gradient = self.momentum * gradient + (1 - self.momentum) * _join(on, duals)
+            if adapts:
+                of_means = [dual.loc for dual in duals]
+            else:  # nobody asks for the rest
+                pairs = zip(families, directions, strict=True)
+                of_means = [family.gradient_of_mean(one) for family, one in pairs]
+            gradient = self.momentum * gradient + (1 - self.momentum) * _joined(on, of_means)
             unbiased = gradient / (1 - self.momentum ** (count + 1.0))
             means = _natural_means(on, families, unbiased)
             steered = direction.with_means(directions, _split(on, means, families))
