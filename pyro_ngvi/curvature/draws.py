@@ -27,7 +27,8 @@ def standard_normal(
         free = torch.special.ndtri(_sobol(num_free, like))
     else:
         free = torch.randn(num_free, dim, dtype=like.dtype, device=like.device)
-    return torch.cat([free, -free])[:num_draws] if antithetic else free
+    partners = num_draws - num_free
+    return torch.cat([free, -free[:partners]]) if partners else free
 
 
 def _sobol(num_points: int, like: Tensor) -> Tensor:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ngvi.estimators import Arrays, Families, Points
-from pyro_ngvi.curvature.moments import Estimate, finite_draws, nowhere, plus
+from pyro_ngvi.curvature.moments import Estimate, concatenated, finite_draws, nowhere, plus
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import LogDensity, NoiseState
 
@@ -31,6 +31,10 @@ class Parts(NamedTuple):
     values: Tensor
     smooth: Tensor  #: what is differentiated twice: all of the values, or a part
     rest: Any = None
+    plain: Tensor | None = None  #: the values without the smooth part, to be differentiated alone
+    between: Sequence[Tensor] = ()  #: tensors for which ``plain`` is differentiated as well
+    #: The gradients of ``plain``, for one site's draws and for what is ``between``.
+    slopes: tuple[Tensor, Sequence[Tensor]] | None = None
 
 
 class SecondOrder(Protocol):
@@ -115,9 +119,9 @@ class Evaluator:
                     gradient = ordinary[id(leaf)][1] + gradient
                 ordinary[id(leaf)] = leaf, gradient
         return Evaluated(
-            torch.cat([one.values for one in found]),
-            {site: torch.cat([one.gradients[site] for one in found]) for site in here},
-            torch.cat([one.kept for one in found]),
+            concatenated([one.values for one in found]),
+            {site: concatenated([one.gradients[site] for one in found]) for site in here},
+            concatenated([one.kept for one in found]),
             hessians,
             list(ordinary.values()),
         )
@@ -140,14 +144,24 @@ class Evaluator:
             total = (points.weights * parts.values if weighted else parts.values).sum()
             keep = second is not None
             is_whole = keep and parts.smooth is parts.values  # all is differentiated twice
-            gradients = gradients_of(total, [*latents.values(), *leaves], is_whole, keep)
+            inputs = [*latents.values(), *leaves]
+            if parts.plain is None:
+                gradients = gradients_of(total, inputs, is_whole, keep)
+                plain, smooth = (), gradients
+                if keep and not is_whole:
+                    smooth = gradients_of(parts.smooth.sum(), inputs[: len(latents)], True)
+            else:
+                of_plain = [*inputs, *parts.between]
+                plain = gradients_of(parts.plain.sum(), of_plain, False, True)
+                smooth = gradients_of(parts.smooth.sum(), inputs, True)
+                gradients = tuple(a + b.detach() for a, b in zip(plain, smooth, strict=False))
             by_site = dict(zip(latents, gradients, strict=False))
             curvatures = {}
             bytes_per_product = plan.bytes(density.args, density.kwargs) * len(parts.values)
-            for site, theta in latents.items() if keep else ():
-                gradient = by_site[site]
-                if not is_whole:
-                    (gradient,) = gradients_of(parts.smooth.sum(), [theta], True)
+            for index, (site, theta) in enumerate(latents.items() if keep else ()):
+                gradient = smooth[index]
+                if plain:
+                    parts = parts._replace(slopes=(plain[index], plain[len(inputs) :]))
 
                 def again(theta: Tensor, site: str = site) -> Tensor:
                     at = {name: v.detach() for name, v in latents.items()} | {site: theta}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -48,8 +48,15 @@ class GaussNewton(Hessian):
             q.reads_diagonal and q.dim > MAX_PROBED_DIAGONAL for q in density.posteriors.values()
         )
         split = examples(density, latents, recorded if by_rows else None)
-        values = (split.scale * split.log_likelihood).sum(-1) + split.rest
-        return Parts(values, split.rest, (split, recorders[-len(values) :]))
+        plain = (split.scale * split.log_likelihood).sum(-1)
+        recorders = recorders[-len(plain) :]
+        parts = Parts(plain + split.rest, split.rest, (split, recorders))
+        if not by_rows:
+            return parts
+        # What the squares are made of comes with the gradient, in one backward pass.
+        count = split.scale.shape[-1]
+        results = [use.result for one in recorders for use in one.of_examples(count)]
+        return parts._replace(plain=plain, between=results)
 
     def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
         """The rest's Hessians minus the examples' squares."""
@@ -57,7 +64,7 @@ class GaussNewton(Hessian):
         rest = exact(products, q, is_rest=True)
         if recorders:
             try:
-                return SquaresByRows(rest, self._by_rows(split, recorders, theta))
+                return SquaresByRows(rest, self._by_rows(split, recorders, theta, parts.slopes))
             except OtherUseError:
                 self.known[0] = None
         rows = example_gradients(
@@ -65,14 +72,33 @@ class GaussNewton(Hessian):
         )
         return Squares(rest, rows, split.scale, q)
 
-    def _by_rows(self, split: Examples, recorders: list[Recorder], theta: Tensor) -> Tensor:
-        draws = zip(recorders, split.log_likelihood, split.scale, strict=True)
-        return sum(squares(*draw, theta, self.known[0]) for draw in draws)
+    def _by_rows(
+        self,
+        split: Examples,
+        recorders: list[Recorder],
+        theta: Tensor,
+        slopes: tuple[Tensor, Sequence[Tensor]],
+    ) -> Tensor:
+        (gradient, deltas), found = slopes, []
+        for k, recorder in enumerate(recorders):
+            num = len(recorder.of_examples(split.scale.shape[-1]))
+            own = gradient if len(recorders) == 1 else _alone(gradient, k)
+            draw = recorder, split.log_likelihood[k], split.scale[k], theta, self.known[0]
+            found.append(squares(*draw, (own, deltas[:num])))
+            deltas = deltas[num:]
+        return sum(found[1:], found[0])
 
     def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
         if not family.keeps_rows:
             return super().direction(family, gradient, total, count)
         return family.price_of_rows(gradient, total.rows / count**0.5, -total.rest / count)
+
+
+def _alone(gradient: Tensor, k: int) -> Tensor:
+    """One draw's gradient, and zero for the others."""
+    alone = torch.zeros_like(gradient)
+    alone[k] = gradient[k]
+    return alone
 
 
 @dataclasses.dataclass

@@ -7,6 +7,7 @@ differentiating the sum of their gradients gives a product for each.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,14 @@ from ngvi import estimators
 from ngvi.estimators import MAX_PROBED_DIAGONAL, Arrays, Families, Points, scales
 from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Curvature, Evaluator, Parts
-from pyro_ngvi.curvature.moments import Estimate, finite_draws, map_structure, nowhere, of_kept
+from pyro_ngvi.curvature.moments import (
+    Estimate,
+    concatenated,
+    finite_draws,
+    map_structure,
+    nowhere,
+    of_kept,
+)
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import LogDensity
 
@@ -47,7 +55,8 @@ class Hessian:
             if not num_kept:
                 directions[site] = nowhere(family)
                 continue
-            gradient = torch.cat([of_kept(one.gradients[site], one.kept) for one in found]).mean(0)
+            gradients = [of_kept(one.gradients[site], one.kept) for one in found]
+            gradient = concatenated(gradients).mean(0)
             directions[site] = self.direction(family, gradient, first.hessians[site], num_kept)
         sums: dict[int, tuple[Tensor, Tensor]] = {}
         for one in found:
@@ -129,11 +138,11 @@ class HessianProducts:
 
         Two products if it is all that there is in the Hessian, else ``d``.
         """
-        scale = torch.as_tensor(scales(theta.shape[-1])).to(theta)
-        vectors = torch.stack([torch.ones_like(scale), scale])
+        vectors = _ones_and_scales(theta.shape[-1], theta.dtype, theta.device)
         whole, scaled = self._with(vectors, gradient, theta, evaluate)
         tolerance = torch.finfo(theta.dtype).eps ** 0.5
-        if not ((scaled - scale * whole).abs() > tolerance * whole.abs()).any():
+        excess = torch.addcmul(scaled, vectors[1], whole, value=-1).abs_()
+        if not (excess.sub_(whole.abs(), alpha=tolerance) > 0).any():
             return whole
         number = torch.arange(theta.shape[-1], device=theta.device)
         entries = [
@@ -156,6 +165,13 @@ class HessianProducts:
                     self.way = 0  # another model, or other arguments, may go the first way
                     raise
                 self.way += 1
+
+
+@functools.lru_cache(maxsize=4)
+def _ones_and_scales(dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Vectors that tell whether a Hessian is diagonal, shape ``(2, dim)``."""
+    scale = torch.as_tensor(scales(dim)).to(device, dtype)
+    return torch.stack([torch.ones_like(scale), scale])
 
 
 def _passes(count: int, theta: Tensor, bytes_per_product: float) -> tuple[Tensor, ...]:

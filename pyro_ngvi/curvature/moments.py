@@ -40,6 +40,11 @@ def of_kept(values: Tensor, kept: Tensor) -> Tensor:
     return values if kept.all() else values[kept]
 
 
+def concatenated(parts: list[Tensor]) -> Tensor:
+    """One after another, without a copy if there is one only."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 def map_structure(function: Callable[..., Tensor], *trees: Any) -> Any:
     """``function`` of the corresponding tensors of (nested) tuples or lists."""
     if isinstance(trees[0], Tensor):

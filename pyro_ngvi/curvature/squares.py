@@ -17,7 +17,7 @@ every latent is in one entry of one weight.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,9 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if isinstance(result, Tensor):
-            made = [result] if result.requires_grad else []
+            if not result.requires_grad:
+                return result
+            made = [result]
         elif type(result) in (tuple, list):
             made = [one for one in result if isinstance(one, Tensor) and one.requires_grad]
         else:
@@ -106,6 +108,10 @@ class Recorder(TorchFunctionMode):
             if found or self._sees_active(args) or self._sees_active(kwargs.values()):
                 self._active.update((id(one), one) for one in made)
         return result
+
+    def of_examples(self, count: int) -> list[Use]:
+        """The uses with as many rows for each of ``count`` examples."""
+        return [use for use in self.uses if len(use.result) % count == 0]
 
     def _sees_active(self, values: Iterable) -> bool:
         return any(
@@ -144,7 +150,12 @@ class Recorder(TorchFunctionMode):
 
 
 def squares(
-    recorder: Recorder, log_likelihood: Tensor, scale: Tensor, theta: Tensor, known: set
+    recorder: Recorder,
+    log_likelihood: Tensor,
+    scale: Tensor,
+    theta: Tensor,
+    known: set,
+    slopes: tuple[Tensor, Sequence[Tensor]] | None = None,
 ) -> Tensor:
     """(1) at one draw.
 
@@ -153,18 +164,23 @@ def squares(
     :param scale: shape ``(N,)``.
     :param theta: the latent vectors that the draw is from, shape ``(K, d)``.
     :param known: kinds of runs of which the latents are known to be in one weight each.
+    :param slopes: the gradients of ``(scale * log_likelihood).sum()`` for ``theta`` and for the
+        results of the uses of examples, if these are known.
     :return: shape ``(K, d)``, zero for the other draws.
     :raises OtherUseError: if weights are used in another way.
     """
     count = len(scale)
-    uses = [use for use in recorder.uses if len(use.result) % count == 0]
+    uses = recorder.of_examples(count)
     if not uses:
         raise OtherUseError
     results = [use.result for use in uses]
     numbers = np.random.default_rng(0)  # of its own
     # By powers of two rounding is the same, however much cancels.
     factors = torch.as_tensor(2.0 ** numbers.integers(-8, 9, count)).to(scale)
-    gradient, *deltas = _derivatives((scale * log_likelihood).sum(), [theta, *results])
+    if slopes is None:
+        gradient, *deltas = _derivatives((scale * log_likelihood).sum(), [theta, *results])
+    else:
+        gradient, deltas = slopes
     others = _derivatives((scale * factors * log_likelihood).sum(), results)
     tolerance = torch.finfo(theta.dtype).eps ** 0.5
     for one, other in zip(deltas, others, strict=True):

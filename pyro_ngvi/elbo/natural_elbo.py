@@ -29,7 +29,7 @@ from pyro_ngvi.curvature import (
     standard_normal,
     unlike,
 )
-from pyro_ngvi.curvature.moments import Estimate
+from pyro_ngvi.curvature.moments import Estimate, concatenated
 from pyro_ngvi.families.low_rank_precision import MOMENTS
 from pyro_ngvi.guide.local_latents import SHARED_OUT
 from pyro_ngvi.tracing import LogDensity
@@ -152,7 +152,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         self._count(sum(estimate.num_dropped for estimate in estimates), stacklevel=6)
         count = len(estimates)
         directions = [list(estimate.directions.values()) for estimate in estimates]
-        mean = direction.scale(1 / count, functools.reduce(direction.add, directions))
+        mean = directions[0]
+        if count > 1:
+            mean = direction.scale(1 / count, functools.reduce(direction.add, directions))
         return dict(zip(here, mean, strict=True)), sum(bounds) / count, estimates[0].ordinary
 
     def _get_trace(
@@ -217,7 +219,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                     )
                 )
         weights = like.new_full((cost.num_gradients,), 1.0 / cost.num_gradients)
-        return Points({site: torch.cat(parts) for site, parts in noise.items()}, weights)
+        return Points({site: concatenated(parts) for site, parts in noise.items()}, weights)
 
 
 class _SetUp(NamedTuple):
