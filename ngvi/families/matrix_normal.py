@@ -390,7 +390,46 @@ class MatrixNormal(Family):
         :param rows: scaled gradients of single examples, shape ``(N, d)``.
         :param diagonal: of the rest, such as a prior's, shape ``(d,)``.
         """
-        parts, of_rows = self._split(diagonal), self.outer_products(rows, rows)
+        return self._price_of_sums(gradient, self.outer_products(rows, rows), diagonal)
+
+    def price_of_examples(
+        self, gradient: Array, draws: Sequence[Any], share: float, diagonal: Array
+    ) -> Self:
+        """:meth:`price_of_rows` where rows need not be written down.
+
+        :param draws: each has ``outer(start, m, n)``, the ``x_i`` and ``y_i`` of a matrix of
+            latents whose rows are ``x_i y_i^T``, or None, and ``entries(start, stop)`` of all rows.
+        :param share: of every draw.
+        """
+        found = [self._outer_squares(draw) for draw in draws]
+        total = tuple(share * sum(same) for same in zip(*found, strict=True))
+        return self._price_of_sums(gradient, total, diagonal)
+
+    def _outer_squares(self, draw: Any) -> tuple[Array, Array, Array]:
+        """:meth:`outer_products` of rows with themselves."""
+        rows, columns, last, rest = [], [], 0, []
+        for (start, m, n), a, b in zip(
+            self._matrices(), self._rows(), self._columns(), strict=True
+        ):
+            rest.append(draw.entries(last, start))
+            last, outer = start + m * n, draw.outer(start, m, n)
+            if outer is None:
+                own = draw.entries(start, last)
+                own = self._times(a.mT, own.reshape(len(own), m, n) @ b)
+                rows.append(_summed(own, own))
+                columns.append(_summed(own.mT, own.mT))
+            else:
+                x, y = outer[0] @ a, outer[1] @ b
+                rows.append((x * (y**2).sum(1)[:, None]).mT @ x)
+                columns.append((y * (x**2).sum(1)[:, None]).mT @ y)
+        rest.append(draw.entries(last, self.dim))
+        of_rest = (self.xp.concatenate(rest, -1) ** 2).sum(0)
+        return _pack(self, rows), _pack(self, columns), of_rest
+
+    def _price_of_sums(
+        self, gradient: Array, of_rows: tuple[Array, Array, Array], diagonal: Array
+    ) -> Self:
+        parts = self._split(diagonal)
         more = [
             (
                 a.mT @ ((d @ (b**2).sum(1))[:, None] * a),

@@ -13,6 +13,7 @@ from ngvi import estimators
 from ngvi.estimators import MAX_PROBED_DIAGONAL, Arrays
 from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Curvature, Parts
+from pyro_ngvi.curvature.example_rows import ExampleRows, KeptByRows
 from pyro_ngvi.curvature.hessian import (
     BYTES_AT_ONCE,
     MAX_AT_ONCE,
@@ -45,7 +46,8 @@ class GaussNewton(Hessian):
             return recorders[-1]
 
         by_rows = self.known[0] is not None and all(
-            q.reads_diagonal and q.dim > MAX_PROBED_DIAGONAL for q in density.posteriors.values()
+            q.keeps_rows or (q.reads_diagonal and q.dim > MAX_PROBED_DIAGONAL)
+            for q in density.posteriors.values()
         )
         split = examples(density, latents, recorded if by_rows else None)
         plain = (split.scale * split.log_likelihood).sum(-1)
@@ -64,7 +66,8 @@ class GaussNewton(Hessian):
         rest = exact(products, q, is_rest=True)
         if recorders:
             try:
-                return SquaresByRows(rest, self._by_rows(split, recorders, theta, parts.slopes))
+                entries, rows = self._by_rows(split, recorders, theta, q, parts.slopes)
+                return KeptByRows(rest, entries, rows) if rows else SquaresByRows(rest, entries)
             except OtherUseError:
                 self.known[0] = None
         rows = example_gradients(
@@ -77,21 +80,29 @@ class GaussNewton(Hessian):
         split: Examples,
         recorders: list[Recorder],
         theta: Tensor,
+        q: Family,
         slopes: tuple[Tensor, Sequence[Tensor]],
-    ) -> Tensor:
-        (gradient, deltas), found = slopes, []
+    ) -> tuple[Tensor, list[ExampleRows]]:
+        """Sums of squares, shape ``(K, d)``, and rows of each draw if the family keeps them."""
+        (gradient, deltas), found, rows = slopes, [], []
         for k, recorder in enumerate(recorders):
-            num = len(recorder.of_examples(split.scale.shape[-1]))
+            scale = split.scale[k]
+            uses = recorder.of_examples(len(scale))
+            for use in uses if q.keeps_rows else ():
+                use.kept = []
             own = gradient if len(recorders) == 1 else _alone(gradient, k)
-            draw = recorder, split.log_likelihood[k], split.scale[k], theta, self.known[0]
-            found.append(squares(*draw, (own, deltas[:num])))
-            deltas = deltas[num:]
-        return sum(found[1:], found[0])
+            draw = recorder, split.log_likelihood[k], scale, theta, self.known[0]
+            found.append(squares(*draw, (own, deltas[: len(uses)])))
+            if q.keeps_rows:
+                positive = torch.where(scale > 0, scale, 1.0)
+                rows.append(ExampleRows(uses, deltas[: len(uses)], positive, theta, k))
+            deltas = deltas[len(uses) :]
+        return sum(found[1:], found[0]), rows
 
     def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
         if not family.keeps_rows:
             return super().direction(family, gradient, total, count)
-        return family.price_of_rows(gradient, total.rows / count**0.5, -total.rest / count)
+        return total.price(family, gradient, count)
 
 
 def _alone(gradient: Tensor, k: int) -> Tensor:
@@ -129,6 +140,10 @@ class Rows:
     def plus(self, other: Rows) -> Rows:
         """Of the draws of both."""
         return Rows(self.rest + other.rest, torch.cat([self.rows, other.rows]))
+
+    def price(self, family: Family, gradient: Tensor, count: int) -> Family:
+        """The natural gradient from so many draws."""
+        return family.price_of_rows(gradient, self.rows / count**0.5, -self.rest / count)
 
 
 class Squares:

@@ -43,14 +43,27 @@ class Use:
 
     :param by_example: from activations and ``delta`` of some examples to their gradients for the
         weight, shape ``(n, *weight.shape)``.
-    :param squared: the same of squared ones, summed, where an example has one row; or None.
+    :param sides: of an example with one row, from activations and ``delta`` to the sides of the
+        outer product that its gradient is; or None.
     """
 
     weight: Tensor
     rows: Tensor | None  #: activations, shape ``(N T, ...)``
     result: Tensor  #: shape ``(N T, ...)``
     by_example: Callable[[Tensor | None, Tensor], Tensor]
-    squared: Callable[[Tensor, Tensor], Tensor] | None = None
+    sides: Callable[[Any, Tensor], tuple[Tensor, Tensor]] | None = None
+    kept: list[Tensor] | None = None  #: if not None, gradients of examples that were made for sums
+
+    def is_outer(self, delta: Tensor, count: int) -> bool:
+        """Whether the gradient of each of so many examples is an outer product."""
+        return self.sides is not None and self.rows is not None and delta.shape[:-1] == (count,)
+
+    def of_examples(self, delta: Tensor, count: int, some: slice = slice(None)) -> Tensor:
+        """The gradients of some of ``count`` examples, shape ``(n, *weight.shape)``."""
+        size = len(delta) // count
+        part = slice(*(size * x if x is not None else None for x in (some.start, some.stop)))
+        rows = None if self.rows is None else self.rows[part]
+        return self.by_example(rows, delta[part].unflatten(0, (-1, size)))
 
     def sums(self, delta: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient, and (1), shapes of the weight.
@@ -59,16 +72,18 @@ class Use:
         :param scale: positive, shape ``(N,)``.
         """
         count = len(scale)
-        if self.squared is not None and self.rows is not None and delta.shape[:-1] == (count,):
-            over = delta.square() / scale.reshape(-1, *[1] * (delta.dim() - 1))
-            return self.squared(self.rows, delta), self.squared(self.rows.square(), over)
+        if self.is_outer(delta, count):
+            over = delta.square() / scale[:, None]
+            x, y = self.sides(self.rows, delta)
+            of_x, of_y = self.sides(self.rows.square(), over)
+            return x.mT @ y, of_x.mT @ of_y
         gradient = squares = torch.zeros_like(self.weight)
-        size, step = len(delta) // count, max(1, NUMBERS_AT_ONCE // max(self.weight.numel(), 1))
+        step = max(1, NUMBERS_AT_ONCE // max(self.weight.numel(), 1))
         for start in range(0, count, step):
-            part = slice(start * size, (start + step) * size)
-            rows = None if self.rows is None else self.rows[part]
             some = scale[start : start + step]
-            each = self.by_example(rows, delta[part].unflatten(0, (len(some), size)))
+            each = self.of_examples(delta, count, slice(start, start + step))
+            if self.kept is not None:
+                self.kept.append(each)
             gradient = gradient + each.sum(0)
             over = each.square() / some.reshape(-1, *[1] * (each.dim() - 1))
             squares = squares + over.sum(0)
@@ -178,10 +193,10 @@ def squares(
     # By powers of two rounding is the same, however much cancels.
     factors = torch.as_tensor(2.0 ** numbers.integers(-8, 9, count)).to(scale)
     if slopes is None:
-        gradient, *deltas = _derivatives((scale * log_likelihood).sum(), [theta, *results])
+        gradient, *deltas = derivatives((scale * log_likelihood).sum(), [theta, *results])
     else:
         gradient, deltas = slopes
-    others = _derivatives((scale * factors * log_likelihood).sum(), results)
+    others = derivatives((scale * factors * log_likelihood).sum(), results)
     tolerance = torch.finfo(theta.dtype).eps ** 0.5
     for one, other in zip(deltas, others, strict=True):
         one, other = one.reshape(count, -1), other.reshape(count, -1)
@@ -195,7 +210,7 @@ def squares(
     weights = [use.weight for use in uses]
 
     def pulled(values: Iterable[Tensor]) -> Tensor:
-        return _derivatives(weights, [theta], list(values))[0]
+        return derivatives(weights, [theta], list(values))[0]
 
     # Each latent is in one entry, whose derivative this is.
     factor = pulled(map(torch.ones_like, weights))
@@ -213,7 +228,8 @@ def squares(
     return sums
 
 
-def _derivatives(outputs: Any, inputs: list[Tensor], vectors: Any = None) -> tuple[Tensor, ...]:
+def derivatives(outputs: Any, inputs: list[Tensor], vectors: Any = None) -> tuple[Tensor, ...]:
+    """Of several outputs, with their graph kept; zero where there is none."""
     return torch.autograd.grad(
         outputs, inputs, vectors, retain_graph=True, materialize_grads=True, allow_unused=True
     )
@@ -224,7 +240,7 @@ def _derivatives(outputs: Any, inputs: list[Tensor], vectors: Any = None) -> tup
 
 def _product(rows: Tensor, weight: Tensor, result: Tensor) -> Iterator[Use]:
     if weight.dim() == 2 and rows.dim() >= 2:
-        yield Use(weight, rows, result, _outer, lambda x, delta: x.mT @ delta)
+        yield Use(weight, rows, result, _outer, lambda x, delta: (x, delta))
 
 
 def _linear(rows: Tensor, weight: Tensor, result: Tensor) -> Iterator[Use]:
@@ -233,7 +249,7 @@ def _linear(rows: Tensor, weight: Tensor, result: Tensor) -> Iterator[Use]:
         def by_example(rows: Tensor, delta: Tensor) -> Tensor:
             return _outer(rows, delta).mT
 
-        yield Use(weight, rows, result, by_example, lambda x, delta: delta.mT @ x)
+        yield Use(weight, rows, result, by_example, lambda x, delta: (delta, x))
 
 
 def _outer(rows: Tensor, delta: Tensor) -> Tensor:

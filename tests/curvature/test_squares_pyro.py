@@ -11,8 +11,10 @@ import pyro.distributions as dist
 import torch
 from torch import nn
 
+from ngvi.structure import forest
 from pyro_ngvi import NaturalELBO, NaturalGaussianGuide
 from pyro_ngvi.curvature import gauss_newton, squares
+from pyro_ngvi.curvature.example_rows import ExampleRows
 from pyro_ngvi.curvature.squares import OtherUseError, Recorder
 
 NUM = 6
@@ -141,3 +143,64 @@ def test_a_step_is_the_same_by_rows_and_by_examples(by_rows, monkeypatch):
         assert bool(estimator.known[0]) == (by_rows and limit == 3)
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("family", ["matrix_normal", "low_rank"])
+def test_families_that_keep_rows_take_them_from_activations(family, monkeypatch):
+    """Of weights as they are, transposed, of two sites, transformed, convolutions, and biases."""
+    monkeypatch.setattr(forest, "MAX_DENSIFIED_DIM", 3)
+    linear, images = nn.functional.linear, torch.randn(NUM, 2, 5, 5)
+    labels = torch.arange(NUM) % 2
+
+    def model():
+        def site(name, *shape, prior=dist.Normal):
+            return pyro.sample(name, prior(torch.zeros(shape), 0.7).to_event())
+
+        kernel, bias = site("kernel", 3, 2, 2, 2), site("bias", 3)
+        x = nn.functional.conv2d(images[[1, 4, 5, 0]], kernel, bias).tanh().mean(-1).flatten(1)
+        x = torch.tanh(x @ site("product", 12, 4))
+        x = torch.tanh(linear(x, site("linear", 3, 4), site("of linear", 3)))
+        x = torch.tanh(linear(x, site("turned", 3, 4).mT))
+        x = torch.tanh(x @ site("positive", 4, 3, prior=dist.LogNormal))
+        x = torch.tanh(x @ torch.cat([site("left", 3, 2), site("right", 3, 2)], 1))
+        with pyro.plate("data", NUM, subsample=torch.tensor([1, 4, 5, 0])) as index:
+            pyro.sample("label", dist.Categorical(logits=x[:, :2]), obs=labels[index])
+
+    found = []
+    for by_rows in (True, False):
+        if not by_rows:
+            monkeypatch.setattr(gauss_newton, "squares", refuse)
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        guide, loss = NaturalGaussianGuide(model, family), NaturalELBO(2, "gauss_newton")
+        found.append([loss.loss_and_grads(model, guide)])
+        assert bool(loss._set_up.estimator.known[0]) == by_rows
+        store = pyro.get_param_store()
+        found[-1] += [store._params[name].grad for name in sorted(store.keys())]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(
+            torch.as_tensor(one), torch.as_tensor(other), rtol=1e-9, atol=1e-12
+        )
+
+
+def test_matrices_of_latents_that_are_weights_have_outer_products_as_rows():
+    """Whose numbers survive single precision, however many there are."""
+    count = 2**11 * 3
+    x, y = torch.randn(NUM, 3), torch.randn(NUM, count // 3)
+    theta = torch.zeros(1, count, dtype=torch.float32, requires_grad=True)
+    weight = theta[0].reshape(3, -1)
+    delta, scale = y.float(), torch.linspace(1, 2, NUM)
+    use = next(squares._product(x.float(), weight, x.float() @ weight))
+    rows = ExampleRows([use], [delta], scale.float(), theta, 0)
+    left, right = rows.outer(0, 3, count // 3)
+    torch.testing.assert_close(left, x.float())
+    torch.testing.assert_close(right, (y / scale.sqrt()[:, None]).float())
+    outer = (left[:, :, None] * right[:, None]).flatten(1)
+    torch.testing.assert_close(rows.entries(0, count), outer)
+    torch.testing.assert_close(rows.entries(7, 5000), outer[:, 7:5000])
+    assert rows.outer(0, 2, count // 3) is None
+    assert rows.outer(1, 3, 5) is None
+
+
+def refuse(*_):
+    raise OtherUseError
