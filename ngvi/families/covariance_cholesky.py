@@ -84,7 +84,7 @@ class CovarianceCholesky(DenseFamily):
 
     def natural_gradient(self, gradient: Self) -> Self:
         tril = self._bound().scale_tril
-        inner = self.ops.halve_diagonal(tril.mT @ self.xp.tril(gradient.scale_tril))
+        inner = self.ops.halve_diagonal(tril.mT @ self.ops.lower(gradient.scale_tril))
         return type(self)(tril @ (tril.mT @ gradient.loc), tril @ inner)
 
     def euclidean_gradient(self, natural_gradient: Self) -> Self:
@@ -92,7 +92,7 @@ class CovarianceCholesky(DenseFamily):
         # Of C^-T X^T, upper triangular, tril leaves the diagonal: as of X's own, once more.
         doubled = (1.0 + self._identity()) * inner
         of_mean, of_scale = (self.ops.solve_lower(tril, x, trans=True) for x in (shift, doubled))
-        return type(self)(of_mean, self.xp.tril(of_scale))
+        return type(self)(of_mean, self.ops.lower(of_scale))
 
     def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
         tril = self._bound().scale_tril

@@ -64,7 +64,8 @@ class DenseFamily(Family):
         inner = (hessians + self._identity() / num_groups).reshape(num_groups, -1)
         products = means @ means.mT + 0.5 * (inner @ inner.mT)
         square = products.sum()
-        noise = (num_groups * products.diagonal().sum() - square) / (num_groups - 1)
+        of_each = self.ops.diagonals(products).sum()
+        noise = (num_groups * of_each - square) / (num_groups - 1)
         return self.price_of_whitened(means.sum(0), hessians.sum(0)), Spread(noise, square)
 
     def whitened_rows(self, gradients: Array) -> Array:

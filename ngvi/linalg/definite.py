@@ -158,7 +158,7 @@ class Definite(Matrices):
         return largest * self.rounding(self.xp.ones_like(largest), old.shape[-1])
 
     def _has_root(self, factor: Array, change: Array) -> Array:
-        return self.is_definite(_diagonal(factor), _diagonal(change))
+        return self.is_definite(self.diagonals(factor), self.diagonals(change))
 
     def _corrected_root(self, change: Array, power: float, floor: float = 0.0) -> Array:
         return self._root_of(*self._eigen(change, floor)[:2], power)
@@ -179,14 +179,14 @@ class Definite(Matrices):
     def _root_of(self, values: Array, vectors: Array, power: float) -> Array:
         """The lower triangular ``R`` with ``R R^T = M^(2 power)``, from the eigenvectors."""
         upper = self.upper_factor(values[..., None] ** power * vectors.mT)
-        diagonal = _diagonal(upper)
+        diagonal = self.diagonals(upper)
         lower = self.xp.where(diagonal[..., None] < 0, -upper, upper).mT
         # Rounding may leave a zero on the diagonal of a root of very unequal columns.
         eps = float(self.xp.finfo(values.dtype).eps)
         floor = eps * self.xp.amax(abs(diagonal), axis=-1, keepdims=True)
         missing = self.at_least(floor - abs(diagonal), 0.0)
         eye = self.eye(vectors.shape[-1], vectors)
-        return self.xp.tril(lower + missing[..., None] * eye)
+        return self.lower(lower + missing[..., None] * eye)
 
 
 class CovarianceStep(NamedTuple):
@@ -222,7 +222,7 @@ class CovarianceSteps:
         return _divergence(step.inverse, shift, -self._log_root(step))
 
     def _log_root(self, step: CovarianceStep) -> Array:
-        return self.ops.xp.log(_diagonal(step.root))
+        return self.ops.xp.log(self.ops.diagonals(step.root))
 
 
 class PrecisionStep(NamedTuple):
@@ -253,7 +253,7 @@ class PrecisionSteps:
         return _divergence(step.root, times(step.root.mT, step.shift), self._log_root(step))
 
     def _log_root(self, step: PrecisionStep) -> Array:
-        return self.ops.xp.log(_diagonal(step.root))
+        return self.ops.xp.log(self.ops.diagonals(step.root))
 
 
 def _divergence(root: Array, shift: Array, log_diagonal: Array) -> Array:
@@ -266,7 +266,3 @@ def _size(xp: Any, matrix: Array) -> Array:
     """By what to divide: LAPACK's float32 eigensolver can fail far from unit size."""
     size = xp.amax(abs(matrix), axis=(-2, -1), keepdims=True)
     return xp.where(size > 0, size, 1.0)
-
-
-def _diagonal(matrix: Array) -> Array:
-    return matrix.diagonal(0, -2, -1)

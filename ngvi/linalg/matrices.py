@@ -218,9 +218,17 @@ class Matrices:
         """The factor of the same matrix whose diagonal is positive: signs of columns are free."""
         return self.xp.where(tril.diagonal() < 0, -tril, tril)
 
+    def lower(self, matrix: Array) -> Array:
+        """Matrices ``(..., k, k)`` with zeros above the diagonal."""
+        return self.xp.tril(matrix)
+
+    def diagonals(self, matrix: Array) -> Array:
+        """Those of matrices ``(..., k, k)``, shape ``(..., k)``."""
+        return matrix.diagonal(0, -2, -1)
+
     def log_abs_det(self, tril: Array) -> Array:
         """``log |det T|`` of a triangular matrix."""
-        return self.xp.log(abs(tril.diagonal())).sum()
+        return self.xp.log(abs(self.diagonals(tril))).sum()
 
     def keep_off_zero(self, old: Array, new: Array) -> Array:
         """``new``, or ``MIN_SHRINKAGE * |old|`` with its sign where it is smaller than that.

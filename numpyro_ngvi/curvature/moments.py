@@ -76,9 +76,18 @@ def finite_draws(tree: Any) -> jax.Array:
     return jnp.isfinite(sum(sums))
 
 
+def dot(matrix: jax.Array, vector: jax.Array) -> jax.Array:
+    """Their product, on any device as precise as the numbers."""
+    return jnp.matmul(matrix, vector, precision=jax.lax.Precision.HIGHEST)
+
+
 def masked_mean(values: jax.Array, kept: jax.Array, weights: jax.Array | float = 1.0) -> jax.Array:
     """The weighted mean over the leading axis of what is kept; NaN if nothing is."""
     weights = jnp.where(kept, weights, 0).astype(values.dtype)
+    if values.ndim == 1:  # two sums, as one product
+        values = jnp.where(kept, values, 0)
+        total, whole = dot(jnp.stack([values, jnp.ones_like(values)]), weights)
+        return total / whole
     shape = (-1, *[1] * (values.ndim - 1))
     total = jnp.sum(jnp.where(kept.reshape(shape), weights.reshape(shape) * values, 0), 0)
     return total / jnp.sum(weights)

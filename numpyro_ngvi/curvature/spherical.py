@@ -15,7 +15,7 @@ from ngvi import estimators
 from ngvi.estimators import Families, Points
 from ngvi.page import page
 from ngvi.points import LEVELS, radius_polynomial
-from numpyro_ngvi.curvature.moments import Density, Estimate, finite_draws, gradients
+from numpyro_ngvi.curvature.moments import Density, Estimate, dot, finite_draws, gradients
 from numpyro_ngvi.curvature.threefry import unrolled
 
 
@@ -57,8 +57,10 @@ def _without(points: Points, kept: jax.Array) -> jax.Array:
     """The weights without the points that are not kept: as if they were like the others."""
     squares = sum(jnp.sum(noise**2, -1) for noise in points.noise.values())
     weights = jnp.where(kept, points.weights, 0)
+    # Two sums, as one product: each would be kernels of its own.
+    before, now = dot(jnp.stack([points.weights, weights]), squares)
     # Of no points the second moment is zero, and the direction NaN.
-    return weights * (jnp.sum(points.weights * squares) / jnp.sum(weights * squares))
+    return weights * (before / now)
 
 
 def orthogonal_points(

@@ -30,7 +30,7 @@ from numpyro_ngvi.curvature import (
     standard_normal,
     unlike,
 )
-from numpyro_ngvi.curvature.moments import Estimate, finite_draws, in_passes, masked_mean
+from numpyro_ngvi.curvature.moments import Estimate, dot, finite_draws, in_passes, masked_mean
 from numpyro_ngvi.curvature.threefry import split
 from numpyro_ngvi.elbo.host import tell_host
 from numpyro_ngvi.families.base import Family
@@ -285,7 +285,8 @@ def _until_quiet(batch: Callable, keys: jax.Array) -> _Summary:
             estimate.directions,
         )
         kept = jnp.where(sums[0] == 0, estimate.kept, kept)
-        num_dropped = jnp.sum(jnp.where(estimate.kept, 0.0, 1.0))
+        dropped = jnp.where(estimate.kept, 0, 1).astype(value.dtype)
+        num_dropped = dot(dropped, dropped)
         # One array leaves a program sooner than several numbers.
         return directions, kept, sums + jnp.stack([1, *estimate.spread, value, num_dropped])
 

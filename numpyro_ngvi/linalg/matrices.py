@@ -84,6 +84,20 @@ class Matrices(definite.Definite):
     def with_diagonal(self, matrix: jax.Array, diagonal: jax.Array) -> jax.Array:
         return jnp.where(jnp.eye(len(matrix), dtype=bool), diagonal[:, None], matrix)
 
+    def lower(self, matrix: jax.Array) -> jax.Array:
+        # A small mask is a constant.
+        size = matrix.shape[-1]
+        if size > SMALL_TRIANGLE:
+            return super().lower(matrix)
+        return jnp.where(np.tri(size, dtype=bool), matrix, 0)
+
+    def diagonals(self, matrix: jax.Array) -> jax.Array:
+        # JAX gathers it: more kernels to compile, and a branch to read.
+        size = matrix.shape[-1]
+        if size > SMALL_TRIANGLE:
+            return super().diagonals(matrix)
+        return jnp.sum(jnp.where(np.eye(size, dtype=bool), matrix, 0), -1)
+
     def halve_diagonal(self, matrix: jax.Array) -> jax.Array:
         size = matrix.shape[-1]
         if size > SMALL_TRIANGLE:
