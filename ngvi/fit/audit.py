@@ -27,8 +27,12 @@ RARE_DRAWS, PLAIN_PART, STRETCHED = 4, 0.25, 2.5
 #: Of more latents each would be stretched by fewer than six draws, of which one in twenty meets an
 #: edge four standard deviations out: the look would find what it meets by chance.
 RARE_DIM = 500
-#: What is rare is sure from so many standard errors on.
-SURE = 2.0
+#: What is rare is sure from so many standard errors on, or where it is so many times as much as
+#: what is worth a word, in nats: an average of what is never negative is twenty times its mean with
+#: a probability of one in twenty at most (Markov's inequality).
+SURE, UNLIKELY, NOTABLE_LOSS = 2.0, 20.0, 0.2
+#: A draw that stands for less than this part of a Gaussian is one that nobody meets.
+NEVER_MET = 1e-6
 #: A standard error of a bound, in nats, from which on the bound may be anything.
 HARDLY_KNOWN = 1.0
 #: So few draws of all make up most of the variance only if what happens there is rare.
@@ -113,6 +117,9 @@ def rare_loss(engine: Engine, place: Place, rng: np.random.Generator, known: Aud
     Of most of the draws here one whitened latent is stretched. They count by their weights under
     the Gaussian, which are four at most; draws without a density count for nothing.
 
+    Where a recursion explodes, one draw is enormously lower than all others. Then the standard
+    error is as large as the loss, whatever the loss is, and the loss tells by its own size.
+
     :param known: what an audit says of the place.
     :return: zero, if not a few draws make it up, or of more than :data:`RARE_DIM` latents.
     """
@@ -129,8 +136,9 @@ def rare_loss(engine: Engine, place: Place, rng: np.random.Generator, known: Aud
     losses = np.where(np.isfinite(losses), losses, 0.0)
     loss = float(losses.mean())
     error = math.hypot(float(losses.std()) / math.sqrt(len(losses) - 1), known.error)
-    is_sure = loss > SURE * error and _is_by_few((losses - loss) ** 2)
-    return loss if is_sure else 0.0
+    met = float(np.mean(np.where(weights > NEVER_MET * len(losses), losses, 0.0)))
+    is_sure = loss > SURE * error or met > UNLIKELY * NOTABLE_LOSS
+    return loss if is_sure and _is_by_few((losses - loss) ** 2) else 0.0
 
 
 def difference(

@@ -21,7 +21,7 @@ import math
 
 import numpy as np
 
-from ngvi.fit.audit import Audit, audit, rare_loss
+from ngvi.fit.audit import NOTABLE_LOSS, Audit, audit, rare_loss
 from ngvi.fit.climbs import high_points
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.independent import Independent
@@ -389,7 +389,7 @@ class Legs(Modes):
     def _but_for_what_is_rare(self, best: Outcome, known: Audit) -> Outcome:
         """Take a claim back if the bound is far lower at a few draws that no audit has met."""
         loss = rare_loss(self.engine, best.place, self.rng, known)
-        if loss < 2 * SAME and not known.is_hardly_known:
+        if loss < NOTABLE_LOSS and not known.is_hardly_known:
             return best
         error = max(known.error, loss)
         found = known._replace(error=error)

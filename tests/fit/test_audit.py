@@ -67,6 +67,18 @@ def test_a_loss_that_an_audit_is_not_likely_to_meet_is_estimated():
     assert np.mean(losses[losses > 0]) == pytest.approx(1.08, abs=0.3)
 
 
+def test_a_loss_that_one_draw_makes_up_is_sure_if_it_is_enormous():
+    """As of a recursion that explodes, where each draw further out is as far down as all before."""
+
+    def explosion(theta):
+        with np.errstate(over="ignore"):
+            return -np.exp(8.0 * np.maximum((theta[:, 0] - CENTRE[0]) / SCALE[0] - 3.0, 0.0) ** 2)
+
+    known = Audit(0.0, 0.0, 0.0)
+    losses = of_seeds(lambda engine, rng: rare_loss(engine, OPTIMUM, rng, known), step=explosion)
+    assert np.mean(np.array(losses) > room.NOTABLE_LOSS) > 0.9
+
+
 @pytest.mark.parametrize("step", [None, heavy, edge(20.0)])
 def test_where_nothing_is_rare_nothing_is_lost(step):
     def loss(engine, rng):
