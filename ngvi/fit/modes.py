@@ -130,29 +130,35 @@ class Modes(Runner):
 
     def _climb(self, prior: Prior | None, limit: int) -> None:
         """Climb from other points, and begin where that leads elsewhere, the highest first."""
-        legs = first = 0
-        points = high_points(self._here(), self.rng, prior, NUM_HIGH, MOST_IF_CHEAP)
+        legs = num_climbs = 0
+        points = list(high_points(self._here(), self.rng, prior, NUM_HIGH, MOST_IF_CHEAP))
         for last in (NUM_CLIMBS, MAX_CLIMBS, MOST_CLIMBS):
-            legs += self._climb_and_follow(points[first:last], legs, limit)
+            legs += self._climb_and_follow(points, last - num_climbs, legs, limit)
             inside, outside = self._parted(self._best_ended())
             is_last = inside >= ENOUGH or last >= (MAX_CLIMBS if legs else NUM_CLIMBS)
             is_dear = self.climbed_by > limit
             if is_dear or (is_last and not has_more(outside, inside, self.least)):
                 return
-            first = last
-        while first < len(points) and self.climbed_by < self.spent:
+            num_climbs = last
+        while points and self.climbed_by < self.spent:
             if not is_one_of_many(self._best()):
                 return
-            self._climb_and_follow(points[first : first + MOST_CLIMBS], MAX_LEGS, limit)
-            first += MOST_CLIMBS
+            self._climb_and_follow(points, MOST_CLIMBS, MAX_LEGS, limit)
 
-    def _climb_and_follow(self, points: np.ndarray, legs: int, limit: int) -> int:
+    def _climb_and_follow(self, points: list[np.ndarray], count: int, legs: int, limit: int) -> int:
         """Climb from points, and return how many legs began where that led elsewhere.
 
+        :param points: to climb from, of which those that were taken are removed.
+        :param count: of climbs. A point that has a density but no slope, as where a likelihood
+            overflows, is none to climb from, and the next one takes its place.
         :param legs: so many have begun; after the last one only higher tops are followed.
         """
         before = self.engine.evaluator.num_gradients
-        tops = self._tops(points)
+        tops: list[Climbed] = []
+        while count and points:
+            some, points[:count] = points[:count], []
+            found, count = self._tops(np.array(some))
+            tops += found
         self.climbed_by += self.engine.evaluator.num_gradients - before
         self.tops += tops
         begun = self._follow(tops, legs, limit)
@@ -168,12 +174,17 @@ class Modes(Runner):
             parameters=_Parameters(self.engine.parameters, self._best_ended().place)
         )
 
-    def _tops(self, points: np.ndarray) -> list[Climbed]:
-        """Where climbs end; those that are on their way up elsewhere go on for longer."""
+    def _tops(self, points: np.ndarray) -> tuple[list[Climbed], int]:
+        """Where climbs end, and how many have not begun.
+
+        Those that are on their way up elsewhere go on for longer.
+        """
         place = self._best_ended().place
         factor = self._factor(place)
         engine = self._here()
-        tops = climbed(engine, points, MAX_CLIMB, factor)
+        ends = climbed(engine, points, MAX_CLIMB, factor)
+        tops = [climb for climb in ends if _has_begun(climb)]
+        num_failed = len(ends) - len(tops)
         on_the_way = [
             index
             for index, climb in enumerate(tops)
@@ -184,10 +195,10 @@ class Modes(Runner):
             on_the_way, climbed(engine, further, MAX_CLIMB_ON, factor), strict=True
         ):
             tops[index] = climb
-        tops = [climb for climb in tops if math.isfinite(climb.height)]
+        tops = [climb for climb in tops if _has_begun(climb)]
         points = np.array([climb.mean for climb in tops])
         wrong = excess(self.engine, place, points, np.array([climb.height for climb in tops]))
-        return [climb for climb, nats in zip(tops, wrong, strict=True) if not nats]
+        return [climb for climb, nats in zip(tops, wrong, strict=True) if not nats], num_failed
 
     def _factor(self, place: Place) -> np.ndarray | None:
         """Of the covariance of a place, which scales a climb; None if it is large."""
@@ -304,6 +315,10 @@ class _Parameters(Around):
     def _moved(self, place: Place) -> Place:
         pairs = zip(self._own, self._inner.own(place), strict=True)
         return self._inner.moved(place, [new - old for new, old in pairs])
+
+
+def _has_begun(climb: Climbed) -> bool:
+    return math.isfinite(climb.height)
 
 
 def _is_as_good(best: Outcome, other: Outcome) -> bool:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -101,9 +102,14 @@ def find_other_start(
 def start_at(
     engine: Engine, rng: np.random.Generator, num_groups: int, mean: np.ndarray, name: str
 ) -> Start | None:
-    """The scale around a mean whose bound is best, or None if none has a finite one."""
+    """The scale around a mean whose bound is best, or None if none has a finite one.
+
+    Of raw covariates every usual scale may overflow: then it is the first narrow one that will do.
+    """
     draws = engine.evaluator.draws(rng, num_groups)
     found = list(_at_scales(engine, mean, 1.0, SCALES[1:], draws))
+    if not found:
+        found = list(itertools.islice(_at_scales(engine, mean, 1.0, NARROW_SCALES, draws), 1))
     best = max(found, key=lambda start: start.measured.value, default=None)
     return best and best._replace(name=name)
 

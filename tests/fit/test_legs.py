@@ -638,6 +638,20 @@ def test_the_same_optimum_twice_ends_the_looking(monkeypatch):
     assert searched(target()).converged and sum(counts) == modes.NUM_CLIMBS
 
 
+def test_where_climbs_do_not_begin_others_do(monkeypatch):
+    """At six of seven points there is a density, and no slope."""
+    climbed = modes.climbed
+
+    def some(engine, points, *options):
+        ends = climbed(engine, points, *options)
+        return [end._replace(height=-math.inf) if i % 7 else end for i, end in enumerate(ends)]
+
+    expected = searched(target()).seen
+    assert expected == modes.NUM_CLIMBS
+    monkeypatch.setattr(modes, "climbed", some)
+    assert searched(target()).seen == expected
+
+
 @pytest.mark.parametrize(
     ("heights", "more"),
     [

@@ -60,6 +60,17 @@ def test_where_nothing_is_finite_at_any_usual_scale_a_start_is_far_narrower():
     np.testing.assert_allclose(np.exp(place.log_scale), start.NARROW_SCALES[1])
 
 
+def test_a_leg_at_a_top_is_far_narrower_where_the_usual_scales_overflow():
+    def narrow(place, value):
+        return value if place.log_scale[0] < -10 else math.inf
+
+    options = np.random.default_rng(0), 2, CENTRE, "another point"
+    found = start.start_at(target(change=narrow).engine(), *options)
+    np.testing.assert_allclose(found.place.loc, CENTRE)
+    np.testing.assert_allclose(np.exp(found.place.log_scale), start.NARROW_SCALES[1])
+    assert start.start_at(target(change=lambda *_: math.inf).engine(), *options) is None
+
+
 def test_a_direction_or_a_step_that_is_not_finite_is_no_start(monkeypatch):
     one = target()
     monkeypatch.setattr(Metric, "corrected", lambda self, direction: (direction, math.nan, 0.0))
