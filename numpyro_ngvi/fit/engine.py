@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -46,7 +47,8 @@ def _initial(
     model: Callable, guide: Callable, args: tuple, kwargs: dict[str, Any], rng_key: jax.Array
 ) -> tuple[Place, Callable[[Place], Place]]:
     """The first parameters of model and guide, and what constrains parameters."""
-    if isinstance(guide, NaturalGaussianGuide) and guide.model_as_given is model:
+    is_set_up = isinstance(guide, NaturalGaussianGuide) and guide.model_as_given is model
+    if is_set_up:
         with Keyed(key=rng_key):
             initial = guide.set_up(*args, **kwargs)
         sites = guide.prototype_trace.values()
@@ -54,5 +56,8 @@ def _initial(
             return dict(initial), dict  # without a run, whose operations are compiled one by one
     # The loss is not called; this one takes discrete latents, of which others warn.
     svi = numpyro.infer.SVI(model, guide, optax.sgd(0.0), numpyro.infer.TraceEnum_ELBO())
-    state = svi.init(rng_key, *args, **kwargs)
+    # It runs the model at a draw of a guide that may be far broader than the start that was found
+    # valid, where a distribution may be none: what is asked for are the parameters alone.
+    with numpyro.validation_enabled(False) if is_set_up else nullcontext():
+        state = svi.init(rng_key, *args, **kwargs)
     return svi.optim.get_params(state.optim_state), svi.constrain_fn

@@ -204,6 +204,22 @@ def test_a_start_where_parameters_of_a_distribution_are_nan_is_one_start_fewer(p
         ppl.fit(model, -1.0)
 
 
+def test_parameters_beside_a_distribution_that_a_broad_draw_makes_invalid_are_fitted(ppl):
+    """The rate of a count is zero where that of a draw overflows, about the start that is valid."""
+    x, y = np.arange(1.0, 9.0) * 1e3, np.array([1.0, 2.0, 1.0, 4.0, 3.0, 6.0, 9.0, 8.0])
+
+    def counts(x, y):
+        shape = ppl.param("shape", ppl.array(5.0), constraint=ppl.dist.constraints.positive)
+        slope = ppl.sample("slope", ppl.dist.Normal(ppl.array(0.0), 1e-3))
+        with ppl.plate("rows", len(y)):
+            rate = shape / ppl.np.exp(slope * x)
+            ppl.sample("y", ppl.dist.GammaPoisson(shape, rate), obs=y)
+
+    result = ppl.fit(counts, ppl.array(x), ppl.array(y))
+    assert result.converged
+    assert np.mean(ppl.numpy(result.sample(100)["slope"])) == pytest.approx(3e-4, abs=5e-5)
+
+
 def test_a_fit_ends_when_its_time_is_up_and_calls_back_after_every_step(ppl):
     seen = []
     with pytest.warns(UserWarning, match=r"not converged: time_limit= is reached.*init=result"):
