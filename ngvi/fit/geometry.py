@@ -86,11 +86,14 @@ class Geometry:
     def allow(self, direction: Direction) -> None:
         """Let the next step be as long as this direction, which probes have found."""
 
-    def probes(self, measured: Measured, draws: list[Draws]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def probes(
+        self, measured: Measured, draws: list[Draws], widely: bool = False
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Pairs along directions of which the metric knows nothing; of Gaussians there are none.
 
         :param measured: at this place.
         :param draws: over which.
+        :param widely: not by less than where a search begins.
         """
         return []
 

@@ -108,13 +108,16 @@ class _Geometry(geometry.Geometry):
         state, ordinary = self._state, vectors[..., self._size :]
         if not len(state.gamma):
             first = ordinary.reshape(-1, ordinary.shape[-1])[0]
-            parts = state.parts(len(first))
-            norms = np.array([_norm(first[part]) for part in parts])
-            state.limits = np.full(len(parts), FIRST)
-            state.gamma = FIRST / np.where((norms > 0) & np.isfinite(norms), norms, 1.0)
+            state.gamma = self._first_gamma(first)
+            state.limits = np.full(len(state.gamma), FIRST)
         scaled = vectors.copy()
         scaled[..., self._size :] *= self._each(state.gamma, ordinary.shape[-1])
         return scaled
+
+    def _first_gamma(self, gradient: np.ndarray) -> np.ndarray:
+        """Where nothing is known but the gradient of the parameters."""
+        norms = np.array([_norm(gradient[part]) for part in self._state.parts(len(gradient))])
+        return FIRST / np.where((norms > 0) & np.isfinite(norms), norms, 1.0)
 
     def accepted(self, step: Step, before: Direction, after: Direction, is_short: bool) -> None:
         # In single precision a fall of 2e19 has an infinite square, and no curvature of its own.
@@ -152,14 +155,36 @@ class _Geometry(geometry.Geometry):
         most = MOST_ALLOWED * np.maximum(state.limits, FIRST)
         state.limits = np.maximum(state.limits, np.minimum(wanted, most))
 
-    def probes(self, measured: Measured, draws: list[Draws]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def probes(
+        self, measured: Measured, draws: list[Draws], widely: bool = False
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Along each parameter, with the Gaussians' answer to it.
 
         The bound may be flat only where both move, as along an intercept and the effects of all
         groups. Costs two measurements a parameter.
+
+        :param widely: as before the first step, for parameters whose steps have become shorter.
+            What moved the Gaussians a long way may have made theirs so short that nothing is
+            left of a parameter's step, nor of what its gradient promises.
         """
+        state = self._state
+        self.scaled(measured.mean.vector)  # before the first step there are no limits
+        short = state.limits < FIRST
+        if widely and short.any():
+            before = state.gamma, state.limits
+            first = self._first_gamma(measured.mean.vector[self._size :])
+            state.gamma = np.where(short, first, state.gamma)
+            state.limits = np.maximum(state.limits, FIRST)
+            found = self._probes(measured, draws)
+            if found and all(np.isfinite(fall).all() for _, fall in found):
+                return found
+            state.gamma, state.limits = before
+        return self._probes(measured, draws)
+
+    def _probes(
+        self, measured: Measured, draws: list[Draws]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         vector, pairs = measured.mean.vector, []
-        self.scaled(vector)  # before the first step there are no limits
         count = len(vector) - self._size
         limits = self._each(self._state.limits, count)
         for index in range(count if count <= MAX_PROBES else 0):

@@ -234,7 +234,7 @@ class Search:
         for _ in range(self.settings.max_steps if has_ordinary else MAX_TRIALS):
             old, gap = self.place, self.gain + self.noise
             self._use(self.engine.evaluator.draws(self.rng, count))
-            before, promised = len(self.trace), self._probe()
+            before, promised = len(self.trace), self._probe(widely=True)
             status = self._stage(self._trial_end(), steps)
             gain, error = difference(self.engine, old, self.place, self.rng)
             if not math.isfinite(gain):  # draws without a density tell nothing
@@ -276,15 +276,17 @@ class Search:
         part = RESTRICTED_PART if self._metric().is_restricted else TRIAL_PART
         return part * self.settings.tolerance
 
-    def _probe(self) -> float:
+    def _probe(self, widely: bool = False) -> float:
         """Look at the curvature along the parameters of the model's own.
 
+        :param widely: at the length of a first step at least, where that is finite: steps may have
+            become so short that they tell nothing, because the Gaussians' were.
         :return: what it promises, in nats.
         """
         self.probed = math.inf
         if not self.engine.parameters.has_ordinary:
             return 0.0
-        found = self._metric().probes(self.measured, self.draws)
+        found = self._metric().probes(self.measured, self.draws, widely)
         # They cost as much as the steps in between, at most.
         self.probed = len(self.trace) + max(2 * len(found) - CHECK_EVERY, 0) if found else math.inf
         if not found or not np.isfinite(np.concatenate([fall for _, fall in found])).all():

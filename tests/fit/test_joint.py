@@ -134,6 +134,48 @@ def test_probes_know_the_gain_that_is_left_where_parameters_and_gaussians_trade(
     assert engine.evaluator.limits[-1] == pytest.approx(5.0)
 
 
+def test_steps_that_have_become_too_short_to_tell_anything_are_forgotten_before_a_claim():
+    """As where draws of a broad start are enormous, and gradients fall because Gaussians move."""
+    one = target()
+    engine, found = measured(one)
+    geometry = engine.geometry(one.initial, [])
+    draws = engine.evaluator.draws(np.random.default_rng(1), 2)
+
+    def promised(**options):
+        pairs = geometry.probes(found, draws, **options)
+        return engine.geometry(one.initial, pairs).corrected(found.mean).gain
+
+    expected = promised()
+    assert expected > 0.1
+    state = engine.evaluator
+    state.gamma, state.limits = 1e-20 * state.gamma, 1e-12 * state.limits
+    assert promised() < 1e-6
+    assert promised(widely=True) == pytest.approx(expected, rel=0.02)
+
+
+def test_of_a_length_that_is_not_finite_nothing_is_forgotten(monkeypatch):
+    one = target()
+    engine, found = measured(one)
+    geometry = engine.geometry(one.initial, [])
+    draws = engine.evaluator.draws(np.random.default_rng(1), 2)
+    geometry.probes(found, draws)
+    state, measure = engine.evaluator, one.measure
+    state.gamma, state.limits = 1e-4 * state.gamma, 1e-4 * state.limits
+
+    def overflowing(place, draws):
+        result = measure(place, draws)
+        if np.max(np.abs(flat(place.ordinary))) < 1e-4:
+            return result
+        vector = np.full_like(result.mean.vector, np.nan)
+        return result._replace(mean=result.mean._replace(vector=vector))
+
+    monkeypatch.setattr(one, "measure", overflowing)
+    short = state.limits
+    pairs = geometry.probes(found, draws, widely=True)
+    assert pairs and all(np.isfinite(fall).all() for _, fall in pairs)
+    assert state.limits is short
+
+
 def test_without_parameters_an_engine_is_itself():
     engine = Target(np.zeros(2), np.ones(2)).engine()
     assert joint(engine) is engine
