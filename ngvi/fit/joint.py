@@ -28,6 +28,8 @@ MAX_PAIRS = 100
 MAX_PROBES = 20
 #: The length of the first step of a parameter, the root of its mean square.
 FIRST = 0.1
+#: A length that refused steps have made so short, a hundredth of that, may tell nothing.
+TOO_SHORT = 1e-2 * FIRST
 #: The next may be so many times as long, if this part of the gradient is left along the step;
 #: after a refused one it is shorter.
 LONGER, LEFT, SHORTER = 2.0, 0.25, 0.25
@@ -163,18 +165,18 @@ class _Geometry(geometry.Geometry):
         The bound may be flat only where both move, as along an intercept and the effects of all
         groups. Costs two measurements a parameter.
 
-        :param widely: as before the first step, for parameters whose steps have become shorter.
+        :param widely: as before the first step, for parameters whose steps have become far shorter.
             What moved the Gaussians a long way may have made theirs so short that nothing is
             left of a parameter's step, nor of what its gradient promises.
         """
         state = self._state
         self.scaled(measured.mean.vector)  # before the first step there are no limits
-        short = state.limits < FIRST
+        short = state.limits < TOO_SHORT
         if widely and short.any():
             before = state.gamma, state.limits
             first = self._first_gamma(measured.mean.vector[self._size :])
             state.gamma = np.where(short, first, state.gamma)
-            state.limits = np.maximum(state.limits, FIRST)
+            state.limits = np.where(short, FIRST, state.limits)
             found = self._probes(measured, draws)
             if found and all(np.isfinite(fall).all() for _, fall in found):
                 return found

@@ -160,7 +160,7 @@ def test_of_a_length_that_is_not_finite_nothing_is_forgotten(monkeypatch):
     draws = engine.evaluator.draws(np.random.default_rng(1), 2)
     geometry.probes(found, draws)
     state, measure = engine.evaluator, one.measure
-    state.gamma, state.limits = 1e-4 * state.gamma, 1e-4 * state.limits
+    state.gamma, state.limits = 1e-4 * state.gamma, 1e-3 * state.limits
 
     def overflowing(place, draws):
         result = measure(place, draws)
