@@ -123,12 +123,13 @@ def choose(
             return Choice("quadrature")
         return Choice(otherwise)
     if curvature == "quadrature":
-        reason = "the guide or the model is random" if unlike is None else unlike()
+        none = "guide or model have draws or parameters of their own"
+        reason = none if unlike is None else unlike()
         if reason is not None:
             raise ValueError(
-                f"curvature='quadrature' needs a log density that is a sum of functions of one or "
-                f"two affine functions of the latents, and it is not: {reason}. Use "
-                "curvature='spherical'."
+                "curvature='quadrature' needs a log density that is a sum of smooth functions of "
+                "one or two affine functions of the Gaussian's latents, and this is none "
+                f"({reason}). Use curvature='spherical'."
             )
     if curvature not in ("auto", *TWICE):
         return Choice(curvature)
