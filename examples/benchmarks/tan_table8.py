@@ -50,7 +50,7 @@ from numpyro_ngvi import BLR, SVI, NaturalELBO, NaturalGaussianGuide, fit
 from numpyro_ngvi.families import CovarianceCholesky, Diagonal
 
 PRIOR_SCALE = 10.0
-#: Of ``BLR()``; on toxicity one takes up to two minutes of a core.
+#: Of ``BLR()``.
 NEWTON_STEPS = {"Simulation": 30, "German": 30, "Toxicity": 20}
 FAMILIES = {"diagonal": Diagonal, "full": CovarianceCholesky}
 #: Rows of a minibatch, and passes over the data.
@@ -193,8 +193,8 @@ def column(
         elif method == "`fit`":
             key = jax.random.key(seed)
             result = fit(model, X, y, family=family, rng_key=key, progress_bar=False)
-            curve, steps = [result.params["auto_posterior"]], f"{result.num_gradients:,} gradients"
-            marks = []
+            curve, marks = [result.params["auto_posterior"]], []
+            steps = f"{result.num_evaluations:,} gradients"
             steps += "" if result.converged else ", not converged"
         else:
             start = FAMILIES[family]().initial(jnp.zeros(X.shape[1]), len(y) ** -0.5)
