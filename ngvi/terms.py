@@ -261,8 +261,10 @@ class Sum(NamedTuple):
         """Refuse what would not fit.
 
         :param dim: ``d``, the number of latents.
-        :raises NotASumError: for too many numbers in the Jacobians.
+        :raises NotASumError: for too many numbers in the Jacobians, or none.
         """
+        if not self.terms:
+            raise NotASumError("no latent changes it")
         numbers = dim * sum(math.prod(root.shape) for root in self.roots)
         if numbers > MAX_QUADRATURE_NUMBERS:
             raise NotASumError(f"the Jacobians of its terms would have {numbers:.1e} numbers")

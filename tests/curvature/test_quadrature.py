@@ -112,9 +112,21 @@ def own_parameter(ppl):
     return model
 
 
+def flat(ppl):
+    def model():
+        ppl.sample("w", ppl.dist.ImproperUniform(ppl.dist.constraints.real, (), ()))
+
+    return model
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
-    [(kinked, "a kink or a jump"), (three_roots, "affine"), (own_parameter, "its own")],
+    [
+        (kinked, "a kink or a jump"),
+        (three_roots, "affine"),
+        (own_parameter, "its own"),
+        (flat, "no latent"),
+    ],
 )
 def test_a_log_density_that_is_no_such_sum_is_refused(ppl, make, words):
     model = make(ppl)
