@@ -177,8 +177,8 @@ class Runner:
                 )
             if other.converged or bound_of(other) >= bound_of(outcome):
                 outcome = dataclasses.replace(other, rough=rough)
-        contradiction = 0.0 if outcome.audit is None else outcome.audit.contradiction
-        is_jump = contradiction > self.settings.tolerance or outcome.reason is Reason.RARE
+        # At an optimum any contradiction is a jump. Elsewhere gradients promise a gain as well.
+        is_jump = outcome.reason in (Reason.JUMP, Reason.RARE) or self._jumps(outcome)
         if is_jump and outcome.reason is not Reason.UNBOUNDED:
             outcome = self._by_values(outcome)
         self._note(outcome, name)
@@ -198,12 +198,22 @@ class Runner:
             tolerance = max(tolerance, ROUGH_END)
             fresh.settings = dataclasses.replace(self.settings, tolerance=tolerance)
         outcome = fresh.run(place)
+        if self.engine.evaluator.num_gradients >= fresh.budget and self._is_highest(outcome):
+            fresh.budget = math.inf  # what is known was no optimum worth the name
+            outcome = fresh.run(outcome.place)
         if outcome.converged and tolerance > self.settings.tolerance:
             outcome = dataclasses.replace(outcome, reason=Reason.TRIED)
         elif outcome.converged:
             outcome = search.verified(outcome)
         self._used = fresh.used + len(fresh.trace)
         return self._audited(outcome)
+
+    def _is_highest(self, outcome: Outcome) -> bool:
+        """Whether the end of a leg that goes on is above all that have ended."""
+        if outcome.reason is not Reason.MAX_STEPS or not self.ended:
+            return False
+        found = audit(self.engine, outcome.place, self.rng)
+        return found.bound - 2 * found.error > bound_of(self._best_ended()) + SAME
 
     def _jumps(self, outcome: Outcome) -> bool:
         """Whether values promise far more than fresh gradients, which then lead nowhere."""

@@ -313,6 +313,13 @@ def test_fresh_draws_of_a_leg_that_looks_for_others_have_a_budget(spent):
     used = engine.evaluator.num_gradients - before
     most = max(one_leg.LOOKING * before, one_leg.LEAST)
     assert outcome.reason is Reason.MAX_STEPS and most <= used < 1.5 * most
+    # A leg that is far above what is known is no look for others.
+    runner.ended.append((Outcome(search.place, Reason.CONVERGED, 0.0), "lower"))
+    runner.ended[0] = (runner._audited(runner.ended[0][0]), "lower")
+    before = engine.evaluator.num_gradients
+    runner.settings = Settings(1e-9, 2000)
+    runner._freshly(search, search.place)
+    assert engine.evaluator.num_gradients - before > 2 * most
 
 
 def test_where_fixed_draws_are_fewer_than_latents_all_are_fresh(monkeypatch):
@@ -416,6 +423,25 @@ def test_gradients_that_values_contradict_are_not_followed_any_further(monkeypat
     one, by_value[:] = target(), []
     searched(one)
     assert by_value[0] is False
+
+
+@pytest.mark.parametrize("is_jump", [True, False])
+def test_a_slope_that_values_and_gradients_promise_alike_is_no_jump(monkeypatch, is_jump):
+    """It takes a hundred times as many values as gradients to follow it."""
+
+    place, followed = Place(CENTRE - SCALE, np.log(SCALE)), []
+
+    def ended(self, status):
+        return Outcome(place, Reason.MAX_STEPS, 0.1, self.trace)
+
+    monkeypatch.setattr(Search, "finish", ended)
+    monkeypatch.setattr(legs.Legs, "_by_values", lambda self, one: followed.append(one) or one)
+    searched(target(step=jump if is_jump else None))
+    promised = [outcome.audit.contradiction for outcome in followed]
+    assert promised == [] if not is_jump else min(promised) > 0.05
+    if not is_jump:  # though values promise as much
+        found = one_leg.audit(target().engine(), place, np.random.default_rng(0))
+        assert found.contradiction > 0.05
 
 
 def test_values_that_do_not_help_leave_the_verdict(monkeypatch):
