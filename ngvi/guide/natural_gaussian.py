@@ -25,7 +25,8 @@ class NaturalGaussianGuide:
     :param family: ``"auto"``, ``"covariance_cholesky"`` (alias ``"full"``), ``"diagonal"``,
         or a class or specification from ``families``. ``"auto"`` is
         dense up to 200 latents; beyond, sparse where the model has locals, else dense up to 1000,
-        of low rank up to 100,000 latents, else diagonal; ``print(guide)`` tells.
+        or 2000 where quadrature can be taken, of low rank up to 100,000 latents, else diagonal;
+        ``print(guide)`` tells.
     :param init_loc_fn: a per-site initialisation function of the PPL. Where the density explodes
         about the default, medians of more draws take its place (:mod:`~ngvi.guide.calm`).
     :param init_scale: initial standard deviation of every unconstrained latent. By default 0.1, or

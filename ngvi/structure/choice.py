@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ngvi.curvature import MAX_SPHERICAL_DIM
 from ngvi.structure.forest import Forest
 from ngvi.structure.hierarchy import find_structure
 from ngvi.structure.layout import Layout
@@ -16,6 +17,11 @@ ALIASES = {"full": "covariance_cholesky"}
 #: ``family="auto"`` takes a dense covariance up to this dimension: 500,000 parameters, and
 #: a factor that still fits the processor's caches.
 MAX_DENSE_DIM = 1000
+
+#: ... and up to this one where quadrature gives the expectations of the log density: a step is a
+#: Newton step then, and needs no draws. A logistic regression of 8,992 rows on 1,024 covariates:
+#: ``fit`` at the optimum after two minutes of one processor; with low rank no end in twenty.
+MAX_DENSE_DIM_OF_SUMS = MAX_SPHERICAL_DIM
 
 #: Where a model has locals, only up to this one: to its verdict ``fit`` then takes as long with
 #: either family. Processor seconds, dense and sparse: epilepsy (127 latents) 0.9 and 1.7, radon
@@ -102,6 +108,9 @@ class Registry:
                 self.families["sparse_precision"](structure=structure),
                 f"{start}, and it has locals",
             )
+        if dim <= MAX_DENSE_DIM_OF_SUMS and layout.is_sum_of_terms():
+            most = f"dense up to {MAX_DENSE_DIM_OF_SUMS} where quadrature can be taken"
+            return self._choice("covariance_cholesky", f"auto: {dim} latents, {most}")
         start = f"{start}, not sparse ({obstacle})"
         if dim <= MAX_LOW_RANK_DIM:
             return self._choice("low_rank", f"{start}, low rank up to {MAX_LOW_RANK_DIM}")

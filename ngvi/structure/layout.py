@@ -111,15 +111,18 @@ class Layout:
     :param sites: in the order of the vector.
     :param find_dependencies: finds out which latents interact; called at most once, and only
         by families that ask.
+    :param is_sum: finds out whether the log density is a sum of terms (:mod:`ngvi.terms`), all of
+        whose parameters are in the vector.
     """
 
     def __init__(
         self,
         sites: Iterable[Site],
         find_dependencies: Callable[[], Dependencies] | None = None,
+        is_sum: Callable[[], bool] | None = None,
     ) -> None:
         self.sites = tuple(sites)
-        self._find_dependencies = find_dependencies
+        self._find_dependencies, self._is_sum = find_dependencies, is_sum
 
     @property
     def dim(self) -> int:
@@ -136,6 +139,10 @@ class Layout:
         }
         return Dependencies(pairs)
 
+    def is_sum_of_terms(self) -> bool:
+        """Whether the log density is known to be one, so that quadrature gives its expectations."""
+        return self._is_sum is not None and self._is_sum()
+
     def with_coordinates(self) -> Layout:
         """Without sites of no elements, which are in no block."""
         sites = [site for site in self.sites if site.size]
@@ -147,7 +154,7 @@ class Layout:
             pairs, certain = _among(found.pairs, names), _among(found.certain, names)
             return dataclasses.replace(found, pairs=pairs, certain=certain)
 
-        return Layout(sites, find_dependencies)
+        return Layout(sites, find_dependencies, self._is_sum)
 
     def site(self, name: str) -> Site:
         """The site of this name.

@@ -11,7 +11,8 @@ import numpy as np
 
 from ngvi.guide.layout import latent_sites
 from ngvi.structure.layout import Dependencies, Layout, hessian_near
-from numpyro_ngvi.tracing.dependencies import hessian_product, posterior_dependencies
+from numpyro_ngvi.tracing.dependencies import energy_of, hessian_product, posterior_dependencies
+from numpyro_ngvi.tracing.terms import is_sum_of_terms
 
 
 def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
@@ -45,4 +46,10 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
         tolerance = 1e-9 if start.dtype == jnp.float64 else 2e-4
         return Dependencies(pairs, certain, hessian_near(product_at, len(start)), tolerance)
 
-    return Layout(sites, find_dependencies)
+    def is_sum() -> bool:
+        if any(site["type"] == "param" for site in guide.prototype_trace.values()):
+            return False
+        energy = energy_of(guide.model, args, kwargs)
+        return is_sum_of_terms(lambda latent: energy(unpack(latent)), guide._init_latent)
+
+    return Layout(sites, find_dependencies, is_sum)

@@ -54,7 +54,7 @@ def hessian_product(
         if as_constants:  # the model reads its data as it is traced
             arguments.hold_constant()
         data = arguments.arrays
-        product = _hessian_product(handlers.seed(model, rng_seed=0), arguments, unpack)
+        product = _hessian_product(model, arguments, unpack)
 
         def checked(
             vectors: np.ndarray, product: Callable = product, data: list = data
@@ -71,11 +71,22 @@ def hessian_product(
     return None
 
 
-def _hessian_product(seeded: Callable, arguments: Arguments, unpack: Callable) -> Callable:
-    def energy(latent: jax.Array, data: list) -> jax.Array:
-        args, kwargs = arguments.rebuilt(data)
+def energy_of(
+    model: Callable, args: tuple, kwargs: dict
+) -> Callable[[dict[str, jax.Array]], jax.Array]:
+    """Minus the log density of a model, of unconstrained values by site; others are drawn."""
+    seeded = handlers.seed(model, rng_seed=0)
+
+    def energy(unconstrained: dict[str, jax.Array]) -> jax.Array:
         with handlers.block():
-            return potential_energy(seeded, args, kwargs, unpack(latent))
+            return potential_energy(seeded, args, kwargs, unconstrained)
+
+    return energy
+
+
+def _hessian_product(model: Callable, arguments: Arguments, unpack: Callable) -> Callable:
+    def energy(latent: jax.Array, data: list) -> jax.Array:
+        return energy_of(model, *arguments.rebuilt(data))(unpack(latent))
 
     @jax.jit
     def product(latent: jax.Array, data: list, vector: jax.Array) -> jax.Array:

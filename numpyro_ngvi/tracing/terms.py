@@ -48,6 +48,15 @@ def terms_of(function: Callable[..., jax.Array], latents: Sequence[jax.Array]) -
     return Sum.of(result, inputs)
 
 
+def is_sum_of_terms(function: Callable[[jax.Array], jax.Array], latent: jax.Array) -> bool:
+    """Whether the log density is a sum of terms, of a size that quadrature takes."""
+    try:
+        terms_of(function, [latent]).check_size(len(latent))
+    except Exception:  # noqa: BLE001  a model may do what this cannot follow
+        return False
+    return True
+
+
 def _run(reader: Reader, program: Any, arguments: Sequence[Node]) -> list[Node]:
     constants = [
         reader.constant(value, np.shape(value)) for value in getattr(program, "consts", ())

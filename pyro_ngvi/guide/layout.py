@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ngvi.guide.layout import latent_sites
 from ngvi.structure.layout import Dependencies, Layout, hessian_near
-from pyro_ngvi.tracing.dependencies import hessian_product, posterior_dependencies
+from pyro_ngvi.tracing.dependencies import hessian_product, log_density, posterior_dependencies
+from pyro_ngvi.tracing.terms import is_sum_of_terms
 
 
 def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
@@ -46,4 +47,14 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
         tolerance = 1e-9 if start.dtype == torch.float64 else 2e-4
         return Dependencies(pairs, certain, hessian_near(product_at, len(start)), tolerance)
 
-    return Layout(sites, find_dependencies)
+    def is_sum() -> bool:
+        def density(latent: Tensor) -> Tensor:
+            return log_density(model, args, kwargs, unpack(latent))
+
+        start = guide._init_loc().detach()
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            has_others = density(start).requires_grad  # parameters of the model's own
+            return not has_others and is_sum_of_terms(density, start)
+
+    return Layout(sites, find_dependencies, is_sum)

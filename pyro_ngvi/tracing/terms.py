@@ -55,6 +55,15 @@ def terms_of(function: Callable[..., Tensor], latents: Sequence[Tensor]) -> Sum:
     return Sum.of(tape.node(result), tape.latents)
 
 
+def is_sum_of_terms(function: Callable[[Tensor], Tensor], latent: Tensor) -> bool:
+    """Whether the log density is a sum of terms, of a size that quadrature takes."""
+    try:
+        terms_of(function, [latent]).check_size(len(latent))
+    except Exception:  # noqa: BLE001  a model may do what this cannot follow
+        return False
+    return True
+
+
 class _Tape(TorchDispatchMode):
     """Reads the operations on what depends on the latents as they run."""
 

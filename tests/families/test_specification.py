@@ -92,6 +92,19 @@ def test_auto_goes_from_dense_to_low_rank_to_diagonal_and_says_why(registry):
         assert str(dim) in reason
 
 
+@pytest.mark.parametrize(
+    ("dim", "expected"), [(1001, "CovarianceCholesky"), (2000, "CovarianceCholesky"), (2001, None)]
+)
+def test_auto_is_dense_for_longer_where_the_density_is_a_sum_of_terms(registry, dim, expected):
+    sites = [ngvi_layout.Site("w", 0, (dim,))]
+    for is_sum in (True, False):
+        layout = ngvi_layout.Layout(sites, _not_asked, lambda is_sum=is_sum: is_sum)
+        family, reason = registry.automatic(layout.with_coordinates())
+        is_dense = is_sum and expected is not None
+        assert type(family).__name__ == (expected if is_dense else "LowRankPrecision")
+        assert ("where quadrature can be taken" in reason) is is_dense
+
+
 def _not_asked():
     raise AssertionError("traced")
 

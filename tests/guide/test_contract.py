@@ -137,14 +137,23 @@ def test_repr_tells_the_family_and_why(ppl):
     assert "d=1, one dense block, 2 parameters" in repr(guide)
 
 
-def test_auto_is_of_low_rank_beyond_a_thousand_latents(ppl):
+@pytest.mark.parametrize("obstacle", ["none", "term", "parameter"])
+def test_beyond_a_thousand_latents_auto_is_dense_for_sums_of_terms_only(ppl, obstacle):
     def model():
-        ppl.sample("x", ppl.dist.Normal(ppl.array(np.zeros(1001)), 1.0).to_event(1))
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(np.zeros(1001)), 1.0).to_event(1))
+        if obstacle == "term":  # of as many latents as there are
+            ppl.factor("all", -((x**2).sum() ** 2))
+        if obstacle == "parameter":
+            ppl.factor("one", -(ppl.param("a", ppl.array(1.0)) ** 2))
 
     guide = ppl.guide(model)
     ppl.set_up(guide)
-    assert isinstance(guide.family, ppl.families.LowRankPrecision)
-    assert "1001 latents, dense only up to 1000" in repr(guide)
+    if obstacle == "none":
+        assert isinstance(guide.family, ppl.families.CovarianceCholesky)
+        assert "1001 latents, dense up to 2000 where quadrature" in repr(guide)
+    else:
+        assert isinstance(guide.family, ppl.families.LowRankPrecision)
+        assert "1001 latents, dense only up to 1000" in repr(guide)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
