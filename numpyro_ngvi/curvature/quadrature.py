@@ -28,15 +28,17 @@ class Quadrature:
     def __call__(
         self, density: Density, here: Families, points: Points, ordinary: Any = ()
     ) -> Estimate:
-        terms = find_terms(density, here, ordinary, points.keys[0])
-        value, gradient, hessian = expectations(terms, list(here.values()), JaxCalculus())
-        kept = jnp.isfinite(value + jnp.sum(gradient) + jnp.sum(hessian))
-        directions = {
-            site: family.bonnet_price(*parts)
-            for (site, family), parts in zip(
-                here.items(), estimators.split_hessian(here, gradient, hessian), strict=True
-            )
-        }
+        # Large numbers cancel at the optimum; a GPU's default (tf32) keeps ten bits of them.
+        with jax.default_matmul_precision("highest"):
+            terms = find_terms(density, here, ordinary, points.keys[0])
+            value, gradient, hessian = expectations(terms, list(here.values()), JaxCalculus())
+            kept = jnp.isfinite(value + jnp.sum(gradient) + jnp.sum(hessian))
+            directions = {
+                site: family.bonnet_price(*parts)
+                for (site, family), parts in zip(
+                    here.items(), estimators.split_hessian(here, gradient, hessian), strict=True
+                )
+            }
         entropy = sum(family.entropy() for family in here.values())
         # Values at draws without their noise: minus log q they are the bound, each of them.
         values = value + entropy + log_q(here, points.noise)

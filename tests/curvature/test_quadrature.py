@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from ngvi.estimators import Points
 from ngvi.quadrature import nodes
 from ngvi.terms import Kind, Level, NotASumError, Op, Reader, Sum, evaluate
 from tests.ppl import SLOW_IN_NUMPYRO
@@ -86,6 +87,29 @@ def test_moments_are_those_in_closed_form(ppl, name, rng):
     expected = family.bonnet_price(ppl.array(first), part)
     for one, other in zip(ppl.coordinates(gradient), ppl.coordinates(expected), strict=True):
         np.testing.assert_allclose(-one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("ppl", ["numpyro"], indirect=True)
+def test_products_have_all_bits_where_a_gpu_would_drop_some(ppl):
+    """The log density's own as well: at the optimum they cancel."""
+    import jax
+
+    quadrature = ppl.module("curvature.quadrature")
+    X = ppl.array(np.eye(4, 3))
+
+    def density(latents, *_):
+        return (X @ latents["w"] - ppl.np.exp(X @ latents["w"])).sum()
+
+    def estimate(loc):
+        family = ppl.families.CovarianceCholesky(loc, ppl.array(np.eye(3)))
+        points = Points(
+            {"w": ppl.array(np.ones((2, 3)))}, ppl.np.zeros(2), jax.random.split(jax.random.key(0))
+        )
+        return quadrature.Quadrature()(density, {"w": family}, points)
+
+    program = str(jax.make_jaxpr(estimate)(ppl.array(np.zeros(3))))
+    count = program.count("dot_general[")
+    assert 4 < count == program.count("precision=(Precision.HIGHEST, Precision.HIGHEST)")
 
 
 def kinked(ppl):
