@@ -12,11 +12,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngvi.terms import Kind, Node, NotASumError, Op, Reader, Sum
+from pyro_ngvi.tracing.messengers import quiet
 
 _KINDS = {
     Kind.COPY: (
         "view _unsafe_view reshape expand unsqueeze squeeze permute transpose t slice select alias "
-        "clone detach diagonal index index_select gather flip split split_with_sizes unbind "
+        "clone diagonal index index_select gather flip split split_with_sizes unbind "
         "lift_fresh _reshape_alias as_strided narrow chunk repeat"
     ),
     Kind.LINEAR: "sum cumsum mean cat stack",
@@ -50,8 +51,10 @@ def terms_of(function: Callable[..., Tensor], latents: Sequence[Tensor]) -> Sum:
     """
     vectors = [vector.detach().clone() for vector in latents]
     tape = _Tape(vectors)
-    with torch.no_grad(), tape:
+    with quiet(), torch.no_grad(), tape:  # checks of values read numbers
         result = function(*vectors)
+    if tape.unread is not None:
+        raise tape.unread
     return Sum.of(tape.node(result), tape.latents)
 
 
@@ -75,13 +78,22 @@ class _Tape(TorchDispatchMode):
         self._known: dict[int, tuple[Tensor, Node | NotASumError]] = {
             id(vector): (vector, node) for vector, node in zip(latents, self.latents, strict=True)
         }
+        # Memory of what depends on the latents, and where it was written into.
+        self._memory = {_place(vector) for vector in latents}
+        self._written: dict[int, NotASumError] = {}
+        self.unread: NotASumError | None = None  #: a number that the model has read
 
     def node(self, tensor: Tensor) -> Node:
         """What is known of a tensor.
 
         :raises NotASumError: if an operation fitted nowhere.
         """
+        place = _place(tensor)
+        if place in self._written:
+            raise self._written[place]
         if id(tensor) not in self._known:
+            if place in self._memory:  # as with ``.data``, which nobody sees being taken
+                raise NotASumError("a tensor that shares the memory of another")
             return self._reader.constant(tensor, tuple(tensor.shape))
         found = self._known[id(tensor)][1]
         if isinstance(found, NotASumError):
@@ -92,22 +104,31 @@ class _Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         leaves, structure = pytree.tree_flatten((args, kwargs))
         results = func(*args, **kwargs)
-        is_known = any(isinstance(leaf, Tensor) and id(leaf) in self._known for leaf in leaves)
+        is_known = any(isinstance(leaf, Tensor) and self._varies(leaf) for leaf in leaves)
         if not is_known or func.overloadpacket.__name__ in _OF_SHAPES:
             return results
         is_several = isinstance(results, (tuple, list))
         outputs = list(results) if is_several else [results]
         for index, output in enumerate(outputs):
             if not isinstance(output, Tensor):
-                continue  # a number that the model reads: checks of values, which are not followed
+                # Elsewhere the model may go on otherwise.
+                name = func.overloadpacket.__name__
+                self.unread = NotASumError(f"{name}: the model reads a number")
+                continue
             try:
                 found: Node | NotASumError = self._read(
                     func, leaves, structure, output, index if is_several else None
                 )
             except NotASumError as error:  # it may be that nothing depends on it
                 found = error
+                if func._schema.is_mutable:  # all views of this memory see it
+                    self._written[_place(output)] = error
             self._known[id(output)] = output, found
+            self._memory.add(_place(output))
         return results
+
+    def _varies(self, tensor: Tensor) -> bool:
+        return id(tensor) in self._known or _place(tensor) in self._memory
 
     def _read(
         self, func: Any, leaves: list[Any], structure: Any, output: Tensor, index: int | None
@@ -147,8 +168,8 @@ class _Tape(TorchDispatchMode):
 
     def _without_writing(self, func: Any, name: str, leaves: list[Any], output: Tensor) -> Any:
         """The operation that returns what this one writes, if nobody else reads there."""
-        place = output.untyped_storage().data_ptr()
-        shared = [t for t, _ in self._known.values() if t.untyped_storage().data_ptr() == place]
+        place = _place(output)
+        shared = [t for t, _ in self._known.values() if _place(t) == place]
         is_own = output is leaves[0] and len(shared) == 1 and shared[0] is output
         other = getattr(torch.ops.aten, name.removesuffix("_"), None)
         if not is_own or other is None or func._overloadname not in other.overloads():
@@ -161,6 +182,14 @@ class _Tape(TorchDispatchMode):
             return node
         fill = Op(Kind.COPY, lambda value: value.expand(shape), f"fill {shape}")
         return self._reader.apply(fill, [node], shape)
+
+
+def _place(tensor: Tensor) -> int:
+    """Of its memory, which its views share; its own where it has none."""
+    try:
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+    except (NotImplementedError, RuntimeError):  # as of a sparse matrix
+        return id(tensor)
 
 
 def _kind(func: Any, name: str, leaves: list[Any], nodes: list[Node], output: Tensor) -> Kind:

@@ -136,6 +136,18 @@ def own_parameter(ppl):
     return model
 
 
+def ordered(ppl):
+    """Pyro's own distribution writes its probabilities into a tensor of zeros, part by part."""
+
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        cuts = ppl.array([-1.0, 0.5])
+        fn = ppl.dist.OrderedLogistic(x, cuts).to_event(1)
+        ppl.sample("y", fn, obs=ppl.index([0, 2, 1]))
+
+    return model
+
+
 def flat(ppl):
     def model():
         ppl.sample("w", ppl.dist.ImproperUniform(ppl.dist.constraints.real, (), ()))
@@ -150,6 +162,7 @@ def flat(ppl):
         (three_roots, "affine"),
         (own_parameter, "its own"),
         (flat, "no latent"),
+        (ordered, "(copy_|of kind SUM)"),
     ],
 )
 def test_a_log_density_that_is_no_such_sum_is_refused(ppl, make, words):
@@ -158,6 +171,50 @@ def test_a_log_density_that_is_no_such_sum_is_refused(ppl, make, words):
         ppl.svi(
             model, "covariance_cholesky", loss=ppl.elbo("NaturalELBO", curvature="quadrature")
         ).step()
+
+
+def _into_zeros(torch, x):
+    full = torch.zeros(4, dtype=x.dtype)
+    full[1:] = x
+    return full.exp().sum()
+
+
+def _through_a_view(torch, x):
+    doubled = 2.0 * x
+    view = doubled[1:]
+    view += x[0]
+    return doubled.exp().sum()
+
+
+def _by_a_number(torch, x):
+    return (x if x[0] > 0.1 else -x).exp().sum()
+
+
+def _by_numbers(torch, x):
+    return x.exp().sum() * float(x[0])
+
+
+def _cut_off(torch, x):
+    return x.exp().sum() * x.data.sum()
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (_into_zeros, "copy_, which writes"),
+        (_through_a_view, "add_, which writes"),
+        (_by_a_number, "reads a number"),
+        (_by_numbers, "reads a number"),
+        (_cut_off, "detach"),
+    ],
+)
+def test_what_torch_does_unseen_is_refused(function, words):
+    """Views of a tensor that is written into, and branches, depend on latents like all else."""
+    torch = pytest.importorskip("torch")
+    from pyro_ngvi.tracing.terms import terms_of
+
+    with pytest.raises(NotASumError, match=words):
+        terms_of(lambda x: function(torch, x), [torch.zeros(3)])
 
 
 @SLOW_IN_NUMPYRO
