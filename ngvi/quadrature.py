@@ -1,8 +1,13 @@
-"""Expectations of a log density by its terms: Gauss-Hermite quadrature in one or two dimensions.
+"""Expectations of a log density by its terms: quadrature in one or two dimensions.
 
 What a term sees of the latents is affine, ``a = J theta + b``, and under ``q = N(mu, C C^T)`` a
 Gaussian ``N(J mu + b, J C C^T J^T)`` of as many dimensions as the term has roots. Here is what
 needs no tensor library of its own; a package differentiates (:class:`Calculus`).
+
+Of two roots the rule is that of Gauss and Hermite. Of one, equidistant nodes are as good, and more
+are taken where they miss a part: under a wide prior a probability goes from 0 to 1 between two of
+them. Bonnet's and Price's theorems tell, ``s E[f'] = E[f z]`` and ``s^2 E[f''] = s E[f' z]`` for
+``a = mu + s z``, of which by such nodes the sides differ by what these miss.
 """
 
 from __future__ import annotations
@@ -18,16 +23,21 @@ from numpy.polynomial.hermite_e import hermegauss
 from ngvi.family import Array, Family
 from ngvi.terms import NotASumError, Sum, Term, evaluate
 
-#: Nodes along each dimension, for terms of one and of two. Even, so that none is at the mean: there
-#: functions such as ``log(1 + exp(x))`` are spelt by cases.
-NUM_NODES = {1: 64, 2: 24}
+#: Nodes along each of two dimensions. Even, so that none is at the mean: there functions such as
+#: ``log(1 + exp(x))`` are spelt by cases.
+NUM_NODES = 24
 #: Nodes of less weight than this, relative to the largest, count for nothing.
 LEAST_WEIGHT = 1e-18
+#: Equidistant nodes of one dimension, the first half of a distance from the mean: so many, and how
+#: far from each other; halved up to so often, or up to so many numbers of a term, ...
+NUM_EQUIDISTANT, DISTANCE, MAX_HALVINGS, MAX_NUMBERS = 66, 0.28, 8, 2**24
+#: ... while they miss more than this of a term, in nats, beyond rounding of so many units.
+MISSED, UNITS = 1e-3, 64.0
 
-
-#: Kinks are looked for within so many standard deviations, and as far again as zero is, by halving
-#: the line so often. A jump has this part of the change left, and more than rounding has.
-WIDTH, HALVINGS, LEFT, ROUNDED = 8.0, 30, 0.3, 1e-3
+#: Kinks are looked for within so many standard deviations, and as far again as zero is, in so many
+#: parts of the line, each halved so often. Of a jump this part is left after the last halvings, so
+#: many, and it is more than rounding.
+WIDTH, PARTS, HALVINGS, LAST, LEFT, ROUNDED = 8.0, 4, 30, 10, 0.3, 1e-3
 
 
 @functools.cache
@@ -36,11 +46,62 @@ def nodes(dim: int) -> tuple[np.ndarray, np.ndarray]:
 
     :return: the nodes, shape ``(Q, dim)``, and weights that sum to one, shape ``(Q,)``.
     """
-    at, weights = hermegauss(NUM_NODES[dim])
+    if dim == 1:
+        at = (np.arange(NUM_EQUIDISTANT) - 0.5 * (NUM_EQUIDISTANT - 1)) * DISTANCE
+        weights = np.exp(-0.5 * at**2)
+        return at[:, None], weights / weights.sum()
+    at, weights = hermegauss(NUM_NODES)
     points = np.array(list(itertools.product(at, repeat=dim)))
     together = np.array([np.prod(some) for some in itertools.product(weights, repeat=dim)])
     kept = together > LEAST_WEIGHT * together.max()
     return points[kept], together[kept] / together[kept].sum()
+
+
+def max_halvings(size: int) -> int:
+    """How often the distances of :func:`nodes` of one dimension may be halved.
+
+    :param size: numbers of the term.
+    """
+    most = max(MAX_NUMBERS // (NUM_EQUIDISTANT * max(size, 1)), 1)
+    return min(MAX_HALVINGS, most.bit_length() - 1)
+
+
+class OfNodes(NamedTuple):
+    """Sums over nodes of a function ``f`` of one root, element by element, with their weights."""
+
+    value: Array
+    first: Array
+    second: Array
+    kept: Array  #: weights of the nodes where all of these are finite
+    all: Array  #: weights
+    value_z: Array  #: of ``f z``
+    first_z: Array
+    size: Array  #: of what is rounded, in units of it
+
+    @classmethod
+    def at(cls, noise: Any, found: OfTerm, mean: Array, stddev: Array, xp: Any) -> OfNodes:
+        """The summands of one node."""
+        value, (first,), (second,) = found
+        is_finite = xp.isfinite(value + first + second)
+        value, first, second = (xp.where(is_finite, x, 0.0) for x in (value, first, second))
+        weight = xp.exp(-0.5 * noise**2)
+        slope = stddev * abs(first) + stddev**2 * abs(second)
+        units = 1.0 + abs(mean) / xp.where(stddev > 0, stddev, 1.0)
+        size = abs(noise) * (abs(value) + units * slope)
+        parts = (value, first, second, is_finite, xp.ones_like(value))
+        return cls(*(weight * part for part in (*parts, noise * value, noise * first, size)))
+
+    def missed(self, stddev: Array, eps: float, xp: Any) -> Array:
+        """What the nodes miss of all elements, in nats; of those that are finite everywhere."""
+        of_slope = abs(stddev * self.first - self.value_z)
+        of_curvature = stddev * abs(stddev * self.second - self.first_z)
+        missed = (of_slope + of_curvature - UNITS * eps * self.size) / self.all
+        is_counted = (missed > 0) & (self.kept == self.all)
+        return xp.where(is_counted, missed, 0.0).sum()
+
+    def mean(self) -> OfTerm:
+        """NaN where nothing is finite."""
+        return OfTerm(self.value / self.kept, [self.first / self.kept], [self.second / self.kept])
 
 
 class OfTerm(NamedTuple):
@@ -73,6 +134,9 @@ class Calculus(Protocol):
 
     def mean(self, term: Term, means: list[Array], factor: list[list[Array]]) -> OfTerm:
         """Of the term and its derivatives, over the :func:`nodes` where all of them are finite.
+
+        Those of one root are halved (:func:`max_halvings`) until they miss no more than
+        :data:`MISSED`.
 
         Far out, where hardly any draw would be, ``exp`` overflows; what is finite before it does
         is large enough to be seen. NaN where nothing is finite.
@@ -142,7 +206,7 @@ def check_smooth(terms: Sum, families: Sequence[Family], calculus: Calculus) -> 
     """Refuse terms with kinks and jumps, for which quadrature is poor and second derivatives false.
 
     Each is followed along a line through all that ``q`` covers, into the half in which it, or its
-    derivative, changes more, until hardly anything is left of the line: what is left of the change
+    derivative, is bent more, until hardly anything is left of the line: what is left of the change
     of a smooth function is nothing as well.
 
     :raises NotASumError: if there is one.
@@ -165,20 +229,38 @@ def _jumps(
 ) -> bool:
     """:param part: 0 for the function, 1 for its derivative."""
     # Not from -1 to 1: at zero itself, where it may begin, a derivative by cases may be another.
-    low, high = np.full(shape, -1.0), np.full(shape, 0.93)
+    ends = [np.full(shape, t) for t in np.linspace(-1.0, 0.93, PARTS + 1)]
+
+    def along(t: np.ndarray) -> np.ndarray:
+        return line(t)[part]
+
     with np.errstate(all="ignore"):
-        at_low, at_high = line(low)[part], line(high)[part]
-        most, size = abs(at_high - at_low), abs(at_high) + abs(at_low)
-        for _ in range(HALVINGS):
-            middle = 0.5 * (low + high)
-            at_middle = line(middle)[part]
-            is_upper = ~(abs(at_middle - at_low) > abs(at_high - at_middle))
-            low, high = np.where(is_upper, middle, low), np.where(is_upper, high, middle)
-            at_low = np.where(is_upper, at_middle, at_low)
-            at_high = np.where(is_upper, at_high, at_middle)
-            change = abs(at_high - at_low)
-            most, size = np.fmax(most, change), np.fmax(size, abs(at_middle))
-        return bool((change > np.fmax(LEFT * most, ROUNDED * size)).any())
+        size = functools.reduce(np.fmax, (abs(along(t)) for t in ends))
+        return any(_jumps_between(along, *two, size) for two in itertools.pairwise(ends))
+
+
+def _jumps_between(
+    line: Callable[[np.ndarray], np.ndarray], low: Array, high: Array, size: Array
+) -> bool:
+    """Halves go on that are less like a straight line, of which a jump is as far as it is high.
+
+    :param size: of the function, of which a part is rounding.
+    """
+    at_low, at_middle, at_high = line(low), line(0.5 * (low + high)), line(high)
+    change = [abs(at_high - at_low)]
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        below, above = line(0.5 * (low + middle)), line(0.5 * (middle + high))
+        bent_below = abs(below - 0.5 * (at_low + at_middle))
+        bent_above = abs(above - 0.5 * (at_middle + at_high))
+        is_upper = ~(bent_below > bent_above)
+        low, high = np.where(is_upper, middle, low), np.where(is_upper, high, middle)
+        at_low = np.where(is_upper, at_middle, at_low)
+        at_high = np.where(is_upper, at_high, at_middle)
+        at_middle = np.where(is_upper, above, below)
+        size = np.fmax(size, abs(at_middle))
+        change.append(abs(at_high - at_low))
+    return bool((change[-1] > np.fmax(LEFT * change[-1 - LAST], ROUNDED * size)).any())
 
 
 def _times_scale(slope: Array, families: Sequence[Family]) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,17 @@ from torch import Tensor
 from ngvi import estimators
 from ngvi.estimators import Families, Points, log_q
 from ngvi.page import page
-from ngvi.quadrature import OfTerm, check_smooth, expectations, nodes, pairs
+from ngvi.quadrature import (
+    DISTANCE,
+    MISSED,
+    OfNodes,
+    OfTerm,
+    check_smooth,
+    expectations,
+    max_halvings,
+    nodes,
+    pairs,
+)
 from ngvi.terms import NotASumError, Sum, Term
 from pyro_ngvi.curvature.evaluate import Evaluator, ordinary_leaves
 from pyro_ngvi.curvature.moments import Estimate, nowhere
@@ -105,7 +115,6 @@ class TorchCalculus:
 
     def mean(self, term: Term, means: list[Tensor], factor: list[list[Tensor]]) -> OfTerm:
         points, weights = (torch.as_tensor(part).to(means[0]) for part in nodes(len(means)))
-        at_once = max(1, NUMBERS_AT_ONCE // max(1, math.prod(term.node.shape)))
 
         def at(noise: Tensor) -> OfTerm:
             roots = [
@@ -114,19 +123,47 @@ class TorchCalculus:
             ]
             return derivatives(term.value, roots)
 
-        sums: list[Tensor] = []
-        for start in range(0, len(weights), at_once):
-            some = slice(start, start + at_once)
-            found = torch.func.vmap(lambda noise: _flat(at(noise)))(points[some])
+        if len(means) == 1:
+            return self._mean_of_one(at, points, means[0], factor[0][0])
+
+        def weighted(noise: Tensor, weight: Tensor) -> list[Tensor]:
+            found = _flat(at(noise))
             is_finite = torch.isfinite(sum(found))
-            found = (torch.where(is_finite, part, 0.0) for part in (*found, is_finite))
-            # Beside numbers of double precision vmap may have widened them.
-            parts = [torch.tensordot(weights[some], part.to(weights), 1) for part in found]
-            sums = [a + b for a, b in zip(sums, parts, strict=True)] if sums else parts
-        *sums, kept = sums
+            return [torch.where(is_finite, weight * part, 0.0) for part in (*found, 1.0)]
+
+        *sums, kept = self._sums(weighted, points, weights, size=math.prod(term.node.shape))
         sums = [total / kept for total in sums]
         count = len(means)
         return OfTerm(sums[0], sums[1 : 1 + count], sums[1 + count :])
+
+    def _mean_of_one(
+        self, at: Callable[[Tensor], OfTerm], points: Tensor, mean: Tensor, stddev: Tensor
+    ) -> OfTerm:
+        eps, size = torch.finfo(mean.dtype).eps, mean.numel()
+
+        def summands(noise: Tensor) -> OfNodes:
+            return OfNodes.at(noise[0], at(noise), mean, stddev, torch)
+
+        for halvings in range(max_halvings(size) + 1):
+            count = 2**halvings
+            shifts = ((torch.arange(count).to(points) + 0.5) / count - 0.5) * DISTANCE
+            spread = (points + shifts).reshape(-1, 1)
+            sums = OfNodes(*self._sums(summands, spread, size=size))
+            if not sums.missed(stddev, eps, torch) > MISSED:
+                break
+        return sums.mean()
+
+    def _sums(
+        self, function: Callable[..., Sequence[Tensor]], *rows: Tensor, size: int
+    ) -> list[Tensor]:
+        """Of a function of rows, of which some are computed together."""
+        at_once, sums = max(1, NUMBERS_AT_ONCE // max(1, size)), None
+        for some in zip(*(part.split(at_once) for part in rows), strict=True):
+            # Beside numbers of double precision vmap may have widened them.
+            found = torch.func.vmap(lambda *row: tuple(function(*row)))(*some)
+            parts = [part.sum(0).to(rows[0]) for part in found]
+            sums = parts if sums is None else [a + b for a, b in zip(sums, parts, strict=True)]
+        return sums or []
 
     def line(
         self, term: Term, centre: list[Tensor], half: list[Tensor]

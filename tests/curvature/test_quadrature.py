@@ -119,6 +119,17 @@ def kinked(ppl):
     return model
 
 
+def slightly_kinked(ppl):
+    """The kink is a small part of all that the slope changes."""
+
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(0.0, 1.0))
+        mean = ppl.np.where(x > 0, x, 0.0 * x)
+        ppl.sample("y", ppl.dist.Normal(mean, 1.0), obs=ppl.array(0.6))
+
+    return model
+
+
 def three_roots(ppl):
     def model():
         a, b, c = (ppl.sample(name, ppl.dist.Normal(0.0, 1.0)) for name in "abc")
@@ -159,6 +170,7 @@ def flat(ppl):
     ("make", "words"),
     [
         (kinked, "a kink or a jump"),
+        (slightly_kinked, "a kink or a jump"),
         (three_roots, "affine"),
         (own_parameter, "its own"),
         (flat, "no latent"),
@@ -299,6 +311,33 @@ def test_nodes_integrate_polynomials_and_exponentials(dim):
     np.testing.assert_allclose((w[:, None] * z).T @ z, np.eye(dim), atol=1e-12)
     np.testing.assert_allclose(w @ z**8, 105.0, rtol=1e-9)
     np.testing.assert_allclose(w @ np.exp(z @ slope), np.exp(slope @ slope / 2), rtol=1e-12)
+
+
+def test_a_wide_gaussian_is_resolved(ppl):
+    """Under a standard deviation of 100 a logit's slope falls between two of the first nodes."""
+    mean, stddev = 130.0, 100.0
+
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(0.0, 1e3))
+        ppl.sample("y", ppl.dist.Bernoulli(logits=x), obs=ppl.array(1.0))
+
+    guide = ppl.guide(model, "covariance_cholesky")
+    ppl.set_up(guide)
+    elbo = ppl.elbo("NaturalELBO", curvature="quadrature")
+    family = ppl.family("covariance_cholesky", np.array([mean]), np.array([[stddev]]))
+    loss, gradient = ppl.loss_and_gradient(elbo, model, guide)(family)
+    z = np.linspace(-9.0, 9.0, 200_001)
+    x, weights = mean + stddev * z, np.exp(-0.5 * z**2)
+    weights /= weights.sum()
+    p = 1 / (1 + np.exp(-np.clip(x, -700, 700)))
+    value = -weights @ np.logaddexp(0.0, -x)
+    value -= 0.5 * (mean**2 + stddev**2) / 1e6 + math.log(1e3) - 0.5 - math.log(stddev)
+    assert loss == pytest.approx(-value, abs=1e-6)
+    first = ppl.array([weights @ (1 - p) - mean / 1e6])
+    second = ppl.array([[-weights @ (p * (1 - p)) - 1e-6]])
+    expected = family.bonnet_price(first, family.assemble_hessian(second))
+    for one, other in zip(ppl.coordinates(gradient), ppl.coordinates(expected), strict=True):
+        np.testing.assert_allclose(-one, other, rtol=1e-4)
 
 
 def test_nodes_where_a_term_is_not_finite_are_left_out(ppl):
