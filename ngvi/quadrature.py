@@ -29,8 +29,8 @@ NUM_NODES = 24
 #: Nodes of less weight than this, relative to the largest, count for nothing.
 LEAST_WEIGHT = 1e-18
 #: Equidistant nodes of one dimension, the first half of a distance from the mean: so many, and how
-#: far from each other; halved up to so often, or up to so many numbers of a term (of many rows, what
-#: the nodes of one miss is where another has some), ...
+#: far from each other; halved up to so often, or up to so many numbers of a term (what the nodes of
+#: one row miss is where another of many has some), ...
 NUM_EQUIDISTANT, DISTANCE, MAX_HALVINGS, MAX_NUMBERS = 66, 0.28, 8, 2**22
 #: ... while they miss more than this of a term, in nats, beyond rounding of so many units.
 MISSED, UNITS = 1e-3, 64.0
