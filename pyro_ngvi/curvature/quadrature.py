@@ -24,12 +24,15 @@ from ngvi.quadrature import (
     nodes,
     pairs,
 )
-from ngvi.terms import NotASumError, Sum, Term
+from ngvi.terms import NotASumError, Sum, Term, evaluate
 from pyro_ngvi.curvature.evaluate import Evaluator, ordinary_leaves
 from pyro_ngvi.curvature.moments import Estimate, nowhere
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.terms import terms_of
 
+#: Draws at which the sum of the terms is compared with the density, and up to which part of it or
+#: nats they are the same: rounding is less.
+NUM_CHECKED, SAME = 3, 1e-2
 #: Numbers of a term at all nodes that are computed together.
 NUMBERS_AT_ONCE = 2**18
 
@@ -80,10 +83,28 @@ def unlike(density: LogDensity) -> Exception | None:
             if ordinary_leaves(density(latents), latents):
                 return NotASumError("the model has parameters of its own")
         terms = find_terms(density, here)
+        _check_values(terms, density, here)
         check_smooth(terms, list(here.values()), TorchCalculus())
     except Exception as error:  # noqa: BLE001  a model may do what this cannot follow
         return error
     return None
+
+
+def _check_values(terms: Sum, density: LogDensity, here: Families) -> None:
+    """Refuse terms that are not the density elsewhere: a run shows one way through the model.
+
+    :raises NotASumError: if they differ at one of a few draws.
+    """
+    rng = np.random.default_rng(0)
+    for _ in range(NUM_CHECKED):
+        latents = {}
+        for site, family in here.items():
+            noise = torch.as_tensor(rng.standard_normal((1, family.dim))).to(family.mean)
+            latents[site] = family.sample(noise)[0]
+        known = dict(zip(map(id, terms.latents), latents.values(), strict=True))
+        found, wanted = evaluate([terms.result], known)[0], density.particle(latents)
+        if not torch.isclose(found, wanted, rtol=SAME, atol=SAME, equal_nan=True):
+            raise NotASumError("it takes another way at other latents")
 
 
 class TorchCalculus:

@@ -185,6 +185,21 @@ def test_a_log_density_that_is_no_such_sum_is_refused(ppl, make, words):
         ).step()
 
 
+@pytest.mark.parametrize("ppl", ["pyro"], indirect=True)
+def test_a_number_that_a_model_reads_unseen_is_refused(ppl):
+    """What a run shows is one way through the model, and here it is not the way elsewhere."""
+
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        ppl.factor("y", -float(x.detach().numpy()[0]) * ppl.np.exp(x).sum())
+
+    refused = "needs a log density that is a sum.*another way at other latents"
+    with pytest.raises(ValueError, match=refused):
+        ppl.svi(
+            model, "covariance_cholesky", loss=ppl.elbo("NaturalELBO", curvature="quadrature")
+        ).step()
+
+
 def _into_zeros(torch, x):
     full = torch.zeros(4, dtype=x.dtype)
     full[1:] = x
