@@ -177,8 +177,10 @@ class Runner:
                 )
             if other.converged or bound_of(other) >= bound_of(outcome):
                 outcome = dataclasses.replace(other, rough=rough)
-        # At an optimum any contradiction is a jump. Elsewhere gradients promise a gain as well.
-        is_jump = outcome.reason in (Reason.JUMP, Reason.RARE) or self._jumps(outcome)
+        contradiction = 0.0 if outcome.audit is None else outcome.audit.contradiction
+        is_jump = contradiction > self.settings.tolerance or outcome.reason is Reason.RARE
+        if outcome.reason is Reason.MAX_STEPS:  # on a slope, which gradients see as well
+            is_jump = self._jumps(outcome)
         if is_jump and outcome.reason is not Reason.UNBOUNDED:
             outcome = self._by_values(outcome)
         self._note(outcome, name)

@@ -444,6 +444,20 @@ def test_a_slope_that_values_and_gradients_promise_alike_is_no_jump(monkeypatch,
         assert found.contradiction > 0.05
 
 
+def test_where_gradients_find_no_step_values_are_tried(monkeypatch):
+    """Though they promise as much: what they promise is not there."""
+    place, followed = Place(CENTRE - SCALE, np.log(SCALE)), []
+
+    def ended(self, *_):
+        return Outcome(place, Reason.STALLED, 0.1, self.trace)
+
+    monkeypatch.setattr(Search, "finish", ended)
+    monkeypatch.setattr(StochasticSearch, "run", ended)
+    monkeypatch.setattr(legs.Legs, "_by_values", lambda self, one: followed.append(one) or one)
+    searched(target())
+    assert followed and all(one.audit.contradiction > 0.05 for one in followed)
+
+
 def test_values_that_do_not_help_leave_the_verdict(monkeypatch):
     monkeypatch.setattr(one_leg, "by_values", lambda engine: engine)
     outcome = searched(target(step=jump))
