@@ -201,7 +201,7 @@ class Runner:
             fresh.settings = dataclasses.replace(self.settings, tolerance=tolerance)
         outcome = fresh.run(place)
         if self.engine.evaluator.num_gradients >= fresh.budget and self._is_highest(outcome):
-            fresh.budget = math.inf  # what is known was no optimum worth the name
+            fresh.budget = math.inf  # it is no look for others, but the way to the best
             outcome = fresh.run(outcome.place)
         if outcome.converged and tolerance > self.settings.tolerance:
             outcome = dataclasses.replace(outcome, reason=Reason.TRIED)

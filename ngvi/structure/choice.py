@@ -20,7 +20,7 @@ MAX_DENSE_DIM = 1000
 
 #: ... and up to this one where quadrature gives the expectations of the log density: a step is a
 #: Newton step then, and needs no draws. A logistic regression of 8,992 rows on 1,024 covariates:
-#: ``fit`` at the optimum after two minutes of one processor; with low rank no end in twenty.
+#: ``fit`` at the optimum after two minutes of one processor; with low rank no end in twelve.
 MAX_DENSE_DIM_OF_SUMS = MAX_SPHERICAL_DIM
 
 #: Where a model has locals, only up to this one: to its verdict ``fit`` then takes as long with

@@ -47,7 +47,7 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
         return Dependencies(pairs, certain, hessian_near(product_at, len(start)), tolerance)
 
     def is_sum() -> bool:
-        if any(site["type"] == "param" for site in guide.prototype_trace.values()):
+        if any(site["type"] in ("param", "mutable") for site in guide.prototype_trace.values()):
             return False
         energy = energy_of(guide.model, args, kwargs)
         return is_sum_of_terms(lambda latent: energy(unpack(latent)), guide._init_latent)

@@ -314,8 +314,8 @@ def test_fresh_draws_of_a_leg_that_looks_for_others_have_a_budget(spent):
     most = max(one_leg.LOOKING * before, one_leg.LEAST)
     assert outcome.reason is Reason.MAX_STEPS and most <= used < 1.5 * most
     # A leg that is far above what is known is no look for others.
-    runner.ended.append((Outcome(search.place, Reason.CONVERGED, 0.0), "lower"))
-    runner.ended[0] = (runner._audited(runner.ended[0][0]), "lower")
+    lower = runner._audited(Outcome(search.place, Reason.CONVERGED, 0.0))
+    runner.ended.append((lower, "lower"))
     before = engine.evaluator.num_gradients
     runner.settings = Settings(1e-9, 2000)
     runner._freshly(search, search.place)
