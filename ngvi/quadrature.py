@@ -4,34 +4,31 @@ What a term sees of the latents is affine, ``a = J theta + b``, and under ``q = 
 Gaussian ``N(J mu + b, J C C^T J^T)`` of as many dimensions as the term has roots. Here is what
 needs no tensor library of its own; a package differentiates (:class:`Calculus`).
 
-Of two roots the rule is that of Gauss and Hermite. Of one, equidistant nodes are as good, and more
-are taken where they miss a part: under a wide prior a probability goes from 0 to 1 between two of
-them. Bonnet's and Price's theorems tell, ``s E[f'] = E[f z]`` and ``s^2 E[f''] = s E[f' z]`` for
-``a = mu + s z``, of which by such nodes the sides differ by what these miss.
+Nodes are equidistant, and more are taken where they miss a part: under a wide prior a probability
+goes from 0 to 1 between two of them. Bonnet's and Price's theorems tell, for ``a = mu + L z`` and
+each ``z_k``: ``E[f z_k] = sum_j L_jk E[f_j]`` and ``E[f_i z_k] = sum_j L_jk E[f_ij]``, of which by
+such nodes the sides differ by what these miss.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.polynomial.hermite_e import hermegauss
 
 from ngvi.family import Array, Family
 from ngvi.terms import NotASumError, Sum, Term, evaluate
 
-#: Nodes along each of two dimensions. Even, so that none is at the mean: there functions such as
-#: ``log(1 + exp(x))`` are spelt by cases.
-NUM_NODES = 24
-#: Nodes of less weight than this, relative to the largest, count for nothing.
-LEAST_WEIGHT = 1e-18
-#: Equidistant nodes of one dimension, the first half of a distance from the mean: so many, and how
-#: far from each other; halved up to so often, or up to so many numbers of a term (what the nodes of
-#: one row miss is where another of many has some), ...
-NUM_EQUIDISTANT, DISTANCE, MAX_HALVINGS, MAX_NUMBERS = 66, 0.28, 8, 2**22
+#: How far nodes are from each other, by the number of roots, in standard deviations, and how far
+#: out they go: beyond, they would count for less than 1e-18 of the first.
+DISTANCES, FARTHEST = {1: 0.28, 2: 0.7}, 9.2
+#: Distances are halved up to so often, or up to so many numbers of a term (what the nodes of one
+#: row miss is where another of many has some), ...
+MAX_HALVINGS, MAX_NUMBERS = 8, 2**22
 #: ... while they miss more than this of a term, in nats, beyond rounding of so many units.
 MISSED, UNITS = 1e-3, 64.0
 
@@ -42,67 +39,129 @@ WIDTH, PARTS, HALVINGS, LAST, LEFT, ROUNDED = 8.0, 4, 30, 10, 0.3, 1e-3
 
 
 @functools.cache
-def nodes(dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """For expectations under ``N(0, I)``.
+def nodes(dim: int) -> tuple[np.ndarray, float]:
+    """For expectations under ``N(0, I)``, to be weighted by its density.
 
-    :return: the nodes, shape ``(Q, dim)``, and weights that sum to one, shape ``(Q,)``.
+    None is at the mean: there functions such as ``log(1 + exp(x))`` are spelt by cases.
+
+    :return: the nodes, shape ``(Q, dim)``, and their distance.
     """
-    if dim == 1:
-        at = (np.arange(NUM_EQUIDISTANT) - 0.5 * (NUM_EQUIDISTANT - 1)) * DISTANCE
-        weights = np.exp(-0.5 * at**2)
-        return at[:, None], weights / weights.sum()
-    at, weights = hermegauss(NUM_NODES)
+    distance = DISTANCES[dim]
+    count = math.ceil(FARTHEST / distance)
+    at = (np.arange(-count, count) + 0.5) * distance
     points = np.array(list(itertools.product(at, repeat=dim)))
-    together = np.array([np.prod(some) for some in itertools.product(weights, repeat=dim)])
-    kept = together > LEAST_WEIGHT * together.max()
-    return points[kept], together[kept] / together[kept].sum()
+    return points[np.sum(points**2, 1) <= FARTHEST**2], distance
 
 
-def max_halvings(size: int) -> int:
-    """How often the distances of :func:`nodes` of one dimension may be halved.
+def max_halvings(size: int, dim: int) -> int:
+    """How often the distances of :func:`nodes` may be halved.
 
     :param size: numbers of the term.
     """
-    most = max(MAX_NUMBERS // (NUM_EQUIDISTANT * max(size, 1)), 1)
-    return min(MAX_HALVINGS, most.bit_length() - 1)
+    most = max(MAX_NUMBERS // (len(nodes(dim)[0]) * max(size, 1)), 1)
+    return min(MAX_HALVINGS, (most.bit_length() - 1) // dim)
 
 
 class OfNodes(NamedTuple):
-    """Sums over nodes of a function ``f`` of one root, element by element, with their weights."""
+    """Sums over nodes of a function ``f`` of some roots, element by element, with their weights."""
 
     value: Array
-    first: Array
-    second: Array
+    first: list[Array]  #: derivatives, by root
+    second: list[Array]  #: by the pairs of :func:`pairs`
     kept: Array  #: weights of the nodes where all of these are finite
-    all: Array  #: weights
-    value_z: Array  #: of ``f z``
-    first_z: Array
+    value_z: list[Array]  #: of ``f z_k``, by ``k``
+    first_z: list[Array]  #: of ``f_i z_k``, by root and ``k``
     size: Array  #: of what is rounded, in units of it
+    lost: Array  #: weights of the others, which may be too small to be seen in a sum of all
 
     @classmethod
-    def at(cls, noise: Any, found: OfTerm, mean: Array, stddev: Array, xp: Any) -> OfNodes:
+    def at(
+        cls, noise: Sequence[Any], found: OfTerm, means: Sequence[Array], spread: Spread, xp: Any
+    ) -> OfNodes:
         """The summands of one node."""
-        value, (first,), (second,) = found
-        is_finite = xp.isfinite(value + first + second)
-        value, first, second = (xp.where(is_finite, x, 0.0) for x in (value, first, second))
-        weight = xp.exp(-0.5 * noise**2)
-        slope = stddev * abs(first) + stddev**2 * abs(second)
-        units = 1.0 + abs(mean) / xp.where(stddev > 0, stddev, 1.0)
-        size = abs(noise) * (abs(value) + units * slope)
-        parts = (value, first, second, is_finite, xp.ones_like(value))
-        return cls(*(weight * part for part in (*parts, noise * value, noise * first, size)))
+        is_finite = xp.isfinite(found.value + sum(found.first) + sum(found.second))
 
-    def missed(self, stddev: Array, eps: float, xp: Any) -> Array:
+        def kept(part: Array) -> Array:
+            return xp.where(is_finite, part, 0.0)
+
+        value, first, second = kept(found.value), *(list(map(kept, x)) for x in found[1:])
+        weight = xp.exp(-0.5 * sum(z**2 for z in noise)) * xp.ones_like(value)
+        slope = sum(s * abs(x) for s, x in zip(spread.stddevs, first, strict=True))
+        for (one, two), x in zip(pairs(len(first)), second, strict=True):
+            slope = slope + spread.stddevs[one] * spread.stddevs[two] * abs(x)
+        units = 1.0 + sum(
+            abs(mean) / xp.where(s > 0, s, 1.0)
+            for mean, s in zip(means, spread.stddevs, strict=True)
+        )
+        size = sum(map(abs, noise)) * (abs(value) + units * slope)
+        return cls(
+            weight * value,
+            [weight * x for x in first],
+            [weight * x for x in second],
+            weight * is_finite,
+            [weight * z * value for z in noise],
+            [weight * z * x for x in first for z in noise],
+            weight * size,
+            weight * ~is_finite,
+        )
+
+    def flat(self) -> list[Array]:
+        """All sums."""
+        return [x for part in self for x in (part if isinstance(part, list) else [part])]
+
+    @classmethod
+    def of(cls, flat: Sequence[Array], count: int) -> OfNodes:
+        """From :meth:`flat`, of so many roots."""
+        rest = iter(flat)
+
+        def some(number: int) -> list[Array]:
+            return list(itertools.islice(rest, number))
+
+        value, first, second = next(rest), some(count), some(len(pairs(count)))
+        kept, value_z, first_z = next(rest), some(count), some(count**2)
+        return cls(value, first, second, kept, value_z, first_z, *rest)
+
+    def missed(self, spread: Spread, eps: float, xp: Any) -> Array:
         """What the nodes miss of all elements, in nats; of those that are finite everywhere."""
-        of_slope = abs(stddev * self.first - self.value_z)
-        of_curvature = stddev * abs(stddev * self.second - self.first_z)
-        missed = (of_slope + of_curvature - UNITS * eps * self.size) / self.all
-        is_counted = (missed > 0) & (self.kept == self.all)
-        return xp.where(is_counted, missed, 0.0).sum()
+        count = len(self.first)
+        second = dict(zip(pairs(count), self.second, strict=True))
+        missed = -UNITS * eps * self.size
+        for k in range(count):
+            missed = missed + abs(spread.along(self.first, k) - self.value_z[k])
+            for i in range(count):
+                row = [second[min(i, j), max(i, j)] for j in range(count)]
+                gap = abs(spread.along(row, k) - self.first_z[count * i + k])
+                missed = missed + spread.stddevs[i] * gap
+        is_counted = (missed > 0) & (self.lost == 0)
+        return xp.where(is_counted, missed / self.kept, 0.0).sum()
 
     def mean(self) -> OfTerm:
         """NaN where nothing is finite."""
-        return OfTerm(self.value / self.kept, [self.first / self.kept], [self.second / self.kept])
+        first, second = ([x / self.kept for x in part] for part in (self.first, self.second))
+        return OfTerm(self.value / self.kept, first, second)
+
+
+class Spread(NamedTuple):
+    """Of the roots of a term about their means, element by element."""
+
+    factor: list[list[Array]]  #: rows of ``L``, the Cholesky factors of their covariances
+    stddevs: list[Array]
+
+    @classmethod
+    def of(cls, factor: list[list[Array]], xp: Any) -> Spread:
+        """Of Cholesky factors."""
+        return cls(factor, [xp.sqrt(sum(part**2 for part in row)) for row in factor])
+
+    def at(self, means: Sequence[Array], noise: Sequence[Any]) -> list[Array]:
+        """``mu + L z``."""
+        return [
+            mean + sum(part * z for part, z in zip(row, noise, strict=False))
+            for mean, row in zip(means, self.factor, strict=True)
+        ]
+
+    def along(self, parts: Sequence[Array], k: int) -> Array:
+        """``sum_j L_jk x_j``."""
+        return sum(row[k] * x for row, x in zip(self.factor[k:], parts[k:], strict=True))
 
 
 class OfTerm(NamedTuple):
@@ -133,16 +192,13 @@ class Calculus(Protocol):
     ) -> tuple[Array, list[Array]]:
         """Of a scalar function."""
 
-    def mean(self, term: Term, means: list[Array], factor: list[list[Array]]) -> OfTerm:
+    def mean(self, term: Term, means: list[Array], spread: Spread) -> OfTerm:
         """Of the term and its derivatives, over the :func:`nodes` where all of them are finite.
 
-        Those of one root are halved (:func:`max_halvings`) until they miss no more than
-        :data:`MISSED`.
+        These are halved (:func:`max_halvings`) until they miss no more than :data:`MISSED`.
 
         Far out, where hardly any draw would be, ``exp`` overflows; what is finite before it does
         is large enough to be seen. NaN where nothing is finite.
-
-        :param factor: rows of the Cholesky factors of the roots' covariances, element by element.
         """
 
     def line(
@@ -192,7 +248,8 @@ def expectations(terms: Sum, families: Sequence[Family], calculus: Calculus) -> 
     for term, weight in zip(terms.terms, weights, strict=True):
         own = [index[id(root)] for root in term.roots]
         factor = _factor([spreads[k] for k in own], term.node.shape, calculus.xp)
-        of_term = calculus.mean(term, [means[k] for k in own], factor)
+        spread = Spread.of(factor, calculus.xp)
+        of_term = calculus.mean(term, [means[k] for k in own], spread)
         value = value + (weight * of_term.value).sum()
         for k, first in zip(own, of_term.first, strict=True):
             gradient = gradient + (weight * first).reshape(-1) @ flat[k]

@@ -15,10 +15,10 @@ from ngvi import estimators
 from ngvi.estimators import Families, Points, log_q
 from ngvi.page import page
 from ngvi.quadrature import (
-    DISTANCE,
     MISSED,
     OfNodes,
     OfTerm,
+    Spread,
     check_smooth,
     expectations,
     max_halvings,
@@ -89,65 +89,41 @@ class JaxCalculus:
     ) -> tuple[jax.Array, list[jax.Array]]:
         return jax.value_and_grad(function)(at)
 
-    def mean(self, term: Term, means: list[jax.Array], factor: list[list[jax.Array]]) -> OfTerm:
-        points, weights = nodes(len(means))
-        rows = jnp.asarray(points, means[0].dtype), jnp.asarray(weights, means[0].dtype)
-
-        def at(noise: jax.Array) -> OfTerm:
-            roots = [
-                mean + sum(part * noise[k] for k, part in enumerate(row))
-                for mean, row in zip(means, factor, strict=True)
-            ]
-            return derivatives(term.value, roots)
-
-        if len(means) == 1:
-            return self._mean_of_one(at, rows[0], means[0], factor[0][0])
-
-        def add(sums: tuple[OfTerm, jax.Array], node: tuple) -> tuple[tuple, None]:
-            noise, weight = node
-            found = at(noise)
-            is_finite = jnp.isfinite(sum(jax.tree.leaves(found)))
-            kept = weight * is_finite
-            found = jax.tree.map(lambda part: jnp.where(is_finite, part, 0), found)
-            added = jax.tree.map(lambda total, part: total + kept * part, sums[0], found)
-            return (added, sums[1] + kept), None
-
-        start = _zeros(jax.eval_shape(at, rows[0][0]))
-        (sums, kept), _ = jax.lax.scan(add, (start, jnp.zeros_like(means[0])), rows)
-        return jax.tree.map(lambda total: total / kept, sums)
-
-    def _mean_of_one(
-        self, at: Callable[[jax.Array], OfTerm], points: jax.Array, mean: jax.Array, stddev: Any
-    ) -> OfTerm:
-        eps = float(jnp.finfo(mean.dtype).eps)
+    def mean(self, term: Term, means: list[jax.Array], spread: Spread) -> OfTerm:
+        dtype, dim = means[0].dtype, len(means)
+        points, distance = nodes(dim)
+        points, eps = jnp.asarray(points, dtype), float(jnp.finfo(dtype).eps)
 
         def summands(noise: jax.Array) -> OfNodes:
-            return OfNodes.at(noise[0], at(noise), mean, stddev, jnp)
+            found = derivatives(term.value, spread.at(means, noise))
+            return OfNodes.at(noise, found, means, spread, jnp)
 
-        nothing = _zeros(jax.eval_shape(summands, points[0]))
+        shapes = jax.eval_shape(summands, points[0])
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
         def sums_of(halvings: jax.Array) -> OfNodes:
             count = 2**halvings
 
             def add_all(number: jax.Array, sums: OfNodes) -> OfNodes:
-                shift = ((number + 0.5) / count - 0.5).astype(mean.dtype) * DISTANCE
+                digits = number // count ** jnp.arange(dim) % count
+                shift = ((digits + 0.5) / count - 0.5).astype(dtype) * distance
 
                 def add(sums: OfNodes, noise: jax.Array) -> tuple[OfNodes, None]:
                     return jax.tree.map(jnp.add, sums, summands(noise + shift)), None
 
                 return jax.lax.scan(add, sums, points)[0]
 
-            return jax.lax.fori_loop(0, count, add_all, nothing)
+            return jax.lax.fori_loop(0, count**dim, add_all, nothing)
 
         def halve(state: tuple) -> tuple:
             halvings, _, _ = state
             sums = sums_of(halvings)
-            return halvings + 1, sums.missed(stddev, eps, jnp), sums
+            return halvings + 1, sums.missed(spread, eps, jnp), sums
 
         def goes_on(state: tuple) -> jax.Array:
-            return (state[0] <= max_halvings(mean.size)) & (state[1] > MISSED)
+            return (state[0] <= max_halvings(means[0].size, dim)) & (state[1] > MISSED)
 
-        start = 0, jnp.asarray(jnp.inf, mean.dtype), nothing
+        start = 0, jnp.asarray(jnp.inf, dtype), nothing
         return jax.lax.while_loop(goes_on, halve, start)[2].mean()
 
     def line(
@@ -161,10 +137,6 @@ class JaxCalculus:
             return jax.jvp(term.value, (roots,), (half,))
 
         return lambda t: jax.device_get(at(t))
-
-
-def _zeros(shapes: Any) -> Any:
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def derivatives(function: Callable[[list[jax.Array]], jax.Array], at: list[jax.Array]) -> OfTerm:

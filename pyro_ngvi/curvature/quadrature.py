@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -14,10 +14,10 @@ from ngvi import estimators
 from ngvi.estimators import Families, Points, log_q
 from ngvi.page import page
 from ngvi.quadrature import (
-    DISTANCE,
     MISSED,
     OfNodes,
     OfTerm,
+    Spread,
     check_smooth,
     expectations,
     max_halvings,
@@ -134,57 +134,34 @@ class TorchCalculus:
         gradient, value = torch.func.grad_and_value(function)(at)
         return value, gradient
 
-    def mean(self, term: Term, means: list[Tensor], factor: list[list[Tensor]]) -> OfTerm:
-        points, weights = (torch.as_tensor(part).to(means[0]) for part in nodes(len(means)))
+    def mean(self, term: Term, means: list[Tensor], spread: Spread) -> OfTerm:
+        points, distance = nodes(dim := len(means))
+        eps, size = torch.finfo(means[0].dtype).eps, math.prod(term.node.shape)
 
-        def at(noise: Tensor) -> OfTerm:
-            roots = [
-                mean + sum(part * noise[k] for k, part in enumerate(row))
-                for mean, row in zip(means, factor, strict=True)
-            ]
-            return derivatives(term.value, roots)
+        def summands(noise: Tensor) -> list[Tensor]:
+            found = derivatives(term.value, spread.at(means, noise.unbind()))
+            return OfNodes.at(noise.unbind(), found, means, spread, torch).flat()
 
-        if len(means) == 1:
-            return self._mean_of_one(at, points, means[0], factor[0][0])
-
-        def weighted(noise: Tensor, weight: Tensor) -> list[Tensor]:
-            found = _flat(at(noise))
-            is_finite = torch.isfinite(sum(found))
-            return [torch.where(is_finite, weight * part, 0.0) for part in (*found, 1.0)]
-
-        *sums, kept = self._sums(weighted, points, weights, size=math.prod(term.node.shape))
-        sums = [total / kept for total in sums]
-        count = len(means)
-        return OfTerm(sums[0], sums[1 : 1 + count], sums[1 + count :])
-
-    def _mean_of_one(
-        self, at: Callable[[Tensor], OfTerm], points: Tensor, mean: Tensor, stddev: Tensor
-    ) -> OfTerm:
-        eps, size = torch.finfo(mean.dtype).eps, mean.numel()
-
-        def summands(noise: Tensor) -> OfNodes:
-            return OfNodes.at(noise[0], at(noise), mean, stddev, torch)
-
-        for halvings in range(max_halvings(size) + 1):
-            count = 2**halvings
-            shifts = ((torch.arange(count).to(points) + 0.5) / count - 0.5) * DISTANCE
-            spread = (points + shifts).reshape(-1, 1)
-            sums = OfNodes(*self._sums(summands, spread, size=size))
-            if not sums.missed(stddev, eps, torch) > MISSED:
+        for halvings in range(max_halvings(size, dim) + 1):
+            one = ((np.arange(2**halvings) + 0.5) / 2**halvings - 0.5) * distance
+            shifts = np.stack(np.meshgrid(*[one] * dim), -1).reshape(-1, dim)
+            rows = torch.as_tensor((points[:, None] + shifts).reshape(-1, dim)).to(means[0])
+            sums = OfNodes.of(self._sums(summands, rows, size), dim)
+            if not sums.missed(spread, eps, torch) > MISSED:
                 break
         return sums.mean()
 
     def _sums(
-        self, function: Callable[..., Sequence[Tensor]], *rows: Tensor, size: int
+        self, function: Callable[[Tensor], list[Tensor]], rows: Tensor, size: int
     ) -> list[Tensor]:
         """Of a function of rows, of which some are computed together."""
-        at_once, sums = max(1, NUMBERS_AT_ONCE // max(1, size)), None
-        for some in zip(*(part.split(at_once) for part in rows), strict=True):
+        sums: list[Tensor] = []
+        for some in rows.split(max(1, NUMBERS_AT_ONCE // max(1, size))):
             # Beside numbers of double precision vmap may have widened them.
-            found = torch.func.vmap(lambda *row: tuple(function(*row)))(*some)
-            parts = [part.sum(0).to(rows[0]) for part in found]
-            sums = parts if sums is None else [a + b for a, b in zip(sums, parts, strict=True)]
-        return sums or []
+            found = torch.func.vmap(lambda row: tuple(function(row)))(some)
+            parts = [part.sum(0).to(rows) for part in found]
+            sums = [a + b for a, b in zip(sums, parts, strict=True)] if sums else parts
+        return sums
 
     def line(
         self, term: Term, centre: list[Tensor], half: list[Tensor]
