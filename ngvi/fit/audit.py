@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ngvi.fit.engine import Engine, Place
-from ngvi.fit.precision import NUM_CHECKED, excess
+from ngvi.fit.precision import NUM_CHECKED, excess, rounding
 
 #: Draws of an audit, at least and at most: half as many as the search took gradients.
 MIN_DRAWS, MAX_DRAWS = 200, 1000
@@ -37,6 +37,8 @@ NEVER_MET = 1e-6
 HARDLY_KNOWN = 1.0
 #: So few draws of all make up most of the variance only if what happens there is rare.
 FEW, FEW_PART = 3, 0.01
+#: What an integral may be off by, in nats, or in units of rounding.
+OF_INTEGRAL, UNITS = 1e-2, 10.0
 #: A component of a unit vector that is not rounding alone.
 PART_OF_AXIS = 1e-3
 
@@ -107,6 +109,12 @@ def audit(engine: Engine, place: Place, rng: np.random.Generator) -> Audit:
 def _is_by_few(squares: np.ndarray) -> bool:
     few = max(FEW, int(FEW_PART * len(squares)))
     return bool(2.0 * np.sort(squares)[-few:].sum() > squares.sum())
+
+
+def integrated(engine: Engine, place: Place, rng: np.random.Generator) -> tuple[float, float]:
+    """The bound as an exact evaluator integrates it, and what that may be off by, in nats."""
+    bound = engine.evaluator.measure(place, engine.evaluator.draws(rng, 1)).value
+    return bound, max(OF_INTEGRAL, UNITS * rounding(engine, bound))
 
 
 def rare_loss(engine: Engine, place: Place, rng: np.random.Generator, known: Audit) -> float:

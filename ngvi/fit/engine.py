@@ -87,6 +87,7 @@ class Evaluator(Protocol):
     :ivar curvature: the name of the estimator, one of :data:`ngvi.curvature.CURVATURES_OF_FIT`.
     :ivar groups: of what a group of draws is made.
     :ivar is_dear: whether one costs so much that independent latents shall come first.
+    :ivar is_exact: whether :meth:`measure` integrates, so that its draws bring no noise.
     :ivar num_gradients: gradients of the log density so far.
     :ivar num_hessian_products: Hessian-vector products so far.
     :ivar num_values: values of the log density so far, besides those of gradients.
@@ -98,6 +99,7 @@ class Evaluator(Protocol):
     curvature: str
     groups: Groups
     is_dear: bool
+    is_exact: bool
     num_gradients: int
     num_hessian_products: int
     num_values: int

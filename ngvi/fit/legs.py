@@ -21,7 +21,7 @@ import math
 
 import numpy as np
 
-from ngvi.fit.audit import NOTABLE_LOSS, Audit, audit, rare_loss
+from ngvi.fit.audit import CERTAIN, NOTABLE_LOSS, Audit, audit, integrated, rare_loss
 from ngvi.fit.climbs import high_points
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.independent import Independent
@@ -384,7 +384,24 @@ class Legs(Modes):
         # What a search estimates to be left is nothing beside that.
         if best.reason in LEFT and known.is_hardly_known and best.remaining < known.error:
             best = dataclasses.replace(best, reason=Reason.RARE, remaining=known.error)
-        return self._but_for_what_is_rare(best, known) if looks else best
+        if looks:
+            best = self._but_for_what_is_rare(best, known)
+        return self._integrated(best) if self.engine.evaluator.is_exact else best
+
+    def _integrated(self, best: Outcome) -> Outcome:
+        """With the bound as it is integrated, which the draws have to confirm."""
+        known = best.audit
+        if known is None or best.reason in (Reason.RARE, Reason.EDGE, Reason.ROUNDED):
+            return best
+        bound, error = integrated(self.engine, best.place, self.rng)
+        gap = abs(bound - known.bound)
+        if not gap <= CERTAIN * known.error + error:
+            if not best.converged:
+                return best
+            return dataclasses.replace(best, reason=Reason.JUMP, remaining=gap)
+        first = best.starts[0]._replace(bound=bound, bound_error=error)
+        audit = known._replace(bound=bound, error=error)
+        return dataclasses.replace(best, audit=audit, starts=(first, *best.starts[1:]))
 
     def _but_for_what_is_rare(self, best: Outcome, known: Audit) -> Outcome:
         """Take a claim back if the bound is far lower at a few draws that no audit has met."""

@@ -119,12 +119,14 @@ class Evaluator:
             self._fractions[shapes] = fraction(parts, words)
         return self._fractions[shapes]
 
+    @property
+    def is_exact(self) -> bool:
+        """See :class:`ngvi.fit.engine.Evaluator`."""
+        return self.curvature == "quadrature" and not self.is_subsampled
+
     def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:
         """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
-        has_noise = (
-            self.is_subsampled or self.curvature != "quadrature" or self._has_few(draws[0].points)
-        )
-        if not has_noise and len(draws) > 1:
+        if self.is_exact and not self._has_few(draws[0].points) and len(draws) > 1:
             return self.measure(place, draws[:1], rows).repeated(len(draws))
         self.num_gradients += sum(len(group.points.weights) for group in draws)
         self.num_hessian_products += len(draws) * self._cost.num_products

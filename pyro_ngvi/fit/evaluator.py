@@ -106,17 +106,25 @@ class Evaluator:
             self._fractions[shapes] = fraction(parts, "pyro.plate('data', num_rows, subsample=y)")
         return self._fractions[shapes]
 
+    @property
+    def is_exact(self) -> bool:
+        """See :class:`ngvi.fit.engine.Evaluator`."""
+        return self.curvature == "quadrature" and not self._is_random
+
+    @property
+    def _is_random(self) -> bool:
+        return self._plan.facts.is_stochastic or self.is_subsampled
+
     @torch.no_grad()
     def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:
         """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
-        is_random = self._plan.facts.is_stochastic or self.is_subsampled
-        is_exact = self.curvature == "quadrature" and len(draws[0].points.weights) == 1
-        if is_exact and not is_random and len(draws) > 1:
+        has_few = self.curvature == "quadrature" and len(draws[0].points.weights) > 1
+        if self.is_exact and not has_few and len(draws) > 1:
             return self.measure(place, draws[:1], rows).repeated(len(draws))
         self.num_gradients += sum(len(group.points.weights) for group in draws)
         self.num_hessian_products += len(draws) * self._cost.num_products
         self._parameters.put(place)
-        if is_random or not isinstance(self._estimator, FromGradients):
+        if self._is_random or not isinstance(self._estimator, FromGradients):
             found = [self._seeded(place, group, rows) for group in draws]
         else:
             found = [self._measured(place, self._density, draws)]

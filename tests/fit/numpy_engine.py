@@ -47,6 +47,7 @@ class Target:
     :ivar rows: of which minibatches are, for sweeps.
     :ivar of_prior: mean and standard deviation of the prior that can be sampled.
     :ivar is_dear: whether independent latents come first.
+    :ivar is_exact: whether it is one that integrates.
     :ivar collapsed: the place that is taken for that of independent latents, wherever they are.
     """
 
@@ -65,6 +66,7 @@ class Target:
     of_prior: object = None
     is_subsampled: bool = False
     is_dear: bool = False
+    is_exact: bool = False
     collapsed: Place | None = None
     rows: object = None
     max_pairs: int = 1000

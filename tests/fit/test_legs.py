@@ -1233,6 +1233,36 @@ def test_legs_that_have_not_begun_are_interrupted_where_they_are():
     assert dataclasses.asdict(outcome.trace)["losses"] == []
 
 
+# -- integrals -------------------------------------------------------------------------
+
+
+class Higher(Target):
+    """It integrates something else than its log density, whose gradients are the same."""
+
+    def measure(self, place, draws):
+        found = super().measure(place, draws)
+        return found._replace(values=found.values + 3.0)
+
+
+def test_a_bound_that_is_integrated_has_no_noise_of_draws():
+    one = target(is_exact=True, steepness=0.9)
+    outcome = searched(one)
+    expected = target(steepness=0.9).measure(outcome.place, one.draws(np.random.default_rng(0), 1))
+    assert outcome.converged
+    assert outcome.audit.bound == outcome.starts[0].bound == expected.value
+    assert outcome.audit.error == outcome.starts[0].bound_error == 0.01
+    by_draws = searched(target(steepness=0.9)).audit
+    assert by_draws.bound != expected.value
+    assert by_draws.bound == pytest.approx(expected.value, abs=5 * by_draws.error)
+
+
+def test_draws_that_contradict_an_integral_take_the_claim_back():
+    outcome = searched(Higher(CENTRE, SCALE, is_exact=True))
+    assert outcome.reason is Reason.JUMP
+    assert outcome.remaining == pytest.approx(3.0, abs=0.5)
+    assert searched(Higher(CENTRE, SCALE)).converged  # nobody looks
+
+
 # -- beyond the precision -------------------------------------------------------------
 
 
