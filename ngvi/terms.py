@@ -137,6 +137,7 @@ class Reader:
     def __init__(self) -> None:
         self._copies: dict[tuple, Node] = {}
         self._forms: dict[tuple[int, str], Form] = {}
+        self._numbers: dict[int, Node] = {}  #: what the copies of one number are of
 
     def latent(self, shape: tuple[int, ...]) -> Node:
         """A vector of latents."""
@@ -194,14 +195,19 @@ class Reader:
         (inner,) = inputs
         if level is Level.SUM:
             return Node(level, shape, op, inputs)
-        name = op.name
-        if all(size == 1 for size in inner.shape):
+        name, is_number = op.name, math.prod(inner.shape) == 1
+        if is_number:
             name = f"fill {shape}"  # whichever way a number is spread
         is_root = _form(inner).node is inner
         if is_root:
-            key = (id(inner), name, shape)
+            first = self._numbers.get(id(inner), inner)
+            if is_number and first.shape == shape:
+                return first
+            key = (id(first), name, shape)
             if key not in self._copies:
-                self._copies[key] = _rooted(Node(Level.AFFINE, shape, op, inputs))
+                self._copies[key] = copy = _rooted(Node(Level.AFFINE, shape, op, inputs))
+                if is_number and math.prod(shape) == 1:
+                    self._numbers[id(copy)] = first
             return self._copies[key]
         node = Node(level, shape, op, inputs)
         node.form = self._copied(_form(inner), op, name, inner.shape, shape)
@@ -240,7 +246,7 @@ class Sum(NamedTuple):
             if id(node) in seen or node.is_constant:
                 continue
             seen.add(id(node))
-            if node.level is Level.SUM:
+            if node.level is Level.SUM or _has_simpler(node):
                 nodes.extend(node.inputs)
             else:
                 found[id(node)] = node
@@ -301,6 +307,21 @@ def _form(node: Node) -> Form:
     if node.form is None:
         node.form = Form(node)
     return node.form
+
+
+def _has_simpler(node: Node) -> bool:
+    """Whether its parts cost less: of a sum one may see fewer affine values, and of one number for
+    all rows one is enough.
+    """
+    if node.level is not Level.LOCAL:
+        return False
+    parts = [part for part in node.inputs if not part.is_constant]
+    if node.op.kind is Kind.COPY:
+        return math.prod(parts[0].shape) < math.prod(node.shape)
+    if _kind_here(node.op, node.inputs) is not Kind.SUM:
+        return False
+    fewest = min(len(_form(part).roots) for part in parts)
+    return fewest < len(_form(node).roots) or any(map(_has_simpler, parts))
 
 
 def _kind_here(op: Op, inputs: Sequence[Node]) -> Kind:

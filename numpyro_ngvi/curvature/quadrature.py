@@ -29,6 +29,9 @@ from ngvi.terms import Sum, Term
 from numpyro_ngvi.curvature.moments import Density, Estimate
 from numpyro_ngvi.tracing.terms import terms_of
 
+#: Numbers of a term at all nodes that are computed together.
+NUMBERS_AT_ONCE = 2**15
+
 
 @page(estimators.Quadrature)
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +103,8 @@ class JaxCalculus:
 
         shapes = jax.eval_shape(summands, points[0])
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        at_once = _divisor(len(points), NUMBERS_AT_ONCE // max(1, means[0].size))
+        points = points.reshape(-1, at_once, dim)
 
         def sums_of(halvings: jax.Array) -> OfNodes:
             count = 2**halvings
@@ -109,7 +114,8 @@ class JaxCalculus:
                 shift = ((digits + 0.5) / count - 0.5).astype(dtype) * distance
 
                 def add(sums: OfNodes, noise: jax.Array) -> tuple[OfNodes, None]:
-                    return jax.tree.map(jnp.add, sums, summands(noise + shift)), None
+                    found = jax.vmap(summands)(noise + shift)
+                    return jax.tree.map(lambda a, b: a + b.sum(0), sums, found), None
 
                 return jax.lax.scan(add, sums, points)[0]
 
@@ -137,6 +143,11 @@ class JaxCalculus:
             return jax.jvp(term.value, (roots,), (half,))
 
         return lambda t: jax.device_get(at(t))
+
+
+def _divisor(number: int, most: int) -> int:
+    """The largest one up to a limit."""
+    return max(count for count in range(1, max(most, 1) + 1) if number % count == 0)
 
 
 def derivatives(function: Callable[[list[jax.Array]], jax.Array], at: list[jax.Array]) -> OfTerm:

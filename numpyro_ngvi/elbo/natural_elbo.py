@@ -363,7 +363,9 @@ class _Told:
         if self._arguments is not None:
             with jax.ensure_compile_time_eval():
                 key = random.key(0)
-                density = LogDensity(*self._run, *self._arguments, key)
+            # With numbers at hand it would draw some, and these may be no valid parameters.
+            density = LogDensity(*self._run, *self._arguments, key)
+            with jax.ensure_compile_time_eval():
                 first.unlike_sum = unlike(
                     lambda latents, _, key: density(latents, self._params, key), self._here, (), key
                 )

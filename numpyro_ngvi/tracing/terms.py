@@ -160,7 +160,7 @@ def _kind(equation: Any, inputs: list[Node]) -> Kind:
     if name == "reduce_sum" and math.prod(inputs[0].shape) == math.prod(aval.shape):
         return Kind.COPY
     if name == "select_n" and inputs[0].is_constant:
-        return Kind.EACH
+        return Kind.SUM
     if name == "pad" and inputs[1].is_constant:
         return Kind.LINEAR
     if name not in _KIND_OF:

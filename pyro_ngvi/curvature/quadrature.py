@@ -28,6 +28,7 @@ from ngvi.terms import NotASumError, Sum, Term, evaluate
 from pyro_ngvi.curvature.evaluate import Evaluator, ordinary_leaves
 from pyro_ngvi.curvature.moments import Estimate, nowhere
 from pyro_ngvi.tracing import LogDensity
+from pyro_ngvi.tracing.messengers import quiet
 from pyro_ngvi.tracing.terms import terms_of
 
 #: Draws at which the sum of the terms is compared with the density, and up to which part of it or
@@ -83,7 +84,8 @@ def unlike(density: LogDensity) -> Exception | None:
             if ordinary_leaves(density(latents), latents):
                 return NotASumError("the model has parameters of its own")
         terms = find_terms(density, here)
-        _check_values(terms, density, here)
+        with quiet():  # at some of the draws a distribution may have no valid parameters
+            _check_values(terms, density, here)
         check_smooth(terms, list(here.values()), TorchCalculus())
     except Exception as error:  # noqa: BLE001  a model may do what this cannot follow
         return error

@@ -305,6 +305,43 @@ def test_terms_of_a_program_are_found_and_give_its_value(rng):
     assert terms.value(values) == pytest.approx(expected)
 
 
+def test_a_number_is_one_whichever_way_it_is_spread():
+    """As the shape of Gamma distributed rows, which is spread by steps and at once."""
+    reader = Reader()
+    b, c = reader.latent((4,)), reader.latent(())
+    one = reader.apply(operation(Kind.COPY, lambda x: np.reshape(x, (1,))), [c], (1,))
+    by_steps = reader.apply(FILL, [reader.apply(EXP, [one], (1,))], (4,))
+    at_once = reader.apply(FILL, [c], (4,))
+    product = reader.apply(MULTIPLY, [reader.apply(EXP, [b], (4,)), by_steps], (4,))
+    product = reader.apply(MULTIPLY, [product, at_once], (4,))
+    assert product.level is Level.LOCAL
+    back = reader.apply(operation(Kind.COPY, lambda x: np.reshape(x, ())), [one], ())
+    assert back is c
+
+
+def test_parts_that_see_less_are_terms_of_their_own(rng):
+    """The logarithm of a Gamma function costs as much as all else, and sees one number."""
+    reader = Reader()
+    b, c = reader.latent((4,)), reader.latent(())
+    rate = reader.apply(EXP, [b], (4,))
+    shape = reader.apply(EXP, [c], ())
+    product = reader.apply(MULTIPLY, [rate, reader.apply(FILL, [shape], (4,))], (4,))
+    of_shape = reader.apply(FILL, [reader.apply(EXP, [shape], ())], (4,))
+    rows = reader.apply(SUBTRACT, [product, of_shape], (4,))
+    negative = reader.apply(operation(Kind.SUM, np.negative), [rows], (4,))
+    assert negative.level is Level.LOCAL
+    terms = Sum.of(reader.apply(TOTAL, [negative], ()), [b, c])
+    assert sorted((len(term.roots), term.node.shape) for term in terms.terms) == [
+        (1, ()),
+        (2, (4,)),
+    ]
+    at = {id(b): rng.normal(size=4), id(c): np.array(0.3)}
+    known = dict(zip(map(id, terms.roots), evaluate(terms.roots, at), strict=True))
+    values = [term.value([known[id(root)] for root in term.roots]) for term in terms.terms]
+    expected = 4 * np.exp(np.exp(0.3)) - np.exp(at[id(b)] + 0.3).sum()
+    assert terms.value(values) == pytest.approx(expected)
+
+
 def test_what_fits_nowhere_is_refused(rng):
     reader = Reader()
     vectors = [reader.latent((4,)) for _ in range(3)]
@@ -392,6 +429,22 @@ def test_wide_gaussians_of_two_roots_are_resolved(ppl):
     wanted = family.bonnet_price(ppl.array(first @ weights - prior * mean), hessian)
     for one, other in zip(ppl.coordinates(gradient), ppl.coordinates(wanted), strict=True):
         np.testing.assert_allclose(-one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_draws_without_valid_parameters_are_no_obstacle(ppl):
+    """Of the rates of waiting times some are zero in single precision, not far from the start."""
+    X, y = 16.0 * np.eye(3), np.array([0.5, 2.0, 1.0])
+    X, y = ppl.array(X, "float32"), ppl.array(y, "float32")
+
+    def model():
+        b = ppl.sample("b", ppl.dist.Normal(ppl.np.zeros_like(y), 1.0).to_event(1))
+        k = ppl.sample("k", ppl.dist.LogNormal(0.0 * y[0], 1.0))
+        with ppl.plate("rows", 3):
+            ppl.sample("y", ppl.dist.Gamma(k, k * ppl.np.exp(-(85.0 + X @ b))), obs=y)
+
+    guide = ppl.guide(model, "covariance_cholesky", init_scale=1.0)
+    svi = ppl.svi(model, guide, loss=ppl.elbo("NaturalELBO", curvature="quadrature"))
+    assert np.isfinite(svi.run(1)).all()
 
 
 def test_nodes_where_a_term_is_not_finite_are_left_out(ppl):
