@@ -205,7 +205,8 @@ class Result:
     def bound(self) -> float:
         """The bound on the log evidence in nats, from independent draws at the end.
 
-        Of a model that sees minibatches it is the average over the last tenth of the steps.
+        Where ``curvature="quadrature"`` integrates it, these have to confirm the integral. Of a
+        model that sees minibatches it is the average over the last tenth of the steps.
         """
         return self._final_bound()[0]
 
