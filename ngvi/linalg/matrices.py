@@ -107,10 +107,6 @@ class Matrices:
         """Eigenvalues and eigenvectors of symmetric matrices, NaN where there are none."""
         raise NotImplementedError
 
-    def eigvalsh(self, matrix: Array) -> Array:
-        """The eigenvalues alone."""
-        raise NotImplementedError
-
     def svd(self, matrix: Array) -> tuple[Array, Array]:
         """``U`` and ``V^T`` of a singular value decomposition, NaN where there is none."""
         raise NotImplementedError

@@ -114,9 +114,6 @@ class Matrices(definite.Definite):
     def eigh(self, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.linalg.eigh(matrix.mT, symmetrize_input=False)
 
-    def eigvalsh(self, matrix: jax.Array) -> jax.Array:
-        return self.eigh(matrix)[0]
-
     def svd(self, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
         left, _, right = jnp.linalg.svd(matrix)
         return left, right
