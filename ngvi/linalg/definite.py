@@ -113,7 +113,7 @@ class Definite(Matrices):
         :return: one boolean for all.
         """
         # Of a NaN every comparison is false.
-        return (pivots**2 > self.rounding(sizes)).all()
+        return self.all(pivots**2 > self.rounding(sizes), pivots)
 
     def positive(self, change: Array, size: Array, floor: float = 0.0) -> Array:
         """``1 + t`` where that is positive by more than rounding, else :data:`SMALLEST`.
@@ -208,7 +208,7 @@ class Definite(Matrices):
         lower = self.xp.where(diagonal[..., None] < 0, -upper, upper).mT
         # Rounding may leave a zero on the diagonal of a root of very unequal columns.
         eps = float(self.xp.finfo(root.dtype).eps)
-        floor = eps * self.xp.amax(abs(diagonal), axis=-1, keepdims=True)
+        floor = eps * abs(diagonal).sum(-1)[..., None]
         missing = self.at_least(floor - abs(diagonal), 0.0)
         return self.lower(lower + missing[..., None] * self.eye(root.shape[-1], root))
 

@@ -226,6 +226,13 @@ class Matrices:
         """``log |det T|`` of a triangular matrix."""
         return self.xp.log(abs(self.diagonals(tril))).sum()
 
+    def all(self, flags: Array, like: Array) -> Array:
+        """Whether all of them are true.
+
+        :param like: numbers of the same shape.
+        """
+        return flags.all()
+
     def keep_off_zero(self, old: Array, new: Array) -> Array:
         """``new``, or ``MIN_SHRINKAGE * |old|`` with its sign where it is smaller than that.
 
