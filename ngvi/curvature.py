@@ -196,9 +196,9 @@ def is_noisy(count: Any, noise: Any, square: Any) -> Any:
     :param noise: the sum of the batches' noises, squared Fisher norms in nats; NaN is enough.
     :param square: the sum of the squared norms of their directions.
     """
-    of_mean, least = noise / count**2, NOISY_PART * square / count
-    is_worth_it = (of_mean > least) & (noise < HOPELESS * count)
-    return (of_mean > NOISY) & is_worth_it & (count < MAX_BATCHES)
+    # The mean's noise is noise / count^2, its squared norm square / count.
+    is_worth_it = (noise > NOISY_PART * square * count) & (noise < HOPELESS * count)
+    return (noise > NOISY * count**2) & is_worth_it & (count < MAX_BATCHES)
 
 
 def cost_of_group(curvature: str, dim: int, products: int, data_size: int) -> Cost:

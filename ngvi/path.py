@@ -4,14 +4,16 @@ Whoever seeks a step's length makes several attempts. An attempt (:meth:`Path.at
 to know how far it leads (:meth:`Path.kl`); only the one that is taken is made a Gaussian
 (:meth:`Path.end`). Families whiten the direction once, and an attempt then costs its own
 factorisation and no solution against the old factor (:class:`WhitenedPath`). That a step leads far
-too far may be known without an attempt (:meth:`Path.least_kl`).
+too far may be known without an attempt (``Path.least_kl``). What all attempts share is prepared
+once (:meth:`Path.up_to`).
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +26,12 @@ class Path:
 
     start: Any
     advance: Callable[[Any], Any]
+    #: A function of ``rho``, cheap and not above :meth:`kl`; None for none.
+    least_kl: ClassVar[Callable[[Any], Any] | None] = None
+
+    def up_to(self, most: Any) -> Path:
+        """The path for whoever makes several attempts, all with a ``rho`` of at most ``most``."""
+        return self
 
     def at(self, step_size: Any) -> Any:
         """The attempt with this step size, ``rho``."""
@@ -33,13 +41,13 @@ class Path:
         """``KL(new || old)`` in nats, a scalar."""
         return attempt.kl_divergence(self.start)
 
-    def least_kl(self, most: Any) -> Callable[[Any], Any] | None:
-        """A function of ``rho`` up to ``most``, cheap and not above :meth:`kl`; None for none."""
-        return None
-
     def backward_kl(self, attempt: Any) -> Any:
         """``KL(old || new)`` in nats, a scalar."""
         return self.start.kl_divergence(attempt)
+
+    def metric(self, gradient: Any) -> Callable[[Any], Any]:
+        """A function of an attempt: ``Sigma_new g``, shape ``(d,)``."""
+        return lambda attempt: attempt.covariance_times(gradient)
 
     def end(self, attempt: Any) -> Any:
         """The family after the step."""
@@ -54,13 +62,21 @@ class WhitenedPath:
     :param steps: makes a step of ``rho``, ``-P`` and ``w``, and knows how far it leads, such as
         :class:`~ngvi.linalg.definite.CovarianceSteps`; or a list with one for each block.
     :param finish: the family, from ``rho`` and the blocks' steps.
-    :param least: what :meth:`least_kl` is.
+    :param prepare: :meth:`up_to`, of this path.
+    :param metrics: :meth:`metric`, from ``steps`` and the gradient, a function of the blocks'
+        steps; None for the end's.
     """
 
     blocks: Sequence[tuple[Any, Any]]
     steps: Any
     finish: Callable[..., Any]
-    least: Callable[[Any], Callable[[Any], Any]] | None = None
+    least_kl: Callable[[Any], Any] | None = None
+    prepare: Callable[[WhitenedPath, Any], WhitenedPath] | None = None
+    metrics: Callable[[Any, Any], Callable[..., Any]] | None = None
+
+    def up_to(self, most: Any) -> WhitenedPath:
+        """See :class:`Path`."""
+        return self if self.prepare is None else self.prepare(self, most)
 
     def at(self, step_size: Any) -> Any:
         """See :class:`Path`."""
@@ -71,14 +87,17 @@ class WhitenedPath:
         """See :class:`Path`."""
         return sum(steps.kl(one) for steps, one in zip(self._steps(), attempt[1], strict=True))
 
-    def least_kl(self, most: Any) -> Callable[[Any], Any] | None:
-        """See :class:`Path`."""
-        return None if self.least is None else self.least(most)
-
     def backward_kl(self, attempt: Any) -> Any:
         """See :class:`Path`."""
         pairs = zip(self._steps(), attempt[1], strict=True)
         return sum(steps.backward_kl(one) for steps, one in pairs)
+
+    def metric(self, gradient: Any) -> Callable[[Any], Any]:
+        """See :class:`Path`."""
+        if self.metrics is None:
+            return lambda attempt: self.end(attempt).covariance_times(gradient)
+        of_steps = self.metrics(self._steps(), gradient)
+        return lambda attempt: of_steps(*attempt[1])
 
     def end(self, attempt: Any) -> Any:
         """See :class:`Path`."""
@@ -103,6 +122,12 @@ class JointPath:
         pairs = zip(families, directions, strict=True)
         self._paths = [family.along(one, of_mean) for family, one in pairs]
 
+    def up_to(self, most: Any) -> JointPath:
+        """See :class:`Path`."""
+        prepared = copy.copy(self)
+        prepared._paths = [path.up_to(most) for path in self._paths]
+        return prepared
+
     def at(self, step_size: Any) -> list:
         """See :class:`Path`."""
         return [path.at(step_size) for path in self._paths]
@@ -111,15 +136,22 @@ class JointPath:
         """See :class:`Path`."""
         return sum(path.kl(one) for path, one in zip(self._paths, attempt, strict=True))
 
-    def least_kl(self, most: Any) -> Callable[[Any], Any] | None:
+    @property
+    def least_kl(self) -> Callable[[Any], Any] | None:
         """See :class:`Path`."""
-        found = [path.least_kl(most) for path in self._paths]
+        found = [path.least_kl for path in self._paths]
         known = [one for one in found if one is not None]  # the others may add to it
         return (lambda step_size: sum(one(step_size) for one in known)) if known else None
 
     def backward_kl(self, attempt: list) -> Any:
         """See :class:`Path`."""
         return sum(path.backward_kl(one) for path, one in zip(self._paths, attempt, strict=True))
+
+    def metric(self, gradients: Sequence[Any]) -> Callable[[list], list]:
+        """See :class:`Path`; one for each family."""
+        pairs = zip(self._paths, gradients, strict=True)
+        found = [path.metric(gradient) for path, gradient in pairs]
+        return lambda attempt: [of(one) for of, one in zip(found, attempt, strict=True)]
 
     def end(self, attempt: list) -> list:
         """See :class:`Path`; one for each family."""

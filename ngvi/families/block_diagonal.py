@@ -152,7 +152,16 @@ class BlockDiagonal(ForestFamily):
             shift = factor.times([step.shift.mT for step in steps])
             return self._with(self.loc + self._join(shift), factor.matmul(root))
 
-        return WhitenedPath(blocks, CovarianceSteps(self.ops), finish)
+        def metrics(_: Any, gradient: Array) -> Any:
+            whitened = factor.transpose_times(self._split(gradient))
+
+            def of_steps(*steps: CovarianceStep) -> Array:
+                pairs = zip(steps, whitened, strict=True)
+                return self._join(factor.times([step.metric(w.mT).mT for step, w in pairs]))
+
+            return of_steps
+
+        return WhitenedPath(blocks, CovarianceSteps(self.ops), finish, metrics=metrics)
 
     def retract(self, step: Self) -> Self:
         structure = self._bound().structure

@@ -58,7 +58,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from ngvi.family import Array, Family
-from ngvi.linalg.kronecker import KroneckerSteps, NumberSteps, least_kl
+from ngvi.linalg.kronecker import KroneckerSteps, NumberSteps, known_spectra, least_kl
 from ngvi.linalg.matrices import symmetric
 from ngvi.path import WhitenedPath
 from ngvi.structure import forest
@@ -463,7 +463,7 @@ class MatrixNormal(Family):
                 )
             )
         blocks.append((-2.0 * direction.scale / self.scale, shift.rest))
-        kinds = [KroneckerSteps(self.ops)] * num + [NumberSteps(self.ops)]
+        kronecker, numbers = KroneckerSteps(self.ops), NumberSteps(self.ops)
 
         def finish(_: Any, *steps: Any) -> Any:
             *of_matrices, of_rest = steps
@@ -473,18 +473,32 @@ class MatrixNormal(Family):
                 moved = [a @ step.shift @ b.mT for a, b, step in triples]
                 loc = loc + self._join(moved, self.scale * of_rest.shift)
             times = self.ops.lower_product
+            roots = [kronecker.lower_roots(step) for step in of_matrices]
             pairs = [
-                (
-                    step.size**0.25 * times(a, step.row_root),
-                    step.size**0.25 * times(b, step.column_root),
-                )
-                for a, b, step in zip(rows, columns, of_matrices, strict=True)
+                (times(a, root), times(b, other))
+                for a, b, (root, other) in zip(rows, columns, roots, strict=True)
             ]
             return self._balanced(loc, pairs, self.scale * self.xp.sqrt(of_rest.ratio))
 
-        changes = [change for change, _ in blocks[:-1]]
-        least = functools.partial(least_kl, self.ops, changes)
-        return WhitenedPath(blocks, kinds, finish, least)
+        def metrics(steps: Sequence[Any], gradient: Array) -> Any:
+            whitened = self._split(self._transposed(gradient))
+            parts = zip(steps, self._rows(), self._columns(), whitened.matrices, strict=False)
+            images = [one.images(a, b, w) for one, a, b, w in parts]
+
+            def of_steps(*steps: Any) -> Array:
+                *of_matrices, of_rest = steps
+                moved = [image(step) for image, step in zip(images, of_matrices, strict=True)]
+                return self._join(moved, self.scale * of_rest.ratio * whitened.rest)
+
+            return of_steps
+
+        def prepare(path: WhitenedPath, most: Any) -> WhitenedPath:
+            known = known_spectra(self.ops, [change for change, _ in blocks[:-1]], most)
+            steps = [*(KroneckerSteps(self.ops, one) for one in known), numbers]
+            return dataclasses.replace(path, steps=steps, least_kl=least_kl(self.ops, known))
+
+        kinds = [*[kronecker] * num, numbers]
+        return WhitenedPath(blocks, kinds, finish, prepare=prepare, metrics=metrics)
 
     def _trace_ratio(self, other: Self) -> Array:
         total = ((self.scale / other.scale) ** 2).sum()

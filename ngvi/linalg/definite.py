@@ -44,6 +44,14 @@ from ngvi.linalg.matrices import Array, Matrices, symmetric, times
 SMALLEST = 0.5
 
 
+class Spectrum(NamedTuple):
+    """Eigenvalues and eigenvectors of a symmetric matrix, and how large its numbers are."""
+
+    values: Array  #: shape ``(..., k)``
+    vectors: Array  #: shape ``(..., k, k)``
+    size: Array  #: shape ``(..., 1)``
+
+
 class Definite(Matrices):
     """The roots of ``M``, and sums that stay positive definite."""
 
@@ -68,17 +76,28 @@ class Definite(Matrices):
         :param change: ``-rho P``, symmetric, shape ``(..., k, k)``.
         :return: both of shape ``(..., k, k)``.
         """
-        flipped = self.eye(change.shape[-1], change) + self.xp.flip(change, (-2, -1))
-        factor = self.xp.flip(self.cholesky(flipped).mT, (-2, -1))
+        factor = self._inverse_root(change)
         definite = self._has_root(factor, change)
         known = self.cond(definite, lambda: factor, lambda: self._corrected_root(change, -0.5))
         other = self.inverse_lower(known)  # in neither branch, where XLA would compile it twice
         return self.select(definite, other, known), self.select(definite, known, other)
 
+    def known_root(self, change: Array) -> tuple[Array, Array]:
+        """:meth:`covariance_root` where ``M`` is known to have a root."""
+        factor = self._inverse_root(change)
+        return self.inverse_lower(factor), factor
+
     def has_root(self, change: Array) -> Array:
-        """Whether ``M`` is left as it is, from ``-rho P``, shape ``(k, k)``."""
-        factor = self.cholesky(self.eye(change.shape[-1], change) + change)
-        return self._has_root(factor, change)
+        """Whether ``M`` is left as it is, from ``-rho P``, shape ``(k, k)``.
+
+        Then it is for every smaller ``rho`` as well.
+        """
+        return self._has_root(self._inverse_root(change), change)
+
+    def _inverse_root(self, change: Array) -> Array:
+        """``Q^T`` of :meth:`covariance_root`."""
+        flipped = self.eye(change.shape[-1], change) + self.xp.flip(change, (-2, -1))
+        return self.xp.flip(self.cholesky(flipped).mT, (-2, -1))
 
     def new_variance_ratio(self, change: Array) -> Array:
         """``1 / M`` for the scalar case, elementwise."""
@@ -94,7 +113,7 @@ class Definite(Matrices):
         :return: one boolean for all.
         """
         # Of a NaN every comparison is false.
-        return (pivots**2 > self.rounding(sizes)).all()
+        return self.all(pivots**2 > self.rounding(sizes), pivots)
 
     def positive(self, change: Array, size: Array, floor: float = 0.0) -> Array:
         """``1 + t`` where that is positive by more than rounding, else :data:`SMALLEST`.
@@ -165,28 +184,33 @@ class Definite(Matrices):
 
     def _eigen(self, change: Array, floor: float) -> tuple[Array, Array, Array]:
         """Eigenvalues of ``M``, corrected, its eigenvectors, and which are not corrected."""
-        size = _size(self.xp, change)
-        plain, vectors = self.eigh(change / size)
-        plain = plain * size[..., 0]
-        values = self.positive(plain, size[..., 0], floor)
-        return values, vectors, values == 1.0 + plain
+        spectrum = self.spectrum(change)
+        values = self.positive(spectrum.values, spectrum.size, floor)
+        return values, spectrum.vectors, values == 1.0 + spectrum.values
 
-    def eigenvalues(self, matrix: Array) -> Array:
-        """Of symmetric matrices of any size of their numbers."""
+    def spectrum(self, matrix: Array) -> Spectrum:
+        """Of symmetric matrices of any size of their numbers, shape ``(..., k, k)``."""
         size = _size(self.xp, matrix)
-        return self.eigvalsh(matrix / size) * size[..., 0]
+        values, vectors = self.eigh(matrix / size)
+        return Spectrum(values * size[..., 0], vectors, size[..., 0])
 
     def _root_of(self, values: Array, vectors: Array, power: float) -> Array:
         """The lower triangular ``R`` with ``R R^T = M^(2 power)``, from the eigenvectors."""
-        upper = self.upper_factor(values[..., None] ** power * vectors.mT)
+        return self.lower_root(vectors * values[..., None, :] ** power)
+
+    def lower_root(self, root: Array) -> Array:
+        """The lower triangular ``R`` with ``R R^T = W W^T``, its diagonal positive.
+
+        :param root: ``W``, shape ``(..., k, k)``.
+        """
+        upper = self.upper_factor(root.mT)
         diagonal = self.diagonals(upper)
         lower = self.xp.where(diagonal[..., None] < 0, -upper, upper).mT
         # Rounding may leave a zero on the diagonal of a root of very unequal columns.
-        eps = float(self.xp.finfo(values.dtype).eps)
-        floor = eps * self.xp.amax(abs(diagonal), axis=-1, keepdims=True)
+        eps = float(self.xp.finfo(root.dtype).eps)
+        floor = eps * abs(diagonal).sum(-1)[..., None]
         missing = self.at_least(floor - abs(diagonal), 0.0)
-        eye = self.eye(vectors.shape[-1], vectors)
-        return self.lower(lower + missing[..., None] * eye)
+        return self.lower(lower + missing[..., None] * self.eye(root.shape[-1], root))
 
 
 class CovarianceStep(NamedTuple):
@@ -199,6 +223,10 @@ class CovarianceStep(NamedTuple):
     inverse: Array  #: ``R^-1``
     shift: Array  #: ``s``, shape ``(..., k)``
 
+    def metric(self, whitened: Array) -> Array:
+        """``M^-1 w``, shape ``(..., k)``."""
+        return _square_times(self.root, whitened)
+
 
 @dataclasses.dataclass(frozen=True)
 class CovarianceSteps:
@@ -209,8 +237,7 @@ class CovarianceSteps:
     def along(self, rho: Array | float, change: Array, shift: Array) -> CovarianceStep:
         """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
         root, inverse = self.ops.covariance_root(rho * change)
-        moved = times(root, (shift[..., None, :] @ root)[..., 0, :])
-        return CovarianceStep(root, inverse, rho * moved)
+        return CovarianceStep(root, inverse, rho * _square_times(root, shift))
 
     def kl(self, step: CovarianceStep) -> Array:
         """``KL(new || old)`` in nats, by (2)."""
@@ -254,6 +281,11 @@ class PrecisionSteps:
 
     def _log_root(self, step: PrecisionStep) -> Array:
         return self.ops.xp.log(self.ops.diagonals(step.root))
+
+
+def _square_times(root: Array, vector: Array) -> Array:
+    """``R R^T x``."""
+    return times(root, (vector[..., None, :] @ root)[..., 0, :])
 
 
 def _divergence(root: Array, shift: Array, log_diagonal: Array) -> Array:

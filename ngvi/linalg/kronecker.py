@@ -15,13 +15,14 @@ and so at ``rho = 1`` the posterior of a conjugate model of this form. Each of (
 definite as the precision of any family; where that changes their traces, ``s^2`` is the product of
 the two. By ``M_U^-1 = R R^T`` and ``M_V^-1 = T T^T`` nothing has ``(m n)^2`` entries.
 
-How far (2) leads at least is known from eigenvalues. With ``g_U`` the arithmetic mean of the
-eigenvalues of ``M_U^-1`` divided by the geometric one, and a mean that stays,
+Eigenvectors of ``D_U`` are those of ``M_U`` for every ``rho``, and several attempts share them:
+with ``M_U^-1 = V diag(v) V^T`` an attempt takes no factorisation, and its divergence no more than
 
-    KL(new || old) = (x g_U g_V - 1 - log x) m n / 2 >= (log g_U + log g_V) m n / 2,       (3)
+    2 KL(new || old) = s tr M_U^-1 tr M_V^-1 - m n + n log |M_U| + m log |M_V| - m n log s       (3)
 
-whatever the scale ``x`` is. Eigenvalues that are left out, of which rounding decides whether they
-are positive, are taken as the mean of the others, which makes (3) smallest.
+where the mean stays. The one that is taken becomes a triangle by a QR factorisation. Where all
+factors are definite at the longest step, attempts are few, and Cholesky factorisations take less
+than spectra.
 """
 
 from __future__ import annotations
@@ -32,22 +33,37 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ngvi.linalg.definite import SMALLEST, Definite
+from ngvi.linalg.definite import Definite, Spectrum
 from ngvi.linalg.matrices import Array
 
-#: Eigenvalues up to this part of the largest may have either sign by rounding, with room to spare.
-UNSURE = 1e-3
+
+class Root(NamedTuple):
+    """``M_U^-1 = R diag(v) R^T``, or the same of ``V``."""
+
+    basis: Array  #: ``R``, a lower triangle, or the eigenvectors, shape ``(m, m)``
+    inverse: Array  #: ``R^-1``
+    values: Array  #: ``v``, shape ``(m,)``
+    trace: Array  #: of ``M_U^-1``
+    mean: Array  #: of the eigenvalues of ``M_U``
+    log_det: Array  #: ``log |M_U^-1| / 2``
 
 
 class KroneckerStep(NamedTuple):
     """A step of a matrix in whitened coordinates."""
 
-    row_root: Array  #: ``R``, lower triangular, shape ``(m, m)``
-    row_inverse: Array  #: ``R^-1``
-    column_root: Array  #: ``T``, shape ``(n, n)``
-    column_inverse: Array  #: ``T^-1``
+    rows: Root
+    columns: Root
+    is_lower: Array | bool  #: whether both are lower triangles
     size: Array  #: ``s``
     shift: Array | None  #: of the mean, shape ``(m, n)``; None if it stays
+
+
+class Spectra(NamedTuple):
+    """What several attempts share."""
+
+    definite: Array  #: whether all matrices' factors are at the longest step; else there are ...
+    rows: Spectrum  #: ... that of ``D_U``
+    columns: Spectrum  #: ... and of ``D_V``
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +71,7 @@ class KroneckerSteps:
     """The :class:`KroneckerStep` of every size along a direction."""
 
     ops: Definite
+    spectra: Spectra | None = None  #: of this direction, if they are known
 
     def along(
         self, rho: Array | float, change: tuple[Array, Array], shift: Array | None
@@ -63,38 +80,108 @@ class KroneckerSteps:
 
         :param shift: None for a mean that stays.
         """
-        rows, inverse_rows = self.ops.covariance_root(rho * change[0])
-        columns, inverse_columns = self.ops.covariance_root(rho * change[1])
-        of_rows, of_columns = _mean_square(inverse_rows), _mean_square(inverse_columns)
-        size = self.ops.xp.sqrt(of_rows * of_columns)
-        step = None
-        if shift is not None:
-            step = rho * size * (rows @ (rows.mT @ shift @ columns) @ columns.mT)
-        return KroneckerStep(rows, inverse_rows, columns, inverse_columns, size, step)
+        ops, known = self.ops, self.spectra
+        if known is None:
+            is_lower = True
+            rows, columns = (self._triangle(*ops.covariance_root(rho * d)) for d in change)
+        else:
+            is_lower, found = known.definite, (known.rows, known.columns)
+            rows, columns = ops.cond(
+                is_lower,
+                lambda: tuple(self._triangle(*ops.known_root(rho * d)) for d in change),
+                lambda: tuple(self._scaled(rho, spectrum) for spectrum in found),
+            )
+        size = ops.xp.sqrt(rows.mean * columns.mean)
+        step = KroneckerStep(rows, columns, is_lower, size, None)
+        return step if shift is None else step._replace(shift=rho * self._times(step, shift))
+
+    def _triangle(self, root: Array, inverse: Array) -> Root:
+        trace, mean = (root**2).sum(), (inverse**2).sum() / len(root)
+        values = self.ops.xp.ones_like(root[0])
+        return Root(root, inverse, values, trace, mean, self.ops.log_abs_det(root))
+
+    def _scaled(self, rho: Array | float, of: Spectrum) -> Root:
+        new = self.ops.positive(rho * of.values, rho * of.size)
+        log_det = -0.5 * self.ops.xp.log(new).sum()
+        values = 1.0 / new
+        return Root(of.vectors, of.vectors.mT, values, values.sum(), new.mean(), log_det)
+
+    def images(self, a: Array, b: Array, whitened: Array) -> Callable[[KroneckerStep], Array]:
+        """A function of a step: ``A M^-1 w B^T``, of whose products attempts share what they can.
+
+        :param whitened: ``w``, shape ``(m, n)``.
+        """
+        known = self.spectra
+        if known is None:
+            return lambda step: a @ self._times(step, whitened) @ b.mT
+        rows, columns = known.rows.vectors, known.columns.vectors
+        left, right, turned = self.ops.cond(
+            known.definite,
+            lambda: (a, b, whitened),
+            lambda: (a @ rows, b @ columns, rows.mT @ whitened @ columns),
+        )
+
+        def image(step: KroneckerStep) -> Array:
+            inner = self.ops.cond(
+                known.definite,
+                lambda: self._times(step, whitened),
+                lambda: _weights(step) * turned,
+            )
+            return left @ inner @ right.mT
+
+        return image
+
+    def _times(self, step: KroneckerStep, whitened: Array) -> Array:
+        """``M^-1 w``, shape ``(m, n)``."""
+        rows, columns = step.rows.basis, step.columns.basis
+        return rows @ (_weights(step) * (rows.mT @ whitened @ columns)) @ columns.mT
+
+    def lower_roots(self, step: KroneckerStep) -> tuple[Array, Array]:
+        """The lower triangular roots of ``s M_U^-1 (x) M_V^-1``, of one scale."""
+        roots = step.rows.basis, step.columns.basis
+        if step.is_lower is not True:
+            roots = self.ops.cond(
+                step.is_lower,
+                lambda: (step.rows.basis, step.columns.basis),
+                lambda: tuple(
+                    self.ops.lower_root(one.basis * self.ops.xp.sqrt(one.values))
+                    for one in (step.rows, step.columns)
+                ),
+            )
+        rows, columns = roots
+        return step.size**0.25 * rows, step.size**0.25 * columns
 
     def kl(self, step: KroneckerStep) -> Array:
         """``KL(new || old)`` in nats, by (2) of :mod:`~ngvi.linalg.definite`."""
-        trace = step.size * (step.row_root**2).sum() * (step.column_root**2).sum()
+        trace = step.size * step.rows.trace * step.columns.trace
         return self._moved(step, trace, step.shift) - self._log_det(step)
 
     def backward_kl(self, step: KroneckerStep) -> Array:
         """``KL(old || new)`` in nats."""
-        trace, shift = (step.row_inverse**2).sum() * (step.column_inverse**2).sum(), None
+        trace, shift = step.rows.mean * step.columns.mean * _num(step), None
         if step.shift is not None:
-            shift = step.row_inverse @ step.shift @ step.column_inverse.mT
-            shift = shift / self.ops.xp.sqrt(step.size)
+            shift = step.rows.inverse @ step.shift @ step.columns.inverse.mT
+            shift = shift / self.ops.xp.sqrt(_weights(step))
         return self._moved(step, trace / step.size, shift) + self._log_det(step)
 
     def _moved(self, step: KroneckerStep, trace: Array, shift: Array | None) -> Array:
-        half = 0.5 * (trace - len(step.row_root) * len(step.column_root))
+        half = 0.5 * (trace - _num(step))
         return half if shift is None else half + 0.5 * (shift**2).sum()
 
     def _log_det(self, step: KroneckerStep) -> Array:
         """``-log |M| / 2``."""
-        rows, columns, xp = len(step.row_root), len(step.column_root), self.ops.xp
-        of_roots = columns * self.ops.log_abs_det(step.row_root)
-        of_roots = of_roots + rows * self.ops.log_abs_det(step.column_root)
-        return of_roots + 0.5 * rows * columns * xp.log(step.size)
+        rows, columns = len(step.rows.values), len(step.columns.values)
+        of_roots = columns * step.rows.log_det + rows * step.columns.log_det
+        return of_roots + 0.5 * rows * columns * self.ops.xp.log(step.size)
+
+
+def _num(step: KroneckerStep) -> int:
+    return len(step.rows.values) * len(step.columns.values)
+
+
+def _weights(step: KroneckerStep) -> Array:
+    """The ``v`` of both, and the size: eigenvalues of ``M^-1`` in the bases."""
+    return step.size * step.rows.values[:, None] * step.columns.values
 
 
 class NumberStep(NamedTuple):
@@ -127,42 +214,46 @@ class NumberSteps:
         return 0.5 * sizes.sum()
 
 
-def least_kl(
+def known_spectra(
     ops: Definite, changes: Sequence[tuple[Array, Array]], most: Array | float
-) -> Callable[[Array | float], Array]:
-    """Nine tenths of (3), summed over matrices, as a function of ``rho``.
-
-    It takes the eigenvalues, once. Where all factors are definite at the end of the path attempts
-    are cheap, and the function is zero.
+) -> list[Spectra]:
+    """For steps of up to ``most``, of each matrix; zero where all factors are definite there.
 
     :param changes: ``D_U`` and ``D_V`` of every matrix.
     :param most: the largest ``rho``.
     """
     xp, factors = ops.xp, [one for pair in changes for one in pair]
-    lengths = [len(one) for one in factors]
     definite = xp.stack([ops.has_root(most * one) for one in factors]).all()
-    spectra = ops.cond(
+    found = ops.cond(
         definite,
-        lambda: [xp.zeros_like(one[0]) for one in factors],
-        lambda: [ops.eigenvalues(one) for one in factors],
+        lambda: [Spectrum(xp.zeros_like(d[0]), xp.zeros_like(d), d[0, :1]) for d in factors],
+        lambda: [ops.spectrum(one) for one in factors],
     )
-    values = xp.concatenate(list(spectra))
-    sizes = xp.concatenate([abs(one).max() + xp.zeros_like(one) for one in spectra])
-    # Sums of what belongs to one factor, and half the numbers of entries of the other.
-    of_factor = ops.tensor(np.repeat(np.eye(len(factors)), lengths, 1), values)
-    halves = ops.tensor([0.5 * len(one) for u, v in changes for one in (v, u)], values)
+    return [Spectra(definite, *pair) for pair in zip(found[::2], found[1::2], strict=True)]
+
+
+def least_kl(ops: Definite, known: Sequence[Spectra]) -> Callable[[Array | float], Array]:
+    """Nine tenths of (3), for rounding, summed over matrices, as a function of ``rho``.
+
+    Where all factors are definite the function is zero.
+
+    :param known: of every matrix.
+    """
+    xp, spectra = ops.xp, [one for pair in known for one in (pair.rows, pair.columns)]
+    lengths = [len(one.values) for one in spectra]
+    values = xp.concatenate([one.values for one in spectra])
+    sizes = xp.concatenate([one.size + xp.zeros_like(one.values) for one in spectra])
+    # Sums of what belongs to one factor.
+    of_factor = ops.tensor(np.repeat(np.eye(len(spectra)), lengths, 1), values)
+    rows, columns = (ops.tensor(lengths[which::2], values) for which in (0, 1))
 
     def least(rho: Array | float) -> Array:
-        new, unsure = 1.0 + rho * values, UNSURE * (1.0 + rho * sizes)
-        sure = xp.where(abs(new) > unsure, xp.ones_like(new), 0.0)
-        new = xp.where(new > unsure, new, SMALLEST)
-        count = of_factor @ sure
-        gap = count * xp.log(of_factor @ (sure / new) / count) + of_factor @ (sure * xp.log(new))
-        return 0.9 * (halves * gap).sum()
+        new = ops.positive(rho * values, rho * sizes)
+        sums, inverses, logs = (of_factor @ one for one in (new, 1.0 / new, xp.log(new)))
+        size = xp.sqrt(sums[::2] * sums[1::2] / (rows * columns))
+        trace = size * inverses[::2] * inverses[1::2]
+        log_det = columns * logs[::2] + rows * logs[1::2]
+        gap = trace - rows * columns + log_det - rows * columns * xp.log(size)
+        return 0.45 * gap.sum()
 
     return least
-
-
-def _mean_square(inverse: Array) -> Array:
-    """The mean eigenvalue of ``R^-T R^-1``."""
-    return (inverse**2).sum() / inverse.shape[-1]

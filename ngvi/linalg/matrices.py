@@ -107,10 +107,6 @@ class Matrices:
         """Eigenvalues and eigenvectors of symmetric matrices, NaN where there are none."""
         raise NotImplementedError
 
-    def eigvalsh(self, matrix: Array) -> Array:
-        """The eigenvalues alone."""
-        raise NotImplementedError
-
     def svd(self, matrix: Array) -> tuple[Array, Array]:
         """``U`` and ``V^T`` of a singular value decomposition, NaN where there is none."""
         raise NotImplementedError
@@ -229,6 +225,13 @@ class Matrices:
     def log_abs_det(self, tril: Array) -> Array:
         """``log |det T|`` of a triangular matrix."""
         return self.xp.log(abs(self.diagonals(tril))).sum()
+
+    def all(self, flags: Array, like: Array) -> Array:
+        """Whether all of them are true.
+
+        :param like: numbers of the same shape.
+        """
+        return flags.all()
 
     def keep_off_zero(self, old: Array, new: Array) -> Array:
         """``new``, or ``MIN_SHRINKAGE * |old|`` with its sign where it is smaller than that.

@@ -114,12 +114,12 @@ class BlrRule(NamedTuple):
         if self.is_noisy:
             pairs = zip(families, steered, strict=True)
             steered = [family.corrected(one, rho) for family, one in pairs]
-        path: Any
-        if memory is None:
-            path = JointPath(families, steered, ratio)
-        else:
-            path = AcceleratedPath(on, families, steered, memory, ratio)
         radius = progress.radius if self.max_kl == "auto" else self.max_kl
+        path: Any = JointPath(families, steered, ratio if memory is None else 0.0)
+        if radius is not None:
+            path = path.up_to(rho)
+        if memory is not None:
+            path = AcceleratedPath(on, families, path, memory, ratio)
         if radius is None:
             attempt, length, taken = path.at(rho), progress.length, rho
         else:
@@ -177,40 +177,40 @@ class BlrRule(NamedTuple):
 class AcceleratedPath:
     """The steps of a path whose mean a quasi-Newton memory corrects, with the new precision.
 
-    :param steered: the directions of the precisions.
+    :param path: the precisions', whose means stay.
     :param ratio: by what a step of the mean is longer than that of the precision.
     """
 
     def __init__(
-        self, on: Algebra, families: Families, steered: Families, memory: Memory, ratio: Number
+        self, on: Algebra, families: Families, path: JointPath, memory: Memory, ratio: Number
     ) -> None:
-        self._on, self._families, self._ratio = on, families, ratio
-        self._path = JointPath(families, steered, of_mean=0.0)
+        self._on, self._families, self._path, self._ratio = on, families, path, ratio
         self._correction = quasi_newton.Correction(on, memory, memory.gradient)
+        self._metric = path.metric(_split(on, self._correction.rest, families))
 
-    def at(self, rho: Number) -> tuple[Families, Number]:
-        """The families, and how far they are; see :class:`~ngvi.path.Path`."""
+    def at(self, rho: Number) -> tuple[list, list[Array], Number]:
+        """The precisions' attempt, the means, and how far all is; see :class:`~ngvi.path.Path`."""
         on, families, attempt = self._on, self._families, self._path.at(rho)
-        moved = self._path.end(attempt)
-        change = self._correction.step(lambda gradient: _natural_means(on, moved, gradient))
+        change = self._correction.step(_joined(on, self._metric(attempt)))
         changes = _split(on, rho * self._ratio * change, families)
         pairs = list(zip(families, changes, strict=True))
-        moved = direction.with_means(moved, [old.loc + one for old, one in pairs])
+        means = [old.loc + one for old, one in pairs]
         # KL(new || old) is a sum of the precisions' part, which the path has, and the mean's.
         shift = sum((family.whiten_change(one) ** 2).sum() for family, one in pairs)
-        return moved, self._path.kl(attempt) + 0.5 * shift
+        return attempt, means, self._path.kl(attempt) + 0.5 * shift
 
-    def kl(self, attempt: tuple[Families, Number]) -> Number:
+    def kl(self, attempt: tuple[list, list[Array], Number]) -> Number:
         """See :class:`~ngvi.path.Path`."""
-        return attempt[1]
+        return attempt[2]
 
-    def least_kl(self, most: Number) -> Callable[[Number], Number] | None:
+    @property
+    def least_kl(self) -> Callable[[Number], Number] | None:
         """See :class:`~ngvi.path.Path`; the mean's part is not in it."""
-        return self._path.least_kl(most)
+        return self._path.least_kl
 
-    def end(self, attempt: tuple[Families, Number]) -> Families:
+    def end(self, attempt: tuple[list, list[Array], Number]) -> Families:
         """See :class:`~ngvi.path.Path`."""
-        return attempt[0]
+        return direction.with_means(self._path.end(attempt[0]), attempt[1])
 
 
 def _natural_means(on: Algebra, families: Families, gradient: Array) -> Array:

@@ -16,7 +16,6 @@ whose fall is far above it, those of the way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ngvi.optim.rule import Algebra, Array, Families, Number
@@ -119,6 +118,8 @@ class Correction:
     """Quasi-Newton steps of the mean from one gradient, in several metrics.
 
     Coordinates without a gradient, latents that a minibatch does not visit, stay.
+
+    :ivar rest: what the metric is to be applied to.
     """
 
     def __init__(self, on: Algebra, memory: Memory, gradient: Array) -> None:
@@ -126,10 +127,10 @@ class Correction:
         self._on, self._gradient = on, gradient
         self._pairs = Pairs(steps, falls, steps, falls, memory.weights)
         # It knows no metric, and so all of them share it.
-        self._rest, self._amounts = first_loop(self._pairs, gradient, on.scan)
+        self.rest, self._amounts = first_loop(self._pairs, gradient, on.scan)
 
-    def step(self, metric: Callable[[Array], Array]) -> Array:
-        """With ``metric`` times a vector as ``S^-1``."""
+    def step(self, moved: Array) -> Array:
+        """The step, from what a metric makes of the ``rest``."""
         on = self._on
-        result = second_loop(self._pairs, self._amounts, metric(self._rest), on.scan)
+        result = second_loop(self._pairs, self._amounts, moved, on.scan)
         return on.where(self._gradient != 0, result, 0.0)

@@ -212,7 +212,7 @@ def longest_within(
             attempt, length = on.unless(known, search.attempt, search.length, tried)
         return Search(search.count + 1, rho, low, high, attempt, length)
 
-    least_kl = path.least_kl(rho)
+    least_kl = path.least_kl
     # The full step is the loop's first attempt: in front of it, it would be compiled twice.
     start = Search(0, rho, 0.0, rho, None, math.nan)
     search = on.repeated(narrow, settled, start, path)

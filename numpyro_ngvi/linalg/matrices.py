@@ -84,6 +84,10 @@ class Matrices(definite.Definite):
     def with_diagonal(self, matrix: jax.Array, diagonal: jax.Array) -> jax.Array:
         return jnp.where(jnp.eye(len(matrix), dtype=bool), diagonal[:, None], matrix)
 
+    def all(self, flags: jax.Array, like: jax.Array) -> jax.Array:
+        # By a sum of numbers, for which a program has kernels anyway.
+        return jnp.sum(jnp.where(flags, 0, 1).astype(like.dtype)) == 0
+
     def lower(self, matrix: jax.Array) -> jax.Array:
         # A small mask is a constant.
         size = matrix.shape[-1]
@@ -92,11 +96,9 @@ class Matrices(definite.Definite):
         return jnp.where(np.tri(size, dtype=bool), matrix, 0)
 
     def diagonals(self, matrix: jax.Array) -> jax.Array:
-        # JAX gathers it: more kernels to compile, and a branch to read.
+        # JAX gathers it: more kernels to compile, and a branch to read. A slice is part of another.
         size = matrix.shape[-1]
-        if size > SMALL_TRIANGLE:
-            return super().diagonals(matrix)
-        return jnp.sum(jnp.where(np.eye(size, dtype=bool), matrix, 0), -1)
+        return matrix.reshape(*matrix.shape[:-2], size**2)[..., :: size + 1]
 
     def halve_diagonal(self, matrix: jax.Array) -> jax.Array:
         size = matrix.shape[-1]
@@ -113,9 +115,6 @@ class Matrices(definite.Definite):
 
     def eigh(self, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.linalg.eigh(matrix.mT, symmetrize_input=False)
-
-    def eigvalsh(self, matrix: jax.Array) -> jax.Array:
-        return self.eigh(matrix)[0]
 
     def svd(self, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
         left, _, right = jnp.linalg.svd(matrix)

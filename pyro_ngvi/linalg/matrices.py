@@ -74,11 +74,6 @@ class Matrices(definite.Definite):
             return torch.full_like(matrix[..., 0], torch.nan), torch.full_like(matrix, torch.nan)
         return torch.linalg.eigh(matrix)
 
-    def eigvalsh(self, matrix: Tensor) -> Tensor:
-        if not matrix.isfinite().all():
-            return torch.full_like(matrix[..., 0], torch.nan)
-        return torch.linalg.eigvalsh(matrix)
-
     def svd(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         if not matrix.isfinite().all():
             return torch.full_like(matrix, torch.nan), torch.full_like(matrix, torch.nan)

@@ -28,7 +28,8 @@ def memory(backend):
         return quasi_newton.remember(on, pairs, step, gradient, families, variances, turns)
 
     def corrected(pairs, gradient, metric):
-        return quasi_newton.Correction(on, pairs, gradient).step(metric)
+        correction = quasi_newton.Correction(on, pairs, gradient)
+        return correction.step(metric(correction.rest))
 
     return SimpleNamespace(empty=empty, remember=remember, corrected=corrected)
 

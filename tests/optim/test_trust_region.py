@@ -131,8 +131,8 @@ def test_what_is_known_to_lead_too_far_is_not_tried_and_the_end_is_the_same(back
     tried, algebra = [], backend.module("optim.algebra").algebra
 
     class Known(Path):
-        def least_kl(self, most):
-            return lambda rho: 0.4 * rho**2 * 1e8
+        def least_kl(self, rho):
+            return 0.4 * rho**2 * 1e8
 
     def advance(rho):
         tried.append(rho)
