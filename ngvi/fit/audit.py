@@ -93,18 +93,21 @@ def audit(engine: Engine, place: Place, rng: np.random.Generator) -> Audit:
     rounded_up = float(np.mean(excess(engine, place, theta[some], values[some])))
     centred = (weights - weights.mean())[:, None]
     scores = centred * np.concatenate([noise, (noise**2 - 1.0) / math.sqrt(2.0)], 1)
-    means, variances = scores.mean(0), scores.var(0) / (count - 1)
-    signal = float(np.sum(means**2 - variances))
-    sure = signal - CERTAIN * math.sqrt(2.0 * float(np.sum(variances**2)))
-    spread = float(weights.std())
+    with np.errstate(over="ignore", invalid="ignore"):  # of draws 1e77 nats down nothing is sure
+        means, variances = scores.mean(0), scores.var(0) / (count - 1)
+        signal = float(np.sum(means**2 - variances))
+        sure = signal - CERTAIN * math.sqrt(2.0 * float(np.sum(variances**2)))
+        spread = float(weights.std())
     error = spread / math.sqrt(count - 1)
     gap = float(np.log(np.mean(np.exp(weights - weights.max()))) + weights.max() - weights.mean())
     bound = float(weights.mean()) - rounded_up
-    squares = centred[:, 0] ** 2
-    return Audit(bound, error, 0.5 * max(sure, 0.0), spread, gap, rounded_up, _is_by_few(squares))
+    is_rare = _is_by_few(centred[:, 0])
+    return Audit(bound, error, 0.5 * max(0.0, sure), spread, gap, rounded_up, is_rare)
 
 
-def _is_by_few(squares: np.ndarray) -> bool:
+def _is_by_few(gaps: np.ndarray) -> bool:
+    """Whether a few of these make up most of the sum of their squares."""
+    squares = (gaps / max(np.abs(gaps).max(), np.finfo(float).tiny)) ** 2
     few = max(FEW, int(FEW_PART * len(squares)))
     return bool(2.0 * np.sort(squares)[-few:].sum() > squares.sum())
 
@@ -135,10 +138,11 @@ def rare_loss(engine: Engine, place: Place, rng: np.random.Generator, known: Aud
         losses = weights * (known.bound - log_weights(engine, place, noise))
     losses = np.where(np.isfinite(losses), losses, 0.0)
     loss = float(losses.mean())
-    error = math.hypot(float(losses.std()) / math.sqrt(len(losses) - 1), known.error)
+    with np.errstate(over="ignore"):
+        error = math.hypot(float(losses.std()) / math.sqrt(len(losses) - 1), known.error)
     met = float(np.mean(np.where(weights > NEVER_MET * len(losses), losses, 0.0)))
     is_sure = loss > SURE * error or met > UNLIKELY * NOTABLE_LOSS
-    return loss if is_sure and _is_by_few((losses - loss) ** 2) else 0.0
+    return loss if is_sure and _is_by_few(losses - loss) else 0.0
 
 
 def difference(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -103,6 +104,20 @@ def test_the_draw_of_the_highest_weight_tells_of_mass_that_is_missed():
     assert found.shape == (3,) and found[1] > CENTRE[1] + 2.0 * SCALE[1]
     assert missed(target(step=heavy).engine(), OPTIMUM, rng, 20.0) is None
     assert missed(target().engine(), OPTIMUM, rng, 3.0) is None
+
+
+def test_a_draw_whose_square_overflows_makes_a_bound_hardly_known_without_a_warning():
+    """Of a Poisson with an exponential link on raw covariates, say, a draw is 1e170 nats down."""
+
+    def cliff(theta):
+        return np.where(theta[:, 0] > CENTRE[0] + 2.5 * SCALE[0], -1e170, 0.0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = audit(target(step=cliff).engine(), OPTIMUM, np.random.default_rng(0))
+        rare_loss(target(step=cliff).engine(), OPTIMUM, np.random.default_rng(0), found)
+    assert found.is_hardly_known
+    assert found.contradiction == 0.0
 
 
 def test_a_draw_without_density_is_a_bound_of_minus_infinity():
