@@ -42,6 +42,13 @@ OF_INTEGRAL, UNITS = 1e-2, 10.0
 #: A component of a unit vector that is not rounding alone.
 PART_OF_AXIS = 1e-3
 
+#: Jumps are looked for along so many axes at most, so many standard deviations (by so many draws)
+#: to both sides, so many values at once, down to this part of that.
+MAX_AXES, BESIDE, NUM_SPREAD, AT_ONCE, FINEST = 64, 2.0, 64, 512, 1e8
+#: A change in nats that is a jump, beyond so many units of rounding, if it is this part of all; and
+#: what is so far down counts as no lower.
+A_JUMP, ROUNDED, MOST, FLOOR = 0.1, 32.0, 0.6, 30.0
+
 #: A posterior is improper if so many draws widened by these factors say so.
 WIDENED_DRAWS, WIDER = 64, (1e2, 1e4)
 
@@ -95,18 +102,21 @@ def audit(engine: Engine, place: Place, rng: np.random.Generator) -> Audit:
     rounded_up = float(np.mean(excess(engine, place, theta[some], values[some])))
     centred = (weights - weights.mean())[:, None]
     scores = centred * np.concatenate([noise, (noise**2 - 1.0) / math.sqrt(2.0)], 1)
-    means, variances = scores.mean(0), scores.var(0) / (count - 1)
-    signal = float(np.sum(means**2 - variances))
-    sure = signal - CERTAIN * math.sqrt(2.0 * float(np.sum(variances**2)))
-    spread = float(weights.std())
+    with np.errstate(over="ignore", invalid="ignore"):  # of draws 1e77 nats down nothing is sure
+        means, variances = scores.mean(0), scores.var(0) / (count - 1)
+        signal = float(np.sum(means**2 - variances))
+        sure = signal - CERTAIN * math.sqrt(2.0 * float(np.sum(variances**2)))
+        spread = float(weights.std())
     error = spread / math.sqrt(count - 1)
     gap = float(np.log(np.mean(np.exp(weights - weights.max()))) + weights.max() - weights.mean())
     bound = float(weights.mean()) - rounded_up
-    squares = centred[:, 0] ** 2
-    return Audit(bound, error, 0.5 * max(sure, 0.0), spread, gap, rounded_up, _is_by_few(squares))
+    is_rare = _is_by_few(centred[:, 0])
+    return Audit(bound, error, 0.5 * max(0.0, sure), spread, gap, rounded_up, is_rare)
 
 
-def _is_by_few(squares: np.ndarray) -> bool:
+def _is_by_few(gaps: np.ndarray) -> bool:
+    """Whether a few of these make up most of the sum of their squares."""
+    squares = (gaps / max(np.abs(gaps).max(), np.finfo(float).tiny)) ** 2
     few = max(FEW, int(FEW_PART * len(squares)))
     return bool(2.0 * np.sort(squares)[-few:].sum() > squares.sum())
 
@@ -143,10 +153,11 @@ def rare_loss(engine: Engine, place: Place, rng: np.random.Generator, known: Aud
         losses = weights * (known.bound - log_weights(engine, place, noise))
     losses = np.where(np.isfinite(losses), losses, 0.0)
     loss = float(losses.mean())
-    error = math.hypot(float(losses.std()) / math.sqrt(len(losses) - 1), known.error)
+    with np.errstate(over="ignore"):
+        error = math.hypot(float(losses.std()) / math.sqrt(len(losses) - 1), known.error)
     met = float(np.mean(np.where(weights > NEVER_MET * len(losses), losses, 0.0)))
     is_sure = loss > SURE * error or met > UNLIKELY * NOTABLE_LOSS
-    return loss if is_sure and _is_by_few((losses - loss) ** 2) else 0.0
+    return loss if is_sure and _is_by_few(losses - loss) else 0.0
 
 
 def difference(
@@ -198,21 +209,57 @@ def sharpened(
 
 
 def missed(
-    engine: Engine, place: Place, rng: np.random.Generator, excess: float
+    engine: Engine,
+    place: Place,
+    rng: np.random.Generator,
+    excess: float,
+    count: int | None = None,
 ) -> np.ndarray | None:
     """The point at which a Gaussian's draws have the highest weight, if it misses mass there.
 
     :param excess: nats above the mean of ``log w``, from which on it does.
+    :param count: of draws; by default as many as an audit takes.
     :return: shape ``(d,)``; a narrow Gaussian there may lead to a better optimum, along a ridge
         of which this one holds a part.
     """
-    noise = rng.standard_normal((num_draws(engine), engine.parameters.dim))
+    noise = rng.standard_normal((count or num_draws(engine), engine.parameters.dim))
     weights = log_weights(engine, place, noise)
     weights = np.where(np.isfinite(weights), weights, -np.inf)
     best = int(np.argmax(weights))
     if not weights[best] > np.mean(weights[np.isfinite(weights)]) + excess:
         return None
     return engine.parameters.draws(place, noise[best : best + 1])[0][0]
+
+
+def jumps(engine: Engine, place: Place, rng: np.random.Generator, point: np.ndarray) -> bool:
+    """Whether the log density jumps beside a point, along the axis of a latent.
+
+    Of each axis the part goes on in which values change most, down to the hundred-millionth part of
+    a standard deviation, or to what is left of the latent's digits. There a smooth density changes
+    alike in all parts, and one that jumps in one of them. What is far down is taken for a floor, so
+    that a steep cliff is no jump.
+    """
+    dim = engine.parameters.dim
+    axes = np.arange(dim) if dim <= MAX_AXES else rng.choice(dim, MAX_AXES, replace=False)
+    draws, _ = engine.parameters.draws(place, rng.standard_normal((NUM_SPREAD, dim)))
+    half = BESIDE * np.sqrt(np.mean((draws - engine.parameters.mean(place)) ** 2, 0))[axes]
+    rows, parts = np.arange(len(axes)), max(AT_ONCE // len(axes), 2)
+    low, width, digits = -half, 2.0 * half, ROUNDED * engine.parameters.eps * np.abs(point[axes])
+    height = engine.evaluator.values(place, point[None])[0]
+    for _ in range(math.ceil(math.log(FINEST) / math.log(parts))):
+        at = low[:, None] + width[:, None] * np.linspace(0.0, 1.0, parts + 1)
+        theta = np.repeat(point[None], at.size, 0)
+        theta[np.arange(at.size), np.repeat(axes, parts + 1)] += at.ravel()
+        values = engine.evaluator.values(place, theta).reshape(at.shape)
+        values = np.where(np.isfinite(values), np.maximum(values, height - FLOOR), height - FLOOR)
+        change = np.abs(np.diff(values, axis=1))
+        most = change.argmax(1)
+        goes_on = width > parts**2 * digits
+        low = np.where(goes_on, at[rows, most], low)
+        width = np.where(goes_on, width / parts, width)
+    noise = ROUNDED * rounding(engine, height)
+    largest = change[rows, most]
+    return bool(((largest > A_JUMP + noise) & (largest > MOST * change.sum(1))).any())
 
 
 def is_improper(engine: Engine, place: Place, rng: np.random.Generator) -> bool:

@@ -22,7 +22,8 @@ import math
 
 import numpy as np
 
-from ngvi.fit.audit import MAX_DRAWS, missed, sharpened
+from ngvi.fit.audit import MAX_DRAWS, jumps, missed, sharpened
+from ngvi.fit.by_values import TRIAL_DRAWS
 from ngvi.fit.climbs import Climbed, climbed, has_more, high_points
 from ngvi.fit.engine import Around, Engine, Parameters, Place
 from ngvi.fit.one_leg import (
@@ -40,6 +41,7 @@ from ngvi.fit.outcome import THE_SAME, Outcome
 from ngvi.fit.precision import excess
 from ngvi.fit.prior import Prior
 from ngvi.fit.start import start_at
+from ngvi.fit.trace import Trace
 
 #: Points to climb from, of which so many are the highest, which may all lead to the same place;
 #: the others are any.
@@ -66,6 +68,8 @@ ENOUGH = 5
 #: A weight so many nats above the average tells of mass that a Gaussian misses, from which a leg
 #: takes so many steps over fixed draws.
 MISSED, MISSED_STEPS = 3.0, 40
+#: Of a density that jumps so many legs at most begin at such points.
+NUM_BY_VALUES = 3
 #: Points from which nothing climbs, where Gaussians leave out correlations; one is the highest.
 NUM_UNCLIMBED = 3
 #: Draws at most that tell optima apart; of models of few gradients, half of these.
@@ -88,8 +92,11 @@ class Modes(Runner):
                 break
             legs += 1
             self._compare(found)
-        point = missed(self.engine, self._best_ended().place, self.rng, MISSED)
-        if point is not None and self._may_look(legs, limit) and self.seen < ENOUGH:
+        place = self._best_ended().place
+        point = missed(self.engine, place, self.rng, MISSED)
+        if point is not None and jumps(self.engine, place, self.rng, point):
+            self._begin_by_values(place, point)
+        elif point is not None and self._may_look(legs, limit) and self.seen < ENOUGH:
             start = start_at(self._here(), self.rng, self.num_groups, point, MISSED_POINT)
             if start is not None:
                 self._compare_if_good(self._begin(start, MISSED_STEPS))
@@ -105,6 +112,27 @@ class Modes(Runner):
         """Note what has led to the optimum, and return after how many gradients more is dear."""
         self.spent = self.engine.evaluator.num_gradients
         return (1 + LOOKING) * self.spent
+
+    def _begin_by_values(self, place: Place, point: np.ndarray | None) -> None:
+        """Begin where a Gaussian misses mass of a log density that jumps there.
+
+        Gradients see nothing of the jumps that hold a narrow Gaussian, and widen it until it is
+        worse, and no climb crosses them: the age at which a regression jumps was claimed to be
+        anything, 7 nats low.
+
+        :param place: of that Gaussian.
+        :param point: a first such point.
+        """
+        for _ in range(NUM_BY_VALUES):
+            if point is None or self._used >= self.settings.max_steps:
+                return
+            start = start_at(self._here(), self.rng, self.num_groups, point, MISSED_POINT)
+            if start is not None:
+                best = self._best_ended()
+                outcome = self._only_by_values(start.place, Trace())
+                self._note(outcome, MISSED_POINT)
+                self._count(best, outcome)
+            point = missed(self.engine, place, self.rng, MISSED, TRIAL_DRAWS)
 
     def _begin_unclimbed(self, prior: Prior | None, limit: int) -> None:
         """Begin at points that have climbed to no top; then follow what leads elsewhere."""
@@ -268,7 +296,10 @@ class Modes(Runner):
     def _compare(self, begun: Begun) -> None:
         """Finish a leg, and count if it leads to the best optimum, or to one as good."""
         best = self._best_ended()
-        outcome = self._finish(begun)
+        self._count(best, self._finish(begun))
+
+    def _count(self, best: Outcome, outcome: Outcome) -> None:
+        """:param best: before that one."""
         if compared(best, outcome) == THE_SAME:
             self.seen += 1
         elif self._best_ended().place is not best.place:

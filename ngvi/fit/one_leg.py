@@ -24,6 +24,7 @@ from ngvi.fit.search import MIN_POINTS, Search
 from ngvi.fit.settings import Settings
 from ngvi.fit.start import Start
 from ngvi.fit.stochastic import StochasticSearch
+from ngvi.fit.trace import Trace
 
 #: Ends of a search over fixed draws, after which fresh ones go on.
 NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.RIDGE)
@@ -229,19 +230,26 @@ class Runner:
 
     def _by_values(self, outcome: Outcome) -> Outcome:
         """Go on without gradients, which the values contradict."""
+        other = self._only_by_values(outcome.place, outcome.trace)
+        is_better = surely(other) >= surely(outcome)
+        return other if is_better else outcome
+
+    def _only_by_values(self, place: Place, trace: Trace) -> Outcome:
+        """A leg without gradients.
+
+        :param trace: what led to its first place.
+        """
         fresh = StochasticSearch(
             by_values(self.engine), self.rng, self.settings, self.progress, used=self._used
         )
-        fresh.limit = len(outcome.trace) + self._share
-        fresh.trace, fresh.used = outcome.trace, self._used - len(outcome.trace)
+        fresh.limit = len(trace) + self._share
+        fresh.trace, fresh.used = trace, self._used - len(trace)
         self._one = fresh
-        other = fresh.run(outcome.place)
+        other = fresh.run(place)
         if other.converged:
             other = tried(fresh, other)
-        other = self._audited(other)
         self._used = fresh.used + len(fresh.trace)
-        is_better = surely(other) >= surely(outcome)
-        return other if is_better else outcome
+        return self._audited(other)
 
     def _are_rounded_alike(self, *others: Outcome) -> bool:
         """Whether the best legs have ended alike, where rounding hides what any bound is.

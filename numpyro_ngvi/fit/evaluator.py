@@ -138,11 +138,12 @@ class Evaluator:
         values, vectors, covectors, gradients = zip(*jax.device_get(found), strict=True)
         vectors = np.stack(vectors)
         leaves = zip(*map(jax.tree.leaves, gradients), strict=True)
-        mean = Direction(
-            vectors.mean(0),
-            sum(covectors) / len(draws),
-            [sum(leaf) / len(draws) for leaf in leaves],
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # which the search sees
+            mean = Direction(
+                vectors.mean(0),
+                sum(covectors) / len(draws),
+                [sum(leaf) / len(draws) for leaf in leaves],
+            )
         return Measured(np.array(values, float), vectors, mean)
 
     def measure_values(self, place: Place, draws: list[Draws]) -> Measured:

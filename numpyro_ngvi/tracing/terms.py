@@ -210,7 +210,12 @@ def _alone(program: Any, equation: Any) -> Callable[..., Any]:
     """An operation with a rule of its own, as a function."""
     given = [atom for atom in equation.invars if not hasattr(atom, "val")]
     alone = program.replace(
-        constvars=(), invars=given, outvars=equation.outvars, eqns=[equation], debug_info=None
+        constvars=(),
+        invars=given,
+        outvars=equation.outvars,
+        eqns=[equation],
+        # Names of other arguments, and without any JAX warns.
+        debug_info=program.debug_info._replace(arg_names=None, result_paths=None),
     )
 
     def run(*values: Any) -> Any:

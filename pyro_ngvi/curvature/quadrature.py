@@ -68,7 +68,7 @@ def find_terms(density: LogDensity, here: Families) -> Sum:
     """
 
     def of_vectors(*vectors: Tensor) -> Tensor:
-        return density.particle(dict(zip(here, vectors, strict=True)))
+        return density.of_one(dict(zip(here, vectors, strict=True)))
 
     found = terms_of(of_vectors, [family.mean for family in here.values()])
     found.check_size(sum(family.dim for family in here.values()))
@@ -104,7 +104,7 @@ def _check_values(terms: Sum, density: LogDensity, here: Families) -> None:
             noise = torch.as_tensor(rng.standard_normal((1, family.dim))).to(family.mean)
             latents[site] = family.sample(noise)[0]
         known = dict(zip(map(id, terms.latents), latents.values(), strict=True))
-        found, wanted = evaluate([terms.result], known)[0], density.particle(latents)
+        found, wanted = evaluate([terms.result], known)[0], density.of_one(latents)
         if not torch.isclose(found, wanted, rtol=SAME, atol=SAME, equal_nan=True):
             raise NotASumError("it takes another way at other latents")
 

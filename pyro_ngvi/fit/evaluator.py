@@ -160,7 +160,7 @@ class Evaluator:
     ) -> tuple[np.ndarray, np.ndarray]:
         self.num_gradients += len(theta)
         self._parameters.put(place)
-        is_random = self._plan.facts.is_stochastic or self.is_subsampled
+        is_random = self._plan.facts.is_stochastic or (self.is_subsampled and rows is None)
         # What one point gives shall not depend on the others.
         at_once = 1 if is_random else self._plan.draws_per_pass(self.args, self.kwargs)
         parts = [theta[i : i + at_once] for i in range(0, len(theta), at_once)]

@@ -139,6 +139,13 @@ class LogDensity:
         """The log density, a scalar, if every latent has a factor of its own."""
         return self._retried(lambda: self.particle({}))
 
+    def of_one(self, latents: Latents) -> Tensor:
+        """The log density of the minibatch at one draw, a scalar, with the operations as they are.
+
+        :param latents: unconstrained latent vectors by site, each of shape ``(d,)``.
+        """
+        return self._retried(lambda: self.particle(latents), rewrites=False)
+
     def particle(self, latents: Latents) -> Tensor:
         """The log density at one draw, a scalar, averaged over factors of sites.
 

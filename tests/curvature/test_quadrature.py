@@ -244,6 +244,26 @@ def test_what_torch_does_unseen_is_refused(function, words):
         terms_of(lambda x: function(torch, x), [torch.zeros(3)])
 
 
+def test_the_terms_of_a_sweep_over_minibatches_are_those_of_its_rows(ppl):
+    """All of its questions have all rows once, and no noise of other minibatches."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=12)
+    x, y = ppl.array(x), ppl.array(rng.poisson(np.exp(1.0 + x)).astype(float))
+
+    def bound(size):
+        def model():
+            a = ppl.sample("a", ppl.dist.Normal(0.0, 3.0))
+            b = ppl.sample("b", ppl.dist.Normal(0.0, 3.0))
+            with ppl.plate("rows", 12, subsample_size=size) as rows:
+                ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(a + b * x[rows])), obs=y[rows])
+
+        result = ppl.fit(model, curvature="quadrature")
+        assert result.converged, result.reason
+        return -result.losses[-1]
+
+    assert bound(4) == pytest.approx(bound(None), abs=0.01)
+
+
 @SLOW_IN_NUMPYRO
 def test_many_raw_covariates_are_claimed_and_right(ppl):
     rng = np.random.default_rng(0)

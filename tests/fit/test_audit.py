@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 
 from ngvi.fit import audit as room
-from ngvi.fit.audit import Audit, audit, difference, is_improper, missed, rare_loss
+from ngvi.fit.audit import Audit, audit, difference, is_improper, jumps, missed, rare_loss
 from ngvi.fit.precision import NUM_CHECKED
 from tests.fit.numpy_engine import Place, Target, divergence, normal
 
@@ -103,6 +104,64 @@ def test_the_draw_of_the_highest_weight_tells_of_mass_that_is_missed():
     assert found.shape == (3,) and found[1] > CENTRE[1] + 2.0 * SCALE[1]
     assert missed(target(step=heavy).engine(), OPTIMUM, rng, 20.0) is None
     assert missed(target().engine(), OPTIMUM, rng, 3.0) is None
+
+
+def test_a_draw_whose_square_overflows_makes_a_bound_hardly_known_without_a_warning():
+    """Of a Poisson with an exponential link on raw covariates, say, a draw is 1e170 nats down."""
+
+    def cliff(theta):
+        return np.where(theta[:, 0] > CENTRE[0] + 2.5 * SCALE[0], -1e170, 0.0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = audit(target(step=cliff).engine(), OPTIMUM, np.random.default_rng(0))
+        rare_loss(target(step=cliff).engine(), OPTIMUM, np.random.default_rng(0), found)
+    assert found.is_hardly_known
+    assert found.contradiction == 0.0
+
+
+# -- jumps ----------------------------------------------------------------------------
+
+
+def staircase(theta):
+    """Of the last latent, in steps of half a standard deviation."""
+    return 2.0 * np.floor((theta[:, 2] - CENTRE[2]) / SCALE[2] / 0.5)
+
+
+def kink(theta):
+    return 20.0 * np.abs(theta[:, 0] - CENTRE[0])
+
+
+def cliff(theta):
+    """As of a rate that is the exponential of a covariate in the hundreds."""
+    return -np.exp(np.minimum(300.0 * (theta[:, 1] - CENTRE[1]), 500.0))
+
+
+@pytest.mark.parametrize(
+    ("step", "is_found"),
+    [(jump(1.0), True), (staircase, True), (kink, False), (cliff, False), (None, False)],
+)
+def test_a_jump_beside_a_point_is_told_from_kinks_and_cliffs(step, is_found):
+    engine, rng = target(step=step).engine(), np.random.default_rng(0)
+    found = {jumps(engine, OPTIMUM, rng, CENTRE + shift * SCALE) for shift in (-1.0, -0.13, 0.7)}
+    assert found == {is_found}
+
+
+def test_the_digits_of_a_latent_are_no_jumps():
+    """In single precision a year moves by the ten-thousandth part of one."""
+    year, engine = 1987.0, target(step=kink).engine()
+    place, values = Place(CENTRE + np.array([year, 0, 0]), np.log(SCALE)), engine.evaluator.values
+
+    def in_single(place, theta):
+        moved = theta.astype(np.float32).astype(float)
+        return 50.0 * values(place, moved - [year, 0, 0])
+
+    engine.evaluator.values, engine.parameters.eps = in_single, float(np.finfo(np.float32).eps)
+    assert not jumps(engine, place, np.random.default_rng(0), place.loc + 0.7 * SCALE)
+    assert in_single(place, place.loc[None] + 1e-5) == in_single(place, place.loc[None])
+
+
+# -- rare draws -----------------------------------------------------------------------
 
 
 def test_a_draw_without_density_is_a_bound_of_minus_infinity():

@@ -599,6 +599,22 @@ def test_a_point_that_the_gaussian_misses_is_a_start(monkeypatch):
     assert outcome.reason is Reason.MODES and outcome.remaining < 0.05
 
 
+def tower(theta):
+    """On a hundredth of the posterior, between two jumps; gradients there are as elsewhere."""
+    return np.where(np.abs(theta[:, 0] - CENTRE[0] - 2.4 * SCALE[0]) < 0.15 * SCALE[0], 12.0, 0.0)
+
+
+def test_where_a_gaussian_misses_mass_between_jumps_values_lead_there(monkeypatch):
+    outcome = searched(target(step=tower))
+    assert outcome.converged and names(outcome)[0] == "a missed point"
+    mean, sd = outcome.place.loc[0] - CENTRE[0], np.exp(outcome.place.log_scale[0])
+    assert mean / SCALE[0] == pytest.approx(2.4, abs=0.1) and sd < 0.15 * SCALE[0]
+    # By gradients from the same points a Gaussian six nats lower was claimed.
+    monkeypatch.setattr(modes, "jumps", lambda *_: False)
+    lower = searched(target(step=tower))
+    assert lower.converged and lower.audit.bound < outcome.audit.bound - 3.0
+
+
 def test_without_correlations_points_from_which_nothing_climbs_are_starts(monkeypatch):
     """Where mass is missed: their best optimum may be far from every top."""
     monkeypatch.setattr(modes, "climbed", lambda *_: [])
