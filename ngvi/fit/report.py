@@ -124,7 +124,10 @@ def reparametrize(result: Any) -> tuple[str, ...]:
     guide = result.guide
     if type(guide).__name__ != "NaturalGaussianGuide" or guide.create_plates is not None:
         return ()
-    if by_modes(result) or result.audit is None or not result.audit.spread > WIDE_SPREAD:
+    audit = result.audit
+    if by_modes(result) or audit is None or not audit.spread > WIDE_SPREAD:
+        return ()
+    if audit.is_rare:  # a few draws in a tail, as of a half-Cauchy scale, are no spread
         return ()
     names = [s.name for s in guide.sites if any(plate.size > 1 for plate in s.plates)]
     if not names:

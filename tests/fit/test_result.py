@@ -180,6 +180,8 @@ def test_the_report_says_where_modes_of_locals_may_do_better(ppl):
     assert "guide=ReparametrizedGaussianGuide(model) may raise the bound" in repr(fitted)
     exact = dataclasses.replace(fitted, audit=Audit(-30.0, 0.01, 0.0, spread=0.3))
     ppl.forget()
+    by_few = dataclasses.replace(fitted, audit=Audit(-30.0, 0.05, 0.0, spread=1.4, is_rare=True))
+    assert "hint" not in repr(by_few)
     flat = conjugate_result(ppl, audit=Audit(-30.0, 0.05, 0.0, spread=1.4))
     for other in (exact, flat, dataclasses.replace(fitted, audit=None)):
         assert "hint" not in repr(other)
