@@ -102,6 +102,7 @@ def choose(
     *,
     unlike: Callable[[], Exception | None] | None = None,
     partners: bool = False,
+    has_paths: bool = False,
 ) -> Choice:
     """What ``"auto"`` stands for, and the others themselves.
 
@@ -113,15 +114,20 @@ def choose(
         only if that is wanted. None where it cannot be taken.
     :param partners: whether the guide draws other values as well: their noise is that of random
         draws, of which there are more beside Hessians.
+    :param has_paths: whether orthogonal points are spread along the paths of a forest
+        (:mod:`ngvi.fit.paths`): they are few then, and need no Hessian.
     :raises ValueError: if Hessians are asked for, and there are none.
     """
     otherwise = "spherical" if dim <= MAX_SPHERICAL_DIM else "stein"
     is_cheap = partners or CHEAP_HESSIAN * products <= dim
-    if curvature == "auto" and not (is_cheap and products <= MAX_PRODUCTS):
-        has_many = MIN_QUADRATURE_DIM <= dim <= MAX_SPHERICAL_DIM and not partners
-        if has_many and unlike is not None and unlike() is None:
+    if curvature == "auto":
+        is_taken = dim >= MIN_QUADRATURE_DIM and products <= MAX_SPHERICAL_DIM and not partners
+        if is_taken and unlike is not None and unlike() is None:
             return Choice("quadrature")
-        return Choice(otherwise)
+        if has_paths:
+            return Choice("spherical")
+        if not (is_cheap and products <= MAX_PRODUCTS):
+            return Choice(otherwise)
     if curvature == "quadrature":
         none = "guide or model have draws or parameters of their own"
         reason = none if unlike is None else unlike()
@@ -177,7 +183,7 @@ def cost_of_step(
         more = adapts and num_gradients is None and groups > 1
         return Cost(groups * size, groups * size, 0, groups, MAX_BATCHES if more else 1)
     if curvature == "quadrature":
-        return Cost(num_particles, num_particles, dim)
+        return Cost(num_particles, num_particles, products)
     if curvature in ("stein", "mean"):
         return Cost(num_particles, num_particles, products * (curvature == "mean"))
     if num_gradients is None:
@@ -209,7 +215,7 @@ def cost_of_group(curvature: str, dim: int, products: int, data_size: int) -> Co
     if curvature == "spherical":
         return Cost(2 * dim + 1, 2 * dim + 1, 0, 1)
     if curvature == "quadrature":
-        return Cost(1, 1, dim)  # as many products with the terms' Jacobians
+        return Cost(1, 1, products)  # as many with the terms' Jacobians
     if curvature == "stein":
         return Cost(NUM_STEIN, NUM_STEIN, 0)
     affordable = min(dim // products, MAX_HESSIANS, NUMBERS_AT_ONCE // data_size)

@@ -89,7 +89,8 @@ class Quadrature:
         E[grad l] = sum J^T E[f'(a)],   E[hess l] = sum J^T E[f''(a)] J.
 
     There are no draws, and no noise. The cost is that of the products with the ``J``, ``n d^2``
-    for ``n`` terms of ``d`` latents, about as much as ``d`` gradients of a linear model.
+    for ``n`` terms of ``d`` latents, about as much as ``d`` gradients of a linear model; of a
+    model with locals ``n m^2`` with ``m`` coordinates of a local and its ancestors.
     """
 
 
@@ -117,20 +118,6 @@ def log_q(here: Families, noise: Arrays) -> Array:
         standard_normal_log_prob(noise[site]) - family.log_det_scale()
         for site, family in here.items()
     )
-
-
-def split_hessian(here: Families, gradient: Array, hessian: Array) -> list[tuple[Array, Any]]:
-    """What each family wants of the gradient and the Hessian of all latents together."""
-    parts, start = [], 0
-    for family in here.values():
-        own = slice(start, start + family.dim)
-        products = hessian[own, own]
-        if num_products(family) < family.dim:
-            probes = family.ops.eye(num_products(family), hessian)[family.hessian_probes()]
-            products = probes.T @ products
-        parts.append((gradient[own], family.assemble_hessian(products)))
-        start += family.dim
-    return parts
 
 
 #: The diagonal of a Hessian of more coordinates is read off two products, if there is nothing else

@@ -15,22 +15,32 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ngvi.estimators import num_products
 from ngvi.family import Array, Family
+from ngvi.structure.forest import Forest
 from ngvi.terms import NotASumError, Sum, Term, evaluate
+
+#: Rows, one for each change of all vectors ``(m, d)``, to changes of the roots with a last axis of
+#: all rows; and from such a change of the roots back to the rows of its gradient.
+Push = Callable[[list[Array]], list[Array]]
+Pull = Callable[[list[Array]], list[Array]]
 
 #: How far nodes are from each other, by the number of roots, in standard deviations, and how far
 #: out they go: beyond, they would count for less than 1e-18 of the first.
-DISTANCES, FARTHEST = {1: 0.28, 2: 0.7}, 9.2
+DISTANCES, FARTHEST = {1: 0.28, 2: 0.75}, 9.2
 #: Distances are halved up to so often, or up to so many numbers of a term (what the nodes of one
 #: row miss is where another of many has some), ...
 MAX_HALVINGS, MAX_NUMBERS = 8, 2**22
 #: ... while they miss more than this of a term, in nats, beyond rounding of so many units.
 MISSED, UNITS = 1e-3, 64.0
+
+#: What stretches all locals of an entry alike leaves less than this part of its slopes.
+SAME_LOCAL = 1e-3
 
 #: Kinks are looked for within so many standard deviations, and as far again as zero is, in so many
 #: parts of the line, each halved so often. Of a jump this part is left after the last halvings, so
@@ -76,16 +86,25 @@ class OfNodes(NamedTuple):
 
     @classmethod
     def at(
-        cls, noise: Sequence[Any], found: OfTerm, means: Sequence[Array], spread: Spread, xp: Any
+        cls, noise: Array, found: OfTerm, means: Sequence[Array], spread: Spread, xp: Any
     ) -> OfNodes:
-        """The summands of one node."""
+        """The sums over some nodes, which are products of matrices.
+
+        :param noise: the nodes, shape ``(B, dim)``.
+        :param found: at these, with a first axis of them.
+        """
         is_finite = xp.isfinite(found.value + sum(found.first) + sum(found.second))
 
         def kept(part: Array) -> Array:
             return xp.where(is_finite, part, 0.0)
 
         value, first, second = kept(found.value), *(list(map(kept, x)) for x in found[1:])
-        weight = xp.exp(-0.5 * sum(z**2 for z in noise)) * xp.ones_like(value)
+        weight, dim = xp.exp(-0.5 * (noise**2).sum(-1)), noise.shape[-1]
+        with_z = xp.stack([weight, *(weight * noise[:, k] for k in range(dim))])
+
+        def total(weights: Array, part: Array) -> Array:
+            return xp.tensordot(weights, part, 1)
+
         slope = sum(s * abs(x) for s, x in zip(spread.stddevs, first, strict=True))
         for (one, two), x in zip(pairs(len(first)), second, strict=True):
             slope = slope + spread.stddevs[one] * spread.stddevs[two] * abs(x)
@@ -93,33 +112,27 @@ class OfNodes(NamedTuple):
             abs(mean) / xp.where(s > 0, s, 1.0)
             for mean, s in zip(means, spread.stddevs, strict=True)
         )
-        size = sum(map(abs, noise)) * (abs(value) + units * slope)
+        ones = xp.ones_like(value)
+        of_value, *of_first = (total(with_z, part) for part in (value, *first))
         return cls(
-            weight * value,
-            [weight * x for x in first],
-            [weight * x for x in second],
-            weight * is_finite,
-            [weight * z * value for z in noise],
-            [weight * z * x for x in first for z in noise],
-            weight * size,
-            weight * ~is_finite,
+            of_value[0],
+            [part[0] for part in of_first],
+            [total(weight, part) for part in second],
+            total(weight, kept(ones)),
+            [of_value[1 + k] for k in range(dim)],
+            [part[1 + k] for part in of_first for k in range(dim)],
+            total(weight * abs(noise).sum(-1), abs(value) + units * slope),
+            total(weight, ones - kept(ones)),
         )
 
-    def flat(self) -> list[Array]:
-        """All sums."""
-        return [x for part in self for x in (part if isinstance(part, list) else [part])]
-
-    @classmethod
-    def of(cls, flat: Sequence[Array], count: int) -> OfNodes:
-        """From :meth:`flat`, of so many roots."""
-        rest = iter(flat)
-
-        def some(number: int) -> list[Array]:
-            return list(itertools.islice(rest, number))
-
-        value, first, second = next(rest), some(count), some(len(pairs(count)))
-        kept, value_z, first_z = next(rest), some(count), some(count**2)
-        return cls(value, first, second, kept, value_z, first_z, *rest)
+    def plus(self, other: OfNodes) -> OfNodes:
+        """Over the nodes of both."""
+        return OfNodes(
+            *(
+                [a + b for a, b in zip(one, two, strict=True)] if isinstance(one, list) else one + two
+                for one, two in zip(self, other, strict=True)
+            )
+        )
 
     def missed(self, spread: Spread, eps: float, xp: Any) -> Array:
         """What the nodes miss of all elements, in nats; of those that are finite everywhere."""
@@ -182,10 +195,10 @@ class Calculus(Protocol):
 
     xp: Any  #: torch or ``jax.numpy``
 
-    def jacobians(
+    def linear(
         self, function: Callable[..., list[Array]], at: list[Array]
-    ) -> tuple[list[Array], list[Array]]:
-        """Values of an affine function of vectors, and its Jacobians, with a last axis of all."""
+    ) -> tuple[list[Array], Push, Pull]:
+        """Values of an affine function of vectors, and what it does with changes of these."""
 
     def value_and_gradient(
         self, function: Callable[[list[Array]], Array], at: list[Array]
@@ -208,56 +221,166 @@ class Calculus(Protocol):
 
 
 class Expectations(NamedTuple):
-    """Of all latents together."""
+    """Of a log density."""
 
     value: Array  #: ``E[l]``
-    gradient: Array  #: ``E[grad l]``, shape ``(d,)``
-    hessian: Array  #: ``E[hess l]``, shape ``(d, d)``
+    #: By family ``E[grad l]``, shape ``(d,)``, and what :meth:`~ngvi.family.Family.assemble_hessian`
+    #: makes of ``E[hess l]``.
+    parts: list[tuple[Array, Array]]
+    is_finite: Array
 
 
 class Places(NamedTuple):
-    """Where the roots of all terms are under ``q``, one after another."""
+    """Where the roots of all terms are under ``q``, one after another.
+
+    Of a family whose latents are locals and their ancestors an entry of a root sees one local at
+    most. Then columns of ``J`` are summed that no entry sees two of, those of a family's probes:
+    what is left of a row is all of it, and products of two rows, of one entry, are what they were.
+    """
 
     means: list[Array]
-    slopes: list[Array]  #: ``J``, shapes ``(n, d)``
-    spreads: list[Array]  #: ``J C``, likewise
+    slopes: list[Array]  #: ``J P^T``, with a last axis of all probes ``P``
+    spreads: list[Array]  #: ``J C P^T``, likewise
+    pull: Pull
 
     @classmethod
     def of(cls, terms: Sum, families: Sequence[Family], calculus: Calculus) -> Places:
-        """The products with ``C`` take ``O(n d^2)``."""
-        dim = sum(family.dim for family in families)
-
-        def roots_at(*vectors: Array) -> list[Array]:
-            return evaluate(terms.roots, dict(zip(map(id, terms.latents), vectors, strict=True)))
-
-        means, slopes = calculus.jacobians(roots_at, [family.mean for family in families])
-        slopes = [slope.reshape(-1, dim) for slope in slopes]
-        return cls(means, slopes, [_times_scale(slope, families) for slope in slopes])
+        """In time that is linear in the numbers of the slopes, and in those of ``C P^T``."""
+        roots_at = _roots_of(terms)
+        means, push, pull = calculus.linear(roots_at, [family.mean for family in families])
+        probes = [_probes(family) for family in families]
+        columns = [q.centred().sample(own) for q, own in zip(families, probes, strict=True)]
+        slopes, spreads = (push(_by_all(rows, calculus.xp)) for rows in (probes, columns))
+        return cls(means, slopes, spreads, pull)
 
 
 def expectations(terms: Sum, families: Sequence[Family], calculus: Calculus) -> Expectations:
     """``E[l]``, ``E[grad l]`` and ``E[hess l]`` under independent Gaussians.
 
+    ``E[hess l] P^T = sum J^T E[f''] J P^T``, so that of a sparse Hessian there is what is needed.
+
     :param families: one for each vector of latents.
     """
-    means, flat, spreads = Places.of(terms, families, calculus)
-    index = terms.numbers()
+    places, xp = Places.of(terms, families, calculus), calculus.xp
+    means, slopes, index = places.means, places.slopes, terms.numbers()
     zeros = [0.0 * means[index[id(term.roots[0])]] for term in terms.terms]
     value, weights = calculus.value_and_gradient(terms.value, zeros)
-    gradient, hessian = 0.0, 0.0
+    firsts = [0.0 * mean for mean in means]
+    seconds = [0.0 * slope for slope in slopes]
     for term, weight in zip(terms.terms, weights, strict=True):
         own = [index[id(root)] for root in term.roots]
-        factor = _factor([spreads[k] for k in own], term.node.shape, calculus.xp)
-        spread = Spread.of(factor, calculus.xp)
-        of_term = calculus.mean(term, [means[k] for k in own], spread)
+        factor = _factor([places.spreads[k] for k in own], xp)
+        of_term = calculus.mean(term, [means[k] for k in own], Spread.of(factor, xp))
         value = value + (weight * of_term.value).sum()
         for k, first in zip(own, of_term.first, strict=True):
-            gradient = gradient + (weight * first).reshape(-1) @ flat[k]
+            firsts[k] = firsts[k] + weight * first
         for (one, two), second in zip(pairs(len(own)), of_term.second, strict=True):
-            left, right = flat[own[one]], flat[own[two]]
-            part = left.T @ ((weight * second).reshape(-1)[:, None] * right)
-            hessian = hessian + (part if one == two else part + part.T)
-    return Expectations(value, gradient, hessian)
+            left, right, by = own[one], own[two], (weight * second)[..., None]
+            seconds[left] = seconds[left] + by * slopes[right]
+            if left != right:
+                seconds[right] = seconds[right] + by * slopes[left]
+    both = [
+        xp.concatenate([first[..., None], second], -1)
+        for first, second in zip(firsts, seconds, strict=True)
+    ]
+    parts, is_finite, start = [], xp.isfinite(value), 1
+    for family, rows in zip(families, places.pull(both), strict=True):
+        count = len(_probes(family))
+        gradient, products = rows[0], rows[start : start + count]
+        if count > num_products(family):
+            some = family.ops.eye(num_products(family), products)[family.hessian_probes()]
+            products = some.T @ products
+        parts.append((gradient, family.assemble_hessian(products)))
+        is_finite = is_finite & xp.isfinite(rows).all()
+        start += count
+    return Expectations(value, parts, is_finite)
+
+
+def num_probes(family: Family) -> int:
+    """How many columns there are of a Jacobian."""
+    return num_products(family) if isinstance(family.couples(), Forest) else family.dim
+
+
+def _probes(family: Family) -> Array:
+    """Which latents share a column, shape ``(m, d)``; each has one of its own but in a forest."""
+    count = num_probes(family)
+    if count == family.dim:
+        return family.ops.eye(family.dim, family.loc)
+    return family.ops.eye(count, family.loc)[family.hessian_probes()].T
+
+
+def _roots_of(terms: Sum) -> Callable[..., list[Array]]:
+    """All roots as a function of the latent vectors."""
+
+    def roots_at(*vectors: Array) -> list[Array]:
+        return evaluate(terms.roots, dict(zip(map(id, terms.latents), vectors, strict=True)))
+
+    return roots_at
+
+
+def _by_all(parts: list[Array], xp: Any) -> list[Array]:
+    """Rows of each family, zeros in the rows of the others; there are as many of all."""
+    if len(parts) == 1:
+        return parts
+    before, found = 0, []
+    after = sum(map(len, parts))
+    for part in parts:
+        after -= len(part)
+        nothing = 0.0 * part[:1]
+        found.append(xp.concatenate([*[nothing] * before, part, *[nothing] * after]))
+        before += len(part)
+    return found
+
+
+def check_paths(terms: Sum, families: Sequence[Family], calculus: Calculus) -> None:
+    """Refuse a term that sees two locals: :class:`Places` would take them for one.
+
+    Each group of blocks is stretched, every block with what is below it by a number of its own. Of
+    an entry that sees one of them all slopes are stretched alike.
+
+    :raises NotASumError: if there is one.
+    """
+    means = [family.mean for family in families]
+    _, push, _ = calculus.linear(_roots_of(terms), means)
+    index, rng = terms.numbers(), np.random.default_rng(0)
+    for number, family in enumerate(families):
+        if num_probes(family) == family.dim:
+            continue
+        probes = _probes(family)
+        for inside, stretch in _stretches(family.couples(), rng):
+
+            def slopes(by: np.ndarray, number: int = number, probes: Array = probes) -> list[Array]:
+                rows = [0.0 * means[k][None] * probes[:, :1] for k in range(len(families))]
+                rows[number] = probes * family.ops.tensor(by, probes)
+                return push(rows)
+
+            plain, stretched = slopes(inside), slopes(inside * stretch)
+            for term in terms.terms:
+                own = [index[id(root)] for root in term.roots]
+                one, two = (
+                    calculus.xp.concatenate([part[k] for k in own], -1)
+                    for part in (plain, stretched)
+                )
+                square = (one**2).sum(-1)
+                ratio = (one * two).sum(-1) / calculus.xp.where(square > 0, square, 1.0)
+                gap = (two - ratio[..., None] * one) ** 2
+                if bool((gap.sum(-1) > SAME_LOCAL**2 * square).any()):
+                    raise NotASumError("a term sees several locals")
+
+
+def _stretches(forest: Forest, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each group of several blocks which latents are in it or below it, and a factor each."""
+    pieces = forest.split_indices()
+    for index, group in enumerate(forest.groups):
+        if group.num == 1:
+            continue
+        inside, stretch = np.zeros(forest.dim), np.ones(forest.dim)
+        by_block = rng.uniform(0.5, 1.5, group.num) * rng.choice([-1.0, 1.0], group.num)
+        for lower, piece in enumerate(pieces):
+            if lower == index or index in forest.ancestors(lower):
+                inside[piece] = 1.0
+                stretch[piece] = np.repeat(by_block, piece.shape[1] // group.num)
+        yield inside, stretch
 
 
 def check_smooth(terms: Sum, families: Sequence[Family], calculus: Calculus) -> None:
@@ -275,7 +398,7 @@ def check_smooth(terms: Sum, families: Sequence[Family], calculus: Calculus) -> 
         centre: list[Array] = [places.means[k] for k in own]
         half: list[Array] = []
         for k, mean in zip(own, centre, strict=True):
-            stddev = (places.spreads[k] ** 2).sum(-1).reshape(term.node.shape) ** 0.5
+            stddev = (places.spreads[k] ** 2).sum(-1) ** 0.5
             half.append((WIDTH * stddev + 2.0 * abs(mean)) * (-0.7) ** len(half))
         line = calculus.line(term, centre, half)
         if any(_jumps(line, term.node.shape, part) for part in (0, 1)):
@@ -321,29 +444,17 @@ def _jumps_between(
     return bool((change[-1] > np.fmax(LEFT * change[-1 - LAST], ROUNDED * size)).any())
 
 
-def _times_scale(slope: Array, families: Sequence[Family]) -> Array:
-    """``J C``; a family's draws from the rows of the identity are those of ``C^T``."""
-    parts, start = [], 0
-    for family in families:
-        columns = family.centred().sample(family.ops.eye(family.dim, family.loc))
-        parts.append(slope[:, start : start + family.dim] @ columns.T)
-        start += family.dim
-    if len(parts) == 1:
-        return parts[0]
-    return families[0].xp.concatenate(parts, -1)
-
-
-def _factor(spreads: list[Array], shape: tuple[int, ...], xp: Any) -> list[list[Array]]:
+def _factor(spreads: list[Array], xp: Any) -> list[list[Array]]:
     rows: list[list[Array]] = []
     for one, spread in enumerate(spreads):
         row: list[Array] = []
         for two in range(one):
             rest = sum(a * b for a, b in zip(row, rows[two], strict=False))
-            covariance = (spread * spreads[two]).sum(-1).reshape(shape) - rest
+            covariance = (spread * spreads[two]).sum(-1) - rest
             below = rows[two][two]
             is_safe = below > 0
             row.append(xp.where(is_safe, covariance / xp.where(is_safe, below, 1.0), 0.0))
-        rest = (spread**2).sum(-1).reshape(shape) - sum(part**2 for part in row)
+        rest = (spread**2).sum(-1) - sum(part**2 for part in row)
         row.append(xp.sqrt(xp.where(rest > 0, rest, 0.0)))
         rows.append(row)
     return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,19 +17,24 @@ from ngvi.quadrature import (
     MISSED,
     OfNodes,
     OfTerm,
+    Pull,
+    Push,
     Spread,
+    check_paths,
     check_smooth,
     expectations,
     max_halvings,
     nodes,
+    num_probes,
     pairs,
 )
 from ngvi.terms import Sum, Term
 from numpyro_ngvi.curvature.moments import Density, Estimate
 from numpyro_ngvi.tracing.terms import terms_of
 
-#: Numbers of a term at all nodes that are computed together.
-NUMBERS_AT_ONCE = 2**15
+#: Numbers of a term at all nodes that are computed together; a few nodes always are, as sums over
+#: them are products of matrices.
+NUMBERS_AT_ONCE, FEWEST_AT_ONCE = 2**15, 4
 
 
 @page(estimators.Quadrature)
@@ -44,19 +48,16 @@ class Quadrature:
         # Large numbers cancel at the optimum; a GPU's default (tf32) keeps ten bits of them.
         with jax.default_matmul_precision("highest"):
             terms = find_terms(density, here, ordinary, points.keys[0])
-            value, gradient, hessian = expectations(terms, list(here.values()), JaxCalculus())
-            kept = jnp.isfinite(value + jnp.sum(gradient) + jnp.sum(hessian))
+            found = expectations(terms, list(here.values()), JaxCalculus())
             directions = {
-                site: family.bonnet_price(*parts)
-                for (site, family), parts in zip(
-                    here.items(), estimators.split_hessian(here, gradient, hessian), strict=True
-                )
+                site: family.bonnet_price(*part)
+                for (site, family), part in zip(here.items(), found.parts, strict=True)
             }
         entropy = sum(family.entropy() for family in here.values())
         # Values at draws without their noise: minus log q they are the bound, each of them.
-        values = value + entropy + log_q(here, points.noise)
+        values = found.value + entropy + log_q(here, points.noise)
         nothing = jax.tree.map(jnp.zeros_like, ordinary)
-        return Estimate(directions, values, jnp.broadcast_to(kept, values.shape), nothing)
+        return Estimate(directions, values, jnp.broadcast_to(found.is_finite, values.shape), nothing)
 
 
 def find_terms(density: Density, here: Families, ordinary: Any, key: jax.Array) -> Sum:
@@ -69,7 +70,7 @@ def find_terms(density: Density, here: Families, ordinary: Any, key: jax.Array) 
         return density(dict(zip(here, vectors, strict=True)), ordinary, key)
 
     found = terms_of(of_vectors, [family.mean for family in here.values()])
-    found.check_size(sum(family.dim for family in here.values()))
+    found.check_size(sum(num_probes(family) for family in here.values()))
     return found
 
 
@@ -78,14 +79,19 @@ class JaxCalculus:
 
     xp = jnp
 
-    def jacobians(
+    def linear(
         self, function: Callable[..., list[jax.Array]], at: list[jax.Array]
-    ) -> tuple[list[jax.Array], list[jax.Array]]:
-        values, push = jax.linearize(function, *at)
-        ends = list(itertools.accumulate(map(len, at)))
-        identity = jnp.eye(ends[-1], dtype=at[0].dtype)
-        along = jax.vmap(lambda vector: push(*jnp.split(vector, ends[:-1])), out_axes=-1)
-        return values, along(identity)
+    ) -> tuple[list[jax.Array], Push, Pull]:
+        values, along = jax.linearize(function, *at)
+        back = jax.linear_transpose(along, *at)
+
+        def push(rows: list[jax.Array]) -> list[jax.Array]:
+            return jax.vmap(along, out_axes=-1)(*rows)
+
+        def pull(changes: list[jax.Array]) -> list[jax.Array]:
+            return list(jax.vmap(back, in_axes=-1)(changes))
+
+        return values, push, pull
 
     def value_and_gradient(
         self, function: Callable[[list[jax.Array]], jax.Array], at: list[jax.Array]
@@ -97,14 +103,15 @@ class JaxCalculus:
         points, distance = nodes(dim)
         points, eps = jnp.asarray(points, dtype), float(jnp.finfo(dtype).eps)
 
-        def summands(noise: jax.Array) -> OfNodes:
-            found = derivatives(term.value, spread.at(means, noise))
+        def at_some(noise: jax.Array) -> OfNodes:
+            found = jax.vmap(lambda z: derivatives(term.value, spread.at(means, z)))(noise)
             return OfNodes.at(noise, found, means, spread, jnp)
 
-        shapes = jax.eval_shape(summands, points[0])
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        at_once = _divisor(len(points), NUMBERS_AT_ONCE // max(1, means[0].size))
+        wanted = max(NUMBERS_AT_ONCE // max(1, means[0].size), FEWEST_AT_ONCE)
+        at_once = _divisor(len(points), wanted)
         points = points.reshape(-1, at_once, dim)
+        shapes = jax.eval_shape(at_some, points[0])
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
         def sums_of(halvings: jax.Array) -> OfNodes:
             count = 2**halvings
@@ -114,8 +121,7 @@ class JaxCalculus:
                 shift = ((digits + 0.5) / count - 0.5).astype(dtype) * distance
 
                 def add(sums: OfNodes, noise: jax.Array) -> tuple[OfNodes, None]:
-                    found = jax.vmap(summands)(noise + shift)
-                    return jax.tree.map(lambda a, b: a + b.sum(0), sums, found), None
+                    return sums.plus(at_some(noise + shift)), None
 
                 return jax.lax.scan(add, sums, points)[0]
 
@@ -175,6 +181,7 @@ def unlike(
     try:
         terms = find_terms(density, here, ordinary, key)
         if check:
+            check_paths(terms, list(here.values()), JaxCalculus())
             check_smooth(terms, list(here.values()), JaxCalculus())
     except Exception as error:  # noqa: BLE001  a model may do what this cannot follow
         return error

@@ -70,10 +70,10 @@ class Evaluator:
         dim = parameters.dim
         obstacle = functools.partial(self._obstacle, args, kwargs)
         paths = paths_of(guide)
-        if paths is not None and kind == "auto":
-            kind = "spherical"
         unlike = functools.partial(self._unlike, args, kwargs) if self._is_plain() else None
-        kind = self.curvature = choose(kind, dim, products, obstacle, unlike=unlike).curvature
+        has_paths = paths is not None
+        choice = choose(kind, dim, products, obstacle, unlike=unlike, has_paths=has_paths)
+        kind = self.curvature = choice.curvature
         data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
         self.groups = groups = Groups.of(kind, dim, products, data_size, paths)
         self.draws, self._cost, self.is_dear = groups.draws, groups.cost, groups.is_dear

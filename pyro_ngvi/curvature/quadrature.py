@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -17,11 +18,15 @@ from ngvi.quadrature import (
     MISSED,
     OfNodes,
     OfTerm,
+    Pull,
+    Push,
     Spread,
+    check_paths,
     check_smooth,
     expectations,
     max_halvings,
     nodes,
+    num_probes,
     pairs,
 )
 from ngvi.terms import NotASumError, Sum, Term, evaluate
@@ -46,16 +51,15 @@ class Quadrature:
     @torch.no_grad()
     def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
         terms = find_terms(evaluate.density, here)
-        value, gradient, hessian = expectations(terms, list(here.values()), TorchCalculus())
-        is_finite = bool(torch.isfinite(value + gradient.sum() + hessian.sum()))
-        parts = estimators.split_hessian(here, gradient, hessian)
+        found = expectations(terms, list(here.values()), TorchCalculus())
+        is_finite = bool(found.is_finite)
         directions = {
             site: family.bonnet_price(*part) if is_finite else nowhere(family)
-            for (site, family), part in zip(here.items(), parts, strict=True)
+            for (site, family), part in zip(here.items(), found.parts, strict=True)
         }
         entropy = sum(family.entropy() for family in here.values())
         # Values at draws without their noise: minus log q they are the bound, each of them.
-        values = value + entropy + log_q(here, points.noise)
+        values = found.value + entropy + log_q(here, points.noise)
         kept = torch.full(values.shape, is_finite, device=values.device)
         num_dropped = 0 if is_finite else len(values)
         return Estimate(directions, values, kept, num_dropped, [])
@@ -71,7 +75,7 @@ def find_terms(density: LogDensity, here: Families) -> Sum:
         return density.of_one(dict(zip(here, vectors, strict=True)))
 
     found = terms_of(of_vectors, [family.mean for family in here.values()])
-    found.check_size(sum(family.dim for family in here.values()))
+    found.check_size(sum(num_probes(family) for family in here.values()))
     return found
 
 
@@ -86,6 +90,7 @@ def unlike(density: LogDensity) -> Exception | None:
         terms = find_terms(density, here)
         with quiet():  # at some of the draws a distribution may have no valid parameters
             _check_values(terms, density, here)
+        check_paths(terms, list(here.values()), TorchCalculus())
         check_smooth(terms, list(here.values()), TorchCalculus())
     except Exception as error:  # noqa: BLE001  a model may do what this cannot follow
         return error
@@ -114,21 +119,26 @@ class TorchCalculus:
 
     xp = torch
 
-    def jacobians(
+    def linear(
         self, function: Callable[..., list[Tensor]], at: list[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor]]:
+    ) -> tuple[list[Tensor], Push, Pull]:
         at = [vector.detach() for vector in at]
-        sizes = [len(vector) for vector in at]
-        identity = torch.eye(sum(sizes), dtype=at[0].dtype, device=at[0].device)
 
-        def along(vector: Tensor) -> tuple[Tensor, ...]:
-            def whole(*vectors: Tensor) -> tuple[Tensor, ...]:
-                return tuple(function(*vectors))
+        def whole(*vectors: Tensor) -> tuple[Tensor, ...]:
+            return tuple(function(*vectors))
 
-            return torch.func.jvp(whole, tuple(at), tuple(vector.split(sizes)))[1]
+        values, back = torch.func.vjp(whole, *at)
 
-        slopes = torch.func.vmap(along, out_dims=-1)(identity)
-        return function(*at), list(slopes)
+        def push(rows: list[Tensor]) -> list[Tensor]:
+            def along(*row: Tensor) -> tuple[Tensor, ...]:
+                return torch.func.jvp(whole, tuple(at), row)[1]
+
+            return list(torch.func.vmap(along, out_dims=-1)(*rows))
+
+        def pull(changes: list[Tensor]) -> list[Tensor]:
+            return list(torch.func.vmap(back, in_dims=-1)(tuple(changes)))
+
+        return list(values), push, pull
 
     def value_and_gradient(
         self, function: Callable[[list[Tensor]], Tensor], at: list[Tensor]
@@ -140,30 +150,24 @@ class TorchCalculus:
         points, distance = nodes(dim := len(means))
         eps, size = torch.finfo(means[0].dtype).eps, math.prod(term.node.shape)
 
-        def summands(noise: Tensor) -> list[Tensor]:
-            found = derivatives(term.value, spread.at(means, noise.unbind()))
-            return OfNodes.at(noise.unbind(), found, means, spread, torch).flat()
+        def at_some(noise: Tensor) -> OfNodes:
+            def along(z: Tensor) -> tuple[Tensor, ...]:
+                return _flat(derivatives(term.value, spread.at(means, z.unbind())))
+
+            # Beside numbers of double precision vmap may have widened them.
+            value, *parts = (part.to(noise) for part in torch.func.vmap(along)(noise))
+            found = OfTerm(value, parts[:dim], parts[dim:])
+            return OfNodes.at(noise, found, means, spread, torch)
 
         for halvings in range(max_halvings(size, dim) + 1):
             one = ((np.arange(2**halvings) + 0.5) / 2**halvings - 0.5) * distance
             shifts = np.stack(np.meshgrid(*[one] * dim), -1).reshape(-1, dim)
             rows = torch.as_tensor((points[:, None] + shifts).reshape(-1, dim)).to(means[0])
-            sums = OfNodes.of(self._sums(summands, rows, size), dim)
+            some = rows.split(max(1, NUMBERS_AT_ONCE // max(1, size)))
+            sums = functools.reduce(OfNodes.plus, map(at_some, some))
             if not sums.missed(spread, eps, torch) > MISSED:
                 break
         return sums.mean()
-
-    def _sums(
-        self, function: Callable[[Tensor], list[Tensor]], rows: Tensor, size: int
-    ) -> list[Tensor]:
-        """Of a function of rows, of which some are computed together."""
-        sums: list[Tensor] = []
-        for some in rows.split(max(1, NUMBERS_AT_ONCE // max(1, size))):
-            # Beside numbers of double precision vmap may have widened them.
-            found = torch.func.vmap(lambda row: tuple(function(row)))(some)
-            parts = [part.sum(0).to(rows) for part in found]
-            sums = [a + b for a, b in zip(sums, parts, strict=True)] if sums else parts
-        return sums
 
     def line(
         self, term: Term, centre: list[Tensor], half: list[Tensor]

@@ -69,11 +69,9 @@ class Evaluator:
         parameters.bind(self._density.posteriors)
         products = max(num_products(family) for family in parameters.initial.families)
         paths = paths_of(guide)
-        if paths is not None and curvature == "auto":
-            curvature = "spherical"
-        unlike = self._unlike if self._is_plain() else None
-        obstacle = self._obstacle
-        curvature = choose(curvature, parameters.dim, products, obstacle, unlike=unlike).curvature
+        unlike, has_paths = self._unlike if self._is_plain() else None, paths is not None
+        options = curvature, parameters.dim, products, self._obstacle
+        curvature = choose(*options, unlike=unlike, has_paths=has_paths).curvature
         data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
         self.dim = parameters.dim
         self.estimate_as(curvature, Groups.of(curvature, self.dim, products, data_size, paths))

@@ -66,7 +66,9 @@ def test_auto_integrates_by_terms_where_latents_are_many_and_it_can():
     assert choose("auto", many, many, never, unlike=no_sum).curvature == "spherical"
     assert choose("auto", many, many, never).curvature == "spherical"
     assert choose("auto", many - 1, many - 1, never, unlike=never).curvature == "spherical"
-    assert choose("auto", many, 5, lambda: None, unlike=never).curvature == "hessian"
+    assert choose("auto", many, 5, never, unlike=lambda: None).curvature == "quadrature"
+    assert choose("auto", many, 5, lambda: None, unlike=no_sum).curvature == "hessian"
+    assert choose("auto", many, 5, never, unlike=no_sum, has_paths=True).curvature == "spherical"
     assert choose("quadrature", 3, 3, never, unlike=lambda: None).curvature == "quadrature"
     for unlike, words in ((no_sum, "cholesky"), (None, "parameters of their own")):
         with pytest.raises(ValueError, match=f"{words}.*'spherical'"):
