@@ -127,12 +127,13 @@ class OfNodes(NamedTuple):
 
     def plus(self, other: OfNodes) -> OfNodes:
         """Over the nodes of both."""
-        return OfNodes(
-            *(
-                [a + b for a, b in zip(one, two, strict=True)] if isinstance(one, list) else one + two
-                for one, two in zip(self, other, strict=True)
-            )
-        )
+
+        def both(one: Any, two: Any) -> Any:
+            if not isinstance(one, list):
+                return one + two
+            return [a + b for a, b in zip(one, two, strict=True)]
+
+        return OfNodes(*map(both, self, other))
 
     def missed(self, spread: Spread, eps: float, xp: Any) -> Array:
         """What the nodes miss of all elements, in nats; of those that are finite everywhere."""
@@ -224,8 +225,8 @@ class Expectations(NamedTuple):
     """Of a log density."""
 
     value: Array  #: ``E[l]``
-    #: By family ``E[grad l]``, shape ``(d,)``, and what :meth:`~ngvi.family.Family.assemble_hessian`
-    #: makes of ``E[hess l]``.
+    #: By family ``E[grad l]``, shape ``(d,)``, and ``E[hess l]`` as
+    #: :meth:`~ngvi.family.Family.assemble_hessian` has it.
     parts: list[tuple[Array, Array]]
     is_finite: Array
 
@@ -342,45 +343,48 @@ def check_paths(terms: Sum, families: Sequence[Family], calculus: Calculus) -> N
     """
     means = [family.mean for family in families]
     _, push, _ = calculus.linear(_roots_of(terms), means)
-    index, rng = terms.numbers(), np.random.default_rng(0)
+    index = terms.numbers()
     for number, family in enumerate(families):
         if num_probes(family) == family.dim:
             continue
         probes = _probes(family)
-        for inside, stretch in _stretches(family.couples(), rng):
-
-            def slopes(by: np.ndarray, number: int = number, probes: Array = probes) -> list[Array]:
-                rows = [0.0 * means[k][None] * probes[:, :1] for k in range(len(families))]
-                rows[number] = probes * family.ops.tensor(by, probes)
-                return push(rows)
-
-            plain, stretched = slopes(inside), slopes(inside * stretch)
+        nothing = [0.0 * mean[None] * probes[:, :1] for mean in means]
+        for stretches in _stretches(family.couples()):
+            found = []
+            for stretch in stretches:
+                rows = probes * family.ops.tensor(stretch, probes)
+                found.append(push([*nothing[:number], rows, *nothing[number + 1 :]]))
             for term in terms.terms:
                 own = [index[id(root)] for root in term.roots]
-                one, two = (
-                    calculus.xp.concatenate([part[k] for k in own], -1)
-                    for part in (plain, stretched)
-                )
-                square = (one**2).sum(-1)
-                ratio = (one * two).sum(-1) / calculus.xp.where(square > 0, square, 1.0)
-                gap = (two - ratio[..., None] * one) ** 2
-                if bool((gap.sum(-1) > SAME_LOCAL**2 * square).any()):
+                if _sees_several([[part[k] for k in own] for part in found], calculus.xp):
                     raise NotASumError("a term sees several locals")
 
 
-def _stretches(forest: Forest, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each group of several blocks which latents are in it or below it, and a factor each."""
-    pieces = forest.split_indices()
+def _sees_several(stretched: list[list[Array]], xp: Any) -> bool:
+    """Whether the slopes of an entry, of all roots, change otherwise than by one factor, twice."""
+    plain, once, twice = (xp.concatenate(parts, -1) for parts in stretched)
+    square = (plain**2).sum(-1)
+    factor = (plain * once).sum(-1) / xp.where(square > 0, square, 1.0)
+    gaps = (once - factor[..., None] * plain) ** 2 + (twice - factor[..., None] * once) ** 2
+    return bool((gaps.sum(-1) > SAME_LOCAL**2 * square).any())
+
+
+def _stretches(forest: Forest) -> Iterator[list[np.ndarray]]:
+    """For each group of several blocks, of the latents in it and below it: ones, factors, squares.
+
+    Those of a block and of what is below it have one factor; all others are zero.
+    """
+    rng, pieces = np.random.default_rng(0), forest.split_indices()
     for index, group in enumerate(forest.groups):
         if group.num == 1:
             continue
-        inside, stretch = np.zeros(forest.dim), np.ones(forest.dim)
+        inside, factors = np.zeros(forest.dim), np.zeros(forest.dim)
         by_block = rng.uniform(0.5, 1.5, group.num) * rng.choice([-1.0, 1.0], group.num)
         for lower, piece in enumerate(pieces):
             if lower == index or index in forest.ancestors(lower):
                 inside[piece] = 1.0
-                stretch[piece] = np.repeat(by_block, piece.shape[1] // group.num)
-        yield inside, stretch
+                factors[piece] = np.repeat(by_block, piece.shape[1] // group.num)
+        yield [inside, factors, factors**2]
 
 
 def check_smooth(terms: Sum, families: Sequence[Family], calculus: Calculus) -> None:

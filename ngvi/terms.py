@@ -330,7 +330,7 @@ def _kind_here(op: Op, inputs: Sequence[Node]) -> Kind:
     if op.kind is Kind.PRODUCT:
         return Kind.SUM if sum(varies) == 1 else Kind.EACH
     if op.kind is Kind.QUOTIENT:
-        return Kind.SUM if varies == [True, False] else Kind.EACH
+        return Kind.SUM if varies[0] and sum(varies) == 1 else Kind.EACH
     if op.kind is Kind.BILINEAR:
         if sum(varies) > 1:
             raise NotASumError(f"{op.name.split(' ')[0]} of two values that vary")

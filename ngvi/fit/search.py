@@ -92,6 +92,9 @@ HOPELESS, STALL, STALL_PART = 1e3, 15, 1e-3
 #: Steps up to this length, both ways in nats, are pairs of the quasi-Newton memory: over longer
 #: ones the metric has changed.
 MAX_PAIR_LENGTH = 0.3
+#: Of many latents each changes little over a step that is longer together: up to that length for
+#: each so many latents, if the step is about as long in the metric of its end, up to this factor.
+OF_LATENTS, ALIKE = 30, 1.5
 
 #: How often the Gaussian is checked for a variance without limit, in steps.
 CHECK_EVERY = 10
@@ -398,7 +401,7 @@ class Search:
         if self._metric().is_restricted and ends < step.slope:
             # Half the fall of the slope is the length that the step has for the bound itself.
             length = min(length, 0.5 * (step.slope - ends))
-        is_short = length <= MAX_PAIR_LENGTH
+        is_short = length <= self._longest_pair(step)
         self._metric().accepted(step, self.measured.mean, measured.mean, is_short)
         if not is_short:
             self.pairs.clear()
@@ -409,6 +412,12 @@ class Search:
             self.pairs.append((step.change, fall))
             del self.pairs[: -max(self._metric().max_pairs, 1)]
         self.place, self.measured, self._geometry = step.place, measured, None
+
+    def _longest_pair(self, step: Step) -> float:
+        """How long a step may be, in nats, over which the metric is about the same."""
+        is_alike = max(step.length, step.backward) < ALIKE * min(step.length, step.backward)
+        dim = self.engine.parameters.dim
+        return MAX_PAIR_LENGTH * max(dim / OF_LATENTS, 1.0) if is_alike else MAX_PAIR_LENGTH
 
     def _metric(self) -> Geometry:
         if self._geometry is None:
@@ -456,9 +465,10 @@ class Search:
     # -- draws ------------------------------------------------------------------------
 
     def _learn_from(self, count: int) -> None:
-        """So many fresh groups, and as many to judge by."""
+        """So many fresh groups, and as many to judge by; what is integrated needs none."""
         self._use(self.engine.evaluator.draws(self.rng, count))
-        self.judge = self.engine.evaluator.draws(self.rng, count)
+        judge = self.engine.evaluator.draws(self.rng, count)
+        self.judge = [] if self.engine.evaluator.is_exact else judge
         self.judged, self.unlearnt = [], 0
 
     def _use(self, draws: list[Draws]) -> None:

@@ -57,7 +57,8 @@ class Quadrature:
         # Values at draws without their noise: minus log q they are the bound, each of them.
         values = found.value + entropy + log_q(here, points.noise)
         nothing = jax.tree.map(jnp.zeros_like, ordinary)
-        return Estimate(directions, values, jnp.broadcast_to(found.is_finite, values.shape), nothing)
+        kept = jnp.broadcast_to(found.is_finite, values.shape)
+        return Estimate(directions, values, kept, nothing)
 
 
 def find_terms(density: Density, here: Families, ordinary: Any, key: jax.Array) -> Sum:
