@@ -345,11 +345,12 @@ def check_paths(terms: Sum, families: Sequence[Family], calculus: Calculus) -> N
     _, push, _ = calculus.linear(_roots_of(terms), means)
     index = terms.numbers()
     for number, family in enumerate(families):
-        if num_probes(family) == family.dim:
+        forest = family.couples()
+        if not isinstance(forest, Forest) or num_probes(family) == family.dim:
             continue
         probes = _probes(family)
         nothing = [0.0 * mean[None] * probes[:, :1] for mean in means]
-        for stretches in _stretches(family.couples()):
+        for stretches in _stretches(forest):
             found = []
             for stretch in stretches:
                 rows = probes * family.ops.tensor(stretch, probes)
