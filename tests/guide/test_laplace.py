@@ -16,7 +16,6 @@ from tests.guide.test_reparametrized import (
     LATENT,
     SLOPE_VARIANCE,
     TIMES,
-    _data,
     _density,
     _growth,
     _map,
