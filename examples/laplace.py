@@ -20,8 +20,8 @@ Laplace's formula errs either way.
     pip install '.[examples]'
     python examples/laplace.py --data cbpp ohio --ppl numpyro pyro
 
-``guide.laplace`` can be a factor of another model: with priors of its arguments, ``fit`` and NUTS
-take that for the posterior of the globals, without latents of the groups (embedded Laplace).
+In NumPyro ``guide.laplace`` can be a factor of another model: with priors of its arguments, ``fit``
+and NUTS have the posterior of the globals alone, without the groups' latents (embedded Laplace).
 """
 
 from __future__ import annotations
