@@ -202,6 +202,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
     def laplace(self, params: dict[str, Any]) -> jax.Array:
         """The log density of data and globals by Laplace's formula, as TMB and lme4 have it.
 
+        No bound, and exact where locals are Gaussian given the rest. A local without a mode counts
+        as at its start with unit curvature (:meth:`num_without_mode`).
+
         :param params: the model's own parameters by name; where globals are latent, with the
             guide's, at whose mean they are. ``svi.get_params(svi_state)``, for instance.
         """

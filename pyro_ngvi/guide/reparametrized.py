@@ -240,6 +240,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
     def laplace(self) -> Tensor:
         """The log density of data and globals by Laplace's formula, as TMB and lme4 have it.
 
+        No bound, and exact where locals are Gaussian given the rest. A local without a mode counts
+        as at its start with unit curvature (:meth:`num_without_mode`).
+
         The model's own parameters are those of the store, with derivatives; where globals are
         latent, they are at the mean of the guide's Gaussian.
         """
