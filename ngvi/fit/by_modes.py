@@ -85,9 +85,12 @@ def is_worthwhile(
         return False
     if reparametrize is True:
         return True
-    has_locals = any(plate.size > 1 for site in first.guide.sites for plate in site.plates)
-    is_simple = not (engine.parameters.has_ordinary or engine.evaluator.is_subsampled)
-    return has_locals and is_simple and outcome.audit.gap > WORTH * tolerance
+    are_local = [any(plate.size > 1 for plate in site.plates) for site in first.guide.sites]
+    # Given parameters of the model's own the map of the locals is one affine map: of latents that
+    # all are local a Gaussian family has the same optimum in both coordinates.
+    may_gain = not (engine.parameters.has_ordinary and all(are_local))
+    is_whole = not engine.evaluator.is_subsampled
+    return any(are_local) and may_gain and is_whole and outcome.audit.gap > WORTH * tolerance
 
 
 def tried(
@@ -151,12 +154,17 @@ def _is_of_callback(error: Exception) -> bool:
 
 
 def _begun(first: Any, outcome: Outcome, second: Any) -> Place:
-    """Globals of the first fit, independent of each other, and standardised locals."""
+    """Globals of the first fit, independent of each other, and standardised locals; the model's own
+    parameters are those of the first fit.
+    """
     mask, parameters = second.guide._blocks.mask, first.engine.parameters
     stddevs = parameters.stddevs(outcome.place)
     sd = np.concatenate([stddevs[site.name] for site in second.guide.sites])
     mean = np.where(mask, 0.0, parameters.mean(outcome.place))
-    return second.engine.parameters.at(mean, np.where(mask, 1.0, sd))
+    place = second.engine.parameters.at(mean, np.where(mask, 1.0, sd))
+    own, initial = parameters.own(outcome.place), second.engine.parameters.own(place)
+    steps = [new - old for new, old in zip(own, initial, strict=True)]
+    return second.engine.parameters.moved(place, steps) if steps else place
 
 
 def _compared(
@@ -192,6 +200,7 @@ def _compared(
         trace=outcome.trace.then(other.trace),
         starts=(ended, *starts),
         seen=outcome.seen,
+        seen_own=outcome.seen_own,
         num_tops=outcome.num_tops,
         has_more=outcome.has_more,
     )

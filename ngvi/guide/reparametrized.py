@@ -19,6 +19,7 @@ step again the second one. For any smooth ``m`` and ``L`` (1) is a bijection, wi
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -59,6 +60,13 @@ def check_order(order: Any) -> int:
             f"step from a fixed point), got {order!r}."
         )
     return order
+
+
+def log_volume(blocks: LocalBlocks) -> float:
+    """``-log N(z)`` of standardised locals at 0: with ``l`` at the modes and ``log |det|`` it is
+    Laplace's formula.
+    """
+    return 0.5 * float(blocks.mask.sum()) * math.log(2 * math.pi)
 
 
 class _State(NamedTuple):

@@ -19,7 +19,7 @@ from numpyro.infer.util import potential_energy
 
 from ngvi.checks import check_quantiles
 from ngvi.guide import reparametrized as shared
-from ngvi.guide.reparametrized import NUM_DRAWS, Density, check_order, check_whole
+from ngvi.guide.reparametrized import NUM_DRAWS, Density, check_order, check_whole, log_volume
 from ngvi.page import page
 from ngvi.structure.choice import Choice
 from ngvi.structure.layout import Layout
@@ -197,6 +197,30 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
             one = jax.vmap(one)
         return one(latents)
 
+    # -- the point in the middle ------------------------------------------------------
+
+    def laplace(self, params: dict[str, Any]) -> jax.Array:
+        """The log density of data and globals by Laplace's formula, as TMB and lme4 have it.
+
+        No bound, and exact where locals are Gaussian given the rest. A local without a mode counts
+        as at its start with unit curvature (:meth:`num_without_mode`).
+
+        :param params: the model's own parameters by name; where globals are latent, with the
+            guide's, at whose mean they are. ``svi.get_params(svi_state)``, for instance.
+        """
+        self._check_set_up()
+        own = self._own_of(params)
+        is_local, middle = self._blocks.mask, jnp.zeros_like(self._init_latent)
+        if not is_local.all():
+            middle = jnp.where(is_local, middle, self._family_of(params).mean)
+        theta, log_det, _ = self._map(middle, own)
+        return self._density(own)(theta) + log_det + log_volume(self._blocks)
+
+    def _own_of(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Of the parameters those of the model's own."""
+        names = [name for name, site in self.prototype_trace.items() if site["type"] == "param"]
+        return {name: params[name] for name in names if name in params}
+
     # -- what the user reads ----------------------------------------------------------
 
     def _mapped(self, latents: jax.Array, params: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
@@ -206,11 +230,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
 
     def _in_models_coordinates(self, latents: jax.Array, params: dict[str, Any]) -> tuple:
         self._check_set_up()
-        own = {
-            name: params[name]
-            for name, site in self.prototype_trace.items()
-            if site["type"] == "param" and name in params
-        }
+        own = self._own_of(params)
         flat = latents.reshape(-1, latents.shape[-1])
         rows = jnp.pad(flat, ((0, -len(flat) % DRAWS_AT_ONCE), (0, 0)), "edge")
         some = [

@@ -27,6 +27,7 @@ from tests.fit.test_checkpoint import Killed, Mortal
 from tests.ppl import SLOW_IN_NUMPYRO
 
 SITES = (Site("x", 0, (3,), (Plate("groups", 3, 0),)),)
+WITH_A_GLOBAL = Site("g", 0, ()), Site("x", 1, (2,), (Plate("groups", 2, 0),))
 
 
 def ready(gain=0.0, sites=SITES, target=Target, **options):
@@ -103,6 +104,7 @@ def test_noise_is_no_better_bound():
         (False, "auto", {"sites": (Site("x", 0, (3,)),)}, ended()),
         (False, "auto", {"is_subsampled": True}, ended()),
         (False, "auto", {"of_ordinary": lambda x: (0.0, 0.0)}, ended()),
+        (True, "auto", {"of_ordinary": lambda x: (0.0, 0.0), "sites": WITH_A_GLOBAL}, ended()),
         (True, "auto", {}, ended(Reason.NOISE)),
         (False, "auto", {}, ended(Reason.MAX_STEPS)),
         (False, "auto", {}, ended(Reason.TIME_LIMIT)),
@@ -111,6 +113,19 @@ def test_noise_is_no_better_bound():
 )
 def test_it_is_tried_where_locals_may_close_a_gap(expected, how, options, outcome):
     assert by_modes.is_worthwhile(how, ready(**options), outcome, 0.05) is expected
+
+
+def test_parameters_of_the_models_own_go_on_from_the_first_fit():
+    first, second = (ready(of_ordinary=lambda x: (0.0, 0.0), of_start=x) for x in (0.0, 5.0))
+    began = []
+
+    def search(_, place, *rest):
+        began.append(place.ordinary)
+        return ended()
+
+    outcome = dataclasses.replace(ended(), place=dataclasses.replace(ended().place, ordinary=2.0))
+    by_modes.tried(first, outcome, lambda mean: second, search, np.random.default_rng(0))
+    assert began == [2.0]
 
 
 def test_a_model_whose_locals_depend_on_each_other_keeps_its_fit_without_a_word():
@@ -234,6 +249,25 @@ def test_the_better_bound_is_kept_and_told(ppl, fitted):
     assert result.num_steps == sum(start.num_steps for start in result.starts)
     if store is not None:
         assert store == set(result.params)
+
+
+@pytest.mark.slow
+def test_a_global_that_is_a_parameter_does_not_keep_locals_from_their_modes(ppl):
+    """Eight schools, centred, whose mean is fitted by maximum marginal likelihood."""
+    dist = ppl.dist
+
+    def model(y, sigma):
+        mu = ppl.param("mu", ppl.array(0.0))
+        tau = ppl.sample("tau", dist.HalfNormal(ppl.array(10.0)))
+        with ppl.plate("schools", 8):
+            effect = ppl.sample("effect", dist.Normal(mu, tau))
+            ppl.sample("y", dist.Normal(effect, sigma), obs=y)
+
+    result = ppl.fit(model, *map(ppl.array, models.eight_schools_data()))
+    assert result.converged and result.starts[0].name == BY_MODES
+    # By quadrature: effects integrated out, the evidence is -30.29 at mu = 7.81.
+    assert ppl.numpy(result.params["mu"]) == pytest.approx(7.81, abs=0.2)
+    assert -30.55 < result.bound < -30.29 + 3 * result.bound_error
 
 
 @SLOW_IN_NUMPYRO

@@ -1,0 +1,144 @@
+"""Laplace's formula for locals by their modes: the middle of ``ReparametrizedGaussianGuide``.
+
+Where the model is Gaussian, the formula, the bound at every draw and the marginal likelihood are
+one; of Poisson counts the formula is compared with Newton's method in numpy.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.guide.test_reparametrized import (
+    COUNTS,
+    LATENT,
+    SLOPE_VARIANCE,
+    TIMES,
+    _density,
+    _growth,
+    _map,
+    _set_up_once,
+    _site,
+)
+from tests.ppl import SLOW_IN_NUMPYRO
+
+VALUES = np.array([[1.0, 2.5, 1.5], [3.0, 2.0, 4.5], [-2.0, -1.0, 0.5], [0.5, 0.0, -1.5]])
+NAMES = "mean", "log spread", "log noise"
+#: ``mean``, and the logarithms of ``spread`` and ``noise``.
+POINT = np.array([0.4, 0.3, -0.2])
+
+
+def _gaussian(ppl):
+    """Group effects, whose mean, spread and noise are parameters of the model's own."""
+
+    def gaussian(values):
+        mean = ppl.param("mean", ppl.array(POINT[0]))
+        spread, noise = (
+            ppl.np.exp(ppl.param(name, ppl.array(value)))
+            for name, value in zip(NAMES[1:], POINT[1:], strict=True)
+        )
+        with ppl.plate("groups", values.shape[-1]):
+            effect = ppl.sample("effect", ppl.dist.Normal(mean, spread))
+            with ppl.plate("rows", len(values)):
+                ppl.sample("y", ppl.dist.Normal(effect, noise), obs=values)
+
+    return gaussian
+
+
+def _marginal(point):
+    """The log marginal likelihood of ``VALUES``, groups in rows."""
+    mean, spread, noise = point[0], *np.exp(point[1:])
+    covariance = spread**2 * np.ones((3, 3)) + noise**2 * np.eye(3)
+    gap = VALUES - mean
+    log_det = np.linalg.slogdet(2 * np.pi * covariance)[1]
+    return -0.5 * (np.sum(gap * np.linalg.solve(covariance, gap.T).T) + 4 * log_det)
+
+
+def _best():
+    """Its maximum in closed form."""
+    means, within = VALUES.mean(1), VALUES.var(1, ddof=1).mean()
+    spread = means.var() - within / 3  # of the balanced design, where it is positive
+    return np.array([means.mean(), 0.5 * math.log(spread), 0.5 * math.log(within)])
+
+
+def _formula(ppl, guide, point):
+    """Its value and gradient in the model's own parameters."""
+    if ppl.is_numpyro:
+        import jax
+
+        def formula(point):
+            return guide.laplace(dict(zip(NAMES, point, strict=True)))
+
+        value, gradient = ppl.compiled(jax.value_and_grad(formula))(ppl.array(point))
+        return float(value), np.asarray(gradient)
+    import torch
+
+    params = [ppl.param(name) for name in NAMES]
+    with torch.no_grad():
+        for param, value in zip(params, point, strict=True):
+            param.fill_(value)
+    value = guide.laplace()
+    return value.item(), np.array([g.item() for g in torch.autograd.grad(value, params)])
+
+
+def test_of_a_gaussian_model_it_is_the_marginal_likelihood_and_so_is_the_bound_at_any_draw(ppl):
+    guide = ppl.package.ReparametrizedGaussianGuide(_gaussian(ppl), family="diagonal")
+    data = (ppl.array(VALUES.T),)
+    ppl.set_up(guide, *data)
+    at_start = _density(ppl, guide, data, {_site(ppl, guide): ppl.array(LATENT[:4])})
+    weight = at_start + 0.5 * (LATENT[:4] @ LATENT[:4] + 4 * math.log(2 * math.pi))
+    assert weight == pytest.approx(_marginal(POINT), abs=1e-10)
+    elsewhere = np.array([-0.3, 0.9, 0.5])
+    value, gradient = _formula(ppl, guide, elsewhere)
+    assert value == pytest.approx(_marginal(elsewhere), abs=1e-10)
+    steps = 1e-5 * np.eye(3)
+    differences = [(_marginal(elsewhere + e) - _marginal(elsewhere - e)) / 2e-5 for e in steps]
+    np.testing.assert_allclose(gradient, differences, atol=1e-7)
+
+
+@SLOW_IN_NUMPYRO
+def test_fit_of_a_gaussian_models_own_parameters_is_by_maximum_likelihood(ppl):
+    model = _gaussian(ppl)
+    guide = ppl.package.ReparametrizedGaussianGuide(model)
+    result = ppl.fit(model, ppl.array(VALUES.T), guide=guide, tolerance=1e-4)
+    assert result.converged
+    found = np.array([ppl.numpy(result.params[name]) for name in NAMES])
+    np.testing.assert_allclose(found, _best(), atol=0.01)
+    assert result.bound == pytest.approx(_marginal(_best()), abs=2e-4)
+
+
+@SLOW_IN_NUMPYRO
+def test_of_counts_it_is_laplaces_formula_at_the_guides_mean_of_the_globals(ppl):
+    guide, data = _set_up_once(ppl)
+    if ppl.is_numpyro:
+        params = {guide._parameter_name: guide._initial_posterior}
+        mean, value = guide._initial_posterior.mean, guide.laplace(params)
+    else:
+        ppl.set_up(guide, *data)
+        mean, value = guide.posterior.family().mean, guide.laplace()
+    latent = np.where(np.arange(8) < 2, ppl.numpy(mean), 0.0)
+    theta, log_det = _map(latent)
+    (mu, log_tau), a, b = latent[:2], theta[2:5], theta[5:]
+    log_rate = a + b * TIMES[:, None]
+    expected = (COUNTS * log_rate - np.exp(log_rate)).sum() - _log_factorials()
+    expected += _normal(a, mu, math.exp(log_tau)) + _normal(b, 0.0, SLOPE_VARIANCE**0.5)
+    expected += _normal(mu, 0.0, 2.0) + _normal(log_tau, 0.0, 0.5)
+    expected += log_det + 3 * math.log(2 * math.pi)
+    assert float(value) == pytest.approx(expected, abs=1e-8)
+
+
+def _log_factorials():
+    return sum(math.lgamma(count + 1) for count in COUNTS.reshape(-1))
+
+
+def _normal(x, mean, sd):
+    z = (np.asarray(x) - mean) / sd
+    return np.sum(-0.5 * z**2 - math.log(sd) - 0.5 * math.log(2 * math.pi))
+
+
+def test_before_the_first_call_there_is_none(ppl):
+    guide = ppl.package.ReparametrizedGaussianGuide(_growth(ppl))
+    with pytest.raises(RuntimeError, match="no posterior before its first call"):
+        guide.laplace(*[{}] * ppl.is_numpyro)
