@@ -215,6 +215,12 @@ class Calculus(Protocol):
         is large enough to be seen. NaN where nothing is finite.
         """
 
+    def compiled(self, function: Callable) -> Callable:
+        """A function of arrays and families that runs once, as one program."""
+
+    def numpy(self, array: Array) -> np.ndarray:
+        """For checks, which are many small operations."""
+
     def line(
         self, term: Term, centre: list[Array], half: list[Array]
     ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
@@ -342,8 +348,12 @@ def check_paths(terms: Sum, families: Sequence[Family], calculus: Calculus) -> N
     :raises NotASumError: if there is one.
     """
     means = [family.mean for family in families]
-    _, push, _ = calculus.linear(_roots_of(terms), means)
     index = terms.numbers()
+
+    @calculus.compiled
+    def slopes_of(means: list[Array], rows: list[Array]) -> list[Array]:
+        return calculus.linear(_roots_of(terms), means)[1](rows)
+
     for number, family in enumerate(families):
         forest = family.couples()
         if not isinstance(forest, Forest) or num_probes(family) == family.dim:
@@ -354,18 +364,19 @@ def check_paths(terms: Sum, families: Sequence[Family], calculus: Calculus) -> N
             found = []
             for stretch in stretches:
                 rows = probes * family.ops.tensor(stretch, probes)
-                found.append(push([*nothing[:number], rows, *nothing[number + 1 :]]))
+                slopes = slopes_of(means, [*nothing[:number], rows, *nothing[number + 1 :]])
+                found.append([calculus.numpy(part) for part in slopes])
             for term in terms.terms:
                 own = [index[id(root)] for root in term.roots]
-                if _sees_several([[part[k] for k in own] for part in found], calculus.xp):
+                if _sees_several([[part[k] for k in own] for part in found]):
                     raise NotASumError("a term sees several locals")
 
 
-def _sees_several(stretched: list[list[Array]], xp: Any) -> bool:
+def _sees_several(stretched: list[list[np.ndarray]]) -> bool:
     """Whether the slopes of an entry, of all roots, change otherwise than by one factor, twice."""
-    plain, once, twice = (xp.concatenate(parts, -1) for parts in stretched)
+    plain, once, twice = (np.concatenate(parts, -1) for parts in stretched)
     square = (plain**2).sum(-1)
-    factor = (plain * once).sum(-1) / xp.where(square > 0, square, 1.0)
+    factor = (plain * once).sum(-1) / np.where(square > 0, square, 1.0)
     gaps = (once - factor[..., None] * plain) ** 2 + (twice - factor[..., None] * once) ** 2
     return bool((gaps.sum(-1) > SAME_LOCAL**2 * square).any())
 
@@ -397,14 +408,24 @@ def check_smooth(terms: Sum, families: Sequence[Family], calculus: Calculus) -> 
 
     :raises NotASumError: if there is one.
     """
-    places, index = Places.of(terms, families, calculus), terms.numbers()
+    @calculus.compiled
+    def places(families: Sequence[Family]) -> tuple[list[Array], list[Array]]:
+        found = Places.of(terms, families, calculus)
+        return found.means, [(spread**2).sum(-1) ** 0.5 for spread in found.spreads]
+
+    means, stddevs = ([calculus.numpy(x) for x in part] for part in places(list(families)))
+    index = terms.numbers()
     for term in terms.terms:
         own = [index[id(root)] for root in term.roots]
-        centre: list[Array] = [places.means[k] for k in own]
-        half: list[Array] = []
-        for k, mean in zip(own, centre, strict=True):
-            stddev = (places.spreads[k] ** 2).sum(-1) ** 0.5
-            half.append((WIDTH * stddev + 2.0 * abs(mean)) * (-0.7) ** len(half))
+        halves = [
+            (WIDTH * stddevs[k] + 2.0 * abs(means[k])) * (-0.7) ** number
+            for number, k in enumerate(own)
+        ]
+        like = families[0].loc
+        centre, half = (
+            [families[0].ops.tensor(x, like) for x in part]
+            for part in ([means[k] for k in own], halves)
+        )
         line = calculus.line(term, centre, half)
         if any(_jumps(line, term.node.shape, part) for part in (0, 1)):
             raise NotASumError("it has a kink or a jump")

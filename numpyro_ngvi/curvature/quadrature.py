@@ -139,6 +139,12 @@ class JaxCalculus:
         start = 0, jnp.asarray(jnp.inf, dtype), nothing
         return jax.lax.while_loop(goes_on, halve, start)[2].mean()
 
+    def compiled(self, function: Callable) -> Callable:
+        return jax.jit(function)
+
+    def numpy(self, array: jax.Array) -> np.ndarray:
+        return np.asarray(array)
+
     def line(
         self, term: Term, centre: list[jax.Array], half: list[jax.Array]
     ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:

@@ -169,6 +169,12 @@ class TorchCalculus:
                 break
         return sums.mean()
 
+    def compiled(self, function: Callable) -> Callable:
+        return function
+
+    def numpy(self, array: Tensor) -> np.ndarray:
+        return array.detach().cpu().numpy()
+
     def line(
         self, term: Term, centre: list[Tensor], half: list[Tensor]
     ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
