@@ -23,8 +23,9 @@ from matplotlib.ticker import NullFormatter
 
 from examples.benchmarks import pages
 from examples.benchmarks.machine import describe
-from examples.benchmarks.peers.models import MODELS
-from examples.benchmarks.peers.runs import METHODS
+
+from .models import MODELS
+from .runs import METHODS
 
 RATES: dict[str, tuple[float, ...]] = {
     "NumPyro AutoMultivariateNormal": (0.1, 0.01, 0.001),

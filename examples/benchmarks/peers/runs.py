@@ -29,7 +29,8 @@ from examples.benchmarks.gauntlet import FITS, moments
 from examples.benchmarks.gauntlet_models.ppl import Ppl
 from examples.benchmarks.gauntlet_models.registry import Entry
 from examples.benchmarks.gauntlet_models.target import Gaussian, Target
-from examples.benchmarks.peers.models import entry, in_pymc
+
+from .models import entry, in_pymc
 
 #: Steps of a method that are one program, or that pass before its Gaussian is looked at.
 CHUNK = 100
