@@ -1290,3 +1290,15 @@ def test_ends_that_are_alike_where_rounding_hides_their_bounds_are_enough(monkey
     assert outcome.reason is Reason.STUCK and outcome.audit.bound < -1e39
     assert len(outcome.starts) == one_leg.NUM_ALIKE
     assert sum(ended.num_steps for ended in outcome.starts) < 100
+
+
+def test_a_climb_that_ends_beside_an_overflow_is_on_no_top_and_does_not_warn():
+    """A density like ``-exp(10 x)`` has gradients of 1e300, the squares of which are infinite."""
+    steep = SimpleNamespace(
+        values_and_gradients=lambda _, points: (np.zeros(len(points)), np.full_like(points, 1e300))
+    )
+    engine = SimpleNamespace(
+        evaluator=steep, parameters=SimpleNamespace(initial=None, eps=np.finfo(float).eps)
+    )
+    [climb] = climbs.climbed(engine, np.zeros((1, 2)), 10)
+    assert climb.height == 0.0 and not climb.is_top
