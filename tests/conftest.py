@@ -29,6 +29,7 @@ XLA_FLAGS = (
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 XLA_FLAGS_OF = {
+    "0.7.": (*XLA_FLAGS, "--xla_cpu_use_fusion_emitters=false"),
     "0.10.": (*XLA_FLAGS, "--xla_cpu_use_fusion_emitters=false"),
     "0.12.": XLA_FLAGS,  # there is one kind of emitters
 }
