@@ -32,6 +32,8 @@ RATES: dict[str, tuple[float, ...]] = {
     "NumPyro AutoLowRank": (0.01,),
     "NumPyro AutoLaplace": (0.01,),
     "Pyro AutoMultivariateNormal": (0.01,),
+    "Pyro AutoLowRank": (0.01,),
+    "Pyro AutoLaplace": (0.01,),
     "Pyro AutoGaussian": (0.01,),
     "BlackJAX full-rank VI": (0.01, 0.001),
 }
