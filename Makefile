@@ -8,7 +8,7 @@ JOBS ?= 2
 # Which tests: MARK=slow for the long ones, MARK= for all.
 MARK ?= not slow
 
-.PHONY: demo test test-oldest test-upstream lint format docs dist clean
+.PHONY: demo test test-oldest test-newest test-upstream lint format docs dist clean
 
 demo: $(VENV)/.ready-examples
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -23,6 +23,28 @@ test: $(VENV)/.ready-test
 OLDEST_TORCH ?= 2.4.0 --extra-index-url https://download.pytorch.org/whl/cpu
 test-oldest: $(VENV)-oldest/.ready
 	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n $(JOBS) --dist worksteal -m '$(MARK)' \
+		$(PYTEST_ARGS)
+
+# The same in the newest versions of everything: no constraints, and the newest Python that is here with
+# all that `venv` needs, on the PATH or pyenv's. What is newest changes: pip looks again every time, and
+# `make clean` makes way for another Python.
+# Torch as above; NEWEST_TORCH=torch takes PyPI's, several gigabytes with CUDA.
+NEWEST_TORCH ?= torch --extra-index-url https://download.pytorch.org/whl/cpu
+PYTHON_NEWEST ?= $(shell \
+	for minor in 14 13 12 11; do \
+		for python in python3.$$minor "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.$$minor.*/bin/python; do \
+			"$$python" -c "import ensurepip, ssl" 2>/dev/null && echo "$$python" && exit; \
+		done; \
+	done; \
+	echo python3)
+test-newest:
+	[ -x $(VENV)-newest/bin/python ] || $(PYTHON_NEWEST) -m venv $(VENV)-newest
+	$(VENV)-newest/bin/python -m pip install --disable-pip-version-check --quiet \
+		--upgrade --upgrade-strategy eager $(NEWEST_TORCH) -e '.[test]'
+	$(VENV)-newest/bin/python --version
+	$(VENV)-newest/bin/python -m pip freeze | \
+		grep -iE '^(torch|pyro-ppl|jax|jaxlib|numpyro|optax|numpy|scipy|arviz|pandas|scikit-learn)=='
+	OMP_NUM_THREADS=1 $(VENV)-newest/bin/python -m pytest -n $(JOBS) --dist worksteal -m '$(MARK)' \
 		$(PYTEST_ARGS)
 
 # Pyro's and NumPyro's own tests, from clones of theirs, with our guide in the place of two of theirs:
@@ -55,7 +77,7 @@ dist: $(VENV)/.ready-dev
 	done
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest demo_output build dist docs/_build docs/_executed
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest demo_output build dist docs/_build docs/_executed
 
 # .ready-X: the extra X of pyproject.toml is installed, in the tested versions. With an open
 # range of torch versions pip may choose a newer CUDA build of several gigabytes.

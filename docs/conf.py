@@ -58,7 +58,8 @@ def _benchmarks(_app: Any, docname: str, source: list[str]) -> None:
         code = script.read_text(encoding="utf-8")
         about = (ast.get_docstring(ast.parse(code)) or "").split("\n")[0].replace("``", "`")
         if "ArgumentParser(" in code:
-            rows.append(f"| `{script.relative_to(HERE.parent)}` | {about} |")
+            name = ".".join(script.relative_to(HERE.parent).with_suffix("").parts)
+            rows.append(f"| `{name.removesuffix('.__main__')}` | {about} |")
     source[0] = re.sub(r"<!-- the scripts.*?-->", "\n".join(rows), source[0])
 
 

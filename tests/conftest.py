@@ -26,10 +26,13 @@ from tests.reference import FAMILIES
 XLA_FLAGS = (
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
-    "--xla_cpu_use_fusion_emitters=false",
     "--xla_cpu_parallel_codegen_split_count=1",
 )
-XLA_FLAGS_OF = ("0.10.",)
+XLA_FLAGS_OF = {
+    "0.7.": (*XLA_FLAGS, "--xla_cpu_use_fusion_emitters=false"),
+    "0.10.": (*XLA_FLAGS, "--xla_cpu_use_fusion_emitters=false"),
+    "0.12.": XLA_FLAGS,  # there is one kind of emitters
+}
 
 #: Every third program is one that another test, or another process, has compiled already. They
 #: share a directory, which the process that made it removes at its end; workers find its name in
@@ -47,15 +50,16 @@ os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 os.environ.setdefault("MALLOC_ARENA_MAX", "1")
 
 
-def _has_known_jax() -> bool:
+def _jaxlib() -> str:
+    """Its minor version, as 0.10."""
     try:
-        return importlib.metadata.version("jaxlib").startswith(XLA_FLAGS_OF)
+        return re.match(r"\d+\.\d+\.", importlib.metadata.version("jaxlib"))[0]
     except importlib.metadata.PackageNotFoundError:
-        return False
+        return ""
 
 
-if _has_known_jax():
-    os.environ.setdefault("XLA_FLAGS", " ".join(XLA_FLAGS))
+if _jaxlib() in XLA_FLAGS_OF:
+    os.environ.setdefault("XLA_FLAGS", " ".join(XLA_FLAGS_OF[_jaxlib()]))
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
@@ -94,7 +98,7 @@ def pytest_collection():
 
 def pytest_collection_finish():
     """A garbage collection goes over all modules and every program that JAX has traced."""
-    if "jax" in sys.modules and _has_known_jax():
+    if "jax" in sys.modules and _jaxlib() == "0.10.":  # later ones do so themselves
         _share_compiler_context()
     gc.collect()
     gc.freeze()

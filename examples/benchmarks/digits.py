@@ -5,7 +5,7 @@ of 1,297 images. Bound on the training images, test NLL and ECE: each method at 
 three rates, by the bound, where all have seen as many epochs, and where all have had as many
 seconds of CPU time, without compilation.
 
-    PYTHONPATH=examples python examples/benchmarks/digits.py --ppl pyro --seeds 3 --seconds 5
+    python -m examples.benchmarks.digits --ppl pyro --seeds 3 --seconds 5
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import statistics
 import time
 
 import numpy as np
-from bnn import BATCH, PPLS, RATES, Scores, digits, minibatches, scored, spread
-from machine import describe
+
+from examples.bnn import BATCH, PPLS, RATES, Scores, digits, minibatches, scored, spread
+
+from .machine import describe
 
 #: Steps that are not timed: programs are compiled in them.
 WARM_UP = 3

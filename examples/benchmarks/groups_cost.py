@@ -8,7 +8,7 @@ step (structure, compilation, search for a start), and the peak of its memory. O
 much else was running on: 0.01, 0.25 and 2.54 s a step with 10^3, 10^4 and 10^5 groups, 0.4, 0.9 and
 3.8 GB (GVA).
 
-    python examples/benchmarks/groups_cost.py --groups 1000 10000 100000 --methods GVA RVB2
+    python -m examples.benchmarks.groups_cost --groups 1000 10000 100000 --methods GVA RVB2
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import warnings
 from typing import Any
 
 import numpy as np
-from machine import describe
+
+from .machine import describe
 
 OBSERVATIONS = 5
 STEPS = 8
@@ -93,7 +94,7 @@ def main() -> None:
     print("| " + " | ".join(header) + " |\n|" + "---|" * len(header), flush=True)
     for method in options.methods:
         for num in options.groups:
-            command = [sys.executable, __file__, "--case", str(num), method]
+            command = [sys.executable, "-m", __spec__.name, "--case", str(num), method]
             subprocess.run(command, check=True)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from examples.benchmarks.machine import describe
+from .machine import describe
 
 NUM_ROWS = 64
 

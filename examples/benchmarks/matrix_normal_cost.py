@@ -4,7 +4,7 @@ LeNet-5 (ReLU, max-pooling, d = 61,706) on random images of 28 x 28, minibatches
 Both families are stepped in turn, round by round, in one process; the ratio is taken round by
 round, of CPU time.
 
-    python examples/benchmarks/matrix_normal_cost.py --ppl numpyro --rounds 30
+    python -m examples.benchmarks.matrix_normal_cost --ppl numpyro --rounds 30
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from machine import describe
+
+from .machine import describe
 
 NUM_DATA, SIDE, CLASSES = 10_000, 28, 10
 #: Kernels in the layout of torch (out, in, height, width); in NumPyro they are in that of Flax.
@@ -184,7 +185,7 @@ def main() -> None:
             rest = ["--batch", str(options.batch), "--rounds", str(options.rounds)]
             seed = ["--seed", str(options.seed)]
             one = ["--here", "--ppl", ppl, "--case", case]
-            subprocess.run([sys.executable, __file__, *one, *rest, *seed], check=False)
+            subprocess.run([sys.executable, "-m", __spec__.name, *one, *rest, *seed], check=False)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from examples.benchmarks.machine import describe
-from examples.benchmarks.separable import PRIOR_SD, Exact
+from .machine import describe
+from .separable import PRIOR_SD, Exact
 
 #: Rows, latents, and rows of a minibatch.
 SIZES = ((20_000, 55, 500), (5_000, 20, 200))

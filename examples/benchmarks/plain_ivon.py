@@ -5,7 +5,7 @@ a drifting machine does not matter. Then the memory that a step takes beyond wha
 takes with SGD (weights, gradients, activations), in copies of the weights. ``ivon-opt`` (GPL-3) is
 compared with if it is installed.
 
-    python examples/benchmarks/plain_ivon.py --rounds 100
+    python -m examples.benchmarks.plain_ivon --rounds 100
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from machine import describe
 from torch import nn
 
 from pyro_ngvi import PlainIVON
+
+from .machine import describe
 
 try:
     import ivon
@@ -136,7 +137,7 @@ def compare_memory(width: int, batch: int) -> None:
     grown = {}
     for name in MAKE:
         rest = ["--memory-of", name, "--width", str(width), "--memory-batch", str(batch)]
-        asked = [sys.executable, __file__, *rest]
+        asked = [sys.executable, "-m", __spec__.name, *rest]
         told = subprocess.run(asked, check=True, env=returned, capture_output=True, text=True)
         grown[name], weights = map(int, told.stdout.split())
         print(f"{name:10s} {(grown[name] - grown['SGD']) / weights:.3f}", flush=True)

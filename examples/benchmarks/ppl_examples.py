@@ -47,9 +47,10 @@ from typing import Any
 
 import numpy as np
 
-from examples.benchmarks.ppl_examples_data import without_downloads
-from examples.benchmarks.ppl_examples_page import append, is_bound, lead, page
 from ngvi.fit.settings import OutOfTime
+
+from .ppl_examples_data import without_downloads
+from .ppl_examples_page import append, is_bound, lead, page
 
 FOLDERS = {
     "pyro": ("examples", "tutorial/source"),

@@ -33,8 +33,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from examples.benchmarks import low_rank_cost, pages, sparse_cost, step_cost
-from examples.benchmarks.machine import describe
+from . import low_rank_cost, pages, sparse_cost, step_cost
+from .machine import describe
 
 BLOCKS = 5
 BLOCK_SECONDS = 0.1  #: of processor time, so that the clock's grain does not matter

@@ -5,7 +5,7 @@ For each PPL: seconds and steps to within 0.05 nats of the exact optimum with
 ``AutoMultivariateNormal`` and the best of three Adam recipes (1e-2; 1e-3; cosine from 1e-2 to 0
 with 10 particles). The bound is exact, by quadrature; looking at it is not timed.
 
-    python examples/benchmarks/second_order.py --data-dir DIR --seeds 5
+    python -m examples.benchmarks.second_order --data-dir DIR --seeds 5
 
 ``DIR`` holds ``logistic/german_credit_design.csv.gz`` (1000 x 49, the column ``y`` besides).
 """
@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from machine import describe
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from examples.demo.bound import ExactBound
+
+from .machine import describe
 
 PRIOR_SCALE = 10.0
 #: Where guides start: mean, standard deviation; None is the guide's own default.

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy.special import ndtr
 
-from examples.benchmarks.machine import describe
+from .machine import describe
 
 PRIOR_SD = 10.0
 SIZES = ((350, 35), (200, 35), (200, 61))

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from examples.benchmarks.machine import describe
+from .machine import describe
 
 PPLS, OPTIMISERS = ("pyro", "numpyro"), ("BLR", "Snngm")
 ROWS, DIM, LOOKS = 100, 5, 40

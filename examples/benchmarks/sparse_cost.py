@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from examples.benchmarks.machine import describe
+from .machine import describe
 
 NUM_COEFFICIENTS = 9
 NUM_OBSERVATIONS = 7

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from examples.benchmarks.machine import describe
+from .machine import describe
 
 NUM_ROWS = 1000
 PRIOR_SCALE = 10.0

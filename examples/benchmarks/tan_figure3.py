@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from examples.benchmarks import pages
-from examples.benchmarks.horseshoe_crabs import crabs, design
-from examples.benchmarks.machine import describe
-from examples.benchmarks.tan_table2 import (
+from . import pages
+from .horseshoe_crabs import crabs, design
+from .machine import describe
+from .tan_table2 import (
     PRIOR_VARIANCE,
     STARTS,
     Poisson,
@@ -78,9 +78,10 @@ def exact_numpyro(method: str, family: str, num_steps: int) -> list[Run]:
     import jax.numpy as jnp
     import optax
 
-    from examples.benchmarks.tan_methods import euclidean_adam
     from numpyro_ngvi import NAdam, Snngm, families
     from numpyro_ngvi.tracing.compilation import enable_x64
+
+    from .tan_methods import euclidean_adam
 
     rules = {"Adam, Euclidean": euclidean_adam, "Adam, natural": optax.adam}
     rule = (rules | {"NAdam": NAdam, "Snngm": Snngm})[method](STEP_SIZE)

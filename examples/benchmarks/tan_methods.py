@@ -20,10 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from examples.benchmarks import pages
 from ngvi.families import direction
 from numpyro_ngvi import IVON, VOGN, NAdam, Nagm, ProxGenAdam, Snngm
 from numpyro_ngvi.families.coordinates import families_in, replace_families
+
+from . import pages
 
 
 def euclidean_adam(step_size: float) -> optax.GradientTransformation:

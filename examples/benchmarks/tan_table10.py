@@ -35,10 +35,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from examples import deep_glm
-from examples.benchmarks import pages
-from examples.benchmarks.machine import describe
-from examples.benchmarks.tan_methods import CURVATURE, RATES_OF_NETWORKS, best_rate, of_draw, path
 from numpyro_ngvi.families import Diagonal
+
+from . import pages
+from .machine import describe
+from .tan_methods import CURVATURE, RATES_OF_NETWORKS, best_rate, of_draw, path
 
 UNITS = deep_glm.UNITS
 A0, B0, OF_BIASES = 1.0, 0.1, 0.01

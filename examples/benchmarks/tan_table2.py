@@ -27,6 +27,7 @@ writes ``tan_table2.csv``, ``tan_figure2.csv`` and ``tan_table2.png`` in ``docs/
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import math
 from collections.abc import Callable
@@ -34,9 +35,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from examples.benchmarks import pages
-from examples.benchmarks.horseshoe_crabs import crabs, design
-from examples.benchmarks.machine import describe
+from . import pages
+from .horseshoe_crabs import crabs, design
+from .machine import describe
 
 STARTS = [(0.0, 0.1), (0.5, 0.02), (2.0, 0.01)]
 PAPER = {
@@ -334,6 +335,7 @@ def figure_2(packages: dict[str, Package]) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     packages = {name: Package(name) for name in ("numpyro", "pyro")}
     table_2(packages)
     figure_2(packages)

@@ -29,9 +29,13 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from examples.benchmarks import pages
-from examples.benchmarks.machine import describe
-from examples.benchmarks.tan_methods import (
+from numpyro_ngvi import BLR, fit
+from numpyro_ngvi.families import CovarianceCholesky, Diagonal
+from numpyro_ngvi.tracing.compilation import enable_x64
+
+from . import pages
+from .machine import describe
+from .tan_methods import (
     best_rate,
     draw_curves,
     draw_gaps,
@@ -40,10 +44,7 @@ from examples.benchmarks.tan_methods import (
     replace_curve,
     run,
 )
-from examples.benchmarks.tan_table2 import PRIOR_VARIANCE, Poisson
-from numpyro_ngvi import BLR, fit
-from numpyro_ngvi.families import CovarianceCholesky, Diagonal
-from numpyro_ngvi.tracing.compilation import enable_x64
+from .tan_table2 import PRIOR_VARIANCE, Poisson
 
 NUM_ROWS, BATCH = 100_000, 5000
 FULL_STEPS = 30

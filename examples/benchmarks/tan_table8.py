@@ -32,9 +32,13 @@ import numpyro.distributions as dist
 import pandas as pd
 from numpyro.infer.initialization import init_to_value
 
-from examples.benchmarks import pages
-from examples.benchmarks.machine import describe
-from examples.benchmarks.tan_methods import (
+from examples.demo.bound import ExactBound
+from numpyro_ngvi import BLR, SVI, NaturalELBO, NaturalGaussianGuide, fit
+from numpyro_ngvi.families import CovarianceCholesky, Diagonal
+
+from . import pages
+from .machine import describe
+from .tan_methods import (
     LOST,
     RATES,
     best_rate,
@@ -45,9 +49,6 @@ from examples.benchmarks.tan_methods import (
     replace_curve,
     run,
 )
-from examples.demo.bound import ExactBound
-from numpyro_ngvi import BLR, SVI, NaturalELBO, NaturalGaussianGuide, fit
-from numpyro_ngvi.families import CovarianceCholesky, Diagonal
 
 PRIOR_SCALE = 10.0
 #: Of ``BLR()``.

@@ -29,9 +29,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from examples.benchmarks import pages
-from examples.benchmarks.machine import describe
-from examples.benchmarks.tan_methods import (
+from numpyro_ngvi.families import Diagonal
+
+from . import pages
+from .machine import describe
+from .tan_methods import (
     COLOURS,
     CURVATURE,
     RATES_OF_NETWORKS,
@@ -40,7 +42,6 @@ from examples.benchmarks.tan_methods import (
     of_draw,
     path,
 )
-from numpyro_ngvi.families import Diagonal
 
 BATCH, PRIOR_SCALE, TEST_ROWS = 128, 10.0, 2000
 METHODS = ("Adam", "PGA", "NAdam", "Snngm", "Nagm", "VOGN", "VOGN, auto", "Snngm()", "IVON")

@@ -5,7 +5,7 @@ density and a step of ``AutoNormal`` with Adam; the ratio is taken round by roun
 a process of each. ``num_gradients=1`` is the papers' single draw; NaturalELBO's default is more for
 the mean.
 
-    python examples/benchmarks/vogn.py --ppl numpyro --rounds 30
+    python -m examples.benchmarks.vogn --ppl numpyro --rounds 30
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from machine import describe
+
+from .machine import describe
 
 NUM_DATA, BATCH, IN, HIDDEN, OUT = 10_000, 128, 784, 100, 10
 SHAPES = {"W1": (IN, HIDDEN), "b1": (HIDDEN,), "W2": (HIDDEN, OUT), "b2": (OUT,)}
@@ -162,7 +163,7 @@ def main() -> None:
             rounds = options.rounds if len(cases) > 1 else 3
             case = ["--here", "--ppl", ppl, "--rounds", str(rounds), "--case", *cases]
             seed = ["--seed", str(options.seed)]
-            subprocess.run([sys.executable, __file__, *case, *seed], check=True)
+            subprocess.run([sys.executable, "-m", __spec__.name, *case, *seed], check=True)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,8 @@ def climbed(
         options = {"maxiter": max_steps} | ({} if factor is None else {"gtol": FLAT})
         end = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
         # Where values are equal by rounding it ends as well, on a slope that leads far up.
-        left = 0.5 * float(end.jac @ (end.hess_inv @ end.jac))
+        with np.errstate(over="ignore", invalid="ignore"):  # beside an overflow of the density
+            left = 0.5 * float(end.jac @ (end.hess_inv @ end.jac))
         bests[index] = bests[index]._replace(is_top=bool(end.success) and left < AS_LEVEL)
 
     climbs = [partial(uphill, index) for index in range(len(points))]

@@ -214,8 +214,8 @@ def _alone(program: Any, equation: Any) -> Callable[..., Any]:
         invars=given,
         outvars=equation.outvars,
         eqns=[equation],
-        # Names of other arguments, and without any JAX warns.
-        debug_info=program.debug_info._replace(arg_names=None, result_paths=None),
+        # Names of other arguments, and without any JAX warns. JAX 0.7 wants names of results.
+        debug_info=program.debug_info._replace(arg_names=None, result_paths=("",)),
     )
 
     def run(*values: Any) -> Any:

@@ -112,7 +112,8 @@ def test_the_gradient_at_the_points_is_the_natural_gradient(kind, name):
     """``F^-1`` times the gradient of ``E_q[c . t]``, which is ``F c``, with the dense ``F``."""
     found = computed(name, kind)
     c = coefficients(found.plain).ravel()
-    np.testing.assert_allclose(found.gradient, c, rtol=1e-9, atol=1e-9)
+    # JAX 0.7 is 2e-9 off where its compiler does not optimise, as in tests.
+    np.testing.assert_allclose(found.gradient, c, rtol=1e-8, atol=1e-8)
     if not kind.endswith("_mode"):  # of a point F is singular
         reference = _hessian_of_partition(found.plain)
         np.testing.assert_allclose(found.fisher, reference, rtol=1e-5, atol=1e-6)

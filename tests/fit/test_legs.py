@@ -1097,7 +1097,9 @@ def test_given_parameters_that_end_higher_stay():
 def test_parameters_with_one_optimum_are_seen_to_have_one_after_two_short_starts():
     outcome = searched(network(-1e3))
     assert outcome.converged and outcome.seen == legs.OWN_SAME
-    assert names(outcome) == ["the guide's start"] + legs.OWN_SAME * ["other parameters"]
+    # One that the others' bounds are 0.02 nats above, as with SciPy 1.15, is not counted.
+    assert names(outcome)[0] == "the guide's start"
+    assert legs.OWN_SAME <= names(outcome).count("other parameters") <= legs.OWN_SAME + 1
 
 
 def test_an_optimum_of_many_parameters_that_one_start_alone_has_led_to_is_not_claimed(monkeypatch):
@@ -1290,3 +1292,15 @@ def test_ends_that_are_alike_where_rounding_hides_their_bounds_are_enough(monkey
     assert outcome.reason is Reason.STUCK and outcome.audit.bound < -1e39
     assert len(outcome.starts) == one_leg.NUM_ALIKE
     assert sum(ended.num_steps for ended in outcome.starts) < 100
+
+
+def test_a_climb_that_ends_beside_an_overflow_is_on_no_top_and_does_not_warn():
+    """A density like ``-exp(10 x)`` has gradients of 1e300, the squares of which are infinite."""
+    steep = SimpleNamespace(
+        values_and_gradients=lambda _, points: (np.zeros(len(points)), np.full_like(points, 1e300))
+    )
+    engine = SimpleNamespace(
+        evaluator=steep, parameters=SimpleNamespace(initial=None, eps=np.finfo(float).eps)
+    )
+    [climb] = climbs.climbed(engine, np.zeros((1, 2)), 10)
+    assert climb.height == 0.0 and not climb.is_top

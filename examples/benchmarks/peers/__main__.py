@@ -23,14 +23,17 @@ from matplotlib.ticker import NullFormatter
 
 from examples.benchmarks import pages
 from examples.benchmarks.machine import describe
-from examples.benchmarks.peers.models import MODELS
-from examples.benchmarks.peers.runs import METHODS
+
+from .models import MODELS
+from .runs import METHODS
 
 RATES: dict[str, tuple[float, ...]] = {
     "NumPyro AutoMultivariateNormal": (0.1, 0.01, 0.001),
     "NumPyro AutoLowRank": (0.01,),
     "NumPyro AutoLaplace": (0.01,),
     "Pyro AutoMultivariateNormal": (0.01,),
+    "Pyro AutoLowRank": (0.01,),
+    "Pyro AutoLaplace": (0.01,),
     "Pyro AutoGaussian": (0.01,),
     "BlackJAX full-rank VI": (0.01, 0.001),
 }

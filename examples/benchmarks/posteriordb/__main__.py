@@ -25,7 +25,8 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from ..machine import describe  # noqa: TID252
+from examples.benchmarks.machine import describe
+
 from .careful import careful_run
 from .data import load_index
 from .fit_runs import METHOD as FIT
