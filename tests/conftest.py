@@ -50,16 +50,16 @@ os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 os.environ.setdefault("MALLOC_ARENA_MAX", "1")
 
 
-def _jaxlib() -> str:
-    """Its minor version, as 0.10."""
+def jaxlib() -> str:
+    """Its minor version, as ``0.10.``; nothing where it is not installed."""
     try:
         return re.match(r"\d+\.\d+\.", importlib.metadata.version("jaxlib"))[0]
     except importlib.metadata.PackageNotFoundError:
         return ""
 
 
-if _jaxlib() in XLA_FLAGS_OF:
-    os.environ.setdefault("XLA_FLAGS", " ".join(XLA_FLAGS_OF[_jaxlib()]))
+if jaxlib() in XLA_FLAGS_OF:
+    os.environ.setdefault("XLA_FLAGS", " ".join(XLA_FLAGS_OF[jaxlib()]))
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
@@ -98,7 +98,7 @@ def pytest_collection():
 
 def pytest_collection_finish():
     """A garbage collection goes over all modules and every program that JAX has traced."""
-    if "jax" in sys.modules and _jaxlib() == "0.10.":  # later ones do so themselves
+    if "jax" in sys.modules and jaxlib() == "0.10.":  # later ones do so themselves
         _share_compiler_context()
     gc.collect()
     gc.freeze()

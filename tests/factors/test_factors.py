@@ -14,6 +14,7 @@ from scipy import stats
 from ngvi.factors import KINDS
 from ngvi.factors.factor import signs_of_runs
 from ngvi.factors.numpy_kinds import NUMPY_KINDS, as_numpy
+from tests.conftest import jaxlib
 from tests.ppl import PPLS, load
 
 DENSITIES = [name for name in KINDS if not name.endswith("_mode")]
@@ -113,7 +114,8 @@ def test_the_gradient_at_the_points_is_the_natural_gradient(kind, name):
     found = computed(name, kind)
     c = coefficients(found.plain).ravel()
     # JAX 0.7 is 2e-9 off where its compiler does not optimise, as in tests.
-    np.testing.assert_allclose(found.gradient, c, rtol=1e-8, atol=1e-8)
+    off = 1e-8 if jaxlib() == "0.7." else 1e-9
+    np.testing.assert_allclose(found.gradient, c, rtol=off, atol=off)
     if not kind.endswith("_mode"):  # of a point F is singular
         reference = _hessian_of_partition(found.plain)
         np.testing.assert_allclose(found.fisher, reference, rtol=1e-5, atol=1e-6)
