@@ -78,6 +78,21 @@ class Design(NamedTuple):
         constant = self.num_globals * math.log(10.0)
         return constant + is_count * sum(math.lgamma(1.0 + count) for count in self.y)
 
+    def without_effects(self, is_count: bool) -> np.ndarray:
+        """Fixed effects of the model without random ones, by Newton's method; prior N(0, 100).
+
+        :param is_count: whether the likelihood is Poisson's.
+        """
+        prior, eta = 0.01, np.log(self.y + 0.5) if is_count else np.zeros(len(self.y))
+        for _ in range(25):
+            mean = np.exp(eta) if is_count else 1 / (1 + np.exp(-eta))
+            weights = mean if is_count else mean * (1 - mean)
+            precision = (self.X.T * weights) @ self.X + prior * np.eye(self.X.shape[1])
+            working = weights * eta + self.y - mean
+            beta = np.linalg.solve(precision, self.X.T @ working)
+            eta = self.X @ beta
+        return beta
+
 
 def load(name: str, directory: Path) -> Design:
     """A design by its name.
