@@ -230,7 +230,8 @@ def replace_curve(csv: str, row: dict[str, str], about: str, keys: Sequence[str]
     pages.replace(csv, [row], about, keys)
     rows = pages.read(csv)
     marks = sorted((name for name in rows[0] if name.isdigit()), key=int)
-    pages.write(csv, [{name: row[name] for name in (*keys, *marks)} for row in rows], about)
+    names = [*(name for name in rows[0] if not name.isdigit()), *marks]
+    pages.write(csv, [{name: row[name] for name in names} for row in rows], about)
 
 
 #: Of curves; a method's second derivatives are dashed.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ngvi.families import direction
+from ngvi.families.forest_family import ForestFamily
 from ngvi.optim.nadam import Moments
 from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
 
@@ -15,6 +16,8 @@ FACTORS = {
     "diagonal": "scale",
     "covariance_cholesky": "scale_tril",
     "precision_cholesky": "precision_tril",
+    "block_diagonal": "scale_tril",
+    "sparse_precision": "precision_tril",
 }
 
 
@@ -35,7 +38,8 @@ class ProxGenAdamRule(NamedTuple):
     ones back, at the cost of two triangular solves for a dense family. Its condition is the square
     of the factor's, which Adam's first steps, of one size for all elements, can make 1e4 and
     more: then nothing is left of a gradient in single precision, and the moments remember what
-    stands in its place for thousands of steps. Use double precision with a dense family.
+    stands in its place for thousands of steps. Use double precision with a dense family, or one
+    of dense blocks.
     """
 
     algebra: Algebra
@@ -73,8 +77,14 @@ def _on_diagonal(function: Callable[..., Array], *families: Any) -> Any:
         return dataclasses.replace(families[0], scale=function(ops, 1.0, *factors))
     # The precision's log determinant has the other sign.
     sign = 1.0 if name == "scale_tril" else -1.0
-    diagonal = function(ops, sign, *(factor.diagonal() for factor in factors))
-    factor = ops.with_diagonal(factors[0], diagonal)
+    if isinstance(families[0], ForestFamily):  # whose factor is packed
+        places = families[0].structure.packed_diagonal()
+        old, *others = (factor[places] for factor in factors)
+        new = function(ops, sign, old, *others)
+        factor = factors[0] + ops.scatter(len(factors[0]), places, new - old)
+    else:
+        diagonal = function(ops, sign, *(factor.diagonal() for factor in factors))
+        factor = ops.with_diagonal(factors[0], diagonal)
     return dataclasses.replace(families[0], **{name: factor})
 
 
@@ -99,7 +109,8 @@ def check_family(family: Any) -> None:
     """
     if getattr(family, "name", None) not in FACTORS:
         raise ValueError(
-            "ProxGenAdam moves Diagonal, CovarianceCholesky and PrecisionCholesky, whose "
-            f"proximal steps are known, but not {type(family).__name__}. Make the guide with "
+            "ProxGenAdam moves Diagonal, CovarianceCholesky, PrecisionCholesky, BlockDiagonal and "
+            "SparsePrecision, whose proximal steps are known, but not "
+            f"{type(family).__name__}. Make the guide with "
             "family='covariance_cholesky', or use BLR or Snngm, which move any family."
         )

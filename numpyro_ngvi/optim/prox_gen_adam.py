@@ -23,8 +23,8 @@ def ProxGenAdam(
     other: Any = None,
 ) -> optax.GradientTransformation:
     """:raises ValueError: for a number outside its range; on ``init``, if there are no natural
-    parameters, or for a family other than ``Diagonal``, ``CovarianceCholesky`` and
-    ``PrecisionCholesky``.
+    parameters, or for a family other than ``Diagonal``, ``CovarianceCholesky``,
+    ``PrecisionCholesky``, ``BlockDiagonal`` and ``SparsePrecision``.
     """
     check_adam(step_size, beta1, beta2, eps)
     return joint(ProxGenAdamRule(algebra, step_size, beta1, beta2, eps), other, "ProxGenAdam")

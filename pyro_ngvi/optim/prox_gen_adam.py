@@ -18,7 +18,8 @@ class ProxGenAdamOptimizer(NAdamOptimizer):
 class ProxGenAdam(JointOptim):
     """:raises ValueError: for options unknown or outside their range; on the first step, if
     there are no natural parameters, for a family other than ``Diagonal``,
-    ``CovarianceCholesky`` and ``PrecisionCholesky``, or if the first gradient is not finite.
+    ``CovarianceCholesky``, ``PrecisionCholesky``, ``BlockDiagonal`` and ``SparsePrecision``, or
+    if the first gradient is not finite.
     """
 
     torch_optimizer = ProxGenAdamOptimizer

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 import numpy as np
 import pytest
 
+from ngvi.optim.prox_gen_adam import ProxGenAdamRule
+from ngvi.structure.forest import forest_from_indices
 from tests import reference
+from tests.families import arrows
 from tests.optim.runs import Loop, make
 from tests.optim.table5 import assert_same, driver
 from tests.reference import Glm, felt
@@ -150,6 +154,52 @@ def test_a_diagonal_too_small_for_a_proximal_step_is_left_as_adam_left_it(backen
     small, large = np.diag(expected[0]["q"][2])
     assert abs(small - 0.05) < 0.005 < abs(large - 3.0)  # one is left, the other is not
     check(backend, make(backend, "ProxGenAdam"), point, gradients, expected)
+
+
+def forests(backend, rng):
+    """Each with its factor packed: locals given globals by ``T``, and blocks by ``C``."""
+    case = "three locals of size 2 given 3 globals"
+    loc, tril = arrows.random_factor(*arrows.CASES[case], rng)
+    sparse = arrows.family(backend, case, loc, tril)
+    blocks = (
+        backend.module("families.forest")
+        .BlockDiagonal(
+            structure=forest_from_indices([np.arange(4).reshape(2, 2).T, np.array([[4]])])
+        )
+        .initial(backend.array(rng.normal(size=5)), 0.3)
+    )
+    return sparse, blocks
+
+
+def test_prox_gen_adam_moves_the_packed_factors_of_forests_by_the_same_lines(backend, rng):
+    """Its diagonal is where ``packed_diagonal`` says, and its gradient the family's own."""
+    algebra = backend.module("optim.algebra").algebra
+    rule = ProxGenAdamRule(algebra, 0.02, 0.9, 0.999, 1e-8)
+    for family in forests(backend, rng):
+        name, sign = family.factor_name, float(family.power)
+        places = family.structure.packed_diagonal()
+        state, m, v = rule.init([family]), 0.0, 0.0
+        for count in range(3):
+            packed = backend.numpy(getattr(family, name)).copy()
+            noise = np.where(packed != 0, rng.normal(size=packed.shape), 0.0)
+            natural = dataclasses.replace(
+                family,
+                loc=backend.array(rng.normal(size=family.dim)),
+                **{name: backend.array(noise)},
+            )
+            gradient = -backend.numpy(getattr(family.euclidean_gradient(natural), name)).copy()
+            gradient[places] -= sign / packed[places]
+            m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+            gamma = 0.02 / np.sqrt(v + 1e-8)
+            expected = packed + gamma * m
+            x, gamma = expected[places], gamma[places]
+            square = x**2 + sign * 4 * gamma
+            near = (x + np.sign(x) * np.sqrt(np.maximum(square, 0))) / 2
+            expected[places] = np.where(square > 0, near, x)
+            (family,), state = rule.step([natural], state, [family], count)
+            np.testing.assert_allclose(
+                backend.numpy(getattr(family, name)), expected, rtol=1e-9, atol=1e-12
+            )
 
 
 @pytest.mark.parametrize("family", ["precision", "covariance"])

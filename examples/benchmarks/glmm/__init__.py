@@ -1,0 +1,1 @@
+"""Hierarchical models and their data, for the tables of mixed models."""
