@@ -65,26 +65,29 @@ def radon(y: Any, floor: Any, county: Any, slopes: bool) -> None:
         numpyro.sample("y", dist.Normal(mean + slope * floor, sigma), obs=y)
 
 
+def _log_prior(theta: Any, omega: Any, r: int) -> Any:
+    rows, columns = np.tril_indices(r)
+    entries = jnp.where(rows == columns, jnp.exp(omega), omega)
+    root = jnp.zeros((r, r)).at[rows, columns].set(entries)
+    volume = jnp.sum(jnp.log(jnp.abs(jnp.diag(root)))) - 0.5 * r * math.log(2 * math.pi)
+    return volume - 0.5 * jnp.sum((theta @ root) ** 2, -1)
+
+
 def glmm(y: Any, X: Any, Z: Any, group: Any, likelihood: Callable) -> None:
     """Tan's section 8.5: effects ``N(0, (W W^T)^-1)``; all globals ``N(0, 100)``."""
     p, r, num = X.shape[1], Z.shape[1], int(group.max()) + 1
     beta = numpyro.sample("beta", dist.Normal(0.0, 10.0).expand([p]).to_event(1))
     omega = numpyro.sample("omega", dist.Normal(0.0, 10.0).expand([r * (r + 1) // 2]).to_event(1))
-    rows, columns = np.tril_indices(r)
-    entries = jnp.where(rows == columns, jnp.exp(omega), omega)
-    root = jnp.zeros((r, r)).at[rows, columns].set(entries)
     with numpyro.plate("subjects", num):
-        # A Wishart's root: W^T theta is standard normal.
-        theta = numpyro.sample(
-            "theta", dist.ImproperUniform(dist.constraints.real_vector, (), (r,))
-        )
-        white = theta @ root
-        numpyro.factor(
-            "prior",
-            -0.5 * jnp.sum(white**2, -1)
-            + jnp.sum(jnp.log(jnp.abs(jnp.diag(root))))
-            - 0.5 * r * math.log(2 * math.pi),
-        )
+        if r == 1:
+            scale = jnp.exp(-omega)
+            theta = numpyro.sample("theta", dist.Normal(0.0, scale).to_event(1))
+        else:
+            # A Wishart's root: W^T theta is standard normal.
+            theta = numpyro.sample(
+                "theta", dist.ImproperUniform(dist.constraints.real_vector, (), (r,))
+            )
+            numpyro.factor("prior", _log_prior(theta, omega, r))
     eta = X @ beta + jnp.sum(Z * theta[group], -1)
     with numpyro.plate("data", len(y)):
         numpyro.sample("y", likelihood(eta), obs=y)
