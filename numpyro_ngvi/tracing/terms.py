@@ -135,8 +135,8 @@ def _is_finite_check(equation: Any, inputs: list[Node]) -> bool:
 
 
 def _filled(reader: Reader, node: Node, shape: tuple[int, ...]) -> Node:
-    """A number among arrays, as one of them."""
-    if node.is_constant or node.shape == shape:
+    """A number among arrays, or an array among larger ones, as one of them."""
+    if node.shape == shape or (node.is_constant and node.shape == ()):
         return node
     fill = Op(Kind.COPY, lambda value: jnp.broadcast_to(value, shape), f"fill {shape}")
     return reader.apply(fill, [node], shape)

@@ -142,3 +142,22 @@ def test_fit_integrates_the_bound_of_a_model_with_locals(ppl, dtype, rng):
     value += (counts * loc[2:] - rates).sum() - sum(math.lgamma(1.0 + count) for count in counts)
     entropy = 0.5 * np.linalg.slogdet(covariance)[1] + 122 * (half + 0.5)
     assert result.bound == pytest.approx(value + entropy, abs=1e-6 if dtype == "float64" else 1e-2)
+
+
+def test_an_effect_in_an_axis_of_its_own_is_as_one_without(ppl, rng):
+    """Of arrays that differ in the length of an axis alone the shorter is spread as well."""
+    places = ppl.index(np.repeat([0, 1], 3))
+
+    def in_an_axis(theta):
+        effects = theta[4:].reshape(6, 1)
+        scale = ppl.np.exp(theta[1:2])
+        return ppl.dist.Normal(theta[2:4].reshape(2, 1)[places], scale).log_prob(effects).sum()
+
+    def without(theta):
+        return ppl.dist.Normal(theta[2:4][places], ppl.np.exp(theta[1])).log_prob(theta[4:]).sum()
+
+    one = family(ppl, "sparse_precision", rng)
+    found, wanted = (expected(ppl, function, [one]) for function in (in_an_axis, without))
+    assert float(found.value) == pytest.approx(float(wanted.value), abs=1e-12)
+    for parts in zip(found.parts[0], wanted.parts[0], strict=True):
+        np.testing.assert_allclose(*map(ppl.numpy, parts), rtol=1e-12, atol=1e-12)
