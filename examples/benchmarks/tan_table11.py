@@ -413,6 +413,7 @@ def draw_curves(csv: str, table: str, picture: str) -> None:
                 label, colour = row["method"], COLOURS[METHODS.index(row["method"])]
                 (shown[label],) = axis.plot(times, gaps, color=colour, lw=1.3, marker=".", ms=4)
             axis.set(xscale="log", yscale="log", title=f"{name}, {gaussian}")
+            axis.xaxis.set_minor_formatter("")  # within a decade labels would meet
         axes[line, 0].set_ylabel("nats below the best bound")
     for axis in axes[-1]:
         axis.set_xlabel("CPU s, without compilation")
