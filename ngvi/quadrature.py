@@ -336,7 +336,7 @@ def _by_all(parts: list[Array], xp: Any) -> list[Array]:
 def check_paths(terms: Sum, families: Sequence[Family], calculus: Calculus) -> None:
     """Refuse a term that sees two locals: :class:`Places` would take them for one.
 
-    Each group of blocks is stretched, every block with what is below it by a number of its own. Of
+    Blocks that share columns are stretched, each with what is below it by a number of its own. Of
     an entry that sees one of them all slopes are stretched alike.
 
     :raises NotASumError: if there is one.
@@ -350,7 +350,7 @@ def check_paths(terms: Sum, families: Sequence[Family], calculus: Calculus) -> N
             continue
         probes = _probes(family)
         nothing = [0.0 * mean[None] * probes[:, :1] for mean in means]
-        for stretches in _stretches(forest):
+        for stretches in _stretches(forest, family.hessian_probes()):
             found = []
             for stretch in stretches:
                 rows = probes * family.ops.tensor(stretch, probes)
@@ -370,21 +370,28 @@ def _sees_several(stretched: list[list[Array]], xp: Any) -> bool:
     return bool((gaps.sum(-1) > SAME_LOCAL**2 * square).any())
 
 
-def _stretches(forest: Forest) -> Iterator[list[np.ndarray]]:
-    """For each group of several blocks, of the latents in it and below it: ones, factors, squares.
+def _stretches(forest: Forest, columns: np.ndarray) -> Iterator[list[np.ndarray]]:
+    """For all blocks that share columns, of the latents in and below them: ones, factors, squares.
 
     Those of a block and of what is below it have one factor; all others are zero.
+
+    :param columns: of the latents.
     """
     rng, pieces = np.random.default_rng(0), forest.split_indices()
+    siblings: dict[tuple, list[int]] = {}  # groups side by side have the columns of one another
     for index, group in enumerate(forest.groups):
-        if group.num == 1:
+        siblings.setdefault((group.parent, columns[pieces[index][0, 0]]), []).append(index)
+    for together in siblings.values():
+        if sum(forest.groups[index].num for index in together) == 1:
             continue
         inside, factors = np.zeros(forest.dim), np.zeros(forest.dim)
-        by_block = rng.uniform(0.5, 1.5, group.num) * rng.choice([-1.0, 1.0], group.num)
-        for lower, piece in enumerate(pieces):
-            if lower == index or index in forest.ancestors(lower):
-                inside[piece] = 1.0
-                factors[piece] = np.repeat(by_block, piece.shape[1] // group.num)
+        for index in together:
+            num = forest.groups[index].num
+            by_block = rng.uniform(0.5, 1.5, num) * rng.choice([-1.0, 1.0], num)
+            for lower, piece in enumerate(pieces):
+                if lower == index or index in forest.ancestors(lower):
+                    inside[piece] = 1.0
+                    factors[piece] = np.repeat(by_block, piece.shape[1] // num)
         yield [inside, factors, factors**2]
 
 

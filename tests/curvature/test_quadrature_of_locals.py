@@ -109,6 +109,23 @@ def test_a_term_that_sees_several_locals_is_refused(ppl, rng):
         expected(ppl, function, [dense(ppl, one)])
 
 
+def test_a_term_that_sees_locals_of_two_plates_is_refused(ppl):
+    """Side by side they share columns as well."""
+    pieces = [np.arange(3)[None], np.arange(3, 5)[None], np.array([[5]])]
+    structure = forest_from_indices(pieces, [2, 2, None])
+    one = ppl.families.SparsePrecision(structure=structure).initial(ppl.array(np.zeros(6)), 0.4)
+
+    def apart(theta):
+        return -ppl.np.cosh(theta[:3] - theta[5]).sum() - ppl.np.cosh(theta[3:5] + theta[5]).sum()
+
+    def crossed(theta):
+        return -ppl.np.cosh(theta[:2] + theta[3:5]).sum()
+
+    expected(ppl, apart, [one])
+    with pytest.raises(NotASumError, match="several locals"):
+        expected(ppl, crossed, [one])
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_fit_integrates_the_bound_of_a_model_with_locals(ppl, dtype, rng):
     """Counts with effects whose spread is unknown, 120 of them: the bound in closed form."""
