@@ -139,17 +139,21 @@ class JaxCalculus:
         start = 0, jnp.asarray(jnp.inf, dtype), nothing
         return jax.lax.while_loop(goes_on, halve, start)[2].mean()
 
-    def line(
-        self, term: Term, centre: list[jax.Array], half: list[jax.Array]
-    ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        @jax.jit
-        def at(t: jax.Array) -> tuple[jax.Array, jax.Array]:
-            roots = [
-                one + t.astype(one.dtype) * step for one, step in zip(centre, half, strict=True)
-            ]
-            return jax.jvp(term.value, (roots,), (half,))
+    def numpy(self, array: jax.Array) -> np.ndarray:
+        return np.asarray(array)
 
-        return lambda t: jax.device_get(at(t))
+    def line(
+        self, term: Term, centre: list[jax.Array]
+    ) -> Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]]:
+        @jax.jit
+        def at(t: jax.Array, half: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+            steps = [step.astype(one.dtype) for one, step in zip(centre, half, strict=True)]
+            roots = [
+                one + t.astype(one.dtype) * step for one, step in zip(centre, steps, strict=True)
+            ]
+            return jax.jvp(term.value, (roots,), (steps,))
+
+        return lambda t, half: jax.device_get(at(t, half))
 
 
 def _divisor(number: int, most: int) -> int:
