@@ -219,12 +219,14 @@ class Calculus(Protocol):
         """A function of arrays and families that runs once, as one program."""
 
     def numpy(self, array: Array) -> np.ndarray:
-        """For checks, which are many small operations."""
+        """An array whose operations are not compiled one by one."""
 
     def line(
-        self, term: Term, centre: list[Array], half: list[Array]
-    ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        """The term and its derivative along ``centre + t half``, by ``t``, element by element."""
+        self, term: Term, centre: list[Array]
+    ) -> Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]]:
+        """The term and its derivative along ``centre + t half``, by ``t`` and ``half``, element by
+        element.
+        """
 
 
 class Expectations(NamedTuple):
@@ -342,7 +344,7 @@ def _by_all(parts: list[Array], xp: Any) -> list[Array]:
 def check_paths(terms: Sum, families: Sequence[Family], calculus: Calculus) -> None:
     """Refuse a term that sees two locals: :class:`Places` would take them for one.
 
-    Each group of blocks is stretched, every block with what is below it by a number of its own. Of
+    Blocks that share columns are stretched, each with what is below it by a number of its own. Of
     an entry that sees one of them all slopes are stretched alike.
 
     :raises NotASumError: if there is one.
@@ -359,44 +361,57 @@ def check_paths(terms: Sum, families: Sequence[Family], calculus: Calculus) -> N
         if not isinstance(forest, Forest) or num_probes(family) == family.dim:
             continue
         probes = _probes(family)
-        nothing = [0.0 * mean[None] * probes[:, :1] for mean in means]
-        for stretches in _stretches(forest):
-            found = []
-            for stretch in stretches:
-                rows = probes * family.ops.tensor(stretch, probes)
-                slopes = slopes_of(means, [*nothing[:number], rows, *nothing[number + 1 :]])
-                found.append([calculus.numpy(part) for part in slopes])
+        probes = np.concatenate([calculus.numpy(probes)] * 3)
+        nothing = [np.zeros((len(probes), mean.shape[0])) for mean in means]
+        for stretches in _stretches(forest, family.hessian_probes()):
+            by_family = list(nothing)
+            by_family[number] = probes * np.repeat(stretches, len(probes) // 3, 0)
+            rows = [
+                family.ops.tensor(part, mean) for part, mean in zip(by_family, means, strict=True)
+            ]
+            found = list(map(calculus.numpy, slopes_of(means, rows)))
             for term in terms.terms:
-                own = [index[id(root)] for root in term.roots]
-                if _sees_several([[part[k] for k in own] for part in found]):
+                if _sees_several([found[index[id(root)]] for root in term.roots]):
                     raise NotASumError("a term sees several locals")
 
 
-def _sees_several(stretched: list[list[np.ndarray]]) -> bool:
-    """Whether the slopes of an entry, of all roots, change otherwise than by one factor, twice."""
-    plain, once, twice = (np.concatenate(parts, -1) for parts in stretched)
+def _sees_several(slopes: list[np.ndarray]) -> bool:
+    """Whether an entry's slopes, of all roots, change otherwise than by one factor, twice.
+
+    :param slopes: by root, with a last axis of three times all columns.
+    """
+    thirds = [np.split(part, 3, -1) for part in slopes]
+    plain, once, twice = (np.concatenate(parts, -1) for parts in zip(*thirds, strict=True))
     square = (plain**2).sum(-1)
     factor = (plain * once).sum(-1) / np.where(square > 0, square, 1.0)
     gaps = (once - factor[..., None] * plain) ** 2 + (twice - factor[..., None] * once) ** 2
     return bool((gaps.sum(-1) > SAME_LOCAL**2 * square).any())
 
 
-def _stretches(forest: Forest) -> Iterator[list[np.ndarray]]:
-    """For each group of several blocks, of the latents in it and below it: ones, factors, squares.
+def _stretches(forest: Forest, columns: np.ndarray) -> Iterator[np.ndarray]:
+    """For all blocks that share columns, of the latents in and below them: ones, factors, squares.
 
     Those of a block and of what is below it have one factor; all others are zero.
+
+    :param columns: of the latents.
     """
     rng, pieces = np.random.default_rng(0), forest.split_indices()
+    siblings: dict[tuple, list[int]] = {}  # groups side by side have the columns of one another
     for index, group in enumerate(forest.groups):
-        if group.num == 1:
+        siblings.setdefault((group.parent, columns[pieces[index][0, 0]]), []).append(index)
+    for together in siblings.values():
+        shared = np.concatenate([columns[pieces[index]].ravel() for index in together])
+        if len(np.unique(shared)) == len(shared):
             continue
         inside, factors = np.zeros(forest.dim), np.zeros(forest.dim)
-        by_block = rng.uniform(0.5, 1.5, group.num) * rng.choice([-1.0, 1.0], group.num)
-        for lower, piece in enumerate(pieces):
-            if lower == index or index in forest.ancestors(lower):
-                inside[piece] = 1.0
-                factors[piece] = np.repeat(by_block, piece.shape[1] // group.num)
-        yield [inside, factors, factors**2]
+        for index in together:
+            num = forest.groups[index].num
+            by_block = rng.uniform(0.5, 1.5, num) * rng.choice([-1.0, 1.0], num)
+            for lower, piece in enumerate(pieces):
+                if lower == index or index in forest.ancestors(lower):
+                    inside[piece] = 1.0
+                    factors[piece] = np.repeat(by_block, piece.shape[1] // num)
+        yield np.array([inside, factors, factors**2])
 
 
 def check_smooth(terms: Sum, families: Sequence[Family], calculus: Calculus) -> None:
@@ -404,10 +419,12 @@ def check_smooth(terms: Sum, families: Sequence[Family], calculus: Calculus) -> 
 
     Each is followed along a line through all that ``q`` covers, into the half in which it, or its
     derivative, is bent more, until hardly anything is left of the line: what is left of the change
-    of a smooth function is nothing as well.
+    of a smooth function is nothing as well. A term of two roots is followed along each of them as
+    well: beside ``exp`` of one, which grows, a kink in the other is small.
 
     :raises NotASumError: if there is one.
     """
+
     @calculus.compiled
     def places(families: Sequence[Family]) -> tuple[list[Array], list[Array]]:
         found = Places.of(terms, families, calculus)
@@ -417,29 +434,30 @@ def check_smooth(terms: Sum, families: Sequence[Family], calculus: Calculus) -> 
     index = terms.numbers()
     for term in terms.terms:
         own = [index[id(root)] for root in term.roots]
-        halves = [
+        centre = [families[0].ops.tensor(means[k], families[0].loc) for k in own]
+        half = [
             (WIDTH * stddevs[k] + 2.0 * abs(means[k])) * (-0.7) ** number
             for number, k in enumerate(own)
         ]
-        like = families[0].loc
-        centre, half = (
-            [families[0].ops.tensor(x, like) for x in part]
-            for part in ([means[k] for k in own], halves)
-        )
-        line = calculus.line(term, centre, half)
-        if any(_jumps(line, term.node.shape, part) for part in (0, 1)):
-            raise NotASumError("it has a kink or a jump")
+        line = calculus.line(term, centre)
+        for wanted in ([True] * len(own), *(np.eye(len(own)) if len(own) > 1 else ())):
+            steps = [x * w for x, w in zip(half, wanted, strict=True)]
+            if any(_jumps(line, steps, term.node.shape, part) for part in (0, 1)):
+                raise NotASumError("it has a kink or a jump")
 
 
 def _jumps(
-    line: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], shape: tuple[int, ...], part: int
+    line: Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]],
+    steps: list[np.ndarray],
+    shape: tuple[int, ...],
+    part: int,
 ) -> bool:
     """:param part: 0 for the function, 1 for its derivative."""
     # Not from -1 to 1: at zero itself, where it may begin, a derivative by cases may be another.
     ends = [np.full(shape, t) for t in np.linspace(-1.0, 0.93, PARTS + 1)]
 
     def along(t: np.ndarray) -> np.ndarray:
-        return line(t)[part]
+        return line(t, steps)[part]
 
     with np.errstate(all="ignore"):
         size = functools.reduce(np.fmax, (abs(along(t)) for t in ends))

@@ -146,16 +146,17 @@ class JaxCalculus:
         return np.asarray(array)
 
     def line(
-        self, term: Term, centre: list[jax.Array], half: list[jax.Array]
-    ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        self, term: Term, centre: list[jax.Array]
+    ) -> Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]]:
         @jax.jit
-        def at(t: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def at(t: jax.Array, half: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+            steps = [step.astype(one.dtype) for one, step in zip(centre, half, strict=True)]
             roots = [
-                one + t.astype(one.dtype) * step for one, step in zip(centre, half, strict=True)
+                one + t.astype(one.dtype) * step for one, step in zip(centre, steps, strict=True)
             ]
-            return jax.jvp(term.value, (roots,), (half,))
+            return jax.jvp(term.value, (roots,), (steps,))
 
-        return lambda t: jax.device_get(at(t))
+        return lambda t, half: jax.device_get(at(t, half))
 
 
 def _divisor(number: int, most: int) -> int:

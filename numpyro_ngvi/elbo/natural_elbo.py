@@ -133,7 +133,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         def unlike_sum() -> Exception | None:
             if len(posteriors) < len(param_map):
                 return NotASumError("the model has parameters of its own")
-            return unlike(at, here, (), guide_key, check=False) or told.unlike_sum()
+            is_asked_for = self.curvature == "quadrature"
+            return unlike(at, here, (), guide_key, check=False) or told.unlike_sum(is_asked_for)
 
         curvature, cost = self._chosen(
             sum(family.dim for family in here.values()),
@@ -355,8 +356,11 @@ class _Told:
             )
         return first.missed_curvature
 
-    def unlike_sum(self) -> Exception | None:
-        """Why the log density is no sum of smooth terms."""
+    def unlike_sum(self, is_asked_for: bool) -> Exception | None:
+        """Why the log density is no sum of smooth terms, or is not known to be one.
+
+        :param is_asked_for: whether to trust it to be one where nothing is known.
+        """
         if not self._parts:
             return None
         first = self._parts[0]
@@ -369,6 +373,9 @@ class _Told:
                 first.unlike_sum = unlike(
                     lambda latents, _, key: density(latents, self._params, key), self._here, (), key
                 )
+        elif first.unlike_sum is None and not first.is_looked_at:
+            return None if is_asked_for else NotASumError("nothing is known of its numbers")
+        first.is_looked_at = True
         return first.unlike_sum
 
 

@@ -115,7 +115,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         self._told: tuple[tuple, dict] | None = None
         self.missed_curvature: list[str] | None = None  # what NaturalELBO has found, of sites
-        self.unlike_sum: Exception | None = None  # likewise, of all
+        self.unlike_sum: Exception | None = None  # likewise, of all, ...
+        self.is_looked_at = False  #: ... once it was looked for
         check_model(model)
         super().__init__(
             CheckedSites(handlers.block(model, hide_fn=is_enumerated)),
@@ -240,11 +241,12 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         is_traced = any(
             isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))
         )
-        self._told = None if is_traced else (args, kwargs)
+        if not is_traced:
+            self._told = (args, kwargs)
         return {self._parameter_name: self._initial_posterior}
 
     def take_arguments(self) -> tuple[tuple, dict] | None:
-        """The last call's arguments, once; None if they were part of a trace."""
+        """Those of the last call that was no part of a trace, once; None if there was none."""
         told, self._told = self._told, None
         return told
 

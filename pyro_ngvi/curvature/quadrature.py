@@ -176,13 +176,14 @@ class TorchCalculus:
         return array.detach().cpu().numpy()
 
     def line(
-        self, term: Term, centre: list[Tensor], half: list[Tensor]
-    ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        def at(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            steps = torch.as_tensor(t).to(centre[0])
-            roots = [one + steps * step for one, step in zip(centre, half, strict=True)]
+        self, term: Term, centre: list[Tensor]
+    ) -> Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]]:
+        def at(t: np.ndarray, half: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+            steps = [torch.as_tensor(step).to(centre[0]) for step in half]
+            places = torch.as_tensor(t).to(centre[0])
+            roots = [one + places * step for one, step in zip(centre, steps, strict=True)]
             value, *slopes = _flat(derivatives(term.value, roots, twice=False))
-            slope = sum(part * step for part, step in zip(slopes, half, strict=True))
+            slope = sum(part * step for part, step in zip(slopes, steps, strict=True))
             return value.double().cpu().numpy(), slope.double().cpu().numpy()
 
         return at

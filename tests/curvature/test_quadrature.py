@@ -185,6 +185,29 @@ def test_a_log_density_that_is_no_such_sum_is_refused(ppl, make, words):
         ).step()
 
 
+@pytest.mark.parametrize("is_set_up", [False, True], ids=["", "set up before"])
+@pytest.mark.parametrize("ppl", ["numpyro"], indirect=True)
+def test_a_model_whose_numbers_nobody_has_seen_is_not_integrated_unasked(ppl, is_set_up):
+    """Where the first call is part of a program no kink is seen, and curvatures would be zero."""
+    import jax
+
+    def model(y):
+        w = ppl.sample("w", ppl.dist.Laplace(0.0, 1.0).expand([100]).to_event(1))
+        ppl.sample("y", ppl.dist.Normal(w, 10.0).to_event(1), obs=y)
+
+    y = ppl.array(np.zeros(100))
+    guide = ppl.guide(model, "diagonal")
+    svi = ppl.infer.SVI(model, guide, ppl.optimiser("BLR"), ppl.elbo("NaturalELBO"))
+    if is_set_up:
+        with ppl.handlers.seed(rng_seed=0):
+            guide.set_up(y)
+    state, update = jax.jit(svi.init)(jax.random.key(0), y), jax.jit(svi.update)
+    for _ in range(20):
+        state, _ = update(state, y)
+    # Of a Laplace distribution sqrt(pi / 2), and of the quadrature 10.
+    assert np.mean(ppl.numpy(svi.get_params(state)["auto_posterior"].stddev)) < 1.4
+
+
 @pytest.mark.parametrize("ppl", ["pyro"], indirect=True)
 def test_a_number_that_a_model_reads_unseen_is_refused(ppl):
     """What a run shows is one way through the model, and here it is not the way elsewhere."""

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from ngvi.quadrature import check_paths, expectations, num_probes
+from ngvi.quadrature import check_paths, check_smooth, expectations, num_probes
 from ngvi.structure.forest import forest_from_indices
 from ngvi.terms import NotASumError
 
@@ -107,6 +107,51 @@ def test_a_term_that_sees_several_locals_is_refused(ppl, rng):
         with pytest.raises(NotASumError, match="several locals"):
             expected(ppl, function, [one])
         expected(ppl, function, [dense(ppl, one)])
+
+
+def test_a_term_that_sees_locals_of_two_plates_is_refused(ppl):
+    """Side by side they share columns as well."""
+    pieces = [np.arange(3)[None], np.arange(3, 5)[None], np.array([[5]])]
+    structure = forest_from_indices(pieces, [2, 2, None])
+    one = ppl.families.SparsePrecision(structure=structure).initial(ppl.array(np.zeros(6)), 0.4)
+
+    def apart(theta):
+        return -ppl.np.cosh(theta[:3] - theta[5]).sum() - ppl.np.cosh(theta[3:5] + theta[5]).sum()
+
+    def crossed(theta):
+        return -ppl.np.cosh(theta[:2] + theta[3:5]).sum()
+
+    expected(ppl, apart, [one])
+    with pytest.raises(NotASumError, match="several locals"):
+        expected(ppl, crossed, [one])
+
+
+def test_blocks_that_share_no_columns_may_be_seen_together(ppl):
+    """Those of two sites without a plate, beside blocks of a plate, which do share theirs."""
+    structure = forest_from_indices([np.arange(2)[None], np.arange(2, 5)[None]])
+    blocks = ppl.families.BlockDiagonal(structure=structure, independent=(False, True))
+    one = blocks.initial(ppl.array(np.zeros(5)), 0.4)
+
+    def function(theta):
+        return -ppl.np.cosh(theta[0] + theta[1]) - ppl.np.cosh(theta[2:] - theta[1]).sum()
+
+    assert num_probes(one) == 3
+    found, wanted = (expected(ppl, function, [q]) for q in (one, dense(ppl, one)))
+    assert float(found.value) == pytest.approx(float(wanted.value), abs=1e-10)
+
+
+@pytest.mark.parametrize("stddev", [0.3, 1.0])
+@pytest.mark.parametrize("power", [1.0, 2.0])
+def test_a_kink_beside_a_scale_that_is_learnt_is_refused(ppl, stddev, power):
+    """Along both roots ``exp`` of the one grows past the kink in the other."""
+    q = ppl.family("covariance_cholesky", np.full(3, 2.0), stddev * np.eye(3))
+
+    def laplace(theta):
+        return -(abs(theta[1:]) * ppl.np.exp(-power * theta[0])).sum()
+
+    terms = ppl.module("tracing.terms").terms_of(laplace, [q.mean])
+    with pytest.raises(NotASumError, match="kink"):
+        check_smooth(terms, [q], calculus(ppl))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
