@@ -38,7 +38,7 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     :param family: the user's, as guide and earlier result: with one of them it is a warning.
     :raises ValueError: saying what to write instead.
     """
-    dim = sum(part.latent_dim for part in parts if part.family.name not in OF_LOCALS)
+    dim = _num_beside_locals(parts)
     if dim <= MANY:
         return
     problem = (
@@ -48,6 +48,11 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     if isinstance(family, str) and family == "auto" and guide is None and init is None:
         raise ValueError(f"{problem} To fit them all the same, name a family, family='diagonal'.")
     warnings.warn(f"{problem} time_limit= and Ctrl-C keep what there is.", stacklevel=4)
+
+
+def _num_beside_locals(parts: Sequence[Any]) -> int:
+    """Latents of families that couple all of them: many are dear."""
+    return sum(part.latent_dim for part in parts if part.family.name not in OF_LOCALS)
 
 
 class Ready(NamedTuple):
@@ -222,11 +227,13 @@ def account(
     settings: Settings,
     start_time: float,
     error: Exception | None = None,
+    parts: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """What a result tells of a fit, by its fields; a fit that has not converged also warns.
 
     :param start_time: of the fit, by ``time.perf_counter()``.
     :param error: why the model has no start, if it has none.
+    :param parts: the ``NaturalGaussianGuide`` in the guide.
     """
     why: Any = error or getattr(engine.evaluator, "fault", "")
     reason = in_words(
@@ -237,7 +244,7 @@ def account(
         f" ({why})" if why else "",
         rounding(engine, outcome.trace.last_loss),
     )
-    if not outcome.converged and engine.parameters.dim > MANY:
+    if not outcome.converged and _num_beside_locals(parts) > MANY:
         reason += MANY_HINT
     if not outcome.converged:
         warnings.warn(f"fit has not converged: {reason}.", stacklevel=3)

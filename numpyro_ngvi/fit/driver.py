@@ -145,7 +145,7 @@ def fit(
         guide=ready.guide,
         params=jax.tree.map(jnp.asarray, engine.parameters.constrain(outcome.place)),
         rng_key=result_key,
-        **run.account(outcome, engine, settings, start_time, ready.error),
+        **run.account(outcome, engine, settings, start_time, ready.error, gaussians(ready.guide)),
     )
     if batches is not None:
         vars(result)["diagnostics"] = undefined("undefined: the rows came in batches")

@@ -182,7 +182,7 @@ def fit(
         kwargs=kwargs,
         guide=ready.guide,
         params=params,
-        **run.account(outcome, engine, settings, start_time, ready.error),
+        **run.account(outcome, engine, settings, start_time, ready.error, gaussians(ready.guide)),
     )
     if workers is not None and workers.size > 1:
         vars(result)["diagnostics"] = undefined("undefined: each worker has a part of the rows")

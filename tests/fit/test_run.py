@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from types import SimpleNamespace
 
@@ -281,10 +282,26 @@ def test_the_account_of_a_fit_warns_unless_it_has_converged(recwarn):
     bad = Outcome(engine.parameters.initial, Reason.NOT_FINITE)
     with pytest.warns(UserWarning, match=r"fit has not converged: .*\(no density\)\. Check"):
         run.account(bad, engine, SETTINGS, begun, ValueError("no density"))
-    engine.parameters.dim = run.MANY + 1
-    with pytest.warns(UserWarning, match=r"Of more than 10,000 latents.*IVON\(\)"):
-        assert "IVON" in run.account(bad, engine, SETTINGS, begun)["reason"]
-    assert "IVON" not in run.account(good, engine, SETTINGS, begun)["reason"]
+
+
+def test_cheap_steps_are_advised_for_many_latents_that_are_no_locals(recwarn):
+    engine, begun = target().engine(), time.perf_counter()
+    trace = Trace([1.0], [0.1], [1.0], [0.1], [5])
+    good, bad = (
+        Outcome(engine.parameters.initial, reason, 0.01, trace)
+        for reason in (Reason.CONVERGED, Reason.NOT_FINITE)
+    )
+    network, groups = (
+        [SimpleNamespace(latent_dim=run.MANY + 1, family=SimpleNamespace(name=name))]
+        for name in ("diagonal", "sparse_precision")
+    )
+
+    def reason(outcome, parts):
+        return run.account(outcome, engine, SETTINGS, begun, None, parts)["reason"]
+
+    assert re.search(r"Of more than 10,000 latents.*IVON\(\)", reason(bad, network))
+    assert "IVON" not in reason(good, network) + reason(bad, groups)
+    assert any("IVON" in str(warning.message) for warning in recwarn.list)
 
 
 def test_a_network_that_nobody_insists_to_fit_is_refused_with_what_to_write_instead(recwarn):
