@@ -27,7 +27,6 @@ from ngvi.quadrature import (
     max_halvings,
     nodes,
     num_probes,
-    pairs,
 )
 from ngvi.terms import NotASumError, Sum, Term, evaluate
 from pyro_ngvi.curvature.evaluate import Evaluator, ordinary_leaves
@@ -192,18 +191,34 @@ class TorchCalculus:
 def derivatives(
     function: Callable[[list[Tensor]], Tensor], at: list[Tensor], *, twice: bool = True
 ) -> OfTerm:
-    """Of a function that goes element by element."""
+    """Of a function that goes element by element, which is run once for each root."""
 
-    def along(one: Callable, index: int) -> Callable:
-        # Reverse mode: forward mode's zero tangents are tensors that not every operation takes.
-        return torch.func.grad(lambda *roots: one(*roots).sum(), argnums=index)
+    # Reverse mode: forward mode's zero tangents are tensors that not every operation takes.
+    def total(*roots: Tensor) -> tuple[Tensor, Tensor]:
+        value = function(list(roots))
+        return value.sum(), value
 
-    def value(*roots: Tensor) -> Tensor:
-        return function(roots)
+    def gradient(*roots: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        everywhere = tuple(range(len(at)))
+        first, (_, value) = torch.func.grad_and_value(total, everywhere, has_aux=True)(*roots)
+        return first, value
 
-    firsts = [along(value, index) for index in range(len(at))]
-    seconds = [along(firsts[one], two) for one, two in pairs(len(at)) if twice]
-    return OfTerm(value(*at), [each(*at) for each in firsts], [each(*at) for each in seconds])
+    def one_of(index: int) -> Callable:
+        def derivative(*roots: Tensor) -> tuple[Tensor, tuple[tuple[Tensor, ...], Tensor]]:
+            first, value = gradient(*roots)
+            return first[index].sum(), (first, value)
+
+        return derivative
+
+    if not twice:
+        first, value = gradient(*at)
+        return OfTerm(value, first, [])
+    seconds: list[Tensor] = []
+    for index in range(len(at)):
+        others = tuple(range(index, len(at)))
+        row, (first, value) = torch.func.grad(one_of(index), others, has_aux=True)(*at)
+        seconds.extend(row)
+    return OfTerm(value, first, seconds)
 
 
 def _flat(found: OfTerm) -> tuple[Tensor, ...]:
