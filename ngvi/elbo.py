@@ -48,10 +48,10 @@ class NaturalELBO:
         differentiation, exactly and only as much as the family needs. ``"gauss_newton"``:
         squared gradients of single examples, which needs the observations in a plate (Tan,
         S5.1). ``"stein"``: gradients alone (Lin, Khan and Schmidt, 2019). ``"mean"``: gradient and
-        Hessian at the mean (delta method). ``"auto"``, as in ``fit``: ``"quadrature"`` from 100
-        latents on, where it can be, else ``"hessian"`` for structured families, if the model can
-        be differentiated twice, or ``"spherical"`` up to 2000, else ``"stein"``; beside partners
-        that draw values of their own, ``"hessian"`` rather than ``"spherical"``
+        Hessian at the mean (delta method). ``"auto"``, as in ``fit``: ``"quadrature"``, where it
+        can be, from 100 latents on, or 2000 for structured families; else ``"hessian"`` for these,
+        if the model can be differentiated twice, or ``"spherical"`` up to 2000, else ``"stein"``;
+        beside partners that draw values of their own, ``"hessian"`` rather than ``"spherical"``
         (:func:`ngvi.curvature.choose`).
     :param antithetic: whether random draws come in pairs ``z, -z``; orthogonal points always do.
     :param quasi_random: whether random draws come from a scrambled Sobol sequence.

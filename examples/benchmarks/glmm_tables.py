@@ -152,8 +152,8 @@ def _page(rows: list[dict[str, Any]]) -> str:
             "machine that others used at the same time; compilation is in both, k-hat in neither. "
             "With the machine to themselves, fits of toenail, HERS and polypharmacy took 5 to 17 s "
             "by the clock (seeds 0 and 1, both guides, with code a few commits older). "
-            "GVA of toenail, HERS and polypharmacy is by quadrature, without noise, where products "
-            "with the Jacobians of its terms are not among the gradients. "
+            "GVA of HERS is by quadrature, without noise, where products with the Jacobians of its "
+            "terms are not among the gradients. "
             "Rows by seed: [glmm.csv](glmm.csv).",
             100,
         ),

@@ -36,9 +36,9 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :param curvature: ``"spherical"`` (gradients at orthogonal points,
     :class:`~ngvi.estimators.Spherical`), ``"quadrature"`` (no points, where the log density
     allows it, :class:`~ngvi.estimators.Quadrature`), ``"hessian"``, ``"stein"``, or ``"auto"``:
-    quadrature from 100 latents on where it can be, else the first where the model has locals
-    (:mod:`~ngvi.fit.paths`), Hessians where the family's take few products, or the first up to
-    2000.
+    quadrature where it can be, from 100 latents on or 2000 of a structured family, else the first
+    where the model has locals (:mod:`~ngvi.fit.paths`), Hessians where the family's take few
+    products, or the first up to 2000.
 :param tolerance: the distance to the optimal bound that counts as converged, in nats.
 :param max_steps: the most steps, without those of a race: of starts where the first ones fail,
     or of other values where many parameters of the model's own may be a network.

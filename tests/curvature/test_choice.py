@@ -11,6 +11,7 @@ from ngvi.curvature import (
     MAX_PRODUCTS,
     MAX_SPHERICAL_DIM,
     MIN_QUADRATURE_DIM,
+    MIN_STRUCTURED_QUADRATURE_DIM,
     check_curvature,
     choose,
     cost_of_group,
@@ -66,13 +67,23 @@ def test_auto_integrates_by_terms_where_latents_are_many_and_it_can():
     assert choose("auto", many, many, never, unlike=no_sum).curvature == "spherical"
     assert choose("auto", many, many, never).curvature == "spherical"
     assert choose("auto", many - 1, many - 1, never, unlike=never).curvature == "spherical"
-    assert choose("auto", many, 5, never, unlike=lambda: None).curvature == "quadrature"
-    assert choose("auto", many, 5, lambda: None, unlike=no_sum).curvature == "hessian"
-    assert choose("auto", many, 5, never, unlike=no_sum, has_paths=True).curvature == "spherical"
+    assert choose("auto", many, 5, lambda: None, unlike=never).curvature == "hessian"
     assert choose("quadrature", 3, 3, never, unlike=lambda: None).curvature == "quadrature"
     for unlike, words in ((no_sum, "cholesky"), (None, "parameters of their own")):
         with pytest.raises(ValueError, match=f"{words}.*'spherical'"):
             choose("quadrature", 3, 3, never, unlike=unlike)
+
+
+def test_of_structured_families_auto_integrates_where_locals_are_thousands():
+    def no_sum():
+        return NotASumError("cholesky")
+
+    many = MIN_STRUCTURED_QUADRATURE_DIM
+    assert choose("auto", many, 5, never, unlike=lambda: None).curvature == "quadrature"
+    assert choose("auto", many, 5, lambda: None, unlike=no_sum).curvature == "hessian"
+    assert choose("auto", many, 5, never, unlike=no_sum, has_paths=True).curvature == "spherical"
+    fewer = choose("auto", many - 1, 5, never, unlike=never, has_paths=True)
+    assert fewer.curvature == "spherical"
 
 
 @pytest.mark.parametrize("curvature", ["spherical", "gauss_newton", "stein"])
