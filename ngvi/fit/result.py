@@ -17,6 +17,7 @@ from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.outcome import Ended
 from ngvi.fit.picture import plot_result
 from ngvi.fit.report import final_bound, report
+from ngvi.fit.resampling import Posterior, corrected
 from ngvi.fit.saved import Saved
 from ngvi.fit.trace import Trace
 
@@ -58,11 +59,19 @@ class Result:
 
     # -- what a package adds ----------------------------------------------------------
 
-    def sample(self, num_samples: int = 1000, **options: Any) -> dict[str, Any]:
+    def sample(
+        self, num_samples: int = 1000, *, corrected: bool = False, **options: Any
+    ) -> dict[str, Any]:
         """Draws of every latent site, constrained.
 
         :param num_samples: how many.
+        :param corrected: draw from the model's posterior and not from the Gaussian, by Pareto
+            smoothed importance resampling from 20,000 draws, which are as many values of the log
+            density; the Gaussian's spread is too small where the posterior is skew. A draw may
+            come more than once. It warns where k-hat is above 0.7.
         :return: by site, an axis of draws followed by the site's shape.
+        :raises ValueError: for ``corrected=True`` if the weights are undefined, as for a model that
+            sees minibatches, or the guide is a list.
         """
         raise NotImplementedError
 
@@ -266,6 +275,18 @@ class Result:
                 "guide=ReparametrizedGaussianGuide(model))."
             )
         return guide
+
+    def _corrected(self, posterior: Callable[[], Posterior], count: int, seed: Any) -> np.ndarray:
+        """Latent vectors of the model's posterior; see :meth:`sample`."""
+        is_alone = [part is self.guide for part in self._gaussians()] == [True]
+        if not is_alone or not self.diagnostics.num_draws:
+            why = f"the guide ({type(self.guide).__name__}) is no NaturalGaussianGuide"
+            why = self.diagnostics.verdict.removeprefix("undefined: ") if is_alone else why
+            raise ValueError(
+                "corrected=True needs the importance weights of a NaturalGaussianGuide, and here "
+                f"{why}. Leave it out."
+            )
+        return corrected(posterior(), count, np.random.default_rng(seed))
 
     def _undefined(self) -> Diagnostics | None:
         """The diagnostics of a fit to rows of which the result holds a part only."""

@@ -15,6 +15,7 @@ from numpyro.infer.initialization import init_to_uniform
 
 from ngvi.family import standard_normal_log_prob
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
+from ngvi.fit.resampling import NUM_DRAWS as MANY_DRAWS
 from ngvi.fit.sweep import Rows
 from ngvi.structure.layout import sites_of_all
 from numpyro_ngvi.families.base import Family
@@ -124,9 +125,7 @@ class ImportanceDraws:
     def log_weights(self) -> tuple[np.ndarray, float]:
         """``log w`` in nats, shape ``(num_draws,)``, and the rounding error of one."""
         densities, log_q = [], []
-        data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
-        is_short = compiles_longer_than_it_runs(self.guide, data_size)
-        of_chunk = compiled(functools.partial(self._values, self._chunk), runs_once=is_short)
+        of_chunk = self._compiled(functools.partial(self._values, self._chunk))
         for index in range(self._num_chunks):
             values = of_chunk(index, self.params, self._arguments.arrays)
             densities.append(np.asarray(values[0], np.float64))
@@ -136,6 +135,22 @@ class ImportanceDraws:
         size = np.abs(finite).max(initial=0.0) + self.dim
         rounding = float(jnp.finfo(self.dtype).eps) * size
         return density - np.concatenate(log_q)[: self.num_draws], rounding
+
+    def log_densities(self, site: str, latents: np.ndarray) -> np.ndarray:
+        """``log p(y, theta)`` in nats at vectors of one family, shape ``(n, d)``."""
+        count = min(self._chunk, len(latents))
+        padded = np.pad(latents, ((0, -len(latents) % count), (0, 0)), "edge")
+        keys, arrays = random.split(self.guide_key, count), self._arguments.arrays
+
+        def of_some(some: jax.Array, params: dict[str, Any], arrays: list) -> jax.Array:
+            return self._densities({site: some}, keys, params, arrays)
+
+        of_some = self._compiled(of_some)
+        found = [
+            of_some(jnp.asarray(some, self.dtype), self.params, arrays)
+            for some in padded.reshape(-1, count, latents.shape[1])
+        ]
+        return np.concatenate([np.asarray(part, np.float64) for part in found])[: len(latents)]
 
     def moments(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weighted means and mean squares of the draws, in sds of ``q`` from its mean.
@@ -198,11 +213,49 @@ class ImportanceDraws:
             standard_normal_log_prob(noise[site]) - family.log_det_scale()
             for site, family in families.items()
         )
+        keys = random.split(random.fold_in(self.guide_key, index), count)
+        return self._densities(latents, keys, params, arrays), log_q
+
+    def _densities(
+        self, latents: dict[str, jax.Array], keys: jax.Array, params: dict[str, Any], arrays: list
+    ) -> jax.Array:
+        """``log p(y, theta)`` at latent vectors, with keys for a guide's other parts."""
         args, kwargs = self._arguments.rebuilt(arrays)
         density = LogDensity(self.model, self.guide, args, kwargs, self.model_key)
-        keys = random.split(random.fold_in(self.guide_key, index), count)
-        log_p = jax.vmap(lambda theta, key: density(theta, params, key))(latents, keys)
-        return log_p, log_q
+        return jax.vmap(lambda theta, key: density(theta, params, key))(latents, keys)
+
+    def _compiled(self, of_chunk: Callable) -> Callable:
+        data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
+        is_short = compiles_longer_than_it_runs(self.guide, data_size)
+        return compiled(of_chunk, runs_once=is_short)
+
+
+class FittedGaussian:
+    """See :class:`ngvi.fit.resampling.Posterior`."""
+
+    def __init__(
+        self, model: Callable, guide: Any, params: dict[str, Any], args: tuple, kwargs: dict
+    ) -> None:
+        self._draws = ImportanceDraws(model, guide, params, args, kwargs, random.key(0), MANY_DRAWS)
+        ((self._site, self._family),) = self._draws.families.items()
+        self.sites = self._draws.sites
+        self.mean = np.asarray(self._family.mean, np.float64)
+        self.log_det_scale = float(self._family.log_det_scale())
+
+    def sample(self, noise: np.ndarray) -> np.ndarray:
+        return np.asarray(self._family.sample(jnp.asarray(noise, self._draws.dtype)), np.float64)
+
+    def covariance(self, indices: np.ndarray) -> np.ndarray:
+        family, dim = self._family, self._draws.dim
+        origin = jnp.zeros(dim, self._draws.dtype)
+        transposed = jax.vjp(lambda noise: family.sample(noise) - family.mean, origin)[1]
+        rows = jnp.zeros((len(indices), dim), origin.dtype)
+        rows = rows.at[np.arange(len(indices)), indices].set(1.0)
+        (halves,) = jax.vmap(transposed)(rows)
+        return np.asarray(family.sample(halves) - family.mean, np.float64).T
+
+    def log_density(self, latents: np.ndarray) -> np.ndarray:
+        return self._draws.log_densities(self._site, latents)
 
 
 def subsampled_plates(

@@ -16,7 +16,7 @@ from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer import Predictive
 
-from ngvi.checks import check_count
+from ngvi.checks import check_count, check_flag
 from ngvi.fit import saved
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.result import Result
@@ -25,7 +25,7 @@ from ngvi.fit.threads import alone
 from ngvi.page import page
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.registry import REGISTRY
-from numpyro_ngvi.fit.importance import diagnose, gaussians
+from numpyro_ngvi.fit.importance import FittedGaussian, diagnose, gaussians
 from numpyro_ngvi.fit.set_up import STARTS, set_up
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
@@ -61,11 +61,20 @@ class FitResult(Result):
     @page(Result.sample, OF_KEY)
     @alone
     def sample(  # type: ignore[override]
-        self, num_samples: int = 1000, *, rng_key: jax.Array | None = None
+        self,
+        num_samples: int = 1000,
+        *,
+        corrected: bool = False,
+        rng_key: jax.Array | None = None,
     ) -> dict[str, jax.Array]:
         """Deterministic sites are among them."""
         num_samples = check_count(num_samples, "num_samples")
         key = self._key(_SAMPLE, rng_key)
+        if check_flag(corrected, "corrected"):
+            seed = np.asarray(random.key_data(key)).ravel().tolist()
+            found = self._corrected(self._fitted, num_samples, seed)
+            latents = jnp.asarray(found, self.family.loc.dtype)
+            return self.guide._unpack_and_constrain(latents, self.params)
         return self.guide.sample_posterior(
             key, self.params, *self.args, sample_shape=(num_samples,), **self.kwargs
         )
@@ -146,6 +155,9 @@ class FitResult(Result):
         return gaussians(self.guide)
 
     # -- files ------------------------------------------------------------------------
+
+    def _fitted(self) -> FittedGaussian:
+        return FittedGaussian(self.model, self.guide, self.params, self.args, self.kwargs)
 
     def _numbers(self) -> dict[str, np.ndarray]:
         return _flat(self.params)

@@ -11,6 +11,7 @@ from pyro import poutine
 from torch import Tensor
 
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
+from ngvi.fit.resampling import NUM_DRAWS as MANY_DRAWS
 from ngvi.structure.layout import sites_of_all
 from pyro_ngvi.curvature import log_q, make_plan
 from pyro_ngvi.guide import NaturalGaussianGuide
@@ -109,13 +110,25 @@ class ImportanceDraws:
         """``log w`` in nats, shape ``(num_draws,)``, and the rounding error of one."""
         densities, of_q = [], []
         for noise in self._chunks():
-            densities.append(self._density(self._sample(noise)).double().cpu().numpy())
-            of_q.append(log_q(self.families, noise).double().cpu().numpy())
+            densities.append(_in_double(self._density(self._sample(noise))))
+            of_q.append(_in_double(log_q(self.families, noise)))
         density = np.concatenate(densities)[: self.num_draws]
         finite = density[np.isfinite(density)]
         size = np.abs(finite).max(initial=0.0) + self.dim
         eps = max(torch.finfo(family.loc.dtype).eps for family in self.families.values())
         return density - np.concatenate(of_q)[: self.num_draws], eps * float(size)
+
+    @torch.no_grad()
+    def log_densities(self, site: str, latents: np.ndarray) -> np.ndarray:
+        """``log p(y, theta)`` in nats at vectors of one family, shape ``(n, d)``."""
+        count = min(self._chunk, len(latents))
+        padded = np.pad(latents, ((0, -len(latents) % count), (0, 0)), "edge")
+        like = self.families[site].loc
+        found = [
+            _in_double(self._density({site: torch.as_tensor(some).to(like)}))
+            for some in padded.reshape(-1, count, latents.shape[1])
+        ]
+        return np.concatenate(found)[: len(latents)]
 
     @torch.no_grad()
     def moments(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -157,3 +170,36 @@ class ImportanceDraws:
 
     def _sample(self, noise: dict[str, Tensor]) -> dict[str, Tensor]:
         return {site: family.sample(noise[site]) for site, family in self.families.items()}
+
+
+def _in_double(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
+
+
+class FittedGaussian:
+    """See :class:`ngvi.fit.resampling.Posterior`; to be made and asked where noise repeats."""
+
+    def __init__(self, model: Callable, guide: Any, args: tuple, kwargs: dict) -> None:
+        self._draws = ImportanceDraws(model, guide, args, kwargs, MANY_DRAWS)
+        ((self._site, self._family),) = self._draws.families.items()
+        self.sites = self._draws.sites
+        self.mean = _in_double(self._family.mean)
+        self.log_det_scale = float(self._family.log_det_scale())
+
+    def sample(self, noise: np.ndarray) -> np.ndarray:
+        return _in_double(self._family.sample(self._as_own(noise)))
+
+    def covariance(self, indices: np.ndarray) -> np.ndarray:
+        family = self._family
+        origin = torch.zeros_like(family.mean)
+        transposed = torch.func.vjp(lambda noise: family.sample(noise) - family.mean, origin)[1]
+        rows = origin.new_zeros(len(indices), len(origin))
+        rows[range(len(indices)), indices] = 1.0
+        halves = torch.stack([transposed(row)[0] for row in rows])
+        return _in_double(family.sample(halves) - family.mean).T
+
+    def log_density(self, latents: np.ndarray) -> np.ndarray:
+        return self._draws.log_densities(self._site, latents)
+
+    def _as_own(self, numbers: np.ndarray) -> Tensor:
+        return torch.as_tensor(numbers).to(self._family.loc)

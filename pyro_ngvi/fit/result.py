@@ -18,7 +18,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to, transform_to
 
-from ngvi.checks import check_count
+from ngvi.checks import check_count, check_flag
 from ngvi.fit import saved
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.result import Result
@@ -26,7 +26,7 @@ from ngvi.fit.saved import Saved
 from ngvi.fit.threads import alone
 from ngvi.page import page
 from pyro_ngvi.families.registry import REGISTRY
-from pyro_ngvi.fit.importance import diagnose, gaussians
+from pyro_ngvi.fit.importance import FittedGaussian, diagnose, gaussians
 from pyro_ngvi.fit.set_up import STARTS, set_up, store_as_it_was
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.posterior import to_distribution
@@ -69,9 +69,14 @@ class FitResult(Result):
     @alone
     @torch.no_grad()
     def sample(  # type: ignore[override]
-        self, num_samples: int = 1000
+        self, num_samples: int = 1000, *, corrected: bool = False
     ) -> dict[str, Tensor]:
         num_samples = check_count(num_samples, "num_samples")
+        if check_flag(corrected, "corrected"):
+            seed = int(torch.randint(2**31, ()))
+            with self._own_parameters(), repeatable_noise(), poutine.block():
+                found = self._corrected(self._fitted, num_samples, seed)
+            return self.guide._constrained(torch.as_tensor(found).to(self.family.loc))
         if isinstance(self.guide, NaturalGaussianGuide):
             return self.guide._sample(self.family, num_samples)
         with self._own_parameters(), poutine.block():
@@ -160,6 +165,10 @@ class FitResult(Result):
         return gaussians(self.guide)
 
     # -- files ------------------------------------------------------------------------
+
+    def _fitted(self) -> FittedGaussian:
+        with torch.enable_grad():
+            return FittedGaussian(self.model, self.guide, self.args, self.kwargs)
 
     def _numbers(self) -> dict[str, np.ndarray]:
         return {name: _numpy(value) for name, value in self.params.items()}
