@@ -22,6 +22,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import numpy as np
@@ -30,6 +31,8 @@ from examples.benchmarks.gauntlet import FITS, moments
 from examples.benchmarks.gauntlet_models.ppl import Ppl
 from examples.benchmarks.gauntlet_models.registry import Entry
 from examples.benchmarks.gauntlet_models.target import Gaussian, Target
+from ngvi.fit.engine import Place
+from ngvi.fit.search import Search
 
 from .models import entry, in_pymc
 
@@ -48,13 +51,19 @@ class Seen(NamedTuple):
 
 
 class Clock:
-    """Seconds of the processor so far, but for pauses."""
+    """Seconds of the processor so far, but for pauses.
+
+    :ivar noted: what it said when a Gaussian that is shown later was met.
+    """
 
     def __init__(self) -> None:
         self._begin, self._paused = time.process_time(), 0.0
+        self.noted: float | None = None
 
     @property
     def seconds(self) -> float:
+        if self.noted is not None:
+            return self.noted
         return time.process_time() - self._begin - self._paused
 
     def pause(self, function: Callable, *args: Any) -> Any:
@@ -74,9 +83,44 @@ Method = Callable[[Entry, float, Clock], Looks]
 
 
 def our_fit(ppl_name: str, one: Entry, _: float, clock: Clock) -> Looks:
-    result, gaussian, sites = FITS[ppl_name](one, 0, "auto")
-    count = result.num_gradients + 2 * result.num_hessian_products
-    yield lambda: Seen(gaussian.mean, gaussian.factor, sites), count
+    """Seen after each step of its first search, and at its end: between them it looks for other
+    optima, whose Gaussians are not those that it would return.
+    """
+    searches: list[Search] = []
+    noted: list[tuple[float, int, Place]] = []
+
+    def note(search: Search, rho: float) -> None:
+        record(search, rho)
+        searches.append(search)
+        if search is searches[0]:
+            noted.append((clock.seconds, _evaluations(search.engine.evaluator), search.place))
+
+    record, total = Search._record, 0
+    with mock.patch.object(Search, "_record", note):
+        result, gaussian, sites = FITS[ppl_name](one, 0, "auto")
+    end = clock.seconds
+    for seconds, count, place in noted:
+        clock.noted = seconds
+        yield partial(_of_place, ppl_name, place, sites), count - total
+        total = count
+    clock.noted = end
+    yield lambda: Seen(gaussian.mean, gaussian.factor, sites), _evaluations(result) - total
+
+
+def _evaluations(counts: Any) -> int:
+    return counts.num_gradients + 2 * counts.num_hessian_products
+
+
+def _of_place(ppl_name: str, place: Place, sites: list[str]) -> Seen:
+    if ppl_name == "pyro":
+        import torch
+
+        (family,), identity, numpy = place.families, torch.eye, _numpy
+    else:
+        (family,) = (value for value in place.values() if hasattr(value, "displaced"))
+        identity, numpy = jax.numpy.eye, np.asarray
+    mean, draws = numpy(family.mean), [numpy(family.sample(z)) for z in identity(family.dim)]
+    return _of_moments(mean, (draws - mean).T @ (draws - mean), sites)
 
 
 def our_blr_numpyro(one: Entry, _: float, clock: Clock) -> Looks:
@@ -393,11 +437,13 @@ def run(one: Entry, name: str, rate: float, limit: float) -> list[tuple[float, i
         total += count
         seconds = clock.seconds
         is_over = seconds > limit
-        if total >= wanted or is_over:
+        if is_kept := total >= wanted or is_over:
             kept.append((seconds, total, clock.pause(look)))
             wanted = 1.25 * total
         if is_over:
             break
+    if not is_kept:  # it has ended by itself
+        kept.append((seconds, total, clock.pause(look)))
     return kept
 
 
