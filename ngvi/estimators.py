@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.family import Array, Family, standard_normal_log_prob
+from ngvi.family import Array, Family
 
 #: Families, noise or latent vectors, by the site of the guide that draws them.
 Families = dict[str, Any]
@@ -115,8 +115,7 @@ class Points(NamedTuple):
 def log_q(here: Families, noise: Arrays) -> Array:
     """``log q`` of the draws, summed over sites; shape ``(N,)``."""
     return sum(
-        standard_normal_log_prob(noise[site]) - family.log_det_scale()
-        for site, family in here.items()
+        family.noise_log_prob(noise[site]) - family.log_det_scale() for site, family in here.items()
     )
 
 
