@@ -160,6 +160,20 @@ def in_pyro(problem: Problem) -> tuple[Callable, Callable]:
 
     guide = ReparametrizedGaussianGuide(model)
     guide(*arguments)
+
+    def bound() -> Any:
+        pyro.clear_param_store()
+        own = ReparametrizedGaussianGuide(model)
+        return fit(model, *arguments, guide=own, progress_bar=False)
+
+    return formula_of_guide(guide), bound
+
+
+def formula_of_guide(guide: Any) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+    """Laplace's formula and its slopes, for a Pyro model with ``beta`` and ``log_sd``."""
+    import pyro
+    import torch
+
     beta, log_sd = pyro.param("beta"), pyro.param("log_sd")
 
     def formula(point: np.ndarray) -> tuple[float, np.ndarray]:
@@ -170,12 +184,7 @@ def in_pyro(problem: Problem) -> tuple[Callable, Callable]:
         slopes = torch.autograd.grad(value, (beta, log_sd))
         return value.item(), np.array([*slopes[0].tolist(), slopes[1].item()])
 
-    def bound() -> Any:
-        pyro.clear_param_store()
-        own = ReparametrizedGaussianGuide(model)
-        return fit(model, *arguments, guide=own, progress_bar=False)
-
-    return formula, bound
+    return formula
 
 
 # -- what is done with them ----------------------------------------------------------------------

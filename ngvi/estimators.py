@@ -11,11 +11,12 @@ line in their ``make_estimator``; in :mod:`ngvi.curvature` its name, what it cos
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.family import Array, Family, standard_normal_log_prob
+from ngvi.family import Array, Family
 
 #: Families, noise or latent vectors, by the site of the guide that draws them.
 Families = dict[str, Any]
@@ -115,8 +116,7 @@ class Points(NamedTuple):
 def log_q(here: Families, noise: Arrays) -> Array:
     """``log q`` of the draws, summed over sites; shape ``(N,)``."""
     return sum(
-        standard_normal_log_prob(noise[site]) - family.log_det_scale()
-        for site, family in here.items()
+        family.noise_log_prob(noise[site]) - family.log_det_scale() for site, family in here.items()
     )
 
 
@@ -138,3 +138,23 @@ def scales(dim: int) -> np.ndarray:
 def num_products(family: Family) -> int:
     """How many Hessian-vector products the family's part of a Hessian takes."""
     return int(family.hessian_probes().max()) + 1
+
+
+def aligned(groups: Iterable[Sequence[tuple[Array, Array]]]) -> tuple[list[Array], list[Array]]:
+    """The log likelihoods by example of groups of sites, and how their sums are scaled.
+
+    :param groups: of the sites that share their examples log likelihoods and scales, a vector each.
+    :raises ValueError: if there are none.
+    """
+    log_likelihoods, scales = [], []
+    for members in groups:
+        scale = members[0][1]
+        # Sites of one group may be scaled differently (by the handler ``scale``).
+        log_likelihoods.append(sum(value * (s / scale) for value, s in members))
+        scales.append(scale)
+    if not scales:
+        raise ValueError(
+            "curvature='gauss_newton' needs observed sites, and the model has none: use "
+            "curvature='hessian'."
+        )
+    return log_likelihoods, scales

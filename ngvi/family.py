@@ -215,7 +215,12 @@ class Family:
 
     def log_prob(self, value: Array) -> Array:
         """``log q(value)`` in nats; ``value`` has shape ``(..., d)``, the result ``(...)``."""
-        return standard_normal_log_prob(self.whiten(value)) - self.log_det_scale()
+        return self.noise_log_prob(self.whiten(value)) - self.log_det_scale()
+
+    def noise_log_prob(self, noise: Array) -> Array:
+        """Log density of ``N(0, I)`` in nats; ``(..., d)`` to ``(...)``."""
+        normaliser = 0.5 * noise.shape[-1] * math.log(2.0 * math.pi)
+        return -0.5 * self.ops.row_products(noise, noise) - normaliser
 
     def entropy(self) -> Array:
         """Entropy in nats, a scalar."""
@@ -291,7 +296,7 @@ class Family:
         The coordinates of ``q`` itself are held fixed. In whitened coordinates that is the
         density of the displaced noise, again without a triangular solve.
         """
-        return standard_normal_log_prob(displaced) - self.detach().log_det_scale()
+        return self.noise_log_prob(displaced) - self.detach().log_det_scale()
 
     # -- curvature --------------------------------------------------------------------
 
@@ -424,9 +429,3 @@ class Family:
         hundredth of its size with the sign of the step's end.
         """
         raise NotImplementedError
-
-
-def standard_normal_log_prob(noise: Array) -> Array:
-    """Log density of ``N(0, I)`` in nats; ``(..., d)`` to ``(...)``."""
-    dim = noise.shape[-1]
-    return -0.5 * (noise**2).sum(-1) - 0.5 * dim * math.log(2.0 * math.pi)

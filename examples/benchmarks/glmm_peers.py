@@ -39,6 +39,7 @@ import numpy as np
 
 from examples.benchmarks import pages
 from examples.benchmarks.machine import describe
+from examples.laplace import formula_of_guide
 
 DATA = {
     "hers": ("bernoulli", ["intercept", "age", "bmi", "htn", "visit"]),
@@ -294,17 +295,7 @@ def formula_of_pyro(problem: Problem) -> Callable:
 
     guide = ReparametrizedGaussianGuide(model)
     guide(*map(torch.as_tensor, problem[2:]))
-    beta, log_sd = pyro.param("beta"), pyro.param("log_sd")
-
-    def formula(point: np.ndarray) -> tuple[float, np.ndarray]:
-        with torch.no_grad():
-            beta.copy_(torch.as_tensor(point[:-1]))
-            log_sd.fill_(point[-1])
-        value = guide.laplace()
-        slopes = torch.autograd.grad(value, (beta, log_sd))
-        return value.item(), np.array([*slopes[0].tolist(), slopes[1].item()])
-
-    return formula
+    return formula_of_guide(guide)
 
 
 class Clock:

@@ -22,7 +22,7 @@ import dataclasses
 from typing import Any, ClassVar, Self
 
 from ngvi.families.dense import DenseFamily
-from ngvi.family import Array, standard_normal_log_prob
+from ngvi.family import Array
 from ngvi.linalg.definite import CovarianceStep, CovarianceSteps
 from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
 from ngvi.path import WhitenedPath
@@ -76,7 +76,7 @@ class Covariance(DenseFamily):
     def log_prob(self, value: Array) -> Array:
         root = self.lower_factor
         noise = self.ops.solve_rows(root, value - self.loc)
-        return standard_normal_log_prob(noise) - self.ops.log_abs_det(root)
+        return self.noise_log_prob(noise) - self.ops.log_abs_det(root)
 
     def displacement(self, change: Self, noise: Array) -> Array:
         root = self.lower_factor

@@ -59,7 +59,7 @@ class DenseFamily(Family):
         rows, points = (
             x.reshape(num_groups, -1, self.dim) for x in (self.whitened_rows(gradients), noise)
         )
-        means, hessians = rows.sum(1), symmetric(rows.mT @ points)
+        means, hessians = self.ops.sum_rows(rows), symmetric(rows.mT @ points)
         # The inner products of all pairs of groups, of directions in whitened coordinates.
         inner = (hessians + self._identity() / num_groups).reshape(num_groups, -1)
         products = means @ means.mT + 0.5 * (inner @ inner.mT)

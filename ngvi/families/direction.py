@@ -88,9 +88,14 @@ def natural(families: Families, gradient: Families) -> Families:
 
 def dot(dual: Families, direction: Families) -> Array:
     """The sum of products of all coordinates, a Fisher inner product of a dual; in nats."""
-    # By rows first, for which XLA has a library and compiles nothing.
-    products = values(each(operator.mul, dual, direction))
-    return sum((one.sum(-1) if one.ndim > 1 else one).sum() for one in products)
+    ops = dual[0].ops
+    pairs = zip(values(dual), values(direction), strict=True)
+    return sum(_sum_of_products(ops, *pair) for pair in pairs)
+
+
+def _sum_of_products(ops: Any, left: Array, right: Array) -> Array:
+    products = ops.row_products(left, right)  # by rows first, or rounding would add up
+    return ops.total(products) if products.ndim else products
 
 
 def inner(families: Families, left: Families, right: Families) -> Array:

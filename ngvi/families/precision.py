@@ -30,7 +30,7 @@ import dataclasses
 from typing import Any, ClassVar, Self
 
 from ngvi.families.dense import DenseFamily
-from ngvi.family import Array, standard_normal_log_prob
+from ngvi.family import Array
 from ngvi.linalg.definite import PrecisionStep, PrecisionSteps
 from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
 from ngvi.path import WhitenedPath
@@ -79,7 +79,7 @@ class Precision(DenseFamily):
 
     def log_prob(self, value: Array) -> Array:
         root = self._root()
-        return standard_normal_log_prob((value - self.loc) @ root) + self.ops.log_abs_det(root)
+        return self.noise_log_prob((value - self.loc) @ root) + self.ops.log_abs_det(root)
 
     def displacement(self, change: Self, noise: Array) -> Array:
         root = self._root()

@@ -20,6 +20,7 @@ from ngvi.fit.outcome import Outcome, Reason, in_words
 from ngvi.fit.precision import rounding
 from ngvi.fit.progress import Progress
 from ngvi.fit.settings import OutOfTime, Settings
+from ngvi.fit.start import SCALES
 from ngvi.fit.sweep import sweeping
 
 #: More latents than fit is for, if they are no locals.
@@ -48,6 +49,22 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     if isinstance(family, str) and family == "auto" and guide is None and init is None:
         raise ValueError(f"{problem} To fit them all the same, name a family, family='diagonal'.")
     warnings.warn(f"{problem} time_limit= and Ctrl-C keep what there is.", stacklevel=4)
+
+
+def guide_maker(guide: Any, family: Any, init: Any, create_plates: Any) -> Callable:
+    """What makes the guide of a fit from a model and an ``init_loc_fn``.
+
+    :param guide: a package's ``NaturalGaussianGuide``.
+    :param init: the result to begin at, whose guide is made again; or None.
+    """
+
+    def make_guide(model: Callable, init_loc_fn: Callable) -> Any:
+        make = partial(guide, family=family) if init is None else init._gaussian().again
+        return make(
+            model, init_loc_fn=init_loc_fn, init_scale=SCALES[0], create_plates=create_plates
+        )
+
+    return make_guide
 
 
 def _num_beside_locals(parts: Sequence[Any]) -> int:

@@ -278,14 +278,6 @@ class Arrow:
             rest[index] = [first, *self._chain_solve(index, below)]
         return type(self)(self.structure, tuple(tuple(mine) for mine in rest))
 
-    def gram(self) -> Self:
-        """The lower half of ``T T^T``."""
-        result = [[self.ops.matmul(own, self.ops.transpose(own))] for own, *_ in self.blocks]
-        for (own, *mine), total in zip(self.blocks, result, strict=True):
-            total.extend(self.ops.matmul(block, self.ops.transpose(own)) for block in mine)
-        self._add_products(result, self.blocks, 1.0)
-        return type(self)(self.structure, tuple(tuple(mine) for mine in result))
-
     def cholesky(self, root: Callable[..., tuple] | None = None) -> Self:
         """The factor ``T`` of a symmetric matrix; NaN if it is not positive definite.
 
@@ -302,12 +294,6 @@ class Arrow:
             result.append((own, *mine))
             self._add_products(rest, {index: result[-1]}, -1.0)
         return type(self)(self.structure, tuple(result))
-
-    def to_dense(self) -> Array:
-        """As a ``(d, d)`` array in the order of the vector; for small ``d`` only."""
-        dim = self.structure.dim
-        eye = self.ops.identity(dim, 1, self.blocks[0][0])[..., 0]
-        return self.join(self.structure, self.times(self.split(self.structure, eye))).mT
 
     # -- along the chain of a block's ancestors ---------------------------------------
 

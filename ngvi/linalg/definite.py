@@ -208,7 +208,8 @@ class Definite(Matrices):
         lower = self.xp.where(diagonal[..., None] < 0, -upper, upper).mT
         # Rounding may leave a zero on the diagonal of a root of very unequal columns.
         eps = float(self.xp.finfo(root.dtype).eps)
-        floor = eps * abs(diagonal).sum(-1)[..., None]
+        sizes = abs(diagonal)
+        floor = eps * self.row_products(sizes, self.xp.ones_like(sizes))[..., None]
         missing = self.at_least(floor - abs(diagonal), 0.0)
         return self.lower(lower + missing[..., None] * self.eye(root.shape[-1], root))
 
@@ -241,12 +242,12 @@ class CovarianceSteps:
 
     def kl(self, step: CovarianceStep) -> Array:
         """``KL(new || old)`` in nats, by (2)."""
-        return _divergence(step.root, step.shift, self._log_root(step))
+        return _divergence(self.ops, step.root, step.shift, self._log_root(step))
 
     def backward_kl(self, step: CovarianceStep) -> Array:
         """``KL(old || new)`` in nats, by (2)."""
         shift = times(step.inverse, step.shift)
-        return _divergence(step.inverse, shift, -self._log_root(step))
+        return _divergence(self.ops, step.inverse, shift, -self._log_root(step))
 
     def _log_root(self, step: CovarianceStep) -> Array:
         return self.ops.xp.log(self.ops.diagonals(step.root))
@@ -273,11 +274,13 @@ class PrecisionSteps:
     def kl(self, step: PrecisionStep) -> Array:
         """``KL(new || old)`` in nats, by (2)."""
         inverse = self.ops.inverse_lower(step.root)
-        return _divergence(inverse, step.shift, -self._log_root(step))
+        return _divergence(self.ops, inverse, step.shift, -self._log_root(step))
 
     def backward_kl(self, step: PrecisionStep) -> Array:
         """``KL(old || new)`` in nats, by (2)."""
-        return _divergence(step.root, times(step.root.mT, step.shift), self._log_root(step))
+        return _divergence(
+            self.ops, step.root, times(step.root.mT, step.shift), self._log_root(step)
+        )
 
     def _log_root(self, step: PrecisionStep) -> Array:
         return self.ops.xp.log(self.ops.diagonals(step.root))
@@ -288,10 +291,10 @@ def _square_times(root: Array, vector: Array) -> Array:
     return times(root, (vector[..., None, :] @ root)[..., 0, :])
 
 
-def _divergence(root: Array, shift: Array, log_diagonal: Array) -> Array:
+def _divergence(ops: Matrices, root: Array, shift: Array, log_diagonal: Array) -> Array:
     """``(tr R R^T - k + |s|^2) / 2 - log |R|``, of all blocks together."""
     # One sum of what each coordinate adds, which is next to nothing in a short step.
-    return (0.5 * ((root**2).sum(-1) - 1.0 + shift**2) - log_diagonal).sum()
+    return ops.total(0.5 * (ops.row_products(root, root) - 1.0 + shift**2) - log_diagonal)
 
 
 def _size(xp: Any, matrix: Array) -> Array:

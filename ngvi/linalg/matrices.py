@@ -224,7 +224,7 @@ class Matrices:
 
     def log_abs_det(self, tril: Array) -> Array:
         """``log |det T|`` of a triangular matrix."""
-        return self.xp.log(abs(self.diagonals(tril))).sum()
+        return self.total(self.xp.log(abs(self.diagonals(tril))))
 
     def all(self, flags: Array, like: Array) -> Array:
         """Whether all of them are true.
@@ -232,6 +232,18 @@ class Matrices:
         :param like: numbers of the same shape.
         """
         return flags.all()
+
+    def total(self, tensor: Array) -> Array:
+        """The sum of all entries."""
+        return tensor.sum()
+
+    def row_products(self, left: Array, right: Array) -> Array:
+        """The sums of products along the last axis."""
+        return (left * right).sum(-1)
+
+    def sum_rows(self, matrix: Array) -> Array:
+        """The sums of the rows of matrices, ``(..., n, d)`` to ``(..., d)``."""
+        return matrix.sum(-2)
 
     def keep_off_zero(self, old: Array, new: Array) -> Array:
         """``new``, or ``MIN_SHRINKAGE * |old|`` with its sign where it is smaller than that.

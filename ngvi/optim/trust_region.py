@@ -85,7 +85,8 @@ def slopes(on: Algebra, duals: Families, change: Families) -> tuple[Number, Numb
     :param duals: Euclidean gradients of the bound.
     :param change: in coordinates.
     """
-    means = sum((d.loc * c.loc).sum() for d, c in zip(duals, change, strict=True))
+    pairs = zip(duals, change, strict=True)
+    means = sum(one.ops.row_products(one.loc, other.loc) for one, other in pairs)
     slope, of_mean = on.numbers(direction.dot(duals, change), means)
     return slope, of_mean
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from ngvi.curvature import MAX_SPHERICAL_DIM
@@ -50,13 +51,16 @@ class Choice(NamedTuple):
 class Registry:
     """The families of a package by name.
 
-    :param base: their base class.
-    :param families: the classes.
+    :param package: its ``families``, of whose public names they are.
     """
 
-    def __init__(self, base: Any, families: tuple[Any, ...]) -> None:
-        self.base = base
-        self.families = {family.name: family for family in families}
+    def __init__(self, package: ModuleType) -> None:
+        self.base = package.Family
+        public: list[Any] = [getattr(package, name) for name in package.__all__]
+        found: list[Any] = [
+            one for one in public if isinstance(one, type) and issubclass(one, self.base)
+        ]
+        self.families = {one.name: one for one in found if one is not self.base}
 
     def requested(self, family: Any) -> Choice | None:
         """What the user asks for; None if that is ``"auto"``.

@@ -17,6 +17,7 @@ from ngvi.page import page
 from ngvi.points import LEVELS, radius_polynomial
 from numpyro_ngvi.curvature.moments import Density, Estimate, dot, finite_draws, gradients
 from numpyro_ngvi.curvature.threefry import unrolled
+from numpyro_ngvi.linalg.matrices import matrices
 
 
 @page(estimators.Spherical)
@@ -55,7 +56,7 @@ class Spherical:
 
 def _without(points: Points, kept: jax.Array) -> jax.Array:
     """The weights without the points that are not kept: as if they were like the others."""
-    squares = sum(jnp.sum(noise**2, -1) for noise in points.noise.values())
+    squares = sum(matrices.row_products(noise, noise) for noise in points.noise.values())
     weights = jnp.where(kept, points.weights, 0)
     # Two sums, as one product: each would be kernels of its own.
     before, now = dot(jnp.stack([points.weights, weights]), squares)
@@ -79,12 +80,15 @@ def orthogonal_points(
     strata = 0.5 + np.arange(num_groups, dtype=dtype) / num_groups
     levels = (0.5 * uniform[-1] + strata) % 1.0
     levels = 2.0 * jnp.clip(levels, *LEVELS) - 1.0
-    normal = math.sqrt(2.0) * jax.lax.erf_inv(jnp.concatenate([uniform[:-1], levels]))
-    squares = jnp.polyval(jnp.asarray(radius_polynomial(dim), dtype), normal[-num_groups:]) ** 3
+    normal = math.sqrt(2.0) * jax.lax.erf_inv(uniform[:-1])
+    of_levels = math.sqrt(2.0) * jax.lax.erf_inv(levels)
+    # A quotient is a kernel of its own: of a product, whoever needs it would compute it all again.
+    narrow = 1.0 / jnp.polyval(jnp.asarray(radius_polynomial(dim), dtype), of_levels)
+    inverse, radii = narrow[:, None] ** 3, 1.0 / (narrow * jnp.sqrt(narrow))
     # The signs of its columns are not uniformly distributed, but each comes with its opposite.
-    rotation, _ = jnp.linalg.qr(normal[:-num_groups].reshape(num_groups, dim, dim))
-    pairs = rotation[:, None] * (np.array([1, -1]) * jnp.sqrt(squares)[:, None])[:, :, None, None]
+    rotation, _ = jnp.linalg.qr(normal.reshape(num_groups, dim, dim))
+    pairs = rotation[:, None] * (np.array([1, -1]) * radii[:, None])[:, :, None, None]
     noise = jnp.pad(pairs.reshape(num_groups, 2 * dim, dim), ((0, 0), (0, 1), (0, 0)))
-    inverse, is_centre = 1.0 / squares[:, None], np.arange(2 * dim + 1) == 2 * dim
+    is_centre = np.arange(2 * dim + 1) == 2 * dim
     weights = jnp.where(is_centre, 1.0 - dim * inverse, 0.5 * inverse) / num_groups
     return noise.reshape(-1, dim), weights.reshape(-1)

@@ -62,7 +62,9 @@ def _random_bits(key: jax.Array, width: int, shape: tuple[int, ...]) -> jax.Arra
 
 
 def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return jnp.stack(_blocks(key, shape), -1)
+    # Stacked, each of the two would be computed by a kernel's own copy of all rounds.
+    left, right = (words[..., None] for words in _blocks(key, shape))
+    return jnp.where(np.array([True, False]), left, right)
 
 
 _impl = define_prng_impl(

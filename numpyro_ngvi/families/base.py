@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from ngvi import family
-from ngvi.family import standard_normal_log_prob
 from numpyro_ngvi.linalg.matrices import matrices
 
 
@@ -44,7 +43,7 @@ class Family(family.Family):
         return _displaced(self, noise)
 
     def draw_log_prob(self, noise: jax.Array) -> jax.Array:
-        return standard_normal_log_prob(noise) - _log_det_scale(self)
+        return self.noise_log_prob(noise) - _log_det_scale(self)
 
     def scores(self, noise: jax.Array) -> jax.Array:
         # The transpose of whitening, which is affine: one solve for all.

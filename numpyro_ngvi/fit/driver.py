@@ -98,15 +98,7 @@ def fit(
         own = np.asarray(seeds).tolist()
         journal = Journal(checkpoint, FitResult.library, own, keeps_seeds=True)
 
-    def make_guide(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
-        make = partial(NaturalGaussianGuide, family=family)
-        return (make if init is None else init._gaussian().again)(
-            model,
-            init_loc_fn=init_loc_fn,
-            init_scale=SCALES[0],
-            create_plates=create_plates,
-        )
-
+    make_guide = run.guide_maker(NaturalGaussianGuide, family, init, create_plates)
     starts = STARTS if init_loc_fn is None else (init_loc_fn,)
     ready = set_up(model, args, kwargs, guide, make_guide, starts, init_key, curvature)
     run.check_size(gaussians(ready.guide), family, guide, init)

@@ -13,7 +13,6 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
-from ngvi.family import standard_normal_log_prob
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
 from ngvi.fit.resampling import NUM_DRAWS as MANY_DRAWS
 from ngvi.fit.sweep import Rows
@@ -210,7 +209,7 @@ class ImportanceDraws:
         families, noise = posteriors_in(params), self._noise(index, count)
         latents = {site: family.sample(noise[site]) for site, family in families.items()}
         log_q = sum(
-            standard_normal_log_prob(noise[site]) - family.log_det_scale()
+            family.noise_log_prob(noise[site]) - family.log_det_scale()
             for site, family in families.items()
         )
         keys = random.split(random.fold_in(self.guide_key, index), count)

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ngvi.family import standard_normal_log_prob
 from ngvi.fit.run import check_coordinates
 from ngvi.structure.layout import pieces
 from numpyro_ngvi.families.base import Family
@@ -148,7 +147,7 @@ def _initial(
 @partial(compiled, runs_few=True)
 def _draws(families: list[Family], noise: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
     pairs = list(zip(families, noise, strict=True))
-    log_q = sum(standard_normal_log_prob(z) - family.log_det_scale() for family, z in pairs)
+    log_q = sum(family.noise_log_prob(z) - family.log_det_scale() for family, z in pairs)
     return jnp.concatenate([family.sample(z) for family, z in pairs], -1), log_q
 
 

@@ -40,7 +40,7 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
         start = guide._init_latent
 
         def product_at(offset: np.ndarray) -> Callable | None:
-            at = start + jnp.asarray(offset, start.dtype)
+            at = jnp.asarray(np.asarray(start) + offset.astype(start.dtype))
             return hessian_product(guide.model, args, kwargs, unpack, at)
 
         tolerance = 1e-9 if start.dtype == jnp.float64 else 2e-4

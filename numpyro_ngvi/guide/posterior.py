@@ -7,6 +7,9 @@ objects. Families for which NumPyro has none of its own are a ``StructuredNormal
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from functools import singledispatch
 from typing import Any
 
@@ -22,6 +25,7 @@ from numpyro.distributions.transforms import (
 from numpyro_ngvi.families import Diagonal, Family
 from numpyro_ngvi.families.dense import DenseFamily
 from numpyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
+from numpyro_ngvi.tracing.compilation import FEW_NUMBERS, compiled
 
 
 class NaturalNormal(StructuredNormal):
@@ -56,9 +60,7 @@ class NaturalNormal(StructuredNormal):
     def sample_with_intermediates(
         self, key: jax.Array, sample_shape: tuple[int, ...] = ()
     ) -> tuple[jax.Array, list[jax.Array]]:
-        noise = jax.random.normal(key, self.shape(sample_shape), self.family.loc.dtype)
-        displaced = self.family.displaced(noise)
-        return self.family.draw_at(displaced), [noise, displaced]
+        return _drawing(self.shape(sample_shape))(key, self.family)
 
     def log_prob(self, value: jax.Array, intermediates: Any = None) -> jax.Array:
         if not intermediates:
@@ -67,6 +69,18 @@ class NaturalNormal(StructuredNormal):
         if self.sticking_the_landing:
             return self.family.sticking_log_prob(displaced)
         return self.family.draw_log_prob(noise)
+
+
+@functools.lru_cache(maxsize=64)
+def _drawing(shape: tuple[int, ...]) -> Callable:
+    """A draw and its noise, by one program, which is that of a guide's set-up."""
+
+    def drawn(key: jax.Array, family: Family) -> tuple[jax.Array, list[jax.Array]]:
+        noise = jax.random.normal(key, shape, family.loc.dtype)
+        displaced = family.displaced(noise)
+        return family.draw_at(displaced), [noise, displaced]
+
+    return compiled(drawn, runs_once=math.prod(shape) <= FEW_NUMBERS)
 
 
 @singledispatch

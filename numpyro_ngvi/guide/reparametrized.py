@@ -60,7 +60,9 @@ class Reparametrization(shared.Reparametrization):
         return gradient, jax.vmap(product)(self._probes)
 
     def _searched(self, density: Density, latent: jax.Array) -> Any:
-        step = partial(self._next, self._given(density, latent))
+        # Or JAX would trace the loop's derivatives, which nobody asks for, for half of the time.
+        fixed = density.fixed() if isinstance(density, OfSites) else density
+        step = partial(self._next, self._given(fixed, latent))
         return jax.lax.stop_gradient(jax.lax.while_loop(self._goes_on, step, self._first()))
 
     def _given(self, density: Density, latent: jax.Array) -> Density:
@@ -149,11 +151,14 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         self._reparametrization = Reparametrization(self._blocks, start, self.order)
         if self._start_of_another is not None:
             self._reparametrization.start = jnp.asarray(self._start_of_another, start.dtype)
-        search, density = self._reparametrization._searched, self._density({})
-        found = compiled(partial(search, density), runs_once=True)(self._reparametrization.start)
+
+        def search(latent: jax.Array) -> Any:
+            return self._reparametrization._searched(self._density({}), latent)
+
+        found = compiled(search, runs_once=True)(self._reparametrization.start)
         self._begin_at(np.asarray(found.point), np.asarray(found.unsettled))
-        self._init_latent = jnp.where(mask, 0.0, start)
-        self._init_scale = jnp.where(mask, 1.0, self._init_scale).astype(start.dtype)
+        self._init_latent = jnp.asarray(np.where(mask, 0, start), start.dtype)
+        self._init_scale = np.where(mask, 1.0, self._init_scale).astype(start.dtype)
         return self._suitable(REGISTRY, layout.dim)
 
     def _own_vector(self, values: np.ndarray) -> jax.Array:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.lax.linalg import triangular_solve
+from jax.lax.linalg import cholesky_p, triangular_solve
 
 from ngvi.linalg import definite
 
@@ -20,6 +20,10 @@ CUMSUM_BLOCK = 32
 #: busy machine milliseconds.
 SMALL_TRIANGLE = 128
 BLAS_BLOCK = 16
+
+#: Sums of so few numbers are products with ones: of more than 32 XLA makes two kernels, and what is
+#: summed is a third. Of many, sums are two to five times as fast.
+SMALL_SUM = 2**15
 
 
 class Matrices(definite.Definite):
@@ -85,15 +89,29 @@ class Matrices(definite.Definite):
         return jnp.where(jnp.eye(len(matrix), dtype=bool), diagonal[:, None], matrix)
 
     def all(self, flags: jax.Array, like: jax.Array) -> jax.Array:
-        # By a sum of numbers, for which a program has kernels anyway.
-        return jnp.sum(jnp.where(flags, 0, 1).astype(like.dtype)) == 0
+        return self.total(jnp.where(flags, 0, 1).astype(like.dtype)) == 0
+
+    def total(self, tensor: jax.Array) -> jax.Array:
+        if tensor.ndim > 1:  # by rows, or rounding would add up
+            tensor = self.row_products(tensor, jnp.ones_like(tensor)).reshape(-1)
+        return self.row_products(tensor, jnp.ones_like(tensor))
+
+    def row_products(self, left: jax.Array, right: jax.Array) -> jax.Array:
+        if left.size > SMALL_SUM:
+            return super().row_products(left, right)
+        last, batch = left.ndim - 1, tuple(range(left.ndim - 1))
+        dimensions = ((last,), (last,)), (batch, batch)
+        return jax.lax.dot_general(left, right, dimensions, jax.lax.Precision.HIGHEST)
+
+    def sum_rows(self, matrix: jax.Array) -> jax.Array:
+        return self.row_products(matrix.mT, jnp.ones_like(matrix.mT))
 
     def lower(self, matrix: jax.Array) -> jax.Array:
         # A small mask is a constant.
         size = matrix.shape[-1]
         if size > SMALL_TRIANGLE:
             return super().lower(matrix)
-        return jnp.where(np.tri(size, dtype=bool), matrix, 0)
+        return jnp.where(np.tri(size, dtype=bool), matrix, jnp.zeros((), matrix.dtype))
 
     def diagonals(self, matrix: jax.Array) -> jax.Array:
         # JAX gathers it: more kernels to compile, and a branch to read. A slice is part of another.
@@ -111,7 +129,8 @@ class Matrices(definite.Definite):
         return row_cumsum(matrix) - 0.5 * matrix
 
     def cholesky(self, matrix: jax.Array) -> jax.Array:
-        return jnp.linalg.cholesky(matrix.mT, symmetrize_input=False)
+        # The primitive leaves the upper triangle: JAX's function compiles a mask of its own.
+        return self.lower(cholesky_p.bind(matrix.mT))
 
     def eigh(self, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.linalg.eigh(matrix.mT, symmetrize_input=False)

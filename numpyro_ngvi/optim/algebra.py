@@ -51,6 +51,8 @@ class Algebra(rule.Algebra):
         if isinstance(numbers[0], tuple):
             return jnp.stack([self.kept(row, like) for row in numbers])
         dtype = like[0].loc.dtype
+        if not any(isinstance(number, jax.Array) for number in numbers):
+            return jnp.asarray(np.array(numbers, dtype))
         places, chosen = np.arange(len(numbers)), jnp.zeros(len(numbers), dtype)
         for place, number in enumerate(numbers):
             chosen = jnp.where(places == place, jnp.asarray(number, dtype), chosen)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from ngvi.families import direction
@@ -30,6 +31,7 @@ from numpyro_ngvi.families.coordinates import (
     ordinary_mask,
     replace_families,
 )
+from numpyro_ngvi.linalg.matrices import matrices
 from numpyro_ngvi.optim import adaptive_adam
 
 #: What the docstrings of all of them end with.
@@ -71,7 +73,7 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
                 "posterior of a NaturalGaussianGuide: use that guide, or an ordinary "
                 "optimiser such as numpyro.optim.Adam."
             )
-        zero = jnp.zeros((), jnp.int32)
+        zero = jnp.asarray(np.int32(0))
         return JointState(zero, zero, rule.init(families), ordinary.init(params))
 
     def update(gradients: Any, state: JointState, params: Any = None) -> tuple[Any, JointState]:
@@ -122,13 +124,10 @@ def _is_masked(node: Any) -> bool:
 
 def _all_finite(gradients: Any, updates: Any) -> jax.Array:
     # One sum of each pair, not one comparison per entry: NaN and infinities survive.
-    sums = jax.tree.map(lambda one, other: _total(0 * one + 0 * other), gradients, updates)
+    sums = jax.tree.map(
+        lambda one, other: matrices.total((0 * one + 0 * other).reshape(-1)), gradients, updates
+    )
     return jnp.isfinite(sum(jax.tree.leaves(sums)))
-
-
-def _total(array: jax.Array) -> jax.Array:
-    # By rows first, for which XLA has a library and compiles nothing.
-    return jnp.sum(jnp.sum(array, -1) if array.ndim > 1 else array)
 
 
 def _as_optax(other: Any) -> optax.GradientTransformation:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from numpyro.infer.util import potential_energy
 
 from ngvi.structure.layout import Pairs, interacting_pairs
 from numpyro_ngvi.tracing.arguments import Arguments
+from numpyro_ngvi.tracing.compilation import compiled
 
 
 def posterior_dependencies(
@@ -88,7 +90,7 @@ def _hessian_product(model: Callable, arguments: Arguments, unpack: Callable) ->
     def energy(latent: jax.Array, data: list) -> jax.Array:
         return energy_of(model, *arguments.rebuilt(data))(unpack(latent))
 
-    @jax.jit
+    @partial(compiled, runs_few=True)
     def product(latent: jax.Array, data: list, vector: jax.Array) -> jax.Array:
         gradient = jax.grad(lambda latent: energy(latent, data))
         return -jax.jvp(gradient, (latent,), (vector,))[1]

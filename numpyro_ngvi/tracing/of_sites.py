@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -33,6 +34,12 @@ class OfSites:
     def __call__(self, theta: jax.Array) -> jax.Array:
         values = jax.tree.leaves(self._unpack(theta))
         return jax.core.eval_jaxpr(self._program, self._constants, *values, *self._params)[0]
+
+    def fixed(self) -> OfSites:
+        """The same, without derivatives by its parameters."""
+        other = copy.copy(self)
+        other._params = jax.lax.stop_gradient(self._params)
+        return other
 
     def given(self, latent: jax.Array) -> Callable[[jax.Array], jax.Array]:
         """The density as a function of the vector's locals.

@@ -14,6 +14,7 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer.util import compute_log_probs
 
+from ngvi.estimators import aligned
 from numpyro_ngvi.tracing.log_density import Latents, LogDensity
 
 
@@ -81,15 +82,5 @@ def examples(
         per_example = (jnp.sum(log_prob, others) / scale).reshape(-1)
         key = tuple((frame.name, frame.size) for frame in frames)
         groups.setdefault(key, []).append((per_example, scale.reshape(-1)))
-    if not groups:
-        raise ValueError(
-            "curvature='gauss_newton' needs observed sites, and the model has none: use "
-            "curvature='hessian'."
-        )
-    log_likelihoods, scales = [], []
-    for members in groups.values():
-        scale = members[0][1]
-        # Sites of one group may be scaled differently (by handlers.scale).
-        log_likelihoods.append(sum(value * (s / scale) for value, s in members))
-        scales.append(scale)
-    return Examples(jnp.concatenate(log_likelihoods), jnp.concatenate(scales), rest)
+    log_likelihoods, scales = map(jnp.concatenate, aligned(groups.values()))
+    return Examples(log_likelihoods, scales, rest)

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.func import jvp
 
 from ngvi import family
-from ngvi.family import standard_normal_log_prob
 from pyro_ngvi.linalg.matrices import matrices
 
 
@@ -59,7 +58,7 @@ class Family(family.Family):
     def draw_log_prob(self, noise: Tensor) -> Tensor:
         here = self.detach()
         change = here.log_det_displacement(self.map(torch.sub, here))
-        return standard_normal_log_prob(noise) - (here.log_det_scale() + change)
+        return here.noise_log_prob(noise) - (here.log_det_scale() + change)
 
     def fisher_products(
         self, directions: Sequence[Self], others: Sequence[Self] = ()

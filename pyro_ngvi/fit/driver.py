@@ -113,15 +113,7 @@ def fit(
     if workers is not None:
         seeds = workers.object_of_first(seeds)
 
-    def make_guide(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
-        make = partial(NaturalGaussianGuide, family=family)
-        return (make if init is None else init._gaussian().again)(
-            model,
-            init_loc_fn=init_loc_fn,
-            init_scale=SCALES[0],
-            create_plates=create_plates,
-        )
-
+    make_guide = run.guide_maker(NaturalGaussianGuide, family, init, create_plates)
     starts = STARTS if init_loc_fn is None else (init_loc_fn,)
     with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyro.infer.autoguide.initialization import init_to_median
 from pyro.poutine.runtime import am_i_wrapped
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
+from torch._C._functorch import maybe_current_level
 from torch.distributions import Normal, biject_to
 
 from ngvi.checks import check_quantiles
@@ -53,16 +55,23 @@ class Reparametrization(shared.Reparametrization):
     _fixed = staticmethod(Tensor.detach)
 
     def _gradient(self, function: Density, at: Tensor) -> Tensor:
+        if maybe_current_level() is None:
+            return _gradient_and_products(function, at, [])[0]
         return torch.func.grad(function)(at)
 
     def _gradient_and_products(self, function: Density, at: Tensor) -> tuple[Tensor, Tensor]:
+        if maybe_current_level() is None:
+            return _gradient_and_products(function, at, self._probes)
         gradient, product = torch.func.vjp(torch.func.grad(function), at)
         return gradient, torch.stack([product(probe)[0] for probe in self._probes])
 
     def of_each(self, density: Density, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The map of vectors ``(..., d)``."""
+        one = partial(self, density)
+        if latents.dim() == 1 and maybe_current_level() is None:
+            with quiet():
+                return one(latents)
         with quiet(), BatchedDerivatives():
-            one = partial(self, density)
             if latents.dim() == 1:
                 return one(latents)
             flat = latents.reshape(-1, latents.shape[-1])
@@ -86,12 +95,34 @@ class Reparametrization(shared.Reparametrization):
         first = self._first()
         parts = (first.point, first.step, first.gain, first.unsettled, *first.factors)
         state = tuple(part.expand(len(latents), *part.shape) for part in parts)
-        with quiet(), BatchedDerivatives():
+        with quiet(), nullcontext() if len(latents) == 1 else BatchedDerivatives():
             for _ in range(MAX_ITERATIONS):
                 state = _mapped(one, latents, *state)
                 if not state[3].any():
                     break
         return state[0], state[3], *state[4:]
+
+
+def _gradient_and_products(
+    function: Density, at: Tensor, probes: Iterable[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """As ``torch.func`` has them, which takes a second to be imported and twice as long."""
+    is_recorded = torch.is_grad_enabled()
+    with torch.enable_grad():
+        here = at.view_as(at) if at.requires_grad else at.detach().requires_grad_()
+        gradient = _gradient(function(here), here, None, True)
+        products = [_gradient(gradient, here, probe, is_recorded) for probe in probes]
+    if not is_recorded:
+        gradient = gradient.detach()
+    return gradient, torch.stack(products) if products else gradient[None]
+
+
+def _gradient(of: Tensor, at: Tensor, weights: Tensor | None, create_graph: bool) -> Tensor:
+    if not of.requires_grad:  # a constant
+        return torch.zeros_like(at)
+    return torch.autograd.grad(
+        of, at, weights, retain_graph=True, create_graph=create_graph, materialize_grads=True
+    )[0]
 
 
 class _Search(torch.autograd.Function):
@@ -124,6 +155,8 @@ class _Search(torch.autograd.Function):
 
 def _mapped(function: Callable, *rows: Tensor) -> tuple[Tensor, ...]:
     """The function of each row, stacked: at once if the model can."""
+    if len(rows[0]) == 1:
+        return tuple(part[None] for part in function(*(row[0] for row in rows)))
     try:
         return torch.vmap(function)(*rows)
     except (RuntimeError, NotImplementedError, ValueError):

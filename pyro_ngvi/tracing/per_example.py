@@ -14,6 +14,7 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
+from ngvi.estimators import aligned
 from pyro_ngvi.tracing.log_density import Latents, LogDensity
 
 
@@ -73,18 +74,8 @@ def _split(density: LogDensity, latents: Latents) -> Examples:
         # Elements of a sequential plate are sites of their own.
         key = tuple((f.name, f.size, f.counter) for f in site["cond_indep_stack"])
         groups.setdefault(key, []).append(_by_example(site, [frame.dim for frame in frames]))
-    if not groups:
-        raise ValueError(
-            "curvature='gauss_newton' needs observed sites, and the model has none: use "
-            "curvature='hessian'."
-        )
-    log_likelihoods, scales = [], []
-    for members in groups.values():
-        scale = members[0][1]
-        # Sites of one group may be scaled differently (by poutine.scale).
-        log_likelihoods.append(sum(value * (s / scale) for value, s in members))
-        scales.append(scale)
-    return Examples(torch.cat(log_likelihoods), torch.cat(scales), rest)
+    log_likelihoods, scales = map(torch.cat, aligned(groups.values()))
+    return Examples(log_likelihoods, scales, rest)
 
 
 def _by_example(site: dict[str, Any], dims: list[int]) -> tuple[Tensor, Tensor]:
