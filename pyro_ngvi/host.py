@@ -36,6 +36,12 @@ def likely(flag: Tensor) -> bool:
     return True
 
 
+def _vector(tensor: Tensor) -> Tensor:
+    """Its numbers in a row, in a precision that can count draws."""
+    vector = tensor.reshape(-1)
+    return vector.float() if vector.dtype in (torch.float16, torch.bfloat16) else vector
+
+
 class FailedError(Exception):
     """A condition does not hold under which numbers were to be read."""
 
@@ -70,7 +76,7 @@ class Reads:
             return []
         conditions, self._conditions = self._conditions, ()
         rows = [conditions, *rows]
-        values = torch.cat([one.reshape(-1) for row in rows for one in row]).tolist()
+        values = torch.cat([_vector(one) for row in rows for one in row]).tolist()
         parts = []
         for row in rows:
             count = sum(one.numel() for one in row)
