@@ -171,27 +171,28 @@ def test_a_step_waits_as_seldom_as_it_says_pyro(name):
     assert of_pyro <= found.count / steps <= of_pyro + run.of_ours, found.count / steps
 
 
-def test_a_run_is_the_same_where_flags_arrive_late_pyro():
-    """With a step in it that is not taken, of which the next one hears."""
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_the_same_where_flags_arrive_late_pyro(name):
+    """With steps in it that are not taken, of which the next one may have to tell."""
     pytest.importorskip("pyro")
-    ppl, runs, batches = load("pyro"), [], [Y, Y, np.nan * Y, Y, 2 * Y]
+    ppl, runs, batches = load("pyro"), [], [Y, Y, np.nan * Y, Y, 1e4 * Y, Y]
     for elsewhere in (contextlib.nullcontext, as_elsewhere):
         ppl.forget()
         ppl.lib.set_rng_seed(0)
         with ppl.float64(), ppl.lib.validation_enabled(False), elsewhere():
-            svi = ppl.infer.SVI(*_made(ppl, RUNS["IVON"]))
+            svi = ppl.infer.SVI(*_made(ppl, RUNS[name]))
             places, told = [], []
             for batch in batches:
                 with warnings.catch_warnings(record=True) as caught:
                     warnings.simplefilter("always")
                     svi.step(ppl.array(batch))
                 told.append(any("was skipped" in str(one.message) for one in caught))
-                places.append([ppl.numpy(one).copy() for one in svi.guide.parameters()])
+                parameters = [ppl.numpy(one).ravel() for one in svi.guide.parameters()]
+                places.append(np.concatenate(parameters))
             runs.append((np.array(places), svi.optim.num_skipped, told))
     ppl.forget()
     (places, skipped, told), (same, also_skipped, told_later) = runs
     np.testing.assert_array_equal(places, same)
-    np.testing.assert_allclose(places[2], places[0], rtol=1e-12)  # the step before is taken back
-    assert skipped == also_skipped == 1
-    assert told == [False, False, True, False, False]
-    assert told_later == [False, False, False, True, False]
+    assert np.isfinite(places).all() and told[2]
+    assert skipped == also_skipped == sum(told) == sum(told_later)
+    assert told_later[2] or told_later[3]
