@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -98,7 +97,9 @@ class Algebra(rule.Algebra):
 
     def product_rows(self, families: Families, directions: list, others: list) -> list:
         products = torch.stack(direction.products(families, directions, others))
-        return np.reshape(self._reads.now(products), products.shape).tolist()
+        found, (_, num_rows, num) = self._reads.now(products), products.shape
+        rows = [found[begin : begin + num] for begin in range(0, len(found), num)]
+        return [rows[:num_rows], rows[num_rows:]]
 
     def no_rows(self, most: int, like: Tensor) -> Tensor:
         return like.new_zeros((0, *like.shape))

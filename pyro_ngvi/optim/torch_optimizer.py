@@ -208,7 +208,6 @@ class JointOptimizer(torch.optim.Optimizer):
             self._skip(params)
         return loss
 
-    @torch.no_grad()
     def settled(self) -> bool:
         """Whether the last step was taken, for which this may wait.
 
