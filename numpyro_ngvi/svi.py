@@ -14,6 +14,7 @@ import numpyro.optim
 import optax
 from numpyro.infer.svi import SVIState
 
+from ngvi.threads import alone
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
@@ -45,7 +46,16 @@ class SVI(numpyro.infer.SVI):
     :param loss: a NumPyro ELBO.
     :param rng_key: the JAX random key that :meth:`step` starts from; only it needs one.
     :param static_kwargs: as in NumPyro: arguments that never change.
+
+    Runs in several threads wait for each other while a model is traced, because NumPyro's handlers
+    are the process's; programs that are compiled run side by side.
     """
+
+    init = alone(numpyro.infer.SVI.init)
+    update = alone(numpyro.infer.SVI.update)
+    stable_update = alone(numpyro.infer.SVI.stable_update)
+    run = alone(numpyro.infer.SVI.run)
+    evaluate = alone(numpyro.infer.SVI.evaluate)
 
     def __init__(
         self,

@@ -1,20 +1,80 @@
-"""What a step reads from its device: nothing in NumPyro, a bounded number of numbers in Pyro."""
+"""What a step waits for on its device: nothing in NumPyro, in Pyro mostly for what Pyro reads."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import warnings
+
+import numpy as np
 import pytest
 
 from tests import models
 from tests.models import Y
 from tests.ppl import load
 
-#: Optimiser, loss, and the most numbers that a step reads in Pyro: of the last, Trace_ELBO itself
-#: reads four, and the loss is a number for SVI everywhere.
+
+@dataclasses.dataclass
+class Run:
+    """A run of ``SVI``, and how often a step of it may wait."""
+
+    optimiser: str
+    loss: str = "NaturalELBO"
+    family: str = "full"
+    options: dict = dataclasses.field(default_factory=dict)
+    loss_options: dict = dataclasses.field(default_factory=dict)
+    has_parameter: bool = False  #: whether the model has a parameter of its own
+    of_ours: int = 0  #: waits of a step in Pyro besides :data:`OF_PYRO`
+
+
+#: What ``SVI`` and its ELBO read in Pyro: two sums of log densities, twice each; and of ours the
+#: loss, which ``SVI`` returns.
+OF_PYRO = {"Trace_ELBO": 4, "NaturalELBO": 1}
+
 RUNS = {
-    "BLR": ("BLR", "NaturalELBO", 17.0),
-    "IVON": ("IVON", "NaturalELBO", 9.0),
-    "first order": ("Snngm", "Trace_ELBO", 8.0),
+    # The slopes at the end of the last step decide how long the next one may be, and its length is
+    # measured, once for each attempt.
+    "BLR": Run("BLR", of_ours=2),
+    "BLR of a mean field": Run("BLR", family="diagonal", of_ours=2),
+    "BLR of a structure": Run("BLR", family="sparse_precision", of_ours=2),
+    # Whether a precision is positive definite; and whether draws with Hessians, and others, are.
+    "VON": Run("VON", of_ours=1),
+    "VON with Hessians": Run("VON", loss_options={"curvature": "hessian"}, of_ours=2),
+    "VOGN": Run("VOGN", family="diagonal"),
+    "IVON": Run("IVON", family="diagonal", loss_options={"curvature": "stein"}),
+    # Whether the other optimiser may take its step.
+    "IVON beside Adam": Run("IVON", family="diagonal", has_parameter=True, of_ours=1),
+    # The products of the fresh gradient, the momentum and the last step.
+    "Snngm": Run("Snngm", "Trace_ELBO", of_ours=1),
+    "Snngm with a step size": Run("Snngm", "Trace_ELBO", options={"step_size": 1e-3}),
+    "Nagm": Run("Nagm", "Trace_ELBO"),
+    "NAdam": Run("NAdam", "Trace_ELBO"),
+    "ProxGenAdam": Run("ProxGenAdam", "Trace_ELBO", family="diagonal"),
 }
+
+
+def _model(ppl, run):
+    if not run.has_parameter:
+        return models.location(ppl)
+
+    def model(y):
+        width = ppl.param("width", ppl.array(10.0))
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), width))
+        with ppl.plate("data", len(y)):
+            ppl.sample("y", ppl.dist.Normal(mu, 1.0), obs=y)
+
+    return model
+
+
+def _made(ppl, run):
+    """Model, guide, optimiser and loss."""
+    model = _model(ppl, run)
+    optimiser = ppl.optimiser(run.optimiser, **run.options)
+    loss = ppl.elbo(run.loss, **run.loss_options)
+    return model, ppl.guide(model, run.family), optimiser, loss
+
+
+# -- NumPyro --------------------------------------------------------------------------
 
 
 def _callbacks(jaxpr):
@@ -32,19 +92,44 @@ def _callbacks(jaxpr):
 def test_a_step_calls_the_host_only_to_tell_of_dropped_draws_numpyro(name):
     jax = pytest.importorskip("jax")
     ppl = load("numpyro")
-    optimiser, loss, _ = RUNS[name]
     with ppl.float64():
-        model, y = models.location(ppl), ppl.array(Y)
-        guide = ppl.guide(model, "diagonal" if name == "IVON" else "full")
-        svi = ppl.package.SVI(model, guide, ppl.optimiser(optimiser), ppl.elbo(loss))
+        y = ppl.array(Y)
+        svi = ppl.package.SVI(*_made(ppl, RUNS[name]))
         state = svi.init(jax.random.key(0), y)
         program = jax.make_jaxpr(svi.update)(state, y)  # fails where a number is read
-    assert set(_callbacks(program.jaxpr)) == ({"tell_host"} if loss == "NaturalELBO" else set())
+    told = {"tell_host"} if RUNS[name].loss == "NaturalELBO" else set()
+    assert set(_callbacks(program.jaxpr)) == told
     assert not program.effects  # for which Python, and not C++, would dispatch every step
 
 
+# -- Pyro -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def as_elsewhere():
+    """Flags arrive as from a device that is no CPU; yields those that were not waited for."""
+    from pyro_ngvi import host
+    from pyro_ngvi.optim import torch_optimizer
+
+    class Late(host.Arriving):
+        on_their_way = []  # noqa: RUF012
+
+        def __init__(self, flag):
+            super().__init__(flag)
+            self.is_here = False
+            self.on_their_way.append(self)
+
+        def __bool__(self):
+            self.on_their_way.remove(self)
+            return super().__bool__()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_optimizer, "Arriving", Late)
+        yield Late.on_their_way
+
+
 @pytest.mark.parametrize("name", RUNS)
-def test_a_step_reads_a_bounded_number_of_numbers_pyro(name):
+def test_a_step_waits_as_seldom_as_it_says_pyro(name):
     pytest.importorskip("pyro")
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -52,7 +137,7 @@ def test_a_step_reads_a_bounded_number_of_numbers_pyro(name):
     #: What waits for the device: a number that Python reads, and shapes that follow from values.
     reads = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "_unique2")
 
-    class Reads(TorchDispatchMode):
+    class Waits(TorchDispatchMode):
         count = 0
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -64,14 +149,13 @@ def test_a_step_reads_a_bounded_number_of_numbers_pyro(name):
 
     ppl = load("pyro")
     ppl.forget()
-    optimiser, loss, most = RUNS[name]
-    with ppl.float64(), ppl.lib.validation_enabled(False):
-        model, y = models.location(ppl), ppl.array(Y)
-        guide = ppl.guide(model, "diagonal" if name == "IVON" else "full")
-        svi = ppl.infer.SVI(model, guide, ppl.optimiser(optimiser), ppl.elbo(loss))
+    run, steps = RUNS[name], 10
+    with ppl.float64(), ppl.lib.validation_enabled(False), as_elsewhere() as on_their_way:
+        y = ppl.array(Y)
+        svi = ppl.infer.SVI(*_made(ppl, run))
         for _ in range(3):
             svi.step(y)
-        with Reads() as found, pytest.MonkeyPatch.context() as patch:
+        with Waits() as found, pytest.MonkeyPatch.context() as patch:
             tolist = torch.Tensor.tolist
 
             def counted(tensor):
@@ -79,7 +163,36 @@ def test_a_step_reads_a_bounded_number_of_numbers_pyro(name):
                 return tolist(tensor)
 
             patch.setattr(torch.Tensor, "tolist", counted)
-            for _ in range(10):
+            for _ in range(steps):
                 svi.step(y)
+                found.count += not on_their_way  # which a step cannot have waited for
     ppl.forget()
-    assert 1 <= found.count / 10 <= most, found.count / 10
+    of_pyro = OF_PYRO[run.loss]
+    assert of_pyro <= found.count / steps <= of_pyro + run.of_ours, found.count / steps
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_the_same_where_flags_arrive_late_pyro(name):
+    """With steps in it that are not taken, of which the next one may have to tell."""
+    pytest.importorskip("pyro")
+    ppl, runs, batches = load("pyro"), [], [Y, Y, np.nan * Y, Y, 1e4 * Y, Y]
+    for elsewhere in (contextlib.nullcontext, as_elsewhere):
+        ppl.forget()
+        ppl.lib.set_rng_seed(0)
+        with ppl.float64(), ppl.lib.validation_enabled(False), elsewhere():
+            svi = ppl.infer.SVI(*_made(ppl, RUNS[name]))
+            places, told = [], []
+            for batch in batches:
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    svi.step(ppl.array(batch))
+                told.append(any("was skipped" in str(one.message) for one in caught))
+                parameters = [ppl.numpy(one).ravel() for one in svi.guide.parameters()]
+                places.append(np.concatenate(parameters))
+            runs.append((np.array(places), svi.optim.num_skipped, told))
+    ppl.forget()
+    (places, skipped, told), (same, also_skipped, told_later) = runs
+    np.testing.assert_array_equal(places, same)
+    assert np.isfinite(places).all() and told[2]
+    assert skipped == also_skipped == sum(told) == sum(told_later)
+    assert told_later[2] or told_later[3]

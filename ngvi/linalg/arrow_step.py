@@ -80,7 +80,7 @@ class ArrowSteps:
             root = functools.partial(self._root, half.ops)
             return _plain(half.combine(lambda block: short * block), root)[0]
 
-        return self.ops.cond(definite, lambda: plain, corrected)
+        return self.ops.cond(self.ops.likely(definite), lambda: plain, corrected)
 
     def _root(
         self, batched: Batched, diagonal: Array, below: list[Array]

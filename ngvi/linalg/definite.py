@@ -65,7 +65,7 @@ class Definite(Matrices):
         eye = self.eye(change.shape[-1], change)
         factor = self.cholesky(eye + change)
         of_rest = factor if floor == 0.0 else self.cholesky((1.0 - floor) * eye + change)
-        definite = self._has_root(of_rest, change)
+        definite = self.likely(self._has_root(of_rest, change))
         return self.cond(definite, lambda: factor, lambda: self._corrected_root(change, 0.5, floor))
 
     def covariance_root(self, change: Array) -> tuple[Array, Array]:
@@ -77,7 +77,7 @@ class Definite(Matrices):
         :return: both of shape ``(..., k, k)``.
         """
         factor = self._inverse_root(change)
-        definite = self._has_root(factor, change)
+        definite = self.likely(self._has_root(factor, change))
         known = self.cond(definite, lambda: factor, lambda: self._corrected_root(change, -0.5))
         other = self.inverse_lower(known)  # in neither branch, where XLA would compile it twice
         return self.select(definite, other, known), self.select(definite, known, other)
@@ -149,7 +149,7 @@ class Definite(Matrices):
         """
         total = symmetric(matrix + change)
         margin = floor * matrix + self.xp.diag(self._rounding_of_sum(matrix, total))
-        definite = self.xp.isfinite(self.cholesky(total - margin)).all()
+        definite = self.likely(self.xp.isfinite(self.cholesky(total - margin)).all())
 
         def corrected() -> tuple[Array, Array]:
             root = self.cholesky(matrix)
@@ -166,7 +166,7 @@ class Definite(Matrices):
         """
         square = root @ root.mT
         margin = self.xp.diag(self._rounding_of_sum(old, square))
-        definite = self.xp.isfinite(self.cholesky(square - margin)).all()
+        definite = self.likely(self.xp.isfinite(self.cholesky(square - margin)).all())
         square = self.select(definite, square, square + 2 * margin)
         return square, self.cholesky(square)
 

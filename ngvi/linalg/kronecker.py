@@ -223,7 +223,7 @@ def known_spectra(
     :param most: the largest ``rho``.
     """
     xp, factors = ops.xp, [one for pair in changes for one in pair]
-    definite = xp.stack([ops.has_root(most * one) for one in factors]).all()
+    definite = ops.likely(xp.stack([ops.has_root(most * one) for one in factors]).all())
     found = ops.cond(
         definite,
         lambda: [Spectrum(xp.zeros_like(d[0]), xp.zeros_like(d), d[0, :1]) for d in factors],

@@ -72,11 +72,18 @@ class Matrices:
         """``values``, none below ``floor``."""
         raise NotImplementedError
 
-    def select(self, flag: Array, yes: Array, no: Array) -> Array:
+    def select(self, flag: Any, yes: Array, no: Array) -> Array:
         """One of two tensors, both of which are known, by a boolean of no dimensions."""
         raise NotImplementedError
 
-    def cond(self, flag: Array, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    def likely(self, flag: Array) -> Any:
+        """A boolean that is nearly always true, for :meth:`select` and :meth:`cond`.
+
+        A library that has to read it may take it to be true until it reads something else.
+        """
+        raise NotImplementedError
+
+    def cond(self, flag: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
         """The result of one of two functions, of the same shapes; only that one is called."""
         raise NotImplementedError
 

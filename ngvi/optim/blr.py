@@ -84,21 +84,17 @@ class BlrRule(NamedTuple):
         directions = direction.negate(gradients)
         progress, kept = Progress(*state.progress), state.progress
         adapts = self.step_size == "auto" or self.max_kl == "auto"
+        memory, gradient, steered = state.memory, state.gradient, directions
         if adapts:
             duals = direction.dual(families, directions)
-            progress = trust_region.judge(on, progress, duals, state.change)
-        memory, gradient, steered = state.memory, state.gradient, directions
-        if memory is not None:
+        if memory is not None:  # what it wants to know is read with the slopes
             variances = _joined(on, [family.variance for family in families])
-            memory = quasi_newton.remember(
-                on,
-                memory,
-                _join(on, state.change),
-                _join(on, duals),
-                families,
-                variances,
-                progress.mean_turns,
-            )
+            step, slope = _join(on, state.change), _join(on, duals)
+            pair = quasi_newton.look(on, memory, step, slope, variances)
+        if adapts:
+            progress = trust_region.judge(on, progress, duals, state.change)
+        if memory is not None:
+            memory = quasi_newton.remember(on, memory, pair, families, progress.mean_turns)
         if gradient is not None:
             if adapts:
                 of_means = [dual.loc for dual in duals]
@@ -121,10 +117,11 @@ class BlrRule(NamedTuple):
         if memory is not None:
             path = AcceleratedPath(on, families, path, memory, ratio)
         if radius is None:
-            attempt, length, taken = path.at(rho), progress.length, rho
+            attempt, _ = on.measured(lambda: path.at(rho), lambda _: [])
+            length, taken = progress.length, rho
         else:
             attempt, length, taken = trust_region.longest_within(on, radius, path, rho)
-        moved = path.end(attempt)
+        moved, _ = on.measured(lambda: path.end(attempt), lambda _: [])
         if self.step_size == self.max_kl == "auto" and memory is None and gradient is None:
             # Beside the path, where a precision that falls would enlarge it from step to step.
             part = on.cast(progress.carried * taken / rho, families)
@@ -136,7 +133,7 @@ class BlrRule(NamedTuple):
             moved = direction.with_means(moved, [one.loc + lost for one in moved])
         change = direction.subtract(moved, families)
         if adapts:
-            slope, of_mean = trust_region.slopes(on, duals, change)
+            slope, of_mean = trust_region.slopes(duals, change)
             now = {"slope": slope, "mean_slope": of_mean, "length": length, "thrown": 0}
             kept = on.kept(progress._replace(**now), families)
         return moved, BlrState(kept, change, gradient, memory)

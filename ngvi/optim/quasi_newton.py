@@ -16,6 +16,7 @@ whose fall is far above it, those of the way.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ngvi.optim.rule import Algebra, Array, Families, Number
@@ -76,33 +77,42 @@ def empty(on: Algebra, families: Families, loc: Array) -> Memory:
     return Memory(pairs, pairs, pairs.sum(-1), 0.0 * loc, on.kept(Noise(), families))
 
 
-def remember(
-    on: Algebra,
-    memory: Memory,
-    step: Array,
-    gradient: Array,
-    families: Families,
-    variances: Array,
-    turns: Number,
-) -> Memory:
-    """The memory after a step of the mean that ended at ``gradient``.
+class Pair(NamedTuple):
+    """A step of the mean, and what it did to ``g``."""
 
-    A pair without positive curvature says nothing that a metric could hold, and is left out.
-    So are coordinates without a gradient at one end, latents that a minibatch does not visit.
+    step: Array
+    fall: Array
+    gradient: Array  #: where it ended
+    variances: Array  #: of ``q`` there, a metric for the size of noise
+    #: Numbers: the squares of gradient and fall in that metric, the curvature, and its rounding.
+    sizes: Callable[[], Sequence[Number]]
 
-    :param variances: of ``q`` there, a metric for the size of noise.
-    :param turns: of the mean so far (:class:`~ngvi.optim.trust_region.Progress`).
+
+def look(on: Algebra, memory: Memory, step: Array, gradient: Array, variances: Array) -> Pair:
+    """The pair of a step of the mean that ended at ``gradient``.
+
+    Coordinates without a gradient at one end are left out, latents that a minibatch does not visit.
     """
-    size = on.number((gradient * variances * gradient).sum())
-    noise = Noise(*memory.noise).after(on, size, turns)
-    threshold = on.cast(noise.threshold(on, turns), families)
     known = (memory.gradient != 0) & (gradient != 0)
     step = on.where(known, step, 0.0)
     fall = on.where(known, memory.gradient - gradient, 0.0)
-    curvature = step @ fall
     tiny = on.eps(step) * on.norm(step) * on.norm(fall)
-    use = (curvature > tiny) & (curvature < math.inf)
-    use = use & ((fall * variances * fall).sum() >= threshold)
+    squares = [(one * variances * one).sum() for one in (gradient, fall)]
+    return Pair(step, fall, gradient, variances, on.later(*squares, step @ fall, tiny))
+
+
+def remember(on: Algebra, memory: Memory, pair: Pair, families: Families, turns: Number) -> Memory:
+    """The memory with one more pair.
+
+    One without positive curvature says nothing that a metric could hold, and is left out.
+
+    :param turns: of the mean so far (:class:`~ngvi.optim.trust_region.Progress`).
+    """
+    step, fall, gradient, variances, sizes = pair
+    size, size_of_fall, curvature, tiny = sizes()
+    noise = Noise(*memory.noise).after(on, size, turns)
+    threshold = on.cast(noise.threshold(on, turns), families)
+    use = (curvature > tiny) & (curvature < math.inf) & (size_of_fall >= threshold)
     steps, falls = on.with_row(use, (memory.steps, memory.falls), (step, fall), _most(step))
     products = (steps * falls).sum(-1)
     counts = (products > 0) & ((falls * variances * falls).sum(-1) >= threshold)

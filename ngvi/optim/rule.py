@@ -62,12 +62,22 @@ class Algebra:
         """``yes`` or ``no``, of numbers; of tensors by element."""
         raise NotImplementedError
 
-    def number(self, value: Array) -> Number:
-        """A tensor without axes as a number."""
+    def numbers(self, *values: Array | Number) -> Sequence[Number]:
+        """Tensors without axes as numbers, read at once; what is a number stays one."""
         raise NotImplementedError
 
-    def numbers(self, *values: Array) -> Sequence[Number]:
-        """Several of them, read at once."""
+    def later(self, *values: Array) -> Callable[[], Sequence[Number]]:
+        """The same, to be read with the next numbers that are, or when they are wanted."""
+        raise NotImplementedError
+
+    def measured(
+        self, compute: Callable[[], Any], measure: Callable[[Any], Sequence[Array]]
+    ) -> tuple[Any, Sequence[Number]]:
+        """What a function returns, and numbers that follow from it.
+
+        :param compute: it may be called twice.
+        :param measure: tensors without axes, from what it returns.
+        """
         raise NotImplementedError
 
     def cast(self, number: Number, like: Families) -> Number:
@@ -102,7 +112,7 @@ class Algebra:
         """A matrix without rows, for vectors like this one."""
         raise NotImplementedError
 
-    def with_row(self, use: Array, blocks: tuple, rows: tuple, most: int) -> Any:
+    def with_row(self, use: Any, blocks: tuple, rows: tuple, most: int) -> Any:
         """Matrices with one more row each, the newest ``most``; themselves without ``use``."""
         raise NotImplementedError
 

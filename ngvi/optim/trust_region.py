@@ -32,7 +32,7 @@ import math
 from typing import Any, NamedTuple
 
 from ngvi.families import direction
-from ngvi.optim.rule import TINY, Algebra, Families, Number
+from ngvi.optim.rule import TINY, Algebra, Array, Families, Number
 from ngvi.trust_region import GROWTH, INITIAL_RADIUS
 
 #: Of the step size, by every turn.
@@ -79,16 +79,15 @@ class Progress(NamedTuple):
     carried: Number = 0.0  #: what part of the mean's last step is added to the next
 
 
-def slopes(on: Algebra, duals: Families, change: Families) -> tuple[Number, Number]:
-    """Of the bound along a change, and the part of its means.
+def slopes(duals: Families, change: Families) -> tuple[Array, Array]:
+    """Of the bound along a change, and the part of its means; unread.
 
     :param duals: Euclidean gradients of the bound.
     :param change: in coordinates.
     """
     pairs = zip(duals, change, strict=True)
     means = sum(one.ops.row_products(one.loc, other.loc) for one, other in pairs)
-    slope, of_mean = on.numbers(direction.dot(duals, change), means)
-    return slope, of_mean
+    return direction.dot(duals, change), means
 
 
 def judge(on: Algebra, progress: Progress, duals: Families, change: Families) -> Progress:
@@ -97,9 +96,11 @@ def judge(on: Algebra, progress: Progress, duals: Families, change: Families) ->
     :param duals: Euclidean gradients of the bound.
     :param change: the last step, in coordinates.
     """
-    slope, of_mean = slopes(on, duals, change)
+    # Those at its beginning were not wanted before.
+    slope, of_mean, begin, begin_of_mean = on.numbers(
+        *slopes(duals, change), progress.slope, progress.mean_slope
+    )
     of_scale = slope - of_mean
-    begin, begin_of_mean = progress.slope, progress.mean_slope
     known = begin > 0
     ratio = on.where(known, slope / on.where(known, begin, 1.0), 0.0)
     # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.
@@ -201,8 +202,8 @@ def longest_within(
         rho = on.where(first, search.rho, on.where(low > 0, between, shorter))
 
         def tried() -> tuple[Any, Number]:
-            attempt = path.at(rho)
-            return attempt, on.number(path.kl(attempt))
+            attempt, (length,) = on.measured(lambda: path.at(rho), lambda one: [path.kl(one)])
+            return attempt, length
 
         if least_kl is None:
             attempt, length = tried()

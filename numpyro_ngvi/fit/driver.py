@@ -26,8 +26,8 @@ from ngvi.fit.outcome import Outcome
 from ngvi.fit.page import FIT
 from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
-from ngvi.fit.threads import alone
 from ngvi.page import page
+from ngvi.threads import alone
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.fit.importance import gaussians
 from numpyro_ngvi.fit.result import FitResult

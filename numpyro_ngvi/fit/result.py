@@ -21,8 +21,8 @@ from ngvi.fit import saved
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.result import Result
 from ngvi.fit.saved import Saved
-from ngvi.fit.threads import alone
 from ngvi.page import page
+from ngvi.threads import alone
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.fit.importance import FittedGaussian, diagnose, gaussians

@@ -76,6 +76,9 @@ class Matrices(definite.Definite):
     def select(self, flag: jax.Array, yes: jax.Array, no: jax.Array) -> jax.Array:
         return jnp.where(flag, yes, no)
 
+    def likely(self, flag: jax.Array) -> jax.Array:
+        return flag
+
     def cond(self, flag: jax.Array, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
         return jax.lax.cond(flag, yes, no)
 

@@ -36,11 +36,15 @@ class Algebra(rule.Algebra):
     def where(self, condition: Any, yes: Any, no: Any) -> Any:
         return jnp.where(condition, yes, no)
 
-    def number(self, value: jax.Array) -> jax.Array:
-        return value
-
     def numbers(self, *values: jax.Array) -> tuple[jax.Array, ...]:
         return values
+
+    def later(self, *values: jax.Array) -> Callable[[], tuple[jax.Array, ...]]:
+        return lambda: values
+
+    def measured(self, compute: Callable, measure: Callable) -> tuple[Any, list[jax.Array]]:
+        result = compute()
+        return result, measure(result)
 
     def cast(self, number: jax.Array | float, like: Families) -> jax.Array:
         return jnp.asarray(number, like[0].loc.dtype)

@@ -32,7 +32,7 @@ def standard_normal(
 
 
 def _sobol(num_points: int, like: Tensor) -> Tensor:
-    seed = int(torch.randint(2**31 - 1, ()))
+    seed = int(torch.randint(2**31 - 1, (), device="cpu").numpy())
     engine = SobolEngine(like.shape[-1], scramble=True, seed=seed)
     eps = torch.finfo(like.dtype).eps
     return engine.draw(num_points, dtype=like.dtype).clamp(eps, 1.0 - eps).to(like.device)

@@ -12,6 +12,7 @@ from torch import Tensor
 from ngvi.estimators import Arrays, Families, Points
 from pyro_ngvi.curvature.moments import Estimate, concatenated, finite_draws, nowhere, plus
 from pyro_ngvi.families.base import Family
+from pyro_ngvi.host import Reads
 from pyro_ngvi.tracing import LogDensity, NoiseState
 
 
@@ -21,8 +22,8 @@ class Curvature(Protocol):
     def finite(self) -> Tensor:
         """Which draws have a finite one, booleans of shape ``(K,)``."""
 
-    def total(self, kept: Tensor) -> Any:
-        """The sum over the draws that are ``kept``, as the family assembles it."""
+    def total(self, kept: Tensor | None) -> Any:
+        """The sum over the draws that are ``kept``, as the family assembles it; None are all."""
 
 
 class Parts(NamedTuple):
@@ -58,6 +59,7 @@ class Evaluated:
     :ivar values: the log density at each, shape ``(N,)``.
     :ivar gradients: of the log density times the draws' weights, by site, shapes ``(N, d)``.
     :ivar kept: which draws have nothing in them that is not finite, shape ``(N,)``.
+    :ivar count: how many these are, a number that is read when it is wanted.
     :ivar hessians: the sums of the curvatures of those that are kept, by site.
     :ivar ordinary: the weighted sum of the gradients for each ordinary parameter.
     """
@@ -67,6 +69,21 @@ class Evaluated:
     kept: Tensor
     hessians: dict[str, Any]
     ordinary: list[tuple[Tensor, Tensor]]
+    count: Callable[[], int]
+
+    @property
+    def num_kept(self) -> int:
+        """The number of draws that are kept."""
+        return self.count()
+
+    @property
+    def some_kept(self) -> Tensor | None:
+        """Which are kept, None if all are."""
+        return None if self.num_kept == len(self.kept) else self.kept
+
+    def num_dropped(self) -> int:
+        """The number of the others."""
+        return len(self.kept) - self.num_kept
 
 
 @dataclasses.dataclass
@@ -76,11 +93,16 @@ class Evaluator:
     :param plan: how many draws share a pass, and which way of differentiating works.
     :param leaves: the ordinary parameters; None finds them, and leaves draws out of their
         gradients that are not finite.
+    :param tell: is told of the first draws, their values and which of these count, before anything
+        is read.
+    :ivar reads: what is read together.
     """
 
     density: LogDensity
     plan: Any
     leaves: list[Tensor] | None = None
+    tell: Callable[[Points, Tensor, Tensor], None] | None = None
+    reads: Reads = dataclasses.field(default_factory=Reads)
 
     def __call__(
         self,
@@ -96,6 +118,7 @@ class Evaluator:
         :param weighted: whether gradients are multiplied by the weights; else these are one.
         """
         found: list[_Pass] = []
+        counts = []
         hessians: dict[str, Any] = {}
         ordinary: dict[int, tuple[Tensor, Tensor]] = {}
         at_once = self.plan.draws_per_pass(self.density.args, self.density.kwargs)
@@ -103,28 +126,50 @@ class Evaluator:
             some = points.some(slice(start, start + at_once))
             one = self._pass(here, some, second, weighted)
             found.append(one)
+            counts.append(self.reads.later(one.kept.sum()))
+            if at_once >= len(points.weights):
+                self.told(points, one.values, one.kept)
+            if one.curvatures:
+                some_kept = None if counts[-1]() == [len(one.kept)] else one.kept
             for site, curvature in one.curvatures.items():
-                total = curvature.total(one.kept)
+                total = curvature.total(some_kept)
                 if site in hessians:
                     total = plus(hessians[site], total)
                 hessians[site] = total
-            kept = one.kept
-            while self.leaves is None and one.ordinary and not kept.all() and kept.any():
-                # The gradient of a sum with a draw in it that is not finite is not either.
-                some = some.some(kept)
-                one = self._pass(here, some, None, weighted)
-                kept = one.kept
-            for leaf, gradient in one.ordinary if kept.any() or self.leaves is not None else ():
+            if self.leaves is None and one.ordinary:
+                one = self._without_dropped(here, some, one, weighted, int(counts[-1]()[0]))
+            for leaf, gradient in one.ordinary:
                 if id(leaf) in ordinary:
                     gradient = ordinary[id(leaf)][1] + gradient
                 ordinary[id(leaf)] = leaf, gradient
+        values = concatenated([one.values for one in found])
+        kept = concatenated([one.kept for one in found])
+        self.told(points, values, kept)
         return Evaluated(
-            concatenated([one.values for one in found]),
+            values,
             {site: concatenated([one.gradients[site] for one in found]) for site in here},
-            concatenated([one.kept for one in found]),
+            kept,
             hessians,
             list(ordinary.values()),
+            lambda: sum(int(count()[0]) for count in counts),
         )
+
+    def told(self, points: Points, values: Tensor, kept: Tensor) -> None:
+        """Tell of draws, if they are the first."""
+        if self.tell is not None:
+            self.tell(points, values, kept)
+            self.tell = None
+
+    def _without_dropped(
+        self, here: Families, points: Points, one: _Pass, weighted: bool, count: int
+    ) -> _Pass:
+        """The pass of the draws that are kept, for gradients of ordinary parameters."""
+        while 0 < count < len(one.kept):
+            # The gradient of a sum with a draw in it that is not finite is not either.
+            points = points.some(one.kept)
+            one = self._pass(here, points, None, weighted)
+            count = int(one.kept.sum())
+        return one if count else one._replace(ordinary=[])
 
     def _pass(
         self, here: Families, points: Points, second: SecondOrder | None, weighted: bool
@@ -213,17 +258,18 @@ class FromGradients:
 
     def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
         found = evaluate(here, points, weighted=self.weighted)
-        count, total = int(found.kept.sum()), len(points.weights)
+        nothing = not self.weighted and not found.num_kept
         directions = {
-            site: self.direction(site, family, found, points) if count else nowhere(family)
+            site: nowhere(family) if nothing else self.direction(site, family, found, points)
             for site, family in here.items()
         }
-        part = 1.0 if self.weighted else count
-        ordinary = [(leaf, gradient / part) for leaf, gradient in found.ordinary]
-        return Estimate(directions, found.values, found.kept, total - count, ordinary)
+        ordinary = found.ordinary
+        if not self.weighted:
+            ordinary = [(leaf, gradient / found.num_kept) for leaf, gradient in ordinary]
+        return Estimate(directions, found.values, found.kept, found.num_dropped, ordinary)
 
     def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
-        """One site's natural gradient, from what is known of the draws."""
+        """One site's natural gradient, NaN where weighted draws are all left out."""
         raise NotImplementedError
 
     def of_groups(

@@ -150,6 +150,8 @@ class KeptByRows:
     def finite(self) -> Tensor:
         return self.rest.finite() & finite_draws(self.entries)
 
-    def total(self, kept: Tensor) -> RowsByUse:
-        draws = [draw for draw, is_kept in zip(self.draws, kept.tolist(), strict=True) if is_kept]
+    def total(self, kept: Tensor | None) -> RowsByUse:
+        draws = self.draws
+        if kept is not None:
+            draws = [one for one, is_kept in zip(draws, kept.tolist(), strict=True) if is_kept]
         return RowsByUse(self.rest.total(kept), draws)

@@ -126,7 +126,7 @@ class SquaresByRows:
     def finite(self) -> Tensor:
         return self.rest.finite() & finite_draws(self.entries)
 
-    def total(self, kept: Tensor) -> Any:
+    def total(self, kept: Tensor | None) -> Any:
         return self.rest.total(kept) - of_kept(self.entries, kept).sum(0)
 
 
@@ -161,7 +161,7 @@ class Squares:
     def finite(self) -> Tensor:
         return self.rest.finite() & finite_draws(self.gradients, self.scale)
 
-    def total(self, kept: Tensor) -> Any:
+    def total(self, kept: Tensor | None) -> Any:
         rows = of_kept(self.gradients, kept).flatten(0, 1)
         scale = of_kept(self.scale, kept).reshape(-1, 1)
         if self.family.keeps_rows:
@@ -192,9 +192,9 @@ def example_gradients(
 
 def _rows(log_likelihood: Tensor, theta: Tensor, at_once: int) -> Tensor:
     """One reverse pass for each example."""
-    rows = []
-    for some in torch.arange(log_likelihood.shape[-1], device=theta.device).split(at_once):
-        vectors = torch.nn.functional.one_hot(some, log_likelihood.shape[-1]).to(theta)
+    rows, number = [], torch.arange(log_likelihood.shape[-1], device=theta.device)
+    for some in number.split(at_once):
+        vectors = (number == some[:, None]).to(theta)
         rows.append(_derivatives(log_likelihood, theta, vectors))
     return torch.cat(rows).movedim(0, 1)
 
@@ -205,9 +205,9 @@ def _columns(log_likelihood: Tensor, theta: Tensor, at_once: int) -> Tensor:
     (linear,) = torch.autograd.grad(
         log_likelihood, theta, weights, create_graph=True, materialize_grads=True
     )
-    columns = []
-    for some in torch.arange(theta.shape[-1], device=theta.device).split(at_once):
-        vectors = torch.nn.functional.one_hot(some, theta.shape[-1]).to(theta)
+    columns, number = [], torch.arange(theta.shape[-1], device=theta.device)
+    for some in number.split(at_once):
+        vectors = (number == some[:, None]).to(theta)
         columns.append(_derivatives(linear, weights, vectors))
     return torch.cat(columns).movedim(0, -1)
 

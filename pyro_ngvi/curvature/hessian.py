@@ -28,6 +28,7 @@ from pyro_ngvi.curvature.moments import (
     of_kept,
 )
 from pyro_ngvi.families.base import Family
+from pyro_ngvi.host import on_device
 from pyro_ngvi.tracing import LogDensity
 
 #: Products computed together: as many as this many bytes of intermediate results allow, to stay
@@ -49,13 +50,13 @@ class Hessian:
         found = [first]
         if len(points.weights) > self.num_hessians:
             found.append(evaluate(here, points.some(slice(self.num_hessians, None))))
-        num_kept, count = int(first.kept.sum()), sum(int(one.kept.sum()) for one in found)
+        num_kept, count = first.num_kept, sum(one.num_kept for one in found)
         directions = {}
         for site, family in here.items():
             if not num_kept:
                 directions[site] = nowhere(family)
                 continue
-            gradients = [of_kept(one.gradients[site], one.kept) for one in found]
+            gradients = [of_kept(one.gradients[site], one.some_kept) for one in found]
             gradient = concatenated(gradients).mean(0)
             directions[site] = self.direction(family, gradient, first.hessians[site], num_kept)
         sums: dict[int, tuple[Tensor, Tensor]] = {}
@@ -63,8 +64,9 @@ class Hessian:
             for leaf, gradient in one.ordinary:
                 before = sums.get(id(leaf), (leaf, 0.0))[1]
                 sums[id(leaf)] = leaf, before + gradient / count
+        ordinary = list(sums.values())
         dropped = len(points.weights) - count
-        return Estimate(directions, first.values, first.kept, dropped, list(sums.values()))
+        return Estimate(directions, first.values, first.kept, lambda: dropped, ordinary)
 
     def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
         """The natural gradient from the sum of the parts of so many Hessians."""
@@ -119,10 +121,10 @@ class HessianProducts:
         :return: shape ``(m, K, d)``.
         :raises RuntimeError: if no way works.
         """
-        number = torch.as_tensor(probes, device=theta.device)
+        number, count = on_device(probes, theta, torch.int64), int(probes.max()) + 1
         products = [
             self._with((number == some[:, None]).to(theta), gradient, theta, evaluate)
-            for some in _passes(int(number.max()) + 1, theta, bytes_per_product)
+            for some in _passes(count, theta, bytes_per_product)
         ]
         return torch.cat(products)
 
@@ -224,8 +226,8 @@ class Hessians:
     def finite(self) -> Tensor:
         return finite_draws(self.products.movedim(1, 0))
 
-    def total(self, kept: Tensor) -> Any:
-        products = self.products if kept.all() else self.products[:, kept]
+    def total(self, kept: Tensor | None) -> Any:
+        products = self.products if kept is None else self.products[:, kept]
         return self.family.assemble_hessian(products.sum(1))
 
 
@@ -241,7 +243,7 @@ class Diagonals:
     def finite(self) -> Tensor:
         return finite_draws(self.entries)
 
-    def total(self, kept: Tensor) -> Tensor:
+    def total(self, kept: Tensor | None) -> Tensor:
         return of_kept(self.entries, kept).sum(0)
 
 

@@ -26,7 +26,5 @@ class Mean:
         at_mean = points if self.partners else points.some(slice(1))
         noise = {site: torch.zeros_like(z) for site, z in at_mean.noise.items()}
         found = Hessian(len(at_mean.weights))(evaluate, here, at_mean._replace(noise=noise))
-        count = int(values.kept.sum())
-        ordinary = [(leaf, gradient / count) for leaf, gradient in values.ordinary]
-        dropped = len(points.weights) - count
-        return Estimate(found.directions, values.values, values.kept, dropped, ordinary)
+        ordinary = [(leaf, gradient / values.num_kept) for leaf, gradient in values.ordinary]
+        return Estimate(found.directions, values.values, values.kept, values.num_dropped, ordinary)

@@ -19,7 +19,7 @@ class Estimate(NamedTuple):
     directions: Families  #: the natural gradients of the bound
     values: Tensor  #: of the log density at the first draws, shape ``(M,)``
     kept: Tensor  #: which of these count, booleans of shape ``(M,)``
-    num_dropped: int  #: of all draws
+    num_dropped: Callable[[], int]  #: of all draws
     ordinary: list[tuple[Tensor, Tensor]]  #: other parameters, and their mean gradients
     spread: Spread | None = None  #: of groups of points, all families together
 
@@ -35,9 +35,9 @@ def finite_draws(*tensors: Tensor) -> Tensor:
     return torch.isfinite(sum((t.detach() * 0).flatten(1).sum(-1) for t in map(_matrix, tensors)))
 
 
-def of_kept(values: Tensor, kept: Tensor) -> Tensor:
-    """The rows of the draws that are kept, without a copy if these are all."""
-    return values if kept.all() else values[kept]
+def of_kept(values: Tensor, kept: Tensor | None) -> Tensor:
+    """The rows of the draws that are kept; None are all."""
+    return values if kept is None else values[kept]
 
 
 def concatenated(parts: list[Tensor]) -> Tensor:

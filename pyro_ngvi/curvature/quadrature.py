@@ -51,17 +51,18 @@ class Quadrature:
     def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
         terms = find_terms(evaluate.density, here)
         found = expectations(terms, list(here.values()), TorchCalculus())
-        is_finite = bool(found.is_finite)
+        entropy = sum(family.entropy() for family in here.values())
+        # Values at draws without their noise: minus log q they are the bound, each of them.
+        values = found.value + entropy + log_q(here, points.noise)
+        kept = found.is_finite.expand(values.shape)
+        evaluate.told(points, values, kept)
+        is_finite = bool(evaluate.reads.now(found.is_finite)[0])
         directions = {
             site: family.bonnet_price(*part) if is_finite else nowhere(family)
             for (site, family), part in zip(here.items(), found.parts, strict=True)
         }
-        entropy = sum(family.entropy() for family in here.values())
-        # Values at draws without their noise: minus log q they are the bound, each of them.
-        values = found.value + entropy + log_q(here, points.noise)
-        kept = torch.full(values.shape, is_finite, device=values.device)
         num_dropped = 0 if is_finite else len(values)
-        return Estimate(directions, values, kept, num_dropped, [])
+        return Estimate(directions, values, kept, lambda: num_dropped, [])
 
 
 def find_terms(density: LogDensity, here: Families) -> Sum:

@@ -18,6 +18,7 @@ from pyro_ngvi.curvature.evaluate import Evaluated, Evaluator, FromGradients
 from pyro_ngvi.curvature.moments import Estimate
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.forest import SparsePrecision
+from pyro_ngvi.host import on_device
 
 
 @page(estimators.Spherical)
@@ -42,9 +43,10 @@ class Spherical(FromGradients):
                 weighted, points.noise[site], self.num_groups
             )
             spreads.append(spread)
-        num_dropped = int((~found.kept).sum())
         spread = Spread(*map(sum, zip(*spreads, strict=True)))
-        return Estimate(directions, found.values, found.kept, num_dropped, found.ordinary, spread)
+        return Estimate(
+            directions, found.values, found.kept, found.num_dropped, found.ordinary, spread
+        )
 
     def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
         weighted = self._weighted(found.gradients[site], found, points)
@@ -64,10 +66,8 @@ class Spherical(FromGradients):
 
     def _weighted(self, gradients: Tensor, found: Evaluated, points: Points) -> Tensor:
         """Without the draws that are left out, for which the others stand; NaN of none."""
-        if found.kept.all():
-            return gradients
         squares = points.weights * sum(z.square().sum(-1) for z in points.noise.values())
-        part = squares[found.kept].sum() / squares.sum()
+        part = torch.where(found.kept, squares, 0.0).sum() / squares.sum()
         return torch.where(found.kept[:, None], gradients, 0.0) / part
 
 
@@ -80,8 +80,8 @@ def orthogonal_points(dim: int, num_groups: int, like: Tensor) -> tuple[Tensor, 
     :return: shapes ``(num_groups (2 d + 1), d)`` and ``(num_groups (2 d + 1),)``; the weights sum
         to one.
     """
-    rng = np.random.default_rng(int(torch.randint(2**63 - 1, ())))
+    rng = np.random.default_rng(int(torch.randint(2**63 - 1, (), device="cpu").numpy()))
     groups = spherical_points(rng, dim, num_groups)
     noise = np.concatenate([group.noise for group in groups])
     weights = np.concatenate([group.weights for group in groups]) / num_groups
-    return torch.as_tensor(noise).to(like), torch.as_tensor(weights).to(like)
+    return on_device(noise, like), on_device(weights, like)

@@ -25,7 +25,7 @@ class Stein(FromGradients):
     weighted = False
 
     def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
-        kept = found.kept
+        kept = found.some_kept
         return stein_direction(
             of_kept(found.gradients[site], kept), of_kept(points.noise[site], kept), family
         )

@@ -32,6 +32,7 @@ from pyro_ngvi.curvature import (
 from pyro_ngvi.curvature.moments import Estimate, concatenated
 from pyro_ngvi.families.low_rank_precision import MOMENTS
 from pyro_ngvi.guide.local_latents import SHARED_OUT
+from pyro_ngvi.host import Reads
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
@@ -97,10 +98,10 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
         Those of a ``NaturalGaussianGuide`` are natural.
         """
-        loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        loss, number = self._loss(model, guide, args, kwargs)
         if loss.requires_grad:
             loss.backward(retain_graph=self.retain_graph)
-        return float(loss.detach())
+        return float(loss.detach()) if number is None else number
 
     def differentiable_loss(
         self, model: Callable, guide: Callable, *args: Any, **kwargs: Any
@@ -111,51 +112,64 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
         :return: a scalar.
         """
+        return self._loss(model, guide, args, kwargs)[0]
+
+    def _loss(
+        self, model: Callable, guide: Callable, args: tuple, kwargs: dict
+    ) -> tuple[Tensor, float | None]:
+        """That of :meth:`differentiable_loss`, and as a number, if it has been read."""
         check_gradients("A step of NaturalELBO", "Draws of the guide, and svi.evaluate_loss,")
         plan, estimator, cost = self._set_up_for(model, guide, args, kwargs)
         density = plan.density(args, kwargs)
         here = {site: family.detach() for site, family in density.posteriors.items()}
         if not here:
-            return -density.without_draws()
-        directions, bound, ordinary = self._estimated(plan, density, estimator, cost)
+            return -density.without_draws(), None
+        directions, bound, number, ordinary = self._estimated(plan, density, estimator, cost)
         loss = -bound
         for leaf, gradient in ordinary:
             loss = loss - _as_gradient(gradient, leaf)
         for site, family in density.posteriors.items():
             for name, value in family.coordinates().items():
                 loss = loss - _as_gradient(getattr(directions[site], name), value)
-        return loss
+        return loss, -number
 
     def _estimated(self, plan: Plan, density: LogDensity, estimator: Any, cost: Cost) -> tuple:
-        """Natural gradients and the bound, and the first batch's gradients of other parameters.
+        """Natural gradients, the bound as a tensor and read, and gradients of other parameters.
 
         Batches of points follow until their mean has little noise
-        (:func:`ngvi.curvature.is_noisy`).
+        (:func:`ngvi.curvature.is_noisy`); the last gradients are those of the first batch.
         """
         here = {site: family.detach() for site, family in density.posteriors.items()}
         # Workers with a part of the rows each would not agree on how noisy a step is.
         adapts = cost.max_batches > 1 and MOMENTS.get() is None
         estimates: list[Estimate] = []
-        bounds, noise, square, goes_on = [], 0.0, 0.0, True
+        bounds, numbers = list[Tensor](), list[Callable]()
+        noise, square, goes_on = 0.0, 0.0, True
         while goes_on:
             points = self._points(here, cost)
             evaluate = Evaluator(density, plan, [] if estimates else None)
+
+            def tell(points: Points, values: Tensor, kept: Tensor, reads: Reads) -> None:
+                bounds.append(_bound(values, here, points, kept))
+                numbers.append(reads.later(bounds[-1]))
+
+            evaluate.tell = functools.partial(tell, reads=evaluate.reads)
             estimate = estimator(evaluate, here, points)
             estimates.append(estimate)
-            first = points.some(slice(len(estimate.values)))
-            bounds.append(_bound(estimate.values, here, first, estimate.kept))
             goes_on = adapts
             if adapts:
-                of_noise, of_square = torch.stack(estimate.spread).tolist()
+                of_noise, of_square = evaluate.reads.now(*estimate.spread)
                 noise, square = noise + of_noise, square + of_square
                 goes_on = is_noisy(len(estimates), noise, square)
-        self._count(sum(estimate.num_dropped for estimate in estimates), stacklevel=6)
+        number = sum(bound for one in numbers for bound in one()) / len(numbers)
+        self._count(sum(estimate.num_dropped() for estimate in estimates), stacklevel=6)
         count = len(estimates)
         directions = [list(estimate.directions.values()) for estimate in estimates]
         mean = directions[0]
         if count > 1:
             mean = direction.scale(1 / count, functools.reduce(direction.add, directions))
-        return dict(zip(here, mean, strict=True)), sum(bounds) / count, estimates[0].ordinary
+        bound = sum(bounds) / count
+        return dict(zip(here, mean, strict=True)), bound, number, estimates[0].ordinary
 
     def _get_trace(
         self, model: Callable, guide: Callable, args: tuple, kwargs: dict
@@ -232,8 +246,8 @@ class _SetUp(NamedTuple):
 
 def _bound(values: Tensor, here: Families, points: Points, kept: Tensor) -> Tensor:
     """The weighted mean of ``log p - log q``, NaN if no draw is left."""
-    gains = (points.weights * (values - log_q(here, points.noise)))[kept]
-    return gains.sum() / points.weights[kept].sum()
+    gains = torch.where(kept, points.weights * (values - log_q(here, points.noise)), 0.0)
+    return gains.sum() / torch.where(kept, points.weights, 0.0).sum()
 
 
 def _as_gradient(direction: Tensor, value: Tensor) -> Tensor:

@@ -27,8 +27,8 @@ from ngvi.fit.outcome import Outcome
 from ngvi.fit.page import FIT
 from ngvi.fit.settings import Settings, check_same_latents, check_start, warn_of_names
 from ngvi.fit.start import SCALES
-from ngvi.fit.threads import alone
 from ngvi.page import page
+from ngvi.threads import alone
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.fit.importance import gaussians
 from pyro_ngvi.fit.result import FitResult

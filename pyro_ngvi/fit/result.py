@@ -23,8 +23,8 @@ from ngvi.fit import saved
 from ngvi.fit.diagnostics import NUM_DRAWS, Diagnostics
 from ngvi.fit.result import Result
 from ngvi.fit.saved import Saved
-from ngvi.fit.threads import alone
 from ngvi.page import page
+from ngvi.threads import alone
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.fit.importance import FittedGaussian, diagnose, gaussians
 from pyro_ngvi.fit.set_up import STARTS, set_up, store_as_it_was

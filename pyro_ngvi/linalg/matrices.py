@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi.linalg import definite
+from pyro_ngvi.host import likely, on_device
 
 
 class Matrices(definite.Definite):
@@ -18,11 +19,11 @@ class Matrices(definite.Definite):
     xp = torch
 
     def tensor(self, values: Any, like: Tensor) -> Tensor:
-        return torch.as_tensor(values).to(like)
+        return on_device(values, like)
 
     def scatter(self, size: int, places: np.ndarray, values: Tensor) -> Tensor:
         vector = values.new_zeros(size)
-        vector[torch.as_tensor(places).to(values.device)] = values
+        vector[on_device(places, values, torch.int64)] = values
         return vector
 
     def eye(self, size: int, like: Tensor) -> Tensor:
@@ -31,24 +32,29 @@ class Matrices(definite.Definite):
     def scaled(self, factor: float, tensor: Tensor) -> Tensor:
         return factor * tensor
 
-    def combined(self, amount: float, one: Tensor, other_amount: float, other: Tensor) -> Tensor:
+    def combined(
+        self, amount: float, one: Tensor, other_amount: Tensor | float, other: Tensor
+    ) -> Tensor:
+        if isinstance(other_amount, Tensor):
+            return (amount * one).addcmul_(other, other_amount)
         return (amount * one).add_(other, alpha=other_amount)
 
-    def norm(self, tensors: Sequence[Tensor]) -> float:
-        norm = _norm(tensors)
-        if norm.isfinite():
-            return norm.item()
-        # Squares of a float32 overflow from 1e19 on.
-        largest = torch.stack([tensor.abs().max() for tensor in tensors]).max()
-        return (largest * _norm([tensor / largest for tensor in tensors])).item()
+    def norm(self, tensors: Sequence[Tensor]) -> Tensor:
+        # Squares of a float32 overflow from 1e19 on. One more pass is less than to ask.
+        largest = torch.stack([torch.linalg.vector_norm(t, torch.inf) for t in tensors]).max()
+        unit = torch.where(largest > torch.finfo(largest.dtype).max ** 0.4, largest, 1.0)
+        norms = [torch.linalg.vector_norm(tensor / unit) for tensor in tensors]
+        return unit * torch.linalg.vector_norm(torch.stack(norms))
 
     def at_least(self, values: Tensor, floor: float) -> Tensor:
         return values.clamp(min=floor)
 
-    def select(self, flag: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    likely = staticmethod(likely)
+
+    def select(self, flag: bool, yes: Tensor, no: Tensor) -> Tensor:
         return yes if flag else no
 
-    def cond(self, flag: Tensor, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    def cond(self, flag: bool, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
         return yes() if flag else no()
 
     def while_loop(self, test: Callable, body: Callable, state: tuple) -> tuple:
@@ -99,8 +105,3 @@ class Matrices(definite.Definite):
 
 
 matrices = Matrices()
-
-
-def _norm(tensors: Sequence[Tensor]) -> Tensor:
-    norms = [torch.linalg.vector_norm(tensor) for tensor in tensors]
-    return torch.linalg.vector_norm(torch.stack(norms))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pyro_ngvi.families.coordinates import coordinate_of, split
 from pyro_ngvi.optim.adaptive_adam import AdaptiveAdam
-from pyro_ngvi.optim.torch_optimizer import JointOptimizer, all_finite
+from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
 
 class _Run(NamedTuple):
@@ -98,21 +98,19 @@ class JointOptim(PyroOptim):
             )
         joint = self._bind(natural).joint
         tensors = list(natural.values())
-        if not all_finite(tensor.grad for tensor in ordinary if tensor.grad is not None):
-            self._recover(ordinary, tensors)
-            joint.skip(tensors)
-            return
         self._clip(tensors)
         self._read_schedules(joint.count(tensors))
-        num_skipped = joint.num_skipped
-        joint.step(*args, **kwargs)
+        gradients = [tensor.grad for tensor in ordinary if tensor.grad is not None]
+        joint.step(*args, others=gradients, **kwargs)
         for tensor in tensors:
             # Not for SVI to fill with zeros, and the next gradient to be added to them.
             tensor.grad = None
-        if joint.num_skipped > num_skipped:
-            self._recover(ordinary, tensors)
-        elif ordinary:
+        if not ordinary:
+            return
+        if joint.settled():
             self.other(ordinary, *args, **kwargs)
+        else:
+            self._recover(ordinary, tensors)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Advance the scheduler, and that of ``other`` if it has one.

@@ -7,6 +7,9 @@ What all natural-gradient optimisers share:
   stay as they are (or return to an earlier point, if the rule can
   :meth:`~ngvi.optim.rule.Recovering.recover`; it gives such a result to take a step back), and
   ``num_skipped`` counts it.
+
+The device decides whether it takes a step, and Python hears of it in time for the next one
+(:mod:`pyro_ngvi.host`); on a CPU at once.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -25,7 +29,8 @@ from ngvi.optim.with_factors import States, parted, with_factors
 from pyro_ngvi.factors import Factor
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
-from pyro_ngvi.optim.algebra import algebra
+from pyro_ngvi.host import Arriving, FailedError
+from pyro_ngvi.optim.algebra import Algebra, algebra
 
 
 class JointState(NamedTuple):
@@ -34,6 +39,15 @@ class JointState(NamedTuple):
     count: int  # type: ignore[assignment]  #: steps taken
     num_skipped: int  #: steps not taken, or taken back, see :meth:`skip`
     rule: Any  #: state of the natural-gradient rule
+
+
+class _Attempt(NamedTuple):
+    """A step of which it is not known yet whether the device took it."""
+
+    owners: tuple[str, ...]
+    taken: Arriving
+    after: JointState
+    back: JointState  #: what holds if it did not
 
 
 class JointOptimizer(torch.optim.Optimizer):
@@ -63,6 +77,8 @@ class JointOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Iterable, **options: Any) -> None:
         self.check_options(options)
         self.states: dict[tuple[str, ...], JointState] = {}
+        self._attempt: _Attempt | None = None
+        self._was_taken = True
         super().__init__(params, {**self.default_options, **options})
 
     # -- what an algorithm says -------------------------------------------------------
@@ -110,14 +126,14 @@ class JointOptimizer(torch.optim.Optimizer):
             group = self.group_options(coordinate, {**self.defaults, **options})
             super().add_param_group({"params": [param], **group})
 
-    def _rule(self, families: Families) -> Rule:
+    def _rule(self, families: Families, on: Algebra = algebra) -> Rule:
         """The rule with the present options of these families."""
         own = {group["params"][0]: group for group in self.param_groups}
         # Step sizes by coordinate are those of Gaussians.
         families = parted(families)[0] or families
         groups = [[own[param] for param in family.coordinates().values()] for family in families]
         options = (self._option(name, groups) for name in self.default_options)
-        return with_factors(self.rule(algebra, *options))
+        return with_factors(self.rule(on, *options))
 
     def _option(self, name: str, groups: list[list[dict[str, Any]]]) -> Any:
         """What all coordinates have, or what each has.
@@ -143,10 +159,13 @@ class JointOptimizer(torch.optim.Optimizer):
     # -- steps ------------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move every family whose coordinates have gradients.
+    def step(
+        self, closure: Callable[[], Any] | None = None, *, others: Iterable[Tensor] = ()
+    ) -> Any:
+        """Move every family whose coordinates have gradients; :meth:`settled` tells whether.
 
         :param closure: re-evaluates the loss, as in ``torch.optim``.
+        :param others: what must be finite besides, for the step to be taken.
         :return: the closure's loss.
         :raises ValueError: if the very first gradient is not finite, or if coordinates differ
             in an option of which the rule has one.
@@ -157,34 +176,57 @@ class JointOptimizer(torch.optim.Optimizer):
                 loss = closure()
         params = [param for group in self.param_groups for param in group["params"]]
         params = [param for param in params if param.grad is not None]
+        self.settled()
         families = families_in(params)
         if not families:
             return loss
         gradients = [family.map(lambda param: param.grad) for family in families]
-        if not all_finite(values(gradients)):
-            self.skip(params)
-            return loss
-        here, rule = [family.detach() for family in families], self._rule(families)
-        owners = _owners(params)
+        extremes = _extremes([*values(gradients), *others])
+        on, here = Algebra(_finite(extremes)), [family.detach() for family in families]
+        rule, owners = self._rule(families, on), _owners(params)
         state = self.states.get(owners)
         if state is None:
             state = JointState(0, 0, rule.init(here))
-        moved, rule_state = rule.step(gradients, state.rule, here, state.count)
-        if not all_finite(values(moved)):
-            self.states[owners] = state
-            self.skip(params)
+        try:
+            moved, rule_state = rule.step(gradients, state.rule, here, state.count)
+        except FailedError:
+            self._skip(params)
             return loss
-        _copy(moved, families)
-        self.states[owners] = JointState(state.count + 1, state.num_skipped, rule_state)
+        flag = _finite([*extremes, *_extremes(values(moved))])
+        taken = Arriving(flag)
+        after = JointState(state.count + 1, state.num_skipped, rule_state)
+        if not (taken.is_here or not state.count):  # the first may be an error
+            places, back = self._back(rule, state, here)
+            each = zip(moved, places, strict=True)
+            _copy([new.map(partial(torch.where, flag), old) for new, old in each], families)
+            self._attempt = _Attempt(owners, taken, after, back)
+        elif taken:
+            _copy(moved, families)
+            self.states[owners], self._was_taken = after, True
+        else:
+            self.states[owners] = state
+            self._skip(params)
         return loss
 
-    @torch.no_grad()
-    def skip(self, params: Iterable[Tensor]) -> None:
+    def settled(self) -> bool:
+        """Whether the last step was taken, for which this may wait.
+
+        :raises ValueError: if no step has been taken at all.
+        """
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            self._was_taken = bool(attempt.taken)
+            self.states[attempt.owners] = attempt.after if self._was_taken else attempt.back
+            if not self._was_taken:
+                _warn(attempt.owners)
+        return self._was_taken
+
+    def _skip(self, params: Iterable[Tensor]) -> None:
         """Count a step that is not taken.
 
         :raises ValueError: if no step has been taken at all.
         """
-        params = list(params)
+        params, self._was_taken = list(params), False
         owners, families = _owners(params), families_in(params)
         state = self.states.get(owners)
         if state is None or not state.count:
@@ -194,17 +236,18 @@ class JointOptimizer(torch.optim.Optimizer):
                 "(init_scale=), or check the data for values outside the likelihood's support, and "
                 "what computes in float16 for numbers beyond 65,504."
             )
-        rule, rule_state = self._rule(families), state.rule
+        here = [family.detach() for family in families]
+        places, self.states[owners] = self._back(self._rule(families), state, here)
+        if places is not here:
+            _copy(places, families)
+        _warn(owners)
+
+    def _back(self, rule: Rule, state: JointState, here: Families) -> tuple[Families, JointState]:
+        """Where to go on instead of taking a step, and the state there."""
+        rule_state = state.rule
         if isinstance(rule, Recovering):
-            here = [family.detach() for family in families]
-            earlier, rule_state = rule.recover(rule_state, here)
-            _copy(earlier, families)
-        self.states[owners] = JointState(state.count, state.num_skipped + 1, rule_state)
-        warnings.warn(
-            f"A step of {', '.join(owners)} was skipped: a gradient or the step's result is not "
-            "finite, or the step before led far off. Parameters keep their last good value.",
-            stacklevel=3,
-        )
+            here, rule_state = rule.recover(rule_state, here)
+        return here, JointState(state.count, state.num_skipped + 1, rule_state)
 
     def recovers(self, params: Iterable[Tensor]) -> bool:
         """Whether a step that leads to where nothing is finite is taken back."""
@@ -212,18 +255,21 @@ class JointOptimizer(torch.optim.Optimizer):
 
     def count(self, params: Iterable[Tensor]) -> int:
         """Steps taken by the families whose coordinates these are, together."""
+        self.settled()
         state = self.states.get(_owners(params))
         return 0 if state is None else state.count
 
     @property
     def num_skipped(self) -> int:
         """Steps not taken, or taken back: something was not finite, or led far off."""
+        self.settled()
         return max((state.num_skipped for state in self.states.values()), default=0)
 
     # -- state ------------------------------------------------------------------------
 
     def joint_state(self) -> dict[tuple[str, ...], dict[str, Any]]:
         """What is remembered, in dicts, with tensors by the names of their coordinates."""
+        self.settled()
         factors = self._factors()
         return {owners: _packed(state, owners, factors) for owners, state in self.states.items()}
 
@@ -257,18 +303,31 @@ class JointOptimizer(torch.optim.Optimizer):
         self.load_joint_state(state_dict["joint"])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "states": self.states}
+        self.settled()
+        own = {"states": self.states, "_attempt": None, "_was_taken": self._was_taken}
+        return {**super().__getstate__(), **own}
 
 
-def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether every entry is finite."""
-    # The extremes of a tensor are not finite if one of its entries is not, NaN included.
-    extremes = [torch.stack(torch.aminmax(t)) for t in tensors if t.numel()]
-    return not extremes or bool(torch.stack([e.to(extremes[0]) for e in extremes]).isfinite().all())
+def _extremes(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Of each tensor two numbers, which are not finite if one of its entries is not."""
+    return [torch.stack(torch.aminmax(tensor)) for tensor in tensors if tensor.numel()]
+
+
+def _finite(extremes: list[Tensor]) -> Tensor:
+    """Whether all of them are finite, on the device of the first."""
+    return torch.stack([each.to(extremes[0]) for each in extremes]).isfinite().all()
 
 
 def _owners(params: Iterable[Tensor]) -> tuple[str, ...]:
     return tuple(sorted({coordinate_of(param).owner for param in params}))
+
+
+def _warn(owners: tuple[str, ...]) -> None:
+    warnings.warn(
+        f"A step of {', '.join(owners)} was skipped: a gradient or the step's result is not "
+        "finite, or the step before led far off. Parameters keep their last good value.",
+        stacklevel=4,
+    )
 
 
 def _copy(new: Families, families: Families) -> None:
@@ -293,7 +352,9 @@ def _unpacked(saved: Any, like: Any, owners: tuple[str, ...], factors: frozenset
     if hasattr(like, "_asdict"):
         parts = _parts(like, owners, factors)
         return type(like)(*(_unpacked(saved[name], part, of, factors) for name, part, of in parts))
-    return saved.to(like, copy=True) if isinstance(like, Tensor) else saved
+    if isinstance(like, Tensor):
+        return saved.to(like, copy=True)
+    return float(saved) if isinstance(saved, Tensor) else saved
 
 
 def _parts(state: Any, owners: tuple[str, ...], factors: frozenset[str]) -> list[tuple]:

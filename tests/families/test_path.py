@@ -92,6 +92,20 @@ def test_several_attempts_are_the_steps_that_they_are_one_by_one(backend, name, 
         np.testing.assert_allclose(backend.numpy(vector), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", SPECIFICATIONS)
+def test_a_precision_that_was_taken_to_be_definite_is_found_not_to_be_pyro(pyro_backend, name, rng):
+    """And corrected, as where it is looked at first."""
+    family, direction = start_and_direction(pyro_backend, name, rng)
+    on, path = pyro_backend.module("optim.algebra").algebra, family.along(direction)
+    for step_size in (1.0, 0.01):
+        attempt, (length,) = on.measured(lambda: path.at(step_size), lambda one: [path.kl(one)])  # noqa: B023
+        assert length == float(path.kl(path.at(step_size)))
+        end, _ = on.measured(lambda: path.end(attempt), lambda _: [])  # noqa: B023
+        stepped = family.natural_step(direction, step_size).coordinates()
+        for value, expected in zip(end.coordinates().values(), stepped.values(), strict=True):
+            np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-12)
+
+
 def test_families_move_jointly_with_one_step_size(backend, rng):
     pairs = [start_and_direction(backend, name, rng) for name in ("Diagonal", "Covariance")]
     joint = JointPath(*zip(*pairs, strict=True))

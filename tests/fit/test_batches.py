@@ -68,6 +68,55 @@ def test_batches_of_unequal_sizes_in_any_order_give_the_fit_of_all_rows(name):
             ppl.fit(model, batches=[tuple(map(ppl.array, part)) for part in parts[:2]], scale=0.5)
 
 
+def _loader(ppl, X, y, size):
+    """Shuffled minibatches, by a ``DataLoader``; in JAX as of tf.data or Grain, numpy's arrays."""
+    if ppl.is_numpyro:
+
+        class Loader:
+            def __init__(self):
+                self.rng = np.random.default_rng(0)
+
+            def __iter__(self):
+                order = self.rng.permutation(len(y))
+                return ((X[rows], y[rows]) for rows in np.split(order, len(y) // size))
+
+        return Loader()
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    numbers = torch.Generator().manual_seed(0)
+    data = TensorDataset(ppl.array(X), ppl.array(y))
+    return DataLoader(data, batch_size=size, shuffle=True, generator=numbers)
+
+
+@pytest.mark.parametrize("name", ["pyro", pytest.param("numpyro", marks=pytest.mark.slow)])
+def test_a_loader_feeds_fit_and_svi(name):
+    """``fit`` with all its batches at every question, ``SVI`` with one of them a step."""
+    ppl = load(name)
+    ppl.forget()
+    with ppl.float64():
+        X, y = _rows()
+        precision = np.eye(2) / 4 + X.T @ X
+        exact, sd = np.linalg.solve(precision, X.T @ y), np.linalg.inv(precision).diagonal() ** 0.5
+        model, loader = _model(ppl), _loader(ppl, X, y, 10)
+        found = ppl.fit(model, batches=loader)
+        np.testing.assert_allclose(ppl.numpy(found.family.loc), exact, rtol=1e-6)
+        ppl.forget()
+        options = {}
+        if ppl.is_numpyro:
+            import jax
+
+            options["rng_key"] = jax.random.key(0)
+        guide, loss = ppl.guide(model, "full"), ppl.elbo("NaturalELBO")
+        svi = ppl.package.SVI(model, guide, ppl.optimiser("BLR"), loss, **options)
+        for _ in range(60):
+            for batch in loader:
+                svi.step(*batch)
+        params = (svi.params,) if ppl.is_numpyro else ()
+        mean = ppl.numpy(guide.get_posterior(*params).mean)
+        assert (abs(mean - exact) < 0.5 * sd).all()
+
+
 class _Inner:
     """Two batches, of one and of three rows of four: values that are linear in them."""
 

@@ -25,7 +25,8 @@ def memory(backend):
     def remember(pairs, step, gradient, turns=0):
         variances = backend.array(np.ones(len(step)), str(step.dtype).split(".")[-1])
         families = [family(step)]
-        return quasi_newton.remember(on, pairs, step, gradient, families, variances, turns)
+        pair = quasi_newton.look(on, pairs, step, gradient, variances)
+        return quasi_newton.remember(on, pairs, pair, families, turns)
 
     def corrected(pairs, gradient, metric):
         correction = quasi_newton.Correction(on, pairs, gradient)

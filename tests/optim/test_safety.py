@@ -87,6 +87,43 @@ def test_a_step_to_where_slopes_are_a_thousandfold_is_taken_back(backend, factor
     assert 0 < abs(run.gaussian("dense")[0] - before[0]).max() < abs(there[0] - before[0]).max()
 
 
+def test_a_step_that_would_be_indefinite_widens_in_float32_and_in_a_scan(ppl):
+    """In the tail of a Cauchy likelihood the log density is convex, and ``S`` would be negative."""
+    begin, steps = 8.0, 12
+    of_likelihood = 2 * (begin**2 - 1) / (1 + begin**2) ** 2
+    assert 1 / 30.0**2 - of_likelihood < 0  # A, which a whole step would make of S
+
+    def model(y):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 30.0))
+        ppl.sample("y", ppl.dist.Cauchy(mu, 1.0), obs=y)
+
+    with ppl.precision("float32"):
+        y, start = ppl.array(0.0), ppl.start_at(mu=begin)
+        guide = ppl.guide(model, "full", init_loc_fn=start, init_scale=0.1)
+        optimiser = ppl.optimiser("BLR", 1.0)
+        svi = ppl.package.SVI(model, guide, optimiser, ppl.elbo("NaturalELBO", curvature="mean"))
+        if ppl.is_numpyro:
+            import jax
+
+            def advance(state, _):
+                state, _ = svi.update(state, y)
+                return state, svi.get_params(state)["auto_posterior"]
+
+            state = svi.init(jax.random.key(0), y)
+            _, path = jax.jit(lambda s: jax.lax.scan(advance, s, length=steps))(state)
+            places, widths = (ppl.numpy(x)[:, 0] for x in (path.loc, path.scale_tril[..., 0]))
+        else:
+            ppl.forget()
+            found = []
+            for _ in range(steps):
+                svi.step(y)
+                found.append([ppl.numpy(one).item() for one in guide.parameters()])
+            places, widths = np.array(found).T
+            assert optimiser.num_skipped == 0
+    assert np.isfinite(places).all() and (widths > 0).all()
+    assert widths[0] == pytest.approx(0.1 * 2**0.5, rel=1e-5)  # an eigenvalue of one half
+
+
 @pytest.mark.parametrize("name", ["Snngm", "Nagm"])
 def test_without_natural_parameters_the_optimiser_says_what_to_use(backend, name):
     with pytest.raises(ValueError, match=rf"{name} sees no natural parameters.*\bAdam\b"):

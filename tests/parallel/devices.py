@@ -7,14 +7,17 @@ with the arguments ``RANK SIZE PORT`` it is one of several processes.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
+import signal
 import sys
+import time
 from typing import Any
 
 if __name__ == "__main__":
-    count = 4 // len(sys.argv)
+    count = max(1, 4 // len(sys.argv))
     flags = os.environ.get("XLA_FLAGS", ""), f"--xla_force_host_platform_device_count={count}"
     os.environ["XLA_FLAGS"] = " ".join(flags)
 
@@ -115,10 +118,7 @@ def on_devices() -> dict[str, Any]:
 def on_processes(rank: int, size: int, port: int) -> dict[str, Any]:
     """The same rows on the devices of several processes, each of which has only its own."""
     jax.distributed.initialize(f"localhost:{port}", size, rank)
-    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
-    own = slice(rank * NUM_ROWS // size, (rank + 1) * NUM_ROWS // size)
-    arrays = [jax.make_array_from_process_local_data(sharding, part[own]) for part in data()]
-    refused = None
+    arrays, refused = _own_rows(rank, size), None
     try:
         fit(model, *arrays, time_limit=60.0)
     except ValueError as error:
@@ -126,7 +126,28 @@ def on_processes(rank: int, size: int, port: int) -> dict[str, Any]:
     return {"dense": steps("dense", arrays), "fit": fitted(arrays), "refused": refused}
 
 
+def _own_rows(rank: int, size: int) -> list:
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
+    own = slice(rank * NUM_ROWS // size, (rank + 1) * NUM_ROWS // size)
+    return [jax.make_array_from_process_local_data(sharding, part[own]) for part in data()]
+
+
+def dying(rank: int, size: int, port: int, dies: int, timeout: int) -> None:
+    """Steps without end, of processes of which one is killed after three."""
+    jax.distributed.initialize(f"localhost:{port}", size, rank, heartbeat_timeout_seconds=timeout)
+    arrays, guide = _own_rows(rank, size), NaturalGaussianGuide(model, "full")
+    svi = SVI(model, guide, BLR(), NaturalELBO(), rng_key=jax.random.key(0))
+    for count in itertools.count(1):
+        float(svi.step(*arrays))
+        if count == 3:
+            print(time.time(), flush=True)
+            if rank == dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     place = [int(argument) for argument in sys.argv[1:]]
+    if len(place) > 3:
+        dying(*place)
     print(json.dumps(on_processes(*place) if place else on_devices()))

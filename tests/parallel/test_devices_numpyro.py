@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
+import time
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +22,9 @@ pytestmark = pytest.mark.slow
 TOLERANCE = 1e-6
 
 
-def _found(*places):
+def _runs(*places):
     command, root = [sys.executable, "-m", "tests.parallel.devices"], Path(__file__).parents[2]
-    runs = [
+    return [
         subprocess.Popen(
             [*command, *map(str, place)],
             cwd=root,
@@ -31,6 +34,16 @@ def _found(*places):
         )
         for place in places
     ]
+
+
+def _port():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
+
+
+def _found(*places):
+    runs = _runs(*places)
     outputs = [run.communicate(timeout=600) for run in runs]
     for run, (_, errors) in zip(runs, outputs, strict=True):
         assert run.returncode == 0, errors[-2000:]
@@ -44,9 +57,7 @@ def on_devices():
 
 @pytest.fixture(scope="module")
 def on_processes():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    port = _port()
     return _found((0, 2, port), (1, 2, port))
 
 
@@ -75,6 +86,27 @@ def test_a_device_does_its_share_of_a_step_and_moves_no_rows(on_devices):
 def test_two_processes_end_where_one_does(on_devices, on_processes, name):
     for found in on_processes:
         _assert_same(found[name], on_devices[name][0])
+
+
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_process_that_dies_ends_the_other_within_its_timeout(dies):
+    """By JAX's own means: also if it is the first, which the others report to."""
+    import jax
+
+    if "heartbeat_timeout_seconds" not in signature(jax.distributed.initialize).parameters:
+        pytest.skip("this JAX has a timeout of its own")
+    port, timeout = _port(), 10
+    runs = _runs(*[(rank, 2, port, dies, timeout) for rank in range(2)])
+    try:
+        output, errors = runs[1 - dies].communicate(timeout=300)
+        ended = time.time()
+        assert runs[dies].wait(10) == -signal.SIGKILL
+    finally:
+        for run in runs:
+            run.kill()
+    assert runs[1 - dies].returncode not in (0, -signal.SIGKILL)
+    assert ended - float(output.splitlines()[-1]) < 3 * timeout
+    assert "another task died" in errors
 
 
 def test_what_would_let_processes_decide_differently_is_refused(on_processes):

@@ -1,0 +1,148 @@
+"""What Python reads of a device, for which it waits: seldom, and much at once.
+
+On a CPU a number is read in a fraction of a microsecond. Elsewhere Python runs ahead of the device,
+and whoever reads a number waits until all is done that it follows from. A step needs to know a few:
+the loss, which ``SVI`` returns, whether draws are to be left out, whether a matrix is definite.
+Three ways keep the waits few:
+
+- Numbers that are known early and wanted late wait for one another (:class:`Reads`).
+- What nearly always holds is taken to hold, computed with, and read with what follows from it
+  (:func:`likely`).
+- Whether a step may be taken is decided on the device, by ``where``, and Python hears of it without
+  waiting, mostly when it begins the next step (:class:`Arriving`).
+
+``lax.cond`` and ``where`` do all of this in JAX, where nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: What is taken to hold without having been read; None where flags are read at once.
+_FORESEEN: ContextVar[list[Tensor] | None] = ContextVar("FORESEEN", default=None)
+
+
+def likely(flag: Tensor) -> bool:
+    """Whether it holds, as it nearly always does: :meth:`Reads.foreseen` reads it later."""
+    flags = _FORESEEN.get()
+    if flags is None:
+        return bool(flag)
+    flags.append(flag)
+    return True
+
+
+def _vector(tensor: Tensor) -> Tensor:
+    """Its numbers in a row, in a precision that can count draws."""
+    vector = tensor.reshape(-1)
+    return vector.float() if vector.dtype in (torch.float16, torch.bfloat16) else vector
+
+
+class FailedError(Exception):
+    """A condition does not hold under which numbers were to be read."""
+
+
+class Reads:
+    """Numbers that are read together.
+
+    :param conditions: flags that are read with the first numbers.
+    """
+
+    def __init__(self, *conditions: Tensor) -> None:
+        self._conditions = conditions
+        self._waiting: list[tuple[Sequence[Tensor], list[float]]] = []
+
+    def later(self, *numbers: Tensor) -> Callable[[], list[float]]:
+        """Read them when others are read, or when the function is called that tells them.
+
+        :param numbers: of any shapes and dtypes, all on one device.
+        """
+        found: list[float] = []
+        self._waiting.append((numbers, found))
+        return lambda: found if found else (self.now(), found)[1]
+
+    def now(self, *numbers: Tensor) -> list[float]:
+        """Read these, and what waits.
+
+        :raises FailedError: if a condition does not hold.
+        """
+        waiting, self._waiting = self._waiting, []
+        rows = [*(row for row, _ in waiting), numbers]
+        if not any(rows):
+            return []
+        conditions, self._conditions = self._conditions, ()
+        rows = [conditions, *rows]
+        values = torch.cat([_vector(one) for row in rows for one in row]).tolist()
+        parts = []
+        for row in rows:
+            count = sum(one.numel() for one in row)
+            parts.append(values[:count])
+            values = values[count:]
+        for (_, found), part in zip(waiting, parts[1:-1], strict=True):
+            found += part
+        if not all(parts[0]):
+            raise FailedError
+        return parts[-1]
+
+    def foreseen(
+        self, compute: Callable[[], Any], measure: Callable[[Any], Sequence[Tensor]]
+    ) -> tuple[Any, list[float]]:
+        """What a function returns, and numbers that follow from it, by one read for both.
+
+        Only if something :func:`likely` turns out not to hold, it is called again.
+
+        :param compute: has no effects.
+        :param measure: the numbers, perhaps none, from the result.
+        """
+        flags: list[Tensor] = []
+        token = _FORESEEN.set(flags)
+        try:
+            result = compute()
+            numbers = measure(result)
+        finally:
+            _FORESEEN.reset(token)
+        if flags or numbers:
+            found = self.now(*flags, *numbers)
+            if all(found[: len(flags)]):
+                return result, found[len(flags) :]
+            result = compute()
+            numbers = measure(result)
+        return result, self.now(*numbers) if numbers else []
+
+
+class Arriving:
+    """A flag on its way from the device.
+
+    :ivar is_here: whether there is nothing to wait for, as on a CPU.
+    """
+
+    def __init__(self, flag: Tensor) -> None:
+        self.is_here = flag.device.type == "cpu"
+        self._flag, self._event = flag, None
+        if flag.device.type == "cuda":
+            self._flag = torch.empty_like(flag, device="cpu", pin_memory=True)
+            self._flag.copy_(flag, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(flag.device))
+
+    def __bool__(self) -> bool:
+        if self._event is not None:
+            self._event.synchronize()  # long past, if a loss has been read since
+        return bool(self._flag.numpy() if self._flag.device.type == "cpu" else self._flag)
+
+
+def on_device(values: Any, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers of the host as a tensor on the device of ``like``.
+
+    No one waits for a copy from memory that cannot be paged out.
+
+    :param dtype: None for that of ``like``.
+    """
+    tensor = torch.as_tensor(values, dtype=like.dtype if dtype is None else dtype)
+    if like.device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(like.device, non_blocking=True)
+    return tensor.to(like.device)
