@@ -64,6 +64,8 @@ class Family:
     #: Whether it takes gradients of single examples as they are: see ``price_of_rows`` of
     #: :class:`~ngvi.families.low_rank_precision.LowRankPrecision`.
     keeps_rows: ClassVar[bool] = False
+    #: Whether single latents, or blocks of them, have coordinates of their own.
+    has_parts: ClassVar[bool] = False
     #: Whether elements of a plate that a minibatch visits can move alone, if the blocks allow it.
     moves_elements: ClassVar[bool] = True
 
@@ -376,6 +378,23 @@ class Family:
         """
         path = self.along(direction)
         return path.end(path.at(step_size))
+
+    def moved_latents(self, direction: Self) -> Array:
+        """1 for the latents whose own coordinates a direction changes, else 0; shape ``(d,)``.
+
+        Of families that :attr:`has_parts`, as is :meth:`weighted`.
+        """
+        raise NotImplementedError
+
+    def weighted(self, direction: Self, of_mean: Array, of_scale: Array) -> Self:
+        """A direction, with each latent's own part times a weight.
+
+        What latents above it, on which its mean depends, make of its mean is no part of that.
+
+        :param of_mean: shape ``(d,)``, equal within each block.
+        :param of_scale: the same, of all coordinates but the mean.
+        """
+        raise NotImplementedError
 
     def corrected(self, direction: Self, step_size: Array | float) -> Self:
         """The direction whose step multiplies precisions by ``1 + t + t^2 / 2``, not by ``1 + t``.

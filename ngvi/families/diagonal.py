@@ -28,6 +28,7 @@ class Diagonal(Family):
     relative_scale_step: ClassVar[float] = 0.1
     leaves_out_correlations: ClassVar[bool] = True
     reads_diagonal: ClassVar[bool] = True
+    has_parts: ClassVar[bool] = True
 
     def initial(self, loc: Array, scale: float | Array) -> Self:
         return type(self)(loc, scale * self.xp.ones_like(loc))
@@ -101,6 +102,13 @@ class Diagonal(Family):
         ratio = self.ops.new_variance_ratio(-2.0 * step_size * direction.scale / scale)
         loc = self.loc + step_size * ratio * direction.loc
         return type(self)(loc, scale * self.xp.sqrt(ratio))
+
+    def moved_latents(self, direction: Self) -> Array:
+        moves = (direction.loc != 0) | (direction.scale != 0)
+        return self.xp.where(moves, self.xp.ones_like(self.loc), self.xp.zeros_like(self.loc))
+
+    def weighted(self, direction: Self, of_mean: Array, of_scale: Array) -> Self:
+        return type(self)(of_mean * direction.loc, of_scale * direction.scale)
 
     def corrected(self, direction: Self, step_size: Array | float) -> Self:
         change = -2.0 * step_size * direction.scale / self._bound().scale

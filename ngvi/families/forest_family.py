@@ -26,6 +26,7 @@ class ForestFamily(Family):
     factor_name: ClassVar[str]
     #: 1 for a factor of the covariance, -1 for one of the precision.
     power: ClassVar[int]
+    has_parts: ClassVar[bool] = True
 
     #: A package's matrices of a forest.
     _arrow: ClassVar[type[Arrow]]
@@ -70,6 +71,37 @@ class ForestFamily(Family):
         symmetric = inner.map_diagonal(lambda block: block + self._arrow.ops.transpose(block))
         loc = self._precision_times(factor, natural_gradient.loc)
         return self._with(loc, factor.solve_transpose_products(symmetric))
+
+    # -- steps ------------------------------------------------------------------------
+
+    def moved_latents(self, direction: Self) -> Array:
+        ones = self._split(self.xp.ones_like(self.loc))
+        moved = []
+        for mine, one in zip(direction._factor().blocks, ones, strict=True):
+            moves = sum(abs(block).sum(0).sum(0) for block in mine) != 0
+            moved.append(self.xp.where(moves, one, 0.0 * one))
+        return self._join(moved)
+
+    def weighted(self, direction: Self, of_mean: Array, of_scale: Array) -> Self:
+        loc = direction.loc
+        if self.power > 0:
+            loc = of_mean * loc
+        else:  # T^T dmu has a part for each latent
+            factor = self._factor()
+            own = factor.transpose_times(self._split(loc))
+            own = [(w - 1.0) * one for w, one in zip(self._split(of_mean), own, strict=True)]
+            loc = loc + self._join(factor.solve_transpose(own))
+        new = {"loc": loc, self.factor_name: self._of_columns(of_scale) * direction._packed()}
+        return dataclasses.replace(direction, **new)  # type: ignore[type-var]
+
+    def _of_columns(self, values: Array) -> Array:
+        """A value for each block, at every entry of the block's columns, packed."""
+        pieces = [
+            self.xp.broadcast_to(value[0], shape).reshape(-1)
+            for value, shapes in zip(self._split(values), self.structure.shapes(), strict=True)
+            for shape in shapes
+        ]
+        return self.xp.concatenate(pieces)
 
     # -- curvature --------------------------------------------------------------------
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from ngvi.guide.layout import summary
 from ngvi.structure.forest import Forest
 from ngvi.structure.layout import Site
+from ngvi.structure.subsampling import WAYS_OUT, WITHOUT_PLATES
 
 
 class NaturalGaussianGuide:
@@ -36,11 +37,11 @@ class NaturalGaussianGuide:
     :param create_plates: makes the plates that are subsampled, as in the PPL's autoguides. Latents
         inside of them are held for all elements of the plate, and a step moves those that its
         minibatch visits, along the natural gradient of the bound of all data
-        (:mod:`~ngvi.guide.visits`); for families ``"diagonal"``,
-        ``"block_diagonal"`` and ``"sparse_precision"`` (that of ``"auto"``), stock ELBOs and
-        ``fit``. Use one particle, or particles that share their minibatch: one visit in ``K``
-        minibatches is ``1 / K`` of a step. An optimiser's momentum carries a latent on after its
-        visit.
+        (:mod:`~ngvi.guide.visits`); for families ``"diagonal"``, ``"block_diagonal"`` and
+        ``"sparse_precision"`` (that of ``"auto"``), with ``NaturalELBO``, stock ELBOs and ``fit``.
+        With stock ELBOs use one particle, or particles that share their minibatch: one visit in
+        ``K`` minibatches is ``1 / K`` of a step. An optimiser's momentum carries a latent on after
+        its visit.
     :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
         (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
         the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that
@@ -50,6 +51,9 @@ class NaturalGaussianGuide:
         call, for discrete or local latents or a start without finite density, by site.
     :raises RuntimeError: on the first call, if the model has no latents.
     """
+
+    #: Why latents in a subsampled plate are refused where nobody makes the plates.
+    _no_local_latents: ClassVar[str] = f"{WITHOUT_PLATES} {WAYS_OUT}"
 
     prototype_trace: Any
     sites: tuple[Site, ...]

@@ -310,6 +310,13 @@ class ReparametrizedGaussianGuide:
         sites.
     """
 
+    #: Why latents in a subsampled plate are refused.
+    _no_local_latents: ClassVar[str] = (
+        "ReparametrizedGaussianGuide needs all data to find the modes of locals. Leave "
+        "subsample_size out, or use NaturalGaussianGuide with create_plates=..., whose minibatches "
+        "move the locals that they visit."
+    )
+
     order: int
     family: Any
     _requested_family: Choice | None

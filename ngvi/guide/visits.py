@@ -14,6 +14,11 @@ to an estimate of a *sum* over elements: on its own parameters the bound depends
 alone. Dividing it out (Hoffman et al., 2013, *Stochastic variational inference*, with exact
 local steps) leaves the natural gradient of the bound of all data. Unvisited elements get zero.
 
+``NaturalELBO`` takes the second order of the same estimate: its Hessian has the factor ``w_k`` in
+the columns of a visited element, and the entropy of (1) as well, so that the same division leaves
+Bonnet's and Price's natural gradient of the bound of all data (:func:`natural_gradient_of_visits`).
+The precision of an unvisited element does not decay.
+
 For ``SparsePrecision`` the factor of an element is
 its conditional given the globals: that is what stays for an unvisited one, and its mean follows
 the globals' as the conditional has it. In whitened coordinates ``d = T^T dmu`` the two separate,
@@ -24,10 +29,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple
 
+from ngvi import estimators
+from ngvi.estimators import Arrays, Families
 from ngvi.family import Array, Family
 from ngvi.structure import subsampling
 from ngvi.structure.layout import Site
@@ -192,6 +200,16 @@ def log_q(family: Family, noise: Array, weights: Array) -> Array:
     return (weights * (-0.5 * noise**2 - 0.5 * math.log(2.0 * math.pi) - log_scales)).sum(-1)
 
 
+def log_q_of_visits(here: Families, noise: Arrays, visited: Arrays) -> Array:
+    """:func:`ngvi.estimators.log_q`, by the estimate (1) where a minibatch visits a part.
+
+    :param visited: ``w`` of (1), by those sites.
+    """
+    whole = {site: family for site, family in here.items() if site not in visited}
+    parts = [log_q(here[site], noise[site], weights) for site, weights in visited.items()]
+    return sum(parts, start=estimators.log_q(whole, noise))
+
+
 def of_visits(family: Any, weights: Array) -> Any:
     """The same family, whose natural gradient is divided by ``w``, and zero where ``w`` is.
 
@@ -199,7 +217,7 @@ def of_visits(family: Any, weights: Array) -> Any:
     """
     here, name, xp = family.detach(), FACTORS[family.name], family.xp
     share = xp.where(weights > 0, 1.0 / xp.where(weights > 0, weights, 1.0), 0.0)
-    of_entries = share if name == "scale" else _of_columns(family, share)
+    of_entries = share if name == "scale" else family._of_columns(share)
 
     def times(field: str, share: Array) -> Array:
         """The coordinate, with its derivative multiplied by ``share``."""
@@ -217,11 +235,22 @@ def of_visits(family: Any, weights: Array) -> Any:
     return dataclasses.replace(family, **{"loc": loc, name: times(name, of_entries)})
 
 
-def _of_columns(family: Any, values: Array) -> Array:
-    """A value for each block, at every entry of the block's columns, packed."""
-    pieces = [
-        family.xp.broadcast_to(value[0], shape).reshape(-1)
-        for value, shapes in zip(family._split(values), family.structure.shapes(), strict=True)
-        for shape in shapes
-    ]
-    return family.xp.concatenate(pieces)
+def natural_gradient_of_visits(
+    family: Any, direction: Any, weights: Array, of_entropy: Any = None
+) -> Any:
+    """What a minibatch says of the bound of all data.
+
+    :param direction: the natural gradient of ``E[log p]`` of the minibatch, scaled as the PPL
+        does, and the whole entropy.
+    :param weights: ``w`` of (1), shape ``(d,)``, equal within each block.
+    :param of_entropy: the entropy's part of it, if that has noise; it is not to be divided.
+    :return: each visited element's natural gradient, as if all were visited; zero at the others.
+    """
+    name, xp = FACTORS[family.name], family.xp
+    if of_entropy is None:
+        half = (-0.5 if name == "precision_tril" else 0.5) * getattr(family, name)
+        of_entropy = dataclasses.replace(family, **{"loc": xp.zeros_like(family.loc), name: half})
+    visited = xp.where(weights > 0, xp.ones_like(weights), xp.zeros_like(weights))
+    share = visited / xp.where(weights > 0, weights, xp.ones_like(weights))
+    rest = family.weighted(direction.map(operator.sub, of_entropy), share, share)
+    return rest.map(operator.add, family.weighted(of_entropy, visited, visited))

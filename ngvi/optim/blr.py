@@ -11,6 +11,7 @@ from ngvi.optim import quasi_newton, trust_region
 from ngvi.optim.quasi_newton import Memory
 from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
 from ngvi.optim.trust_region import Progress
+from ngvi.optim.visits import Shares, Visits, joined, none_yet
 from ngvi.path import JointPath
 
 #: A quasi-Newton memory overshoots now and then before noise does: its turns count for less.
@@ -24,6 +25,7 @@ class BlrState(NamedTuple):
     change: Families  #: the last step, in coordinates
     gradient: Array | None  #: momentum of ``g``, all families together
     memory: Memory | None  #: of a quasi-Newton method
+    visits: Visits | None  #: of latents that not every step moves
 
 
 class BlrRule(NamedTuple):
@@ -41,7 +43,9 @@ class BlrRule(NamedTuple):
     By default nothing needs tuning: steps are whole, never longer than a radius in
     Kullback-Leibler divergence that adapts, decrease once noise takes over, and on a long way carry
     on (:mod:`~ngvi.optim.trust_region`); a mean field's mean is helped by a quasi-Newton
-    memory (:mod:`~ngvi.optim.quasi_newton`).
+    memory (:mod:`~ngvi.optim.quasi_newton`); latents that only some of the minibatches visit take
+    steps by their own visits (:mod:`~ngvi.optim.visits`). A step size that is given is that of
+    every visit.
     """
 
     algebra: Algebra
@@ -74,6 +78,7 @@ class BlrRule(NamedTuple):
             still,
             _join(on, still) if self.momentum else None,
             quasi_newton.empty(on, families, _join(on, families)) if accelerates else None,
+            none_yet(on, families) if self._adapts else None,
         )
 
     def step(
@@ -83,29 +88,35 @@ class BlrRule(NamedTuple):
         on = self.algebra
         directions = direction.negate(gradients)
         progress, kept = Progress(*state.progress), state.progress
-        adapts = self.step_size == "auto" or self.max_kl == "auto"
+        shares = Shares(on, state.visits, families, directions)
         memory, gradient, steered = state.memory, state.gradient, directions
-        if adapts:
+        if self._adapts:
             duals = direction.dual(families, directions)
         if memory is not None:  # what it wants to know is read with the slopes
-            variances = _joined(on, [family.variance for family in families])
+            variances = joined(on, [family.variance for family in families])
             step, slope = _join(on, state.change), _join(on, duals)
             pair = quasi_newton.look(on, memory, step, slope, variances)
-        if adapts:
+        if self._adapts:
             progress = trust_region.judge(on, progress, duals, state.change)
         if memory is not None:
             memory = quasi_newton.remember(on, memory, pair, families, progress.mean_turns)
         if gradient is not None:
-            if adapts:
+            if self._adapts:
                 of_means = [dual.loc for dual in duals]
             else:  # nobody asks for the rest
                 pairs = zip(families, directions, strict=True)
                 of_means = [family.gradient_of_mean(one) for family, one in pairs]
-            gradient = self.momentum * gradient + (1 - self.momentum) * _joined(on, of_means)
+            gradient = self.momentum * gradient + (1 - self.momentum) * joined(on, of_means)
             unbiased = gradient / (1 - self.momentum ** (count + 1.0))
             means = _natural_means(on, families, unbiased)
             steered = direction.with_means(directions, _split(on, means, families))
         of_mean, rho = self._step_sizes(progress, memory, count)
+        if self.step_size == "auto":
+            # What a latent that moves more seldom has not seen of the turns does not count for it.
+            falls = 1.0 / of_mean - 1.0, 1.0 / rho - 1.0
+            if self.precision_step_size is not None:
+                falls = falls[0], 0.0
+            steered = shares.with_sizes(families, steered, *falls)
         ratio, rho = on.cast(of_mean / rho, families), on.cast(rho, families)
         if self.is_noisy:
             pairs = zip(families, steered, strict=True)
@@ -115,7 +126,7 @@ class BlrRule(NamedTuple):
         if radius is not None:
             path = path.up_to(rho)
         if memory is not None:
-            path = AcceleratedPath(on, families, path, memory, ratio)
+            path = AcceleratedPath(on, families, path, memory, ratio * shares.sizes(falls[0]))
         if radius is None:
             attempt, _ = on.measured(lambda: path.at(rho), lambda _: [])
             length, taken = progress.length, rho
@@ -125,18 +136,20 @@ class BlrRule(NamedTuple):
         if self.step_size == self.max_kl == "auto" and memory is None and gradient is None:
             # Beside the path, where a precision that falls would enlarge it from step to step.
             part = on.cast(progress.carried * taken / rho, families)
-            pairs = zip(moved, state.change, strict=True)
+            last = shares.of_moved(families, state.change)
+            pairs = zip(moved, last, strict=True)
             moved = direction.with_means(moved, [one.loc + part * last.loc for one, last in pairs])
         if self.max_kl == "auto":
             # What is not finite is not taken, and all parameters return (:meth:`recover`).
             lost = on.cast(on.where(progress.thrown, math.nan, 0.0), families)
             moved = direction.with_means(moved, [one.loc + lost for one in moved])
         change = direction.subtract(moved, families)
-        if adapts:
-            slope, of_mean = trust_region.slopes(duals, change)
+        if self._adapts:
+            seen = shares.of_next(families, change)
+            slope, of_mean = trust_region.slopes(duals, seen)
             now = {"slope": slope, "mean_slope": of_mean, "length": length, "thrown": 0}
             kept = on.kept(progress._replace(**now), families)
-        return moved, BlrState(kept, change, gradient, memory)
+        return moved, BlrState(kept, change, gradient, memory, shares.visits)
 
     def recover(self, state: BlrState, families: Families) -> tuple[Families, BlrState]:
         """Back to where the last step began, with a tenth of its radius."""
@@ -147,6 +160,10 @@ class BlrRule(NamedTuple):
         progress = progress._replace(radius=radius, slope=0.0, mean_slope=0.0, length=0.0)
         still = direction.zeros(state.change)
         return earlier, state._replace(progress=on.kept(progress, families), change=still)
+
+    @property
+    def _adapts(self) -> bool:
+        return self.step_size == "auto" or self.max_kl == "auto"
 
     def _accelerates(self, families: Families) -> bool:
         return (
@@ -175,11 +192,17 @@ class AcceleratedPath:
     """The steps of a path whose mean a quasi-Newton memory corrects, with the new precision.
 
     :param path: the precisions', whose means stay.
-    :param ratio: by what a step of the mean is longer than that of the precision.
+    :param ratio: by what a step of the mean is longer than that of the precision, a number or one
+        for each latent.
     """
 
     def __init__(
-        self, on: Algebra, families: Families, path: JointPath, memory: Memory, ratio: Number
+        self,
+        on: Algebra,
+        families: Families,
+        path: JointPath,
+        memory: Memory,
+        ratio: Number | Array,
     ) -> None:
         self._on, self._families, self._path, self._ratio = on, families, path, ratio
         self._correction = quasi_newton.Correction(on, memory, memory.gradient)
@@ -188,7 +211,7 @@ class AcceleratedPath:
     def at(self, rho: Number) -> tuple[list, list[Array], Number]:
         """The precisions' attempt, the means, and how far all is; see :class:`~ngvi.path.Path`."""
         on, families, attempt = self._on, self._families, self._path.at(rho)
-        change = self._correction.step(_joined(on, self._metric(attempt)))
+        change = self._correction.step(joined(on, self._metric(attempt)))
         changes = _split(on, rho * self._ratio * change, families)
         pairs = list(zip(families, changes, strict=True))
         means = [old.loc + one for old, one in pairs]
@@ -213,16 +236,12 @@ class AcceleratedPath:
 def _natural_means(on: Algebra, families: Families, gradient: Array) -> Array:
     """``Sigma g``, of the means of all families."""
     parts = zip(families, _split(on, gradient, families), strict=True)
-    return _joined(on, [family.covariance_times(one) for family, one in parts])
+    return joined(on, [family.covariance_times(one) for family, one in parts])
 
 
 def _join(on: Algebra, families: Families) -> Array:
     """The means of all families, one after another."""
-    return _joined(on, [family.loc for family in families])
-
-
-def _joined(on: Algebra, parts: list[Array]) -> Array:
-    return on.concatenate(parts) if len(parts) > 1 else parts[0]
+    return joined(on, [family.loc for family in families])
 
 
 def _split(on: Algebra, joined: Array, families: Families) -> list[Array]:

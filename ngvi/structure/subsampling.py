@@ -27,6 +27,7 @@ class SubsampledLatent(NamedTuple):
 
 
 #: What to do about them.
+WITHOUT_PLATES = "without create_plates this guide does not support local latent variables."
 WAYS_OUT = (
     "Pass create_plates=... together with family='diagonal', 'block_diagonal' or "
     "'sparse_precision', draw the site in a plate without subsampling and index it inside the "
@@ -34,16 +35,18 @@ WAYS_OUT = (
 )
 
 
-def check_no_local_latents(latents: Iterable[SubsampledLatent]) -> None:
+def check_no_local_latents(
+    latents: Iterable[SubsampledLatent], reason: str = f"{WITHOUT_PLATES} {WAYS_OUT}"
+) -> None:
     """Refuse latents inside a subsampled plate, whose number is not the plate's.
 
+    :param reason: why, and what to do instead.
     :raises ValueError: naming the first one's site, its plate and the ways out.
     """
     for site, plate, _, size, full_size in latents:
         raise ValueError(
             f"Latent site '{site}' is inside plate '{plate}', which is subsampled ({size} of "
-            f"{full_size}): without create_plates this guide does not support local latent "
-            f"variables. {WAYS_OUT}"
+            f"{full_size}): {reason}"
         )
 
 

@@ -28,14 +28,22 @@ class Stein:
         found = gradients(density, points.of(here), ordinary, points.keys, self.at_once)
         kept = finite_draws((found.values, found.by_site))
         directions = {
-            site: _direction(family, found.by_site[site], points.noise[site], kept)
+            site: stein_direction(family, found.by_site[site], points.noise[site], kept)
             for site, family in here.items()
         }
         of_ordinary = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.ordinary)
         return Estimate(directions, found.values, kept, of_ordinary)
 
 
-def _direction(family: Family, gradient: jax.Array, noise: jax.Array, kept: jax.Array) -> Family:
+def stein_direction(
+    family: Family, gradient: jax.Array, noise: jax.Array, kept: jax.Array
+) -> Family:
+    """The natural gradient of the bound from gradients of the log density.
+
+    :param gradient: of the log density at the draws, shape ``(K, d)``.
+    :param noise: ``z`` of the draws, shape ``(K, d)``.
+    :param kept: which draws count, booleans of shape ``(K,)``.
+    """
     gradient = jnp.where(kept[:, None], gradient, 0)
 
     def bound(q: Family) -> jax.Array:

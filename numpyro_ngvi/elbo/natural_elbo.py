@@ -12,18 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 from numpyro.infer.elbo import ELBO
-from numpyro.primitives import Messenger
 
 from ngvi import elbo
 from ngvi.checks import require_sites
 from ngvi.curvature import MAX_BATCHES, Cost, is_noisy, points_at_once
 from ngvi.guide.conjugate import check_no_factors
+from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
 from ngvi.page import page
 from ngvi.terms import NotASumError
 from numpyro_ngvi.curvature import (
     Families,
     Points,
-    log_q,
     make_estimator,
     num_products,
     orthogonal_points,
@@ -31,6 +30,7 @@ from numpyro_ngvi.curvature import (
     unlike,
 )
 from numpyro_ngvi.curvature.moments import Estimate, dot, finite_draws, in_passes, masked_mean
+from numpyro_ngvi.curvature.stein import stein_direction
 from numpyro_ngvi.curvature.threefry import split
 from numpyro_ngvi.elbo.host import tell_host
 from numpyro_ngvi.families.base import Family
@@ -110,7 +110,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         model_key, guide_key, *_ = keys = split(typed_key(rng_key), 2 + MAX_BATCHES)
         draw_keys = keys[2:]
         told = _Told(model, guide)  # before the guide runs again
-        density = LogDensity(model, _RefuseVisits(guide), args, kwargs, model_key)
+        density = LogDensity(model, guide, args, kwargs, model_key)
         _check_same_model(density, guide)
         posteriors = posteriors_in(param_map)
         if not posteriors:  # every latent has a factor of its own
@@ -118,6 +118,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             mutable_state = _with_count(mutable_state, is_returned, jnp.zeros(()))
             return {"loss": -value, "mutable_state": mutable_state}
         here, frozen = jax.lax.stop_gradient((posteriors, param_map))
+        visited = {}
+        if told.has_plates:
+            visited = density.visited(here, frozen, guide_key)
         partners = not all(
             isinstance(part, (NaturalGaussianGuide, Factors))
             for part in getattr(guide, "_guides", [guide])
@@ -157,7 +160,20 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         def batch(draw_key: jax.Array) -> tuple[Estimate, jax.Array]:
             points = self._points(draw_key, guide_key, here, cost, partners)
             estimate = estimator(at, here, points)
-            return estimate, _bound(estimate.values, estimate.kept, here, points)
+            directions = dict(estimate.directions)
+            for site, weights in visited.items():
+                of_entropy = None
+                if curvature == "stein":
+                    noise = points.noise[site]
+                    nothing = jnp.zeros_like(noise)
+                    of_entropy = stein_direction(here[site], nothing, noise, estimate.kept)
+                directions[site] = natural_gradient_of_visits(
+                    here[site], directions[site], weights, of_entropy
+                )
+            estimate = estimate._replace(directions=directions)
+            # Those of quadrature have the whole entropy in them, and no noise that others cancel.
+            counts = {} if curvature == "quadrature" else visited
+            return estimate, _bound(estimate.values, estimate.kept, here, points, counts)
 
         together = _until_quiet if cost.max_batches > 1 else _once
         summary = jax.lax.stop_gradient(together(batch, draw_keys))
@@ -172,7 +188,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             values, first, mutable_state = self._differentiable_values(
                 density, here, first, param_map, kept, at_once
             )
-            value = _bound(values, kept & finite_draws(values), here, first)
+            value = _bound(values, kept & finite_draws(values), here, first, visited)
         loss = -value
         for site, family in posteriors.items():
             loss = loss - _as_gradient(directions[site], family)
@@ -304,12 +320,22 @@ def _until_quiet(batch: Callable, keys: jax.Array) -> _Summary:
     return _Summary(directions, value / count, kept, num_dropped)
 
 
-def _bound(values: jax.Array, kept: jax.Array, here: Families, points: Points) -> jax.Array:
-    """In nats, of the first draws that are kept, as many as there are values; NaN of none."""
+def _bound(
+    values: jax.Array,
+    kept: jax.Array,
+    here: Families,
+    points: Points,
+    visited: dict[str, jax.Array],
+) -> jax.Array:
+    """In nats, of the first draws that are kept, as many as there are values; NaN of none.
+
+    :param visited: how often a minibatch counts each coordinate, by site, where it visits a part.
+    """
     if not len(values):
         return jnp.asarray(jnp.nan)
     first = points.some(slice(len(values)))
-    return masked_mean(values - log_q(here, first.noise), kept[: len(values)], first.weights)
+    gains = values - log_q_of_visits(here, first.noise, visited)
+    return masked_mean(gains, kept[: len(values)], first.weights)
 
 
 def _with_count(mutable_state: Any, is_returned: bool, num_dropped: jax.Array) -> Any:
@@ -345,6 +371,11 @@ class _Told:
             self._params = {part._parameter_name: part._initial_posterior for part in self._parts}
         self._here = {latent_site(name): family for name, family in self._params.items()}
 
+    @property
+    def has_plates(self) -> bool:
+        """Whether the user makes the plates of a guide, which may hold more than a minibatch."""
+        return any(part.create_plates is not None for part in self._parts)
+
     def missed_curvature(self) -> list[str] | None:
         """Which sites' curvature is not their Hessian's, as :func:`hessian_obstacle` asks."""
         if not self._parts:
@@ -377,21 +408,6 @@ class _Told:
             return None if is_asked_for else NotASumError("nothing is known of its numbers")
         first.is_looked_at = True
         return first.unlike_sum
-
-
-class _RefuseVisits(Messenger):
-    """A guide, refusing latent vectors of which a minibatch visits a part.
-
-    :raises NotImplementedError: when run, naming the alternative.
-    """
-
-    def process_message(self, site: dict[str, Any]) -> None:
-        if site["type"] == "sample" and site["infer"].get("is_visited"):
-            raise NotImplementedError(
-                f"NaturalELBO does not support latents inside a subsampled plate ('{site['name']}' "
-                "holds all elements of one): use a stock ELBO such as Trace_ELBO, with which the "
-                "guide has first-order natural gradients, or fit()."
-            )
 
 
 @jax.custom_jvp

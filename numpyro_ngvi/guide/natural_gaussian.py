@@ -182,7 +182,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
                 no_latents(sites, params, "random_flax_module, random_nnx_module or their like")
             ) from error
         if trace is not None:
-            check_no_local_latents(subsampled_latents(trace))
+            check_no_local_latents(subsampled_latents(trace), self._no_local_latents)
         if "has a delta distribution" in str(error):
             return  # which says it all
         is_start = "Cannot find valid initial parameters" in str(error)

@@ -101,6 +101,22 @@ class _Drawn(Delta):
         return self.log_density
 
 
+class Visited(Messenger):
+    """A guide whose visits of latent vectors are recorded (:mod:`ngvi.guide.visits`).
+
+    :ivar weights: how often the minibatch counts each coordinate, by those sites of which it visits
+        a part.
+    """
+
+    def __init__(self, guide: Callable) -> None:
+        super().__init__(guide)
+        self.weights: dict[str, jax.Array] = {}
+
+    def process_message(self, site: dict[str, Any]) -> None:
+        if site["type"] == "sample" and site["infer"].get("is_visited"):
+            self.weights[site["name"]] = site["fn"].family.weights
+
+
 class SitesOfScale(Messenger):
     """The sites of a model that count so many times, once: NumPyro's sum over enumerated values
     would scale its terms.
@@ -183,6 +199,17 @@ class LogDensity:
         values, states = jax.vmap(run)(points)
         return values.mean(), jax.tree.map(lambda state: state[0], states)
 
+    def visited(self, here: dict[str, Family], params: dict[str, Any], guide_key: jax.Array) -> Any:
+        """How often the minibatch counts each coordinate, by those sites of which it visits a part.
+
+        :param here: the families, by the name of the guide's sample site.
+        """
+        found = Visited(self.guide)
+        means = {site: family.mean for site, family in here.items()}
+        guide = handlers.block(self.conditioned_guide(means, guide_key, guide=found))
+        handlers.substitute(guide, data=params)(*self.args, **self.kwargs)
+        return found.weights
+
     def _run(
         self, latents: Latents, params: dict[str, Any], guide_key: jax.Array, given: dict[str, Any]
     ) -> tuple[jax.Array, Any]:
@@ -232,15 +259,20 @@ class LogDensity:
         return total
 
     def conditioned_guide(
-        self, latents: Latents, guide_key: jax.Array, given: dict[str, Any] | None = None
+        self,
+        latents: Latents,
+        guide_key: jax.Array,
+        given: dict[str, Any] | None = None,
+        guide: Callable | None = None,
     ) -> Callable:
         """The guide with its Gaussian draws given and their ``log q`` hidden.
 
         :param given: factors of sites by parameter, and values of these sites.
+        :param guide: in place of the density's.
         """
         given = given or {}
         # As the stock ELBOs split their key: the first half is the model's.
-        guide = SharePlates(self.guide, random.split(self.model_key)[1])
+        guide = SharePlates(guide or self.guide, random.split(self.model_key)[1])
         guide = handlers.substitute(handlers.seed(guide, guide_key), data={**latents, **given})
         # The families, which the draws do without, are no arrays, as scan wants of what it replays.
         families = [f"{site[1:].removesuffix('_latent')}{_SUFFIX}" for site in latents]

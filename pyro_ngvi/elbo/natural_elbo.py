@@ -15,13 +15,13 @@ from ngvi import elbo
 from ngvi.curvature import Cost, is_noisy
 from ngvi.families import direction
 from ngvi.guide.conjugate import check_no_factors
+from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
 from ngvi.page import page
 from pyro_ngvi.curvature import (
     Evaluator,
     Families,
     Plan,
     Points,
-    log_q,
     make_estimator,
     make_plan,
     num_products,
@@ -29,7 +29,9 @@ from pyro_ngvi.curvature import (
     standard_normal,
     unlike,
 )
-from pyro_ngvi.curvature.moments import Estimate, concatenated
+from pyro_ngvi.curvature.moments import Estimate, concatenated, of_kept
+from pyro_ngvi.curvature.quadrature import Quadrature
+from pyro_ngvi.curvature.stein import Stein, stein_direction
 from pyro_ngvi.families.low_rank_precision import MOMENTS
 from pyro_ngvi.guide.local_latents import SHARED_OUT
 from pyro_ngvi.host import Reads
@@ -91,7 +93,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             for start in range(0, len(points.weights), at_once):
                 found.append(density(points.some(slice(start, start + at_once)).of(here)))
             values = torch.cat(found)
-            return -float(_bound(values, here, points, values.isfinite()))
+            visited = _visited(density)
+            return -float(_bound(values, here, points, values.isfinite(), visited))
 
     def loss_and_grads(self, model: Callable, guide: Callable, *args: Any, **kwargs: Any) -> float:
         """Minus the bound in nats; adds gradients to the parameters' ``grad``.
@@ -150,11 +153,21 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             evaluate = Evaluator(density, plan, [] if estimates else None)
 
             def tell(points: Points, values: Tensor, kept: Tensor, reads: Reads) -> None:
-                bounds.append(_bound(values, here, points, kept))
+                # Those of quadrature have the whole entropy in them, and no noise that others cancel.
+                counts = {} if isinstance(estimator, Quadrature) else _visited(density)
+                bounds.append(_bound(values, here, points, kept, counts))
                 numbers.append(reads.later(bounds[-1]))
 
             evaluate.tell = functools.partial(tell, reads=evaluate.reads)
             estimate = estimator(evaluate, here, points)
+            for site, weights in _visited(density).items():
+                of_entropy = None
+                if isinstance(estimator, Stein):
+                    noise = of_kept(points.noise[site], estimate.kept)
+                    of_entropy = stein_direction(torch.zeros_like(noise), noise, here[site])
+                estimate.directions[site] = natural_gradient_of_visits(
+                    here[site], estimate.directions[site], weights, of_entropy
+                )
             estimates.append(estimate)
             goes_on = adapts
             if adapts:
@@ -189,12 +202,6 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         plan, density = make_plan(
             model, guide, args, kwargs, self.max_plate_nesting, self.vectorize_particles
         )
-        if density.visited is not None and not SHARED_OUT.get():
-            raise NotImplementedError(
-                f"NaturalELBO does not support latents inside a subsampled plate "
-                f"('{density.visited}' holds all elements of one): use a stock ELBO such as "
-                "Trace_ELBO, with which the guide has first-order natural gradients, or fit()."
-            )
         here = {site: family.detach() for site, family in density.posteriors.items()}
         if not here:
             return _SetUp(plan, None, None)
@@ -244,9 +251,20 @@ class _SetUp(NamedTuple):
     cost: Any
 
 
-def _bound(values: Tensor, here: Families, points: Points, kept: Tensor) -> Tensor:
+def _visited(density: LogDensity) -> dict[str, Tensor]:
+    """How often a minibatch counts each coordinate, by site, where it visits a part of them.
+
+    Where workers visit all elements between them, the sum of what they find is of all.
+    """
+    return {} if SHARED_OUT.get() else density.visited
+
+
+def _bound(
+    values: Tensor, here: Families, points: Points, kept: Tensor, visited: dict[str, Tensor]
+) -> Tensor:
     """The weighted mean of ``log p - log q``, NaN if no draw is left."""
-    gains = torch.where(kept, points.weights * (values - log_q(here, points.noise)), 0.0)
+    gains = values - log_q_of_visits(here, points.noise, visited)
+    gains = torch.where(kept, points.weights * gains, 0.0)
     return gains.sum() / torch.where(kept, points.weights, 0.0).sum()
 
 

@@ -134,7 +134,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         check_has_latents(trace)
         check_observed(trace)
         if not self._has_plates:
-            check_no_local_latents(subsampled_latents(trace))
+            check_no_local_latents(subsampled_latents(trace), self._no_local_latents)
         try:
             self._find_start(args, kwargs)
             self._dynamic = dynamic_sites(self.model, self.prototype_trace, args, kwargs)

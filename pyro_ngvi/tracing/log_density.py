@@ -68,7 +68,8 @@ class LogDensity:
     :param facts: from :func:`~pyro_ngvi.tracing.inspect`.
     :ivar posteriors: the families, with live coordinates, by the name of the guide's site.
     :ivar factors: the factors of sites, with live natural parameters, by site.
-    :ivar visited: one of these sites of which a minibatch visits a part, or None.
+    :ivar visited: how often the minibatch counts each coordinate, by those sites of which it
+        visits a part.
     :raises ValueError: if there is no ``NaturalGaussianGuide``.
     """
 

@@ -32,12 +32,13 @@ class Posteriors(Messenger):
 
     :ivar found: Gaussians with live coordinates, by the name of the sample site.
     :ivar factors: factors of sites with live natural parameters, by site.
-    :ivar visited: a site that holds all elements of a plate of which a minibatch visits a part.
+    :ivar visited: how often a minibatch counts each coordinate, by the site, where it visits a
+        part of them (:mod:`ngvi.guide.visits`).
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.visited: str | None = None
+        self.visited: dict[str, Tensor] = {}
         self.found: dict[str, Family] = {}
         self.factors: dict[str, Factor] = {}
 
@@ -50,7 +51,7 @@ class Posteriors(Messenger):
         if family is None:
             return
         if msg["infer"].get("is_visited"):
-            self.visited = msg["name"]
+            self.visited[msg["name"]] = msg["fn"].family.weights
         if msg["fn"].batch_shape.numel() != 1:
             raise NotImplementedError(
                 f"NaturalELBO draws site '{msg['name']}' once, but it is inside a plate, where "

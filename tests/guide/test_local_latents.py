@@ -287,12 +287,6 @@ def test_without_create_plates_the_error_names_it(ppl):
         _start(ppl, guide, BATCHES[0])
 
 
-def test_natural_elbo_names_the_alternative(ppl):
-    guide = _guide(ppl, "diagonal")
-    with pytest.raises(NotImplementedError, match="Trace_ELBO"):
-        ppl.svi(guide.model, guide, args=BATCHES[:1]).step()
-
-
 def test_bounds_that_differ_between_elements_are_refused(ppl):
     upper = np.arange(1.0, N + 1.0)
 

@@ -384,6 +384,16 @@ def _subsampled(ppl):
     return subsampled
 
 
+def _locals_subsampled(ppl):
+    def subsampled():
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("groups", 10, subsample_size=2):
+            effect = ppl.sample("effect", ppl.dist.Normal(mu, 1.0))
+            ppl.sample("y", ppl.dist.Normal(effect, 1.0), obs=ppl.array([1.0, 2.0]))
+
+    return subsampled
+
+
 def _enumerated(ppl):
     def enumerated():
         with ppl.plate("groups", 3):
@@ -410,6 +420,10 @@ def _without_modes(ppl):
         (_no_plates, r"'mu'\) is in a plate"),
         (_chained, "'x' .plate 'times'. depends on itself across plate 'times'"),
         (_subsampled, "plate 'data' is subsampled"),
+        (
+            _locals_subsampled,
+            "needs all data to find the modes.*NaturalGaussianGuide",
+        ),
         (_enumerated, "'kind' is enumerated"),
         (_without_modes, "no mode of 'lam' and 'effect' given .* in 3 of 3"),
     ],

@@ -1,0 +1,109 @@
+"""Latents that only some of the steps move: those of groups of which a minibatch visits a part.
+
+A direction is zero at the others (:mod:`ngvi.guide.visits`), and it is by this that a rule knows
+them. Three things follow for steps that adapt (:mod:`~ngvi.optim.trust_region`).
+
+- A latent that moves at one of ``N / B`` steps sees so many fewer of the turns that noise makes:
+  its step size is that of ``n B / N`` turns, as if there were no other minibatches. With that of
+  ``n``, groups that are seen for the tenth time would hardly move any more. Where the log density
+  is concave the new precision stays positive definite, because that of the globals counts each
+  visited element ``N / B`` times, and ``(1 + a n) / (1 + a n B / N)`` is less.
+- The slope at the end of a step is that of another minibatch, which visits a part ``B / N`` of
+  the elements that the step has moved: only so much of the slope at its beginning is compared.
+- What a mean carries on of its last step is of latents that move now.
+
+Of a model without such latents all of it is nothing, and no number changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ngvi.optim.rule import Algebra, Array, Families, Number
+
+
+class Visits(NamedTuple):
+    """How often each latent has moved."""
+
+    steps: Any  #: all of them, as a state holds it
+    counts: Array  #: of the latents of all families, one after another
+
+
+def none_yet(on: Algebra, families: Families) -> Visits | None:
+    """Before the first step; None if no family has parts of single latents."""
+    if not any(family.has_parts for family in families):
+        return None
+    return Visits(on.kept((0.0,), families), 0.0 * joined(on, [one.loc for one in families]))
+
+
+class Shares:
+    """What part of the steps each latent takes part in, this one among them.
+
+    :ivar visits: after this step.
+    """
+
+    def __init__(
+        self, on: Algebra, visits: Visits | None, families: Families, directions: Families
+    ) -> None:
+        self.visits = visits
+        if visits is None:
+            return
+        self._cond = families[0].ops.cond
+        steps = self._steps = visits.steps[0] + 1.0
+        pairs = zip(families, directions, strict=True)
+        self._moved = [
+            f.moved_latents(d) if f.has_parts else f.xp.ones_like(d.loc) for f, d in pairs
+        ]
+        counts = visits.counts + joined(on, self._moved)
+        self.visits = Visits(on.kept((steps,), families), counts)
+        self._parts = on.split(counts / steps, [family.dim for family in families])
+        self._are_some = (counts < steps).any()
+
+    def of_next(self, families: Families, change: Families) -> Families:
+        """The part of a change that the next direction is expected to see."""
+        return self._weighted(families, change, lambda part, moved: (part, part))
+
+    def of_moved(self, families: Families, change: Families) -> Families:
+        """The part of a change that is of latents which move now."""
+        return self._weighted(families, change, lambda part, moved: (moved, moved))
+
+    def with_sizes(
+        self, families: Families, directions: Families, of_mean: Number, of_scale: Number
+    ) -> Families:
+        """Directions at which the step size of all latents makes steps of their own sizes.
+
+        :param of_mean: by what a mean's step size falls with all turns: that of ``n`` of them is
+            ``1 / (1 + of_mean)``.
+        :param of_scale: that of all other coordinates.
+        """
+
+        def sizes(part: Array, moved: Array) -> tuple[Array, Array]:
+            return larger(of_mean, part), larger(of_scale, part)
+
+        return self._weighted(families, directions, sizes)
+
+    def sizes(self, of_mean: Number) -> Array | float:
+        """By what the means' steps are larger than that of a latent which always moves."""
+        if self.visits is None:
+            return 1.0
+        return larger(of_mean, self.visits.counts / self._steps)
+
+    def _weighted(self, families: Families, directions: Families, weights: Any) -> Families:
+        if self.visits is None:
+            return directions
+
+        def weighted() -> Families:
+            rows = zip(families, directions, self._parts, self._moved, strict=True)
+            return [f.weighted(d, *weights(p, m)) if f.has_parts else d for f, d, p, m in rows]
+
+        return self._cond(self._are_some, weighted, lambda: directions)
+
+
+def joined(on: Algebra, parts: list[Array]) -> Array:
+    """Vectors one after another."""
+    return on.concatenate(parts) if len(parts) > 1 else parts[0]
+
+
+def larger(fall: Number, part: Array) -> Array:
+    """The step size after a part of all turns, in units of that after all of them."""
+    return (1.0 + fall) / (1.0 + fall * part)

@@ -1,0 +1,287 @@
+"""``NaturalELBO`` with latents in a subsampled plate: a minibatch moves those that it visits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.guide.test_local_latents import (
+    BATCHES,
+    LOCAL,
+    N,
+    _coordinates,
+    _given_zero,
+    _guide,
+    _parts,
+    _perturbed,
+    _start,
+)
+from tests.ppl import SLOW_IN_NUMPYRO
+
+
+def _elbo(ppl, curvature, num_particles=4):
+    return ppl.elbo("NaturalELBO", num_particles=num_particles, curvature=curvature)
+
+
+# -- the direction --------------------------------------------------------------------
+
+
+@pytest.mark.fast_in_numpyro("sparse_precision-hessian", "diagonal-spherical")
+@pytest.mark.parametrize("curvature", ["hessian", "spherical", "stein", "mean"])
+@pytest.mark.parametrize("family", LOCAL)
+def test_bound_and_natural_gradients_are_those_of_all_data(ppl, family, curvature):
+    guide = _guide(ppl, family)
+    here = _perturbed(ppl, _start(ppl, guide, BATCHES[0]))
+    run = ppl.loss_and_gradient(_elbo(ppl, curvature), guide.model, guide)
+    full_value, full = run(here, 7, ppl.index(np.arange(N)))
+    full_loc, full_factor, columns = _parts(ppl, full, here)
+    element = _coordinates(guide)
+    values, locs, factors = [], [], []
+    for batch in BATCHES:  # by the same draws
+        value, gradient = run(here, 7, ppl.index(batch))
+        loc, factor, _ = _parts(ppl, gradient, here)
+        of_parts = (loc, full_loc, element), (factor, full_factor, element[columns])
+        for part, whole, owner in of_parts:
+            visited, unvisited = np.isin(owner, batch), (owner >= 0) & ~np.isin(owner, batch)
+            assert np.abs(whole[visited]).max() > 1e-3
+            np.testing.assert_allclose(part[visited], whole[visited], rtol=1e-9, atol=1e-11)
+            np.testing.assert_allclose(part[unvisited], 0.0, atol=1e-12)
+        assert (factor[(element >= 0)[columns] & ~np.isin(element[columns], batch)] == 0.0).all()
+        values.append(value)
+        locs.append(loc[element < 0])
+        factors.append(factor[element[columns] < 0])
+    # Every element is visited once by the three minibatches: the mean is exact.
+    np.testing.assert_allclose(np.mean(values), full_value, rtol=1e-10)
+    assert np.std(values) > 0.01
+    np.testing.assert_allclose(np.mean(locs, 0), full_loc[element < 0], rtol=1e-8, atol=1e-11)
+    whole = full_factor[element[columns] < 0]
+    np.testing.assert_allclose(np.mean(factors, 0), whole, rtol=1e-8, atol=1e-11)
+    assert np.std(locs, 0).max() > 1e-3
+    assert np.std(factors, 0).max() > 1e-5
+
+
+@SLOW_IN_NUMPYRO
+@pytest.mark.parametrize("family", LOCAL)
+def test_a_minibatch_of_all_elements_makes_the_step_of_a_plate_that_is_not_subsampled(ppl, family):
+    whole = np.arange(N)
+    guide = _guide(ppl, family)
+    here = _perturbed(ppl, _start(ppl, guide, whole))
+    run = ppl.loss_and_gradient(_elbo(ppl, "hessian"), guide.model, guide)
+    value, gradient = run(here, 3, ppl.index(whole))
+    model = guide.model
+    ppl.forget()
+    plain = ppl.guide(model, family)
+    ppl.set_up(plain, ppl.index(whole))
+    run = ppl.loss_and_gradient(_elbo(ppl, "hessian"), model, plain)
+    plain_value, plain_gradient = run(here, 3, ppl.index(whole))
+    np.testing.assert_allclose(value, plain_value, rtol=1e-10)
+    for name, part in gradient.coordinates().items():
+        expected = ppl.numpy(getattr(plain_gradient, name))
+        np.testing.assert_allclose(ppl.numpy(part), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", LOCAL)
+def test_weights_of_one_leave_a_direction_as_it_is(ppl, family):
+    from ngvi.guide.visits import natural_gradient_of_visits
+
+    guide = _guide(ppl, family)
+    here = _perturbed(ppl, _start(ppl, guide, BATCHES[0]))
+    direction = _perturbed(ppl, here)
+    ones = ppl.array(np.ones(here.dim))
+    found = ppl.compiled(natural_gradient_of_visits)(here, direction, ones)
+    for name, part in found.coordinates().items():
+        expected = ppl.numpy(getattr(direction, name))
+        np.testing.assert_allclose(ppl.numpy(part), expected, rtol=1e-12, atol=1e-14)
+
+
+# -- steps ----------------------------------------------------------------------------
+
+
+@pytest.mark.fast_in_numpyro("sparse_precision")
+@pytest.mark.parametrize("family", LOCAL)
+def test_unvisited_locals_keep_their_coordinates_bit_for_bit(ppl, family):
+    guide = _guide(ppl, family)
+    svi = ppl.svi(guide.model, guide, args=BATCHES[:1])
+    element, before = _coordinates(guide), ppl.copy(svi.family)
+    for batch in [*BATCHES, *BATCHES]:  # what the last step moved is not carried on
+        assert np.isfinite(svi.step(batch))
+        after = ppl.copy(svi.family)
+        old_loc, old_factor, columns = _parts(ppl, before, before)
+        new_loc, new_factor, _ = _parts(ppl, after, after)
+        if family == "sparse_precision":
+            # The mean of a local given the globals, whitened: it follows theirs, and is rounded.
+            old_loc, new_loc = (_given_zero(ppl, one) for one in (before, after))
+        unvisited = (element >= 0) & ~np.isin(element, batch)
+        moved = np.isin(element, [-1, *batch])
+        tolerance = 1e-12 if family == "sparse_precision" else 0.0
+        np.testing.assert_allclose(new_loc[unvisited], old_loc[unvisited], tolerance, tolerance)
+        np.testing.assert_array_equal(
+            new_factor[unvisited[columns]], old_factor[unvisited[columns]]
+        )
+        assert (new_loc[moved] != old_loc[moved]).all()
+        before = after
+
+
+GROUPS, EACH_GROUP, SEEN = 40, 3, 8
+MEANS = np.random.default_rng(5).normal(1.0, 1.5, GROUPS)
+ROWS = MEANS[:, None] + np.random.default_rng(6).normal(0.0, 1.0, (GROUPS, EACH_GROUP))
+
+
+def _linear(ppl):
+    """``y_ij ~ N(b_i, 1)``, ``b_i ~ N(mu, 1.5)``, ``mu ~ N(0, 3)``, and its plates."""
+
+    def create_plates():
+        return ppl.plate("groups", GROUPS, subsample_size=SEEN, dim=-1)
+
+    def model():
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 3.0))
+        plate = create_plates()
+        with plate:
+            effect = ppl.sample("effect", ppl.dist.Normal(mu, 1.5))
+            rows = ppl.array(ROWS)[ppl.indices(plate)]
+            ppl.sample("y", ppl.dist.Normal(effect[:, None], 1.0).to_event(1), obs=rows)
+
+    return model, create_plates
+
+
+def _exact():
+    """Mean and covariance of ``mu`` and the effects."""
+    precision = np.diag(np.r_[1 / 9, np.zeros(GROUPS)])
+    precision[0, 0] += GROUPS / 2.25
+    precision[0, 1:] = precision[1:, 0] = -1 / 2.25
+    precision[1:, 1:] += (1 / 2.25 + EACH_GROUP) * np.eye(GROUPS)
+    covariance = np.linalg.inv(precision)
+    return covariance @ np.r_[0.0, ROWS.sum(1)], covariance
+
+
+def _of_run(ppl, step_size, num_steps):
+    model, create_plates = _linear(ppl)
+    ppl.forget()
+    guide = ppl.guide(model, "sparse_precision", create_plates=create_plates)
+    optimiser = ppl.optimiser("BLR", step_size)
+    svi = ppl.svi(model, guide, optimiser, ppl.elbo("NaturalELBO", num_particles=2))
+    svi.run(num_steps)
+    return svi
+
+
+@pytest.mark.parametrize("step_size", [None, lambda t: 1.0 / (1.0 + 0.05 * t)])
+def test_minibatches_find_the_posterior_of_a_linear_model(ppl, step_size):
+    svi = _of_run(ppl, step_size, 800)
+    mean, covariance = _exact()
+    sd = np.sqrt(np.diag(covariance))
+    family = svi.family
+    error = np.abs(ppl.numpy(family.mean) - mean) / sd
+    # Of a global a step sees eight groups of forty, of a local its own rows: the noise of the
+    # global falls like that of an average over steps, and locals follow it.
+    assert error[0] < 0.25
+    assert error.max() < 0.3
+    np.testing.assert_allclose(ppl.numpy(family.stddev), sd, rtol=0.02)
+
+
+@SLOW_IN_NUMPYRO
+def test_locals_are_found_as_soon_as_with_all_data(ppl):
+    """Noise in the globals does not keep groups from moving that are visited for the first time."""
+    svi = _of_run(ppl, None, 120)  # 24 visits of each
+    _, covariance = _exact()
+    sd = np.sqrt(np.diag(covariance))[1:]
+    conditional = 1.0 / np.sqrt(1 / 2.25 + EACH_GROUP)
+    assert conditional < sd.min()
+    np.testing.assert_allclose(ppl.numpy(svi.family.stddev)[1:], sd, rtol=0.03)
+
+
+def test_a_single_program_takes_many_steps():
+    """NumPyro: minibatches are drawn inside ``lax.scan``."""
+    import jax
+
+    from tests.ppl import NumPyro
+
+    ppl = NumPyro()
+    with ppl.precision("float64"):
+        model, create_plates = _linear(ppl)
+        guide = ppl.guide(model, "sparse_precision", create_plates=create_plates)
+        svi = ppl.svi(model, guide)
+
+        @jax.jit
+        def run(state):
+            return jax.lax.scan(lambda state, _: svi.svi.update(state), state, None, length=50)
+
+        end, losses = run(svi.state)
+        one_by_one = svi.run(50)
+        np.testing.assert_allclose(losses, one_by_one, rtol=1e-8)
+        found = svi.svi.get_params(end)["auto_posterior"]
+        np.testing.assert_allclose(found.loc, svi.family.loc, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.fast_in_numpyro("VON")
+@pytest.mark.parametrize("name", ["VON", "VOGN", "IVON"])
+def test_other_rules_take_them_too(ppl, name):
+    model, create_plates = _linear(ppl)
+    ppl.forget()
+    guide = ppl.guide(model, "diagonal", create_plates=create_plates, init_scale=0.5)
+    optimiser = ppl.optimiser(name, 0.1)  # their own step sizes are networks'
+    svi = ppl.svi(model, guide, optimiser, ppl.elbo("NaturalELBO", num_particles=2))
+    wanted = _exact()[0]
+
+    def distance():
+        return np.linalg.norm(ppl.numpy(svi.family.mean) - wanted)
+
+    start = distance()
+    assert np.isfinite(svi.run(300)).all()
+    assert distance() < 0.5 * start
+
+
+# -- what a rule makes of it ----------------------------------------------------------
+
+
+@pytest.mark.fast_in_numpyro("sparse_precision")
+@pytest.mark.parametrize("family", LOCAL)
+def test_weighted_parts_add_up_to_the_direction(ppl, family):
+    guide = _guide(ppl, family)
+    here = _perturbed(ppl, _start(ppl, guide, BATCHES[0]))
+    direction, element = _perturbed(ppl, here), _coordinates(guide)
+
+    def part(element_of):
+        weight = ppl.array((element == element_of).astype(float))
+        return ppl.compiled(type(here).weighted)(here, direction, weight, weight)
+
+    parts = [part(one) for one in range(-1, N)]
+    for name, value in direction.coordinates().items():
+        total = sum(ppl.numpy(getattr(one, name)) for one in parts)
+        np.testing.assert_allclose(total, ppl.numpy(value), rtol=1e-12, atol=1e-12)
+    for number, one in enumerate(parts[1:]):
+        moved = ppl.numpy(here.moved_latents(one))
+        np.testing.assert_array_equal(moved, element == number)
+    # Parts of different latents are orthogonal: slopes along them are slopes of their own.
+    inner = ppl.numpy(ppl.compiled(type(here).inner)(here, parts[1], parts[2]))
+    assert abs(inner) < 1e-12 * abs(ppl.numpy(here.inner(parts[1], parts[1])))
+
+
+def test_a_model_whose_latents_all_move_takes_the_same_steps(ppl, monkeypatch):
+    from ngvi.optim import blr
+
+    def run():
+        guide = _guide(ppl, "sparse_precision")
+        svi = ppl.svi(guide.model, guide, ppl.package.BLR(), args=(np.arange(N),))
+        svi.run(5)
+        return {k: ppl.numpy(v).copy() for k, v in svi.family.coordinates().items()}
+
+    with_visits = run()
+    monkeypatch.setattr(blr, "none_yet", lambda on, families: None)
+    for name, value in run().items():
+        np.testing.assert_array_equal(value, with_visits[name])
+
+
+# -- what cannot be done is said ------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["full", "precision", "low_rank"])
+def test_a_dense_family_names_site_plate_and_families(ppl, family):
+    guide = _guide(ppl, family)
+    with pytest.raises(ValueError, match=r"'effect'.*'units'.*'sparse_precision'"):
+        ppl.svi(guide.model, guide, args=BATCHES[:1]).step()
+
+
+def test_quadrature_names_the_alternative(ppl):
+    guide = _guide(ppl, "sparse_precision")
+    with pytest.raises(ValueError, match=r"quadrature.*curvature='spherical'"):
+        ppl.svi(guide.model, guide, None, _elbo(ppl, "quadrature"), BATCHES[:1]).step()
