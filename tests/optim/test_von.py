@@ -147,6 +147,17 @@ def test_auto_comes_nearer_in_noise_than_a_step_of_one_size(backend):
     assert ends[True] < 0.6 * ends[False]
 
 
+@pytest.mark.filterwarnings("ignore:A step of")
+def test_auto_goes_on_after_a_gradient_that_is_not_finite(backend, rng):
+    mu, sigma = start(rng)
+    moments = [(rng.normal(size=DIM), np.eye(DIM)) for _ in range(NUM_STEPS)]
+    moments[5] = np.full(DIM, np.nan), np.eye(DIM)
+    path = run(backend, make(backend, "IVON"), moments, "diagonal", mu, np.diag(np.diag(sigma)))
+    assert all(np.isfinite(mu).all() and np.isfinite(sigma).all() for mu, sigma in path)
+    assert relative_error(path[5][0], path[3][0]) < 1e-10  # back to where the last step began
+    assert not np.allclose(path[6][0], path[5][0])
+
+
 def test_ivon_stays_positive_through_negative_curvature(backend, rng):
     alpha, beta1, beta2 = 0.1, 0.9, 0.9
     mu, sigma = start(rng)
