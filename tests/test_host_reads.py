@@ -41,9 +41,11 @@ RUNS = {
     "VON": Run("VON", of_ours=1),
     "VON with Hessians": Run("VON", loss_options={"curvature": "hessian"}, of_ours=2),
     "VOGN": Run("VOGN", family="diagonal"),
-    "IVON": Run("IVON", family="diagonal", loss_options={"curvature": "stein"}),
-    # Whether the other optimiser may take its step.
-    "IVON beside Adam": Run("IVON", family="diagonal", has_parameter=True, of_ours=1),
+    # The slope at the end of the last step, and how long the next one is.
+    "IVON": Run("IVON", family="diagonal", loss_options={"curvature": "stein"}, of_ours=1),
+    "IVON with a step size": Run("IVON", family="diagonal", options={"step_size": 0.03}),
+    # And whether the other optimiser may take its step.
+    "IVON beside Adam": Run("IVON", family="diagonal", has_parameter=True, of_ours=2),
     # The products of the fresh gradient, the momentum and the last step.
     "Snngm": Run("Snngm", "Trace_ELBO", of_ours=1),
     "Snngm with a step size": Run("Snngm", "Trace_ELBO", options={"step_size": 1e-3}),

@@ -10,6 +10,7 @@ from ngvi.families import direction
 from ngvi.optim import quasi_newton, trust_region
 from ngvi.optim.quasi_newton import Memory
 from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
+from ngvi.optim.slowing import Slowing, Turned
 from ngvi.optim.trust_region import Progress
 from ngvi.optim.visits import Shares, Visits, joined, none_yet
 from ngvi.path import JointPath
@@ -21,7 +22,7 @@ DECREASE_WITH_MEMORY = 0.2
 class BlrState(NamedTuple):
     """State of the Bayesian learning rule."""
 
-    progress: Progress  #: of the trust region
+    progress: Progress | Turned  #: of the trust region, or of a step size that slows
     change: Families  #: the last step, in coordinates
     gradient: Array | None  #: momentum of ``g``, all families together
     memory: Memory | None  #: of a quasi-Newton method
@@ -49,7 +50,7 @@ class BlrRule(NamedTuple):
     """
 
     algebra: Algebra
-    step_size: Rates | str
+    step_size: Rates | Slowing | str
     precision_step_size: Rates | None
     momentum: float
     max_kl: float | str | None
@@ -74,7 +75,7 @@ class BlrRule(NamedTuple):
         still = direction.zeros(families)
         accelerates = self._accelerates(families)
         return BlrState(
-            on.kept(Progress(), families),
+            on.kept(Turned() if isinstance(self.step_size, Slowing) else Progress(), families),
             still,
             _join(on, still) if self.momentum else None,
             quasi_newton.empty(on, families, _join(on, families)) if accelerates else None,
@@ -87,9 +88,12 @@ class BlrRule(NamedTuple):
         """Directions are those of the bound: the loss falls along them."""
         on = self.algebra
         directions = direction.negate(gradients)
-        progress, kept = Progress(*state.progress), state.progress
+        slows = isinstance(self.step_size, Slowing)
+        progress, kept = Progress() if slows else Progress(*state.progress), state.progress
         shares = Shares(on, state.visits, families, directions)
         memory, gradient, steered = state.memory, state.gradient, directions
+        unbiased: Any = None
+        rate: Any = self.step_size
         if self._adapts:
             duals = direction.dual(families, directions)
         if memory is not None:  # what it wants to know is read with the slopes
@@ -100,17 +104,25 @@ class BlrRule(NamedTuple):
             progress = trust_region.judge(on, progress, duals, state.change)
         if memory is not None:
             memory = quasi_newton.remember(on, memory, pair, families, progress.mean_turns)
-        if gradient is not None:
+        if gradient is not None or slows:
             if self._adapts:
                 of_means = [dual.loc for dual in duals]
             else:  # nobody asks for the rest
                 pairs = zip(families, directions, strict=True)
                 of_means = [family.gradient_of_mean(one) for family, one in pairs]
-            gradient = self.momentum * gradient + (1 - self.momentum) * joined(on, of_means)
+            fresh = unbiased = joined(on, of_means)
+        if gradient is not None:
+            gradient = self.momentum * gradient + (1 - self.momentum) * fresh
             unbiased = gradient / (1 - self.momentum ** (count + 1.0))
             means = _natural_means(on, families, unbiased)
             steered = direction.with_means(directions, _split(on, means, families))
-        of_mean, rho = self._step_sizes(progress, memory, count)
+        if isinstance(self.step_size, Slowing):
+            last, whole = _join(on, state.change), _join(on, steered)
+            slope, square = on.numbers((fresh * last).sum(), (unbiased * whole).sum())
+            turned = self.step_size.judge(Turned(*state.progress), slope, count)
+            rate = self.step_size.rate(turned, square, sum(family.dim for family in families))
+            kept = on.kept(turned, families)
+        of_mean, rho = self._step_sizes(rate, progress, memory, count)
         if self.step_size == "auto":
             # What a latent that moves more seldom has not seen of the turns does not count for it.
             falls = 1.0 / of_mean - 1.0, 1.0 / rho - 1.0
@@ -153,12 +165,14 @@ class BlrRule(NamedTuple):
 
     def recover(self, state: BlrState, families: Families) -> tuple[Families, BlrState]:
         """Back to where the last step began, with a tenth of its radius."""
-        on, progress = self.algebra, Progress(*state.progress)
-        earlier = direction.subtract(families, state.change)
+        on = self.algebra
+        earlier, still = direction.subtract(families, state.change), direction.zeros(state.change)
+        if isinstance(self.step_size, Slowing):
+            return earlier, state._replace(change=still)
+        progress = Progress(*state.progress)
         length = on.where(progress.length > 0, progress.length, progress.radius)
         radius = on.maximum(0.1 * length, trust_region.smallest_radius(on, families))
         progress = progress._replace(radius=radius, slope=0.0, mean_slope=0.0, length=0.0)
-        still = direction.zeros(state.change)
         return earlier, state._replace(progress=on.kept(progress, families), change=still)
 
     @property
@@ -173,16 +187,19 @@ class BlrRule(NamedTuple):
         )
 
     def _step_sizes(
-        self, progress: Progress, memory: Memory | None, count: Number
+        self, rate: Any, progress: Progress, memory: Memory | None, count: Number
     ) -> tuple[Number, Number]:
-        """``rho`` of the mean and of the precision."""
+        """``rho`` of the mean and of the precision.
+
+        :param rate: the rule's step size, or what it is now.
+        """
         on = self.algebra
-        if self.step_size == "auto":
+        if isinstance(rate, str):
             decrease = trust_region.DECREASE if memory is None else DECREASE_WITH_MEMORY
             of_mean = trust_region.step_size(progress.mean_turns, decrease)
             of_precision = trust_region.step_size(progress.scale_turns, decrease)
         else:
-            of_mean = of_precision = on.rate(self.step_size, count)
+            of_mean = of_precision = on.rate(rate, count)
         if self.precision_step_size is not None:
             of_precision = on.rate(self.precision_step_size, count)
         return of_mean, of_precision

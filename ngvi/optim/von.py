@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ngvi.checks import check_momentum, check_step_size
 from ngvi.optim.blr import BlrRule
 from ngvi.optim.rule import Algebra, Number, Rates
+from ngvi.optim.slowing import Slowing
 
 
 class Averaging(NamedTuple):
@@ -26,13 +27,14 @@ class Averaging(NamedTuple):
         return self.algebra.maximum(2 / (count + 50.0), 1e-5)
 
 
-def check_vogn(step_size: Rates, beta1: float, beta2: Any, name: str = "step_size") -> None:
+def check_vogn(step_size: Rates | str, beta1: float, beta2: Any, name: str = "step_size") -> None:
     """Refuse what :func:`vogn` and :func:`ivon` cannot take.
 
     :param name: what the package calls the step size.
     :raises ValueError: naming the option.
     """
-    check_step_size(step_size, name)
+    if step_size != "auto":
+        check_step_size(step_size, name)
     check_momentum(beta1, "beta1")
     if beta2 != "auto":
         check_momentum(beta2, "beta2")
@@ -47,7 +49,7 @@ def von(algebra: Algebra, step_size: Rates) -> BlrRule:
     return BlrRule(algebra, step_size, None, 0.0, None)
 
 
-def vogn(algebra: Algebra, step_size: Rates, beta1: float, beta2: Any) -> BlrRule:
+def vogn(algebra: Algebra, step_size: Rates | str, beta1: float, beta2: Any) -> BlrRule:
     """Variational online Gauss-Newton (Khan et al., 2018; Tan, S5.1).
 
     With ``NaturalELBO(num_particles=1, curvature="gauss_newton")``::
@@ -56,10 +58,11 @@ def vogn(algebra: Algebra, step_size: Rates, beta1: float, beta2: Any) -> BlrRul
         mu <- mu + alpha S_new^-1 m / (1 - beta1^t)
     """
     of_precision = Averaging(algebra) if beta2 == "auto" else 1 - beta2
-    return BlrRule(algebra, step_size, of_precision, beta1, None)
+    of_mean = Slowing(algebra) if step_size == "auto" else step_size
+    return BlrRule(algebra, of_mean, of_precision, beta1, None)
 
 
-def ivon(algebra: Algebra, step_size: Rates, beta1: float, beta2: Any) -> BlrRule:
+def ivon(algebra: Algebra, step_size: Rates | str, beta1: float, beta2: Any) -> BlrRule:
     """Improved variational online Newton (Shen et al., 2024; Khan, Figure 1).
 
     ``VOGN``'s update with the curvature of ``NaturalELBO(num_particles=1,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ngvi.factors import Factor
 from ngvi.optim.blr import BlrRule
 from ngvi.optim.rule import Families, Number, Recovering, Rule
+from ngvi.optim.slowing import Slowing
 
 
 class States(NamedTuple):
@@ -70,6 +71,8 @@ class RecoveringWithFactors(WithFactors):
 def with_factors(rule: Any) -> Rule:
     """The rule, which moves factors as well."""
     step_size = rule.step_size if isinstance(rule, BlrRule) else "auto"
+    if isinstance(step_size, Slowing):
+        step_size = step_size.of_factors
     of_factors = BlrRule(rule.algebra, step_size, None, 0.0, None)
     kind = RecoveringWithFactors if isinstance(rule, Recovering) else WithFactors
     return kind(rule, of_factors)

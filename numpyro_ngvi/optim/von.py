@@ -13,7 +13,8 @@ from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 RATES = """
-:param step_size: ``alpha``, of the mean.
+:param step_size: ``alpha``, of the mean: a number, an optax schedule, or ``"auto"``, which falls as
+    the bound stops to rise (:mod:`ngvi.optim.slowing`).
 :param beta1: momentum of the gradient, in [0, 1).
 :param beta2: how much of the precision a step keeps, in [0, 1), or ``"auto"``, an average
     over all steps (:class:`~ngvi.optim.von.Averaging`).
@@ -29,7 +30,7 @@ def VON(step_size: float | Schedule = 0.1, *, other: Any = None) -> optax.Gradie
 
 @page(vogn, RATES, FIELDS)
 def VOGN(
-    step_size: float | Schedule = 1e-3,
+    step_size: float | Schedule | str = 1e-3,
     *,
     beta1: float = 0.9,
     beta2: float | str = 0.999,
@@ -50,7 +51,7 @@ def VOGN(
 
 @page(ivon, RATES, FIELDS)
 def IVON(
-    step_size: float | Schedule = 0.03,
+    step_size: float | Schedule | str = "auto",
     *,
     beta1: float = 0.9,
     beta2: float | str = "auto",

@@ -153,7 +153,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             evaluate = Evaluator(density, plan, [] if estimates else None)
 
             def tell(points: Points, values: Tensor, kept: Tensor, reads: Reads) -> None:
-                # Those of quadrature have the whole entropy in them, and no noise that others cancel.
+                # Those of quadrature have the whole entropy in them, without noise.
                 counts = {} if isinstance(estimator, Quadrature) else _visited(density)
                 bounds.append(_bound(values, here, points, kept, counts))
                 numbers.append(reads.later(bounds[-1]))

@@ -47,10 +47,10 @@ class VOGN(BLR):
     >>> f"{guide.median()['mean']:.0f}"
     '2'
 
-    :param optim_args: ``lr`` (``alpha``, of the mean, default 1e-3, or a schedule), ``beta1``
-    (momentum of the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the
-    precision a step keeps, in [0, 1), default 0.999, or ``"auto"``); or a callable from a
-    parameter's name to these.
+    :param optim_args: ``lr`` (``alpha``, of the mean, default 1e-3, or a schedule, or ``"auto"``,
+    which falls as the bound stops to rise, :mod:`ngvi.optim.slowing`), ``beta1`` (momentum of
+    the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the precision a step keeps,
+    in [0, 1), default 0.999, or ``"auto"``); or a callable from a parameter's name to these.
     """
 
     torch_optimizer = VOGNOptimizer
@@ -59,7 +59,7 @@ class VOGN(BLR):
 class IVONOptimizer(VOGNOptimizer):
     """The torch optimiser of :class:`IVON`, with options ``lr``, ``beta1`` and ``beta2``."""
 
-    default_options: ClassVar[dict[str, Any]] = {"lr": 0.03, "beta1": 0.9, "beta2": "auto"}
+    default_options: ClassVar[dict[str, Any]] = {"lr": "auto", "beta1": 0.9, "beta2": "auto"}
     rule = staticmethod(ivon)
 
 
@@ -73,7 +73,8 @@ class IVON(BLR):
     >>> f"{guide.median()['mean']:.0f}"
     '2'
 
-    :param optim_args: ``lr`` (``alpha``, of the mean, default 0.03, or a schedule), ``beta1``
+    :param optim_args: ``lr`` (``alpha``, of the mean: ``"auto"``, the default, which falls as the
+    bound stops to rise, :mod:`ngvi.optim.slowing`, a number, or a schedule), ``beta1``
     (momentum of the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the
     precision a step keeps, in [0, 1), or ``"auto"``, the default, an average over all steps,
     :class:`~ngvi.optim.von.Averaging`); or a callable from a parameter's name to these.

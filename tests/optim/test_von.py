@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 
+from ngvi.optim.slowing import Slowing, Turned
 from tests.optim.runs import Loop, make
 from tests.reference import relative_error
 
@@ -96,6 +99,65 @@ def test_vogn_with_momentum_is_tans(backend, family, beta2, rng):
     check(path, expected)
 
 
+@pytest.mark.parametrize("beta1", [0.9, 0.0])
+@pytest.mark.parametrize("family", ["covariance_cholesky", "diagonal"])
+def test_auto_shortens_steps_while_more_than_half_of_late_have_turned(backend, family, beta1, rng):
+    mu, sigma = start(rng)
+    sigma = np.diag(np.diag(sigma)) if family == "diagonal" else sigma
+    part = np.diag if family == "diagonal" else lambda matrix: matrix
+    # From too far to go in one step to noise, a change of sign a step.
+    g = rng.normal(size=(NUM_STEPS, DIM)) + 5.0 * (-1.0) ** np.arange(NUM_STEPS)[:, None]
+    g[0] *= 100.0
+    moments = [(-g_t, np.eye(DIM)) for g_t in g]
+    optimiser = make(backend, "VOGN", step_size="auto", beta1=beta1, beta2=0.9)
+    path = run(backend, optimiser, moments, family, mu, sigma)
+    S, m, last, often, n, rates, expected = np.linalg.inv(sigma), 0.0, 0.0, 0.0, 0.0, [], []
+    for t, g_t in enumerate(g):
+        gradient = -g_t - DELTA * mu
+        m = beta1 * m + (1 - beta1) * gradient
+        m_hat = m / (1 - beta1 ** (t + 1))
+        often += 4 / (t + 50) * ((np.sum(gradient * last) < 0) - often)
+        n = max(n + (1 if often > 0.52 else -1), 0.0)
+        length = np.sqrt(m_hat @ np.linalg.solve(S, m_hat) / DIM)
+        rates.append(min(0.1 / (1 + n / 60), 1 / length))
+        S = 0.9 * S + 0.1 * part(part((1 + DELTA) * np.eye(DIM)))
+        last = rates[-1] * np.linalg.solve(S, m_hat)
+        mu = mu + last
+        expected.append((mu, S))
+    check(path, expected)
+    assert rates[0] < 0.09  # no step is too long
+    assert (n > 0) == (beta1 == 0.0)  # and some have turned
+
+
+def test_auto_comes_nearer_in_noise_than_a_step_of_one_size(backend):
+    """The mean of many independent Gaussians by noisy gradients: of few a sign says little."""
+    algebra = importlib.import_module(f"{backend.package.__name__}.optim.algebra").algebra
+    rule, dim, ends = Slowing(algebra), 1000, {}
+    for adapts in (True, False):
+        rng, turned = np.random.default_rng(0), Turned()
+        mu, m, last = np.full(dim, 3.0), np.zeros(dim), np.zeros(dim)
+        for t in range(300):
+            gradient = 3.0 * rng.normal(size=dim) - mu
+            turned = rule.judge(turned, gradient @ last, float(t))
+            m = 0.9 * m + 0.1 * gradient
+            m_hat = m / (1 - 0.9 ** (t + 1))
+            last = (float(rule.rate(turned, m_hat @ m_hat, dim)) if adapts else 0.1) * m_hat
+            mu = mu + last
+        ends[adapts] = np.mean(mu**2)
+    assert ends[True] < 0.6 * ends[False]
+
+
+@pytest.mark.filterwarnings("ignore:A step of")
+def test_auto_goes_on_after_a_gradient_that_is_not_finite(backend, rng):
+    mu, sigma = start(rng)
+    moments = [(rng.normal(size=DIM), np.eye(DIM)) for _ in range(NUM_STEPS)]
+    moments[5] = np.full(DIM, np.nan), np.eye(DIM)
+    path = run(backend, make(backend, "IVON"), moments, "diagonal", mu, np.diag(np.diag(sigma)))
+    assert all(np.isfinite(mu).all() and np.isfinite(sigma).all() for mu, sigma in path)
+    assert relative_error(path[5][0], path[3][0]) < 1e-10  # back to where the last step began
+    assert not np.allclose(path[6][0], path[5][0])
+
+
 def test_ivon_stays_positive_through_negative_curvature(backend, rng):
     alpha, beta1, beta2 = 0.1, 0.9, 0.9
     mu, sigma = start(rng)
@@ -120,7 +182,7 @@ def test_ivon_stays_positive_through_negative_curvature(backend, rng):
 def test_vogns_defaults_are_the_papers_and_ivons_suit_some_thousand_steps(backend):
     # Tan, S5.1; Shen et al. (2024) have 0.99999, for some 10^5 steps.
     pyro = backend.name == "pyro"
-    expected = {"VOGN": (1e-3, 0.9, 0.999), "IVON": (0.03, 0.9, "auto")}
+    expected = {"VOGN": (1e-3, 0.9, 0.999), "IVON": ("auto", 0.9, "auto")}
     for name, (alpha, beta1, beta2) in expected.items():
         if pyro:
             options = getattr(backend.package, name).torch_optimizer.default_options
