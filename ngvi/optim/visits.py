@@ -57,7 +57,8 @@ class Shares:
         counts = visits.counts + joined(on, self._moved)
         self.visits = Visits(on.kept((steps,), families), counts)
         self._parts = on.split(counts / steps, [family.dim for family in families])
-        self._are_some = (counts < steps).any()
+        flag = (counts < steps).any()
+        self._are_some = on.later(flag)  # with what else the step reads
 
     def of_next(self, families: Families, change: Families) -> Families:
         """The part of a change that the next direction is expected to see."""
@@ -96,7 +97,7 @@ class Shares:
             rows = zip(families, directions, self._parts, self._moved, strict=True)
             return [f.weighted(d, *weights(p, m)) if f.has_parts else d for f, d, p, m in rows]
 
-        return self._cond(self._are_some, weighted, lambda: directions)
+        return self._cond(self._are_some()[0], weighted, lambda: directions)
 
 
 def joined(on: Algebra, parts: list[Array]) -> Array:
