@@ -37,6 +37,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from ngvi.family import Array
+from ngvi.linalg.matrices import Matrices
 from ngvi.path import Path
 
 
@@ -74,6 +75,8 @@ class Factor:
     #: What :meth:`parameters` returns.
     parameter_names: ClassVar[tuple[str, ...]]
     leaves_out_correlations: ClassVar[bool] = False
+    has_parts: ClassVar[bool] = False
+    ops: ClassVar[Matrices] = Matrices()  #: its sums
 
     xp: ClassVar[Any]  #: torch, ``jax.numpy`` or numpy, for functions that all spell alike
     digamma: ClassVar[Any]

@@ -163,8 +163,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             for site, weights in _visited(density).items():
                 of_entropy = None
                 if isinstance(estimator, Stein):
-                    noise = of_kept(points.noise[site], estimate.kept)
-                    of_entropy = stein_direction(torch.zeros_like(noise), noise, here[site])
+                    drawn = of_kept(points.noise[site], estimate.kept)
+                    of_entropy = stein_direction(torch.zeros_like(drawn), drawn, here[site])
                 estimate.directions[site] = natural_gradient_of_visits(
                     here[site], estimate.directions[site], weights, of_entropy
                 )
