@@ -115,9 +115,13 @@ def pyro_steppers(dim: int, num_particles: int, seed: int) -> dict[str, Callable
         )
         svi = SVI(model, guide, optim, elbo)
 
+        scope = None  # two guides of one class are stepped in turn, each with its own parameters
+
         def run(num_steps: int) -> None:
-            for _ in range(num_steps):
-                svi.step(design, outcome)
+            nonlocal scope
+            with pyro.get_param_store().scope(scope) as scope:
+                for _ in range(num_steps):
+                    svi.step(design, outcome)
 
         return run
 
