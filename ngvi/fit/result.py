@@ -66,9 +66,11 @@ class Result:
 
         :param num_samples: how many.
         :param corrected: draw from the model's posterior and not from the Gaussian, by Pareto
-            smoothed importance resampling from 20,000 draws, which are as many values of the log
-            density; the Gaussian's spread is too small where the posterior is skew. A draw may
-            come more than once. It warns where k-hat is above 0.7.
+            smoothed importance resampling from 20,000 draws, or ``num_samples`` if these are more,
+            and up to 8,000 before them; each is a value of the log density. The Gaussian's spread
+            is too small where the posterior is skew. A draw may come more than once. It warns where
+            k-hat is above 0.7. All draws are in memory, in double precision and several times
+            over: about a gigabyte with 2,000 latents.
         :return: by site, an axis of draws followed by the site's shape.
         :raises ValueError: for ``corrected=True`` if the weights are undefined, as for a model that
             sees minibatches, or the guide is a list.
