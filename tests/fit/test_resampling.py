@@ -12,6 +12,7 @@ from ngvi.fit import resampling
 from ngvi.structure.layout import Plate, Site
 from tests import models
 from tests.fit.results import conjugate, conjugate_result, result
+from tests.ppl import PPLS, load
 
 NUM = 20_000
 
@@ -125,6 +126,17 @@ def test_a_result_draws_from_the_exact_posterior_beside_its_gaussian(ppl, precis
     found_mean, found_sd = _moments(draws)
     np.testing.assert_allclose(found_mean, mean, atol=0.05 * sd.max())
     np.testing.assert_allclose(found_sd, sd, rtol=0.05)
+
+
+def test_both_packages_draw_the_same():
+    pytest.importorskip("numpyro")
+    pytest.importorskip("pyro")
+    found = []
+    for ppl in map(load, PPLS):
+        with ppl.float64():
+            posterior = conjugate_result(ppl, shift=0.3, factor=0.8)._fitted()
+            found.append(resampling.corrected(posterior, 500, np.random.default_rng(0)))
+    np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
 
 
 def test_arviz_takes_corrected_draws(ppl):
