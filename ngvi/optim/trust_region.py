@@ -121,7 +121,8 @@ def judge(on: Algebra, progress: Progress, duals: Families, change: Families) ->
     is_long_for_scale = is_long | (scale_steady & (progress.scale_steady > 0))
     goes_on = known & ((begin_of_mean <= 0) | (of_mean >= SHARP * begin_of_mean))
     whole = progress.length < CLOSE * progress.radius
-    counts = known & (progress.length > FALLEN * progress.earlier)
+    # Where steps have no limit their lengths are not known, and all count.
+    counts = known & (progress.length >= FALLEN * progress.earlier)
 
     def counted(turns: Number, slope: Number, is_long: Number) -> Number:
         turned = on.where(counts & (slope < 0), 1, 0)

@@ -238,6 +238,24 @@ def test_without_a_limit_a_step_is_as_long_as_its_size_says(backend):
     assert kl_divergence((mu, sigma), start) > 1.0  # the radius that "auto" starts with
 
 
+def test_without_a_limit_steps_shrink_as_noise_asks_them_to(backend, rng):
+    glm = logistic(1)
+
+    def noisy(mu, sigma):
+        gradient, hessian = exact(glm)(mu, sigma)
+        return gradient + 3.0 * rng.standard_normal(DIM), hessian
+
+    def spread(**options):
+        loop = Loop(backend, make(backend, "BLR", **options), noisy, "covariance_cholesky",
+                    np.zeros(DIM), np.eye(DIM))  # fmt: skip
+        means = np.array([mu for mu, _ in loop.path(200)])
+        return means[-50:].std(axis=0).mean()
+
+    # Of steps of size 1 the mean wanders as far as the gradient's noise sends it.
+    assert spread(max_kl=None) < 0.3 * spread(step_size=1.0)
+    assert spread(max_kl=None) < 1.5 * spread()
+
+
 def test_schedules_are_read_at_the_number_of_steps_taken(backend):
     curvature = np.diag([3.0, 5.0])
     moments = lambda mu, sigma: (np.zeros(2), -curvature)  # noqa: E731
