@@ -18,6 +18,7 @@ from ngvi.threads import alone
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
+from numpyro_ngvi.parallel.watch import watch_those_of
 from numpyro_ngvi.tracing.compilation import compiled
 
 #: What JAX raises where a model reads an array that is still to come.
@@ -109,8 +110,10 @@ class SVI(numpyro.infer.SVI):
                     "svi.step() needs a random key: SVI(..., rng_key=jax.random.key(0)). "
                     "Without one, use svi.init and svi.update as in NumPyro."
                 )
+            watch_those_of((args, kwargs))
             self.state = self.init(self._rng_key, *args, **kwargs)
         elif self.constrain_fn is None:  # the state of another object, whose set-up is not in it
+            watch_those_of((args, kwargs))
             self.init(jax.random.key(0), *args, **kwargs)
         try:
             state, loss, num_dropped = self._updated(args, kwargs)
