@@ -223,8 +223,15 @@ def no_latents(sites: Iterable[str], params: Iterable[str], prior: str) -> str:
 NO_LATENTS = "_no_latents"
 
 
+def empty_plate(name: str, library: str) -> str:
+    """The error of a plate that has no elements, or of which none are visited."""
+    return (
+        f"Plate '{name}' has no elements, which {library} does not allow: leave an empty batch out."
+    )
+
+
 def no_density(
-    name: str, value: tuple[int, ...], of: tuple[int, ...], is_observed: bool, error: Exception
+    name: str, value: tuple[int, ...], of: tuple[int, ...], is_observed: bool, error: object
 ) -> str:
     """The error of a site whose distribution cannot evaluate its value.
 

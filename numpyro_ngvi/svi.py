@@ -18,6 +18,7 @@ from ngvi.threads import alone
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
+from numpyro_ngvi.parallel.watch import watch_those_of
 from numpyro_ngvi.tracing.compilation import compiled
 
 #: What JAX raises where a model reads an array that is still to come.
@@ -72,6 +73,7 @@ class SVI(numpyro.infer.SVI):
         #: The state after the last :meth:`step`; None before the first. Assign one to resume, to a
         #: fresh object as well: states are pytrees of arrays, which pickle and Orbax can hold.
         self.state: SVIState | None = None
+        self._last: SVIState | None = None  #: what :meth:`step` has left there
         self._compiled: dict[Any, Callable] = {}
         self._reads_arrays = False  #: whether the model has to have its arrays as it is compiled
         self._num_skipped: list[Any] | None = []
@@ -109,9 +111,14 @@ class SVI(numpyro.infer.SVI):
                     "svi.step() needs a random key: SVI(..., rng_key=jax.random.key(0)). "
                     "Without one, use svi.init and svi.update as in NumPyro."
                 )
-            self.state = self.init(self._rng_key, *args, **kwargs)
+            watch_those_of((args, kwargs))
+            self.state = self._last = self.init(self._rng_key, *args, **kwargs)
         elif self.constrain_fn is None:  # the state of another object, whose set-up is not in it
-            self.init(jax.random.key(0), *args, **kwargs)
+            watch_those_of((args, kwargs))
+            self._last = self.init(jax.random.key(0), *args, **kwargs)
+        if self.state is not self._last:
+            self._check_same_model(self.state, self._last)
+            self._last = self.state
         try:
             state, loss, num_dropped = self._updated(args, kwargs)
         except READS:
@@ -120,7 +127,7 @@ class SVI(numpyro.infer.SVI):
             self._reads_arrays = True
             state, loss, num_dropped = self._updated(args, kwargs)
         is_lost = first and not jnp.isfinite(loss)
-        self.state = None if is_lost else state
+        self.state = self._last = None if is_lost else state
         if num_dropped is not None:
             self.loss.count_later(num_dropped, stacklevel=3)
         if is_lost:
@@ -131,6 +138,31 @@ class SVI(numpyro.infer.SVI):
             )
         self._tell_of_skipped_steps()
         return loss
+
+    def _check_same_model(self, given: SVIState, own: SVIState) -> None:
+        """Refuse the state of a model or guide of other parameters.
+
+        :raises ValueError: naming a parameter.
+        """
+        found, expected = (
+            {
+                jax.tree_util.keystr(path): jnp.shape(leaf)
+                for path, leaf in jax.tree_util.tree_leaves_with_path(
+                    self.optim.get_params(state.optim_state)
+                )
+            }
+            for state in (given, own)
+        )
+        for name in {**expected, **found}:
+            if found.get(name) != expected.get(name):
+                has, had = (
+                    f"it is of shape {shapes[name]}" if name in shapes else "there is none"
+                    for shapes in (found, expected)
+                )
+                raise ValueError(
+                    f"The state is of another model or guide: of params{name} {has}, and here "
+                    f"{had}. Assign svi.state that of the same model and family, or None to begin."
+                )
 
     def _tell_of_skipped_steps(self) -> None:
         """Warn of what earlier steps have counted, without waiting for any."""

@@ -99,6 +99,67 @@ def test_a_plate_without_elements_is_named(ppl):
         ppl.call(ppl.guide(model), ppl.array([]))
 
 
+@pytest.mark.parametrize("optimiser", ["BLR", "Snngm"])
+def test_an_empty_minibatch_is_refused_by_its_plate_and_nothing_is_lost(ppl, optimiser):
+    def model(y):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 10.0))
+        with ppl.plate("data", 30, subsample_size=len(y)):
+            ppl.sample("y", ppl.dist.Normal(mu, 1.0), obs=y)
+
+    y = _data(ppl)
+    svi = _svi(ppl, model, ppl.guide(model), y, optimiser=optimiser)
+    svi.step()
+    before = svi.gaussian
+    with pytest.raises(ValueError, match="Plate 'data' has no elements"):
+        svi.step(ppl.array([]))
+    for a, b in zip(svi.gaussian, before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    svi.step(y)
+    with pytest.raises(ValueError, match="Plate 'data' has no elements"):
+        ppl.call(ppl.guide(model), ppl.array([]))
+
+
+def test_the_state_of_another_model_is_refused_numpyro():
+    jax = pytest.importorskip("jax")
+    ppl = load("numpyro")
+
+    def model(size):
+        def vector(y):
+            w = ppl.sample("w", ppl.dist.Normal(ppl.np.zeros(size), 1.0).to_event(1))
+            ppl.sample("y", ppl.dist.Normal(w.sum(), 1.0), obs=y)
+
+        return vector
+
+    def svi(size):
+        guide, parts = ppl.guide(model(size)), (ppl.optimiser("BLR"), ppl.elbo("NaturalELBO"))
+        return ppl.package.SVI(model(size), guide, *parts, rng_key=jax.random.key(0))
+
+    with ppl.precision("float32"):
+        y = ppl.array(1.0)
+        first, begun, fresh, same = svi(2), svi(3), svi(3), svi(2)
+        first.step(y)
+        before = begun.step(y)
+        for other in (begun, fresh, fresh):
+            other.state = first.state
+            with pytest.raises(ValueError, match=r"auto_posterior.*of shape \(2,\), and.* \(3,\)"):
+                other.step(y)
+        begun.state = None
+        assert float(begun.step(y)) == float(before)
+        same.state = first.state
+        assert float(first.step(y)) == float(same.step(y))
+
+
+def test_the_type_of_data_that_torch_does_not_take_is_told_pyro():
+    ppl = load("pyro")
+
+    def model(y):
+        p = ppl.sample("p", ppl.dist.Beta(1.0, 1.0))
+        ppl.sample("y", ppl.dist.Bernoulli(logits=p).expand([2]).to_event(1), obs=y)
+
+    with pytest.raises(ValueError, match=r"'y'.*torch.bool"):
+        ppl.call(ppl.guide(model), ppl.np.tensor([True, False]))
+
+
 # -- arguments ------------------------------------------------------------------------
 
 

@@ -62,7 +62,7 @@ class Journal:
         self._head: tuple[dict[str, Any], dict[str, np.ndarray]] | None = None
         self._synced = time.monotonic()
         self._is_checked, self._depth = False, 0
-        if not self.path.exists() or not self.path.stat().st_size:
+        if self.path.is_dir() or not self.path.exists() or not self.path.stat().st_size:
             store.write(self.path, b"")  # now, rather than after an hour
             return
         self._file = open(self.path, "r+b")  # noqa: SIM115

@@ -34,6 +34,7 @@ from numpyro_ngvi.fit.result import FitResult
 from numpyro_ngvi.fit.set_up import STARTS, set_up
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
+from numpyro_ngvi.parallel.watch import watch_those_of
 from numpyro_ngvi.tracing.arguments import typed_key
 from numpyro_ngvi.tracing.compilation import compiled
 
@@ -183,8 +184,7 @@ def _check_processes(arguments: Any, time_limit: float, checkpoint: Any) -> None
 
     :raises ValueError: naming the argument.
     """
-    leaves = jax.tree.leaves(arguments)
-    if all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves):
+    if not watch_those_of(arguments):
         return
     given = {"time_limit": not math.isinf(time_limit), "checkpoint": checkpoint is not None}
     for name in given:

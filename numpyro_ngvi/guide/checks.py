@@ -174,15 +174,19 @@ def is_impossible_by_chance(
         return False
 
 
-def empty_plate(error: BaseException) -> str:
-    """What to say of a plate without elements, whose name NumPyro's error leaves out."""
+def check_empty_plates(error: BaseException) -> None:
+    """Say which plate has no elements, whose name NumPyro's error leaves out.
+
+    :raises ValueError: if the error is of such a plate.
+    """
     trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    while trace is not None:
+        seen = trace.tb_frame.f_locals
+        if trace.tb_frame.f_globals.get("__name__") == numpyro.primitives.__name__:
+            sizes = seen.get("size"), seen.get("subsample_size")
+            if "name" in seen and any(isinstance(size, int) and size == 0 for size in sizes):
+                raise ValueError(checks.empty_plate(seen["name"], "NumPyro")) from error
         trace = trace.tb_next
-    name = None if trace is None else trace.tb_frame.f_locals.get("name")
-    return (
-        f"Plate '{name}' has no elements, which NumPyro does not allow: leave an empty batch out."
-    )
 
 
 def _is_wrong(site: dict[str, Any]) -> jax.Array:
@@ -241,7 +245,8 @@ class LatentShapes(checks.LatentShapes):
 
         try:
             jax.eval_shape(run)
-        except Exception:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
+            check_empty_plates(error)
             # The guide may be called with arguments that the model cannot run with (none
             # at all, say); the check exists to explain a failure, not to cause one.
             return {}

@@ -44,7 +44,7 @@ from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide.checks import (
     CheckedSites,
     LatentShapes,
-    empty_plate,
+    check_empty_plates,
     invalid_start,
     is_enumerated,
     is_impossible_by_chance,
@@ -171,8 +171,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
 
     def _explain(self, error: Exception, trace: Any, args: tuple, kwargs: dict) -> None:
         """Say what NumPyro's own errors leave out, which name no site."""
-        if "size of plate should be positive" in str(error):
-            raise ValueError(empty_plate(error)) from error
+        check_empty_plates(error)
         if "found no latent variables" in str(error):
             sites, params = (
                 [name for name, site in trace.items() if site["type"] == kind]

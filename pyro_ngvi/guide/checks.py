@@ -244,9 +244,11 @@ class LatentShapes(checks.LatentShapes):
         )
 
     def _trace_shapes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
+        tracer = poutine.trace(model)
         try:
-            return _unconstrained_shapes(quiet_trace(model, args, kwargs), self._subsampled)
-        except Exception:  # noqa: BLE001
+            return _unconstrained_shapes(quiet_trace(tracer, args, kwargs), self._subsampled)
+        except Exception as error:  # noqa: BLE001
+            _check_empty_plates(tracer.trace, error)
             # The guide may be called with arguments that the model cannot run with (none
             # at all, say); the check exists to explain a failure, not to cause one.
             return {}
@@ -262,12 +264,7 @@ def first_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
     try:
         return quiet_trace(tracer, args, kwargs)
     except Exception as error:
-        for name, site in tracer.trace.nodes.items():
-            if site["type"] == "sample" and site_is_subsample(site) and site["fn"].size == 0:
-                raise ValueError(
-                    f"Plate '{name}' has no elements, which Pyro does not allow: leave an empty "
-                    "batch out."
-                ) from error
+        _check_empty_plates(tracer.trace, error)
         for name, site in _sample_sites(tracer.trace):
             if not site["is_observed"] and not _is_inside(site):
                 shape = tuple(site["fn"].shape())
@@ -279,6 +276,14 @@ def first_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
         if name is not None:
             raise ValueError(checks.no_distribution(name, error)) from error
         raise
+
+
+def _check_empty_plates(trace: poutine.Trace, error: Exception) -> None:
+    """Say of a model that has failed which plate of it has no elements."""
+    for name, site in trace.nodes.items():
+        if site["type"] == "sample" and site_is_subsample(site):
+            if 0 in (site["fn"].size, site["fn"].subsample_size):
+                raise ValueError(checks.empty_plate(name, "Pyro")) from error
 
 
 def _is_validation(error: Exception) -> bool:
@@ -351,7 +356,8 @@ def _invalid_sites(model: Callable, start: dict, args: tuple, kwargs: dict) -> s
                 bad.append(f"{kind} '{name}': {error}")
                 continue
             shapes = tuple(site["value"].shape), tuple(site["fn"].shape())
-            text = checks.no_density(name, *shapes, site["is_observed"], error)
+            kept = f"{error} (The value is of {site['value'].dtype}.)"
+            text = checks.no_density(name, *shapes, site["is_observed"], kept)
             raise ValueError(text) from error
         if torch.is_complex(log_prob):
             raise ValueError(checks.complex_density(name))

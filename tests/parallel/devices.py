@@ -1,7 +1,8 @@
 """Runs on one and on several devices of JAX, which a process must be given before it imports JAX.
 
 ``python -m tests.parallel.devices`` prints what four devices of one process have found, as JSON;
-with the arguments ``RANK SIZE PORT`` it is one of several processes.
+with the arguments ``RANK SIZE PORT`` it is one of several processes, with those of :func:`ending`
+one that ends, or that another one ends.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import itertools
 import json
 import os
 import re
-import signal
 import sys
 import time
+from inspect import signature
 from typing import Any
 
 if __name__ == "__main__":
@@ -29,6 +30,7 @@ import numpyro.distributions as dist
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from numpyro_ngvi import BLR, IVON, SVI, NaturalELBO, NaturalGaussianGuide, fit
+from numpyro_ngvi.parallel import watch_processes
 
 NUM_ROWS, DIM, STEPS = 96, 3, 6
 
@@ -132,22 +134,32 @@ def _own_rows(rank: int, size: int) -> list:
     return [jax.make_array_from_process_local_data(sharding, part[own]) for part in data()]
 
 
-def dying(rank: int, size: int, port: int, dies: int, timeout: int) -> None:
-    """Steps without end, of processes of which one is killed after three."""
-    jax.distributed.initialize(f"localhost:{port}", size, rank, heartbeat_timeout_seconds=timeout)
+def ending(rank: int, size: int, port: int, timeout: int, who: int, how: str) -> None:
+    """Steps of processes of which one ends after three: ``raises``, or ``leaves`` in good
+    order, as the others do later. Those of ``goes on`` never end.
+    """
+    options = {}
+    if "heartbeat_timeout_seconds" in signature(jax.distributed.initialize).parameters:
+        options["heartbeat_timeout_seconds"] = timeout
+    jax.distributed.initialize(f"localhost:{port}", size, rank, **options)
     arrays, guide = _own_rows(rank, size), NaturalGaussianGuide(model, "full")
     svi = SVI(model, guide, BLR(), NaturalELBO(), rng_key=jax.random.key(0))
     for count in itertools.count(1):
         float(svi.step(*arrays))
         if count == 3:
-            print(time.time(), flush=True)
-            if rank == dies:
-                os.kill(os.getpid(), signal.SIGKILL)
+            print(f"\nat {time.time()}", flush=True)
+            if rank == who and how == "raises":
+                raise ValueError("the rows are spoilt")
+            if how == "leaves":
+                watch_processes(timeout=2.0)
+                time.sleep(0.0 if rank == who else 6.0)
+                return
 
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    place = [int(argument) for argument in sys.argv[1:]]
+    place = [int(argument) for argument in sys.argv[1:6]]
     if len(place) > 3:
-        dying(*place)
+        ending(*place, sys.argv[6])
+        sys.exit()
     print(json.dumps(on_processes(*place) if place else on_devices()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,13 +23,18 @@ pytestmark = pytest.mark.slow
 #: The issue's bar. Measured: 1e-14.
 TOLERANCE = 1e-6
 
+COMMAND = [sys.executable, "-m", "tests.parallel.devices"]
+ROOT = Path(__file__).parents[2]
+
+#: After so many seconds of silence JAX takes a process for dead.
+TIMEOUT = 10
+
 
 def _runs(*places):
-    command, root = [sys.executable, "-m", "tests.parallel.devices"], Path(__file__).parents[2]
     return [
         subprocess.Popen(
-            [*command, *map(str, place)],
-            cwd=root,
+            [*COMMAND, *map(str, place)],
+            cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -88,28 +95,108 @@ def test_two_processes_end_where_one_does(on_devices, on_processes, name):
         _assert_same(found[name], on_devices[name][0])
 
 
-def test_a_process_that_dies_ends_the_other_within_its_timeout():
-    """By JAX's own means. Not if it is the first, which the others report to: one run of three hung
-    in a reduction that the first had left.
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("processes")
+
+
+def _end(folder, who, how, kill_after=None):
+    """Two processes of which one ends: exit code, output, seconds after that; of the other, of it.
+
+    They write to files, as one that nobody reads stops at a full pipe, and the other one waits for
+    it. What one of them has compiled, all that come after it have.
     """
+    port = _port()
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(folder / "programs")}
+    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    outputs = [folder / f"{port}_{rank}.txt" for rank in range(2)]
+    places = [(rank, 2, port, TIMEOUT, who, how) for rank in range(2)]
+    runs = [
+        subprocess.Popen(
+            [*COMMAND, *map(str, place)],
+            cwd=ROOT,
+            env=environment,
+            stdout=path.open("w"),
+            stderr=subprocess.STDOUT,
+        )
+        for place, path in zip(places, outputs, strict=True)
+    ]
+    try:
+        while not (told := re.search(r"^at ([\d.]+)$", outputs[who].read_text(), re.MULTILINE)):
+            assert runs[who].poll() is None, outputs[who].read_text()[-2000:]
+            time.sleep(0.05)
+        ended = float(told[1])
+        if kill_after is not None:
+            time.sleep(kill_after)
+            ended = time.time()
+            runs[who].kill()
+        found = []
+        for rank in (1 - who, who):
+            code = runs[rank].wait(120)
+            found.append((code, outputs[rank].read_text(), time.time() - ended))
+    finally:
+        for run in runs:
+            run.kill()
+    return found
+
+
+def _needs_a_timeout():
     import jax
 
     if "heartbeat_timeout_seconds" not in signature(jax.distributed.initialize).parameters:
         pytest.skip("this JAX has a timeout of its own")
-    port, timeout, dies = _port(), 10, 1
-    runs = _runs(*[(rank, 2, port, dies, timeout) for rank in range(2)])
-    try:
-        output, errors = runs[1 - dies].communicate(timeout=300)
-        ended = time.time()
-        assert runs[dies].wait(10) == -signal.SIGKILL
-    finally:
-        for run in runs:
-            run.kill()
-    assert runs[1 - dies].returncode not in (0, -signal.SIGKILL)
-    assert ended - float(output.splitlines()[-1]) < 3 * timeout
+
+
+def test_a_first_process_that_is_killed_at_any_moment_ends_the_other_at_once(folder):
+    """Ten times: the others report to it, and may be in a reduction."""
+    rng = np.random.default_rng(int.from_bytes(os.urandom(4), "big"))
+    for moment in rng.uniform(0.0, 0.5, size=10):
+        (code, errors, seconds), (killed, *_) = _end(folder, 0, "goes on", kill_after=moment)
+        assert killed == -signal.SIGKILL, moment
+        assert code not in (0, -signal.SIGKILL), moment
+        assert seconds < 3 * TIMEOUT, moment
+        assert "another task died" in errors or "the first process has not answered" in errors
+
+
+def test_a_second_process_that_is_killed_ends_the_first_within_its_timeout(folder):
+    _needs_a_timeout()
+    (code, errors, seconds), _ = _end(folder, 1, "goes on", kill_after=0.1)
+    assert code not in (0, -signal.SIGKILL)
+    assert seconds < 3 * TIMEOUT
     assert "another task died" in errors
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_process_that_raises_ends_the_other_and_itself(folder, who):
+    """JAX by itself leaves the one at its exit, and the other waiting for it in a reduction."""
+    _needs_a_timeout()
+    (code, errors, seconds), (own_code, own_errors, own_seconds) = _end(folder, who, "raises")
+    assert code not in (0, -signal.SIGKILL) and own_code not in (0, -signal.SIGKILL)
+    assert seconds < 3 * TIMEOUT and own_seconds < 4 * TIMEOUT
+    assert "ValueError: the rows are spoilt" in own_errors
+    words = f"process {1 - who} of 2 ends: process {who} has failed (ValueError: the rows are"
+    assert words in errors or (who == 0 and "another task died" in errors)
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_process_that_leaves_in_good_order_is_no_dead_one(folder, who):
+    for code, errors, seconds in _end(folder, who, "leaves"):
+        assert code == 0, errors
+        assert "numpyro_ngvi:" not in errors
+        assert seconds > 5.0  # longer than the watch's own timeout, which is two
 
 
 def test_what_would_let_processes_decide_differently_is_refused(on_processes):
     for found in on_processes:
         assert found["refused"].startswith("time_limit= is not for data on several processes")
+
+
+def test_a_process_alone_watches_nobody():
+    import threading
+
+    from numpyro_ngvi.parallel import watch_processes
+
+    watch_processes()
+    assert "ngvi-watch" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(ValueError, match="timeout= is 0, and must be positive"):
+        watch_processes(timeout=0)
