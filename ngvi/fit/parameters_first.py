@@ -9,6 +9,7 @@ those of :mod:`~ngvi.fit.stochastic`, and so is the fall of Adam's rate.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from ngvi.fit.adam import Adam
 from ngvi.fit.engine import Direction, Draws, Engine, Measured
 from ngvi.fit.geometry import Geometry
 from ngvi.fit.outcome import Reason
-from ngvi.fit.stochastic import ORDINARY_DECREASE, StochasticSearch
+from ngvi.fit.stochastic import ORDINARY_DECREASE, PLATEAU, StochasticSearch
 from ngvi.trust_region import INITIAL_RADIUS
 
 #: So many numbers of the model's own are many.
@@ -29,8 +30,6 @@ NUM_PAIRS, PAIR = 8, 2
 RATE = 0.03
 #: Steps at most.
 STEPS = 400
-#: A fall is none that is not below all of so many steps: minibatches are noisy.
-LATE = 10
 
 
 def has_many(engine: Engine) -> bool:
@@ -71,7 +70,8 @@ class ParametersFirst(StochasticSearch):
         return draws[: len(found)], Measured(values, vectors, Direction(vectors.mean(0), covector))
 
     def _has_fallen(self, measured: Measured) -> bool:
-        is_lowest = -measured.value > max(self.trace.losses[-LATE:], default=0.0)
+        """Whether it is lower than ever: Adam's way to and fro, and minibatches, are no falls."""
+        is_lowest = -measured.value > max(self.trace.losses, default=0.0)
         return is_lowest and super()._has_fallen(measured)
 
     def _move(self, geometry: Geometry, natural: Direction) -> Reason | None:
@@ -79,6 +79,20 @@ class ParametersFirst(StochasticSearch):
         if self.before is not None:  # where there is a bound, whatever the last pair has led to
             self.before = self.first, self.before[1]
         return reason
+
+    def _look_for_plateau(self) -> None:
+        """Now and then, over all steps at this rate: minibatches hide what few of them gain."""
+        if (len(self.trace) - self.plateau_start) % PLATEAU:
+            return
+        halves = np.array_split(self.trace.losses[self.plateau_start :], 2)
+        if len(halves[1]) < PLATEAU:
+            return
+        gain = float(np.mean(halves[0]) - np.mean(halves[1]))
+        error = math.sqrt(sum(np.var(half) / (len(half) - 1) for half in halves))
+        if gain < max(error, 0.2 * self.settings.tolerance):
+            self.num_plateaus += 1
+            self.ordinary_step_size *= ORDINARY_DECREASE
+            self.plateau_start = len(self.trace)
 
     def _go_back(self) -> Reason | None:
         """Parameters that went too far go on by shorter steps."""
