@@ -379,6 +379,13 @@ class Runs:
         self.num_steps, self.stock_seconds = 3, LEAST_SECONDS
         self.num_latents = 0
         self.create_plates: Callable | None = None
+        self.give_back: Callable[[], None] = lambda: None
+
+    def remember(self, model: Callable, args: tuple, kwargs: dict) -> None:
+        """What parameters the model's torch modules have, for all who begin with them."""
+        self.give_back = lambda: None
+        if self.ppl == "pyro":
+            self.give_back = weights_of(model, args, kwargs)
 
     def fit(self, model: Callable, args: tuple, kwargs: dict, nesting: Any) -> dict[str, Any]:
         package = __import__(f"{self.ppl}_ngvi")
@@ -526,19 +533,15 @@ class Runs:
         self, name: str, model: Callable, args: tuple, kwargs: dict, nesting: Any
     ) -> tuple[list[list[float]], int]:
         import pyro
-        import torch
         from pyro import infer, optim, poutine
         from pyro.infer import config_enumerate
 
         discrete, loss_of = self._pyro_loss(model, args, kwargs, nesting)
         model = config_enumerate(model) if discrete else model
-        module = getattr(model, "__self__", model)
-        own = deepcopy(module.state_dict()) if isinstance(module, torch.nn.Module) else None
         bounds, fewest = [], self.num_steps
         for rate in RATES:
             pyro.clear_param_store()
-            if own is not None:
-                module.load_state_dict(own)
+            self.give_back()
             guide = self._guide(infer, name, poutine.block(model, hide_fn=is_discrete))
             guide(*args, **kwargs)
             adam, steps, began = optim.Adam({"lr": rate}), 0, time.process_time()
@@ -618,6 +621,32 @@ class Runs:
                 **kwargs,
             )
         return {}
+
+
+def weights_of(model: Callable, args: tuple, kwargs: dict) -> Callable[[], None]:
+    """What gives modules their parameters back: the model's own, and those it registers."""
+    import pyro
+    import torch
+    from pyro import poutine
+
+    module = getattr(model, "__self__", model)
+    own = deepcopy(module.state_dict()) if isinstance(module, torch.nn.Module) else None
+    values: dict[str, Any] = {}
+    with contextlib.suppress(Exception), poutine.block(), torch.no_grad():
+        pyro.set_rng_seed(0)
+        nodes = poutine.trace(model).get_trace(*args, **kwargs).nodes
+        values = {n: s["value"] for n, s in nodes.items() if s["type"] == "param"}
+    leaves = {n: v for n, v in values.items() if isinstance(v, torch.nn.Parameter)}
+    kept = [(leaf, leaf.detach().clone()) for leaf in leaves.values()]
+
+    def give_back() -> None:
+        with torch.no_grad():
+            for leaf, value in kept:
+                leaf.copy_(value)
+        if own is not None:
+            module.load_state_dict(own)
+
+    return give_back
 
 
 def figures(draws: list[list[float]]) -> dict[str, float]:
@@ -725,6 +754,7 @@ def child(
     for number, (name, model, args, kwargs, nesting) in enumerate(models_of(path, ppl, options)):
         row: dict[str, Any] = {"number": number, "model": name}
         restore(ppl)
+        runs.remember(model, args, kwargs)
         todo = [
             ("fit", runs.fit),
             *((n, runs.stock(n)) for n in STOCK_GUIDES),
@@ -737,6 +767,7 @@ def child(
             began = time.process_time()
             if ppl == "pyro":
                 pyro.clear_param_store()
+                runs.give_back()
                 pyro.set_rng_seed(0)
             try:
                 signal.setitimer(signal.ITIMER_PROF, 3 * seconds + 60)

@@ -77,6 +77,6 @@ class _Evaluator(Around):
             return measured
         some = np.r_[:PAIRS, GROUP // 2 : GROUP // 2 + PAIRS]
         weights = np.full(len(some), 1.0 / len(some))
-        few = [Draws(Points(points.noise[some], weights), seed) for points, seed in draws]
+        few = [Draws(Points(group.points.noise[some], weights), group.seed) for group in draws]
         ordinary = self._inner.measure(place, few).mean.ordinary
         return measured._replace(mean=measured.mean._replace(ordinary=ordinary))

@@ -29,6 +29,7 @@ class Draws(NamedTuple):
 
     points: Points
     seed: int
+    is_rough: bool = False  #: whether one minibatch is enough for it, where a sweep sees all
 
 
 class Direction(NamedTuple):

@@ -41,9 +41,12 @@ class Groups(NamedTuple):
         """Whether a group costs so much that independent latents shall come first."""
         return self.paths is None and self.cost.num_groups > 0 and self.cost.num_gradients > DEAR
 
-    def few(self, rng: np.random.Generator, num_groups: int) -> list[Draws]:
-        """Groups of few random draws; see :mod:`~ngvi.fit.independent`."""
-        return Groups(self.dim, Cost(NUM_STEIN, NUM_STEIN, 0)).draws(rng, num_groups)
+    def few(self, rng: np.random.Generator, num_groups: int, count: int = NUM_STEIN) -> list[Draws]:
+        """Groups of few random draws, which see one minibatch each; see
+        :mod:`~ngvi.fit.independent`.
+        """
+        groups = Groups(self.dim, Cost(count, count, 0)).draws(rng, num_groups)
+        return [group._replace(is_rough=True) for group in groups]
 
     def draws(self, rng: np.random.Generator, num_groups: int) -> list[Draws]:
         """Fresh groups of draws."""

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from ngvi.curvature import NUM_STEIN
 from ngvi.fit.engine import Around, Draws, Engine, Place
+from ngvi.fit.parameters_first import PAIR, ParametersFirst, has_many
 from ngvi.fit.prior import Prior
 from ngvi.fit.progress import Progress
 from ngvi.fit.settings import Settings
@@ -45,12 +47,17 @@ class Independent:
         used: int,
     ) -> None:
         self.engine = engine
-        easy = engine._replace(
-            evaluator=_Evaluator(engine.evaluator), parameters=_Parameters(engine.parameters)
-        )
         near = dataclasses.replace(settings, tolerance=NEAR)
-        self.search = StochasticSearch(easy, rng, near, progress, used=used)
-        self.search.limit, self.search.most_groups, self.search.is_wary = STEPS, MIN_GROUPS, True
+        self.search: StochasticSearch
+        self._name = "independent latents"
+        if has_many(engine):
+            self._name = "its parameters first"
+            options = _easy(engine, PAIR), rng, near, progress
+            self.search = ParametersFirst(*options, used=used)
+        else:
+            self.search = StochasticSearch(_easy(engine), rng, near, progress, used=used)
+            self.search.limit, self.search.most_groups = STEPS, MIN_GROUPS
+        self.search.is_wary = True
 
     def start(self, prior: Prior | None) -> Start | None:
         """Where the mean field leads to, from the better of the guide's start and the prior."""
@@ -62,7 +69,8 @@ class Independent:
         if not starts:
             return None
         search.run(max(starts, key=lambda start: start.measured.value).place)
-        return start_about(self.engine, search.rng, self.places())
+        found = start_about(self.engine, search.rng, self.places())
+        return found and found._replace(name=self._name)
 
     def places(self) -> list[Place]:
         """Where it is now as a place of the other search, and narrower ones there."""
@@ -75,12 +83,23 @@ class Independent:
         return [parameters.moved(one, steps) for one in found] if steps else found
 
 
+def _easy(engine: Engine, count: int = NUM_STEIN) -> Engine:
+    """An engine of independent latents, whose groups have so many draws."""
+    return engine._replace(
+        evaluator=_Evaluator(engine.evaluator, count), parameters=_Parameters(engine.parameters)
+    )
+
+
 class _Evaluator(Around):
     """An evaluator of groups of few random draws."""
 
+    def __init__(self, inner: Any, count: int) -> None:
+        super().__init__(inner)
+        self._count = count
+
     def draws(self, rng: np.random.Generator, num_groups: int) -> list[Draws]:
         """Fresh groups of draws."""
-        return self._inner.groups.few(rng, num_groups)
+        return self._inner.groups.few(rng, num_groups, self._count)
 
 
 class _Parameters(Around):

@@ -28,6 +28,7 @@ from ngvi.fit.independent import Independent
 from ngvi.fit.modes import Modes, is_one_of_many
 from ngvi.fit.one_leg import NO_WAY, OF_LATENTS, ROUGH_END, SAME, Begun, compared, level_of, surely
 from ngvi.fit.outcome import ANOTHER, THE_SAME, Outcome, Reason
+from ngvi.fit.parameters_first import has_many
 from ngvi.fit.prior import Prior
 from ngvi.fit.progress import Progress
 from ngvi.fit.search import MAX_GROUPS, Search
@@ -91,7 +92,7 @@ class Legs(Modes):
         """
         has_choice = place is None and not self.settings.deterministic
         early = prior = None
-        if has_choice and self.engine.evaluator.is_dear:
+        if has_choice and (self.engine.evaluator.is_dear or has_many(self.engine)):
             prior = None if self.is_noisy else Prior.of(self.engine, self.rng)
             early = self._independently(prior)
         start = find_start(self.engine, self.rng, self.num_groups, place) or early

@@ -143,8 +143,7 @@ def start_about(engine: Engine, rng: np.random.Generator, places: list[Place]) -
     """The first of some places that can be a start; they are of independent latents."""
     draws = engine.evaluator.draws(rng, 1)
     usable = (_usable(engine, place, draws) for place in places)
-    found = next(filter(None, usable), None)
-    return found and found._replace(name="independent latents")
+    return next(filter(None, usable), None)
 
 
 def _at_scales(

@@ -58,9 +58,12 @@ class _Evaluator(Around):
         self.num_sweeps = 0  #: of values
 
     def measure(self, place: Place, draws: list[Draws]) -> Measured:
-        """The bound and its natural gradient, over all rows for each group."""
+        """The bound and its natural gradient, over all rows for each group that is not rough."""
         found = []
         for group in draws:
+            if group.is_rough:
+                found.append(self._inner.measure(place, [group]))
+                continue
             batches, shares = sweep(self._rows, group.seed)
             parts = [self._inner.measure(place, [group], rows) for rows in batches]
             found.append(_average(parts, shares))

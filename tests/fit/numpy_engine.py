@@ -97,9 +97,9 @@ class Target:
         points = Points(np.zeros((5, self.dim)), np.full(5, 0.2))
         return [Draws(points, int(seed)) for seed in rng.integers(2**31, size=num_groups)]
 
-    def few(self, rng, num_groups):
+    def few(self, rng, num_groups, count=5):
         self.asked_for_few = True
-        return self.draws(rng, num_groups)
+        return [group._replace(is_rough=True) for group in self.draws(rng, num_groups)]
 
     def measure(self, place, draws):
         self.num_gradients += 5 * len(draws)

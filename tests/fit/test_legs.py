@@ -1012,7 +1012,7 @@ def test_beside_few_parameters_of_the_model_other_modes_are_looked_for(size):
     if size == 1:
         assert is_at(outcome, NEAR, 0.1) and "another point" in names(outcome)
     else:
-        assert set(names(outcome)) == {"the guide's start", "other parameters"}
+        assert set(names(outcome)) == {FIRST, "the guide's start", "other parameters"}
 
 
 class Swept(Target):
@@ -1065,6 +1065,10 @@ def test_climbs_have_the_parameters_of_the_best_end(monkeypatch):
 # -- parameters of the model's own ----------------------------------------------------
 
 
+#: The start at which many of them have been moved by a pair of draws for each step.
+FIRST = "its parameters first"
+
+
 def network(height, reach=1.0, size=12):
     """So many parameters of the model's own, with an optimum at zero and, so high, another at -2,
     both of which a random start meets; they start about the first.
@@ -1085,14 +1089,14 @@ def test_many_parameters_of_the_model_race_and_a_better_optimum_of_theirs_is_kep
     outcome = searched(network(23.0))
     assert np.allclose(outcome.place.ordinary, -2.0, atol=0.1)
     assert outcome.starts[0].name == "other parameters"
-    given = next(start for start in outcome.starts if start.name == "the guide's start")
+    given = next(start for start in outcome.starts if start.name == FIRST)
     assert given.kept.startswith("another optimum, 23.") and given.bound < 0.1
 
 
 def test_given_parameters_that_end_higher_stay():
     outcome = searched(network(-3.0))
     assert np.allclose(outcome.place.ordinary, 0.0, atol=0.1)
-    assert outcome.starts[0].name == "the guide's start"
+    assert outcome.starts[0].name in (FIRST, "the guide's start")
 
 
 def test_parameters_with_one_optimum_are_seen_to_have_one_after_two_short_starts():
@@ -1100,7 +1104,7 @@ def test_parameters_with_one_optimum_are_seen_to_have_one_after_two_short_starts
     assert outcome.converged and outcome.seen == legs.OWN_SAME
     # With SciPy 1.15 one of them ends where the others' bounds are 0.02 nats above, and is no more.
     others = legs.OWN_SAME + scipy.__version__.startswith("1.15.")
-    assert names(outcome) == ["the guide's start"] + others * ["other parameters"]
+    assert sorted(names(outcome)) == [FIRST, *others * ["other parameters"], "the guide's start"]
 
 
 def test_an_optimum_of_many_parameters_that_one_start_alone_has_led_to_is_not_claimed(monkeypatch):
