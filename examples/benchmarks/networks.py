@@ -10,8 +10,10 @@ equal time" a run of Adam has had as many seconds of CPU as IVON needed for its 
 same seed, without the compilation of the first steps. Predictions and bounds average 100 draws.
 
     python -m examples.benchmarks.networks --data-dir DIR [--data digits] [--ppl pyro]
+    python -m examples.benchmarks.networks --data-dir DIR --paths --seeds 3
 
-writes ``networks.csv`` in ``docs/benchmarks``: rows that are asked for, and keeps the others.
+writes ``networks.csv`` in ``docs/benchmarks``: rows that are asked for, and keeps the others; with
+``--paths`` ``networks_paths.csv``, digits in NumPyro far beyond 20 epochs, and then the picture.
 ``DIR`` holds ``images/mnist.npz`` (``x_train``, ``y_train``, ``x_test``, ``y_test``).
 """
 
@@ -42,6 +44,9 @@ METHODS = {
     "AutoNormal, its own start": ("Adam", ADAM),
     "AutoNormal, narrow": ("Adam, narrow", ADAM),
 }
+#: Of ``--paths``: methods and rates, and the steps after which one looks.
+PATHS = (("IVON", "auto"), ("Adam, narrow", 3e-3), ("Adam, narrow", 1e-2))
+LOOKS = (100, 200, 400, 800, 1600, 4000, 10000)
 COLUMNS = {"bound": 0, "nll": 3, "ece": 3, "accuracy": 3}
 
 
@@ -120,6 +125,59 @@ def rows(data: str, ppl: str, epochs: int, found: list[dict[str, Any]]) -> list[
     return made
 
 
+def path(made: tuple, data: Data, looks: tuple[int, ...], seed: int) -> list[Scores]:
+    """Scores after so many steps each."""
+    step, logits, bound = made
+    epochs = looks[-1] // (len(data.labels) // 64) + 1
+    found = []
+    for count, rows in enumerate(minibatches(len(data.labels), epochs, seed), start=1):
+        step(data.images[rows], data.labels[rows])
+        if count in looks:
+            found.append(scored(data, logits, bound, 0.0))
+    return found
+
+
+def name_of(method: str, rate: Any) -> str:
+    return "IVON()" if method == "IVON" else f"AutoNormal, narrow, Adam({rate})"
+
+
+def rows_of_path(name: str, found: list[list[Scores]]) -> list[dict[str, str]]:
+    """Of the table: means over seeds."""
+    return [
+        {"method": name, "steps": f"{steps}"}
+        | {
+            column: f"{statistics.mean(getattr(one, column) for one in ends):.{places}f}"
+            for column, places in COLUMNS.items()
+        }
+        for steps, ends in zip(LOOKS, zip(*found, strict=True), strict=True)
+    ]
+
+
+def draw() -> None:
+    """NLL along the bound, and NLL and ECE of all after equal time."""
+    figure, ((paths, *panels),) = pages.figure(1, 3)
+    along = pages.read("networks_paths.csv")
+    for name in dict.fromkeys(row["method"] for row in along):
+        points = [(float(r["bound"]), float(r["nll"])) for r in along if r["method"] == name]
+        paths.plot(*zip(*points, strict=True), "o-", markersize=3, label=name)
+    paths.set(xlabel="bound [nats]", ylabel="test NLL", xlim=(-2100, -1450), ylim=(0.42, 0.55))
+    paths.set_title("digits, NumPyro, 100 to 10,000 steps")
+    paths.legend()
+    ends = [row for row in pages.read("networks.csv") if row["after"] == "equal time"]
+    places = list(dict.fromkeys((row["data"], row["ppl"]) for row in ends))
+    for panel, column in zip(panels, ("nll", "ece"), strict=True):
+        for index, method in enumerate(METHODS):
+            own = [row for row in ends if row["method"] == method]
+            at = [places.index((row["data"], row["ppl"])) + 0.2 * (index - 1) for row in own]
+            values = [[float(v) for v in row[column].split(" ± ")] for row in own]
+            panel.errorbar(at, *zip(*values, strict=True), fmt="o", markersize=4, label=method)
+        panel.set_xticks(range(len(places)), [" ".join(place) for place in places], rotation=20)
+        panel.set(title=f"{column.upper()} after equal time", ylim=(0, None))
+    panels[0].legend()
+    figure.tight_layout()
+    pages.save(figure, "networks.png")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path, required=True)
@@ -127,7 +185,21 @@ def main() -> None:
     parser.add_argument("--ppl", choices=PPLS, nargs="+", default=list(PPLS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--paths", action="store_true")
     options = parser.parse_args()
+    if options.paths:
+        about = f"`python -m examples.benchmarks.networks --paths`, {options.seeds} seeds from 0"
+        table: list[dict[str, str]] = []
+        for method, rate in PATHS:
+            found_paths = []
+            for seed in range(options.seeds):
+                data = digits(seed)
+                made = PPLS["numpyro"](method, rate, data, seed)
+                found_paths.append(path(made, data, LOOKS, seed))
+            table += rows_of_path(name_of(method, rate), found_paths)
+        pages.write("networks_paths.csv", table, f"{about}, float32; means; {describe()}")
+        draw()
+        return
     about = "`python -m examples.benchmarks.networks`, seeds from 0, float32; means and standard"
     about = f"{about} deviations over seeds; {describe()}"
     for name in options.data:
@@ -138,6 +210,7 @@ def main() -> None:
                 found.append(compared(PPLS[ppl], data, options.epochs, seed))
                 table = rows(name, ppl, options.epochs, found)
                 pages.replace("networks.csv", table, about, ("data", "ppl", "after", "method"))
+    draw()
 
 
 if __name__ == "__main__":
