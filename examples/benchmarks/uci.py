@@ -8,6 +8,9 @@ not let it pass 24 in the 277 rows of yacht. Both are latents of the mean field,
 ``IVON()`` has its defaults, from a draw of the prior with a width of 0.05, and the same steps and
 minibatches everywhere; nothing is chosen by rows of a test part. Predictions average 500 draws.
 
+The noise's precision alone begins at 1, as it is before anything is known of targets in standard
+units: a draw of its prior is near 100, from where wine, kin8nm and power did not come back.
+
     python -m examples.benchmarks.uci --data-dir DIR [--data boston] [--ppl pyro] [--splits 2]
 
 writes ``uci.csv`` in ``docs/benchmarks``: rows that are asked for, and keeps the others. ``DIR``
@@ -22,7 +25,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -120,6 +123,11 @@ def with_numpyro(parts: list[Split], num_steps: int) -> Iterator[Scores]:
 
     size, num_inputs = parts[0].x.shape
 
+    def start(site: Any = None) -> Any:
+        if site is not None and site["name"] == "noise_precision":
+            return jnp.ones(())
+        return start if site is None else init_to_sample(site)
+
     def model(x: jax.Array, y: jax.Array | None = None) -> None:
         of_weights = numpyro.sample("weight_precision", dist.Gamma(6.0, 6.0))
         noise = numpyro.sample("noise_precision", dist.Gamma(1.0, 0.01))
@@ -136,9 +144,7 @@ def with_numpyro(parts: list[Split], num_steps: int) -> Iterator[Scores]:
         with numpyro.plate("data", size, subsample_size=len(x)):
             numpyro.sample("y", dist.Normal(mean, noise**-0.5), obs=y)
 
-    guide = NaturalGaussianGuide(
-        model, "diagonal", init_scale=INIT_SCALE, init_loc_fn=init_to_sample
-    )
+    guide = NaturalGaussianGuide(model, "diagonal", init_scale=INIT_SCALE, init_loc_fn=start)
     svi = SVI(model, guide, IVON(), NaturalELBO(1, "stein"), rng_key=jax.random.key(0))
 
     @jax.jit
@@ -175,6 +181,9 @@ def with_pyro(parts: list[Split], num_steps: int) -> Iterator[Scores]:
 
     size, num_inputs = parts[0].x.shape
 
+    def start(site: Any) -> torch.Tensor:
+        return torch.ones(()) if site["name"] == "noise_precision" else init_to_sample(site)
+
     def model(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
         of_weights = pyro.sample("weight_precision", dist.Gamma(6.0, 6.0))
         noise = pyro.sample("noise_precision", dist.Gamma(1.0, 0.01))
@@ -194,9 +203,7 @@ def with_pyro(parts: list[Split], num_steps: int) -> Iterator[Scores]:
     for index, data in enumerate(parts):
         pyro.clear_param_store()
         pyro.set_rng_seed(index)
-        guide = NaturalGaussianGuide(
-            model, "diagonal", init_scale=INIT_SCALE, init_loc_fn=init_to_sample
-        )
+        guide = NaturalGaussianGuide(model, "diagonal", init_scale=INIT_SCALE, init_loc_fn=start)
         svi = SVI(model, guide, IVON(), NaturalELBO(1, "stein"))
         x, y = torch.as_tensor(data.x), torch.as_tensor(data.y)
         begin = time.process_time()

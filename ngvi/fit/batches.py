@@ -132,9 +132,11 @@ class _Evaluator(Around):
                 part = inner.see(args, kwargs)
             except Exception as error:
                 if _is_empty(args, kwargs):
+                    # Pyro adds its table of shapes to what was said.
+                    why = next(iter(str(error).splitlines()), type(error).__name__)
                     raise ValueError(
                         f"Batch {index} of batches=, counted from zero, has an array without "
-                        f"elements, and the model fails: {error} Leave an empty batch out."
+                        f"elements, and the model fails: {why} Leave an empty batch out."
                     ) from error
                 error.add_note(f"It is batch {index} of batches=, counted from zero.")
                 raise

@@ -11,6 +11,7 @@ from ngvi.fit.independent import Independent
 from ngvi.fit.parameters_first import MANY, NUM_PAIRS, RATE, ParametersFirst, has_many
 from ngvi.fit.progress import Progress
 from ngvi.fit.settings import OutOfTime, Settings
+from ngvi.fit.stochastic import PLATEAU
 from ngvi.fit.sweep import Rows, sweeping
 from tests.fit.numpy_engine import Place, Target, divergence
 
@@ -66,7 +67,16 @@ def test_parameters_and_gaussian_come_to_their_optimum():
     place = one.search.place
     np.testing.assert_allclose(place.ordinary, WEIGHTS, atol=0.02)
     assert divergence(place, Place(CENTRE, np.log(SCALE))) < 0.3
-    assert one.search.num_plateaus > 0 and one.search.ordinary_step_size < RATE
+
+
+@pytest.mark.parametrize("gain", [0.0, 1.0])
+def test_the_rate_falls_where_nothing_has_been_gained_at_it(gain):
+    search = first()[0].search
+    noise = np.random.default_rng(0).standard_normal(2 * PLATEAU)
+    search.trace.losses += list(noise - gain * np.arange(2 * PLATEAU))
+    search._look_for_plateau()
+    assert search.num_plateaus == (gain == 0.0)
+    assert (search.ordinary_step_size < RATE) is (gain == 0.0)
 
 
 def test_from_where_there_is_no_bound_they_go_back_and_on_by_shorter_steps():
