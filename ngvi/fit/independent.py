@@ -69,8 +69,8 @@ class Independent:
         if not starts:
             return None
         search.run(max(starts, key=lambda start: start.measured.value).place)
-        found = start_about(self.engine, search.rng, self.places())
-        return found and found._replace(name=self._name)
+        best = start_about(self.engine, search.rng, self.places())
+        return best and best._replace(name=self._name)
 
     def places(self) -> list[Place]:
         """Where it is now as a place of the other search, and narrower ones there."""
