@@ -70,7 +70,7 @@ class ParametersFirst(StochasticSearch):
         return draws[: len(found)], Measured(values, vectors, Direction(vectors.mean(0), covector))
 
     def _has_fallen(self, measured: Measured) -> bool:
-        """Whether it is lower than ever: Adam's way to and fro, and minibatches, are no falls."""
+        """Whether it is lower than ever: what Adam overshoots, and minibatches, are no falls."""
         is_lowest = -measured.value > max(self.trace.losses, default=0.0)
         return is_lowest and super()._has_fallen(measured)
 
