@@ -70,7 +70,7 @@ class ParametersFirst(StochasticSearch):
         return draws[: len(found)], Measured(values, vectors, Direction(vectors.mean(0), covector))
 
     def _has_fallen(self, measured: Measured) -> bool:
-        """Whether it is lower than ever: Adam's back and forth, and minibatches, are no falls."""
+        """Whether it is lower than ever: what Adam overshoots, and minibatches, are no falls."""
         is_lowest = -measured.value > max(self.trace.losses, default=0.0)
         return is_lowest and super()._has_fallen(measured)
 
@@ -81,12 +81,13 @@ class ParametersFirst(StochasticSearch):
         return reason
 
     def _look_for_plateau(self) -> None:
-        """Now and then, over all steps at this rate: minibatches hide what few of them gain."""
-        if (len(self.trace) - self.plateau_start) % PLATEAU:
+        """Now and then, over the later half of all steps at this rate, forty at least: minibatches
+        hide what few of them gain.
+        """
+        count = len(self.trace) - self.plateau_start
+        if count % PLATEAU or count < 2 * PLATEAU:
             return
-        halves = np.array_split(self.trace.losses[self.plateau_start :], 2)
-        if len(halves[1]) < PLATEAU:
-            return
+        halves = np.array_split(self.trace.losses[-max(2 * PLATEAU, count // 2) :], 2)
         gain = float(np.mean(halves[0]) - np.mean(halves[1]))
         error = math.sqrt(sum(np.var(half) / (len(half) - 1) for half in halves))
         if gain < max(error, 0.2 * self.settings.tolerance):
