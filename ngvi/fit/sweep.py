@@ -5,16 +5,16 @@ noise of minibatches costs hundreds of steps of averaging to come within a tenth
 Newton-like step on the whole bound costs one sweep, and a dozen suffice.
 
 Rows are visited in a random order of each group of draws. Those that do not fill a last minibatch
-share several with the rows of one more: windows over these in a circle, each of the model's own
-size, which visit every row equally often. Where that takes too many, some visit it once more than
-others; their order is random, so that this is noise of a percent, and no bias, of which the
-groups' scatter tells. (Leaving out what does not fill a minibatch was 2 nats off for 1000 rows in
-minibatches of 64, and a latent of a row that is left out has no slope at all.)
+are repeated in it: ``k`` times, and once more the first few, whose part is then taken off by a
+minibatch of these alone, and so on, in five to ten minibatches at most sizes. The sum over all rows
+is exact whatever the sizes are. (Leaving out what does not fill a minibatch was 2 nats off for 1000
+rows in minibatches of 64, and a latent of a row that is left out has no slope at all. Rows that
+count a few percent too much or too little were 0.2 nats off for 4,406 in minibatches of 300, twelve
+times the error that the scatter of draws told of.)
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -24,11 +24,6 @@ from ngvi.fit.engine import Around, Direction, Draws, Engine, Measured, Place
 
 #: Minibatches of a sweep, at most.
 MAX_MINIBATCHES = 256
-#: Windows over the last rows, if the others have no more minibatches than that.
-MAX_WINDOWS = 20
-#: Draws whose values are wanted are in so many parts, each with a sweep of its own, if rows do
-#: not count equally: then the scatter of the values tells of that as well.
-PARTS = 8
 
 
 class Rows(NamedTuple):
@@ -72,16 +67,9 @@ class _Evaluator(Around):
         return Measured(values, np.concatenate([one.vectors for one in found]), mean)
 
     def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
-        # Other rows count for more in every call's sweep, and in each of its parts.
-        found = []
-        for some in np.array_split(theta, self._num_parts(len(theta))):
-            self.num_sweeps += 1
-            batches, shares = sweep(self._rows, self.num_sweeps)
-            found.append(_mean([self._inner.values(place, some, rows) for rows in batches], shares))
-        return np.concatenate(found)
-
-    def _num_parts(self, count: int) -> int:
-        return 1 if _num_windows(self._rows)[1] else min(PARTS, count)
+        self.num_sweeps += 1
+        batches, shares = sweep(self._rows, self.num_sweeps)
+        return _mean([self._inner.values(place, theta, rows) for rows in batches], shares)
 
     def values_and_gradients(
         self, place: Place, theta: np.ndarray
@@ -99,23 +87,19 @@ def sweep(rows: Rows, seed: int) -> tuple[Iterator[np.ndarray], list[float]]:
     """
     _, size, visited = rows
     order = np.random.default_rng(seed).permutation(size)
-    num_windows, _ = _num_windows(rows)
-    num_last = visited + size % visited if num_windows else 0
-    whole, last = order[: size - num_last].reshape(-1, visited), order[size - num_last :]
-    starts = (np.arange(num_windows) * num_last) // max(num_windows, 1)
-    windows = [np.take(last, start + np.arange(visited), mode="wrap") for start in starts]
-    shares = [visited / size] * len(whole) + [num_last / (size * max(num_windows, 1))] * num_windows
-    return iter([*whole, *windows]), shares
-
-
-def _num_windows(rows: Rows) -> tuple[int, bool]:
-    """How many windows the last rows have, and whether these visit each of them equally often."""
-    _, size, visited = rows
-    if size % visited == 0:
-        return 0, True
-    exact = (visited + size % visited) // math.gcd(size, visited)
-    num_windows = min(exact, max(MAX_WINDOWS, size // visited))
-    return num_windows, num_windows == exact
+    rest = order[size - size % visited :]
+    batches = list(order[: size - len(rest)].reshape(-1, visited))
+    share = visited / size
+    shares = [share] * len(batches)
+    while len(rest):
+        # A sum over the rest is the k-th part of one over k times the rest and the first few more,
+        # less what these few have added.
+        count, more = divmod(visited, len(rest))
+        share /= count
+        batches.append(np.resize(rest, visited))
+        shares.append(share)
+        rest, share = rest[:more], -share
+    return iter(batches), shares
 
 
 def _mean(found: Sequence[np.ndarray], shares: list[float]) -> np.ndarray:
