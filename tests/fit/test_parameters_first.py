@@ -67,6 +67,7 @@ def test_parameters_and_gaussian_come_to_their_optimum():
     place = one.search.place
     np.testing.assert_allclose(place.ordinary, WEIGHTS, atol=0.02)
     assert divergence(place, Place(CENTRE, np.log(SCALE))) < 0.3
+    assert one.search.num_plateaus > 0 and one.search.ordinary_step_size < RATE
 
 
 @pytest.mark.parametrize("gain", [0.0, 1.0])
