@@ -214,20 +214,28 @@ def missed(
     rng: np.random.Generator,
     excess: float,
     count: int | None = None,
+    wide: float = 1.0,
 ) -> np.ndarray | None:
     """The point at which a Gaussian's draws have the highest weight, if it misses mass there.
 
     :param excess: nats above the mean of ``log w``, from which on it does.
     :param count: of draws; by default as many as an audit takes.
+    :param wide: so many times as wide as the Gaussian's, of which the highest point is taken: far
+        out any density has a high weight.
     :return: shape ``(d,)``; a narrow Gaussian there may lead to a better optimum, along a ridge
         of which this one holds a part.
     """
     noise = rng.standard_normal((count or num_draws(engine), engine.parameters.dim))
     weights = log_weights(engine, place, noise)
-    weights = np.where(np.isfinite(weights), weights, -np.inf)
-    best = int(np.argmax(weights))
-    if not weights[best] > np.mean(weights[np.isfinite(weights)]) + excess:
+    least = np.mean(weights[np.isfinite(weights)]) + excess
+    if wide > 1.0:
+        noise = wide * noise
+        weights = log_weights(engine, place, noise)
+    is_missed = np.isfinite(weights) & (weights > least)
+    if not is_missed.any():
         return None
+    heights = weights if wide == 1.0 else weights - 0.5 * np.square(noise).sum(1)
+    best = int(np.argmax(np.where(is_missed, heights, -np.inf)))
     return engine.parameters.draws(place, noise[best : best + 1])[0][0]
 
 

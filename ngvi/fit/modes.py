@@ -18,7 +18,9 @@ those of the best end.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -70,6 +72,8 @@ ENOUGH = 5
 MISSED, MISSED_STEPS = 3.0, 40
 #: Of a density that jumps so many legs at most begin at such points.
 NUM_BY_VALUES = 3
+#: So many more begin at the highest of draws that are so many times as wide.
+BESIDE = (2.0, 4.0, 8.0)
 #: Points from which nothing climbs, where Gaussians leave out correlations; one is the highest.
 NUM_UNCLIMBED = 3
 #: Draws at most that tell optima apart; of models of few gradients, half of these.
@@ -94,7 +98,7 @@ class Modes(Runner):
             self._compare(found)
         place = self._best_ended().place
         point = missed(self.engine, place, self.rng, MISSED)
-        if point is not None and jumps(self.engine, place, self.rng, point):
+        if self._is_beside_a_jump(place, point):
             self._begin_by_values(place, point)
         elif point is not None and self._may_look(legs, limit) and self.seen < ENOUGH:
             start = start_at(self._here(), self.rng, self.num_groups, point, MISSED_POINT)
@@ -113,6 +117,15 @@ class Modes(Runner):
         self.spent = self.engine.evaluator.num_gradients
         return (1 + LOOKING) * self.spent
 
+    def _is_beside_a_jump(self, place: Place, point: np.ndarray | None) -> bool:
+        """Whether the log density jumps where a Gaussian misses mass.
+
+        :param point: at which its own draws tell of mass; wider ones may where these do not.
+        """
+        wider = (missed(self.engine, place, self.rng, MISSED, None, wide) for wide in BESIDE)
+        points = itertools.chain([point], wider)
+        return any(one is not None and jumps(self.engine, place, self.rng, one) for one in points)
+
     def _begin_by_values(self, place: Place, point: np.ndarray | None) -> None:
         """Begin where a Gaussian misses mass of a log density that jumps there.
 
@@ -123,16 +136,30 @@ class Modes(Runner):
         :param place: of that Gaussian.
         :param point: a first such point.
         """
-        for _ in range(NUM_BY_VALUES):
-            if point is None or self._used >= self.settings.max_steps:
+        for found in itertools.chain(self._missed_points(place, point), self._beside()):
+            if self._used >= self.settings.max_steps:
                 return
-            start = start_at(self._here(), self.rng, self.num_groups, point, MISSED_POINT)
+            start = start_at(self._here(), self.rng, self.num_groups, found, MISSED_POINT)
             if start is not None:
                 best = self._best_ended()
                 outcome = self._only_by_values(start.place, Trace())
                 self._note(outcome, MISSED_POINT)
                 self._count(best, outcome)
+
+    def _missed_points(self, place: Place, point: np.ndarray | None) -> Iterator[np.ndarray]:
+        for _ in range(NUM_BY_VALUES):
+            if point is None:
+                return
+            yield point
             point = missed(self.engine, place, self.rng, MISSED, TRIAL_DRAWS)
+
+    def _beside(self) -> Iterator[np.ndarray]:
+        """High points beside the best Gaussian, which its own draws hardly ever meet."""
+        for wide in BESIDE:
+            place = self._best_ended().place
+            point = missed(self.engine, place, self.rng, MISSED, TRIAL_DRAWS, wide)
+            if point is not None:
+                yield point
 
     def _begin_unclimbed(self, prior: Prior | None, limit: int) -> None:
         """Begin at points that have climbed to no top; then follow what leads elsewhere."""

@@ -106,6 +106,18 @@ def test_the_draw_of_the_highest_weight_tells_of_mass_that_is_missed():
     assert missed(target().engine(), OPTIMUM, rng, 3.0) is None
 
 
+def test_wider_draws_tell_of_mass_that_a_gaussian_hardly_ever_meets():
+    def cell(theta):  # from five standard deviations on, half of one wide
+        whitened = (theta[:, 1] - CENTRE[1]) / SCALE[1]
+        return np.where((whitened > 5.0) & (whitened < 5.5), 16.0, 0.0)
+
+    rng, engine = np.random.default_rng(0), target(step=cell).engine()
+    assert missed(engine, OPTIMUM, rng, 3.0, 8192) is None
+    found = missed(engine, OPTIMUM, rng, 3.0, 8192, wide=2.0)
+    assert 5.0 < (found[1] - CENTRE[1]) / SCALE[1] < 5.5
+    assert missed(target().engine(), OPTIMUM, rng, 3.0, wide=8.0) is None
+
+
 def test_a_draw_whose_square_overflows_makes_a_bound_hardly_known_without_a_warning():
     """Of a Poisson with an exponential link on raw covariates, say, a draw is 1e170 nats down."""
 

@@ -406,6 +406,19 @@ def test_a_density_that_jumps_is_fitted_by_its_values():
     assert not lower.converged and lower.audit.bound < outcome.audit.bound - 0.5
 
 
+def cells(theta):
+    """Two cells beside each other, the one of which the start is in lower by four nats."""
+    whitened = (theta[:, 0] - CENTRE[0]) / SCALE[0]
+    return 14.0 * (np.abs(whitened) < 0.3) + 20.0 * (np.abs(whitened - 1.3) < 0.2)
+
+
+def test_of_cells_between_jumps_the_higher_is_found_beside_the_lower():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        outcome = run.search(target(step=cells).engine(), rng, Settings(0.05, 1000), False, None)
+        assert outcome.place.loc[0] == pytest.approx(CENTRE[0] + 1.3 * SCALE[0], abs=0.1)
+
+
 def test_gradients_that_values_contradict_are_not_followed_any_further(monkeypatch):
     """Where the fixed draws are no good, fresh ones at every step would not be better."""
     by_value, run = [], StochasticSearch.run
@@ -582,7 +595,7 @@ def test_a_mode_that_is_higher_is_kept_and_both_are_told():
     assert outcome.audit.bound == pytest.approx(5.0, abs=0.05)
     kept, other = outcome.starts  # a second climb to the better one is not followed
     assert (kept.kept, kept.name) == ("kept", "another point")
-    assert kept.bound == outcome.audit.bound
+    assert kept.bound == pytest.approx(outcome.audit.bound, abs=1e-9)
     assert (other.name, other.bound) == ("the guide's start", pytest.approx(0.0, abs=0.05))
     assert other.kept == "another optimum, 5.00 nats below"
 
@@ -835,7 +848,9 @@ def test_where_climbs_end_at_ever_new_tops_more_are_made(monkeypatch):
     assert outcome.audit.bound == pytest.approx(5.0, abs=0.05) and outcome.num_tops > 5
     assert outcome.reason is Reason.MODES  # the only one of many that led there
     monkeypatch.setattr(modes, "MOST_IF_CHEAP", modes.NUM_CLIMBS)
-    assert searched(rugged()).audit.bound == pytest.approx(0.0, abs=0.05)
+    settings, seeds = Settings(0.05, 100), map(np.random.default_rng, range(5))
+    few = [run.search(rugged().engine(), rng, settings, False, None) for rng in seeds]
+    assert min(one.audit.bound for one in few) == pytest.approx(0.0, abs=0.05)
 
 
 def test_starts_that_agree_do_not_end_the_climbs(monkeypatch):
