@@ -64,10 +64,10 @@ def on_devices():
     return _found(())[0]
 
 
-@pytest.fixture(scope="module")
-def on_processes():
+@pytest.fixture(scope="module", params=[2, 4])
+def on_processes(request):
     port = _port()
-    return _found((0, 2, port), (1, 2, port))
+    return _found(*((rank, request.param, port) for rank in range(request.param)))
 
 
 def _assert_same(found, expected):
@@ -92,7 +92,7 @@ def test_a_device_does_its_share_of_a_step_and_moves_no_rows(on_devices):
 
 
 @pytest.mark.parametrize("name", ["dense", "fit"])
-def test_two_processes_end_where_one_does(on_devices, on_processes, name):
+def test_two_and_four_processes_end_where_one_does(on_devices, on_processes, name):
     for found in on_processes:
         _assert_same(found[name], on_devices[name][0])
 
