@@ -18,7 +18,7 @@ from ngvi.threads import alone
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
-from numpyro_ngvi.parallel.watch import watch_those_of
+from numpyro_ngvi.parallel.watch import count_step, watch_those_of
 from numpyro_ngvi.tracing.compilation import compiled
 
 #: What JAX raises where a model reads an array that is still to come.
@@ -77,6 +77,7 @@ class SVI(numpyro.infer.SVI):
         self._compiled: dict[Any, Callable] = {}
         self._reads_arrays = False  #: whether the model has to have its arrays as it is compiled
         self._num_skipped: list[Any] | None = []
+        self._is_shared = False  #: whether other processes have a part of the data
 
     @property
     def params(self) -> dict[str, Any]:
@@ -105,16 +106,19 @@ class SVI(numpyro.infer.SVI):
             left out draws. A step waits for neither, and a later one may have to tell.
         """
         first = self.state is None
+        if first and self._rng_key is None:
+            raise ValueError(
+                "svi.step() needs a random key: SVI(..., rng_key=jax.random.key(0)). "
+                "Without one, use svi.init and svi.update as in NumPyro."
+            )
+        is_set_up = not first and self.constrain_fn is not None
+        if not is_set_up:
+            self._is_shared = watch_those_of((args, kwargs))
+        if self._is_shared:
+            count_step()
         if first:
-            if self._rng_key is None:
-                raise ValueError(
-                    "svi.step() needs a random key: SVI(..., rng_key=jax.random.key(0)). "
-                    "Without one, use svi.init and svi.update as in NumPyro."
-                )
-            watch_those_of((args, kwargs))
             self.state = self._last = self.init(self._rng_key, *args, **kwargs)
-        elif self.constrain_fn is None:  # the state of another object, whose set-up is not in it
-            watch_those_of((args, kwargs))
+        elif not is_set_up:  # the state of another object, whose set-up is not in it
             self._last = self.init(jax.random.key(0), *args, **kwargs)
         if self.state is not self._last:
             self._check_same_model(self.state, self._last)

@@ -7,9 +7,21 @@ Three ways keep the waits few:
 
 - Numbers that are known early and wanted late wait for one another (:class:`Reads`).
 - What nearly always holds is taken to hold, computed with, and read with what follows from it
-  (:func:`likely`).
+  (:func:`likely`, :class:`Foresight`).
 - Whether a step may be taken is decided on the device, by ``where``, and Python hears of it without
   waiting, mostly when it begins the next step (:class:`Arriving`).
+
+What is left, and why, besides the loss; ``tests/test_host_reads.py`` counts it:
+
+- ``BLR()`` reads the slopes at the end of its last step, which the next one's radius follows from,
+  and how far an attempt leads, as another one may be a factorisation. ``IVON()`` and ``Snngm()``
+  read the products that their step size follows from. The arithmetic between these numbers would be
+  a hundred small kernels (:class:`~pyro_ngvi.optim.algebra.Algebra`), and a step size that
+  came a step late would be another rule.
+- ``Precision`` and ``Covariance`` read whether ``S + dS`` is definite, which is known after the
+  length, and decides between a sum and eigenvectors; ``VON`` whether its step is.
+- Factors of sites have a rule of their own, whose slopes come after those of the Gaussian's.
+- Of ``LowRankPrecision`` eigenvalues and singular values, for which torch itself waits.
 
 ``lax.cond`` and ``where`` do all of this in JAX, where nothing is read.
 """
@@ -24,16 +36,79 @@ import torch
 from torch import Tensor
 
 #: What is taken to hold without having been read; None where flags are read at once.
-_FORESEEN: ContextVar[list[Tensor] | None] = ContextVar("FORESEEN", default=None)
+_FORESEEN: ContextVar[list[Any] | None] = ContextVar("FORESEEN", default=None)
+
+
+class _ReadAtOnce(list):
+    """Flags as booleans, for whoever wants to know whether they could have been foreseen."""
 
 
 def likely(flag: Tensor) -> bool:
-    """Whether it holds, as it nearly always does: :meth:`Reads.foreseen` reads it later."""
+    """Whether it holds, as it nearly always does: whoever foresees reads it later."""
     flags = _FORESEEN.get()
     if flags is None:
         return bool(flag)
-    flags.append(flag)
-    return True
+    is_read = isinstance(flags, _ReadAtOnce)
+    flags.append(bool(flag) if is_read else flag)
+    return flags[-1] if is_read else True
+
+
+def likely_all(flags: Tensor, count: Callable[[], int]) -> bool:
+    """Whether all of them hold, whose number is :func:`likely` to be read elsewhere.
+
+    :param count: reads it.
+    """
+    foreseen = _FORESEEN.get()
+    if foreseen is not None and not isinstance(foreseen, _ReadAtOnce):
+        return likely(flags.all())
+    is_whole = count() == flags.numel()
+    if foreseen is not None:
+        foreseen.append(is_whole)
+    return is_whole
+
+
+class Foresight:
+    """As :meth:`Reads.foreseen`, of a long computation that is repeated: what turned out not to
+    hold is not taken to hold the next time.
+
+    :ivar holds: whether all that was :func:`likely` held the last time.
+    """
+
+    def __init__(self) -> None:
+        self.holds = True
+
+    def __call__(
+        self,
+        compute: Callable[[], tuple[Reads, Any]],
+        measure: Callable[[Any], Sequence[Tensor]],
+        is_allowed: bool = True,
+    ) -> tuple[Any, list[float]]:
+        """What a function returns, and numbers that follow from it.
+
+        :param compute: gives a new object to read with, too. It is called twice if something does
+            not hold that did the last time, and has no effects but on random numbers.
+        :param measure: the numbers, perhaps none, from the result.
+        :param is_allowed: False reads at once.
+        """
+        if self.holds and is_allowed:
+            flags: list[Tensor] = []
+            reads, result, numbers = _with_flags(flags, compute, measure)
+            found = reads.now(*flags, *numbers)
+            if all(found[: len(flags)]):
+                return result, found[len(flags) :]
+        known = _ReadAtOnce()
+        reads, result, numbers = _with_flags(known, compute, measure)
+        self.holds = all(known)
+        return result, reads.now(*numbers)
+
+
+def _with_flags(flags: list, compute: Callable, measure: Callable) -> tuple[Reads, Any, Sequence]:
+    token = _FORESEEN.set(flags)
+    try:
+        reads, result = compute()
+        return reads, result, measure(result)
+    finally:
+        _FORESEEN.reset(token)
 
 
 def _vector(tensor: Tensor) -> Tensor:

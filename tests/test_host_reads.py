@@ -24,6 +24,7 @@ class Run:
     options: dict = dataclasses.field(default_factory=dict)
     loss_options: dict = dataclasses.field(default_factory=dict)
     has_parameter: bool = False  #: whether the model has a parameter of its own
+    has_factor: bool = False  #: whether a site of it is conditionally conjugate, and declared
     of_ours: int = 0  #: waits of a step in Pyro besides :data:`OF_PYRO`
 
 
@@ -37,9 +38,17 @@ RUNS = {
     "BLR": Run("BLR", of_ours=2),
     "BLR of a mean field": Run("BLR", family="diagonal", of_ours=2),
     "BLR of a structure": Run("BLR", family="sparse_precision", of_ours=2),
-    # Whether a precision is positive definite; and whether draws with Hessians, and others, are.
+    # That all draws, or all terms, count is foreseen, and read with the loss.
+    "BLR with Hessians": Run("BLR", loss_options={"curvature": "hessian"}, of_ours=2),
+    "BLR by quadrature": Run("BLR", loss_options={"curvature": "quadrature"}, of_ours=2),
+    "BLR beside Adam": Run("BLR", has_parameter=True, of_ours=3),
+    # And whether the sum of two matrices is definite, once the length of the step is known.
+    "BLR of a precision": Run("BLR", family="precision", of_ours=3),
+    # And the slopes of the factors, which have a rule of their own; more attempts at a length.
+    "BLR beside a factor": Run("BLR", has_factor=True, of_ours=4),
+    # Whether a precision is positive definite.
     "VON": Run("VON", of_ours=1),
-    "VON with Hessians": Run("VON", loss_options={"curvature": "hessian"}, of_ours=2),
+    "VON with Hessians": Run("VON", loss_options={"curvature": "hessian"}, of_ours=1),
     "VOGN": Run("VOGN", family="diagonal"),
     # The slope at the end of the last step, and how long the next one is.
     "IVON": Run("IVON", family="diagonal", loss_options={"curvature": "stein"}, of_ours=1),
@@ -56,14 +65,17 @@ RUNS = {
 
 
 def _model(ppl, run):
-    if not run.has_parameter:
+    if not (run.has_parameter or run.has_factor):
         return models.location(ppl)
 
     def model(y):
-        width = ppl.param("width", ppl.array(10.0))
+        width = ppl.param("width", ppl.array(10.0)) if run.has_parameter else 10.0
         mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), width))
+        precision = 1.0
+        if run.has_factor:
+            precision = ppl.sample("precision", ppl.dist.Gamma(ppl.array(2.0), 2.0))
         with ppl.plate("data", len(y)):
-            ppl.sample("y", ppl.dist.Normal(mu, 1.0), obs=y)
+            ppl.sample("y", ppl.dist.Normal(mu, precision**-0.5), obs=y)
 
     return model
 
@@ -73,7 +85,10 @@ def _made(ppl, run):
     model = _model(ppl, run)
     optimiser = ppl.optimiser(run.optimiser, **run.options)
     loss = ppl.elbo(run.loss, **run.loss_options)
-    return model, ppl.guide(model, run.family), optimiser, loss
+    guide = ppl.guide(model, run.family)
+    if run.has_factor:
+        guide = ppl.package.ConjugateGuide(model, {"precision": "gamma"})
+    return model, guide, optimiser, loss
 
 
 # -- NumPyro --------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -34,7 +33,7 @@ from numpyro_ngvi.fit.result import FitResult
 from numpyro_ngvi.fit.set_up import STARTS, set_up
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
-from numpyro_ngvi.parallel.watch import watch_those_of
+from numpyro_ngvi.parallel.watch import count_step, watch_those_of, without_leaving
 from numpyro_ngvi.tracing.arguments import typed_key
 from numpyro_ngvi.tracing.compilation import compiled
 
@@ -125,7 +124,7 @@ def fit(
 
             return set_up(ready.model, args, kwargs, None, make, starts, init_key)
 
-        with journal or nullcontext():
+        with journal or without_leaving():
             outcome = search(engine, place)
             if is_worthwhile(reparametrize, ready, outcome, tolerance):
                 insists = reparametrize is True
@@ -186,6 +185,7 @@ def _check_processes(arguments: Any, time_limit: float, checkpoint: Any) -> None
     """
     if not watch_those_of(arguments):
         return
+    count_step()
     given = {"time_limit": not math.isinf(time_limit), "checkpoint": checkpoint is not None}
     for name in given:
         if given[name]:

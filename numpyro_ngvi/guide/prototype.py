@@ -208,10 +208,13 @@ def _run(
 
 
 def _density(model: Callable, trace: Trace, args: tuple, kwargs: dict) -> Callable:
-    """The model's log density at unconstrained values, of the trace's minibatch."""
+    """The model's log density at unconstrained values, of the trace's minibatch.
+
+    Whoever asks again, for a gradient say, does not run the model again.
+    """
     plates = {name: site["value"] for name, site in trace.items() if site["type"] == "plate"}
     prepared = handlers.substitute(_prepared(model, trace), data=plates)
-    return lambda locs: -potential_energy(prepared, args, kwargs, locs)
+    return jax.jit(lambda locs: -potential_energy(prepared, args, kwargs, locs), inline=True)
 
 
 def _around(density: Callable, trace: Trace, locs: dict, *scales: float) -> jax.Array:

@@ -12,7 +12,8 @@ from torch import Tensor
 from ngvi.estimators import Arrays, Families, Points
 from pyro_ngvi.curvature.moments import Estimate, concatenated, finite_draws, nowhere, plus
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.host import Reads
+from pyro_ngvi.families.coordinates import coordinate_of
+from pyro_ngvi.host import Reads, likely_all
 from pyro_ngvi.tracing import LogDensity, NoiseState
 
 
@@ -126,18 +127,18 @@ class Evaluator:
             some = points.some(slice(start, start + at_once))
             one = self._pass(here, some, second, weighted)
             found.append(one)
-            counts.append(self.reads.later(one.kept.sum()))
+            counts.append(self._counted(one.kept))
             if at_once >= len(points.weights):
                 self.told(points, one.values, one.kept)
             if one.curvatures:
-                some_kept = None if counts[-1]() == [len(one.kept)] else one.kept
+                some_kept = None if counts[-1]() == len(one.kept) else one.kept
             for site, curvature in one.curvatures.items():
                 total = curvature.total(some_kept)
                 if site in hessians:
                     total = plus(hessians[site], total)
                 hessians[site] = total
             if self.leaves is None and one.ordinary:
-                one = self._without_dropped(here, some, one, weighted, int(counts[-1]()[0]))
+                one = self._without_dropped(here, some, one, weighted, counts[-1]())
             for leaf, gradient in one.ordinary:
                 if id(leaf) in ordinary:
                     gradient = ordinary[id(leaf)][1] + gradient
@@ -151,8 +152,17 @@ class Evaluator:
             kept,
             hessians,
             list(ordinary.values()),
-            lambda: sum(int(count()[0]) for count in counts),
+            lambda: sum(count() for count in counts),
         )
+
+    def _counted(self, kept: Tensor) -> Callable[[], int]:
+        """How many are kept: all of them, where that is taken to hold."""
+        number = self.reads.later(kept.sum())
+
+        def read() -> int:
+            return int(number()[0])
+
+        return lambda: len(kept) if likely_all(kept, read) else read()
 
     def told(self, points: Points, values: Tensor, kept: Tensor) -> None:
         """Tell of draws, if they are the first."""
@@ -169,7 +179,7 @@ class Evaluator:
             points = points.some(one.kept)
             one = self._pass(here, points, None, weighted)
             count = int(one.kept.sum())
-        return one if count else one._replace(ordinary=[])
+        return one if count else one._replace(ordinary=_of_no_draws(one.ordinary))
 
     def _pass(
         self, here: Families, points: Points, second: SecondOrder | None, weighted: bool
@@ -246,6 +256,12 @@ class _Pass(NamedTuple):
     curvatures: dict[str, Curvature]
     kept: Tensor
     ordinary: list[tuple[Tensor, Tensor]]
+
+
+def _of_no_draws(ordinary: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """None for a parameter; of a factor of a site the optimiser is to see that it has none."""
+    leaves = [leaf for leaf, _ in ordinary if coordinate_of(leaf) is not None]
+    return [(leaf, torch.full_like(leaf, torch.nan)) for leaf in leaves]
 
 
 class FromGradients:

@@ -31,6 +31,7 @@ from ngvi.quadrature import (
 from ngvi.terms import NotASumError, Sum, Term, evaluate
 from pyro_ngvi.curvature.evaluate import Evaluator, ordinary_leaves
 from pyro_ngvi.curvature.moments import Estimate, nowhere
+from pyro_ngvi.host import likely
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import quiet
 from pyro_ngvi.tracing.terms import terms_of
@@ -56,7 +57,7 @@ class Quadrature:
         values = found.value + entropy + log_q(here, points.noise)
         kept = found.is_finite.expand(values.shape)
         evaluate.told(points, values, kept)
-        is_finite = bool(evaluate.reads.now(found.is_finite)[0])
+        is_finite = likely(found.is_finite)
         directions = {
             site: family.bonnet_price(*part) if is_finite else nowhere(family)
             for (site, family), part in zip(here.items(), found.parts, strict=True)
@@ -165,7 +166,7 @@ class TorchCalculus:
             rows = torch.as_tensor((points[:, None] + shifts).reshape(-1, dim)).to(means[0])
             some = rows.split(max(1, NUMBERS_AT_ONCE // max(1, size)))
             sums = functools.reduce(OfNodes.plus, map(at_some, some))
-            if not sums.missed(spread, eps, torch) > MISSED:
+            if likely(~(sums.missed(spread, eps, torch) > MISSED)):
                 break
         return sums.mean()
 

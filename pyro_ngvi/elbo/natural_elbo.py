@@ -34,7 +34,7 @@ from pyro_ngvi.curvature.quadrature import Quadrature
 from pyro_ngvi.curvature.stein import Stein, stein_direction
 from pyro_ngvi.families.low_rank_precision import MOMENTS
 from pyro_ngvi.guide.local_latents import SHARED_OUT
-from pyro_ngvi.host import Reads
+from pyro_ngvi.host import Foresight, Reads
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
@@ -74,6 +74,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         super().__init__(num_particles=num_particles, max_plate_nesting=max_plate_nesting)
         self.vectorize_particles = vectorize_particles
         self._set_up: _SetUp | None = None
+        self._foresight = Foresight()
 
     #: Whether it gives guides the values of sites that have factors.
     gives_conjugate_sites = True
@@ -148,17 +149,17 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         estimates: list[Estimate] = []
         bounds, numbers = list[Tensor](), list[Callable]()
         noise, square, goes_on = 0.0, 0.0, True
-        while goes_on:
-            points = self._points(here, cost)
-            evaluate = Evaluator(density, plan, [] if estimates else None)
 
-            def tell(points: Points, values: Tensor, kept: Tensor, reads: Reads) -> None:
+        def estimated(points: Points) -> tuple[Reads, tuple[Estimate, Tensor, Callable]]:
+            evaluate, told = Evaluator(density, plan, [] if estimates else None), list[Any]()
+
+            def tell(points: Points, values: Tensor, kept: Tensor) -> None:
                 # Those of quadrature have the whole entropy in them, without noise.
                 counts = {} if isinstance(estimator, Quadrature) else _visited(density)
-                bounds.append(_bound(values, here, points, kept, counts))
-                numbers.append(reads.later(bounds[-1]))
+                told.append(_bound(values, here, points, kept, counts))
+                told.append(evaluate.reads.later(told[0]))
 
-            evaluate.tell = functools.partial(tell, reads=evaluate.reads)
+            evaluate.tell = tell
             estimate = estimator(evaluate, here, points)
             for site, weights in _visited(density).items():
                 of_entropy = None
@@ -168,11 +169,22 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                 estimate.directions[site] = natural_gradient_of_visits(
                     here[site], estimate.directions[site], weights, of_entropy
                 )
+            return evaluate.reads, (estimate, *told)
+
+        while goes_on:
+            compute = functools.partial(estimated, self._points(here, cost))
+            (estimate, bound, number), spread = self._foresight(
+                # Workers with a part of the rows each would not agree on what holds.
+                compute,
+                lambda found: found[0].spread if adapts else (),
+                MOMENTS.get() is None,
+            )
             estimates.append(estimate)
+            bounds.append(bound)
+            numbers.append(number)
             goes_on = adapts
             if adapts:
-                of_noise, of_square = evaluate.reads.now(*estimate.spread)
-                noise, square = noise + of_noise, square + of_square
+                noise, square = noise + spread[0], square + spread[1]
                 goes_on = is_noisy(len(estimates), noise, square)
         number = sum(bound for one in numbers for bound in one()) / len(numbers)
         self._count(sum(estimate.num_dropped() for estimate in estimates), stacklevel=6)

@@ -141,6 +141,23 @@ def test_the_first_call_may_be_part_of_a_program_numpyro(transform):
     np.testing.assert_allclose(posterior.stddev, 0.1, rtol=1e-6)
 
 
+def test_a_look_about_the_start_does_not_run_the_model_again_numpyro():
+    """Its gradient at the start, and its values about it, are of one run."""
+    numpyro = pytest.importorskip("numpyro")
+    import numpyro_ngvi
+
+    runs = []
+
+    def model():
+        runs.append(1)
+        numpyro.sample("x", numpyro.distributions.Normal(0.0, 1.0))
+
+    guide = numpyro_ngvi.NaturalGaussianGuide(model)
+    with numpyro.handlers.seed(rng_seed=0):
+        guide.set_up()
+    assert len(runs) == 2  # and once for its structure
+
+
 def test_a_low_start_stays_where_the_model_fails_at_calmer_ones_pyro(monkeypatch):
     pyro = pytest.importorskip("pyro")
     pyro_ngvi = pytest.importorskip("pyro_ngvi")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 
@@ -240,6 +241,25 @@ def restore(svi, state):
     pyro.get_param_store().set_state(state[0])
     svi.svi.optim.set_state(state[1])
     torch.set_rng_state(state[2])
+
+
+@pytest.mark.parametrize("beside", ["a Gaussian", "nothing"])
+@pytest.mark.filterwarnings("ignore:A step of")
+def test_a_bad_minibatch_leaves_factors_as_they_were(ppl, beside):
+    """The rule's Gaussian goes back to where its last step began."""
+    conjugate = {"tau": "gamma"} if beside == "a Gaussian" else {"tau": "gamma", "mu": "normal"}
+    svi = run(ppl, normal_gamma(ppl), conjugate, (Y,), start=START)
+    svi.step()
+    before = factors(svi)
+    for bad in (np.nan, np.inf):
+        with contextlib.nullcontext() if ppl.is_numpyro else ppl.lib.validation_enabled(False):
+            svi.step(np.where(np.arange(len(Y)) == 3, bad, Y))
+        for site, one in factors(svi).items():
+            np.testing.assert_array_equal(one.loc, before[site].loc)
+    assert np.isfinite(svi.step())
+    assert all((one.loc != before[site].loc).any() for site, one in factors(svi).items())
+    if beside == "a Gaussian":
+        assert np.isfinite(ppl.numpy(svi.of(svi.guide[1]).mean)).all()
 
 
 def test_messages_of_random_draws_are_unbiased(ppl):

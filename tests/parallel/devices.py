@@ -33,6 +33,8 @@ from numpyro_ngvi import BLR, IVON, SVI, NaturalELBO, NaturalGaussianGuide, fit
 from numpyro_ngvi.parallel import watch_processes
 
 NUM_ROWS, DIM, STEPS = 96, 3, 6
+#: For so many seconds the first process of those that go on may be silent.
+WATCH = 3.0
 
 RUNS: dict[str, tuple] = {
     "dense": ("full", BLR, NaturalELBO),
@@ -135,21 +137,37 @@ def _own_rows(rank: int, size: int) -> list:
 
 
 def ending(rank: int, size: int, port: int, timeout: int, who: int, how: str) -> None:
-    """Steps of processes of which one ends after three: ``raises``, or ``leaves`` in good
-    order, as the others do later. Those of ``goes on`` never end.
+    """Steps of processes of which one ends after three: ``raises``, ``exits`` in the midst of the
+    others' (``exits from fit``: of the others' search), or ``leaves`` in good order, as the others
+    do later. Those of ``goes on`` never end, and those of ``begins`` wait for a process that never
+    does.
     """
     options = {}
     if "heartbeat_timeout_seconds" in signature(jax.distributed.initialize).parameters:
         options["heartbeat_timeout_seconds"] = timeout
+    if how == "begins":
+        options["initialization_timeout"] = timeout
     jax.distributed.initialize(f"localhost:{port}", size, rank, **options)
     arrays, guide = _own_rows(rank, size), NaturalGaussianGuide(model, "full")
     svi = SVI(model, guide, BLR(), NaturalELBO(), rng_key=jax.random.key(0))
+
+    def leave(*_: Any) -> None:
+        if rank == who:
+            print(f"\nat {time.time()}", flush=True)
+            sys.exit(0)
+
+    if how == "exits from fit":
+        fit(model, *arrays, progress_bar=False, rng_key=jax.random.key(0), callback=leave)
     for count in itertools.count(1):
         float(svi.step(*arrays))
         if count == 3:
             print(f"\nat {time.time()}", flush=True)
+            if how == "goes on":
+                watch_processes(timeout=WATCH)
             if rank == who and how == "raises":
                 raise ValueError("the rows are spoilt")
+            if how == "exits":
+                leave()
             if how == "leaves":
                 watch_processes(timeout=2.0)
                 time.sleep(0.0 if rank == who else 6.0)

@@ -18,6 +18,8 @@ import pytest
 
 pytest.importorskip("numpyro")
 
+from tests.parallel.devices import WATCH
+
 pytestmark = pytest.mark.slow
 
 #: The issue's bar. Measured: 1e-14.
@@ -62,10 +64,10 @@ def on_devices():
     return _found(())[0]
 
 
-@pytest.fixture(scope="module")
-def on_processes():
+@pytest.fixture(scope="module", params=[2, 4])
+def on_processes(request):
     port = _port()
-    return _found((0, 2, port), (1, 2, port))
+    return _found(*((rank, request.param, port) for rank in range(request.param)))
 
 
 def _assert_same(found, expected):
@@ -90,7 +92,7 @@ def test_a_device_does_its_share_of_a_step_and_moves_no_rows(on_devices):
 
 
 @pytest.mark.parametrize("name", ["dense", "fit"])
-def test_two_processes_end_where_one_does(on_devices, on_processes, name):
+def test_two_and_four_processes_end_where_one_does(on_devices, on_processes, name):
     for found in on_processes:
         _assert_same(found[name], on_devices[name][0])
 
@@ -100,7 +102,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("processes")
 
 
-def _end(folder, who, how, kill_after=None):
+def _end(folder, who, how, kill_after=None, sign=signal.SIGKILL, timeout=TIMEOUT):
     """Two processes of which one ends: exit code, output, seconds after that; of the other, of it.
 
     They write to files, as one that nobody reads stops at a full pipe, and the other one waits for
@@ -110,7 +112,7 @@ def _end(folder, who, how, kill_after=None):
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(folder / "programs")}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
     outputs = [folder / f"{port}_{rank}.txt" for rank in range(2)]
-    places = [(rank, 2, port, TIMEOUT, who, how) for rank in range(2)]
+    places = [(rank, 2, port, timeout, who, how) for rank in range(2)]
     runs = [
         subprocess.Popen(
             [*COMMAND, *map(str, place)],
@@ -129,9 +131,9 @@ def _end(folder, who, how, kill_after=None):
         if kill_after is not None:
             time.sleep(kill_after)
             ended = time.time()
-            runs[who].kill()
+            runs[who].send_signal(sign)
         found = []
-        for rank in (1 - who, who):
+        for rank in (1 - who, who)[: 1 if sign == signal.SIGSTOP else 2]:
             code = runs[rank].wait(120)
             found.append((code, outputs[rank].read_text(), time.time() - ended))
     finally:
@@ -176,6 +178,38 @@ def test_a_process_that_raises_ends_the_other_and_itself(folder, who):
     assert "ValueError: the rows are spoilt" in own_errors
     words = f"process {1 - who} of 2 ends: process {who} has failed (ValueError: the rows are"
     assert words in errors or (who == 0 and "another task died" in errors)
+
+
+@pytest.mark.parametrize(
+    "how, words", [("exits", "left after 3 of"), ("exits from fit", "midst of")]
+)
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_process_that_leaves_others_waiting_ends_them_and_itself(folder, who, how, words):
+    """By ``sys.exit``, which is no exception that anybody is told of."""
+    _needs_a_timeout()
+    (code, errors, seconds), (_, _, own_seconds) = _end(folder, who, how)
+    assert code not in (0, -signal.SIGKILL)
+    assert seconds < 3 * TIMEOUT and own_seconds < 4 * TIMEOUT
+    assert f"process {1 - who} of 2 ends: process {who} has" in errors and words in errors
+
+
+def test_a_first_process_that_falls_silent_ends_the_other_before_jax_would(folder):
+    """It is stopped, and its connections are open; JAX waits for as many seconds as it was told."""
+    _needs_a_timeout()
+    ((code, errors, seconds),) = _end(folder, 0, "goes on", 1.0, signal.SIGSTOP, timeout=100)
+    assert code == 1
+    assert seconds < 5 * WATCH
+    assert "process 1 of 2 ends: the first process has not answered for" in errors
+
+
+def test_a_process_that_never_begins_ends_the_other_after_the_timeout_of_the_start():
+    """... of ``jax.distributed.initialize``, within which nobody can watch."""
+    _needs_a_timeout()
+    (run,), began = _runs((0, 2, _port(), TIMEOUT, 1, "begins")), time.monotonic()
+    _, errors = run.communicate(timeout=120)
+    assert run.returncode not in (0, -signal.SIGKILL)
+    assert time.monotonic() - began < 4 * TIMEOUT
+    assert "DEADLINE_EXCEEDED" in errors
 
 
 @pytest.mark.parametrize("who", [0, 1])

@@ -53,6 +53,21 @@ def test_one_two_and_four_workers_with_unequal_shares_of_the_rows_end_at_the_sam
 
 
 @pytest.mark.slow
+def test_workers_that_torchrun_starts_end_there_as_well(same, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "tests.parallel.workers", "torchrun", str(tmp_path)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        for name, ((alone,), *_) in (("dense", same["dense"]), ("fit", same["fit"])):
+            np.testing.assert_allclose(found[name]["losses"], alone["losses"], TOLERANCE, TOLERANCE)
+            for key, values in alone["params"].items():
+                np.testing.assert_allclose(found[name]["params"][key], values, TOLERANCE, TOLERANCE)
+
+
+@pytest.mark.slow
 def test_a_workers_products_with_rows_are_as_many_as_its_rows(same):
     """... and what does not depend on rows, which is everybody's, is little beside them."""
     (alone,), *together = same["work"]

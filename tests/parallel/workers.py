@@ -1,7 +1,8 @@
 """Runs on one and on several processes of ``torch.distributed``; a program of its own, because a
 process with JAX in it cannot be forked, and to fork costs less than to import torch again.
 
-``python -m tests.parallel.workers NAME`` prints what the workers have found, as JSON.
+``python -m tests.parallel.workers NAME`` prints what the workers have found, as JSON; with the
+arguments ``torchrun FOLDER`` it is a worker that ``torchrun`` has started, and writes it there.
 """
 
 from __future__ import annotations
@@ -207,9 +208,24 @@ def on_workers(function: Any, name: str, size: int) -> list[dict | None]:
         return [json.load(open(path)) if os.path.exists(path) else None for path in paths]
 
 
-def main(name: str) -> None:
+def started_by_torchrun(folder: str) -> None:
+    """As in the guide: rank and size are those of its environment."""
+    torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    found = {"dense": steps("dense", rank, size)}
+    pyro.clear_param_store()
+    found["fit"] = fitted("fit", rank, size)
+    with open(f"{folder}/{rank}.json", "w") as file:
+        json.dump(found, file)
+    torch.distributed.destroy_process_group()
+
+
+def main(name: str, folder: str = "") -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
+    if name == "torchrun":
+        started_by_torchrun(folder)
+        return
     found = {}
     if name == "failing":
         steps("dense", 0, 0)  # imports what the workers would
@@ -226,4 +242,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

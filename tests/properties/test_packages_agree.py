@@ -11,7 +11,7 @@ from ngvi.curvature import CURVATURES
 
 pytest.importorskip("hypothesis")
 
-from hypothesis import HealthCheck, given, settings, strategies
+from hypothesis import given, strategies
 
 from tests.ppl import PPLS, load
 from tests.properties.agreement import (
@@ -23,15 +23,8 @@ from tests.properties.agreement import (
     guide_of,
     layout_of,
 )
+from tests.properties.examples import examples
 from tests.properties.wide import FAULTS, Latent, Spec, specs
-
-#: The same examples in every run.
-OPTIONS = {
-    "derandomize": True,
-    "deadline": None,
-    "database": None,
-    "suppress_health_check": list(HealthCheck),
-}
 
 #: Much of what a model may be made of, in few models, for each takes seconds to compile.
 EXAMPLES = {
@@ -105,7 +98,7 @@ def test_both_packages_see_the_same_model(name):
 def test_both_packages_see_the_same_in_any_model_or_refuse_it_by_name(dtype, count):
     packages = _packages()
 
-    @settings(max_examples=count, **OPTIONS)
+    @examples(count)
     @given(specs(("", "", *FAULTS)))
     def run(spec: Spec) -> None:
         assert not compared(_what_it_is(spec), packages, dtype)[1]
@@ -121,7 +114,7 @@ def _as_it_is(latent: Latent) -> Latent:
 def test_both_packages_take_the_same_first_step_in_any_model():
     packages = _packages()
 
-    @settings(max_examples=6, **OPTIONS)
+    @examples(6)
     @given(specs(), strategies.sampled_from(CURVATURES[1:]))
     def run(spec: Spec, curvature: str) -> None:
         # Pyro starts what is reparametrized where the site itself would be, NumPyro its noise.
