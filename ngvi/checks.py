@@ -345,29 +345,42 @@ def told_of_arguments(
         yield
     except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
         named = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
-        foreign = {
-            name: type(value).__name__
-            for name, value in named.items()
-            if isinstance(value, others)
-            or type(value).__module__.partition(".")[0] in OF_FRAMES
-            or _is_list_of_numbers(value)
-        }
+        foreign = {name: _foreign(value, others) for name, value in named.items()}
+        words = [f"{name} {words}" for name, words in foreign.items() if words]
         is_ours = isinstance(error, (InvalidStartError, DiscreteLatentError, NoLatentsError))
-        if foreign and not is_ours and not hasattr(error, "__notes__"):
-            what = ", ".join(f"{name} is of type {kind}" for name, kind in foreign.items())
+        is_told = any(OF_ARGUMENTS in note for note in getattr(error, "__notes__", ()))
+        if words and not is_ours and not is_told:
+            codes = ""
+            if any(kind in one for one in words for kind in NO_NUMBERS.values()):
+                codes = "; for texts codes, np.unique(texts, return_inverse=True)[1]"
             error.add_note(
-                f"Of the model's arguments, counted from zero, {what}: pass {convert}(...) of its "
-                "numbers (of a data frame, of each column)."
+                f"{OF_ARGUMENTS}, counted from zero, {', '.join(words)}: pass {convert}(...) of "
+                f"its numbers (of a data frame, of each column{codes})."
             )
         raise
 
 
-def _is_list_of_numbers(value: Any) -> bool:
+#: How the note begins.
+OF_ARGUMENTS = "Of the model's arguments"
+#: What arrays hold that neither library computes with, by numpy's kind of dtype.
+NO_NUMBERS = {"U": "texts", "S": "texts", "T": "texts", "O": "objects", "M": "dates", "m": "times"}
+
+
+def _foreign(value: Any, others: tuple) -> str:
+    """What an argument is that is no array of numbers, in words; or nothing."""
+    holds = NO_NUMBERS.get(getattr(getattr(value, "dtype", None), "kind", ""))
+    name = type(value).__name__
+    if holds is not None:
+        return f"holds {holds} ({name} of {value.dtype})"
+    if isinstance(value, others) or type(value).__module__.partition(".")[0] in OF_FRAMES:
+        return f"is of type {name}"
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
+        if isinstance(value, str):
+            return f"holds texts ({name})"
         if isinstance(value, (int, float, np.number)):
-            return True
-    return False
+            return f"is of type {name}"
+    return ""
 
 
 #: Kinds of arguments that are looked at: numbers may be of another kind in every step.

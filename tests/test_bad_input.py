@@ -61,6 +61,26 @@ def test_arguments_that_are_no_arrays_are_noted_if_the_model_fails(ppl, kind):
     ppl.call(ppl.guide(given), x, y)  # what the model converts, or leaves alone, is no fault
 
 
+@pytest.mark.parametrize("style", ["fit", "step"])
+@pytest.mark.parametrize("kind", ["texts", "objects", "dates"])
+def test_arguments_that_hold_no_numbers_are_told_with_what_to_pass(ppl, kind, style):
+    values = {"texts": ["a", "b", "a"], "objects": [1.0, None, 2.0], "dates": ["2020-01-01"] * 3}
+    dtype = {"texts": None, "objects": object, "dates": "datetime64[D]"}[kind]
+
+    def model(x, y):
+        slope = ppl.sample("slope", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        ppl.sample("y", ppl.dist.Normal(slope * x, 1.0).to_event(1), obs=y)
+
+    args = np.array(values[kind], dtype), _data(ppl)
+    with pytest.raises((TypeError, ValueError)) as error:
+        if style == "fit":
+            ppl.fit(model, *args)
+        else:
+            ppl.call(ppl.guide(model), *args)
+    told = " ".join(error.value.__notes__)
+    assert f"argument 0 holds {kind}" in told and "return_inverse=True" in told
+
+
 def test_an_empty_model_says_that_there_are_no_latents(ppl):
     def model():
         ppl.sample("y", ppl.dist.Normal(ppl.array(0.0), 1.0), obs=ppl.array(1.0))

@@ -78,6 +78,26 @@ def test_the_theory_page_names_code_that_is_there():
             assert re.search(rf"^\s*(def|class) {name}\b", code, re.MULTILINE), f"{path}: {name}"
 
 
+def test_what_is_promised_of_faults_is_shown_by_tests_that_are_there():
+    """A path is followed by the names that it defines; a row has one, or a benchmark."""
+    page = _read("reliability.md")
+    promises, figures = page.split("## Figures")
+    rows = [line for line in promises.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 20
+    for row in rows:
+        found = re.findall(r"`(tests/[\w./]+\.py)`((?:,? `\w+`)*)", row.split("|")[-2])
+        below = re.findall(r"`(\w+)`, below", row)
+        assert (found and all(names for _, names in found)) or below, row
+        for path, names in found:
+            code = (ROOT / path).read_text("utf-8")
+            for name in re.findall(r"\w+", names):
+                assert re.search(rf"^def {name}\(", code, re.MULTILINE), f"{path}: {name}"
+        for name in below:
+            assert f"`{name} --" in figures
+    for name in re.findall(r"^\| `(\w+) --", figures, re.MULTILINE):
+        assert (ROOT / "examples" / "benchmarks" / f"{name}.py").exists()
+
+
 @pytest.mark.parametrize("path", [ROOT / "README.md", *_pages()], ids=lambda path: path.stem)
 def test_links_between_pages_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text("utf-8")):

@@ -9,6 +9,7 @@ hundreds of times.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -57,14 +58,40 @@ class Batches:
         self._batches, self._kwargs, self._to_own = batches, kwargs, to_own
 
     def __iter__(self) -> Iterator[tuple[tuple, dict[str, Any]]]:
-        batches = self._batches
-        for batch in batches if isinstance(batches, Iterable) else batches():
-            batch = self._to_own(batch)
+        for index in itertools.count():
+            try:
+                if not index:
+                    found = self._begun()
+                batch = self._to_own(next(found))
+            except StopIteration:
+                return
+            except Exception as error:
+                error.add_note(
+                    f"batches= raised this where batch {index}, counted from zero, was to come: it "
+                    "is read again, from the beginning, for each question of the search. With "
+                    "checkpoint= a fit that is lost goes on in the next call."
+                )
+                raise
             if isinstance(batch, Mapping):
                 yield (), {**self._kwargs, **batch}
             else:
                 own = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
                 yield own, self._kwargs
+
+    def _begun(self) -> Iterator[Any]:
+        """A new pass.
+
+        :raises TypeError: if there is nothing to be read.
+        """
+        batches: Any = self._batches
+        if not isinstance(batches, Iterable):
+            batches = batches()
+            if not isinstance(batches, Iterable):
+                raise TypeError(
+                    f"batches= is a function that returned {batches!r}: it must return batches, "
+                    "one after another, as a generator function or a list."
+                )
+        return iter(batches)
 
     def first(self) -> tuple[tuple, dict[str, Any]]:
         """The arguments of the first batch with rows: one without is told by number later."""
@@ -130,6 +157,7 @@ class _Evaluator(Around):
         for index, (args, kwargs) in enumerate(self._batches):
             try:
                 part = inner.see(args, kwargs)
+                answer = ask()
             except Exception as error:
                 if _is_empty(args, kwargs):
                     # Pyro adds its table of shapes to what was said.
@@ -140,7 +168,6 @@ class _Evaluator(Around):
                     ) from error
                 error.add_note(f"It is batch {index} of batches=, counted from zero.")
                 raise
-            answer = ask()
             counted = counted or {name: getattr(inner, name) for name in COUNTERS}
             found = [part * np.asarray(own, float) for own in parts_of(answer)]
             total = found if total is None else [a + b for a, b in zip(total, found, strict=True)]

@@ -157,6 +157,25 @@ def test_the_error_of_a_batch_has_its_number():
     assert "batch 1 of batches=" in error.value.__notes__[0]
 
 
+@pytest.mark.parametrize("at", [0, 1])
+def test_the_error_of_whatever_reads_the_batches_is_told_from_the_models(at):
+    def read():
+        for number in range(2):
+            if number == at:
+                raise OSError("the disk is gone")
+            yield 1.0
+
+    engine = averaging(Engine(_Inner(), None, None), Batches(read, (), {}))
+    with pytest.raises(OSError, match="the disk is gone") as error:
+        engine.evaluator.values(None, np.zeros((1, 1)))
+    assert f"batches= raised this where batch {at}, " in error.value.__notes__[0]
+
+
+def test_a_function_that_returns_no_batches_is_told():
+    with pytest.raises(TypeError, match="batches= is a function that returned None"):
+        Batches(lambda: None, (), {}).first()
+
+
 @pytest.mark.parametrize("batch", [{"X": 1, "y": 2}, (1, 2), [1, 2]])
 def test_a_batch_is_arguments_by_name_or_by_place(batch):
     args, kwargs = Batches(lambda: iter([batch]), (), {"scale": 3}).first()
