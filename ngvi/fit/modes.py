@@ -74,6 +74,8 @@ MISSED, MISSED_STEPS = 3.0, 40
 NUM_BY_VALUES = 3
 #: So many more begin at the highest of draws that are so many times as wide.
 BESIDE = (2.0, 4.0, 8.0)
+#: Of so many latents at most these tell of a jump as well.
+MAX_BESIDE = 10
 #: Points from which nothing climbs, where Gaussians leave out correlations; one is the highest.
 NUM_UNCLIMBED = 3
 #: Draws at most that tell optima apart; of models of few gradients, half of these.
@@ -120,9 +122,11 @@ class Modes(Runner):
     def _is_beside_a_jump(self, place: Place, point: np.ndarray | None) -> bool:
         """Whether the log density jumps where a Gaussian misses mass.
 
-        :param point: at which its own draws tell of mass; wider ones may where these do not.
+        :param point: at which its own draws tell of mass; of few latents wider ones may where these
+            do not. Of many they meet nothing but a funnel's neck, whose walls are taken for jumps.
         """
-        wider = (missed(self.engine, place, self.rng, MISSED, None, wide) for wide in BESIDE)
+        widths = BESIDE if self.engine.parameters.dim <= MAX_BESIDE else ()
+        wider = (missed(self.engine, place, self.rng, MISSED, None, wide) for wide in widths)
         points = itertools.chain([point], wider)
         return any(one is not None and jumps(self.engine, place, self.rng, one) for one in points)
 
