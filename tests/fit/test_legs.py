@@ -407,7 +407,7 @@ def test_a_density_that_jumps_is_fitted_by_its_values():
 
 
 def cells(theta):
-    """Two cells beside each other, the one of which the start is in lower by four nats."""
+    """Two cells beside each other, of which that of the start is lower by six nats."""
     whitened = (theta[:, 0] - CENTRE[0]) / SCALE[0]
     return 14.0 * (np.abs(whitened) < 0.3) + 20.0 * (np.abs(whitened - 1.3) < 0.2)
 
