@@ -85,6 +85,10 @@ POINTS_AT_ONCE = 512
 NUMBERS_AT_ONCE = 2**25
 
 
+#: Of so many latents at most a refusal has the names.
+MAX_NAMES = 5
+
+
 def check_curvature(curvature: str, known: tuple[str, ...] = CURVATURES) -> None:
     """Raise a ``ValueError`` for a name that is none of these."""
     if curvature not in known:
@@ -108,6 +112,7 @@ def choose(
     unlike: Callable[[], Exception | None] | None = None,
     partners: bool = False,
     has_paths: bool = False,
+    guide: Any = None,
 ) -> Choice:
     """What ``"auto"`` stands for, and the others themselves.
 
@@ -121,6 +126,7 @@ def choose(
         draws, of which there are more beside Hessians.
     :param has_paths: whether orthogonal points are spread along the paths of a forest
         (:mod:`ngvi.fit.paths`): they are few then, and need no Hessian.
+    :param guide: whose latents a refusal names, where it has ``sites``.
     :raises ValueError: if Hessians are asked for, and there are none.
     """
     otherwise = "spherical" if dim <= MAX_SPHERICAL_DIM else "stein"
@@ -140,8 +146,8 @@ def choose(
         if reason is not None:
             raise ValueError(
                 "curvature='quadrature' needs a log density that is a sum of smooth functions of "
-                "one or two affine functions of the Gaussian's latents, and this is none "
-                f"({reason}). Use curvature='spherical'."
+                f"one or two affine functions of the Gaussian's latents{_names(guide)}, and this "
+                f"is none ({reason}). Use curvature='spherical'."
             )
     if curvature not in ("auto", *TWICE):
         return Choice(curvature)
@@ -153,6 +159,13 @@ def choose(
     raise ValueError(
         f"{error}. Use curvature='spherical' or curvature='stein', which need gradients only."
     ) from error
+
+
+def _names(guide: Any) -> str:
+    """The latents of a guide in brackets, the first few of many."""
+    names = [repr(site.name) for site in getattr(guide, "sites", None) or ()]
+    more = ", ..." if len(names) > MAX_NAMES else ""
+    return f" ({', '.join(names[:MAX_NAMES])}{more})" if names else ""
 
 
 class Cost(NamedTuple):

@@ -95,6 +95,7 @@ class NaturalELBO:
         partners: bool,
         couples: Iterable[Any],
         unlike: Callable[[], Exception | None] | None,
+        guide: Any,
         stacklevel: int,
     ) -> tuple[str, Cost]:
         """The estimator's name, ``"auto"`` resolved, and what it evaluates.
@@ -102,7 +103,8 @@ class NaturalELBO:
         :param obstacle: see :func:`ngvi.curvature.choose`, as for the other arguments.
         :param couples: what the families couple.
         """
-        choice = choose(self.curvature, dim, products, obstacle, unlike=unlike, partners=partners)
+        options = {"unlike": unlike, "partners": partners, "guide": guide}
+        choice = choose(self.curvature, dim, products, obstacle, **options)
         if choice.obstacle is not None:
             warnings.warn(
                 f"{choice.obstacle}: curvature={choice.curvature!r} is used instead.",

@@ -146,6 +146,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             partners,
             (family.couples() for family in here.values()),
             None if partners else unlike_sum,
+            guide,
             stacklevel=1,
         )
         if curvature == "gauss_newton":

@@ -72,7 +72,8 @@ class Evaluator:
         paths = paths_of(guide)
         unlike = functools.partial(self._unlike, args, kwargs) if self._is_plain() else None
         has_paths = paths is not None
-        choice = choose(kind, dim, products, obstacle, unlike=unlike, has_paths=has_paths)
+        options = {"unlike": unlike, "has_paths": has_paths, "guide": guide}
+        choice = choose(kind, dim, products, obstacle, **options)
         kind = self.curvature = choice.curvature
         data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
         self.groups = groups = Groups.of(kind, dim, products, data_size, paths)

@@ -224,7 +224,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         couples = (family.couples() for family in here.values())
         unlike_sum = None if partners else functools.partial(unlike, density)
         name, cost = self._chosen(
-            dim, products, obstacle, partners, couples, unlike_sum, stacklevel=6
+            dim, products, obstacle, partners, couples, unlike_sum, guide, stacklevel=6
         )
         if name == "gauss_newton":
             check_no_factors(density.factors)

@@ -71,7 +71,7 @@ class Evaluator:
         paths = paths_of(guide)
         unlike, has_paths = self._unlike if self._is_plain() else None, paths is not None
         options = curvature, parameters.dim, products, self._obstacle
-        curvature = choose(*options, unlike=unlike, has_paths=has_paths).curvature
+        curvature = choose(*options, unlike=unlike, has_paths=has_paths, guide=guide).curvature
         data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
         self.dim = parameters.dim
         self.estimate_as(curvature, Groups.of(curvature, self.dim, products, data_size, paths))

@@ -101,7 +101,13 @@ def test_both_packages_see_the_same_in_any_model_or_refuse_it_by_name(dtype, cou
     @examples(count)
     @given(specs(("", "", *FAULTS)))
     def run(spec: Spec) -> None:
-        assert not compared(_what_it_is(spec), packages, dtype)[1]
+        found, differences = compared(_what_it_is(spec), packages, dtype)
+        refused = [one for one in found if isinstance(one, Refused)]
+        if spec.fault == "integers" and spec.likelihood == "Bernoulli" and len(refused) == 1:
+            # torch's own Bernoulli has no density at integers, where JAX's has.
+            assert isinstance(found[PPLS.index("pyro")], Refused) and "y" in refused[0].named
+            return
+        assert not differences
 
     run()
 
