@@ -47,6 +47,8 @@ NUM_ALIKE, ALIKE = 3, 1e-2
 #: The standard error of a bound, in nats, of a leg from which fresh draws take hundreds of steps
 #: to anywhere: other points tell of other optima sooner.
 LOST = 1e6
+#: An end from which slopes promise so many times the bound, and no step gains anything, is none.
+ABSURD = 1e6
 #: Bounds within this and two standard errors are the same optimum, in nats.
 SAME = 0.1
 
@@ -356,10 +358,20 @@ class Runner:
         return distance < dim + OUTSIDE * math.sqrt(2 * dim) + OUTSIDE
 
 
-def level_of(outcome: Outcome) -> tuple[bool, float]:
+def level_of(outcome: Outcome) -> tuple[bool, bool, float]:
     """What makes one end better than another: a little noise is no reason to give up an optimum."""
     bound = surely(outcome)
-    return math.isfinite(bound), bound + SAME * outcome.converged
+    return math.isfinite(bound), not is_all_rounding(outcome), bound + SAME * outcome.converged
+
+
+def is_all_rounding(outcome: Outcome) -> bool:
+    """Whether slopes promise a million times what the bound is, and no step gains anything.
+
+    Far out, where large numbers cancel, a density may be thousands of nats too high in double
+    precision, as a negative binomial's with a concentration of 1e124.
+    """
+    is_stuck = outcome.reason in (Reason.STUCK, Reason.STALLED)
+    return is_stuck and ABSURD * (1 + abs(bound_of(outcome))) < outcome.remaining < math.inf
 
 
 def surely(outcome: Outcome) -> float:
@@ -381,6 +393,8 @@ def compared(best: Outcome, other: Outcome) -> str:
     """What another end says of the best, in words."""
     if best.audit is None or other.audit is None:
         return "not compared"
+    if is_all_rounding(other):
+        return "not compared, as slopes contradict values there: all is rounding"
     if best.audit.is_hardly_known or other.audit.is_hardly_known:
         return "not compared, as a few draws make up the bound"
     gap = best.audit.bound - other.audit.bound

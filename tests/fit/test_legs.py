@@ -1324,3 +1324,19 @@ def test_a_climb_that_ends_beside_an_overflow_is_on_no_top_and_does_not_warn():
     )
     [climb] = climbs.climbed(engine, np.zeros((1, 2)), 10)
     assert climb.height == 0.0 and not climb.is_top
+
+
+def test_an_end_where_all_is_rounding_is_no_better_than_an_optimum():
+    """A negative binomial's density is 20,000 nats too high at a concentration of 1e124."""
+
+    def ended(bound, reason, remaining):
+        place = Place(CENTRE, np.log(SCALE))
+        return Outcome(place, reason, remaining, audit=Audit(bound, 0.1, 0.0))
+
+    optimum = ended(-567.7, Reason.CONVERGED, 0.02)
+    astray = ended(20_200.0, Reason.STALLED, 6e88)
+    assert one_leg.level_of(astray) < one_leg.level_of(optimum)
+    assert "all is rounding" in one_leg.compared(optimum, astray)
+    # Of raw scales a start may be as far off as its bound is low.
+    far = ended(-1e9, Reason.STALLED, 1e10)
+    assert one_leg.level_of(far) > one_leg.level_of(ended(-2e9, Reason.CONVERGED, 0.02))

@@ -2,99 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 
 from tests.models import Y
+from tests.optim.resumable import RUNS, run_of
 from tests.ppl import load
 
-#: Family and loss by optimiser; each has parameters of the model beside it.
-RUNS = {
-    "BLR": ("full", "NaturalELBO"),
-    "BLR of a mean field": ("diagonal", "NaturalELBO"),
-    "BLR of a structure": ("sparse_precision", "NaturalELBO"),
-    "VON": ("precision", "NaturalELBO"),
-    "VOGN": ("diagonal", "NaturalELBO"),
-    "IVON": ("diagonal", "NaturalELBO"),
-    "Snngm": ("full", "Trace_ELBO"),
-    "Nagm": ("precision_cholesky", "Trace_ELBO"),
-    "NAdam": ("full", "Trace_ELBO"),
-    "ProxGenAdam": ("diagonal", "Trace_ELBO"),
-}
 BEFORE, AFTER = 7, 8
-
-
-def _model(ppl):
-    positive = ppl.dist.constraints.positive
-
-    def model(y):
-        width = ppl.param("width", ppl.array(2.0), constraint=positive)
-        slope = ppl.param("slope", ppl.array([0.5, 1.0]))
-        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), width))
-        with ppl.plate("data", len(y)):
-            ppl.sample("y", ppl.dist.Normal(mu * slope[0] + slope[1], 1.0), obs=y)
-
-    return model
-
-
-def _parts(ppl, name, other):
-    family, loss = RUNS[name]
-    options = {"curvature": "stein"} if name in ("IVON", "VOGN") else {}
-    model = _model(ppl)
-    optimiser = ppl.optimiser(name.split(" ")[0], adam=0.01 if other == "Adam" else None)
-    return model, ppl.guide(model, family), optimiser, ppl.elbo(loss, **options)
-
-
-class _NumPyro:
-    def __init__(self, ppl, *parts):
-        import jax
-
-        self._svi = ppl.package.SVI(*parts, rng_key=jax.random.key(3))
-
-    def run(self, count, y):
-        return [float(self._svi.step(y)) for _ in range(count)]
-
-    def save(self, folder):
-        (folder / "state").write_bytes(pickle.dumps(self._svi.state))
-
-    def load(self, folder, y):
-        self._svi.state = pickle.loads((folder / "state").read_bytes())
-
-    def numbers(self):
-        import jax
-
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(self._svi.params)]
-
-
-class _Pyro:
-    def __init__(self, ppl, *parts):
-        ppl.forget()
-        ppl.lib.set_rng_seed(3)
-        self._ppl, self._svi = ppl, ppl.infer.SVI(*parts)
-
-    def run(self, count, y):
-        return [self._svi.step(y) for _ in range(count)]
-
-    def save(self, folder):
-        import torch
-
-        self._ppl.lib.get_param_store().save(folder / "store")
-        self._svi.optim.save(str(folder / "optimiser"))
-        torch.save(torch.get_rng_state(), folder / "numbers")
-
-    def load(self, folder, y):
-        import torch
-
-        self._ppl.lib.get_param_store().load(folder / "store")
-        self._svi.optim.load(str(folder / "optimiser"))
-        self._svi.guide(y)  # the prototype's own random numbers come first
-        torch.set_rng_state(torch.load(folder / "numbers"))
-
-    def numbers(self):
-        store = self._ppl.lib.get_param_store()
-        return [self._ppl.numpy(store[name]) for name in sorted(store.keys())]
 
 
 @pytest.mark.parametrize("other", ["by default", "Adam"])
@@ -102,14 +17,13 @@ class _Pyro:
 @pytest.mark.parametrize("ppl_name", ["pyro", pytest.param("numpyro", marks=pytest.mark.slow)])
 def test_a_saved_run_goes_on_bit_for_bit_in_new_objects(ppl_name, name, other, tmp_path):
     ppl = load(ppl_name)
-    kind = _NumPyro if ppl.is_numpyro else _Pyro
     with ppl.float64():
         y = ppl.array(Y)
-        whole = kind(ppl, *_parts(ppl, name, other))
+        whole = run_of(ppl, name, other)
         whole.run(BEFORE, y)
         whole.save(tmp_path)
         expected, numbers = whole.run(AFTER, y), whole.numbers()
-        again = kind(ppl, *_parts(ppl, name, other))
+        again = run_of(ppl, name, other)
         again.load(tmp_path, y)
         assert again.run(AFTER, y) == expected
         for one, same in zip(again.numbers(), numbers, strict=True):
