@@ -135,8 +135,10 @@ def in_words(
         left = f"an estimated {outcome.remaining:.2g} nats below its optimum"
     match outcome.reason:
         case Reason.CONVERGED:
+            # The last trial may have gained less than is claimed, and its error is in the figure.
+            told = " as far as trial steps can tell" if outcome.remaining > tolerance else ""
             return (
-                f"the bound is within {outcome.remaining:.2g} nats of its optimum "
+                f"the bound is within {outcome.remaining:.2g} nats of its optimum{told} "
                 f"(tolerance {tolerance:g}){_others(outcome)}"
             )
         case Reason.MAX_STEPS:

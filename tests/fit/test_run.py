@@ -254,6 +254,8 @@ def test_every_end_is_told_with_what_to_try(reason, expected):
 
 
 def test_an_end_is_told_with_what_is_known_of_it():
+    beyond = in_words(Outcome(None, Reason.CONVERGED, 0.06), dict, 0.05, 100)
+    assert "within 0.06 nats of its optimum as far as trial steps can tell (toler" in beyond
     assert "still grows" not in words(Reason.MAX_STEPS)
     wide = words(Reason.MAX_STEPS, {"b": np.array([2e5])})
     assert "sd of unconstrained 'b' is 2e+05: if it still grows" in wide
