@@ -99,7 +99,7 @@ def test_vogn_with_momentum_is_tans(backend, family, beta2, rng):
 @pytest.mark.parametrize("beta1", [0.9, 0.0])
 @pytest.mark.parametrize("family", ["covariance_cholesky", "diagonal"])
 def test_auto_slows_by_turns_of_late_and_the_mean_is_mostly_an_average(backend, family, beta1, rng):
-    """Of a fast point ``z`` and its average ``x``; a latent of a mean field moves one sd at most."""
+    """Of a fast point ``z`` and its average ``x``; no latent of a mean field leaps."""
     mu, sigma = start(rng)
     sigma = np.diag(np.diag(sigma)) if family == "diagonal" else sigma
     part = np.diag if family == "diagonal" else lambda matrix: matrix
