@@ -14,7 +14,8 @@ slope says so little that steps hardly shorten: it is for networks. To count eac
 These are the steps of a point whose average is most of the mean (:mod:`ngvi.optim.averaging`). The
 average takes out what a shorter step would, and where it does, a root is the fall that also goes
 on along valleys (Polyak and Juditsky, 1992, *Acceleration of stochastic approximation by
-averaging*): with ``1 / (1 + n / HALVES)`` regressions end 10 to 40 nats lower after 6,000 steps.
+averaging*): with ``1 / (1 + n / HALVES)`` regressions end 20 to 40 nats lower after 6,000 steps,
+and digits are 13 nats higher after 400, 1 after 1,600.
 """
 
 from __future__ import annotations
