@@ -28,7 +28,7 @@ class BlrState(NamedTuple):
     gradient: Array | None  #: momentum of ``g``, all families together
     memory: Memory | None  #: of a quasi-Newton method
     visits: Visits | None  #: of latents that not every step moves
-    lead: Array | None  #: of a mean that is an average, where the step size slows
+    lead: Array | None = None  #: of a mean that is an average, where the step size slows
 
 
 class BlrRule(NamedTuple):
