@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from ngvi.families import direction
 from ngvi.optim import quasi_newton, trust_region
+from ngvi.optim.averaging import AveragedMean
 from ngvi.optim.quasi_newton import Memory
 from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
 from ngvi.optim.slowing import Slowing, Turned
@@ -27,6 +28,7 @@ class BlrState(NamedTuple):
     gradient: Array | None  #: momentum of ``g``, all families together
     memory: Memory | None  #: of a quasi-Newton method
     visits: Visits | None  #: of latents that not every step moves
+    lead: Array | None = None  #: of a mean that is an average, where the step size slows
 
 
 class BlrRule(NamedTuple):
@@ -73,13 +75,14 @@ class BlrRule(NamedTuple):
     def init(self, families: Families) -> BlrState:
         on = self.algebra
         still = direction.zeros(families)
-        accelerates = self._accelerates(families)
+        accelerates, slows = self._accelerates(families), isinstance(self.step_size, Slowing)
         return BlrState(
-            on.kept(Turned() if isinstance(self.step_size, Slowing) else Progress(), families),
+            on.kept(Turned() if slows else Progress(), families),
             still,
-            _join(on, still) if self.momentum else None,
+            _join(on, still) if self.momentum and not slows else None,
             quasi_newton.empty(on, families, _join(on, families)) if accelerates else None,
             none_yet(on, families) if self._adapts else None,
+            self._averaging.begin(families) if slows else None,
         )
 
     def step(
@@ -92,7 +95,7 @@ class BlrRule(NamedTuple):
         progress, kept = Progress() if slows else Progress(*state.progress), state.progress
         shares = Shares(on, state.visits, families, directions)
         memory, gradient, steered = state.memory, state.gradient, directions
-        unbiased: Any = None
+        lead = state.lead
         rate: Any = self.step_size
         if self._adapts:
             duals = direction.dual(families, directions)
@@ -110,7 +113,7 @@ class BlrRule(NamedTuple):
             else:  # nobody asks for the rest
                 pairs = zip(families, directions, strict=True)
                 of_means = [family.gradient_of_mean(one) for family, one in pairs]
-            fresh = unbiased = joined(on, of_means)
+            fresh = joined(on, of_means)
         if gradient is not None:
             gradient = self.momentum * gradient + (1 - self.momentum) * fresh
             unbiased = gradient / (1 - self.momentum ** (count + 1.0))
@@ -118,7 +121,7 @@ class BlrRule(NamedTuple):
             steered = direction.with_means(directions, _split(on, means, families))
         if isinstance(self.step_size, Slowing):
             last, whole = _join(on, state.change), _join(on, steered)
-            slope, square = on.numbers((fresh * last).sum(), (unbiased * whole).sum())
+            slope, square = on.numbers((fresh * last).sum(), (fresh * whole).sum())
             turned = self.step_size.judge(Turned(*state.progress), slope, count)
             rate = self.step_size.rate(turned, square, sum(family.dim for family in families))
             kept = on.kept(turned, families)
@@ -145,6 +148,8 @@ class BlrRule(NamedTuple):
         else:
             attempt, length, taken = trust_region.longest_within(on, radius, path, rho)
         moved, _ = on.measured(lambda: path.end(attempt), lambda _: [])
+        if lead is not None:
+            moved, lead = self._averaging.step(families, moved, lead, count)
         if self.step_size == self.max_kl == "auto" and memory is None and gradient is None:
             # Beside the path, where a precision that falls would enlarge it from step to step.
             part = on.cast(progress.carried * taken / rho, families)
@@ -161,19 +166,23 @@ class BlrRule(NamedTuple):
             slope, of_mean = trust_region.slopes(duals, seen)
             now = {"slope": slope, "mean_slope": of_mean, "length": length, "thrown": 0}
             kept = on.kept(progress._replace(**now), families)
-        return moved, BlrState(kept, change, gradient, memory, shares.visits)
+        return moved, BlrState(kept, change, gradient, memory, shares.visits, lead)
 
     def recover(self, state: BlrState, families: Families) -> tuple[Families, BlrState]:
         """Back to where the last step began, with a tenth of its radius."""
         on = self.algebra
         earlier, still = direction.subtract(families, state.change), direction.zeros(state.change)
         if isinstance(self.step_size, Slowing):
-            return earlier, state._replace(change=still)
+            return earlier, state._replace(change=still, lead=self._averaging.begin(families))
         progress = Progress(*state.progress)
         length = on.where(progress.length > 0, progress.length, progress.radius)
         radius = on.maximum(0.1 * length, trust_region.smallest_radius(on, families))
         progress = progress._replace(radius=radius, slope=0.0, mean_slope=0.0, length=0.0)
         return earlier, state._replace(progress=on.kept(progress, families), change=still)
+
+    @property
+    def _averaging(self) -> AveragedMean:
+        return AveragedMean(self.algebra, self.momentum)
 
     @property
     def _adapts(self) -> bool:

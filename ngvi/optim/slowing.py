@@ -6,10 +6,16 @@ schedule that falls to zero reaches. A schedule wants to know the number of step
 slope of the bound along the last step, at its end, does not: on average it is positive while steps
 lead on, and negative once they only wander (Pflug, 1990, *Non-asymptotic confidence bounds for
 stochastic approximation algorithms with constant step size*). So the step size is
-``FIRST / (1 + n / HALVES)``. Where clearly more than half of the steps of late had a negative
+``FIRST / (1 + n / HALVES)^(1/2)``. Where clearly more than half of the steps of late had a negative
 slope ``n`` grows by one a step, and falls by one where not. Of a few latents in much noise one
 slope says so little that steps hardly shorten: it is for networks. To count each negative slope
 (Kesten, 1958) goes on to shorten steps where a long valley is left to go, for half are noise.
+
+These are the steps of a point whose average is most of the mean (:mod:`ngvi.optim.averaging`). The
+average takes out what a shorter step would, and where it does, a root is the fall that also goes
+on along valleys (Polyak and Juditsky, 1992, *Acceleration of stochastic approximation by
+averaging*): with ``1 / (1 + n / HALVES)`` regressions end 20 to 40 nats lower after 6,000 steps,
+and digits are 13 nats higher after 400, 1 after 1,600.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ from typing import NamedTuple
 
 from ngvi.optim.rule import TINY, Algebra, Number
 
-#: The first step size, and the ``n`` that halves it.
+#: The first step size, and the ``n`` that halves its square.
 FIRST, HALVES = 0.1, 60.0
 #: Of late: step ``t`` counts ``t^3``-fold, as if that many had gone before.
 EARLIER, WEIGHT = 50.0, 4.0
@@ -60,6 +66,6 @@ class Slowing(NamedTuple):
         :param square: of the direction's length in standard deviations, over all latents.
         """
         on = self.algebra
-        rate = FIRST / (1.0 + turned.count / HALVES)
+        rate = FIRST / (1.0 + turned.count / HALVES) ** 0.5
         longest = LONGEST * (dim / on.maximum(square, TINY)) ** 0.5
         return on.minimum(rate, longest)

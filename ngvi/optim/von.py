@@ -56,6 +56,9 @@ def vogn(algebra: Algebra, step_size: Rates | str, beta1: float, beta2: Any) -> 
 
         m <- beta1 m + (1 - beta1) g,        S <- beta2 S + (1 - beta2) A
         mu <- mu + alpha S_new^-1 m / (1 - beta1^t)
+
+    With a step size of ``"auto"`` the mean is mostly an average of ``mu <- mu + alpha S_new^-1 g``,
+    and ``beta1`` is its share (:mod:`~ngvi.optim.averaging`).
     """
     of_precision = Averaging(algebra) if beta2 == "auto" else 1 - beta2
     of_mean = Slowing(algebra) if step_size == "auto" else step_size

@@ -15,7 +15,8 @@ from numpyro_ngvi.optim.joint import FIELDS, joint
 RATES = """
 :param step_size: ``alpha``, of the mean: a number, an optax schedule, or ``"auto"``, which falls as
     the bound stops to rise (:mod:`ngvi.optim.slowing`).
-:param beta1: momentum of the gradient, in [0, 1).
+:param beta1: momentum of the gradient, in [0, 1); where the step size is ``"auto"``, the share of
+    an average over the steps in the mean (:mod:`ngvi.optim.averaging`).
 :param beta2: how much of the precision a step keeps, in [0, 1), or ``"auto"``, an average
     over all steps (:class:`~ngvi.optim.von.Averaging`).
 """

@@ -49,7 +49,8 @@ class VOGN(BLR):
 
     :param optim_args: ``lr`` (``alpha``, of the mean, default 1e-3, or a schedule, or ``"auto"``,
     which falls as the bound stops to rise, :mod:`ngvi.optim.slowing`), ``beta1`` (momentum of
-    the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the precision a step keeps,
+    the gradient, in [0, 1), default 0.9; with ``"auto"`` the share of an average over the steps in
+    the mean, :mod:`ngvi.optim.averaging`) and ``beta2`` (how much of the precision a step keeps,
     in [0, 1), default 0.999, or ``"auto"``); or a callable from a parameter's name to these.
     """
 
@@ -75,7 +76,8 @@ class IVON(BLR):
 
     :param optim_args: ``lr`` (``alpha``, of the mean: ``"auto"``, the default, which falls as the
     bound stops to rise, :mod:`ngvi.optim.slowing`, a number, or a schedule), ``beta1``
-    (momentum of the gradient, in [0, 1), default 0.9) and ``beta2`` (how much of the
+    (momentum of the gradient, in [0, 1), default 0.9; with ``"auto"`` the share of an average
+    over the steps in the mean, :mod:`ngvi.optim.averaging`) and ``beta2`` (how much of the
     precision a step keeps, in [0, 1), or ``"auto"``, the default, an average over all steps,
     :class:`~ngvi.optim.von.Averaging`); or a callable from a parameter's name to these.
     """
