@@ -203,4 +203,5 @@ def _compared(
         seen_own=outcome.seen_own,
         num_tops=outcome.num_tops,
         has_more=outcome.has_more,
+        has_more_as_high=outcome.has_more_as_high,
     )

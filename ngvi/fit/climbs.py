@@ -23,6 +23,8 @@ AS_LEVEL = 0.1
 UNITS = 4.0
 #: Of the tops more than this part were met once: there are more.
 UNSEEN = 0.1
+#: So many others are many, of which it is asked whether this part was met once.
+MANY, UNSEEN_OF_MANY = 4, 0.03
 #: In whitened coordinates a climb ends where no gradient, in nats, is above this: less than a
 #: thousandth of a nat a latent is left of a top as wide as the Gaussian.
 FLAT = 1e-2
@@ -134,3 +136,15 @@ def has_more(elsewhere: list[Climbed], known: int, least: float = -math.inf) -> 
         if np.sum(counts == 1) > UNSEEN * (known + np.sum(counts)):
             return True
     return len(counts) > 1 + known
+
+
+def has_more_as_high(elsewhere: list[Climbed], known: int, least: float) -> bool:
+    """Whether there are many tops as high as the best, and one more of them may be missed.
+
+    Of these more climbs have to tell than of a few: the highest may be one that is narrow. A wave
+    with an unknown frequency has a dozen tops of a few nats, and one of forty that every tenth
+    climb ends at. Parameters as of :func:`has_more`.
+    """
+    counts = heights([climb for climb in elsewhere if climb.height > least])
+    is_unseen = np.sum(counts == 1) > UNSEEN_OF_MANY * (known + np.sum(counts))
+    return len(counts) >= MANY and bool(is_unseen or len(counts) > 1 + known)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ngvi.fit.audit import HARDLY_KNOWN, audit
 from ngvi.fit.by_values import by_values, tried
-from ngvi.fit.climbs import Climbed, beside_the_most, has_more, heights
+from ngvi.fit.climbs import Climbed, beside_the_most, has_more, has_more_as_high, heights
 from ngvi.fit.engine import Engine, Place
 from ngvi.fit.joint import joint
 from ngvi.fit.outcome import ANOTHER, BEYOND_PRECISION, THE_SAME, Ended, Outcome, Reason
@@ -333,6 +333,7 @@ class Runner:
             seen_own=self.seen_own,
             num_tops=num_tops,
             has_more=has_more(outside, inside, self.least),
+            has_more_as_high=has_more_as_high(outside, inside, self.least),
             has_ordinary=self.engine.parameters.has_ordinary,
         )
 

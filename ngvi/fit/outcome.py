@@ -79,6 +79,7 @@ class Outcome:
     :ivar seen_own: of these, with other parameters of the model's own.
     :ivar num_tops: how many maxima of the log density, of different height, climbs ended at.
     :ivar has_more: whether others would end at ever new ones.
+    :ivar has_more_as_high: whether there are many as high as that of the best, and maybe more.
     """
 
     place: Place
@@ -92,6 +93,7 @@ class Outcome:
     seen_own: int = 0
     num_tops: int = 0
     has_more: bool = False
+    has_more_as_high: bool = False
     has_ordinary: bool = False
 
     @property
@@ -205,9 +207,12 @@ def in_words(
             other = "other values of its parameters" if outcome.has_ordinary else "init_loc_fn="
             seen = outcome.seen_own if outcome.has_ordinary else outcome.seen
             led = f"{1 + seen} starts" if seen else "one start"
+            why = f"only {led} led to it"
+            if outcome.has_more_as_high and seen:
+                why = "the log density has maxima as high that hardly any climb has met"
             return (
                 "the bound has several optima, of which this is the best that was found (within "
-                f"{outcome.remaining:.2g} nats), but only {led} led to it: there may be better "
+                f"{outcome.remaining:.2g} nats), but {why}: there may be better "
                 "ones, see result.starts. Compare fits with other seeds, or begin near the right "
                 f"one with {other}"
             )

@@ -761,6 +761,29 @@ def test_low_tops_do_not_tell_whether_there_are_others_as_high(least, more):
     assert climbs.has_more(tops, 3, least) is more
 
 
+@pytest.mark.parametrize(
+    ("counts", "known", "more"),
+    [
+        ([3, 3, 3, 1], 20, True),  # one of thirty has been met once
+        ([6, 6, 6, 1], 20, False),
+        ([3, 3, 3, 3], 2, True),  # more kinds than climbs to the best
+        ([3, 3, 3, 3], 3, False),
+        ([3, 3, 1], 20, False),  # of a few, climbs to the best are enough
+    ],
+)
+def test_of_many_tops_as_high_more_climbs_have_to_tell(counts, known, more):
+    tops = [
+        climbs.Climbed(np.zeros(1), -float(kind), True)
+        for kind, count in enumerate(counts)
+        for _ in range(count)
+    ]
+    low = [climbs.Climbed(np.zeros(1), -100.0 - height, True) for height in range(50)]
+    assert climbs.has_more_as_high(tops + low, known, -9.0) is more
+    best = Outcome(None, Reason.MODES, 0.01, seen=9, has_more_as_high=more)
+    assert modes.is_one_of_many(best) is more
+    assert ("hardly any climb has met" in in_words(best, dict, 0.05, 100)) is more
+
+
 def test_no_point_without_density_is_climbed_from():
     def half(place, value):
         return value if place.loc[0] < 0.0 else -np.inf
