@@ -85,6 +85,7 @@ class Runner:
         #: The gradients that led to an optimum, once others are looked for.
         self.spent = math.inf
         self.climbed_by = 0  #: gradients of climbs
+        self.has_jumps = False  #: whether a leg has gone by values alone, as where density jumps
         self.is_cut = False  #: whether a higher top was not followed, for want of steps
         self.spike = math.inf  #: tops above this log density, as a funnel's, have hardly any mass
         self.least = -math.inf  #: tops above this one are as high as that of the best Gaussian
@@ -241,6 +242,7 @@ class Runner:
 
         :param trace: what led to its first place.
         """
+        self.has_jumps = True
         fresh = StochasticSearch(
             by_values(self.engine), self.rng, self.settings, self.progress, used=self._used
         )
@@ -333,7 +335,8 @@ class Runner:
             seen_own=self.seen_own,
             num_tops=num_tops,
             has_more=has_more(outside, inside, self.least),
-            has_more_as_high=has_more_as_high(outside, inside, self.least),
+            # At a jump climbs end wherever they meet it, which tells of no other optima.
+            has_more_as_high=not self.has_jumps and has_more_as_high(outside, inside, self.least),
             has_ordinary=self.engine.parameters.has_ordinary,
         )
 

@@ -784,6 +784,14 @@ def test_of_many_tops_as_high_more_climbs_have_to_tell(counts, known, more):
     assert ("hardly any climb has met" in in_words(best, dict, 0.05, 100)) is more
 
 
+@pytest.mark.parametrize("has_jumps", [False, True])
+def test_climbs_that_end_at_jumps_tell_of_no_other_optima(has_jumps):
+    search = with_ends()
+    search.tops = [climbs.Climbed(CENTRE + 100.0, -float(kind), True) for kind in range(5)]
+    search.has_jumps = has_jumps
+    assert search._best().has_more_as_high is not has_jumps
+
+
 def test_no_point_without_density_is_climbed_from():
     def half(place, value):
         return value if place.loc[0] < 0.0 else -np.inf
