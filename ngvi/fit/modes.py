@@ -65,6 +65,8 @@ MAX_WHITENED = 500
 AS_HIGH = 10.0
 #: Where looking has become dear, no more spikes are followed after so many that ended alike.
 NUM_SPIKES = 3
+#: After so many that led nowhere, wherever they ended, one that is not followed is no loss.
+MANY_SPIKES = 6
 #: Points that lead to the same optimum are enough.
 ENOUGH = 5
 #: A weight so many nats above the average tells of mass that a Gaussian misses, from which a leg
@@ -282,7 +284,7 @@ class Modes(Runner):
             if is_spike and not may_look and self._lead_nowhere():
                 continue
             if self._used >= self.settings.max_steps:
-                self.is_cut = True
+                self.is_cut |= not (is_spike and len(self.spikes) >= MANY_SPIKES)
                 continue
             options = self._here(), self.rng, self.num_groups
             start = start_at(*options, climb.mean, ANOTHER_POINT)

@@ -1371,3 +1371,15 @@ def test_an_end_where_all_is_rounding_is_no_better_than_an_optimum():
     # Of raw scales a start may be as far off as its bound is low.
     far = ended(-1e9, Reason.STALLED, 1e10)
     assert one_leg.level_of(far) > one_leg.level_of(ended(-2e9, Reason.CONVERGED, 0.02))
+
+
+@pytest.mark.parametrize(("num_spikes", "is_cut"), [(0, True), (modes.MANY_SPIKES, False)])
+def test_a_spike_for_which_no_steps_are_left_is_no_loss_after_many_that_led_nowhere(
+    num_spikes, is_cut
+):
+    """Climbs of a funnel end at one height after another, and each takes steps."""
+    search = with_ends()
+    nowhere = SimpleNamespace(outcome=SimpleNamespace(audit=None))
+    search.spikes, search._used = [nowhere] * num_spikes, search.settings.max_steps
+    spike = climbs.Climbed(CENTRE + 100.0, 1e3, False)
+    assert not search._follow([spike], 0, 10**9) and search.is_cut is is_cut
