@@ -130,7 +130,7 @@ def test_auto_slows_by_turns_of_late_and_the_mean_is_mostly_an_average(backend, 
         expected.append((mu, S))
     check(path, expected)
     assert rates[0] < 0.09 and steps[0] > 1.5  # no step is too long, and no latent's
-    assert n > 0 or beta1 > 0.0  # and some have turned
+    assert n > 0  # and some have turned
 
 
 def test_auto_comes_nearer_in_noise_than_a_step_of_one_size(backend):

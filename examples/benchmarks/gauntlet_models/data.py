@@ -23,6 +23,12 @@ def columns(package: str, item: str, *names: str) -> list[np.ndarray]:
     return found
 
 
+def helmet(every: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Accelerations of a helmet in a crash, by milliseconds; every so many rows."""
+    times, accel = columns("MASS", "mcycle", "times", "accel")
+    return times[::every], accel[::every]
+
+
 def codes(values: np.ndarray) -> np.ndarray:
     """Values as 0, 1, 2, ..."""
     return np.unique(values, return_inverse=True)[1].astype(int)

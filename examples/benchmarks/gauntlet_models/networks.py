@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .data import columns, standard
+from .data import helmet, standard
 from .registry import entry
 
 GROUP = "networks"
@@ -65,7 +65,7 @@ def moons(ppl: Any, X: Any, y: Any) -> None:
 
 
 def _crash() -> tuple:
-    times, accel = columns("MASS", "mcycle", "times", "accel")
+    times, accel = helmet()
     return standard(times)[:, None], accel
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from examples.benchmarks.gauntlet_models.data import codes, columns
+from examples.benchmarks.gauntlet_models.data import codes, columns, helmet
 from examples.benchmarks.gauntlet_models.registry import later
 
 PI = float(np.pi)
@@ -134,12 +134,7 @@ def high_frequency(ppl: Any, t: Any, y: Any) -> None:
         ppl.sample("y", dist.Normal(mean, sigma), obs=y)
 
 
-def _crash() -> tuple:
-    t, y = columns("MASS", "mcycle", "times", "accel")
-    return t[::3], y[::3]
-
-
-@later("processes", _crash)
+@later("processes", lambda: helmet(3))
 def crash_process(ppl: Any, t: Any, y: Any) -> None:
     """A Gaussian process over milliseconds, heights of a hundred."""
     dist, np = ppl.dist, ppl.np

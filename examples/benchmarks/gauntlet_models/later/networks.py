@@ -6,16 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from examples.benchmarks.gauntlet_models.data import columns, standard
+from examples.benchmarks.gauntlet_models.data import columns, helmet, standard
 from examples.benchmarks.gauntlet_models.registry import later
 
 
-def _crash() -> tuple:
-    t, y = columns("MASS", "mcycle", "times", "accel")
-    return t[::3], y[::3]
-
-
-@later("networks", lambda: tuple(standard(values) for values in _crash()))
+@later("networks", lambda: tuple(standard(values) for values in helmet(3)))
 def five_units(ppl: Any, x: Any, y: Any) -> None:
     """Accelerations in a crash, five units with tanh."""
     dist, np = ppl.dist, ppl.np
@@ -66,7 +61,7 @@ def two_layers(ppl: Any, X: Any, y: Any) -> None:
         ppl.sample("y", dist.Bernoulli(logits=logits), obs=y)
 
 
-@later("own_parameters", _crash)
+@later("own_parameters", lambda: helmet(3))
 def bumps(ppl: Any, t: Any, y: Any) -> None:
     """Ten bumps, whose width and scale and noise are parameters that begin far from the data."""
     dist = ppl.dist
