@@ -30,6 +30,11 @@ MANY, UNSEEN_OF_MANY = 4, 0.03
 FLAT = 1e-2
 #: What a line search comes back from.
 OUTSIDE = 1e300
+#: A climb has come to a known top where its whitened gradient points so near to it, in standard
+#: deviations of all latents, and promises its height within ``AS_LEVEL``.
+AS_NEAR = 0.3
+#: Steps to that top at most, and nats that another one would gain.
+MAX_NEWTON, NO_GAIN = 4, 1e-2
 
 
 class Climbed(NamedTuple):
@@ -41,13 +46,64 @@ class Climbed(NamedTuple):
     rounding: float = 0.0  #: what heights of the same top may differ by, in nats
 
 
+class _ArrivedError(Exception):
+    """A climb has come to a known top."""
+
+
+class KnownTop:
+    """The top of a Gaussian, at which climbs may end early.
+
+    Where a posterior is near to a Gaussian, they need not be followed to the end.
+
+    :param top: itself.
+    :param factor: of the covariance, shape ``(d, d)``.
+    """
+
+    def __init__(self, top: Climbed, factor: np.ndarray) -> None:
+        self.top, self._factor = top, factor
+        self._whiten = np.linalg.pinv(factor)
+
+    def is_met(self, theta: np.ndarray, value: float, gradient: np.ndarray) -> bool:
+        """Whether a point's gradient points to the top, and promises its height."""
+        step = self._factor.T @ gradient
+        with np.errstate(over="ignore", invalid="ignore"):  # far down
+            promised = value + 0.5 * step @ step
+            if not abs(promised - self.top.height) <= AS_LEVEL:
+                return False
+        off = self._whiten @ (theta - self.top.mean) + step
+        return float(np.linalg.norm(off)) < AS_NEAR
+
+
+def known_top(engine: Engine, mean: np.ndarray, factor: np.ndarray) -> KnownTop | None:
+    """Where a few steps of Newton's lead, if the density is as a Gaussian says.
+
+    :param mean: shape ``(d,)``.
+    :param factor: of its covariance, shape ``(d, d)``.
+    """
+    theta, initial = mean, engine.parameters.initial
+    for _ in range(MAX_NEWTON):
+        values, gradients = engine.evaluator.values_and_gradients(initial, theta[None])
+        step = factor.T @ gradients[0]
+        if not (math.isfinite(values[0]) and np.isfinite(step).all()):
+            return None
+        if 0.5 * step @ step < NO_GAIN:
+            return KnownTop(Climbed(theta, float(values[0]), True), factor)
+        theta = theta + factor @ step
+    return None
+
+
 def climbed(
-    engine: Engine, points: np.ndarray, max_steps: int, factor: np.ndarray | None = None
+    engine: Engine,
+    points: np.ndarray,
+    max_steps: int,
+    factor: np.ndarray | None = None,
+    known: KnownTop | None = None,
 ) -> list[Climbed]:
     """Uphill by L-BFGS from several points, which run the model together.
 
     :param points: shape ``(N, d)``.
     :param factor: of a covariance, shape ``(d, d)``, in whose whitened coordinates to climb.
+    :param known: a top at which a climb ends early.
     """
     bests = [Climbed(point, -math.inf, False) for point in points]
 
@@ -59,11 +115,17 @@ def climbed(
                 return OUTSIDE, np.zeros_like(z)
             if value > bests[index].height:
                 bests[index] = Climbed(theta, value, False)
+            if known is not None and known.is_met(theta, value, gradient):
+                bests[index] = known.top
+                raise _ArrivedError
             return -value, -(gradient if factor is None else factor.T @ gradient)
 
         first = np.zeros_like(points[index])
         options = {"maxiter": max_steps} | ({} if factor is None else {"gtol": FLAT})
-        end = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
+        try:
+            end = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
+        except _ArrivedError:
+            return
         # Where values are equal by rounding it ends as well, on a slope that leads far up.
         with np.errstate(over="ignore", invalid="ignore"):  # beside an overflow of the density
             left = 0.5 * float(end.jac @ (end.hess_inv @ end.jac))

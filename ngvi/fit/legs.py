@@ -122,6 +122,8 @@ class Legs(Modes):
         has_own = self.engine.parameters.has_ordinary and not self.has_few
         rows = self.engine.evaluator.rows
         if self._best().converged and not has_own:
+            if self.is_rugged:  # the race has used up what other modes are followed with
+                self._allow(max(self._used + self._share - self.settings.max_steps, 0))
             if rows is None:
                 self._look_for_modes(prior)
             elif rows.size <= SWEPT * rows.visited:  # of more, looking takes longer than the fit

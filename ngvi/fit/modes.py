@@ -26,7 +26,7 @@ import numpy as np
 
 from ngvi.fit.audit import MAX_DRAWS, jumps, missed, sharpened
 from ngvi.fit.by_values import TRIAL_DRAWS
-from ngvi.fit.climbs import Climbed, climbed, has_more, high_points
+from ngvi.fit.climbs import Climbed, climbed, has_more, high_points, known_top
 from ngvi.fit.engine import Around, Engine, Parameters, Place
 from ngvi.fit.one_leg import (
     ANOTHER_POINT,
@@ -48,12 +48,18 @@ from ngvi.fit.trace import Trace
 #: Points to climb from, of which so many are the highest, which may all lead to the same place;
 #: the others are any.
 NUM_CLIMBS, NUM_HIGH = 7, 2
+#: So few, where they have all led to the best, and more would cost more than this part of what did.
+FEW_CLIMBS, CHEAP = 4, 0.5
 #: Where a climb has led elsewhere: points, and legs.
 MAX_CLIMBS, MAX_LEGS = 14, 6
 #: Points at most, where many climbs end at tops that no other has met.
 MOST_CLIMBS = 28
-#: And more, as long as that keeps the best from being claimed, and climbs cost less than it did.
+#: And more, as long as they are cheap.
 MOST_IF_CHEAP = 112
+#: And more, as long as that keeps the best from being claimed, and climbs cost less than it did.
+MOST_OF_MANY = 448
+#: After so many climbs it is asked whether there shall be more.
+STAGES = (FEW_CLIMBS, NUM_CLIMBS, MAX_CLIMBS, MOST_CLIMBS, 2 * MOST_CLIMBS)
 #: Where there are maxima that nothing has met, so many others have to lead to the best optimum.
 SEEN_OF_MANY = 2
 #: Steps of a climb, and more of one that is on its way up elsewhere.
@@ -63,6 +69,9 @@ MAX_WHITENED = 500
 #: A top is as high whose log density is less than so many nats, and half a nat a latent, below that
 #: at the best mean; one that is above by as much, and leads nowhere, is a spike.
 AS_HIGH = 10.0
+#: A top is in a Gaussian that covers it if it is no more nats, and so many for each latent, above
+#: the log density at the mean.
+NOT_ABOVE, NOT_ABOVE_EACH = 2.0, 0.25
 #: Where looking has become dear, no more spikes are followed after so many that ended alike.
 NUM_SPIKES = 3
 #: After so many that led nowhere, wherever they ended, one that is not followed is no loss.
@@ -178,8 +187,12 @@ class Modes(Runner):
             self._weigh(found, self._best_ended().place)
 
     def _weigh(self, found: Begun, place: Place) -> None:
-        """Count a leg that has led into the best Gaussian, and finish one that led elsewhere."""
-        if self._is_inside(place, self.engine.parameters.mean(found.search.place)):
+        """Count a leg that has led into the best Gaussian, and finish one that led elsewhere.
+
+        It leads elsewhere as well where it is narrow, and better already than a broad Gaussian.
+        """
+        is_inside = self._is_inside(place, self.engine.parameters.mean(found.search.place))
+        if is_inside and not self._is_better(found):
             self.seen += 1
         else:
             self._compare_if_good(found)
@@ -193,18 +206,33 @@ class Modes(Runner):
         """Climb from other points, and begin where that leads elsewhere, the highest first."""
         legs = num_climbs = 0
         points = list(high_points(self._here(), self.rng, prior, NUM_HIGH, MOST_IF_CHEAP))
-        for last in (NUM_CLIMBS, MAX_CLIMBS, MOST_CLIMBS):
+        for last, following in itertools.pairwise(STAGES):
             legs += self._climb_and_follow(points, last - num_climbs, legs, limit)
+            num_climbs = last
+            if self.climbed_by > limit:
+                return
             inside, outside = self._parted(self._best_ended())
             is_last = inside >= ENOUGH or last >= (MAX_CLIMBS if legs else NUM_CLIMBS)
-            is_dear = self.climbed_by > limit
-            if is_dear or (is_last and not has_more(outside, inside, self.least)):
+            is_last |= inside == FEW_CLIMBS and not outside
+            self.are_enough |= is_last and not has_more(outside, inside, self.least)
+            # Whatever is known, few climbs lead to a narrow mode.
+            if self.are_enough and not self._are_cheap(following / last):
                 return
-            num_climbs = last
-        while points and self.climbed_by < self.spent:
-            if not is_one_of_many(self._best()):
+        while self.climbed_by < self.spent and num_climbs < MOST_OF_MANY:
+            is_cheap = num_climbs < MOST_IF_CHEAP and self._are_cheap(2)
+            if not (is_cheap or is_one_of_many(self._best())):
                 return
-            self._climb_and_follow(points, MOST_CLIMBS, MAX_LEGS, limit)
+            if not points:
+                prior = None if prior is None else Prior.of(self.engine, self.rng)
+                points = list(high_points(self._here(), self.rng, prior, 0, num_climbs))
+                if not points:
+                    return
+            self._climb_and_follow(points, num_climbs, MAX_LEGS, limit)
+            num_climbs *= 2
+
+    def _are_cheap(self, factor: float) -> bool:
+        """Whether so many times the climbs would be, beside what led to the optimum."""
+        return factor * self.climbed_by < CHEAP * self.spent
 
     def _climb_and_follow(self, points: list[np.ndarray], count: int, legs: int, limit: int) -> int:
         """Climb from points, and return how many legs began where that led elsewhere.
@@ -222,7 +250,7 @@ class Modes(Runner):
             tops += found
         self.climbed_by += self.engine.evaluator.num_gradients - before
         self.tops += tops
-        begun = self._follow(tops, legs, limit)
+        begun = self._follow(self.waiting + tops, legs, limit)
         level, reach = self._level(self._best_ended().place), self._reach()
         self.least, self.spike = level - reach, level + reach
         return begun
@@ -241,9 +269,10 @@ class Modes(Runner):
         Those that are on their way up elsewhere go on for longer.
         """
         place = self._best_ended().place
-        factor = self._factor(place)
-        engine = self._here()
-        ends = climbed(engine, points, MAX_CLIMB, factor)
+        engine, factor = self._here(), self._factor(place)
+        mean = self.engine.parameters.mean(place)
+        known = None if factor is None else known_top(engine, mean, factor)
+        ends = climbed(engine, points, MAX_CLIMB, factor, known)
         tops = [climb for climb in ends if _has_begun(climb)]
         num_failed = len(ends) - len(tops)
         on_the_way = [
@@ -253,7 +282,7 @@ class Modes(Runner):
         ]
         further = np.array([tops[index].mean for index in on_the_way])
         for index, climb in zip(
-            on_the_way, climbed(engine, further, MAX_CLIMB_ON, factor), strict=True
+            on_the_way, climbed(engine, further, MAX_CLIMB_ON, factor, known), strict=True
         ):
             tops[index] = climb
         tops = [climb for climb in tops if _has_begun(climb)]
@@ -270,8 +299,11 @@ class Modes(Runner):
         return (draws - self.engine.parameters.mean(place)).T
 
     def _follow(self, tops: list[Climbed], legs: int, limit: int) -> int:
-        """Begin at the ends of climbs that lie elsewhere; return the number of legs."""
-        before = legs
+        """Begin at the ends of climbs that lie elsewhere; return the number of legs.
+
+        Those that are left alone wait: beside another best they may be no spikes, say.
+        """
+        before, self.waiting = legs, []
         for climb in sorted(tops, key=lambda climb: -climb.height):
             place = self._best_ended().place
             if self._is_known(climb):
@@ -279,15 +311,17 @@ class Modes(Runner):
             may_look = self._may_look(legs, limit)
             above = climb.height - self._level(place)
             is_spike = above > self._reach()
-            if not above > (-self._reach() if may_look else 0.0):
-                continue
-            if is_spike and not may_look and self._lead_nowhere():
-                continue
-            if self._used >= self.settings.max_steps:
-                self.is_cut |= not (is_spike and len(self.spikes) >= MANY_SPIKES)
+            is_left = not above > (-self._reach() if may_look else 0.0)
+            is_left |= is_spike and not may_look and self._lead_nowhere()
+            is_left |= is_spike and self.are_enough and not climb.is_top
+            is_cut = self._used >= self.settings.max_steps
+            if is_left or is_cut:
+                self.waiting.append(climb)
+                is_loss = is_cut and not is_left
+                self.is_cut |= is_loss and not (is_spike and len(self.spikes) >= MANY_SPIKES)
                 continue
             options = self._here(), self.rng, self.num_groups
-            start = start_at(*options, climb.mean, ANOTHER_POINT)
+            start = start_at(*options, climb.mean, ANOTHER_POINT, climb.is_top)
             if start is None:
                 continue
             legs += 1
@@ -309,18 +343,38 @@ class Modes(Runner):
 
     def _level(self, place: Place) -> float:
         """The log density at the mean."""
-        return self.engine.evaluator.values(place, self.engine.parameters.mean(place)[None])[0]
+        known, level = self._levels.get(id(place), (None, math.nan))
+        if known is not place:
+            mean = self.engine.parameters.mean(place)
+            level = float(self.engine.evaluator.values(place, mean[None])[0])
+            self._levels[id(place)] = place, level
+        return level
 
     def _reach(self) -> float:
         """Nats about a Gaussian's level within which a top is as high as its own."""
         return AS_HIGH + 0.5 * self.engine.parameters.dim
 
     def _is_known(self, climb: Climbed) -> bool:
-        """Whether a climb ended in a Gaussian that has come to its end."""
+        """Whether a climb ended in a Gaussian that has come to its end, and not far above it.
+
+        One as broad as the prior covers every narrow mode, and is the end of none. Of a point on
+        its way up, as into a funnel, that says nothing.
+        """
         known = [outcome for outcome, _ in self.ended]
         known += [one.outcome for one in self.begun if one.status is None]
-        known = [outcome for outcome in known if math.isfinite(bound_of(outcome))]
-        return any(self._is_inside(outcome.place, climb.mean) for outcome in known)
+        places = [outcome.place for outcome in known if math.isfinite(bound_of(outcome))]
+        least = climb.height - NOT_ABOVE - NOT_ABOVE_EACH * self.engine.parameters.dim
+        return any(
+            self._is_inside(place, climb.mean) and not (climb.is_top and self._level(place) < least)
+            for place in places
+        )
+
+    def _is_better(self, begun: Begun) -> bool:
+        """Whether the rough end of a leg is above the best, whatever the noise."""
+        self._audit_begun()
+        audit = begun.outcome.audit
+        gap = bound_of(begun.outcome) - bound_of(self._best_ended())
+        return audit is not None and gap > ROUGH_GAP + 2 * audit.error
 
     def _compare_if_good(self, begun: Begun) -> None:
         if self._may_be_better(begun, self._best_ended()):

@@ -82,14 +82,16 @@ class Runner:
         self.seen = 0  #: other starts that led to the best optimum
         self.seen_own = 0  #: of these, with other parameters of the model's own
         self.tops: list[Climbed] = []  #: where climbs ended
+        self.waiting: list[Climbed] = []  #: of these, others that no leg has begun at
         #: The gradients that led to an optimum, once others are looked for.
         self.spent = math.inf
         self.climbed_by = 0  #: gradients of climbs
-        self.has_jumps = False  #: whether a leg has gone by values alone, as where density jumps
+        self.are_enough = False  #: whether more climbs are made only as they are cheap
         self.is_cut = False  #: whether a higher top was not followed, for want of steps
         self.spike = math.inf  #: tops above this log density, as a funnel's, have hardly any mass
         self.least = -math.inf  #: tops above this one are as high as that of the best Gaussian
         self.spikes: list[Begun] = []  #: legs from such tops that led nowhere
+        self._levels: dict[int, tuple[Place, float]] = {}  #: log densities at means, by place
         self._one: Search | StochasticSearch | None = None
         self._reached: tuple[Outcome, str] | None = None  #: where a leg was that goes on otherwise
         self._used = used
@@ -242,7 +244,6 @@ class Runner:
 
         :param trace: what led to its first place.
         """
-        self.has_jumps = True
         fresh = StochasticSearch(
             by_values(self.engine), self.rng, self.settings, self.progress, used=self._used
         )
@@ -253,7 +254,7 @@ class Runner:
         if other.converged:
             other = tried(fresh, other)
         self._used = fresh.used + len(fresh.trace)
-        return self._audited(other)
+        return dataclasses.replace(self._audited(other), by_values=True)
 
     def _are_rounded_alike(self, *others: Outcome) -> bool:
         """Whether the best legs have ended alike, where rounding hides what any bound is.
@@ -335,10 +336,19 @@ class Runner:
             seen_own=self.seen_own,
             num_tops=num_tops,
             has_more=has_more(outside, inside, self.least),
-            # At a jump climbs end wherever they meet it, which tells of no other optima.
-            has_more_as_high=not self.has_jumps and has_more_as_high(outside, inside, self.least),
+            has_more_as_high=not self._has_jumps(best)
+            and has_more_as_high(outside, inside, self.least),
             has_ordinary=self.engine.parameters.has_ordinary,
         )
+
+    def _has_jumps(self, best: Outcome) -> bool:
+        """Whether a leg by values alone ended beside the best: then the log density jumps there.
+
+        Climbs end wherever they meet a jump, which tells of no other optima. Far below the best it
+        may be rounding that had contradicted the gradients of such a leg.
+        """
+        level = bound_of(best) - ROUGH_GAP
+        return any(one.by_values and bound_of(one) > level for one, _ in self.ended)
 
     def _parted(self, best: Outcome) -> tuple[int, list[Climbed]]:
         """How many climbs ended in the best Gaussian, and the others; spikes are neither.

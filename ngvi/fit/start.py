@@ -34,6 +34,10 @@ NARROW_SCALES = (1e-4, 1e-5, 1e-6)
 #: Steps of L-BFGS on the mean, and random means to try.
 MAX_MEAN_STEPS, NUM_RANDOM_MEANS = 50, 5
 
+#: Widths of single latents at a maximum, where the log density has fallen by so much, in nats, lie
+#: between these; so many halvings of the interval of their logarithms find them.
+HALF_A_NAT, LEAST_WIDTH, MOST_WIDTH, NUM_HALVINGS = 0.5, 1e-6, 1e3, 5
+
 #: Standard deviation of parameters of the model's own that start at zero, at least.
 LEAST_OWN = 0.1
 
@@ -100,14 +104,23 @@ def find_other_start(
 
 
 def start_at(
-    engine: Engine, rng: np.random.Generator, num_groups: int, mean: np.ndarray, name: str
+    engine: Engine,
+    rng: np.random.Generator,
+    num_groups: int,
+    mean: np.ndarray,
+    name: str,
+    is_top: bool = False,
 ) -> Start | None:
     """The scale around a mean whose bound is best, or None if none has a finite one.
 
     Of raw covariates every usual scale may overflow: then it is the first narrow one that will do.
+
+    :param is_top: whether the mean is a maximum, where each latent can have a scale of its own.
     """
     draws = engine.evaluator.draws(rng, num_groups)
     found = list(_at_scales(engine, mean, 1.0, SCALES[1:], draws))
+    if is_top:
+        found += _at_scales(engine, mean, widths(engine, mean), (1.0,), draws)
     if not found:
         found = list(itertools.islice(_at_scales(engine, mean, 1.0, NARROW_SCALES, draws), 1))
     best = max(found, key=lambda start: start.measured.value, default=None)
@@ -144,6 +157,28 @@ def start_about(engine: Engine, rng: np.random.Generator, places: list[Place]) -
     draws = engine.evaluator.draws(rng, 1)
     usable = (_usable(engine, place, draws) for place in places)
     return next(filter(None, usable), None)
+
+
+def widths(engine: Engine, mean: np.ndarray) -> np.ndarray:
+    """How far from a maximum, along each latent alone, the log density falls by half a nat.
+
+    These are the standard deviations of the best Gaussian of independent latents, if the posterior
+    is a Gaussian; to a factor of 1.4, by bisection of ``2 * NUM_HALVINGS * d`` values.
+
+    :return: shape ``(d,)``.
+    """
+    initial, dim = engine.parameters.initial, len(mean)
+    low, high = np.full(dim, LEAST_WIDTH), np.full(dim, MOST_WIDTH)
+    (level,) = engine.evaluator.values(initial, mean[None])
+    for _ in range(NUM_HALVINGS):
+        middle = np.sqrt(low * high)
+        steps = np.diag(middle)
+        values = engine.evaluator.values(initial, np.concatenate([mean + steps, mean - steps]))
+        with np.errstate(invalid="ignore", over="ignore"):  # beside the support's edges
+            fall = level - values.reshape(2, dim).mean(0)
+        is_narrow = fall < HALF_A_NAT  # not where it is NaN
+        low, high = np.where(is_narrow, middle, low), np.where(is_narrow, high, middle)
+    return np.sqrt(low * high)
 
 
 def _at_scales(

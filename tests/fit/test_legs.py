@@ -581,10 +581,9 @@ def test_climbs_that_lead_into_the_gaussian_end_the_looking():
     outcome = searched(one)
     assert outcome.converged
     assert names(outcome) == ["the guide's start"]
-    # Few gradients: so many climbs of a few steps each.
-    begun = len(one.measured)
-    assert one.num_gradients - 5 * sum(count for _, count in one.measured) <= modes.ENOUGH * 10
-    assert begun < 40
+    spent = 5 * sum(count for _, count in one.measured)
+    assert one.num_gradients - spent <= modes.CHEAP * spent
+    assert len(one.measured) < 40
 
 
 def test_a_mode_that_is_higher_is_kept_and_both_are_told():
@@ -699,7 +698,11 @@ def test_the_same_optimum_twice_ends_the_looking(monkeypatch):
 
     monkeypatch.setattr(modes, "climbed", counted)
     searched(target())
-    assert sum(counts) == modes.NUM_CLIMBS
+    assert sum(counts) == 2 * modes.MOST_CLIMBS  # they cost less than half of what led there
+    counts.clear()
+    monkeypatch.setattr(modes, "CHEAP", 0.0)
+    searched(target())
+    assert sum(counts) == modes.FEW_CLIMBS
     counts.clear()
     monkeypatch.setattr(
         modes, "climbed", lambda _, points, *options: counts.append(len(points)) or []
@@ -715,8 +718,9 @@ def test_where_climbs_do_not_begin_others_do(monkeypatch):
         ends = climbed(engine, points, *options)
         return [end._replace(height=-math.inf) if i % 7 else end for i, end in enumerate(ends)]
 
+    monkeypatch.setattr(modes, "CHEAP", 0.0)
     expected = searched(target()).seen
-    assert expected == modes.NUM_CLIMBS
+    assert expected == modes.FEW_CLIMBS
     monkeypatch.setattr(modes, "climbed", some)
     assert searched(target()).seen == expected
 
@@ -784,11 +788,14 @@ def test_of_many_tops_as_high_more_climbs_have_to_tell(counts, known, more):
     assert ("hardly any climb has met" in in_words(best, dict, 0.05, 100)) is more
 
 
-@pytest.mark.parametrize("has_jumps", [False, True])
-def test_climbs_that_end_at_jumps_tell_of_no_other_optima(has_jumps):
-    search = with_ends()
+@pytest.mark.parametrize(("bound", "has_jumps"), [(None, False), (-1.0, True), (-9.0, False)])
+def test_climbs_that_end_at_jumps_tell_of_no_other_optima(bound, has_jumps):
+    """There are jumps where a leg by values alone has ended about as high as the best."""
+    search = with_ends(*([] if bound is None else [bound]))
     search.tops = [climbs.Climbed(CENTRE + 100.0, -float(kind), True) for kind in range(5)]
-    search.has_jumps = has_jumps
+    if bound is not None:
+        outcome, name = search.ended[-1]
+        search.ended[-1] = dataclasses.replace(outcome, by_values=True), name
     assert search._best().has_more_as_high is not has_jumps
 
 
@@ -815,8 +822,46 @@ def test_a_climb_by_the_scales_of_a_gaussian_ends_where_hardly_anything_is_left(
     assert gaps == pytest.approx([0.0] * 7, abs=1e-3)
 
 
+def test_climbs_end_early_at_a_known_top_and_no_other():
+    """Where the density is as its Gaussian says."""
+    one = two_modes(5.0)
+    points = np.random.default_rng(0).uniform(-2.0, 2.0, (40, 2))
+    factor = np.diag([0.1, 0.1])
+    known = climbs.known_top(one.engine(), np.full(2, 0.05), factor)
+    assert known.top.is_top and known.top.mean == pytest.approx(np.zeros(2), abs=0.01)
+    costs, ends = [], []
+    for top in (None, known):
+        before = one.num_gradients
+        ends.append(climbs.climbed(one.engine(), points, 75, factor, top))
+        costs.append(one.num_gradients - before)
+    gaps = [climb.height - full.height for climb, full in zip(ends[1], ends[0], strict=True)]
+    assert gaps == pytest.approx(np.zeros(40), abs=2 * climbs.AS_LEVEL)
+    met = sum(climb.mean is known.top.mean for climb in ends[1])
+    assert 0 < met < 40 and costs[1] < costs[0] - met
+
+
+def test_no_top_is_known_where_the_density_is_not_as_a_gaussian_says():
+    one = two_modes(5.0)
+    assert climbs.known_top(one.engine(), np.full(2, 30.0), np.full((2, 2), 1e3)) is None
+    nowhere = target(change=lambda *_: -np.inf)
+    assert climbs.known_top(nowhere.engine(), np.zeros(2), np.eye(2)) is None
+
+
+def test_where_climbs_are_cheap_so_many_are_made_that_a_rare_mode_is_met(monkeypatch):
+    """Every twenty-fifth climb leads to it."""
+    found = {}
+    for cheap in (0.0, modes.CHEAP):
+        monkeypatch.setattr(modes, "CHEAP", cheap)
+        one, settings = two_modes(5.0, np.full(2, 2.9)), Settings(0.05, 100)
+        seeds = map(np.random.default_rng, range(10))
+        ends = [run.search(one.engine(), rng, settings, False, None) for rng in seeds]
+        found[cheap] = sum(outcome.audit.bound > 4.0 for outcome in ends)
+    assert found[0.0] <= 4 and found[modes.CHEAP] >= 8
+
+
 def test_tops_are_as_high_that_lie_within_reach_of_the_best(monkeypatch):
     asked = []
+    monkeypatch.setattr(modes, "CHEAP", 0.0)
     monkeypatch.setattr(modes, "has_more", lambda *args: asked.append(args[2]))
     assert searched(target()).converged
     (least,) = asked
@@ -873,7 +918,8 @@ def test_where_climbs_end_at_ever_new_tops_more_are_made(monkeypatch):
     outcome = searched(rugged())
     assert outcome.audit.bound == pytest.approx(5.0, abs=0.05) and outcome.num_tops > 5
     assert outcome.converged  # as others led there while climbs cost less than the fit
-    monkeypatch.setattr(modes, "MOST_IF_CHEAP", modes.MOST_CLIMBS)
+    monkeypatch.setattr(modes, "CHEAP", 0.0)
+    monkeypatch.setattr(modes, "MOST_OF_MANY", modes.MOST_CLIMBS)
     outcome = searched(rugged())
     assert outcome.audit.bound == pytest.approx(5.0, abs=0.05) and outcome.num_tops > 5
     assert outcome.reason is Reason.MODES  # the only one of many that led there
@@ -919,6 +965,31 @@ def test_a_start_that_came_to_no_end_hides_no_top(status, is_new):
     broad = Outcome(Place(NEAR, np.zeros(2)), Reason.TRIED, audit=Audit(-9.0, 0.1, 0.0))
     search.begun.append(one_leg.Begun(None, status, broad, "a draw"))
     assert search._is_known(climbs.Climbed(NEAR + 0.1, 5.0, True)) is not is_new
+
+
+@pytest.mark.parametrize(("height", "is_known"), [(1.0, True), (5.0, False)])
+def test_a_broad_gaussian_does_not_hide_a_narrow_top_far_above_it(height, is_known):
+    """A line through a wave that was not found is as broad as the prior of its frequency."""
+    search = with_ends()
+    search.ended[0][0].place.log_scale[:] = np.log(30.0)
+    level = search._level(search._best().place)
+    least = modes.NOT_ABOVE + 2 * modes.NOT_ABOVE_EACH
+    for above in (height, least - 0.01, least + 0.01):
+        expected = is_known if above == height else above < least
+        assert search._is_known(climbs.Climbed(CENTRE + 9.0, level + above, True)) is expected
+
+
+@pytest.mark.parametrize(("bound", "is_another"), [(-6.5, False), (-4.0, True)])
+def test_a_leg_that_has_narrowed_to_more_than_a_broad_gaussian_leads_elsewhere(bound, is_another):
+    search = with_ends()
+    [(broad, name)] = search.ended
+    place = Place(CENTRE, np.full(2, np.log(30.0)))
+    search.ended = [(dataclasses.replace(broad, place=place, audit=Audit(-7.0, 0.0, 0.0)), name)]
+    rng = np.random.default_rng(0)
+    begun = search._begin(start_at(search.engine, rng, 4, CENTRE + 0.1, ""))
+    begun.outcome = dataclasses.replace(begun.outcome, audit=Audit(bound, 0.01, 0.0))
+    search._weigh(begun, place)
+    assert (len(search.ended) == 2) is is_another and (search.seen == 1) is not is_another
 
 
 def test_a_leg_that_leads_into_the_best_gaussian_keeps_no_other_from_its_end():
@@ -981,8 +1052,9 @@ def test_an_optimum_below_a_top_that_no_steps_are_left_for_is_not_claimed(monkey
 
 
 @pytest.mark.parametrize(("above", "more"), [(-15.0, True), (-5.0, True), (0.1, False)])
-def test_tops_far_above_an_optimum_that_lead_nowhere_are_no_modes(above, more):
+def test_tops_far_above_an_optimum_that_lead_nowhere_are_no_modes(above, more, monkeypatch):
     """As a funnel's, which have hardly any mass: ten nats and half a nat a latent above."""
+    monkeypatch.setattr(modes, "CHEAP", 0.0)
     one = legs.Legs(
         target().engine(), np.random.default_rng(0), Settings(0.05, 100), Progress(100, False)
     )
