@@ -12,6 +12,7 @@ from . import (  # noqa: F401
     jumps,
     kinks,
     later,
+    latest,
     minibatches,
     mixtures,
     networks,

@@ -22,7 +22,8 @@ class Entry:
     :param batch: how many rows a minibatch has; the function takes ``batch=`` then, and None
         is all of them.
     :param enumerated: whether there are discrete latents to sum out.
-    :param later: written after all changes of the search, and in no sum of the others.
+    :param later: written after the search had last been changed, in a first or second round, and
+        in no sum of the others.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Entry:
     held_out: bool = False
     batch: int | None = None
     enumerated: bool = False
-    later: bool = False
+    later: int = 0
 
     @property
     def group(self) -> str:
@@ -79,18 +80,19 @@ def entry(group: str, data: Callable[[], tuple], name: str = "", **options: Any)
     return add
 
 
-later = functools.partial(entry, later=True)
+later, latest = (functools.partial(entry, later=number) for number in (1, 2))
+ROUNDS = {"later": 1, "latest": 2}
 
 
 def chosen(pattern: str = "*", which: str = "visible") -> list[Entry]:
     """Entries by a pattern of their names.
 
     :param pattern: of ``class/model``, or several with commas between them.
-    :param which: ``"visible"``, ``"held_out"``, ``"all"`` of these, or ``"later"``.
+    :param which: ``"visible"``, ``"held_out"``, ``"all"`` of these, ``"later"`` or ``"latest"``.
     """
     patterns = pattern.split(",")
-    if which == "later":
-        parts = [e for e in ENTRIES.values() if e.later]
+    if which in ROUNDS:
+        parts = [e for e in ENTRIES.values() if e.later == ROUNDS[which]]
     else:
         wanted = {"visible": (False,), "held_out": (True,), "all": (False, True)}[which]
         parts = [e for e in ENTRIES.values() if not e.later and e.held_out in wanted]
