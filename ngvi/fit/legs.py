@@ -24,8 +24,9 @@ import numpy as np
 from ngvi.fit.audit import CERTAIN, NOTABLE_LOSS, Audit, audit, integrated, rare_loss
 from ngvi.fit.climbs import high_points
 from ngvi.fit.engine import Engine, Place
+from ngvi.fit.following import is_one_of_many
 from ngvi.fit.independent import Independent
-from ngvi.fit.modes import Modes, is_one_of_many
+from ngvi.fit.modes import Modes
 from ngvi.fit.one_leg import NO_WAY, OF_LATENTS, ROUGH_END, SAME, Begun, compared, level_of, surely
 from ngvi.fit.outcome import ANOTHER, THE_SAME, Outcome, Reason
 from ngvi.fit.parameters_first import has_many
@@ -46,6 +47,8 @@ from ngvi.fit.start import (
 ENDS = (Reason.CONVERGED, Reason.UNBOUNDED)
 #: Ends that are told with what is left to their optima, in nats.
 LEFT = (*NO_WAY, Reason.TRIED, Reason.MAX_STEPS, Reason.MODES)
+#: Ends that are no optimum, above which there may be maxima.
+NO_OPTIMUM = (*NO_WAY, Reason.TRIED, Reason.RARE)
 #: Starts after an end that is no optimum.
 MAX_OTHERS = 3
 #: Starts of a race, few at first, and the steps of each over fixed draws.
@@ -121,6 +124,9 @@ class Legs(Modes):
             self._try_parameters(start)
         has_own = self.engine.parameters.has_ordinary and not self.has_few
         rows = self.engine.evaluator.rows
+        is_none = rows is None and self._best().reason in NO_OPTIMUM
+        if is_none and not has_own and not self._are_rounded_alike():
+            self._climb_above(prior)
         if self._best().converged and not has_own:
             if self.is_rugged:  # the race has used up what other modes are followed with
                 self._allow(max(self._used + self._share - self.settings.max_steps, 0))
@@ -373,7 +379,7 @@ class Legs(Modes):
         for one in (best, _of_own(best)):
             is_unsure |= _is_outnumbered(one) or _is_alone(one, self.has_network)
         if best.converged and is_unsure:
-            best = dataclasses.replace(best, reason=Reason.MODES)
+            best = dataclasses.replace(best, reason=Reason.MODES, is_cut=self.is_cut)
         known = best.audit
         if known is None:
             return best

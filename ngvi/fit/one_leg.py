@@ -86,6 +86,7 @@ class Runner:
         #: The gradients that led to an optimum, once others are looked for.
         self.spent = math.inf
         self.climbed_by = 0  #: gradients of climbs
+        self.only_tops = False  #: whether of climbs those alone are followed that end at a maximum
         self.are_enough = False  #: whether more climbs are made only as they are cheap
         self.is_cut = False  #: whether a higher top was not followed, for want of steps
         self.spike = math.inf  #: tops above this log density, as a funnel's, have hardly any mass

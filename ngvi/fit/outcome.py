@@ -81,6 +81,7 @@ class Outcome:
     :ivar num_tops: how many maxima of the log density, of different height, climbs ended at.
     :ivar has_more: whether others would end at ever new ones.
     :ivar has_more_as_high: whether there are many as high as that of the best, and maybe more.
+    :ivar is_cut: whether a higher one was not followed, for want of steps.
     """
 
     place: Place
@@ -96,6 +97,7 @@ class Outcome:
     num_tops: int = 0
     has_more: bool = False
     has_more_as_high: bool = False
+    is_cut: bool = False
     has_ordinary: bool = False
 
     @property
@@ -212,6 +214,8 @@ def in_words(
             why = f"only {led} led to it"
             if outcome.has_more_as_high and seen:
                 why = "the log density has maxima as high that hardly any climb has met"
+            elif outcome.is_cut:
+                why = "no steps were left to follow higher points (raise max_steps)"
             return (
                 "the bound has several optima, of which this is the best that was found (within "
                 f"{outcome.remaining:.2g} nats), but {why}: there may be better "

@@ -12,7 +12,7 @@ import pytest
 from scipy.optimize import approx_fprime, minimize
 from scipy.stats import norm
 
-from ngvi.fit import climbs, legs, modes, one_leg, prior, run
+from ngvi.fit import climbs, following, legs, modes, one_leg, prior, run
 from ngvi.fit.audit import Audit
 from ngvi.fit.by_values import GROUP, by_values
 from ngvi.fit.outcome import Outcome, Reason, in_words
@@ -582,7 +582,7 @@ def test_climbs_that_lead_into_the_gaussian_end_the_looking():
     assert outcome.converged
     assert names(outcome) == ["the guide's start"]
     spent = 5 * sum(count for _, count in one.measured)
-    assert one.num_gradients - spent <= modes.CHEAP * spent
+    assert one.num_gradients - spent <= following.CHEAP * spent
     assert len(one.measured) < 40
 
 
@@ -600,7 +600,7 @@ def test_a_mode_that_is_higher_is_kept_and_both_are_told():
 
 def test_a_point_that_the_gaussian_misses_is_a_start(monkeypatch):
     """No climb leads to a mode that is too far for one and outside of the box."""
-    monkeypatch.setattr(modes, "climbed", lambda *_: [])
+    monkeypatch.setattr(following, "climbed", lambda *_: [])
     one = two_modes(5.0, NEAR + 4.0)
     assert is_at(searched(one), np.zeros(2), 0.1)
     monkeypatch.setattr(modes, "missed", lambda *_: NEAR + 4.0)
@@ -629,16 +629,19 @@ def test_where_a_gaussian_misses_mass_between_jumps_values_lead_there(monkeypatc
 
 def test_without_correlations_points_from_which_nothing_climbs_are_starts(monkeypatch):
     """Where mass is missed: their best optimum may be far from every top."""
-    monkeypatch.setattr(modes, "climbed", lambda *_: [])
+    monkeypatch.setattr(following, "climbed", lambda *_: [])
     monkeypatch.setattr(modes, "missed", lambda *_: np.zeros(2))
-    monkeypatch.setattr(modes, "high_points", lambda *_: np.array([NEAR + 4.0, np.zeros(2)]))
+    for module in (modes, following):
+        points = np.array([NEAR + 4.0, np.zeros(2)])
+        monkeypatch.setattr(module, "high_points", lambda *_, points=points: points)
     one = two_modes(5.0, NEAR + 4.0)
     assert is_at(searched(one), np.zeros(2), 0.1)
     one.is_restricted = True
     outcome = searched(one)
     assert is_at(outcome, NEAR + 4.0, 0.1)
     assert names(outcome)[0] == "a draw" and outcome.reason is Reason.MODES
-    monkeypatch.setattr(modes, "high_points", lambda *_: np.array([NEAR + 4.0] * 2))
+    for module in (modes, following):
+        monkeypatch.setattr(module, "high_points", lambda *_: np.array([NEAR + 4.0] * 2))
     assert searched(one).converged  # two have led there
     monkeypatch.setattr(modes, "missed", lambda *_: None)
     assert is_at(searched(one), np.zeros(2), 0.1)
@@ -663,7 +666,7 @@ def test_a_bound_that_is_hardly_known_is_not_the_best():
 def test_of_optima_that_noise_confuses_more_draws_tell_which_are_as_good(monkeypatch):
     """One that is 0.3 nats lower says nothing for the best, whatever the errors."""
     audit = one_leg.audit
-    monkeypatch.setattr(modes, "climbed", lambda *_: [])
+    monkeypatch.setattr(following, "climbed", lambda *_: [])
     monkeypatch.setattr(modes, "missed", lambda *_: NEAR + 4.0)
     one = two_modes(0.3, NEAR + 4.0)
     monkeypatch.setattr(one_leg, "audit", lambda *args: audit(*args)._replace(error=0.15))
@@ -690,38 +693,38 @@ def test_of_optima_that_noise_confuses_more_draws_tell_the_better(monkeypatch):
 def test_the_same_optimum_twice_ends_the_looking(monkeypatch):
     """No further points are climbed from, nor where none has led anywhere."""
     counts = []
-    climbed = modes.climbed
+    climbed = following.climbed
 
     def counted(engine, points, *options):
         counts.append(len(points))
         return climbed(engine, points, *options)
 
-    monkeypatch.setattr(modes, "climbed", counted)
+    monkeypatch.setattr(following, "climbed", counted)
     searched(target())
-    assert sum(counts) == 2 * modes.MOST_CLIMBS  # they cost less than half of what led there
+    assert sum(counts) == 2 * following.MOST_CLIMBS  # they cost less than half of what led there
     counts.clear()
-    monkeypatch.setattr(modes, "CHEAP", 0.0)
+    monkeypatch.setattr(following, "CHEAP", 0.0)
     searched(target())
-    assert sum(counts) == modes.FEW_CLIMBS
+    assert sum(counts) == following.FEW_CLIMBS
     counts.clear()
     monkeypatch.setattr(
-        modes, "climbed", lambda _, points, *options: counts.append(len(points)) or []
+        following, "climbed", lambda _, points, *options: counts.append(len(points)) or []
     )
-    assert searched(target()).converged and sum(counts) == modes.NUM_CLIMBS
+    assert searched(target()).converged and sum(counts) == following.NUM_CLIMBS
 
 
 def test_where_climbs_do_not_begin_others_do(monkeypatch):
     """At six of seven points there is a density, and no slope."""
-    climbed = modes.climbed
+    climbed = following.climbed
 
     def some(engine, points, *options):
         ends = climbed(engine, points, *options)
         return [end._replace(height=-math.inf) if i % 7 else end for i, end in enumerate(ends)]
 
-    monkeypatch.setattr(modes, "CHEAP", 0.0)
+    monkeypatch.setattr(following, "CHEAP", 0.0)
     expected = searched(target()).seen
-    assert expected == modes.FEW_CLIMBS
-    monkeypatch.setattr(modes, "climbed", some)
+    assert expected == following.FEW_CLIMBS
+    monkeypatch.setattr(following, "climbed", some)
     assert searched(target()).seen == expected
 
 
@@ -784,7 +787,7 @@ def test_of_many_tops_as_high_more_climbs_have_to_tell(counts, known, more):
     low = [climbs.Climbed(np.zeros(1), -100.0 - height, True) for height in range(50)]
     assert climbs.has_more_as_high(tops + low, known, -9.0) is more
     best = Outcome(None, Reason.MODES, 0.01, seen=9, has_more_as_high=more)
-    assert modes.is_one_of_many(best) is more
+    assert following.is_one_of_many(best) is more
     assert ("hardly any climb has met" in in_words(best, dict, 0.05, 100)) is more
 
 
@@ -815,11 +818,30 @@ def test_a_climb_by_the_scales_of_a_gaussian_ends_where_hardly_anything_is_left(
     for flat in (climbs.FLAT, 1e-5):
         monkeypatch.setattr(climbs, "FLAT", flat)
         before = one.num_gradients
-        ends.append(climbs.climbed(one.engine(), points, modes.MAX_CLIMB, np.diag(SCALE)))
+        ends.append(climbs.climbed(one.engine(), points, following.MAX_CLIMB, np.diag(SCALE)))
         costs.append(one.num_gradients - before)
     assert costs[0] < 0.9 * costs[1] and all(climb.is_top for climb in ends[0])
     gaps = [climb.height - exact.height for climb, exact in zip(*ends, strict=True)]
     assert gaps == pytest.approx([0.0] * 7, abs=1e-3)
+
+
+@pytest.mark.parametrize(("height", "is_found"), [(5.0, True), (-5.0, False)])
+def test_a_top_above_an_end_that_is_no_optimum_is_followed(height, is_found, monkeypatch):
+    """A Gaussian of no wave, whose optimum noise hides, was all that was told of many tops."""
+    note = one_leg.Runner._note
+
+    def noted(self, outcome, name):
+        if np.abs(outcome.place.loc).max() < 0.5:
+            outcome = dataclasses.replace(outcome, reason=Reason.NOISE, remaining=0.2)
+        note(self, outcome, name)
+
+    monkeypatch.setattr(one_leg.Runner, "_note", noted)
+    for name in ("_others", "_go_on"):
+        monkeypatch.setattr(legs.Legs, name, lambda *_: None)
+    outcome = searched(two_modes(height))
+    assert outcome.reason is (Reason.CONVERGED if is_found else Reason.NOISE)
+    assert is_at(outcome, NEAR if is_found else np.zeros(2), 0.1)
+    assert (len(outcome.starts) == 2) is is_found
 
 
 def test_climbs_end_early_at_a_known_top_and_no_other():
@@ -850,23 +872,23 @@ def test_no_top_is_known_where_the_density_is_not_as_a_gaussian_says():
 def test_where_climbs_are_cheap_so_many_are_made_that_a_rare_mode_is_met(monkeypatch):
     """Every twenty-fifth climb leads to it."""
     found = {}
-    for cheap in (0.0, modes.CHEAP):
-        monkeypatch.setattr(modes, "CHEAP", cheap)
+    for cheap in (0.0, following.CHEAP):
+        monkeypatch.setattr(following, "CHEAP", cheap)
         one, settings = two_modes(5.0, np.full(2, 2.9)), Settings(0.05, 100)
         seeds = map(np.random.default_rng, range(10))
         ends = [run.search(one.engine(), rng, settings, False, None) for rng in seeds]
         found[cheap] = sum(outcome.audit.bound > 4.0 for outcome in ends)
-    assert found[0.0] <= 4 and found[modes.CHEAP] >= 8
+    assert found[0.0] <= 4 and found[following.CHEAP] >= 8
 
 
 def test_tops_are_as_high_that_lie_within_reach_of_the_best(monkeypatch):
     asked = []
-    monkeypatch.setattr(modes, "CHEAP", 0.0)
-    monkeypatch.setattr(modes, "has_more", lambda *args: asked.append(args[2]))
+    monkeypatch.setattr(following, "CHEAP", 0.0)
+    monkeypatch.setattr(following, "has_more", lambda *args: asked.append(args[2]))
     assert searched(target()).converged
     (least,) = asked
     height = float(norm.logpdf(0.0, scale=SCALE).sum())
-    assert least == pytest.approx(height - modes.AS_HIGH - 1.0, abs=0.1)
+    assert least == pytest.approx(height - following.AS_HIGH - 1.0, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -899,7 +921,7 @@ def test_heights_that_rounding_tells_apart_are_of_one_top():
 
     one = target(change=rounded, eps=2.0**-23)
     points = CENTRE + SCALE * np.random.default_rng(0).normal(size=(7, 2))
-    tops = climbs.climbed(one.engine(), points, modes.MAX_CLIMB, np.diag(SCALE))
+    tops = climbs.climbed(one.engine(), points, following.MAX_CLIMB, np.diag(SCALE))
     assert len({climb.height for climb in tops if climb.is_top}) > 1
     assert len(climbs.heights(tops)) == 1 and not climbs.beside_the_most(tops)
     other = tops[0]._replace(height=tops[0].height - 9.0)
@@ -918,12 +940,12 @@ def test_where_climbs_end_at_ever_new_tops_more_are_made(monkeypatch):
     outcome = searched(rugged())
     assert outcome.audit.bound == pytest.approx(5.0, abs=0.05) and outcome.num_tops > 5
     assert outcome.converged  # as others led there while climbs cost less than the fit
-    monkeypatch.setattr(modes, "CHEAP", 0.0)
-    monkeypatch.setattr(modes, "MOST_OF_MANY", modes.MOST_CLIMBS)
+    monkeypatch.setattr(following, "CHEAP", 0.0)
+    monkeypatch.setattr(following, "MOST_OF_MANY", following.MOST_CLIMBS)
     outcome = searched(rugged())
     assert outcome.audit.bound == pytest.approx(5.0, abs=0.05) and outcome.num_tops > 5
     assert outcome.reason is Reason.MODES  # the only one of many that led there
-    monkeypatch.setattr(modes, "MOST_IF_CHEAP", modes.NUM_CLIMBS)
+    monkeypatch.setattr(following, "MOST_IF_CHEAP", following.NUM_CLIMBS)
     settings, seeds = Settings(0.05, 100), map(np.random.default_rng, range(5))
     few = [run.search(rugged().engine(), rng, settings, False, None) for rng in seeds]
     assert min(one.audit.bound for one in few) == pytest.approx(0.0, abs=0.05)
@@ -934,7 +956,7 @@ def test_starts_that_agree_do_not_end_the_climbs(monkeypatch):
     first_leg = legs.Legs._first_leg
 
     def with_others(self, start, *others):
-        for _ in range(modes.ENOUGH):
+        for _ in range(following.ENOUGH):
             self._begin(start)
         return first_leg(self, start, *others)
 
@@ -973,7 +995,7 @@ def test_a_broad_gaussian_does_not_hide_a_narrow_top_far_above_it(height, is_kno
     search = with_ends()
     search.ended[0][0].place.log_scale[:] = np.log(30.0)
     level = search._level(search._best().place)
-    least = modes.NOT_ABOVE + 2 * modes.NOT_ABOVE_EACH
+    least = following.NOT_ABOVE + 2 * following.NOT_ABOVE_EACH
     for above in (height, least - 0.01, least + 0.01):
         expected = is_known if above == height else above < least
         assert search._is_known(climbs.Climbed(CENTRE + 9.0, level + above, True)) is expected
@@ -1048,13 +1070,14 @@ def test_an_optimum_below_a_top_that_no_steps_are_left_for_is_not_claimed(monkey
     monkeypatch.setattr(modes.Modes, "_follow", without_steps)
     outcome = searched(two_modes(5.0))
     assert is_at(outcome, np.zeros(2), 0.1) and outcome.reason is Reason.MODES
+    assert outcome.is_cut and "raise max_steps" in in_words(outcome, dict, 0.05, 100)
     assert searched(target()).converged
 
 
 @pytest.mark.parametrize(("above", "more"), [(-15.0, True), (-5.0, True), (0.1, False)])
 def test_tops_far_above_an_optimum_that_lead_nowhere_are_no_modes(above, more, monkeypatch):
     """As a funnel's, which have hardly any mass: ten nats and half a nat a latent above."""
-    monkeypatch.setattr(modes, "CHEAP", 0.0)
+    monkeypatch.setattr(following, "CHEAP", 0.0)
     one = legs.Legs(
         target().engine(), np.random.default_rng(0), Settings(0.05, 100), Progress(100, False)
     )
@@ -1099,7 +1122,7 @@ def test_spikes_that_all_lead_to_the_same_low_bound_are_not_all_followed(
     monkeypatch.setattr(one, "_begin", begin)
     monkeypatch.setattr(one, "_is_known", lambda _: False)
     place = Place(CENTRE, np.zeros(2))
-    monkeypatch.setattr(modes, "start_at", lambda *_: SimpleNamespace(place=place, name="a"))
+    monkeypatch.setattr(following, "start_at", lambda *_: SimpleNamespace(place=place, name="a"))
     monkeypatch.setattr(one, "_is_inside", lambda *_: False)
     assert one._follow(tops, 0, limit) == len(begun) == count
 
@@ -1303,7 +1326,7 @@ def test_what_other_starts_have_found_survives_an_interruption(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(modes, "climbed", interrupted)
+    monkeypatch.setattr(following, "climbed", interrupted)
     outcome = searched(target())
     assert outcome.reason is Reason.INTERRUPTED and is_at(outcome, CENTRE)
     monkeypatch.undo()
@@ -1443,7 +1466,7 @@ def test_an_end_where_all_is_rounding_is_no_better_than_an_optimum():
     assert one_leg.level_of(far) > one_leg.level_of(ended(-2e9, Reason.CONVERGED, 0.02))
 
 
-@pytest.mark.parametrize(("num_spikes", "is_cut"), [(0, True), (modes.MANY_SPIKES, False)])
+@pytest.mark.parametrize(("num_spikes", "is_cut"), [(0, True), (following.MANY_SPIKES, False)])
 def test_a_spike_for_which_no_steps_are_left_is_no_loss_after_many_that_led_nowhere(
     num_spikes, is_cut
 ):
