@@ -48,7 +48,7 @@ def stein_direction(gradients: Tensor, noise: Tensor, family: Family) -> Family:
     :return: the direction of ascent.
     """
     if isinstance(family, Priced):
-        return family.price_of_draws(gradients, noise)
+        return family._price_of_draws(gradients, noise)
     with torch.enable_grad():
         q = family.detach().map(lambda value: value.clone().requires_grad_())
         # Its derivative is the bound's: the gradients are constants here.

@@ -88,7 +88,7 @@ class Priced(Family):
     ``_displacement_transpose``.
     """
 
-    def price_of_draws(self, gradients: Tensor, noise: Tensor) -> Self:
+    def _price_of_draws(self, gradients: Tensor, noise: Tensor) -> Self:
         """The natural gradient of the bound from gradients of the log density, by Stein's lemma.
 
         What autograd makes of :meth:`displaced` and :meth:`sticking_log_prob`, in half of the time.
