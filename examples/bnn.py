@@ -105,11 +105,9 @@ def with_numpyro(method: str, rate: Any, data: Data, seed: int) -> tuple:
 
     def bound() -> float:
         elbo = Trace_ELBO(num_particles=NUM_DRAWS)
-        arguments = data.images, data.labels
-        loss = jax.jit(
-            lambda params: elbo.loss(jax.random.key(seed), params, model, guide, *arguments)
-        )
-        return -float(loss(svi.params))
+        # Data are arguments: of constants XLA would make what it can as it compiles.
+        loss = jax.jit(lambda key, params, *data: elbo.loss(key, params, model, guide, *data))
+        return -float(loss(jax.random.key(seed), svi.params, data.images, data.labels))
 
     return lambda x, y: svi.step(x, y), logits, bound
 

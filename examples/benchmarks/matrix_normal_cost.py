@@ -10,7 +10,6 @@ round, of CPU time.
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 import subprocess
 import sys
@@ -18,31 +17,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from . import lenet
 from .machine import describe
 
-NUM_DATA, SIDE, CLASSES = 10_000, 28, 10
-#: Kernels in the layout of torch (out, in, height, width); in NumPyro they are in that of Flax.
-SHAPES = {
-    "c1": (6, 1, 5, 5),
-    "c2": (16, 6, 5, 5),
-    "f1": (400, 120),
-    "f2": (120, 84),
-    "f3": (84, 10),
-}
 CASES = ("Snngm", "IVON", "BLR", "VOGN")
 FAMILIES = ("diagonal", "matrix_normal")
-
-
-def data(batch: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    images = rng.normal(size=(batch, SIDE, SIDE)).astype(np.float32)
-    return images, rng.integers(CLASSES, size=batch)
-
-
-def fan_in(shape: tuple[int, ...]) -> int:
-    return math.prod(shape[1:]) if len(shape) == 4 else shape[0]
 
 
 def rule(case: str, ngvi: Any, trace_elbo: Callable) -> tuple[Any, Any]:
@@ -57,40 +36,12 @@ def rule(case: str, ngvi: Any, trace_elbo: Callable) -> tuple[Any, Any]:
 def numpyro_steps(case: str, batch: int, seed: int) -> list[Callable]:
     import jax
     import jax.numpy as jnp
-    import numpyro
-    import numpyro.distributions as dist
     from numpyro.infer import Trace_ELBO
 
     import numpyro_ngvi
 
-    def convolved(x: jax.Array, kernel: jax.Array, bias: jax.Array, pad: int) -> jax.Array:
-        names = ("NHWC", "HWIO", "NHWC")
-        padding = [(pad, pad)] * 2
-        x = jax.lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=names)
-        batch, height, width, channels = x.shape
-        x = jax.nn.relu(x + bias).reshape(batch, height // 2, 2, width // 2, 2, channels)
-        return x.max((2, 4))
-
-    def model(images: jax.Array, labels: jax.Array) -> None:
-        weights, biases = {}, {}
-        for name, shape in SHAPES.items():
-            scale, order = fan_in(shape) ** -0.5, (2, 3, 1, 0)[: len(shape)]
-            if len(shape) == 4:
-                shape = tuple(shape[axis] for axis in order)
-            prior = dist.Normal(0, scale).expand(shape).to_event()
-            weights[name] = numpyro.sample(name, prior)
-            biases[name] = numpyro.sample(
-                f"{name}.bias", dist.Normal(0, 1).expand(shape[-1:]).to_event()
-            )
-        x = convolved(images[..., None], weights["c1"], biases["c1"], 2)
-        x = convolved(x, weights["c2"], biases["c2"], 0).reshape(len(images), -1)
-        x = jax.nn.relu(x @ weights["f1"] + biases["f1"])
-        x = jax.nn.relu(x @ weights["f2"] + biases["f2"])
-        logits = x @ weights["f3"] + biases["f3"]
-        with numpyro.plate("data", NUM_DATA, subsample_size=len(labels)):
-            numpyro.sample("label", dist.Categorical(logits=logits), obs=labels)
-
-    images, labels = map(jnp.asarray, data(batch, seed))
+    model = lenet.numpyro_model()
+    images, labels = map(jnp.asarray, lenet.data(batch, seed))
 
     def stepper(family: str) -> Callable:
         guide = numpyro_ngvi.NaturalGaussianGuide(model, family, init_scale=0.01)
@@ -103,39 +54,15 @@ def numpyro_steps(case: str, batch: int, seed: int) -> list[Callable]:
 
 def pyro_steps(case: str, batch: int, seed: int) -> list[Callable]:
     import pyro
-    import pyro.distributions as dist
     import torch
     from pyro.infer import SVI, Trace_ELBO
-    from torch.nn import functional
 
     import pyro_ngvi
 
     torch.set_num_threads(1)
     pyro.set_rng_seed(seed)
-
-    def convolved(
-        x: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, pad: int
-    ) -> torch.Tensor:
-        return functional.max_pool2d(functional.conv2d(x, kernel, bias, padding=pad).relu(), 2)
-
-    def model(images: torch.Tensor, labels: torch.Tensor) -> None:
-        weights, biases = {}, {}
-        for name, shape in SHAPES.items():
-            prior = dist.Normal(torch.zeros(shape), fan_in(shape) ** -0.5).to_event()
-            weights[name] = pyro.sample(name, prior)
-            out = shape[0] if len(shape) == 4 else shape[1]
-            biases[name] = pyro.sample(
-                f"{name}.bias", dist.Normal(torch.zeros(out), 1.0).to_event()
-            )
-        x = convolved(images[:, None], weights["c1"], biases["c1"], 2)
-        x = convolved(x, weights["c2"], biases["c2"], 0).flatten(1)
-        x = (x @ weights["f1"] + biases["f1"]).relu()
-        x = (x @ weights["f2"] + biases["f2"]).relu()
-        logits = x @ weights["f3"] + biases["f3"]
-        with pyro.plate("data", NUM_DATA, subsample_size=len(labels)):
-            pyro.sample("label", dist.Categorical(logits=logits), obs=labels)
-
-    images, labels = map(torch.as_tensor, data(batch, seed))
+    model = lenet.pyro_model()
+    images, labels = map(torch.as_tensor, lenet.data(batch, seed))
 
     def stepper(family: str) -> Callable:
         guide = pyro_ngvi.NaturalGaussianGuide(model, family, init_scale=0.01)

@@ -17,14 +17,18 @@ from ngvi.optim.slowing import Slowing
 class Averaging(NamedTuple):
     """``1 - beta2`` of ``beta2="auto"``: the precision is an average over all steps so far.
 
-    Step ``t`` counts ``t``-fold, as if 50 steps had gone before; from ``2 10^5`` steps on
-    ``beta2`` is IVON's own 0.99999, which in fewer leaves the precision near where it began.
+    Step ``t`` counts ``t``-fold, as if 50 steps had gone before, and after 850 steps ``t^2``-fold:
+    the curvature of a mean that was still on its way is then forgotten sooner, at a time when there
+    are enough steps for an average over fewer of them. From ``3 10^5`` steps on ``beta2`` is
+    IVON's own 0.99999, which in fewer leaves the precision near where it began.
     """
 
     algebra: Algebra
 
     def __call__(self, count: Number) -> Number:
-        return self.algebra.maximum(2 / (count + 50.0), 1e-5)
+        on = self.algebra
+        share = on.maximum(2 / (count + 50.0), 3 / (count + 500.0))
+        return on.maximum(share, 1e-5)
 
 
 def check_vogn(step_size: Rates | str, beta1: float, beta2: Any, name: str = "step_size") -> None:

@@ -189,7 +189,7 @@ class Evaluator:
         state = NoiseState() if density.facts.is_stochastic else None
         with torch.enable_grad():
             if second is None:
-                values = density(latents)
+                values = density(latents, is_first_order=True)
                 parts = Parts(values, values)
             else:
                 parts = second.parts(density, latents)
@@ -327,8 +327,10 @@ def ordinary_leaves(values: Tensor, latents: Arrays) -> list[Tensor]:
         if node is None or node in seen:
             continue
         seen.add(node)
+        if node.next_functions:
+            nodes.extend(following for following, _ in node.next_functions)
+            continue
         leaf = getattr(node, "variable", None)
         if leaf is not None and id(leaf) not in known:
             leaves[id(leaf)] = leaf
-        nodes.extend(following for following, _ in node.next_functions)
     return list(leaves.values())

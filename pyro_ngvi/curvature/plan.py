@@ -147,10 +147,10 @@ def make_plan(
     if vectorize_particles:
         density.choose_particles(_line(centre, step, 2))
     _warn_of_unregistered(density, _line(centre, step, 2))
-    # The difference leaves out the data, which all draws share.
-    few, many = (_saved_bytes(density, _line(centre, step, num)) for num in (2, 7))
+    # The difference leaves out the data, which all draws share; no more draws than that takes.
+    two, three = (_saved_bytes(density, _line(centre, step, num)) for num in (2, 3))
     num_elements = max(_num_elements((args, kwargs)), 1)
-    return Plan(model, guide, facts, HessianProducts(), (many - few) / 5, num_elements), density
+    return Plan(model, guide, facts, HessianProducts(), three - two, num_elements), density
 
 
 def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:
@@ -197,7 +197,8 @@ def _saved_bytes(density: LogDensity, latents: Arrays) -> int:
     def pack(tensor: Tensor) -> Tensor:
         if tensor.layout is torch.strided:  # sparse tensors are data
             sizes[tensor.data_ptr()] = tensor.nbytes
-        return tensor
+        # Of a result its own node would keep it, and with it the graph, for good.
+        return tensor.detach()
 
     latents = {site: value.requires_grad_() for site, value in latents.items()}
     try:

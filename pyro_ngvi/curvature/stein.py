@@ -13,8 +13,7 @@ from ngvi.estimators import Points
 from ngvi.page import page
 from pyro_ngvi.curvature.evaluate import Evaluated, FromGradients
 from pyro_ngvi.curvature.moments import of_kept
-from pyro_ngvi.families.base import Family
-from pyro_ngvi.families.matrix_normal import MatrixNormal
+from pyro_ngvi.families.base import Family, Priced
 
 
 @page(estimators.Stein)
@@ -48,7 +47,7 @@ def stein_direction(gradients: Tensor, noise: Tensor, family: Family) -> Family:
     :param noise: ``z`` of the draws, shape ``(K, d)``.
     :return: the direction of ascent.
     """
-    if isinstance(family, MatrixNormal):
+    if isinstance(family, Priced):
         return family._price_of_draws(gradients, noise)
     with torch.enable_grad():
         q = family.detach().map(lambda value: value.clone().requires_grad_())

@@ -1,7 +1,7 @@
 """Mean field, of torch; see :mod:`ngvi.families.diagonal`."""
 
 from ngvi.families import diagonal
-from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.base import Priced
 
 
-class Diagonal(diagonal.Diagonal, Family): ...
+class Diagonal(diagonal.Diagonal, Priced): ...

@@ -9,23 +9,12 @@ import torch
 from torch import Tensor
 
 from ngvi.families import matrix_normal
-from pyro_ngvi.families.base import Displaced, Family
+from pyro_ngvi.families.base import Displaced, Priced
 
 
-class MatrixNormal(matrix_normal.MatrixNormal, Family):
+class MatrixNormal(matrix_normal.MatrixNormal, Priced):
     def displaced(self, noise: Tensor) -> Tensor:
         return Displaced.apply(noise, *self.coordinates().values(), self.detach())
-
-    def _price_of_draws(self, gradients: Tensor, noise: Tensor) -> Self:
-        """The natural gradient of the bound from gradients of the log density, by Stein's lemma.
-
-        What autograd makes of :meth:`displaced` and :meth:`sticking_log_prob`, in half of the time.
-
-        :param gradients: at the draws, shape ``(K, d)``.
-        :param noise: ``z`` of the draws, shape ``(K, d)``.
-        """
-        slope = (self._transposed(gradients) + noise) / len(noise)
-        return self._displacement_transpose(noise, slope)
 
     def _quotients(self, direction: Self) -> tuple[list[Tensor], list[Tensor]]:
         # A step asks for one direction's twice, for its dual and its path. A graph is not kept.

@@ -21,6 +21,7 @@ from ngvi.checks import DiscreteLatentError, InvalidStartError, NoLatentsError
 from ngvi.guide import calm
 from ngvi.structure.subsampling import SubsampledLatent
 from pyro_ngvi.guide.landing import calling_elbo
+from pyro_ngvi.tracing.arguments import signature
 from pyro_ngvi.tracing.sites import is_enumerated
 
 #: How often a start is evaluated before it is called invalid: latents that the guide does
@@ -228,7 +229,7 @@ class LatentShapes(checks.LatentShapes):
         self, trace: poutine.Trace, args: tuple, kwargs: dict, subsampled: bool = False
     ) -> None:
         self._subsampled = subsampled
-        super().__init__(_unconstrained_shapes(trace, subsampled), _signature((args, kwargs)))
+        super().__init__(_unconstrained_shapes(trace, subsampled), signature((args, kwargs)))
 
     def check(self, model: Callable, args: tuple, kwargs: dict) -> None:
         """Run the model for arguments of a new shape.
@@ -238,7 +239,7 @@ class LatentShapes(checks.LatentShapes):
         if torch.jit.is_tracing():
             return  # shapes are values of the graph, and what runs becomes a part of it
         self.compare(
-            _signature((args, kwargs)),
+            signature((args, kwargs)),
             lambda: self._trace_shapes(model, args, kwargs),
             lambda: calling_elbo() is not None,
         )
@@ -403,17 +404,3 @@ def _unconstrained_shapes(trace: poutine.Trace, subsampled: bool) -> dict[str, t
             transform = biject_to(site["fn"].support)
             shapes[name] = tuple(transform.inverse_shape(torch.Size(shape)))
     return shapes
-
-
-def _signature(tree: Any) -> Any:
-    if isinstance(tree, (list, tuple)):
-        return (type(tree), *(_signature(item) for item in tree))
-    if isinstance(tree, dict):
-        return (dict, *((key, _signature(item)) for key, item in tree.items()))
-    if hasattr(tree, "shape"):
-        return tuple(tree.shape)
-    if isinstance(tree, (bool, int, str, type(None))):
-        return (type(tree), tree)
-    if isinstance(tree, float):
-        return float  # no number of latents
-    return id(tree)

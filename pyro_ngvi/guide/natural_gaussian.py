@@ -310,10 +310,11 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         shapes = [self._unconstrained_shapes[name] for name, _ in sites]
         parts = latent.split([shape.numel() for shape in shapes], -1)
         for (_, site), shape, part in zip(sites, shapes, parts, strict=True):
-            event_dim = site["fn"].event_dim + len(shape) - site["value"].dim()
-            outer = (*latent.shape[:-1], *[1] * event_dim)
+            if latent.dim() > 1:
+                event_dim = site["fn"].event_dim + len(shape) - site["value"].dim()
+                shape = torch.broadcast_shapes(shape, (*latent.shape[:-1], *[1] * event_dim))
             # A copy, which the model may write to.
-            yield site, part.clone().view(torch.broadcast_shapes(shape, outer))
+            yield site, part.clone().view(shape)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         # Pickling a guide drops its model, in the copy and in the original.

@@ -28,6 +28,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from ngvi.factors.factor import num_columns, signs_of_runs
 from pyro_ngvi.families.base import Family
+from pyro_ngvi.tracing.arguments import signature
 from pyro_ngvi.tracing.batching import BatchedDerivatives, BatchedTensors
 from pyro_ngvi.tracing.enumeration import enumerated_log_density
 from pyro_ngvi.tracing.inspection import ModelFacts
@@ -58,8 +59,8 @@ AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
 class LogDensity:
     """``log p(y, theta)`` of a model, for one minibatch.
 
-    Making one runs the guide, and the model if it is subsampled: their parameters are seen by
-    the handlers around, and the minibatch is fixed.
+    Making one runs the guide up to its families, and the model if it is subsampled in a way that
+    is not known yet: their parameters are seen by the handlers around, and the minibatch is fixed.
 
     :param model: a Pyro model.
     :param guide: a guide with one or more ``NaturalGaussianGuide`` in it.
@@ -82,14 +83,26 @@ class LogDensity:
         self.posteriors = self._record()
 
     def _record(self) -> dict[str, Family]:
-        with quiet(), self.minibatch.recording(), Posteriors() as posteriors:
-            trace = poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
-            if self.facts.is_subsampled:
+        facts, arguments = self.facts, signature((self.args, self.kwargs))
+        known = None
+        if facts.drawn is not None and facts.drawn_from and facts.drawn_from[0] == arguments:
+            known = facts.drawn_from[1]
+        runs_model = facts.is_subsampled and known is None
+        last = None if runs_model else facts.last
+        with quiet(), self.minibatch.recording(), Posteriors(last) as posteriors:
+            trace = posteriors.collect(
+                lambda: poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
+            )
+            if runs_model:
                 model = poutine.replay(self.model, trace=trace)
                 with torch.no_grad():
-                    self.facts.drawn = self.minibatch.draw(
-                        lambda: model(*self.args, **self.kwargs), self.facts.drawn
+                    facts.drawn = self.minibatch.draw(
+                        lambda: model(*self.args, **self.kwargs), facts.drawn
                     )
+                found = self.minibatch.drawn_from if facts.drawn is not None else None
+                facts.drawn_from = None if found is None else (arguments, found)
+            elif known:
+                self.minibatch.draw_again(known)
         self.factors = posteriors.factors
         if not posteriors.found and not posteriors.factors:
             names = ", ".join(repr(name) for name in trace.stochastic_nodes) or "nothing"
@@ -102,18 +115,25 @@ class LogDensity:
 
     # -- values -----------------------------------------------------------------------
 
-    def __call__(self, latents: Latents, *, same_noise: bool = False) -> Tensor:
+    def __call__(
+        self, latents: Latents, *, same_noise: bool = False, is_first_order: bool = False
+    ) -> Tensor:
         """The log density in nats at each of ``K`` draws.
 
         :param latents: unconstrained latent vectors by site, each of shape ``(K, d)``.
         :param same_noise: whether partner guides draw the same values for all ``K``.
+        :param is_first_order: whether it is differentiated once at most: for one draw there is
+            then nothing to gain by other operations, whose rewriting costs time.
         :return: shape ``(K,)``.
         """
         # Partners draw anew for every element of a plate, and a plate of one is no plate.
         loops = len(next(iter(latents.values()))) == 1 or (same_noise and self.facts.is_stochastic)
         if self.facts.particles == "plate" and not loops:
             return self._retried(lambda: self._in_a_plate(latents))
-        return self.over_draws(self.particle, latents, same_noise=same_noise)
+        as_they_are = is_first_order and loops
+        return self.over_draws(
+            self.particle, latents, same_noise=same_noise, one_by_one=as_they_are
+        )
 
     def over_draws(
         self,

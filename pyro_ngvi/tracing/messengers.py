@@ -30,17 +30,30 @@ SAME_LATENTS = (
 class Posteriors(Messenger):
     """Collects the families that the guide draws from, which draw their mean.
 
+    :param last: the site after which nothing else of a run is wanted; None for a whole run.
     :ivar found: Gaussians with live coordinates, by the name of the sample site.
     :ivar factors: factors of sites with live natural parameters, by site.
     :ivar visited: how often a minibatch counts each coordinate, by the site, where it visits a
         part of them (:mod:`ngvi.guide.visits`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, last: str | None = None) -> None:
         super().__init__()
+        self.last = last
         self.visited: dict[str, Tensor] = {}
         self.found: dict[str, Family] = {}
         self.factors: dict[str, Factor] = {}
+
+    def collect(self, run: Callable[[], Any]) -> Any:
+        """Run the guide inside, and return its result; None where the run ends with ``last``."""
+        try:
+            return run()
+        except _KnownError:
+            return None
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        if msg["name"] == self.last and msg["name"] in self.found:
+            raise _KnownError
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         factor = factor_of(msg)
@@ -182,8 +195,8 @@ class UnknownMinibatch(Exception):  # noqa: N818
     """A plate is subsampled of which no minibatch is known."""
 
 
-class _DrawnError(Exception):
-    """The minibatch of a run is known, of which nothing else is wanted."""
+class _KnownError(Exception):
+    """All is known that was wanted of a run."""
 
 
 class Minibatch(Messenger):
@@ -198,6 +211,7 @@ class Minibatch(Messenger):
         self.indices: dict[str, Tensor] = {}
         self.sizes: dict[str, int] = {}
         self._recording = False
+        self._drawn_from: dict[str, Any] = {}
         self._last: Any = None  # the state of the generators after the last plate
         self._enough: frozenset[str] | None = None
 
@@ -222,7 +236,7 @@ class Minibatch(Messenger):
         try:
             if plates is None or not plates <= self.indices.keys():
                 run()
-        except _DrawnError:
+        except _KnownError:
             return plates
         finally:
             self._enough = None
@@ -230,11 +244,34 @@ class Minibatch(Messenger):
             return plates
         return frozenset(self.indices) if self._last.is_now() else None
 
+    @property
+    def drawn_from(self) -> dict[str, Any] | None:
+        """What indices were drawn from, by plate and in order; None if some were given."""
+        is_all = self._drawn_from.keys() == self.indices.keys()
+        return dict(self._drawn_from) if is_all else None
+
+    def draw_again(self, drawn_from: dict[str, Any]) -> None:
+        """Inside :meth:`recording`, draw as a run did, without running anything.
+
+        :param drawn_from: by the plates of that run. A run whose plates are of other sizes after
+            all raises :class:`UnknownMinibatch`.
+        """
+        for name, fn in drawn_from.items():
+            if name not in self.indices:
+                pyro.sample(name, fn)
+
+    def _fits(self, msg: dict[str, Any]) -> bool:
+        """Whether the indices that are there are those of such a plate."""
+        fn, indices = msg["fn"], self.indices[msg["name"]]
+        return fn.size == self.sizes[msg["name"]] and fn.subsample_size == len(indices)
+
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if not site_is_subsample(msg) or msg["value"] is not None:
             return
-        if msg["name"] in self.indices:
+        if msg["name"] in self.indices and self._fits(msg):
             msg["value"], msg["done"] = self.indices[msg["name"]], True
+        elif self._recording and is_subsampled(msg):
+            self._drawn_from[msg["name"]] = msg["fn"]
         elif not self._recording and is_subsampled(msg):
             raise UnknownMinibatch(
                 f"The subsampled plate '{msg['name']}' was not in the run before: give it the same "
@@ -248,7 +285,7 @@ class Minibatch(Messenger):
             if self._enough is None:
                 self._last = NoiseState()
             elif self._enough <= self.indices.keys():
-                raise _DrawnError
+                raise _KnownError
 
 
 def is_subsampled(site: dict[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ngvi.optim.von import Averaging
 from tests.optim.runs import Loop, make
 from tests.reference import relative_error
 
@@ -94,6 +95,14 @@ def test_vogn_with_momentum_is_tans(backend, family, beta2, rng):
         mu = mu + alpha * np.linalg.solve(S, m_hat)
         expected.append((mu, S))
     check(path, expected)
+
+
+def test_the_curvature_of_the_first_steps_is_forgotten_sooner_later_on(backend):
+    """Weights that grow as ``t``, then as ``t^2``; at last the published rate."""
+    averaging = Averaging(backend.module("optim.algebra").algebra)
+    steps = np.array([0, 100, 849, 851, 5000, 10**6])
+    expected = np.array([2 / 50, 2 / 150, 2 / 899, 3 / 1351, 3 / 5500, 1e-5])
+    assert np.allclose([float(averaging(float(step))) for step in steps], expected)
 
 
 @pytest.mark.parametrize("beta1", [0.9, 0.0])

@@ -515,3 +515,91 @@ def test_a_run_for_a_minibatch_ends_with_it_unless_more_is_drawn(draws_more):
     actual, after = drawn(False)
     assert len(ended) == draws_more
     assert actual == expected and torch.equal(after, then)
+
+
+def test_the_minibatch_of_known_arguments_takes_no_run():
+    """It is that of a run, and so are random numbers after it; other arguments take a run."""
+    runs = []
+
+    def model(y, size):
+        runs.append(None)
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(y), subsample_size=size.value) as some:
+            pyro.sample("y", dist.Normal(x, 1.0), obs=y[some])
+
+    class Size:
+        value = 3
+
+    size = Size()
+    guide, first = set_up(model, (torch.arange(9.0), size), {})
+    (site,) = first.posteriors
+
+    def drawn(num_rows, knows=True):
+        del runs[:]
+        torch.manual_seed(1)
+        first.facts.drawn_from = first.facts.drawn_from if knows else None
+        density = LogDensity(model, guide, (torch.arange(float(num_rows)), size), {}, first.facts)
+        return density, density.minibatch.indices["rows"].tolist(), torch.rand(3), len(runs)
+
+    for num_rows in (9, 7):
+        _, expected, then, count = drawn(num_rows, knows=False)
+        assert count
+        _, actual, after, count = drawn(num_rows)
+        assert count == 0
+        assert actual == expected and torch.equal(after, then)
+    assert drawn(9)[-1] == 1
+    size.value = 2  # of which the arguments tell nothing
+    density, indices, _, count = drawn(9)
+    assert (len(indices), count) == (3, 0)
+    assert torch.isfinite(density({site: torch.zeros(1, 1)})).all()
+    assert len(density.minibatch.indices["rows"]) == 2
+    assert len(drawn(9)[1]) == 2
+
+
+def test_a_minibatch_that_the_model_chooses_is_not_drawn_for_it():
+    chosen = iter(range(100))
+
+    def model(y):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        rows = torch.arange(3) + next(chosen)
+        with pyro.plate("rows", 1000, subsample_size=3, subsample=rows) as some:
+            pyro.sample("y", dist.Normal(x, 1.0), obs=y[some])
+
+    y = torch.arange(1000.0)
+    guide, first = set_up(model, (y,), {})
+    starts = [
+        int(LogDensity(model, guide, (y,), {}, first.facts).minibatch.indices["rows"][0])
+        for _ in range(3)
+    ]
+    assert starts[0] < starts[1] < starts[2]
+
+
+@pytest.mark.parametrize("has_parameter", [False, True])
+def test_a_run_for_the_families_ends_with_them_unless_a_parameter_follows(has_parameter):
+    from pyro_ngvi import NaturalGaussianGuide
+
+    def model(y):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        z = pyro.sample("z", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(y), subsample_size=3) as some:
+            pyro.sample("y", dist.Normal(x + z, 1.0), obs=y[some])
+
+    of_x, ended = NaturalGaussianGuide(pyro.poutine.block(model, hide=["z"])), []
+
+    def guide(y):
+        if not has_parameter:
+            pyro.sample("z", dist.Delta(torch.tensor(0.5)))
+        values = of_x(y)
+        if has_parameter:
+            pyro.sample("z", dist.Delta(pyro.param("at", torch.tensor(0.5))))
+        ended.append(True)
+        return values
+
+    y = torch.arange(9.0)
+    _, first = set_up(model, (y,), {}, guide=guide)
+    del ended[:]
+    density = LogDensity(model, guide, (y,), {}, first.facts)
+    assert density.posteriors.keys() == first.posteriors.keys()
+    assert len(ended) == has_parameter
+    (site,) = density.posteriors
+    assert torch.isfinite(density({site: torch.zeros(1, 1)})).all()

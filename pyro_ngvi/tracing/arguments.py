@@ -1,0 +1,20 @@
+"""What tells arguments of a model from others of another kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def signature(tree: Any) -> Any:
+    """The shapes of arrays, and what else decides how many latents and rows a run has."""
+    if isinstance(tree, (list, tuple)):
+        return (type(tree), *(signature(item) for item in tree))
+    if isinstance(tree, dict):
+        return (dict, *((key, signature(item)) for key, item in tree.items()))
+    if hasattr(tree, "shape"):
+        return tuple(tree.shape)
+    if isinstance(tree, (bool, int, str, type(None))):
+        return (type(tree), tree)
+    if isinstance(tree, float):
+        return float  # no number of latents
+    return id(tree)
