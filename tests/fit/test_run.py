@@ -72,6 +72,25 @@ def test_a_leg_at_a_top_is_far_narrower_where_the_usual_scales_overflow():
     assert start.start_at(target(change=lambda *_: math.inf).engine(), *options) is None
 
 
+def test_at_a_maximum_each_latent_is_as_wide_as_it_takes_to_fall_by_half_a_nat():
+    scale = np.array([3e-5, 0.2, 400.0])
+    one = Target(centre=np.array([1.0, 2.0, 3.0]), scale=scale)
+    found = start.widths(one.engine(), one.centre)
+    assert found == pytest.approx(scale, rel=0.45)
+    first = start.start_at(one.engine(), np.random.default_rng(0), 4, one.centre, "", True)
+    assert np.exp(first.place.log_scale) == pytest.approx(found)
+    other = start.start_at(one.engine(), np.random.default_rng(0), 4, one.centre, "")
+    assert first.measured.value > other.measured.value + 5.0
+
+
+def test_widths_end_where_there_is_no_density_and_have_a_limit_where_it_does_not_fall():
+    def half_space(place, value):
+        return 0.0 if place.loc[0] < 1.0 else math.nan
+
+    found = start.widths(target(change=half_space).engine(), np.array([0.0, 0.0]))
+    assert found[0] == pytest.approx(1.0, rel=0.45) and found[1] > 500.0
+
+
 def test_a_direction_or_a_step_that_is_not_finite_is_no_start(monkeypatch):
     one = target()
     monkeypatch.setattr(Metric, "corrected", lambda self, direction: (direction, math.nan, 0.0))
