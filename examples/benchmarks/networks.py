@@ -10,16 +10,18 @@ equal time" a run of Adam has had as many seconds of CPU as IVON needed for its 
 same seed, without the compilation of the first steps. Predictions and bounds average 100 draws.
 
     python -m examples.benchmarks.networks --data-dir DIR [--data digits] [--ppl pyro]
-    python -m examples.benchmarks.networks --data-dir DIR --paths --seeds 3
+    python -m examples.benchmarks.networks --data-dir DIR --paths --seeds 3 [--data digits]
 
 writes ``networks.csv`` in ``docs/benchmarks``: rows that are asked for, and keeps the others; with
-``--paths`` ``networks_paths.csv``, digits in NumPyro far beyond 20 epochs, and then the picture.
+``--paths`` ``networks_paths.csv``, NumPyro far beyond 20 epochs, and then the picture.
 ``DIR`` holds ``images/mnist.npz`` (``x_train``, ``y_train``, ``x_test``, ``y_test``).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -141,10 +143,10 @@ def name_of(method: str, rate: Any) -> str:
     return "IVON()" if method == "IVON" else f"AutoNormal, narrow, Adam({rate})"
 
 
-def rows_of_path(name: str, found: list[list[Scores]]) -> list[dict[str, str]]:
+def rows_of_path(data: str, name: str, found: list[list[Scores]]) -> list[dict[str, str]]:
     """Of the table: means over seeds."""
     return [
-        {"method": name, "steps": f"{steps}"}
+        {"data": data, "method": name, "seeds": f"{len(found)}", "steps": f"{steps}"}
         | {
             column: f"{statistics.mean(getattr(one, column) for one in ends):.{places}f}"
             for column, places in COLUMNS.items()
@@ -156,7 +158,7 @@ def rows_of_path(name: str, found: list[list[Scores]]) -> list[dict[str, str]]:
 def draw() -> None:
     """NLL along the bound, and NLL and ECE of all after equal time."""
     figure, ((paths, *panels),) = pages.figure(1, 3)
-    along = pages.read("networks_paths.csv")
+    along = [row for row in pages.read("networks_paths.csv") if row["data"] == "digits"]
     for name in dict.fromkeys(row["method"] for row in along):
         points = [(float(r["bound"]), float(r["nll"])) for r in along if r["method"] == name]
         paths.plot(*zip(*points, strict=True), "o-", markersize=3, label=name)
@@ -187,17 +189,19 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--paths", action="store_true")
     options = parser.parse_args()
+    made_data = {"digits": digits, "MNIST": functools.partial(mnist, options.data_dir)}
     if options.paths:
-        about = f"`python -m examples.benchmarks.networks --paths`, {options.seeds} seeds from 0"
-        table: list[dict[str, str]] = []
-        for method, rate in PATHS:
+        about = f"`python -m examples.benchmarks.networks --paths`, float32; means; {describe()}"
+        keys = ("data", "method", "steps")
+        for name, (method, rate) in itertools.product(options.data, PATHS):
             found_paths = []
             for seed in range(options.seeds):
-                data = digits(seed)
-                made = PPLS["numpyro"](method, rate, data, seed)
-                found_paths.append(path(made, data, LOOKS, seed))
-            table += rows_of_path(name_of(method, rate), found_paths)
-        pages.write("networks_paths.csv", table, f"{about}, float32; means; {describe()}")
+                data = made_data[name](seed)
+                found_paths.append(
+                    path(PPLS["numpyro"](method, rate, data, seed), data, LOOKS, seed)
+                )
+            table = rows_of_path(name, name_of(method, rate), found_paths)
+            pages.replace("networks_paths.csv", table, about, keys)
         draw()
         return
     about = "`python -m examples.benchmarks.networks`, seeds from 0, float32; means and standard"
@@ -206,8 +210,7 @@ def main() -> None:
         for ppl in options.ppl:
             found = []
             for seed in range(options.seeds):
-                data = digits(seed) if name == "digits" else mnist(options.data_dir, seed)
-                found.append(compared(PPLS[ppl], data, options.epochs, seed))
+                found.append(compared(PPLS[ppl], made_data[name](seed), options.epochs, seed))
                 table = rows(name, ppl, options.epochs, found)
                 pages.replace("networks.csv", table, about, ("data", "ppl", "after", "method"))
     draw()
