@@ -47,7 +47,8 @@ MAX_CLIMBS, MAX_LEGS = 14, 6
 MOST_CLIMBS = 28
 #: And more, as long as they are cheap.
 MOST_IF_CHEAP = 112
-#: And more, as long as that keeps the best from being claimed, and climbs cost less than it did.
+#: And more, as long as the next may end at a top that none has met, or that keeps the best from
+#: being claimed, and climbs cost less than it did.
 MOST_OF_MANY = 448
 #: After so many climbs it is asked whether there shall be more.
 STAGES = (FEW_CLIMBS, NUM_CLIMBS, MAX_CLIMBS, MOST_CLIMBS, 2 * MOST_CLIMBS)
@@ -92,7 +93,8 @@ class Follower(Runner):
                 return
         while self.climbed_by < self.spent and num_climbs < MOST_OF_MANY:
             is_cheap = num_climbs < MOST_IF_CHEAP and self._are_cheap(2)
-            if not (is_cheap or is_one_of_many(self._best())):
+            best = self._best()
+            if not (is_cheap or best.has_more or is_one_of_many(best)):
                 return
             if not points:
                 prior = None if prior is None else Prior.of(self.engine, self.rng)

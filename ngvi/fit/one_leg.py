@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from ngvi.fit.audit import HARDLY_KNOWN, audit
+from ngvi.fit.audit import HARDLY_KNOWN, audit, jumps
 from ngvi.fit.by_values import by_values, tried
 from ngvi.fit.climbs import Climbed, beside_the_most, has_more, has_more_as_high, heights
 from ngvi.fit.engine import Engine, Place
@@ -30,6 +30,8 @@ from ngvi.fit.trace import Trace
 NO_WAY = (Reason.STUCK, Reason.STALLED, Reason.OVERFITTED, Reason.NOISE, Reason.RIDGE)
 #: A leg takes so many steps with fresh draws at most, or a quarter of all.
 MIN_SHARE = 100
+#: Draws of a Gaussian beside which jumps are looked for.
+AT_DRAWS = 8
 #: Where other optima are looked for, fresh draws of a leg may have so many times the gradients that
 #: led to the one that is known, and so many at least.
 LOOKING, LEAST = 3, 20_000
@@ -255,7 +257,16 @@ class Runner:
         if other.converged:
             other = tried(fresh, other)
         self._used = fresh.used + len(fresh.trace)
-        return dataclasses.replace(self._audited(other), by_values=True)
+        return dataclasses.replace(self._audited(other), has_jump=self._has_jump(other.place))
+
+    def _has_jump(self, place: Place) -> bool:
+        """Whether the log density jumps beside some of a Gaussian's draws.
+
+        If not, it was rounding that had contradicted the gradients of a leg.
+        """
+        noise = self.rng.standard_normal((AT_DRAWS, self.engine.parameters.dim))
+        draws, _ = self.engine.parameters.draws(place, noise)
+        return any(jumps(self.engine, place, self.rng, point) for point in draws)
 
     def _are_rounded_alike(self, *others: Outcome) -> bool:
         """Whether the best legs have ended alike, where rounding hides what any bound is.
@@ -343,13 +354,12 @@ class Runner:
         )
 
     def _has_jumps(self, best: Outcome) -> bool:
-        """Whether a leg by values alone ended beside the best: then the log density jumps there.
+        """Whether the log density jumps where a leg by values alone has ended beside the best.
 
-        Climbs end wherever they meet a jump, which tells of no other optima. Far below the best it
-        may be rounding that had contradicted the gradients of such a leg.
+        Climbs end wherever they meet a jump, which tells of no other optima.
         """
         level = bound_of(best) - ROUGH_GAP
-        return any(one.by_values and bound_of(one) > level for one, _ in self.ended)
+        return any(one.has_jump and bound_of(one) > level for one, _ in self.ended)
 
     def _parted(self, best: Outcome) -> tuple[int, list[Climbed]]:
         """How many climbs ended in the best Gaussian, and the others; spikes are neither.

@@ -73,7 +73,7 @@ class Outcome:
     :ivar trace: the steps.
     :ivar rough: the place at the end of the first stage, if there was one.
     :ivar audit: what ordinary draws say of the place.
-    :ivar by_values: whether its leg went without gradients, as where the log density jumps.
+    :ivar has_jump: whether its leg went by values alone, and the log density jumps there.
     :ivar starts: where each start ended, this one first.
     :ivar has_ordinary: whether the model has parameters of its own.
     :ivar seen: how many other points led to the same optimum.
@@ -90,7 +90,7 @@ class Outcome:
     trace: Trace = field(default_factory=Trace)
     rough: Place = None
     audit: Audit | None = None
-    by_values: bool = False
+    has_jump: bool = False
     starts: tuple[Ended, ...] = ()
     seen: int = 0
     seen_own: int = 0

@@ -798,7 +798,7 @@ def test_climbs_that_end_at_jumps_tell_of_no_other_optima(bound, has_jumps):
     search.tops = [climbs.Climbed(CENTRE + 100.0, -float(kind), True) for kind in range(5)]
     if bound is not None:
         outcome, name = search.ended[-1]
-        search.ended[-1] = dataclasses.replace(outcome, by_values=True), name
+        search.ended[-1] = dataclasses.replace(outcome, has_jump=True), name
     assert search._best().has_more_as_high is not has_jumps
 
 
