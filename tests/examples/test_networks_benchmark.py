@@ -34,7 +34,8 @@ def test_rows_of_a_path_are_means_over_seeds_at_each_look():
         [Scores(0.5, nll, 0.25, -10.0 * nll, 0.0, np.empty(0)) for _ in networks.LOOKS]
         for nll in (1.0, 2.0)
     ]
-    rows = networks.rows_of_path("IVON()", runs)
+    rows = networks.rows_of_path("digits", "IVON()", runs)
     assert [int(row["steps"]) for row in rows] == list(networks.LOOKS)
+    assert (rows[0]["data"], rows[0]["seeds"]) == ("digits", "2")
     assert rows[0]["nll"] == "1.500"
     assert rows[0]["bound"] == "-15"
