@@ -455,7 +455,9 @@ def main() -> None:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--models", default="*", help="patterns of class/model, by commas")
     common.add_argument(
-        "--which", choices=("visible", "held_out", "all", "later", "latest"), default="visible"
+        "--which",
+        choices=("visible", "held_out", "all", "later", "latest", "reread"),
+        default="visible",
     )
     of_family = argparse.ArgumentParser(add_help=False)
     of_family.add_argument("--family", default=DEFAULT, help="of the Gaussians, by name")

@@ -20,6 +20,7 @@ from . import (  # noqa: F401
     plain,
     processes,
     raw_scale,
+    reread,
     ridges,
 )
 from .registry import ENTRIES, Entry, chosen

@@ -22,8 +22,8 @@ class Entry:
     :param batch: how many rows a minibatch has; the function takes ``batch=`` then, and None
         is all of them.
     :param enumerated: whether there are discrete latents to sum out.
-    :param later: written after the search had last been changed, in a first or second round, and
-        in no sum of the others.
+    :param later: written after the search had last been changed, in the first round or another,
+        and in no sum of the others.
     """
 
     name: str
@@ -80,15 +80,16 @@ def entry(group: str, data: Callable[[], tuple], name: str = "", **options: Any)
     return add
 
 
-later, latest = (functools.partial(entry, later=number) for number in (1, 2))
-ROUNDS = {"later": 1, "latest": 2}
+ROUNDS = {"later": 1, "latest": 2, "reread": 3}
+later, latest, reread = (functools.partial(entry, later=number) for number in ROUNDS.values())
 
 
 def chosen(pattern: str = "*", which: str = "visible") -> list[Entry]:
     """Entries by a pattern of their names.
 
     :param pattern: of ``class/model``, or several with commas between them.
-    :param which: ``"visible"``, ``"held_out"``, ``"all"`` of these, ``"later"`` or ``"latest"``.
+    :param which: ``"visible"``, ``"held_out"``, ``"all"`` of these, ``or one of
+        ``ROUNDS``.
     """
     patterns = pattern.split(",")
     if which in ROUNDS:
