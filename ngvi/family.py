@@ -399,7 +399,8 @@ class Family:
     def corrected(self, direction: Self, step_size: Array | float) -> Self:
         """The direction whose step multiplies precisions by ``1 + t + t^2 / 2``, not by ``1 + t``.
 
-        The correction of Lin, Schmidt and Khan (2020), of a mean field; others are as they are.
+        The correction of Lin, Schmidt and Khan (2020), of a mean field; most others correct their
+        steps (:meth:`ngvi.path.WhitenedPath.calmed`).
         """
         return direction
 

@@ -33,6 +33,14 @@ class Path:
         """The path for whoever makes several attempts, all with a ``rho`` of at most ``most``."""
         return self
 
+    def calmed(self, step_size: Any) -> Path:
+        """The path of a curvature that is noise for the most part, for a step of this size.
+
+        See :meth:`~ngvi.linalg.definite.Definite.calmed`; families without whitened steps correct
+        the direction (:meth:`~ngvi.family.Family.corrected`).
+        """
+        return self
+
     def at(self, step_size: Any) -> Any:
         """The attempt with this step size, ``rho``."""
         return self.advance(step_size)
@@ -65,6 +73,8 @@ class WhitenedPath:
     :param prepare: :meth:`up_to`, of this path.
     :param metrics: :meth:`metric`, from ``steps`` and the gradient, a function of the blocks'
         steps; None for the end's.
+    :param is_of_direction: whether ends are made of the direction and not of the steps, so that
+        the family has to calm the direction.
     """
 
     blocks: Sequence[tuple[Any, Any]]
@@ -73,10 +83,19 @@ class WhitenedPath:
     least_kl: Callable[[Any], Any] | None = None
     prepare: Callable[[WhitenedPath, Any], WhitenedPath] | None = None
     metrics: Callable[[Any, Any], Callable[..., Any]] | None = None
+    is_of_direction: bool = False
 
     def up_to(self, most: Any) -> WhitenedPath:
         """See :class:`Path`."""
         return self if self.prepare is None else self.prepare(self, most)
+
+    def calmed(self, step_size: Any) -> WhitenedPath:
+        """See :class:`Path`."""
+        if self.is_of_direction:
+            return self
+        pairs = zip(self._steps(), self.blocks, strict=True)
+        blocks = [(steps.calmed(step_size, p), w) for steps, (p, w) in pairs]
+        return dataclasses.replace(self, blocks=blocks)
 
     def at(self, step_size: Any) -> Any:
         """See :class:`Path`."""
@@ -124,9 +143,11 @@ class JointPath:
 
     def up_to(self, most: Any) -> JointPath:
         """See :class:`Path`."""
-        prepared = copy.copy(self)
-        prepared._paths = [path.up_to(most) for path in self._paths]
-        return prepared
+        return self._with([path.up_to(most) for path in self._paths])
+
+    def calmed(self, step_size: Any) -> JointPath:
+        """See :class:`Path`."""
+        return self._with([path.calmed(step_size) for path in self._paths])
 
     def at(self, step_size: Any) -> list:
         """See :class:`Path`."""
@@ -156,3 +177,8 @@ class JointPath:
     def end(self, attempt: list) -> list:
         """See :class:`Path`; one for each family."""
         return [path.end(one) for path, one in zip(self._paths, attempt, strict=True)]
+
+    def _with(self, paths: list) -> JointPath:
+        new = copy.copy(self)
+        new._paths = paths
+        return new

@@ -226,6 +226,15 @@ class LowRankPrecision(Family):
         shift = new._matrix.divide(self._matrix.times(direction.loc))
         return self._with(self.loc + step_size * shift, new.factor, new.diagonal)
 
+    def corrected(self, direction: Self, step_size: Array | float) -> Self:
+        """As :meth:`~ngvi.linalg.definite.Definite.calmed` does, of ``dU`` by its size in ``D``."""
+        diagonal = self._bound().diagonal
+        size = self.xp.sqrt((direction.factor**2 / diagonal[:, None]).sum())
+        share = 1.0 / self.ops.at_least(step_size * size, 1.0)
+        change = share * step_size * direction.diagonal / diagonal
+        change = diagonal * (change + 0.5 * change**2) / step_size
+        return self._with(direction.loc, share * direction.factor, change)
+
     def mixed(self, rows: Array, diagonal: Array, step_size: Array | float) -> Self:
         """SLANG's step of the precision, ``(1 - rho) S + rho (rows^T rows + diag(diagonal))``.
 

@@ -123,7 +123,14 @@ class Precision(DenseFamily):
         def finish(step_size: Any, _: PrecisionStep) -> Any:
             return self._moved(direction, step_size)
 
-        return WhitenedPath([block], PrecisionSteps(self.ops), finish)
+        return WhitenedPath([block], PrecisionSteps(self.ops), finish, is_of_direction=True)
+
+    def corrected(self, direction: Self, step_size: Array | float) -> Self:
+        root = self._root()
+        change = self.ops.congruence(root, direction.precision)
+        _, (change,) = self.ops.calmed(step_size * change)
+        change = symmetric(root @ change @ root.mT) / step_size
+        return type(self)(direction.loc, change)
 
     def retract(self, step: Self) -> Self:
         """:class:`Family`'s, by equation (2); an indefinite ``S + dS`` is corrected."""

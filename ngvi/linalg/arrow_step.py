@@ -47,6 +47,10 @@ class ArrowSteps:
 
     ops: Definite
 
+    def calmed(self, rho: Array | float, half: Arrow) -> Arrow:
+        """As it is: the square of an arrow is none, and no conditional variance leaps anyway."""
+        return half
+
     def along(self, rho: Array | float, half: Arrow, shift: Vector) -> ArrowStep:
         """The step to ``M``, from ``half = N`` and ``shift = w``."""
         root = self.precision_root(half.combine(lambda block: rho * block))

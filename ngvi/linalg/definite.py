@@ -35,6 +35,7 @@ eigenvalues of ``I + L^-1 dS L^-T``, with ``S = L L^T``, are corrected in the sa
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -102,6 +103,27 @@ class Definite(Matrices):
     def new_variance_ratio(self, change: Array) -> Array:
         """``1 / M`` for the scalar case, elementwise."""
         return 1.0 / self.positive(change, change)
+
+    def calmed(self, *changes: Array) -> tuple[Array, list[Array]]:
+        """``-rho P`` of a curvature that is noise for the most part, so that a step is none of it.
+
+        One draw's curvature has eigenvalues of both signs, far beyond one. Halving what would be
+        negative keeps the positive ones whole: next to them all other directions widen, from step
+        to step. Here they are made smaller together, ``c t`` with the largest of size one at most,
+        and a precision is multiplied by ``1 + c t + (c t)^2 / 2``, whose logarithm noise does not
+        move to second order (Lin, Schmidt and Khan, 2020).
+
+        :param changes: ``-rho P``, symmetric, shape ``(..., k, k)``; of several, which belong to
+            one step, ``c`` is the same.
+        :return: ``c``, and as many changes, by which the plain step (1) is that one.
+        """
+        squares = [change @ change for change in changes]
+        # The fourth root of the sum of fourth powers is little above the largest eigenvalue.
+        sizes = [(square**2).sum((-2, -1)) ** 0.25 for square in squares]
+        share = 1.0 / self.at_least(functools.reduce(self.xp.maximum, sizes), 1.0)
+        share = share[..., None, None]
+        pairs = zip(changes, squares, strict=True)
+        return share, [share * change + 0.5 * share**2 * square for change, square in pairs]
 
     def is_definite(self, pivots: Array, sizes: Array) -> Array:
         """Whether the pivots of Cholesky factors are more than rounding.
@@ -235,6 +257,10 @@ class CovarianceSteps:
 
     ops: Definite
 
+    def calmed(self, rho: Array | float, change: Array) -> Array:
+        """The change whose step of ``rho`` is :meth:`Definite.calmed`."""
+        return self.ops.calmed(rho * change)[1][0] / rho
+
     def along(self, rho: Array | float, change: Array, shift: Array) -> CovarianceStep:
         """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
         root, inverse = self.ops.covariance_root(rho * change)
@@ -265,6 +291,8 @@ class PrecisionSteps:
     """The :class:`PrecisionStep` of every size along a direction."""
 
     ops: Definite
+
+    calmed = CovarianceSteps.calmed
 
     def along(self, rho: Array | float, change: Array, shift: Array) -> PrecisionStep:
         """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""

@@ -73,6 +73,23 @@ class KroneckerSteps:
     ops: Definite
     spectra: Spectra | None = None  #: of this direction, if they are known
 
+    def calmed(self, rho: Array | float, change: tuple[Array, Array]) -> tuple[Array, Array]:
+        """The changes whose step of ``rho`` is that of a curvature that is mostly noise.
+
+        See :meth:`~ngvi.linalg.definite.Definite.calmed`. The ``s`` of (2) is that of the traces
+        of (1) alone: with the squares of noise in it every step would widen all of the matrix.
+        """
+        share, new = self.ops.calmed(*(rho * one for one in change))
+        means = [1.0 + one.diagonal().sum() / len(one) for one in new]
+        of_traces = share[0] * rho * change[0].diagonal().sum() / len(change[0])
+        wanted = 1.0 + of_traces + 0.5 * of_traces**2
+        times = self.ops.xp.sqrt(means[0] * means[1]) / wanted
+        eyes = [self.ops.eye(len(one), one) for one in new]
+        rows, columns = (
+            (times * one + (times - 1.0) * eye) / rho for one, eye in zip(new, eyes, strict=True)
+        )
+        return rows, columns
+
     def along(
         self, rho: Array | float, change: tuple[Array, Array], shift: Array | None
     ) -> KroneckerStep:
@@ -196,6 +213,10 @@ class NumberSteps:
     """The :class:`NumberStep` of every size along a direction."""
 
     ops: Definite
+
+    def calmed(self, rho: Array | float, change: Array) -> Array:
+        """As :meth:`~ngvi.family.Family.corrected` of a mean field."""
+        return change + 0.5 * rho * change**2
 
     def along(self, rho: Array | float, change: Array, shift: Array | None) -> NumberStep:
         """The step to precisions ``1 + rho change``, from ``change = -P`` and ``w``."""

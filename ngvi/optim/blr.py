@@ -138,6 +138,8 @@ class BlrRule(NamedTuple):
             steered = [family.corrected(one, rho) for family, one in pairs]
         radius = progress.radius if self.max_kl == "auto" else self.max_kl
         path: Any = JointPath(families, steered, ratio if memory is None else 0.0)
+        if self.is_noisy:
+            path = path.calmed(rho)
         if radius is not None:
             path = path.up_to(rho)
         if memory is not None:

@@ -76,7 +76,9 @@ def ivon(algebra: Algebra, step_size: Rates | str, beta1: float, beta2: Any) -> 
     curvature="stein")``, which needs a minibatch's gradient only. The estimate may be negative:
     a mean field's precision takes the whole Riemannian correction of Lin, Schmidt and Khan (2020,
     :meth:`~ngvi.family.Family.corrected`), so that great noise narrows ``q``, and is less then. By
-    halving what would be negative alone it would widen ``q``, and run away. Other families halve
-    (:mod:`~ngvi.linalg.definite`). The precision begins at ``1 / init_scale^2`` of the guide.
+    halving what would be negative alone it would widen ``q``, and run away. Of other families the
+    noise of one draw is made smaller besides (:meth:`~ngvi.linalg.definite.Definite.calmed`): a
+    network of 466 weights has left every one of them without that, for losses of ``1e13`` and more.
+    The precision begins at ``1 / init_scale^2`` of the guide.
     """
     return vogn(algebra, step_size, beta1, beta2)._replace(is_noisy=True)

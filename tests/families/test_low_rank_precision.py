@@ -289,6 +289,21 @@ def test_an_entry_of_the_diagonal_that_would_not_be_positive_is_halved(backend, 
     np.testing.assert_allclose(backend.numpy(new.diagonal), expected, rtol=1e-14)
 
 
+@pytest.mark.parametrize("size", [0.01, 100.0])
+def test_the_noise_of_one_draw_is_calmed(backend, size, rng):
+    loc, factor, diagonal = random_coordinates(9, 3, rng)
+    change, of_diagonal = size * rng.normal(size=(9, 3)), size * rng.normal(size=9)
+    family, rho = make(backend, loc, factor, diagonal), 0.3
+    new = family.corrected(make(backend, loc, change, of_diagonal), rho)
+    share = 1 / max(rho * np.linalg.norm(change / np.sqrt(diagonal)[:, None]), 1.0)
+    t = share * rho * of_diagonal / diagonal
+    assert relative_error(backend.numpy(new.factor), share * change) < TOLERANCE
+    expected = diagonal * (1 + t + t**2 / 2)
+    assert relative_error(diagonal + rho * backend.numpy(new.diagonal), expected) < TOLERANCE
+    assert (size > 1) == (share < 1)
+    np.testing.assert_array_equal(backend.numpy(new.loc), loc)
+
+
 def test_a_retraction_keeps_the_diagonal_positive(backend, rng):
     family = make(backend, *random_coordinates(5, 2, rng))
     for size in (0.5, 1.0, 100.0):

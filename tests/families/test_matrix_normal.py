@@ -8,6 +8,7 @@ from scipy import stats
 from scipy.linalg import block_diag
 
 from ngvi.linalg import matrices
+from ngvi.linalg.kronecker import KroneckerSteps
 from ngvi.structure import forest
 from ngvi.structure.layout import Layout, Plate, Site
 from ngvi.structure.subsampling import Visits
@@ -442,6 +443,29 @@ def test_a_matrix_of_convex_curvature_widens_by_half_of_its_precision(backend, o
     new = family.natural_step(price_of(backend, family, zeros, convex), 1.0)
     expected = 2.0 * dense.covariance
     assert relative_error(backend.numpy(new.covariance_matrix), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("size", [0.1, 30.0])
+def test_the_noise_of_one_draw_is_calmed_and_its_squares_widen_nothing(backend, size, rng):
+    rho, changes = 0.3, []
+    for k in (3, 2):
+        change = rng.normal(size=(k, k))
+        change = size * (change + change.T)
+        changes.append(change + (0.2 - np.trace(change) / k) * np.eye(k))  # of equal mean traces
+    steps = KroneckerSteps(backend.families.MatrixNormal.ops)
+    found = steps.calmed(rho, tuple(map(backend.array, changes)))
+    rows, columns = (np.eye(len(d)) + rho * backend.numpy(d) for d in found)
+    actual = np.kron(rows, columns) / np.sqrt(np.trace(rows) / 3 * np.trace(columns) / 2)
+    largest = max((np.linalg.eigvalsh(rho * d) ** 4).sum() ** 0.25 for d in changes)
+    share = 1 / max(largest, 1.0)
+    rows, columns = (
+        np.eye(len(d)) + share * rho * d + (share * rho * d) @ (share * rho * d) / 2
+        for d in changes
+    )
+    trace = share * rho * 0.2
+    expected = np.kron(rows, columns) / (1 + trace + trace**2 / 2)
+    assert relative_error(actual, expected) < TOLERANCE
+    assert (size > 1) == (share < 1)
 
 
 def test_a_retraction_adds_the_step_but_for_the_redundant_scale_and_stays_off_zero(

@@ -11,6 +11,7 @@ from tests.reference import relative_error
 
 DIM, NUM_STEPS = 4, 15
 DELTA, N = 0.5, 20.0  # precision of the prior, number of examples
+LARGER = np.geomspace(0.3, 300.0, NUM_STEPS)
 
 
 def start(rng):
@@ -207,6 +208,36 @@ def test_ivon_stays_positive_through_negative_curvature(backend, rng):
         expected.append((mu, np.diag(S)))
     check(path, expected)
     assert all((np.diag(sigma) > 0).all() for _, sigma in path)
+
+
+@pytest.mark.parametrize(
+    "family", ["covariance_cholesky", "covariance", "precision_cholesky", "precision"]
+)
+def test_a_noisy_curvature_of_a_dense_family_is_calmed(backend, family, rng):
+    """Eigenvalues beyond one are made smaller together, and ``1 + t + t^2 / 2`` is positive."""
+    alpha, beta1, beta2 = 0.1, 0.9, 0.9
+    mu, sigma = start(rng)
+    g = rng.normal(size=(NUM_STEPS, DIM))
+    h = [
+        (r + r.T) * size
+        for r, size in zip(rng.normal(size=(NUM_STEPS, DIM, DIM)), LARGER, strict=True)
+    ]
+    moments = [(-g_t, h_t) for g_t, h_t in zip(g, h, strict=True)]
+    optimiser = make(backend, "IVON", step_size=alpha, beta1=beta1, beta2=beta2)
+    path = run(backend, optimiser, moments, family, mu, sigma)
+    S, m, expected, sizes = np.linalg.inv(sigma), 0.0, [], []
+    for t, (g_t, h_t) in enumerate(zip(g, h, strict=True), start=1):
+        m = beta1 * m + (1 - beta1) * (-g_t - DELTA * mu)
+        L = np.linalg.cholesky(S)
+        inverse = np.linalg.inv(L)
+        change = (1 - beta2) * (inverse @ (h_t + DELTA * np.eye(DIM)) @ inverse.T - np.eye(DIM))
+        sizes.append((np.linalg.eigvalsh(change) ** 4).sum() ** 0.25)
+        change = change / max(sizes[-1], 1.0)
+        S = L @ (np.eye(DIM) + change + change @ change / 2) @ L.T
+        mu = mu + alpha * np.linalg.solve(S, m / (1 - beta1**t))
+        expected.append((mu, S))
+    check(path, expected)
+    assert min(sizes) < 0.5 and max(sizes) > 20.0
 
 
 def test_vogns_defaults_are_the_papers_and_ivons_suit_some_thousand_steps(backend):
