@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -115,6 +114,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         posteriors = posteriors_in(param_map)
         if not posteriors:  # every latent has a factor of its own
             value, mutable_state = density.with_mutable_state({}, param_map, guide_key)
+            mutable_state = _where_finite(mutable_state, param_map)
             mutable_state = _with_count(mutable_state, is_returned, jnp.zeros(()))
             return {"loss": -value, "mutable_state": mutable_state}
         here, frozen = jax.lax.stop_gradient((posteriors, param_map))
@@ -193,6 +193,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         loss = -value
         for site, family in posteriors.items():
             loss = loss - _as_gradient(directions[site], family)
+        mutable_state = _where_finite(mutable_state, param_map)
         mutable_state = _with_count(mutable_state, is_returned, num_dropped)
         return {"loss": loss, "mutable_state": mutable_state}
 
@@ -210,7 +211,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         """The log density as a function of the ordinary parameters.
 
         :return: values at the draws, the points that they belong to, and the model's mutable
-            state.
+            state after the first of them.
         """
         # The gradient of a dropped draw would be NaN times zero: a good draw stands in.
         count = len(points.weights)
@@ -232,11 +233,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             values, mutable_state = in_passes(particle, arguments, at_once)
         else:
             values, mutable_state = jax.lax.map(particle, arguments)
-        if mutable_state is not None:
-            warnings.warn(
-                "mutable state is currently ignored when num_particles > 1.", stacklevel=2
-            )
-        return values, points, None
+        # All have begun with the same; NumPyro's ELBOs would forget it.
+        return values, points, jax.tree.map(lambda leaf: leaf[0], mutable_state)
 
     # -- draws ------------------------------------------------------------------------
 
@@ -337,6 +335,18 @@ def _bound(
     first = points.some(slice(len(values)))
     gains = values - log_q_of_visits(here, first.noise, visited)
     return masked_mean(gains, kept[: len(values)], first.weights)
+
+
+def _where_finite(mutable_state: Any, before: dict[str, Any]) -> Any:
+    """The mutable state after a step, or that before it: of a batch with a NaN no step is taken,
+    and its running averages would never be finite again.
+    """
+    old = {name: before[name] for name in mutable_state or () if name in before}
+    if jax.tree.structure(old) != jax.tree.structure(mutable_state):
+        return mutable_state  # the first of it
+    numbers = [x for x in jax.tree.leaves(mutable_state) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    finite = jnp.isfinite(sum((jnp.sum(0 * x) for x in numbers), jnp.zeros(())))
+    return jax.tree.map(lambda new, old: jnp.where(finite, new, old), mutable_state, old)
 
 
 def _with_count(mutable_state: Any, is_returned: bool, num_dropped: jax.Array) -> Any:

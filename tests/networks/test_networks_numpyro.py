@@ -16,13 +16,15 @@ from numpyro.contrib import module
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.initialization import init_to_value
 
-from numpyro_ngvi import IVON, SVI, VOGN, NaturalELBO, NaturalGaussianGuide, Snngm
+from numpyro_ngvi import BLR, IVON, SVI, VOGN, NaturalELBO, NaturalGaussianGuide, Snngm
 
 NUM = 6
 METHODS = {
     "Snngm": lambda: (Snngm(), Trace_ELBO()),
     "IVON": lambda: (IVON(), NaturalELBO(1, "stein")),
     "VOGN": lambda: (VOGN(), NaturalELBO(1, "gauss_newton")),
+    "BLR": lambda: (BLR(), NaturalELBO(2)),
+    "IVON, several draws": lambda: (IVON(), NaturalELBO(3, "stein")),
 }
 NORMAL = dist.Normal(0.0, 1.0)
 
@@ -83,6 +85,35 @@ def test_flax_networks_become_models_with_their_state(method):
     assert svi.guide.latent_dim == 9 + 8 + 6
     stats = svi.state.mutable_state["net$state"]["batch_stats"]["BatchNorm_0"]
     assert all(np.isfinite(leaf).all() and leaf.all() for leaf in stats.values())
+
+
+def counting(images, labels=None):
+    """A model with a running average and a count of its own, as batch normalisation has."""
+    state = numpyro.primitives.mutable("state", {"mean": jnp.zeros(2), "count": jnp.zeros((), int)})
+    state["mean"] = 0.5 * state["mean"] + 0.5 * images.mean(0)
+    state["count"] = state["count"] + 1
+    weight = numpyro.sample("weight", NORMAL.expand([2, 2]).to_event(2))
+    with numpyro.plate("data", NUM):
+        numpyro.sample("label", dist.Categorical(logits=images @ weight), obs=labels)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_models_state_goes_from_step_to_step_whatever_the_number_of_draws(method):
+    state = stepped(counting, method).state.mutable_state["state"]
+    # A run of the set-up, and the three of steps.
+    np.testing.assert_allclose(state["mean"], (1 - 0.5**4) * data()[0].mean(0), rtol=1e-5)
+    assert state["count"] == 4
+
+
+@pytest.mark.filterwarnings("ignore:A step was skipped", "ignore:NaturalELBO left out")
+def test_a_minibatch_that_is_not_finite_leaves_the_state_as_it_was():
+    svi = stepped(counting, "IVON")
+    images, labels = data()
+    before = svi.state.mutable_state["state"]["mean"]
+    svi.step(images.at[1].set(jnp.nan), labels)
+    np.testing.assert_array_equal(svi.state.mutable_state["state"]["mean"], before)
+    svi.step(images, labels)
+    assert not np.array_equal(svi.state.mutable_state["state"]["mean"], before)
 
 
 def test_flax_state_or_key_that_is_missing_is_named():
