@@ -293,6 +293,23 @@ def warn_of_broadcast(
         )
 
 
+def scaled_guide(scale: Any, handler: str) -> str:
+    """The error of a guide whose density counts otherwise than once.
+
+    Of a stock ELBO a factor before the whole loss changes nothing but the gradient's size. Natural
+    gradients of second order need none, and would be those of the model's part alone.
+
+    :param scale: how often it counts.
+    :param handler: what scales it, as the PPL calls it.
+    """
+    return (
+        f"The guide's draw is scaled by {scale}, and NaturalELBO scales the model alone: the "
+        f"posterior would have the wrong width. Take {handler} off guide and model: steps do not "
+        "depend on the size of the loss, and a plate with subsample_size= scales its minibatch by "
+        f"itself. For a posterior of temperature T put {handler}, of 1 / T, on the model alone."
+    )
+
+
 #: What a failure of a model's numbers may come from, where it computes with halves of single ones.
 HALF_PRECISION = (
     " The model computes in float16, of which 65,504 is the largest number, in products and sums "

@@ -341,9 +341,9 @@ def _where_finite(mutable_state: Any, before: dict[str, Any]) -> Any:
     """The mutable state after a step, or that before it: of a batch with a NaN no step is taken,
     and its running averages would never be finite again.
     """
-    old = {name: before[name] for name in mutable_state or () if name in before}
-    if jax.tree.structure(old) != jax.tree.structure(mutable_state):
-        return mutable_state  # the first of it
+    if not mutable_state or any(name not in before for name in mutable_state):
+        return mutable_state  # none, or the first of it
+    old = {name: before[name] for name in mutable_state}
     numbers = [x for x in jax.tree.leaves(mutable_state) if jnp.issubdtype(x.dtype, jnp.inexact)]
     finite = jnp.isfinite(sum((jnp.sum(0 * x) for x in numbers), jnp.zeros(())))
     return jax.tree.map(lambda new, old: jnp.where(finite, new, old), mutable_state, old)

@@ -12,7 +12,7 @@ model's plates; it is left for a guide that has enumerated sites of its own.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 from numpyro.util import _validate_model, check_model_guide_match
 
-from ngvi.checks import unequal_scales
+from ngvi.checks import scaled_guide, unequal_scales
 from ngvi.factors.factor import num_columns, signs_of_runs
 from ngvi.structure.partly_observed import is_rest
 from numpyro_ngvi.factors import Factor
@@ -86,6 +86,21 @@ class SharePlates(Messenger):
         if site["type"] == "plate" and site["kwargs"]["rng_key"] is None:
             number = zlib.crc32(site["name"].encode())
             site["kwargs"]["rng_key"] = random.fold_in(self.key, number)
+
+
+class Unscaled(Messenger):
+    """A guide whose draws count once.
+
+    :param sites: the names of its draws.
+    """
+
+    def __init__(self, guide: Callable, sites: Iterable[str]) -> None:
+        super().__init__(guide)
+        self.sites = frozenset(sites)
+
+    def postprocess_message(self, site: dict[str, Any]) -> None:
+        if site["type"] == "sample" and site["name"] in self.sites and _scale(site) != 1.0:
+            raise ValueError(scaled_guide(site["scale"], "handlers.scale"))
 
 
 class AsDrawn(Messenger):
@@ -274,6 +289,7 @@ class LogDensity:
         # As the stock ELBOs split their key: the first half is the model's.
         guide = SharePlates(guide or self.guide, random.split(self.model_key)[1])
         guide = handlers.substitute(handlers.seed(guide, guide_key), data={**latents, **given})
+        guide = Unscaled(guide, latents)
         # The families, which the draws do without, are no arrays, as scan wants of what it replays.
         families = [f"{site[1:].removesuffix('_latent')}{_SUFFIX}" for site in latents]
         guide = handlers.block(guide, hide=[*latents, *families, *factors_in(given)])

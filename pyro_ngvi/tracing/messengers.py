@@ -16,6 +16,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ngvi.checks import scaled_guide
 from pyro_ngvi.factors import Factor
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing.sites import factor_of, family_of
@@ -52,8 +53,12 @@ class Posteriors(Messenger):
             return None
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
-        if msg["name"] == self.last and msg["name"] in self.found:
-            raise _KnownError
+        if msg["name"] in self.found:
+            scale = msg["scale"]
+            if not (isinstance(scale, (int, float)) and scale == 1.0):
+                raise ValueError(scaled_guide(scale, "poutine.scale"))
+            if msg["name"] == self.last:
+                raise _KnownError
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         factor = factor_of(msg)

@@ -299,3 +299,39 @@ def test_the_site_of_a_kink_is_named(ppl, name):
 @pytest.mark.parametrize("name", SMOOTH)
 def test_a_smooth_density_has_its_hessian_though_it_is_written_with_abs(ppl, name):
     assert np.isfinite(loss_with_hessians(ppl, SMOOTH[name](ppl.np)))
+
+
+# -- a loss that is scaled ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("curvature", ["stein", "hessian", "gauss_newton", "mean"])
+def test_a_guide_that_is_scaled_with_its_model_is_refused_with_the_way_out(ppl, curvature):
+    """As for losses by row: of the model's part alone the posterior would be too wide."""
+
+    def model(y):
+        mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 10.0))
+        with ppl.plate("data", 4):
+            ppl.sample("y", ppl.dist.Normal(mean, 1.0), obs=y)
+
+    def scaled(function):
+        return ppl.handlers.scale(function, scale=0.25)
+
+    guide = ppl.guide(scaled(model), "diagonal")
+    y = ppl.array([1.0, 2.0, 3.0, 4.0])
+    elbo = ppl.elbo("NaturalELBO", num_particles=2, curvature=curvature)
+    ppl.set_up(guide, y)
+    with pytest.raises(ValueError, match=r"draw is scaled by 0\.25.*plate with subsample_size="):
+        ppl.svi(scaled(model), scaled(guide), ppl.optimiser("BLR"), elbo, args=(y,)).step()
+
+
+def test_a_scaled_model_alone_is_of_a_temperature(ppl):
+    def model(y):
+        mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 10.0))
+        with ppl.plate("data", 4):
+            ppl.sample("y", ppl.dist.Normal(mean, 1.0), obs=y)
+
+    colder = ppl.handlers.scale(model, scale=4.0)
+    guide, y = ppl.guide(colder, "diagonal"), ppl.array([1.0, 2.0, 3.0, 4.0])
+    svi = ppl.svi(colder, guide, ppl.optimiser("BLR", 1.0), ppl.elbo("NaturalELBO"), args=(y,))
+    svi.step()
+    np.testing.assert_allclose(svi.gaussian[1].item(), 1 / (4 * (4 + 0.01)), rtol=1e-6)
