@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -22,6 +23,10 @@ from ngvi.optim.plain_ivon import (
 )
 from ngvi.page import page
 from pyro_ngvi.optim.batches import Pieces, batches, join, write
+
+
+#: Of a loss that is a sum of losses, how many steps of its graph are looked at.
+MAX_TERMS = 100
 
 
 class Draw(NamedTuple):
@@ -375,24 +380,35 @@ class _FirstLoss(TorchFunctionMode):
     ) -> Any:
         if func is Tensor.backward and not self.is_over:
             self.is_over = True
-            self._look(_unscaled(args[0].grad_fn))
+            node, times = _unscaled(args[0].grad_fn)
+            self._look(list(_terms(node)), times)
         return func(*args, **(kwargs or {}))
 
-    def _look(self, node: Any) -> None:
-        reduction = getattr(node, "_saved_reduction", None)  # of torch's losses: 1 mean, 2 sum
-        if reduction is None:
-            shape = tuple(getattr(node, "_saved_self_sym_sizes", ()))
-            is_sum = type(node).__name__.startswith("SumBackward")
-        else:
-            shape, is_sum = tuple(node._saved_self.shape), reduction == 2
-        of_weights = any(tuple(p.shape) == shape for g in self.groups for p in g["params"])
-        rows = shape[0] if shape and not of_weights else 1
+    def _look(self, terms: list[tuple[Any, float]], times: float) -> None:
+        """Warn of the worst that is known of the loss.
+
+        :param terms: what its sum is of, see :func:`_terms`.
+        :param times: what all of it is multiplied by.
+        """
         ess = min(group["ess"] for group in self.groups)
-        if is_sum and rows > 1:
+        rows_of_sum, rows, is_mean = 1, 1, False
+        for node, factor in terms:
+            count, is_sum = self._rows(node)
+            rows = max(rows, count)
+            if is_sum and factor > 0.5:  # less may make a mean of it
+                rows_of_sum = max(rows_of_sum, count)
+            is_mean = is_mean or (count > 1 and not is_sum)
+        if rows_of_sum > 1:
             warnings.warn(
-                f"The loss is a sum over {rows} rows, and ess={ess:g} is for a mean over examples: "
-                f"of a sum the posterior is {rows} times too sharp. Take the mean, "
-                "reduction='mean'.",
+                f"The loss is a sum over {rows_of_sum} rows, and ess={ess:g} is for a mean over "
+                f"examples: of a sum the posterior is {rows_of_sum} times too sharp. Take the "
+                "mean, reduction='mean'.",
+                stacklevel=6,
+            )
+        elif is_mean and times > 1 and math.isclose(times, ess, rel_tol=1e-6):
+            warnings.warn(
+                f"The loss is a mean times ess={ess:g}, as of all data, and PlainIVON multiplies "
+                f"by ess itself: the posterior is {ess:g} times too sharp. Take the mean alone.",
                 stacklevel=6,
             )
         elif rows > ess:
@@ -402,17 +418,64 @@ class _FirstLoss(TorchFunctionMode):
                 stacklevel=6,
             )
 
+    def _rows(self, node: Any) -> tuple[int, bool]:
+        """Over how many rows a node is a mean or a sum, and whether it is a sum."""
+        reduction = getattr(node, "_saved_reduction", None)  # of torch's losses: 1 mean, 2 sum
+        if reduction is None:
+            shape = tuple(getattr(node, "_saved_self_sym_sizes", ()))
+            is_sum = type(node).__name__.startswith("SumBackward")
+        else:
+            shape, is_sum = tuple(node._saved_self.shape), reduction == 2
+        of_weights = any(tuple(p.shape) == shape for g in self.groups for p in g["params"])
+        return (shape[0] if shape and not of_weights else 1), is_sum
 
-def _unscaled(node: Any) -> Any:
-    """What a ``GradScaler`` has multiplied; a factor below one may be that of a mean."""
+
+def _terms(node: Any) -> Iterator[tuple[Any, float]]:
+    """What a loss is the sum of, by sums, differences and multiples by numbers; with factors."""
+    open_ones = [(node, 1.0)]
+    for _ in range(MAX_TERMS):
+        if not open_ones:
+            return
+        node, factor = open_ones.pop()
+        kind = type(node).__name__
+        before = [one for one, _ in getattr(node, "next_functions", ()) if one is not None]
+        number = _number(node) if kind.startswith(("MulBackward", "DivBackward")) else None
+        if kind.startswith(("AddBackward", "SubBackward", "NegBackward")):
+            open_ones += [(one, factor) for one in before]
+        elif number is None or len(before) != 1:
+            yield node, factor
+        else:
+            factor *= 1 / number if kind.startswith("Div") else number
+            open_ones.append((before[0], factor))
+
+
+def _number(node: Any) -> float | None:
+    """The size of the number by which a node multiplies or divides what has a gradient."""
+    values = [getattr(node, "_saved_other", None)]
+    if type(node).__name__.startswith("MulBackward") and len(node.next_functions) == 2:
+        # The factor is the one without a gradient.
+        values = [node._saved_other, node._saved_self]
+        pairs = zip(values, node.next_functions, strict=True)
+        values = [value for value, (one, _) in pairs if one is not None]
+    if len(values) != 1 or values[0] is None:
+        return None
+    if isinstance(values[0], Tensor):
+        if values[0].numel() != 1:
+            return None
+        values = [values[0].item()]
+    return abs(float(values[0])) or None
+
+
+def _unscaled(node: Any) -> tuple[Any, float]:
+    """What a ``GradScaler`` has multiplied, and by how much; a factor below one may be a mean's."""
+    times = 1.0
     while type(node).__name__.startswith("MulBackward"):
-        values, before = (node._saved_self, node._saved_other), node.next_functions
-        inner = [one for one, _ in before if one is not None]
-        factors = [v for v, (one, _) in zip(reversed(values), before, strict=True) if one]
-        if len(inner) != 1 or factors[0].numel() != 1 or not factors[0] >= 1:
+        before = [one for one, _ in node.next_functions if one is not None]
+        number = _number(node)
+        if len(before) != 1 or number is None or not number >= 1:
             break
-        (node,) = inner
-    return node
+        (node,), times = before, times * number
+    return node, times
 
 
 def _move(rule: PlainIvon, batch: list[Pieces], share: float, lr: float, count: int) -> None:

@@ -551,7 +551,7 @@ def test_misuse_in_torch_has_a_sentence(torch_ivon):
 
 def test_a_first_loss_that_is_a_sum_or_an_ess_of_batches_is_noticed():
     torch = pytest.importorskip("torch")
-    from torch.nn.functional import cross_entropy, mse_loss
+    from torch.nn.functional import cross_entropy, log_softmax, mse_loss
 
     from pyro_ngvi import PlainIVON
 
@@ -565,13 +565,18 @@ def test_a_first_loss_that_is_a_sum_or_an_ess_of_batches_is_noticed():
                 _step(optimiser, lambda: loss(network(images)))
         return [str(one.message) for one in found]
 
-    targets = torch.zeros(5, 2)
+    targets, summed = torch.zeros(5, 2), {"reduction": "sum"}
     sums = [
         lambda out: cross_entropy(out, labels, reduction="sum"),
         lambda out: cross_entropy(out, labels, reduction="none").sum(),
         lambda out: mse_loss(out, targets, reduction="sum"),
         lambda out: (out - targets).square().sum(),
         lambda out: torch.tensor(2.0**16) * mse_loss(out, targets, reduction="sum"),  # a GradScaler
+        lambda out: -log_softmax(out, -1)[torch.arange(5), labels].sum(),
+        lambda out: 0.01 * network.weight.square().sum() + cross_entropy(out, labels, **summed),
+        lambda out: cross_entropy(out, labels, **summed) - out.sum() * 1e-3,
+        lambda out: cross_entropy(out, labels, label_smoothing=0.1, **summed),
+        lambda out: cross_entropy(out, out.detach().softmax(-1), **summed),
     ]
     for loss in sums:
         (words,) = said(loss, steps=2)  # once
@@ -581,12 +586,20 @@ def test_a_first_loss_that_is_a_sum_or_an_ess_of_batches_is_noticed():
         lambda out: mse_loss(out, targets),
         lambda out: (out - targets).square().sum(1).mean(),
         lambda out: cross_entropy(out, labels, reduction="sum") / 5,
+        lambda out: torch.tensor(2.0**16) * (cross_entropy(out, labels, **summed) / 5),
+        lambda out: cross_entropy(out, labels, label_smoothing=0.1),
+        lambda out: cross_entropy(out, out.detach().softmax(-1)),
+        lambda out: cross_entropy(out, labels) + 0.01 * network.weight.square().sum(),
+        lambda out: 10.0 * cross_entropy(out, labels),
+        lambda out: sum(cross_entropy(out[:1], labels[:1]) for _ in range(3000)) / 3000,
         lambda out: cross_entropy(out, labels, reduction="sum") * 0.2,
         lambda out: (out - targets).square()[:1].sum(),  # one example
         lambda out: network.weight.square().sum(),
     ]
     for loss in means:
         assert said(loss) == []
+    (words,) = said(lambda out: 50.0 * cross_entropy(out, labels))
+    assert "a mean times ess=50" in words and "50 times too sharp" in words
     (words,) = said(means[0], ess=4.0)
     assert "ess=4 is below the 5 rows of one batch" in words
 
