@@ -27,7 +27,7 @@ def is_auto(value: Any, name: str, otherwise: str = "a number or a schedule") ->
     return isinstance(value, str)
 
 
-def _is_number(value: Any, holds: Callable[[float], bool]) -> bool:
+def is_number(value: Any, holds: Callable[[float], bool]) -> bool:
     """Whether ``value`` is one number of which this holds; one that JAX traces is let through."""
     if isinstance(value, (bool, str)):
         return False
@@ -47,7 +47,7 @@ def check_step_size(step_size: Any, name: str = "step_size") -> Any:
 
     :raises ValueError: if it is not.
     """
-    if not callable(step_size) and not _is_number(step_size, lambda x: 0 < x < math.inf):
+    if not callable(step_size) and not is_number(step_size, lambda x: 0 < x < math.inf):
         raise ValueError(f"{name} must be positive and finite, or a schedule, {_got(step_size)}")
     return step_size
 
@@ -57,7 +57,7 @@ def check_rho(rho: Any, name: str) -> Any:
 
     :raises ValueError: if it is not.
     """
-    if not callable(rho) and not _is_number(rho, lambda x: 0 < x <= 1):
+    if not callable(rho) and not is_number(rho, lambda x: 0 < x <= 1):
         raise ValueError(f"{name} must be in (0, 1] or a schedule, {_got(rho)}")
     return rho
 
@@ -67,7 +67,7 @@ def check_momentum(beta: float, name: str = "beta") -> float:
 
     :raises ValueError: if it is not.
     """
-    if not _is_number(beta, lambda x: 0 <= x < 1):
+    if not is_number(beta, lambda x: 0 <= x < 1):
         raise ValueError(f"{name} must be in [0, 1), {_got(beta)}")
     return beta
 
@@ -77,7 +77,7 @@ def check_positive(value: float, name: str) -> float:
 
     :raises ValueError: if it is not.
     """
-    if not _is_number(value, lambda x: x > 0):
+    if not is_number(value, lambda x: x > 0):
         raise ValueError(f"{name} must be positive, {_got(value)}")
     return value
 
@@ -87,7 +87,7 @@ def check_finite(value: float, name: str) -> float:
 
     :raises ValueError: if it is not.
     """
-    if not _is_number(value, lambda x: 0 < x < math.inf):
+    if not is_number(value, lambda x: 0 < x < math.inf):
         raise ValueError(f"{name} must be positive and finite, {_got(value)}")
     return float(value)
 

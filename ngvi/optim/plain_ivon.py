@@ -105,7 +105,7 @@ class PlainIvon(NamedTuple):
         direction = self.weight_decay * mean
         direction += momentum * (1 / (1 - self.beta1**count)) if self.debias else momentum
         direction /= hess + self.weight_decay
-        if self.clip_radius < math.inf:
+        if not (isinstance(self.clip_radius, float) and self.clip_radius == math.inf):
             direction = direction.clip(-self.clip_radius, self.clip_radius)
         if self.rescale_lr:
             step_size = step_size * (self.hess_init + self.weight_decay)
@@ -127,9 +127,10 @@ def check_plain_ivon(step_size: Rates, name: str, **options: Any) -> PlainIvon:
             "a loss that is a mean over examples."
         )
     for option in ("ess", "hess_init"):
-        checks.check_finite(options[option], option)
+        if not checks.is_number(options[option], lambda x: 0 < x < math.inf):
+            checks.check_finite(options[option], option)
     weight_decay = options["weight_decay"]
-    if not (isinstance(weight_decay, (int, float)) and 0 <= weight_decay < math.inf):
+    if not checks.is_number(weight_decay, lambda x: 0 <= x < math.inf):
         raise ValueError(
             f"weight_decay must be finite and at least 0, got {weight_decay!r}. A prior "
             "N(0, s^2) of the weights is weight_decay = 1 / (ess s^2)."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -67,7 +68,12 @@ def PlainIVON(
 
     With ``weights = ivon.sample(key, params, state, num_draws=n)`` and
     ``jax.vmap(jax.grad(loss), (0, None))(weights, batch)``, or ``jax.lax.map``, the step is that of
-    ``n`` draws.
+    ``n`` draws. Microbatches of one sample are averaged before ``update``, also by
+    ``optax.MultiSteps``, for which the sample stays the same until its step: ``key`` is new once in
+    ``every_k_schedule`` times, not every time.
+
+    What ``optax.masked`` or ``optax.multi_transform`` leave out of it is not sampled. Flax's
+    ``nnx.Optimizer`` passes the sample on: ``optimizer.update(network, grads, sample=weights)``.
 
     The loss is not seen here, so that nothing notices one that is a sum over ``B`` examples in
     place of their mean: its posterior is ``B`` times too sharp.
@@ -98,6 +104,13 @@ def PlainIVON(
     )
 
     def init(params: Any) -> IvonState:
+        if any(leaf.dtype in (jnp.float16, jnp.bfloat16) for leaf in jax.tree.leaves(params)):
+            warnings.warn(
+                "Half-precision weights round small steps and samples away: keep the weights in "
+                "float32, and cast a sample to half precision in the loss.",
+                stacklevel=2,
+            )
+
         def full(value: float) -> Any:
             return jax.tree.map(lambda x: jnp.full(x.shape, value, _state_dtype(x)), params)
 
@@ -114,7 +127,14 @@ def PlainIVON(
 
         leaves, tree = jax.tree.flatten(params)
         keys = jax.tree.unflatten(tree, list(jax.random.split(key, len(leaves))))
-        return jax.tree.map(drawn, keys, params, _own(state).hess)
+        hess = _aligned(_own(state).hess, params)
+
+        def of_part(hess: Any, keys: Any, means: Any) -> Any:
+            if not _is_masked(hess):
+                return drawn(keys, means, hess)
+            return jax.tree.map(lambda x: jnp.broadcast_to(x, (*draws, *jnp.shape(x))), means)
+
+        return jax.tree.map(of_part, hess, keys, params, is_leaf=_is_masked)
 
     def update(
         gradients: Any, state: IvonState, params: Any = None, *, sample: Any = None, **_: Any
@@ -125,6 +145,7 @@ def PlainIVON(
                 "taken: weights = ivon.sample(key, params, state), gradients at weights, then "
                 "ivon.update(gradients, state, params, sample=weights)."
             )
+        sample = _aligned(sample, gradients)
         count = state.count + 1
         alpha = algebra.rate(step_size, state.count)
 
@@ -190,10 +211,36 @@ def _like(hess_init: Any, params: Any) -> Any:
 
     :raises ValueError: if it is of another structure, or shape.
     """
+    if any(map(_is_masked, jax.tree.leaves(params, is_leaf=_is_masked))):
+        hess_init = _aligned(hess_init, params)
     shapes, mine = (jax.tree.map(lambda x: jnp.shape(x), tree) for tree in (params, hess_init))
     if shapes != mine:
         raise ValueError(f"hess_init needs the shapes of the weights, {shapes}, got {mine}.")
     return jax.tree.map(lambda x, h: jnp.asarray(h, _state_dtype(x)), params, hess_init)
+
+
+def _is_masked(node: Any) -> bool:
+    return isinstance(node, optax.MaskedNode)
+
+
+def _aligned(tree: Any, like: Any) -> Any:
+    """A tree as another one has its leaves: without those that ``optax.masked`` or
+    ``multi_transform`` leave out, and in the containers of the other, such as flax's.
+    """
+    if jax.tree.structure(tree) == jax.tree.structure(like):  # type: ignore[operator]
+        return tree
+    parts, structure = jax.tree.flatten(like, is_leaf=_is_masked)
+    if any(map(_is_masked, parts)):
+        return jax.tree.map(
+            lambda one, part: one if _is_masked(one) else part, like, tree, is_leaf=_is_masked
+        )
+    mine = jax.tree.leaves(tree, is_leaf=_is_masked)
+    if any(map(_is_masked, mine)):
+        return tree
+    shapes = [(jnp.shape(x), jnp.shape(y)) for x, y in zip(mine, parts, strict=False)]
+    if len(mine) == len(parts) and all(x[len(x) - len(y) :] == y for x, y in shapes):
+        return jax.tree.unflatten(structure, mine)
+    return tree  # of other weights, which JAX will refuse
 
 
 def _state_dtype(weight: Any) -> Any:

@@ -24,7 +24,6 @@ from ngvi.optim.plain_ivon import (
 from ngvi.page import page
 from pyro_ngvi.optim.batches import Pieces, batches, join, write
 
-
 #: Of a loss that is a sum of losses, how many steps of its graph are looked at.
 MAX_TERMS = 100
 

@@ -773,6 +773,75 @@ def test_an_optax_loop_compiles_once_chains_and_averages_over_workers():
     np.testing.assert_allclose(sigma, 1 / np.sqrt(10 * (1 + 1e-4)), rtol=0.03)
 
 
+def test_optax_may_mask_a_frozen_part_accumulate_and_inject_options():
+    pytest.importorskip("numpyro")
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from numpyro_ngvi import PlainIVON
+
+    options = {"ess": 10.0, "beta2": 0.9}
+    ivon, key = PlainIVON(0.1, **options), jax.random.key(0)
+    params = {"head": {"w": jnp.linspace(-1.0, 1.0, 3)}, "body": {"w": jnp.ones(2), "b": 2.0}}
+    params = jax.tree.map(jnp.asarray, params)
+
+    def gradient(weights):
+        return jax.grad(lambda w: sum(jnp.sum(x**2 + x**3) for x in jax.tree.leaves(w)))(weights)
+
+    def stepped(transformation, num_draws=None):
+        state = transformation.init(params)
+        sample = ivon.sample(key, params, state, num_draws=num_draws)
+        gradients = gradient(sample) if num_draws is None else jax.vmap(gradient)(sample)
+        return sample, transformation.update(gradients, state, params, sample=sample)[0]
+
+    sample, alone = stepped(ivon)
+    mask = {"head": True, "body": {"w": False, "b": True}}
+    kinds = {"head": "ivon", "body": "frozen"}
+    parts = {"ivon": ivon, "frozen": optax.set_to_zero()}
+    for masked, frozen in (
+        (optax.masked(ivon, mask), ("w",)),
+        (optax.multi_transform(parts, kinds), ("w", "b")),
+    ):
+        drawn, moved = stepped(masked)
+        for name in frozen:
+            np.testing.assert_array_equal(drawn["body"][name], params["body"][name])
+        np.testing.assert_array_equal(drawn["head"]["w"], sample["head"]["w"])
+        np.testing.assert_allclose(moved["head"]["w"], alone["head"]["w"], rtol=1e-6)
+        several, _ = stepped(masked, 2)
+        assert several["head"]["w"].shape == (2, 3)
+    # Two microbatches of one sample, whose mean gradient is the batch's.
+    twice = optax.MultiSteps(ivon, every_k_schedule=2)
+    state = twice.init(params)
+    for share in (0.5, 1.5):
+        same = ivon.sample(key, params, state)
+        gradients = jax.tree.map(lambda g, share=share: share * g, gradient(same))
+        moved, state = twice.update(gradients, state, params, sample=same)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), moved, alone)
+    _, moved = stepped(optax.inject_hyperparams(PlainIVON)(step_size=0.1, **options))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), moved, alone)
+    with pytest.warns(UserWarning, match="Half-precision weights.*in float32"):
+        ivon.init({"w": jnp.ones(2, jnp.float16)})
+
+
+def test_a_network_of_nnx_takes_three_changed_lines():
+    pytest.importorskip("numpyro")
+    nnx = pytest.importorskip("flax.nnx")
+    import jax
+    import jax.numpy as jnp
+
+    from numpyro_ngvi import PlainIVON
+
+    network, ivon = nnx.Linear(2, 1, rngs=nnx.Rngs(0)), PlainIVON(0.1, ess=10.0)
+    optimiser = nnx.Optimizer(network, ivon, wrt=nnx.Param)
+    graph, before = nnx.split(network)
+    kernel = np.array(network.kernel[...])
+    weights = ivon.sample(jax.random.key(0), before, optimiser.opt_state)
+    gradients = jax.grad(lambda w: jnp.mean(nnx.merge(graph, w)(jnp.ones((3, 2))) ** 2))(weights)
+    optimiser.update(network, gradients, sample=weights)
+    assert not np.allclose(network.kernel[...], kernel)
+
+
 def test_misuse_in_jax_has_a_sentence():
     pytest.importorskip("numpyro")
     import jax
