@@ -215,6 +215,9 @@ def no_latents(sites: Iterable[str], params: Iterable[str], prior: str) -> str:
         what += (
             f", and {some} are parameters, which have no posterior: give them a prior by {prior}"
         )
+    elif names:
+        what += ". If it calls a network, whose weights it takes for constants, make latents of "
+        what += f"them by {prior}"
     return f"The guide found no latent variables. The model {what}."
 
 

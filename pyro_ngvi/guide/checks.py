@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyro
@@ -81,6 +81,23 @@ def _lacks_plates(site: dict[str, Any], value: Tensor) -> bool:
             if value.dim() < -axis or value.shape[axis] != frame.subsample_size:
                 return True
     return False
+
+
+@contextlib.contextmanager
+def frozen_parts(models: Iterable[Any] | None) -> Iterator[None]:
+    """Keep what is frozen in a network as it is while the models run for the first time.
+
+    Of a ``PyroModule`` all tensors become parameters of Pyro's store then, which makes them require
+    gradients, and every optimiser would move them.
+    """
+    modules = [model for model in models or () if isinstance(model, torch.nn.Module)]
+    tensors = [tensor for module in modules for tensor in module.parameters()]
+    frozen = [tensor for tensor in tensors if not tensor.requires_grad]
+    try:
+        yield
+    finally:
+        for tensor in frozen:
+            tensor.requires_grad_(False)
 
 
 def check_no_discrete_latents(trace: poutine.Trace) -> None:

@@ -49,6 +49,7 @@ from pyro_ngvi.guide.checks import (
     check_start,
     continuous_only,
     first_trace,
+    frozen_parts,
     is_enumerated,
     log_density_at,
     subsampled_latents,
@@ -126,6 +127,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     # -- set-up -----------------------------------------------------------------------
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        with frozen_parts(self._model_as_given):
+            self._set_up(*args, **kwargs)
+
+    def _set_up(self, *args: Any, **kwargs: Any) -> None:
         check_gradients("The first call of a guide", "Later calls and draws")
         with told_of_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
             trace = self._first_trace(args, kwargs)

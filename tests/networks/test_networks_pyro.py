@@ -94,11 +94,36 @@ def test_a_part_without_a_prior_is_an_ordinary_parameter(method):
         assert not torch.equal(weight, old)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_frozen_part_stays(method):
+    """Pyro's parameter store would make it learn."""
+    model = Classifier(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2), nn.Linear(2, 2), latent=(2,))
+    body, head = model.net[0].requires_grad_(False), model.net[3]
+    before = [weight.detach().clone() for weight in (body.weight, head.weight)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        guide = stepped(model, method)
+    assert guide.latent_dim == 3 * 2 + 2
+    assert torch.equal(body.weight, before[0]) and not body.weight.requires_grad
+    assert not torch.equal(head.weight, before[1])
+
+
 def test_a_network_without_latents_says_what_gives_it_a_prior():
     model = Classifier(nn.Linear(2, 3), nn.Linear(3, 2), latent=())
     guide = NaturalGaussianGuide(model)
     with pytest.raises(RuntimeError, match=r"net.*0\.weight.*, \.\.\. are parameters.*PyroSample"):
         guide(*data())
+
+
+def test_a_network_that_is_no_part_of_the_model_is_thought_of():
+    net = nn.Linear(2, 2)
+
+    def model(images, labels):
+        with pyro.plate("data", NUM):
+            pyro.sample("label", dist.Categorical(logits=net(images)), obs=labels)
+
+    with pytest.raises(RuntimeError, match="calls a network.* latents of them by to_pyro_module_"):
+        NaturalGaussianGuide(model)(*data())
 
 
 def test_weights_that_nothing_learns_are_noticed_unless_they_are_frozen():
