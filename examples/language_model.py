@@ -42,6 +42,7 @@ from torch.nn import functional
 
 from examples.benchmarks import pages
 from examples.benchmarks.machine import describe
+from examples.bnn import area
 from pyro_ngvi import PlainIVON, initial_hess
 
 METHODS = ("AdamW", "IVON")
@@ -326,12 +327,6 @@ def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
     bins = np.minimum((15 * confidence).astype(int), 14)
     gaps = np.bincount(bins, weights=confidence - right, minlength=15)
     return float(np.abs(gaps).sum() / len(labels))
-
-
-def area(low: np.ndarray, high: np.ndarray) -> float:
-    """How often one of ``high`` is above one of ``low``: the area under the ROC curve."""
-    ranks = np.concatenate([low, high]).argsort().argsort()[len(low) :]
-    return float((ranks.mean() - (len(high) - 1) / 2) / len(low))
 
 
 def ranking(network: nn.Module, optimizer: Any, criterion: str) -> list[Tensor]:
