@@ -36,7 +36,16 @@ def continuous_only(init_loc_fn: Callable) -> Callable:
     """
 
     def init(site: dict[str, Any]) -> Tensor | None:
-        support = getattr(site["fn"], "support", None)
+        try:
+            support = getattr(site["fn"], "support", None)
+        except NotImplementedError as error:
+            name, kind = site["name"], type(site["fn"]).__name__
+            raise ValueError(
+                f"Site '{name}' has a {kind}, which says nothing of its support and so has no "
+                "unconstrained latents. One that integrates its own weights out, such as the "
+                "HiddenLayer of pyro.contrib.bnn, stays in the model, hidden from the guide: "
+                f"NaturalGaussianGuide(poutine.block(model, hide=['{name}']))."
+            ) from error
         if getattr(support, "is_discrete", False):
             return None
         try:

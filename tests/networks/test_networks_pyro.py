@@ -108,6 +108,32 @@ def test_a_frozen_part_stays(method):
     assert not torch.equal(head.weight, before[1])
 
 
+@pytest.mark.filterwarnings("ignore:Found vars in model but not guide")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_hidden_layer_of_bnn_stays_in_the_model(method):
+    """It has parameters of its own, and the bound's part of its weights in its density."""
+    from pyro.contrib.bnn import HiddenLayer
+
+    def model(images, labels):
+        mean = pyro.param("mean", lambda: torch.ones(2, 3))
+        scale = pyro.param("scale", lambda: 0.1 * torch.ones(2, 3), dist.constraints.positive)
+        layer = HiddenLayer(images, mean, scale, torch.tanh, include_hidden_bias=False)
+        hidden = pyro.sample("hidden", layer)
+        weight = pyro.sample("weight", dist.Normal(torch.zeros(3, 2), 1.0).to_event(2))
+        with pyro.plate("data", NUM):
+            pyro.sample("label", dist.Categorical(logits=hidden @ weight), obs=labels)
+
+    with pytest.raises(ValueError, match=r"'hidden' has a HiddenLayer.*hide=\['hidden'\]"):
+        NaturalGaussianGuide(model)(*data())
+    pyro.clear_param_store()
+    family, optimiser, loss = METHODS[method]()
+    guide = NaturalGaussianGuide(pyro.poutine.block(model, hide=["hidden"]), family, init_scale=0.1)
+    svi = SVI(model, guide, optimiser, loss)
+    assert torch.tensor([svi.step(*data()) for _ in range(3)]).isfinite().all()
+    assert guide.latent_dim == 6
+    assert not torch.equal(pyro.param("mean"), torch.ones(2, 3))
+
+
 def test_a_network_without_latents_says_what_gives_it_a_prior():
     model = Classifier(nn.Linear(2, 3), nn.Linear(3, 2), latent=())
     guide = NaturalGaussianGuide(model)
