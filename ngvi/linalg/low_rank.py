@@ -133,7 +133,8 @@ class LowRank:
 
         Principal factor analysis: the leading directions of what the diagonal leaves, by subspace
         iteration from here, and the diagonal that they leave, in turn. Exact, once it has
-        converged, where the matrix has that form. ``U`` is turned to this one.
+        converged, where the matrix has that form. Where ``U`` would be more than the whole of a
+        positive entry of the diagonal, it is half of it. ``U`` is turned to this one.
         """
         xp, (dim, rank) = self.ops.xp, self.factor.shape
         whole = matrix.diagonal()
@@ -159,6 +160,13 @@ class LowRank:
         far = xp.ones_like(self.diagonal[0])
         start = (basis, self.factor, self.diagonal, 0, far)
         factor, diagonal = self.ops.while_loop(unsettled, sweep, start)[1:3]
+        # Of an indefinite matrix the leading directions may be more than its diagonal: ``D`` would
+        # fall from step to step, and all other variances grow without end.
+        beyond, half = (diagonal <= 0) & (whole > 0), 0.5 * whole
+        tiny = float(xp.finfo(whole.dtype).tiny)
+        share = half / self.ops.at_least((factor**2).sum(1), tiny)
+        factor = factor * xp.sqrt(xp.where(beyond, share, xp.ones_like(whole)))[:, None]
+        diagonal = xp.where(beyond, half, diagonal)
         left, right = self.ops.svd(factor.mT @ self.factor)  # the rotation that is nearest
         return factor @ (left @ right), diagonal
 

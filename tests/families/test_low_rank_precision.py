@@ -254,6 +254,20 @@ def test_one_step_is_exact_for_a_conjugate_model_of_this_form(backend, start, rn
     assert relative_error(backend.numpy(new.loc), loc) < 2e-5
 
 
+def test_of_an_indefinite_curvature_the_diagonal_keeps_a_half(backend, rng):
+    root = rng.normal(size=(9, 9))
+    curvature = root + root.T + 4.0 * np.eye(9)
+    assert np.linalg.eigvalsh(curvature).min() < -1 and np.diag(curvature).min() > 0
+    loc, factor, diagonal = random_coordinates(9, 3, rng)
+    family = make(backend, loc, factor, diagonal)
+    direction = family.bonnet_price(*map(backend.array, (np.zeros(9), -curvature)))
+    new = factor + backend.numpy(direction.factor)
+    rest = diagonal + backend.numpy(direction.diagonal)
+    np.testing.assert_allclose((new**2).sum(1) + rest, np.diag(curvature), rtol=1e-10)
+    assert (rest > 0).all()
+    assert np.isclose(rest / np.diag(curvature), 0.5).any()
+
+
 def test_a_step_keeps_the_diagonal_of_the_curvature(backend, rng):
     family = make(backend, *random_coordinates(9, 2, rng))
     half = rng.normal(size=(9, 9))
