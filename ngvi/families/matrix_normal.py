@@ -390,23 +390,28 @@ class MatrixNormal(Family):
         :param rows: scaled gradients of single examples, shape ``(N, d)``.
         :param diagonal: of the rest, such as a prior's, shape ``(d,)``.
         """
-        return self._price_of_sums(gradient, self.outer_products(rows, rows), diagonal)
+        return self.price_of_squares(gradient, self.outer_products(rows, rows), diagonal)
 
     def price_of_examples(
         self, gradient: Array, draws: Sequence[Any], share: float, diagonal: Array
     ) -> Self:
         """:meth:`price_of_rows` where rows need not be written down.
 
-        :param draws: each has ``outer(start, m, n)``, the ``x_i`` and ``y_i`` of a matrix of
-            latents whose rows are ``x_i y_i^T``, or None, and ``entries(start, stop)`` of all rows.
+        :param draws: each as :meth:`squares_of_examples` takes it.
         :param share: of every draw.
         """
-        found = [self._outer_squares(draw) for draw in draws]
+        found = [self.squares_of_examples(draw) for draw in draws]
         total = tuple(share * sum(same) for same in zip(*found, strict=True))
-        return self._price_of_sums(gradient, total, diagonal)
+        return self.price_of_squares(gradient, total, diagonal)
 
-    def _outer_squares(self, draw: Any) -> tuple[Array, Array, Array]:
-        """:meth:`outer_products` of rows with themselves."""
+    def squares_of_examples(self, draw: Any) -> tuple[Array, Array, Array]:
+        """:meth:`outer_products` of rows with themselves.
+
+        In O(N (m^2 + n^2)) for a matrix whose rows are outer products.
+
+        :param draw: has ``outer(start, m, n)``, the ``x_i`` and ``y_i`` of a matrix of latents
+            whose rows are ``x_i y_i^T``, or None, and ``entries(start, stop)`` of all rows.
+        """
         rows, columns, last, rest = [], [], 0, []
         for (start, m, n), a, b in zip(
             self._matrices(), self._rows(), self._columns(), strict=True
@@ -426,9 +431,10 @@ class MatrixNormal(Family):
         of_rest = (self.xp.concatenate(rest, -1) ** 2).sum(0)
         return _pack(self, rows), _pack(self, columns), of_rest
 
-    def _price_of_sums(
+    def price_of_squares(
         self, gradient: Array, of_rows: tuple[Array, Array, Array], diagonal: Array
     ) -> Self:
+        """:meth:`price_of_rows` from what :meth:`outer_products` of the rows gives."""
         parts = self._split(diagonal)
         more = [
             (

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from ngvi import estimators
 from ngvi.estimators import Arrays, Families
 from ngvi.page import page
+from numpyro_ngvi.curvature.example_rows import ExampleRows
 from numpyro_ngvi.curvature.hessian import Hessian, value_gradients_hessians
 from numpyro_ngvi.curvature.moments import Density, Gradients, masked_mean
 from numpyro_ngvi.curvature.squares import by_rows
@@ -69,15 +70,23 @@ class GaussNewton(Hessian):
         if not family.keeps_rows:
             return super().direction(family, gradient, hessians, kept)
         of_rest, rows = hessians
+        if hasattr(family, "price_of_squares"):
+            sums = jax.tree.map(lambda leaf: masked_mean(leaf, kept), rows)
+            return family.price_of_squares(gradient, sums, -masked_mean(of_rest, kept))
         weights = jnp.where(kept, 1.0, 0.0).astype(rows.dtype) / jnp.sum(kept)
         rows = jnp.where(kept[:, None, None], jnp.sqrt(weights)[:, None, None] * rows, 0)
         rows = rows.reshape(-1, rows.shape[-1])
         return family.price_of_rows(gradient, rows, -masked_mean(of_rest, kept))
 
 
+def _takes_rows(family: Family) -> bool:
+    """Whether nothing less than all rows will do."""
+    return family.keeps_rows and not hasattr(family, "price_of_squares")
+
+
 def _squares(family: Family, rows: jax.Array, scale: jax.Array) -> Any:
     """The sum of the rows' squares as much as the family needs, or the scaled rows."""
-    if family.keeps_rows:
+    if _takes_rows(family):
         return jnp.sqrt(scale)[:, None] * rows
     return family.outer_products(scale[:, None] * rows, rows)
 
@@ -104,25 +113,48 @@ def _of_many(
     function: Callable, latents: Arrays, scale: jax.Array, here: Families
 ) -> tuple[Arrays, dict[str, Any]]:
     """As :func:`_at_once`, by rows of activations where that is right, else in chunks."""
-    slopes = jax.vjp(function, latents)[1](scale)[0]
-    sums = None
-    if all(family.reads_diagonal for family in here.values()):
-        sums = by_rows(function, latents)
-    if sums is None:
+
+    def in_chunks() -> tuple[Arrays, dict[str, Any]]:
+        slopes = jax.vjp(function, latents)[1](scale)[0]
         return slopes, _in_chunks(function, latents, scale, here)
-    squares, holds = sums(scale)
-    return slopes, jax.lax.cond(
-        holds, lambda: squares, lambda: _in_chunks(function, latents, scale, here)
-    )
+
+    examples = by_rows(function, latents)
+    if examples is None:
+        return in_chunks()
+    make, holds = examples(scale)
+
+    def quickly() -> tuple[Arrays, dict[str, Any]]:
+        rows = make()
+        found = {site: _of_rows(family, rows[site]) for site, family in here.items()}
+        slopes, squares = ({site: both[i] for site, both in found.items()} for i in (0, 1))
+        return slopes, squares
+
+    found = quickly()
+    return jax.lax.cond(holds, lambda: found, in_chunks)
+
+
+def _of_rows(family: Family, rows: ExampleRows) -> tuple[jax.Array, Any]:
+    """The gradient of the sum over examples, and what :func:`_squares` has, of one site."""
+    if family.reads_diagonal:
+        return rows.sums()
+    if hasattr(family, "squares_of_examples"):
+        return rows.gradient(), family.squares_of_examples(rows)
+    if family.keeps_rows:
+        return rows.gradient(), rows.entries(0, family.dim)
+    return rows.gradient(), rows.summed(lambda some: family.outer_products(some, some))
 
 
 def _in_chunks(
     function: Callable, latents: Arrays, scale: jax.Array, here: Families
 ) -> dict[str, Any]:
-    """The sum of squares by site, a few examples at a time."""
+    """The sum of squares by site, a few examples at a time.
+
+    Each takes a backward pass of all examples, which may depend on each other: O(N^2).
+    """
     pull = jax.vjp(function, latents)[1]
-    size = max(1, NUMBERS_OF_ROWS // sum(value.size for value in latents.values()))
     count = len(scale)
+    numbers = max(sum(value.size for value in latents.values()), _largest(function, latents))
+    size = max(1, min(count, NUMBERS_OF_ROWS // numbers))
 
     def squares(some: jax.Array) -> dict[str, Any]:
         # Of an index beyond the last example both are zero.
@@ -136,12 +168,18 @@ def _in_chunks(
         return sums, {site: new[site] for site in new.keys() - total.keys()}
 
     index = jnp.arange(-(-count // size) * size).reshape(-1, size)
-    summed = [site for site, family in here.items() if not family.keeps_rows]
+    summed = [site for site, family in here.items() if not _takes_rows(family)]
     shapes = jax.eval_shape(lambda some: {site: squares(some)[site] for site in summed}, index[0])
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     sums, rows = jax.lax.scan(add, nothing, index)
     joined = {site: some.reshape(-1, some.shape[-1])[:count] for site, some in rows.items()}
     return sums | joined
+
+
+def _largest(function: Callable, latents: Arrays) -> int:
+    """Numbers in the largest intermediate result."""
+    program = jax.make_jaxpr(function)(latents).jaxpr
+    return max(getattr(v.aval, "size", 1) for equation in program.eqns for v in equation.outvars)
 
 
 def _jacobian(function: Callable[[jax.Array], jax.Array], theta: jax.Array) -> jax.Array:

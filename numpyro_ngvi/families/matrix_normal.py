@@ -23,6 +23,7 @@ from numpyro_ngvi.pytree import register
     "outer_products",
     "bonnet_price",
     "price_of_rows",
+    "price_of_squares",
     "_isometric",
     "_trace_ratio",
     "retract",
