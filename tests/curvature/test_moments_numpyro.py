@@ -249,11 +249,16 @@ def test_gradients_of_examples_need_not_fit_in_memory_at_once(
 
 
 @pytest.mark.parametrize("at_once", [1, 1000])
-def test_low_rank_gets_the_gradients_of_examples_and_no_matrix(
-    numpyro_backend, at_once, monkeypatch, rng
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("LowRankPrecision", {"rank": 2}), ("MatrixNormal", {"matrices": ((0, 2, 2),)})],
+)
+def test_a_large_family_gets_the_gradients_of_examples_and_no_matrix(
+    numpyro_backend, name, options, at_once, monkeypatch, rng
 ):
     split, scale = regression(rng, 3)
-    family = numpyro_backend.families.LowRankPrecision(rank=2).initial(jnp.zeros(DIM), 1.0)
+    specification = getattr(numpyro_backend.families, name)(**options)
+    family = specification.initial(jnp.zeros(DIM), 1.0)
     draws, context = draws_of(rng)
     rows, gradients = [], []
     by_rows = jax.jit(jax.jacrev(lambda t, c: split({"x": t}, (), c)[0]))

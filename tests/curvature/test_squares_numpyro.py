@@ -10,7 +10,9 @@ pytest.importorskip("numpyro")
 import jax
 import jax.numpy as jnp
 
-from numpyro_ngvi.curvature import uses
+from ngvi.structure import forest
+from numpyro_ngvi import families
+from numpyro_ngvi.curvature import gauss_newton, uses
 from numpyro_ngvi.curvature.squares import by_rows
 from tests.ppl import QUICKLY
 
@@ -89,7 +91,7 @@ def compare(function, latents):
             np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
-def convolutions(rng, layout, window):
+def convolutions(rng, layout, window, change=None):
     """Two convolutions with biases and pooling, and a dense layer."""
     names, (strides, padding, of_images, of_kernels) = LAYOUTS[layout], WINDOWS[window]
     images = jnp.asarray(rng.normal(size=[SIZES[axis] for axis in names[0]]))
@@ -112,7 +114,7 @@ def convolutions(rng, layout, window):
         kernel = second.reshape(2, 1, FEATURES, 3)
         numbers = ("NHWC", "HWIO", "NHWC")
         x = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)
-        return jnp.tanh(x).reshape(NUM, -1)
+        return jnp.tanh(x if change is None else change(x)).reshape(NUM, -1)
 
     def function(latents):
         first, bias, second, rest = jnp.split(
@@ -258,3 +260,70 @@ def test_a_network_that_fits_its_examples_is_no_network_whose_examples_depend_on
 
     latents = {"w": 0.1 * jnp.ones(IN * OUT, jnp.float32)}
     assert by_rows(function, latents)(jnp.ones(NUM, jnp.float32))[1]
+
+
+# -- what families take -----------------------------------------------------------------------
+
+
+def gaussians(name, latents):
+    """A family for each site; a matrix is the first kernel, whose outputs are its columns."""
+    options = {
+        "matrix_normal": {
+            "a": {"matrices": ((0, 12, FEATURES),)},
+            "b": {"matrices": ((0, OUT, latents["b"].size // OUT),)},
+        },
+        "low_rank": {"a": {"rank": 2}, "b": {"rank": 3}},
+    }
+    family = {
+        "diagonal": families.Diagonal,
+        "matrix_normal": families.MatrixNormal,
+        "low_rank": families.LowRankPrecision,
+        "dense": families.CovarianceCholesky,
+    }[name]
+    return {
+        site: family(**options.get(name, {}).get(site, {})).initial(
+            0.0 * value, jnp.linspace(0.5, 1, value.size)
+        )
+        for site, value in latents.items()
+    }
+
+
+@pytest.mark.parametrize("family", ["diagonal", "matrix_normal", "low_rank", "dense"])
+@pytest.mark.parametrize("by_batch", [False, True])
+def test_families_get_of_rows_what_they_get_of_a_loop(family, by_batch, rng, monkeypatch):
+    """And of a loop itself, where batches are normalised."""
+    monkeypatch.setattr(forest, "MAX_DENSIFIED_DIM", 0 if family == "low_rank" else 10_000)
+    monkeypatch.setattr(gauss_newton, "NUMBERS_OF_ROWS", 200)
+    function, latents = convolutions(rng, "Flax", "plain", normalised if by_batch else None)
+    here, scale = gaussians(family, latents), jnp.linspace(1, 3, NUM)
+
+    def found(scale):
+        return gauss_newton._of_many(function, latents, scale, here)
+
+    def loop(scale):
+        return gauss_newton._at_once(function, latents, scale, here)
+
+    for one, other in zip(
+        *(jax.tree.leaves(jax.jit(of, compiler_options=QUICKLY)(scale)) for of in (found, loop)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+    assert holds(function, latents) != by_batch
+
+
+def normalised(x):
+    return (x - x.mean((0, 1, 2))) / x.std((0, 1, 2))
+
+
+@pytest.mark.parametrize("family", ["diagonal", "matrix_normal", "low_rank"])
+def test_a_loop_is_there_only_for_what_rows_do_not_tell(family, rng, monkeypatch):
+    monkeypatch.setattr(forest, "MAX_DENSIFIED_DIM", 0)
+    function, latents = convolutions(rng, "Flax", "plain")
+    here, scale = gaussians(family, latents), jnp.linspace(1, 3, NUM)
+    expected = jax.jit(lambda s: gauss_newton._of_many(function, latents, s, here))(scale)
+    shapes = jax.eval_shape(lambda: gauss_newton._in_chunks(function, latents, scale, here))
+    nothing = jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan), shapes)
+    monkeypatch.setattr(gauss_newton, "_in_chunks", lambda *_: nothing)
+    actual = jax.jit(lambda s: gauss_newton._of_many(function, latents, s, here))(scale)
+    for one, other in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
