@@ -10,7 +10,6 @@ these, and of what is added every ``x_nt`` is one. So the gradient of example ``
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -212,22 +211,22 @@ def convolution(
     positions = [result.shape[axis] for axis in of_result[2:]]
 
     def patches(rows: jax.Array) -> jax.Array:
-        """As slices of rows that are spread and padded; shape ``(n, T, K)``."""
+        """Slices, axis by axis, of rows that are spread and padded; shape ``(n, T, K)``."""
         flat = rows.reshape(-1, *rows.shape[2:])
         gaps = zip(given["padding"], given["lhs_dilation"], strict=True)
         edges = [(low, high, step - 1) for (low, high), step in gaps]
-        spread = jax.lax.pad(flat, jnp.zeros((), flat.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
-        parts = []
-        for offset in itertools.product(*map(range, sizes)):
-            begin = [o * step for o, step in zip(offset, given["rhs_dilation"], strict=True)]
-            strides = given["window_strides"]
-            end = [
-                b + (num - 1) * step + 1
-                for b, num, step in zip(begin, positions, strides, strict=True)
+        found = jax.lax.pad(flat, jnp.zeros((), flat.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
+        to = 1 + len(window) + (0 if is_last else 1)
+        for axis in reversed(range(len(window))):
+            stride, step = given["window_strides"][axis], given["rhs_dilation"][axis]
+            length = (positions[axis] - 1) * stride + 1
+            starts = [step * offset for offset in range(sizes[axis])]
+            parts = [
+                jax.lax.slice_in_dim(found, start, start + length, stride, axis + 1)
+                for start in starts
             ]
-            limits = (len(spread), *end, spread.shape[-1])
-            parts.append(jax.lax.slice(spread, (0, *begin, 0), limits, (1, *strides, 1)))
-        return jnp.stack(parts, -2 if is_last else -1).reshape(len(rows), -1, size)
+            found = jnp.stack(parts, to)
+        return found.reshape(len(rows), -1, size)
 
     axes = (of_result[0], *of_result[2:], of_result[1])
     use = Use(
