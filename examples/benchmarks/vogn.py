@@ -1,4 +1,4 @@
-"""Cost of VOGN and SLANG on a 784-100-10 network (d = 79,510), minibatches of 128 of 10,000.
+"""Cost of VOGN and SLANG on a 784-100-10 network (d = 79,510) or LeNet-5, batches of 128 of 10,000.
 
 One step of each in random order, in one process, beside the gradient of the minibatch's log
 density and a step of ``AutoNormal`` with Adam; the ratio is taken round by round. Then the peak of
@@ -6,6 +6,7 @@ a process of each. ``num_gradients=1`` is the papers' single draw; NaturalELBO's
 the mean.
 
     python -m examples.benchmarks.vogn --ppl numpyro --rounds 30
+    python -m examples.benchmarks.vogn --network lenet
 """
 
 from __future__ import annotations
@@ -20,30 +21,28 @@ from collections.abc import Callable
 
 import numpy as np
 
+from . import lenet
 from .machine import describe
 
 NUM_DATA, BATCH, IN, HIDDEN, OUT = 10_000, 128, 784, 100, 10
 SHAPES = {"W1": (IN, HIDDEN), "b1": (HIDDEN,), "W2": (HIDDEN, OUT), "b2": (OUT,)}
 SCALES = {"W1": IN**-0.5, "b1": 1.0, "W2": HIDDEN**-0.5, "b2": 1.0}
 CASES = ("gradient", "AutoNormal", "IVON", "VOGN", "SLANG")
+NETWORKS = ("dense", "lenet")
 
 
-def data(seed: int) -> tuple[np.ndarray, np.ndarray]:
+def data(network: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    if network == "lenet":
+        return lenet.data(NUM_DATA, seed)
     rng = np.random.default_rng(seed)
     images = rng.normal(size=(NUM_DATA, IN)).astype(np.float32)
     return images, (images @ rng.normal(size=(IN, OUT))).argmax(1)
 
 
-def numpyro_step(case: str, seed: int) -> Callable:
+def numpyro_model() -> Callable:
     import jax
-    import jax.numpy as jnp
     import numpyro
     import numpyro.distributions as dist
-    from numpyro.infer import Trace_ELBO
-    from numpyro.infer.autoguide import AutoNormal
-    from numpyro.infer.util import log_density
-
-    from numpyro_ngvi import IVON, SVI, VOGN, NaturalELBO, NaturalGaussianGuide
 
     def model(images: jax.Array, labels: jax.Array) -> None:
         w = {
@@ -55,11 +54,31 @@ def numpyro_step(case: str, seed: int) -> Callable:
         with numpyro.plate("data", NUM_DATA, subsample_size=len(labels)):
             numpyro.sample("label", dist.Categorical(logits=logits), obs=labels)
 
+    return model
+
+
+def numpyro_step(network: str, case: str, seed: int) -> Callable:
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    from numpyro import handlers
+    from numpyro.infer import Trace_ELBO
+    from numpyro.infer.autoguide import AutoNormal
+    from numpyro.infer.util import log_density
+
+    from numpyro_ngvi import IVON, SVI, VOGN, NaturalELBO, NaturalGaussianGuide
+
+    model = lenet.numpyro_model() if network == "lenet" else numpyro_model()
     key = jax.random.key(seed)
     if case == "gradient":
-        parts = zip(jax.random.split(key, 4), SHAPES, strict=True)
-        weights = {n: SCALES[n] * jax.random.normal(k, SHAPES[n]) for k, n in parts}
-        seeded = numpyro.handlers.seed(model, 0)
+        seeded = handlers.seed(model, key)
+        images, labels = data(network, seed)
+        trace = handlers.trace(seeded).get_trace(images[:BATCH], labels[:BATCH])
+        weights = {
+            name: site["value"]
+            for name, site in trace.items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }
         gradient = jax.jit(jax.grad(lambda w, x, y: log_density(seeded, (x, y), {}, w)[0]))
         return lambda x, y: jax.block_until_ready(gradient(weights, jnp.asarray(x), jnp.asarray(y)))
     if case == "AutoNormal":
@@ -75,18 +94,10 @@ def numpyro_step(case: str, seed: int) -> Callable:
     return lambda x, y: float(svi.step(x, y))
 
 
-def pyro_step(case: str, seed: int) -> Callable:
+def pyro_model() -> Callable:
     import pyro
     import pyro.distributions as dist
     import torch
-    from pyro.infer import SVI, Trace_ELBO
-    from pyro.infer.autoguide import AutoNormal
-
-    from pyro_ngvi import IVON, VOGN, NaturalELBO, NaturalGaussianGuide
-
-    torch.set_num_threads(1)
-    pyro.set_rng_seed(seed)
-    pyro.settings.set(module_local_params=True)  # several guides of one class, stepped in turn
 
     def logits_of(images: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
         hidden = torch.relu(images @ w["W1"] + w["b1"].unsqueeze(-2))
@@ -100,8 +111,29 @@ def pyro_step(case: str, seed: int) -> Callable:
         with pyro.plate("data", NUM_DATA, subsample_size=len(labels)):
             pyro.sample("label", dist.Categorical(logits=logits_of(images, w)), obs=labels)
 
+    return model
+
+
+def pyro_step(network: str, case: str, seed: int) -> Callable:
+    import pyro
+    import torch
+    from pyro.infer import SVI, Trace_ELBO
+    from pyro.infer.autoguide import AutoNormal
+
+    from pyro_ngvi import IVON, VOGN, NaturalELBO, NaturalGaussianGuide
+
+    torch.set_num_threads(1)
+    pyro.set_rng_seed(seed)
+    pyro.settings.set(module_local_params=True)  # several guides of one class, stepped in turn
+    model = lenet.pyro_model() if network == "lenet" else pyro_model()
     if case == "gradient":
-        weights = {n: (SCALES[n] * torch.randn(SHAPES[n])).requires_grad_() for n in SHAPES}
+        images, labels = (torch.as_tensor(part[:BATCH]) for part in data(network, seed))
+        trace = pyro.poutine.trace(model).get_trace(images, labels)
+        weights = {
+            name: trace.nodes[name]["value"].requires_grad_()
+            for name in trace.stochastic_nodes
+            if name != "data"
+        }
 
         def gradient(x: np.ndarray, y: np.ndarray) -> None:
             traced = pyro.poutine.trace(pyro.condition(model, weights))
@@ -122,10 +154,10 @@ def pyro_step(case: str, seed: int) -> Callable:
     return lambda x, y: svi.step(torch.as_tensor(x), torch.as_tensor(y))
 
 
-def measure(ppl: str, cases: list[str], rounds: int, seed: int) -> None:
-    images, labels = data(seed)
+def measure(ppl: str, network: str, cases: list[str], rounds: int, seed: int) -> None:
+    images, labels = data(network, seed)
     make = {"numpyro": numpyro_step, "pyro": pyro_step}[ppl]
-    steps = {case: make(case, seed) for case in cases}
+    steps = {case: make(network, case, seed) for case in cases}
     times: dict[str, list[float]] = {case: [] for case in cases}
     rng = np.random.default_rng(seed)
     for turn in range(rounds + 3):
@@ -148,13 +180,14 @@ def main() -> None:
     parser.add_argument(
         "--ppl", choices=("numpyro", "pyro"), nargs="+", default=["numpyro", "pyro"]
     )
+    parser.add_argument("--network", choices=NETWORKS, default=NETWORKS[0])
     parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--here", action="store_true", help="in this process")
     options = parser.parse_args()
     if options.here:
-        measure(options.ppl[0], options.case, options.rounds, options.seed)
+        measure(options.ppl[0], options.network, options.case, options.rounds, options.seed)
         return
     print(describe())
     print("PPL      case           ms/step  to first   peak MB", flush=True)
@@ -162,7 +195,7 @@ def main() -> None:
         for cases in (options.case, *([case] for case in options.case)):
             rounds = options.rounds if len(cases) > 1 else 3
             case = ["--here", "--ppl", ppl, "--rounds", str(rounds), "--case", *cases]
-            seed = ["--seed", str(options.seed)]
+            seed = ["--seed", str(options.seed), "--network", options.network]
             subprocess.run([sys.executable, "-m", __spec__.name, *case, *seed], check=True)
 
 
