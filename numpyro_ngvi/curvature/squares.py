@@ -12,7 +12,8 @@ say, the products are summed before they are squared, a few examples at a time.
 Where weights meet activations the program of the log likelihoods tells: where they are cut out of
 the latent vector, scaled by constants, multiplied with rows, convolved with them or added to them.
 Nothing else will do, nor a weight that is used twice. Nor will examples that depend on each other,
-as by batch normalisation: with other weights of the examples ``delta`` would have these as factors.
+as by batch normalisation, nor an axis of other things that is as long and stands before that of
+examples: with other weights of the examples ``delta`` must have these as factors.
 """
 
 from __future__ import annotations
