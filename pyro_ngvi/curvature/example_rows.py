@@ -17,7 +17,8 @@ from torch import Tensor
 
 from pyro_ngvi.curvature.evaluate import Curvature
 from pyro_ngvi.curvature.moments import finite_draws
-from pyro_ngvi.curvature.squares import Use, derivatives
+from pyro_ngvi.curvature.squares import derivatives
+from pyro_ngvi.curvature.uses import Use
 
 #: Numbers of entries are sent back in two digits, which no precision rounds.
 BASE = 2**11

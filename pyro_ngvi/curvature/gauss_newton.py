@@ -23,7 +23,8 @@ from pyro_ngvi.curvature.hessian import (
     one_by_one,
 )
 from pyro_ngvi.curvature.moments import finite_draws, map_structure, of_kept
-from pyro_ngvi.curvature.squares import OtherUseError, Recorder, squares
+from pyro_ngvi.curvature.squares import Recorder, squares
+from pyro_ngvi.curvature.uses import OtherUseError
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import Examples, LogDensity, examples
 

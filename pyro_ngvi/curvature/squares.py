@@ -16,7 +16,6 @@ every latent is in one entry of one weight.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -26,68 +25,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from pyro_ngvi.curvature.uses import OtherUseError, Use, addition, convolution, linear, product
+
 _PRODUCTS = {torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__}
 _SUMS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__}
-
-#: Numbers in the gradients of the examples that are squared at once.
-NUMBERS_AT_ONCE = 2**22
-
-
-class OtherUseError(Exception):
-    """A weight is used in another way."""
-
-
-@dataclasses.dataclass
-class Use:
-    """A weight meets rows of examples.
-
-    :param by_example: from activations and ``delta`` of some examples to their gradients for the
-        weight, shape ``(n, *weight.shape)``.
-    :param sides: of an example with one row, from activations and ``delta`` to the sides of the
-        outer product that its gradient is; or None.
-    """
-
-    weight: Tensor
-    rows: Tensor | None  #: activations, shape ``(N T, ...)``
-    result: Tensor  #: shape ``(N T, ...)``
-    by_example: Callable[[Tensor | None, Tensor], Tensor]
-    sides: Callable[[Any, Tensor], tuple[Tensor, Tensor]] | None = None
-    kept: list[Tensor] | None = None  #: if not None, gradients of examples that were made for sums
-
-    def is_outer(self, delta: Tensor, count: int) -> bool:
-        """Whether the gradient of each of so many examples is an outer product."""
-        return self.sides is not None and self.rows is not None and delta.shape[:-1] == (count,)
-
-    def of_examples(self, delta: Tensor, count: int, some: slice = slice(None)) -> Tensor:
-        """The gradients of some of ``count`` examples, shape ``(n, *weight.shape)``."""
-        size = len(delta) // count
-        part = slice(*(size * x if x is not None else None for x in (some.start, some.stop)))
-        rows = None if self.rows is None else self.rows[part]
-        return self.by_example(rows, delta[part].unflatten(0, (-1, size)))
-
-    def sums(self, delta: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient, and (1), shapes of the weight.
-
-        :param delta: of the examples' log likelihoods times ``scale``.
-        :param scale: positive, shape ``(N,)``.
-        """
-        count = len(scale)
-        if self.is_outer(delta, count):
-            over = delta.square() / scale[:, None]
-            x, y = self.sides(self.rows, delta)
-            of_x, of_y = self.sides(self.rows.square(), over)
-            return x.mT @ y, of_x.mT @ of_y
-        gradient = squares = torch.zeros_like(self.weight)
-        step = max(1, NUMBERS_AT_ONCE // max(self.weight.numel(), 1))
-        for start in range(0, count, step):
-            some = scale[start : start + step]
-            each = self.of_examples(delta, count, slice(start, start + step))
-            if self.kept is not None:
-                self.kept.append(each)
-            gradient = gradient + each.sum(0)
-            over = each.square() / some.reshape(-1, *[1] * (each.dim() - 1))
-            squares = squares + over.sum(0)
-        return gradient, squares
 
 
 class Recorder(TorchFunctionMode):
@@ -141,27 +82,27 @@ class Recorder(TorchFunctionMode):
         if func in _PRODUCTS and len(args) == 2 and not kwargs:
             rows, weight = args
             if self._is_weight(weight) and not self._is_weight(rows):
-                yield from _product(rows, weight, result)
+                yield from product(rows, weight, result)
         elif func is functional.linear:
             rows, weight, bias = _named(args, kwargs, "input", "weight", "bias")
             if not self._is_weight(rows):
                 if self._is_weight(weight):
-                    yield from _linear(rows, weight, result)
+                    yield from linear(rows, weight, result)
                 if self._is_weight(bias):
-                    yield from _sum(bias, result)
+                    yield from addition(bias, result)
         elif func is functional.conv2d:
             names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
             rows, weight, bias, *options = _named(args, kwargs, *names)
             if not self._is_weight(rows):
                 if self._is_weight(weight):
-                    yield from _convolution(rows, weight, result, *options)
+                    yield from convolution(rows, weight, result, *options)
                 if self._is_weight(bias) and result.dim() == 4:
-                    yield from _sum(bias, result, (len(bias), 1, 1))
+                    yield from addition(bias, result, (len(bias), 1, 1))
         elif func in _SUMS and len(args) == 2 and not kwargs:
             for weight, other in (args, args[::-1]):
                 if self._is_weight(weight) and not self._is_weight(other):
                     if id(other) in self._active or weight.shape != result.shape:
-                        yield from _sum(weight, result)
+                        yield from addition(weight, result)
 
 
 def squares(
@@ -233,68 +174,6 @@ def derivatives(outputs: Any, inputs: list[Tensor], vectors: Any = None) -> tupl
     return torch.autograd.grad(
         outputs, inputs, vectors, retain_graph=True, materialize_grads=True, allow_unused=True
     )
-
-
-# -- the ways to meet -------------------------------------------------------------------------
-
-
-def _product(rows: Tensor, weight: Tensor, result: Tensor) -> Iterator[Use]:
-    if weight.dim() == 2 and rows.dim() >= 2:
-        yield Use(weight, rows, result, _outer, lambda x, delta: (x, delta))
-
-
-def _linear(rows: Tensor, weight: Tensor, result: Tensor) -> Iterator[Use]:
-    if weight.dim() == 2 and rows.dim() >= 2:
-
-        def by_example(rows: Tensor, delta: Tensor) -> Tensor:
-            return _outer(rows, delta).mT
-
-        yield Use(weight, rows, result, by_example, lambda x, delta: (delta, x))
-
-
-def _outer(rows: Tensor, delta: Tensor) -> Tensor:
-    """Products of an example's rows, summed over these; ``delta`` of shape ``(n, T, ..., out)``."""
-    delta = delta.reshape(len(delta), -1, delta.shape[-1])
-    return rows.reshape(*delta.shape[:2], rows.shape[-1]).mT @ delta
-
-
-def _sum(weight: Tensor, result: Tensor, shape: tuple[int, ...] | None = None) -> Iterator[Use]:
-    """A weight that is added to every row.
-
-    :param shape: of the weight, as it is broadcast.
-    """
-    shape = tuple(weight.shape) if shape is None else shape
-    shape = (1,) * (result.dim() - len(shape)) + shape
-    if result.dim() and shape[0] == 1:
-
-        def by_example(rows: None, delta: Tensor) -> Tensor:
-            each = delta.sum(1).sum_to_size(len(delta), *shape[1:])
-            return each.reshape(len(delta), *weight.shape)
-
-        yield Use(weight, None, result, by_example)
-
-
-def _convolution(
-    rows: Tensor,
-    weight: Tensor,
-    result: Tensor,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int | None,
-) -> Iterator[Use]:
-    if rows.dim() != 4 or isinstance(padding, str) or groups not in (None, 1):
-        return
-    options = {"stride": stride, "padding": padding, "dilation": dilation}
-    given = {name: value for name, value in options.items() if value is not None}
-
-    def by_example(rows: Tensor, delta: Tensor) -> Tensor:
-        patches = functional.unfold(rows, weight.shape[2:], **given)
-        patches = patches.unflatten(0, delta.shape[:2])
-        each = (delta.flatten(3) @ patches.mT).sum(1)
-        return each.reshape(len(delta), *weight.shape)
-
-    yield Use(weight, rows, result, by_example)
 
 
 def _named(args: tuple, kwargs: dict, *names: str) -> list:

@@ -13,9 +13,10 @@ from torch import nn
 
 from ngvi.structure import forest
 from pyro_ngvi import NaturalELBO, NaturalGaussianGuide
-from pyro_ngvi.curvature import gauss_newton, squares
+from pyro_ngvi.curvature import gauss_newton, squares, uses
 from pyro_ngvi.curvature.example_rows import ExampleRows
-from pyro_ngvi.curvature.squares import OtherUseError, Recorder
+from pyro_ngvi.curvature.squares import Recorder
+from pyro_ngvi.curvature.uses import OtherUseError
 
 NUM = 6
 
@@ -71,7 +72,7 @@ class Sequences(nn.Module):
 
 @pytest.mark.parametrize("at_once", [2, 2**22])
 def test_the_sums_are_those_of_a_loop_over_examples(at_once, monkeypatch):
-    monkeypatch.setattr(squares, "NUMBERS_AT_ONCE", at_once)
+    monkeypatch.setattr(uses, "NUMBERS_AT_ONCE", at_once)
     dense = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2, bias=False))
     compare(*with_weights(dense, torch.randn(NUM, 3)))
     compare(*with_weights(dense, torch.randn(NUM, 3), lambda theta: 0.5 * theta.exp()))
@@ -190,7 +191,7 @@ def test_matrices_of_latents_that_are_weights_have_outer_products_as_rows():
     theta = torch.zeros(1, count, dtype=torch.float32, requires_grad=True)
     weight = theta[0].reshape(3, -1)
     delta, scale = y.float(), torch.linspace(1, 2, NUM)
-    use = next(squares._product(x.float(), weight, x.float() @ weight))
+    use = next(uses.product(x.float(), weight, x.float() @ weight))
     rows = ExampleRows([use], [delta], scale.float(), theta, 0)
     left, right = rows.outer(0, 3, count // 3)
     torch.testing.assert_close(left, x.float())
