@@ -59,6 +59,8 @@ class Family:
     relative_scale_step: ClassVar[float]
     #: Whether the precision leaves out correlations that the log density may have.
     leaves_out_correlations: ClassVar[bool] = False
+    #: Whether an attempt at a step (:class:`~ngvi.path.Path`) takes as long as most of the step.
+    attempts_are_dear: ClassVar[bool] = False
     #: Whether its part of a Hessian is the diagonal.
     reads_diagonal: ClassVar[bool] = False
     #: Whether it takes gradients of single examples as they are: see ``price_of_rows`` of

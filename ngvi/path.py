@@ -3,9 +3,7 @@
 Whoever seeks a step's length makes several attempts. An attempt (:meth:`Path.at`) is what it takes
 to know how far it leads (:meth:`Path.kl`); only the one that is taken is made a Gaussian
 (:meth:`Path.end`). Families whiten the direction once, and an attempt then costs its own
-factorisation and no solution against the old factor (:class:`WhitenedPath`). That a step leads far
-too far may be known without an attempt (``Path.least_kl``). What all attempts share is prepared
-once (:meth:`Path.up_to`).
+factorisation and no solution against the old factor (:class:`WhitenedPath`).
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +24,6 @@ class Path:
 
     start: Any
     advance: Callable[[Any], Any]
-    #: A function of ``rho``, cheap and not above :meth:`kl`; None for none.
-    least_kl: ClassVar[Callable[[Any], Any] | None] = None
-
-    def up_to(self, most: Any) -> Path:
-        """The path for whoever makes several attempts, all with a ``rho`` of at most ``most``."""
-        return self
 
     def calmed(self, step_size: Any) -> Path:
         """The path of a curvature that is noise for the most part, for a step of this size.
@@ -70,7 +62,6 @@ class WhitenedPath:
     :param steps: makes a step of ``rho``, ``-P`` and ``w``, and knows how far it leads, such as
         :class:`~ngvi.linalg.definite.CovarianceSteps`; or a list with one for each block.
     :param finish: the family, from ``rho`` and the blocks' steps.
-    :param prepare: :meth:`up_to`, of this path.
     :param metrics: :meth:`metric`, from ``steps`` and the gradient, a function of the blocks'
         steps; None for the end's.
     :param is_of_direction: whether ends are made of the direction and not of the steps, so that
@@ -80,14 +71,8 @@ class WhitenedPath:
     blocks: Sequence[tuple[Any, Any]]
     steps: Any
     finish: Callable[..., Any]
-    least_kl: Callable[[Any], Any] | None = None
-    prepare: Callable[[WhitenedPath, Any], WhitenedPath] | None = None
     metrics: Callable[[Any, Any], Callable[..., Any]] | None = None
     is_of_direction: bool = False
-
-    def up_to(self, most: Any) -> WhitenedPath:
-        """See :class:`Path`."""
-        return self if self.prepare is None else self.prepare(self, most)
 
     def calmed(self, step_size: Any) -> WhitenedPath:
         """See :class:`Path`."""
@@ -141,10 +126,6 @@ class JointPath:
         pairs = zip(families, directions, strict=True)
         self._paths = [family.along(one, of_mean) for family, one in pairs]
 
-    def up_to(self, most: Any) -> JointPath:
-        """See :class:`Path`."""
-        return self._with([path.up_to(most) for path in self._paths])
-
     def calmed(self, step_size: Any) -> JointPath:
         """See :class:`Path`."""
         return self._with([path.calmed(step_size) for path in self._paths])
@@ -156,13 +137,6 @@ class JointPath:
     def kl(self, attempt: list) -> Any:
         """See :class:`Path`."""
         return sum(path.kl(one) for path, one in zip(self._paths, attempt, strict=True))
-
-    @property
-    def least_kl(self) -> Callable[[Any], Any] | None:
-        """See :class:`Path`."""
-        found = [path.least_kl for path in self._paths]
-        known = [one for one in found if one is not None]  # the others may add to it
-        return (lambda step_size: sum(one(step_size) for one in known)) if known else None
 
     def backward_kl(self, attempt: list) -> Any:
         """See :class:`Path`."""

@@ -58,7 +58,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from ngvi.family import Array, Family
-from ngvi.linalg.kronecker import KroneckerSteps, NumberSteps, known_spectra, least_kl
+from ngvi.linalg.kronecker import KroneckerSteps, NumberSteps
 from ngvi.linalg.matrices import symmetric
 from ngvi.path import WhitenedPath
 from ngvi.structure import forest
@@ -110,6 +110,7 @@ class MatrixNormal(Family):
     name: ClassVar[str] = "matrix_normal"
     relative_scale_step: ClassVar[float] = 0.01
     leaves_out_correlations: ClassVar[bool] = True
+    attempts_are_dear: ClassVar[bool] = True
     moves_elements: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -248,8 +249,8 @@ class MatrixNormal(Family):
         for (_, m, n), z, w in zip(
             self._matrices(), noise.matrices, of_noise.matrices, strict=True
         ):
-            rows.append(self._halved(_summed(w, z), n, m * n))
-            columns.append(self._halved(_summed(w.mT, z.mT), m, m * n))
+            rows.append(self._halved(_summed(w, z), n))
+            columns.append(self._halved(_summed(w.mT, z.mT), m))
         of_scale = 0.5 * self.scale * (of_noise.rest * noise.rest).sum(0)
         return self._moved(self.centred().sample(slope.sum(0)), rows, columns, of_scale)
 
@@ -278,19 +279,16 @@ class MatrixNormal(Family):
             gradient._columns(),
             strict=True,
         ):
-            rows.append(self._of_factor(a, of_a, n, m * n))
-            columns.append(self._of_factor(b, of_b, m, m * n))
+            rows.append(self._of_factor(a, of_a, n))
+            columns.append(self._of_factor(b, of_b, m))
         return rows, columns
 
-    def _of_factor(self, factor: Array, gradient: Array, other: int, size: int) -> Array:
-        return self._halved(factor.mT @ self.xp.tril(gradient), other, size)
+    def _of_factor(self, factor: Array, gradient: Array, other: int) -> Array:
+        return self._halved(factor.mT @ self.xp.tril(gradient), other)
 
-    def _halved(self, inner: Array, other: int, size: int) -> Array:
+    def _halved(self, inner: Array, other: int) -> Array:
         """``X`` of (3) from ``T``."""
-        eye = self.ops.eye(len(inner), inner)
-        # Products with masks: the derivative of a diagonal is a slow scatter in XLA.
-        weights = (self.xp.tril(self.xp.ones_like(inner)) - 0.5 * eye) / other
-        return weights * inner - (eye * inner).sum() / (4 * size) * eye
+        return self.ops.half_lower(inner, -0.25 / len(inner)) / other
 
     def covariance_times(self, vector: Array) -> Array:
         """``Sigma x``."""
@@ -327,8 +325,8 @@ class MatrixNormal(Family):
         return rows, columns
 
     def _gradient_of_factor(self, factor: Array, inner: Array, other: int) -> Array:
-        scale = 2.0 * inner.diagonal().sum() / len(factor) * self.ops.eye(len(factor), factor)
-        both = other * (inner + inner.mT + scale)
+        scale = 2.0 * inner.diagonal().sum() / len(factor)
+        both = self.ops.plus_diagonal(inner + inner.mT, other * scale, float(other))
         return self.xp.tril(self.ops.solve_symmetric(factor, both))
 
     def _isometric(self, direction: Self) -> tuple[Array, Array]:
@@ -462,7 +460,7 @@ class MatrixNormal(Family):
             blocks.append(
                 (
                     tuple(
-                        -(one + one.mT + other * self.ops.eye(len(one), one))
+                        self.ops.plus_diagonal(one + one.mT, -other, -1.0)
                         for one, other in ((x, traces[1]), (y, traces[0]))
                     ),
                     w,
@@ -474,37 +472,36 @@ class MatrixNormal(Family):
         def finish(_: Any, *steps: Any) -> Any:
             *of_matrices, of_rest = steps
             rows, columns, loc = self._rows(), self._columns(), self.loc
-            if not stays:
-                triples = zip(rows, columns, of_matrices, strict=True)
-                moved = [a @ step.shift @ b.mT for a, b, step in triples]
-                loc = loc + self._join(moved, self.scale * of_rest.shift)
             times = self.ops.lower_product
-            roots = [kronecker.lower_roots(step) for step in of_matrices]
             pairs = [
-                (times(a, root), times(b, other))
-                for a, b, (root, other) in zip(rows, columns, roots, strict=True)
+                (times(a, step.rows.lower), times(b, step.columns.lower))
+                for a, b, step in zip(rows, columns, of_matrices, strict=True)
             ]
-            return self._balanced(loc, pairs, self.scale * self.xp.sqrt(of_rest.ratio))
+            if not stays:
+                moved = [
+                    a @ kronecker.inner_shift(step) @ b.mT
+                    for (a, b), step in zip(pairs, of_matrices, strict=True)
+                ]
+                loc = loc + self._join(moved, self.scale * of_rest.shift)
+            sizes = [step.size for step in of_matrices]
+            return self._balanced(loc, pairs, self.scale * self.xp.sqrt(of_rest.ratio), sizes)
 
         def metrics(steps: Sequence[Any], gradient: Array) -> Any:
             whitened = self._split(self._transposed(gradient))
-            parts = zip(steps, self._rows(), self._columns(), whitened.matrices, strict=False)
-            images = [one.images(a, b, w) for one, a, b, w in parts]
+            factors = list(zip(self._rows(), self._columns(), whitened.matrices, strict=True))
 
             def of_steps(*steps: Any) -> Array:
                 *of_matrices, of_rest = steps
-                moved = [image(step) for image, step in zip(images, of_matrices, strict=True)]
+                moved = [
+                    a @ kronecker.metric(step, w) @ b.mT
+                    for step, (a, b, w) in zip(of_matrices, factors, strict=True)
+                ]
                 return self._join(moved, self.scale * of_rest.ratio * whitened.rest)
 
             return of_steps
 
-        def prepare(path: WhitenedPath, most: Any) -> WhitenedPath:
-            known = known_spectra(self.ops, [change for change, _ in blocks[:-1]], most)
-            steps = [*(KroneckerSteps(self.ops, one) for one in known), numbers]
-            return dataclasses.replace(path, steps=steps, least_kl=least_kl(self.ops, known))
-
         kinds = [*[kronecker] * num, numbers]
-        return WhitenedPath(blocks, kinds, finish, prepare=prepare, metrics=metrics)
+        return WhitenedPath(blocks, kinds, finish, metrics=metrics)
 
     def _trace_ratio(self, other: Self) -> Array:
         total = ((self.scale / other.scale) ** 2).sum()
@@ -582,14 +579,23 @@ class MatrixNormal(Family):
             scale,
         )
 
-    def _balanced(self, loc: Array, pairs: list[tuple[Array, Array]], scale: Array) -> Self:
-        """With ``|det A|^(1/m) = |det B|^(1/n)``."""
+    def _balanced(
+        self,
+        loc: Array,
+        pairs: list[tuple[Array, Array]],
+        scale: Array,
+        sizes: Sequence[Array | float] | None = None,
+    ) -> Self:
+        """With ``|det A|^(1/m) = |det B|^(1/n)``.
+
+        :param sizes: by what the covariance of each pair is multiplied; one by default.
+        """
         rows, columns = [], []
-        for a, b in pairs:
+        for (a, b), size in zip(pairs, sizes or [1.0] * len(pairs), strict=True):
             logs = [self.ops.log_abs_det(one) / len(one) for one in (a, b)]
-            ratio = self.xp.exp(0.5 * (logs[1] - logs[0]))
-            rows.append(ratio * a)
-            columns.append(b / ratio)
+            ratio, half = self.xp.exp(0.5 * (logs[1] - logs[0])), size**0.25
+            rows.append(half * ratio * a)
+            columns.append(half / ratio * b)
         return self._with(loc, rows, columns, scale)
 
     def _whitened(self, vector: Array) -> Array:
@@ -612,6 +618,9 @@ class MatrixNormal(Family):
 
     def _times(self, factor: Array, matrices: Array) -> Array:
         """``A Z`` for many ``Z``, as one product: in batches XLA takes ten times as long."""
+        *_, m, n = matrices.shape
+        if math.prod(matrices.shape) == m * n:
+            return (factor @ matrices.reshape(m, n)).reshape(matrices.shape)
         product = self.xp.tensordot(factor, matrices, ([1], [matrices.ndim - 2]))
         return self.xp.moveaxis(product, 0, -2)
 

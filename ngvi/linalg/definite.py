@@ -83,21 +83,9 @@ class Definite(Matrices):
         other = self.inverse_lower(known)  # in neither branch, where XLA would compile it twice
         return self.select(definite, other, known), self.select(definite, known, other)
 
-    def known_root(self, change: Array) -> tuple[Array, Array]:
-        """:meth:`covariance_root` where ``M`` is known to have a root."""
-        factor = self._inverse_root(change)
-        return self.inverse_lower(factor), factor
-
-    def has_root(self, change: Array) -> Array:
-        """Whether ``M`` is left as it is, from ``-rho P``, shape ``(k, k)``.
-
-        Then it is for every smaller ``rho`` as well.
-        """
-        return self._has_root(self._inverse_root(change), change)
-
     def _inverse_root(self, change: Array) -> Array:
         """``Q^T`` of :meth:`covariance_root`."""
-        flipped = self.eye(change.shape[-1], change) + self.xp.flip(change, (-2, -1))
+        flipped = self.plus_diagonal(self.xp.flip(change, (-2, -1)), 1.0)
         return self.xp.flip(self.cholesky(flipped).mT, (-2, -1))
 
     def new_variance_ratio(self, change: Array) -> Array:
@@ -119,11 +107,11 @@ class Definite(Matrices):
         """
         squares = [change @ change for change in changes]
         # The fourth root of the sum of fourth powers is little above the largest eigenvalue.
-        sizes = [(square**2).sum((-2, -1)) ** 0.25 for square in squares]
+        sizes = [self.xp.linalg.norm(square, axis=(-2, -1)) ** 0.5 for square in squares]
         share = 1.0 / self.at_least(functools.reduce(self.xp.maximum, sizes), 1.0)
         share = share[..., None, None]
-        pairs = zip(changes, squares, strict=True)
-        return share, [share * change + 0.5 * share**2 * square for change, square in pairs]
+        pairs, half = zip(changes, squares, strict=True), 0.5 * share**2
+        return share, [self.combined(share, change, half, square) for change, square in pairs]
 
     def is_definite(self, pivots: Array, sizes: Array) -> Array:
         """Whether the pivots of Cholesky factors are more than rounding.

@@ -140,6 +140,26 @@ class Matrices:
         """``Phi``: the lower triangle with its diagonal halved (Tan, Lemma 1)."""
         return self.xp.tril(matrix) - 0.5 * self.xp.diag(matrix.diagonal())
 
+    def half_lower(self, matrix: Array, of_trace: float) -> Array:
+        """``Phi(A) + c tr A I``.
+
+        :param of_trace: ``c``.
+        """
+        eye = self.eye(len(matrix), matrix)
+        # Products with masks: the derivative of a diagonal is a slow scatter in XLA.
+        weights = self.xp.tril(self.xp.ones_like(matrix)) - 0.5 * eye
+        return weights * matrix + of_trace * (eye * matrix).sum() * eye
+
+    def plus_diagonal(
+        self, matrix: Array, amount: Array | float, times: Array | float = 1.0
+    ) -> Array:
+        """``t A + c I``.
+
+        :param amount: ``c``, a number.
+        :param times: ``t``, a number.
+        """
+        return times * matrix + amount * self.eye(matrix.shape[-1], matrix)
+
     def congruence(self, root: Array, matrix: Array) -> Array:
         """``R^-1 A R^-T`` for the symmetric part of ``A``.
 

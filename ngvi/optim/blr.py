@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from ngvi.families import direction
@@ -140,15 +139,17 @@ class BlrRule(NamedTuple):
         path: Any = JointPath(families, steered, ratio if memory is None else 0.0)
         if self.is_noisy:
             path = path.calmed(rho)
-        if radius is not None:
-            path = path.up_to(rho)
         if memory is not None:
             path = AcceleratedPath(on, families, path, memory, ratio * shares.sizes(falls[0]))
         if radius is None:
             attempt, _ = on.measured(lambda: path.at(rho), lambda _: [])
             length, taken = progress.length, rho
         else:
-            attempt, length, taken = trust_region.longest_within(on, radius, path, rho)
+            first: Any = math.inf
+            if any(family.attempts_are_dear for family in families):
+                # Elsewhere what it saves is less than what shorter steps cost.
+                first = on.cast(trust_region.promising(on, progress, radius), families)
+            attempt, length, taken = trust_region.longest_within(on, radius, path, rho, first)
         moved, _ = on.measured(lambda: path.end(attempt), lambda _: [])
         if lead is not None:
             moved, lead = self._averaging.step(families, moved, lead, count)
@@ -166,8 +167,8 @@ class BlrRule(NamedTuple):
         if self._adapts:
             seen = shares.of_next(families, change)
             slope, of_mean = trust_region.slopes(duals, seen)
-            now = {"slope": slope, "mean_slope": of_mean, "length": length, "thrown": 0}
-            kept = on.kept(progress._replace(**now), families)
+            now = {"slope": slope, "mean_slope": of_mean, "length": length, "rho": taken}
+            kept = on.kept(progress._replace(**now, thrown=0), families)
         return moved, BlrState(kept, change, gradient, memory, shares.visits, lead)
 
     def recover(self, state: BlrState, families: Families) -> tuple[Families, BlrState]:
@@ -250,11 +251,6 @@ class AcceleratedPath:
     def kl(self, attempt: tuple[list, list[Array], Number]) -> Number:
         """See :class:`~ngvi.path.Path`."""
         return attempt[2]
-
-    @property
-    def least_kl(self) -> Callable[[Number], Number] | None:
-        """See :class:`~ngvi.path.Path`; the mean's part is not in it."""
-        return self._path.least_kl
 
     def end(self, attempt: tuple[list, list[Array], Number]) -> Families:
         """See :class:`~ngvi.path.Path`."""

@@ -116,13 +116,6 @@ class Algebra:
         """Matrices with one more row each, the newest ``most``; themselves without ``use``."""
         raise NotImplementedError
 
-    def unless(self, known: Any, attempt: Any, like: Number, otherwise: Callable) -> Any:
-        """``(attempt, inf)`` if it is known, else what the function returns, which is like these.
-
-        :param known: a boolean, as comparisons of this algebra's numbers and tensors make them.
-        """
-        raise NotImplementedError
-
     def repeated(self, advance: Callable, settled: Callable, search: Any, path: Any) -> Any:
         """A search of :mod:`~ngvi.optim.trust_region` along a path, until it is settled."""
         raise NotImplementedError

@@ -55,6 +55,10 @@ ROUNDING = 10
 
 #: A step that had to be shortened is at least this fraction of the radius, ...
 CLOSE = 0.5
+#: ... and this is aimed at by what the last step's length says, which grows faster than its square.
+AIM = 0.85
+#: What fits and is too short becomes so many times as long at most.
+LONGER = 10.0
 #: ... if that many attempts find it; a step that fits is sought for longer.
 MAX_REFINEMENTS = 12
 MAX_ATTEMPTS = 40
@@ -75,6 +79,7 @@ class Progress(NamedTuple):
     mean_steady: Number = 0  #: ... of its part along the mean's change
     scale_steady: Number = 0  #: ... and along that of all other coordinates
     length: Number = 0.0  #: KL divergence of the last step, in nats
+    rho: Number = 0.0  #: its size
     earlier: Number = 0.0  #: KL divergence of the step before, in nats
     carried: Number = 0.0  #: what part of the mean's last step is added to the next
 
@@ -160,23 +165,36 @@ class Search(NamedTuple):
     rho: Number
     low: Number  #: the largest rho known to fit
     high: Number  #: the smallest known not to, or the full step
+    failed: Number  #: whether an attempt did not fit
     attempt: Any
     length: Number
 
 
+def promising(on: Algebra, progress: Progress, radius: Number) -> Number:
+    """The ``rho`` that leads as far as a radius allows if divergences are as in the last step.
+
+    Infinite if that is not known.
+    """
+    known = (progress.length > 0) & (progress.rho > 0)
+    ratio = AIM * radius / on.where(known, progress.length, 1.0)
+    return on.where(known, progress.rho * on.sqrt(ratio), math.inf)
+
+
 def longest_within(
-    on: Algebra, radius: Number, path: Any, rho: Number
+    on: Algebra, radius: Number, path: Any, rho: Number, first: Number = math.inf
 ) -> tuple[Any, Number, Number]:
     """The step that goes about as far as a trust region allows.
 
     The divergence grows with ``rho``, like its square while it is small, faster later, and jumps
     where a correction of the new precision sets in. So ``rho`` falls until an attempt fits, by the
     square root of what is missing within limits that widen, and is then bracketed between that and
-    the last that did not, until the divergence is at least ``CLOSE`` times the radius.
+    the last that did not, until the divergence is at least ``CLOSE`` times the radius. As long as
+    all fit, it grows in the same way.
 
     :param radius: the largest ``KL(new || old)``, in nats.
     :param path: a :class:`~ngvi.path.JointPath`, or what has its methods.
     :param rho: the full step.
+    :param first: the first attempt, if it is less than the full step.
     :return: the attempt, its divergence and its ``rho``. If the divergence is above the radius, or
         NaN, none was found that fits.
     """
@@ -188,9 +206,10 @@ def longest_within(
         return (search.count > 0) & ((fits & enough) | (search.count > MAX_ATTEMPTS))
 
     def narrow(search: Search) -> Search:
-        fits, first = search.length <= radius, search.count == 0
+        fits, begins = search.length <= radius, search.count == 0
         low = on.where(fits, search.rho, search.low)
-        high = on.where(fits | first, search.high, search.rho)
+        high = on.where(fits | begins, search.high, search.rho)
+        failed = on.where(fits | begins, search.failed, True)
         least = 0.1 ** on.maximum(1.0, search.count + 1 - PATIENCE)
         # Far from a fit the divergence may grow like log rho: then its size is to be found first.
         most = on.where(search.count <= PATIENCE, 0.8, 0.1)
@@ -198,25 +217,15 @@ def longest_within(
         ratio = on.sqrt(on.maximum(radius / on.maximum(search.length, TINY), 0.0))
         ratio = on.where(search.length < math.inf, ratio, least)
         shorter = high * on.minimum(on.maximum(ratio, on.minimum(least, most)), most)
+        longer = on.minimum(low * on.minimum(math.sqrt(AIM) * ratio, LONGER), high)
+        between = on.where(failed, on.sqrt(low) * on.sqrt(high), longer)
         # What fits on one side of a jump will do.
-        between = on.where(search.count < MAX_REFINEMENTS, on.sqrt(low) * on.sqrt(high), low)
-        rho = on.where(first, search.rho, on.where(low > 0, between, shorter))
+        between = on.where(search.count < MAX_REFINEMENTS, between, low)
+        rho = on.where(begins, search.rho, on.where(low > 0, between, shorter))
+        attempt, (length,) = on.measured(lambda: path.at(rho), lambda one: [path.kl(one)])
+        return Search(search.count + 1, rho, low, high, failed, attempt, length)
 
-        def tried() -> tuple[Any, Number]:
-            attempt, (length,) = on.measured(lambda: path.at(rho), lambda one: [path.kl(one)])
-            return attempt, length
-
-        if least_kl is None:
-            attempt, length = tried()
-        else:
-            # The next rho is the same for all lengths from this one on.
-            shortest = 0.1 ** on.maximum(1.0, search.count + 2 - PATIENCE)
-            known = (least_kl(rho) >= radius / shortest**2) & (search.count < MAX_ATTEMPTS)
-            attempt, length = on.unless(known, search.attempt, search.length, tried)
-        return Search(search.count + 1, rho, low, high, attempt, length)
-
-    least_kl = path.least_kl
-    # The full step is the loop's first attempt: in front of it, it would be compiled twice.
-    start = Search(0, rho, 0.0, rho, None, math.nan)
+    # The first attempt is the loop's: in front of it, it would be compiled twice.
+    start = Search(0, on.minimum(first, rho), 0.0, rho, False, None, math.nan)
     search = on.repeated(narrow, settled, start, path)
     return search.attempt, search.length, search.rho

@@ -83,7 +83,7 @@ def _covectors(families: Families, vectors: jax.Array) -> jax.Array:
 def _advance(
     families: Families, vector: jax.Array, rho: jax.Array, radius: jax.Array
 ) -> tuple[Families, jax.Array, jax.Array]:
-    path = JointPath(families, unflat(vector, families)).up_to(rho)
+    path = JointPath(families, unflat(vector, families))
     attempt, length, rho = longest_within(algebra, radius, path, rho)
     moved, backward = path.end(attempt), path.backward_kl(attempt)
     return moved, flat(moved) - flat(families), jnp.stack([length, backward, rho])

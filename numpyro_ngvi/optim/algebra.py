@@ -94,14 +94,13 @@ class Algebra(rule.Algebra):
             for block, row in zip(blocks, rows, strict=True)
         ]
 
-    def unless(self, known: Any, attempt: Any, like: jax.Array, otherwise: Callable) -> Any:
-        return jax.lax.cond(known, lambda: (attempt, jnp.full_like(like, jnp.inf)), otherwise)
-
     def repeated(self, advance: Callable, settled: Callable, search: Search, path: Any) -> Search:
         shapes = jax.eval_shape(path.at, search.rho)
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         low, length = (jnp.asarray(one, search.rho.dtype) for one in (search.low, search.length))
-        search = search._replace(count=jnp.asarray(0), low=low, attempt=nothing, length=length)
+        search = search._replace(
+            count=jnp.asarray(0), low=low, failed=jnp.asarray(False), attempt=nothing, length=length
+        )
         return jax.lax.while_loop(lambda state: ~settled(state), advance, search)
 
 

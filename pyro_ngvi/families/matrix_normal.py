@@ -27,11 +27,6 @@ class MatrixNormal(matrix_normal.MatrixNormal, Priced):
             self.__dict__["_known"] = known
         return known[1]
 
-    def _halved(self, inner: Tensor, other: int, size: int) -> Tensor:
-        diagonal = inner.diagonal()
-        diagonal = 0.5 / other * diagonal - diagonal.sum() / (4 * size)
-        return self.ops.with_diagonal(inner.tril() / other, diagonal)
-
     def fisher_products(
         self, directions: Sequence[Self], others: Sequence[Self] = ()
     ) -> tuple[Tensor, Tensor]:

@@ -53,7 +53,7 @@ class Geometry(geometry.Geometry):
     def step(self, direction: Direction, rho: float, radius: float) -> Step | None:
         families = self._families
         directions = unflat(torch.as_tensor(direction.vector).to(self._like), families)
-        path = JointPath(families, directions).up_to(rho)
+        path = JointPath(families, directions)
         attempt, length, rho = longest_within(algebra, radius, path, rho)
         moved = path.end(attempt)
         change = (flat(moved) - flat(families)).cpu().numpy()

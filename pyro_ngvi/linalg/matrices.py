@@ -68,12 +68,27 @@ class Matrices(definite.Definite):
     def with_diagonal(self, matrix: Tensor, diagonal: Tensor) -> Tensor:
         return torch.diagonal_scatter(matrix, diagonal)
 
+    def half_lower(self, matrix: Tensor, of_trace: float) -> Tensor:
+        lower = matrix.tril()
+        lower.diagonal().mul_(0.5).add_(of_trace * matrix.diagonal().sum())
+        return lower
+
+    def plus_diagonal(
+        self, matrix: Tensor, amount: Tensor | float, times: Tensor | float = 1.0
+    ) -> Tensor:
+        new = times * matrix
+        new.diagonal(0, -2, -1).add_(amount)
+        return new
+
     def centred_cumsum(self, matrix: Tensor) -> Tensor:
         return torch.sub(matrix.cumsum(-1), matrix, alpha=0.5)
 
     def cholesky(self, matrix: Tensor) -> Tensor:
         factor, info = torch.linalg.cholesky_ex(matrix)
-        return torch.where((info == 0)[..., None, None], factor, torch.nan)
+        # LAPACK's factor has columns where torch's have rows: `where` would copy it against the
+        # grain, in twice the time of the factorisation, and a sum leaves it as it is.
+        missing = torch.where(info == 0, 0.0, torch.nan).to(factor.dtype)
+        return factor + missing[..., None, None]
 
     def eigh(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         if not matrix.isfinite().all():

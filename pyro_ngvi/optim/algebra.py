@@ -110,9 +110,6 @@ class Algebra(rule.Algebra):
         pairs = zip(blocks, rows, strict=True)
         return tuple(torch.cat([block, row[None]])[-most:] for block, row in pairs)
 
-    def unless(self, known: Any, attempt: Any, like: float, otherwise: Callable) -> Any:
-        return (attempt, math.inf) if known else otherwise()
-
     def repeated(self, advance: Callable, settled: Callable, search: Search, path: Any) -> Search:
         while not settled(search):
             search = advance(search)

@@ -65,31 +65,21 @@ def test_an_attempt_knows_both_divergences_of_its_end(backend, name, rng):
         np.testing.assert_allclose(*map(backend.numpy, means), rtol=1e-12)
 
 
-@pytest.mark.fast_in_numpyro("MatrixNormal-5.0", "MatrixNormal-0.001")
-@pytest.mark.parametrize("most", [5.0, 1e-3])  # MatrixNormal has spectra, and triangles
+@pytest.mark.fast_in_numpyro("MatrixNormal")
 @pytest.mark.parametrize("name", ["Diagonal", "BlockDiagonal", "MatrixNormal", "Precision"])
-def test_several_attempts_are_the_steps_that_they_are_one_by_one(backend, name, most, rng):
+def test_an_attempt_knows_the_covariance_of_its_end(backend, name, rng):
     family, direction = start_and_direction(backend, name, rng)
     gradient = backend.array(rng.normal(size=DIM))
 
-    def attempted(most):
-        plain = family.along(direction)
-        found = []
-        for path in (plain.up_to(most), plain):
-            attempt = path.at(0.3 * most)
-            end, metric = path.end(attempt), path.metric(gradient)(attempt)
-            lengths = path.kl(attempt), path.backward_kl(attempt)
-            found.append((end, lengths, (metric, end.covariance_times(gradient))))
-        return found
+    def attempted(step_size):
+        path = family.along(direction)
+        attempt = path.at(step_size)
+        return path.metric(gradient)(attempt), path.end(attempt).covariance_times(gradient)
 
-    several, plain = backend.compiled(attempted)(backend.array(most))
-    for one, other in zip(*map(backend.coordinates, (several[0], plain[0])), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
-    for one, other in zip(several[1], plain[1], strict=True):
-        assert float(one) == pytest.approx(float(other), rel=1e-9)
-    for vector in (*several[2], *plain[2]):
-        expected = backend.numpy(plain[2][1])
-        np.testing.assert_allclose(backend.numpy(vector), expected, rtol=1e-9, atol=1e-12)
+    attempted = backend.compiled(attempted)
+    for step_size in (1.5, 3e-4):  # MatrixNormal's precision is to be corrected, and is not
+        known, true = map(backend.numpy, attempted(backend.array(step_size)))
+        np.testing.assert_allclose(known, true, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SPECIFICATIONS)
@@ -113,19 +103,3 @@ def test_families_move_jointly_with_one_step_size(backend, rng):
     lengths = [float(f.along(d).kl(f.along(d).at(0.3))) for f, d in pairs]
     assert float(joint.kl(attempt)) == pytest.approx(sum(lengths))
     assert [type(end) for end in joint.end(attempt)] == [type(family) for family, _ in pairs]
-
-
-def test_how_far_a_step_leads_at_least_is_below_how_far_it_leads(backend, rng):
-    family, direction = start_and_direction(backend, "MatrixNormal", rng)
-
-    def lengths(most):
-        path = family.along(direction, 0.0).up_to(most)
-        rhos = [most, 0.5 * most, 0.1 * most]
-        return [(path.least_kl(rho), path.kl(path.at(rho))) for rho in rhos]
-
-    lengths = backend.compiled(lengths)
-    found = np.array([[float(one) for one in pair] for pair in lengths(backend.array(50.0))])
-    assert (found[:, 0] <= 0.9 * found[:, 1]).all()
-    assert (found[:, 0] > 0.01 * found[:, 1]).all()
-    for least, _ in lengths(backend.array(1e-3)):  # where all is definite
-        assert float(least) == 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -127,27 +129,45 @@ def advanced(backend, radius, advance, rho=1.0):
     return loc, scale, float(length)
 
 
-def test_what_is_known_to_lead_too_far_is_not_tried_and_the_end_is_the_same(backend):
+@pytest.mark.parametrize(
+    ("by", "first", "count"),
+    [
+        (1e4, 0.9e-4, 1),  # fits, and is long enough
+        (1e4, 2e-4, 2),  # too long: the square root of what is missing
+        (1e4, 1e-6, 3),  # too short: ten times, and then what is missing
+        (1e4, math.inf, 6),  # from the full step on
+        (0.9, 1e-3, 4),  # grows to the full step, and no further
+    ],
+)
+def test_the_first_attempt_may_be_a_shorter_one(backend, by, first, count):
     tried, algebra = [], backend.module("optim.algebra").algebra
+    advance = moving_the_mean(backend, by)
 
-    class Known(Path):
-        def least_kl(self, rho):
-            return 0.4 * rho**2 * 1e8
+    class Counted(Path):
+        def at(self, rho):
+            tried.append(rho)
+            return super().at(rho)
 
-    def advance(rho):
-        tried.append(rho)
-        return moving_the_mean(backend, 1e4)(rho)
-
-    found, counts = [], []
     rho = backend.array(1.0) if backend.name == "numpyro" else 1.0
-    for kind in (Path, Known):
-        path = kind(point(backend), advance)
-        moved, length, _ = trust_region.longest_within(algebra, 1.0, path, rho)
-        found.append((*(c.item() for c in backend.coordinates(moved)), float(length)))
-        counts.append(len(tried))
-        tried.clear()
-    assert found[0] == found[1]
-    assert backend.name == "numpyro" or counts[1] == counts[0] - 3
+    path = Counted(point(backend), advance)
+    _, length, taken = trust_region.longest_within(algebra, 0.5, path, rho, first)
+    assert float(length) == pytest.approx(0.5 * (by * float(taken)) ** 2)
+    assert 0.25 <= float(length) <= 0.5
+    assert float(taken) == min(float(taken), 1.0)
+    assert backend.name == "numpyro" or len(tried) == count
+
+
+def test_the_last_step_says_how_long_the_next_may_be(backend):
+    algebra = backend.module("optim.algebra").algebra
+
+    def promised(**known):
+        number = backend.array if backend.name == "numpyro" else float
+        last = trust_region.Progress(**{name: number(one) for name, one in known.items()})
+        return float(trust_region.promising(algebra, last, 8.0))
+
+    assert promised(length=2.0, rho=0.1) == pytest.approx(0.1 * math.sqrt(4 * trust_region.AIM))
+    for unknown in ({}, {"length": 2.0}, {"rho": 0.1}, {"length": -1e-9, "rho": 0.1}):
+        assert promised(**unknown) == math.inf
 
 
 def moving_the_mean(backend, by):
