@@ -15,7 +15,7 @@ demo: $(VENV)/.ready-examples
 
 # One thread in each of two processes: the tests are many small problems, for which more
 # threads only get in each other's way.
-test: $(VENV)/.ready-test
+test: $(VENV)/.ready-test,networks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '$(MARK)' $(PYTEST_ARGS)
 
 # The same in the oldest versions of everything, in an environment of its own. Torch is the CPU build;
