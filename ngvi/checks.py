@@ -309,7 +309,7 @@ def scaled_guide(scale: Any, handler: str) -> str:
         f"The guide's draw is scaled by {scale}, and NaturalELBO scales the model alone: the "
         f"posterior would have the wrong width. Take {handler} off guide and model: steps do not "
         "depend on the size of the loss, and a plate with subsample_size= scales its minibatch by "
-        f"itself. For a posterior of temperature T put {handler}, of 1 / T, on the model alone."
+        "itself. A posterior of another temperature is that of tempered(model, T)."
     )
 
 

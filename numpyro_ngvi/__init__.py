@@ -26,6 +26,7 @@ from numpyro_ngvi.optim import (
     initial_hess,
 )
 from numpyro_ngvi.svi import SVI
+from numpyro_ngvi.tempering import tempered
 
 __all__ = [
     "BLR",
@@ -46,4 +47,5 @@ __all__ = [
     "families",
     "fit",
     "initial_hess",
+    "tempered",
 ]

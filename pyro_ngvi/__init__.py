@@ -25,6 +25,7 @@ from pyro_ngvi.optim import (
     initial_hess,
 )
 from pyro_ngvi.svi import SVI
+from pyro_ngvi.tempering import tempered
 
 __all__ = [
     "BLR",
@@ -45,4 +46,5 @@ __all__ = [
     "families",
     "fit",
     "initial_hess",
+    "tempered",
 ]

@@ -1,0 +1,31 @@
+"""Posteriors of another temperature than one; see :mod:`ngvi.tempering`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numpyro.primitives import Messenger
+
+from ngvi.checks import check_finite, check_model
+from ngvi.page import page
+from ngvi.tempering import Tempering
+
+
+class Tempered(Messenger):
+    """A model at a temperature."""
+
+    def __init__(self, model: Callable, tempering: Tempering) -> None:
+        super().__init__(model)
+        self.tempering = tempering
+
+    def process_message(self, site: dict[str, Any]) -> None:
+        if site["type"] == "sample" and site["is_observed"]:
+            site["scale"] = self.tempering.scale(site["scale"])
+
+
+@page(Tempering)
+def tempered(model: Callable, temperature: float) -> Callable:
+    """As in ``SVI(tempered(model, 0.25), guide, IVON(), NaturalELBO(1, "stein"))``."""
+    check_model(model)
+    return Tempered(model, Tempering(check_finite(temperature, "temperature")))
