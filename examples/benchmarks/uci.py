@@ -5,11 +5,13 @@ Hernandez-Lobato and Adams (2015) as Gal and Ghahramani (2016) published them. A
 sum into a unit is divided by the root of its number of terms, and weights and biases have one prior
 precision with a Gamma(6, 6) prior. The noise's precision is Gamma(1, 0.01): their Gamma(6, 6) would
 not let it pass 24 in the 277 rows of yacht. Both are latents of the mean field, beside the weights.
-``IVON()`` has its defaults, from a draw of the prior with a width of 0.05, and the same steps and
-minibatches everywhere; nothing is chosen by rows of a test part. Predictions average 500 draws.
+``IVON()`` has its defaults, from a draw of the prior with a width of 0.05, and the same steps
+everywhere; nothing is chosen by rows of a test part. Predictions average 500 draws.
 
-The noise's precision alone begins at 1, as it is before anything is known of targets in standard
-units: a draw of its prior is near 100, from where wine, kin8nm and power did not come back.
+Of nine starts the end with the highest bound of training rows is kept: of three draws of the
+weights' prior for each noise's precision of 1, as it is before anything is known of targets in
+standard units, 10, and 100, near a draw of its prior. From 1 networks mostly stay straight where
+noise is small, as in energy, and from 100 others do not come back.
 
     python -m examples.benchmarks.uci --data-dir DIR [--data boston] [--ppl pyro] [--splits 2]
 
@@ -23,7 +25,7 @@ import argparse
 import math
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +36,8 @@ from .machine import describe
 
 UNITS, BATCH, NUM_STEPS, NUM_DRAWS = 50, 64, 6000, 500
 INIT_SCALE = 0.05
+#: Where the noise's precision begins, and how many draws of the weights begin with each.
+NOISE_PRECISIONS, NUM_DRAWN = (1.0, 10.0, 100.0), 3
 #: Of what predictions are made.
 SITES = ["mean", "noise_precision"]
 #: Mean and standard error of the test log likelihood over the 20 splits as its authors' repository
@@ -108,10 +112,23 @@ def scored(data: Split, draws: Draws, bound: float, seconds: float) -> Scores:
     return Scores(float(mixed.mean()), float(rmse), bound, seconds)
 
 
-# -- in either PPL: a generator of scores, split by split -----------------------------------------
+def best_of_starts(learner: Callable, parts: list[Split]) -> Iterator[Scores]:
+    """Of each split the run with the highest bound, and the time of all its runs.
+
+    :param learner: from the noise's precision at the start to a function of a split and a seed.
+    """
+    learners = [learner(precision) for precision in NOISE_PRECISIONS]
+    for index, data in enumerate(parts):
+        seeds = range(index, index + NUM_DRAWN * len(parts), len(parts))
+        found = [run(data, seed) for run in learners for seed in seeds]
+        kept = max(found, key=lambda one: one.bound if math.isfinite(one.bound) else -math.inf)
+        yield kept._replace(seconds=sum(one.seconds for one in found))
 
 
-def with_numpyro(parts: list[Split], num_steps: int) -> Iterator[Scores]:
+# -- in either PPL: what learns from a start, for all splits of some data -------------------------
+
+
+def with_numpyro(parts: list[Split], num_steps: int) -> Callable:
     import jax
     import numpyro
     import numpyro.distributions as dist
@@ -122,11 +139,6 @@ def with_numpyro(parts: list[Split], num_steps: int) -> Iterator[Scores]:
     from numpyro_ngvi import IVON, SVI, NaturalELBO, NaturalGaussianGuide
 
     size, num_inputs = parts[0].x.shape
-
-    def start(site: Any = None) -> Any:
-        if site is not None and site["name"] == "noise_precision":
-            return jnp.ones(())
-        return start if site is None else init_to_sample(site)
 
     def model(x: jax.Array, y: jax.Array | None = None) -> None:
         of_weights = numpyro.sample("weight_precision", dist.Gamma(6.0, 6.0))
@@ -144,33 +156,48 @@ def with_numpyro(parts: list[Split], num_steps: int) -> Iterator[Scores]:
         with numpyro.plate("data", size, subsample_size=len(x)):
             numpyro.sample("y", dist.Normal(mean, noise**-0.5), obs=y)
 
-    guide = NaturalGaussianGuide(model, "diagonal", init_scale=INIT_SCALE, init_loc_fn=start)
-    svi = SVI(model, guide, IVON(), NaturalELBO(1, "stein"), rng_key=jax.random.key(0))
+    def learner(noise_precision: float) -> Callable[[Split, int], Scores]:
+        def start(site: Any = None) -> Any:
+            if site is not None and site["name"] == "noise_precision":
+                return jnp.full((), noise_precision)
+            return start if site is None else init_to_sample(site)
 
-    @jax.jit
-    def train(state, order, x, y):
-        def step(state, rows):
-            return svi.update(state, x[rows], y[rows])[0], None
+        guide = NaturalGaussianGuide(model, "diagonal", init_scale=INIT_SCALE, init_loc_fn=start)
+        svi = SVI(model, guide, IVON(), NaturalELBO(1, "stein"), rng_key=jax.random.key(0))
 
-        return jax.lax.scan(step, state, order)[0]
+        @jax.jit
+        def train(state, order, x, y):
+            def step(state, rows):
+                return svi.update(state, x[rows], y[rows])[0], None
 
-    elbo = Trace_ELBO(num_particles=100)
-    bound = jax.jit(lambda params, x, y: -elbo.loss(jax.random.key(1), params, model, guide, x, y))
-    for index, data in enumerate(parts):
-        begin = time.process_time()
-        state = svi.init(jax.random.key(index), data.x[:BATCH], data.y[:BATCH])
-        order = jnp.asarray(list(minibatches(size, num_steps, index)))
-        params = svi.get_params(train(state, order, data.x, data.y))
-        seconds = time.process_time() - begin
-        predictive = Predictive(
-            model, guide=guide, params=params, num_samples=NUM_DRAWS, return_sites=SITES
-        )
-        found = predictive(jax.random.key(index), data.test_x)
-        draws = Draws(np.asarray(found["mean"]), np.asarray(found["noise_precision"]))
-        yield scored(data, draws, float(bound(params, data.x, data.y)), seconds)
+            return jax.lax.scan(step, state, order)[0]
+
+        @jax.jit
+        def bound(params, x, y):
+            elbo = Trace_ELBO(num_particles=100)
+            return -elbo.loss(jax.random.key(1), params, model, guide, x, y)
+
+        @jax.jit
+        def predict(key, params, x):
+            draws = {"num_samples": NUM_DRAWS, "return_sites": SITES}
+            return Predictive(model, guide=guide, params=params, **draws)(key, x)
+
+        def run(data: Split, seed: int) -> Scores:
+            begin = time.process_time()
+            state = svi.init(jax.random.key(seed), data.x[:BATCH], data.y[:BATCH])
+            order = jnp.asarray(list(minibatches(size, num_steps, seed)))
+            params = svi.get_params(train(state, order, data.x, data.y))
+            seconds = time.process_time() - begin
+            found = predict(jax.random.key(seed), params, data.test_x)
+            draws = Draws(np.asarray(found["mean"]), np.asarray(found["noise_precision"]))
+            return scored(data, draws, float(bound(params, data.x, data.y)), seconds)
+
+        return run
+
+    return learner
 
 
-def with_pyro(parts: list[Split], num_steps: int) -> Iterator[Scores]:
+def with_pyro(parts: list[Split], num_steps: int) -> Callable:
     import pyro
     import pyro.distributions as dist
     import torch
@@ -180,9 +207,6 @@ def with_pyro(parts: list[Split], num_steps: int) -> Iterator[Scores]:
     from pyro_ngvi import IVON, NaturalELBO, NaturalGaussianGuide
 
     size, num_inputs = parts[0].x.shape
-
-    def start(site: Any) -> torch.Tensor:
-        return torch.ones(()) if site["name"] == "noise_precision" else init_to_sample(site)
 
     def model(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
         of_weights = pyro.sample("weight_precision", dist.Gamma(6.0, 6.0))
@@ -200,23 +224,35 @@ def with_pyro(parts: list[Split], num_steps: int) -> Iterator[Scores]:
         with pyro.plate("data", size, subsample_size=len(x)):
             pyro.sample("y", dist.Normal(mean, noise**-0.5), obs=y)
 
-    for index, data in enumerate(parts):
-        pyro.clear_param_store()
-        pyro.set_rng_seed(index)
-        guide = NaturalGaussianGuide(model, "diagonal", init_scale=INIT_SCALE, init_loc_fn=start)
-        svi = SVI(model, guide, IVON(), NaturalELBO(1, "stein"))
-        x, y = torch.as_tensor(data.x), torch.as_tensor(data.y)
-        begin = time.process_time()
-        for rows in minibatches(size, num_steps, index):
-            svi.step(x[rows], y[rows])
-        seconds = time.process_time() - begin
-        predictive = Predictive(model, guide=guide, num_samples=NUM_DRAWS, return_sites=SITES)
-        with torch.no_grad():
-            found = predictive(torch.as_tensor(data.test_x))
-            bound = -Trace_ELBO(num_particles=100).loss(model, guide, x, y)
-        means = found["mean"].numpy().reshape(NUM_DRAWS, -1)
-        draws = Draws(means, found["noise_precision"].numpy().reshape(-1))
-        yield scored(data, draws, bound, seconds)
+    def learner(noise_precision: float) -> Callable[[Split, int], Scores]:
+        def start(site: Any) -> torch.Tensor:
+            if site["name"] == "noise_precision":
+                return torch.tensor(noise_precision)
+            return init_to_sample(site)
+
+        def run(data: Split, seed: int) -> Scores:
+            pyro.clear_param_store()
+            pyro.set_rng_seed(seed)
+            guide = NaturalGaussianGuide(
+                model, "diagonal", init_scale=INIT_SCALE, init_loc_fn=start
+            )
+            svi = SVI(model, guide, IVON(), NaturalELBO(1, "stein"))
+            x, y = torch.as_tensor(data.x), torch.as_tensor(data.y)
+            begin = time.process_time()
+            for rows in minibatches(size, num_steps, seed):
+                svi.step(x[rows], y[rows])
+            seconds = time.process_time() - begin
+            predictive = Predictive(model, guide=guide, num_samples=NUM_DRAWS, return_sites=SITES)
+            with torch.no_grad():
+                found = predictive(torch.as_tensor(data.test_x))
+                bound = -Trace_ELBO(num_particles=100).loss(model, guide, x, y)
+            means = found["mean"].numpy().reshape(NUM_DRAWS, -1)
+            draws = Draws(means, found["noise_precision"].numpy().reshape(-1))
+            return scored(data, draws, bound, seconds)
+
+        return run
+
+    return learner
 
 
 PPLS = {"numpyro": with_numpyro, "pyro": with_pyro}
@@ -264,7 +300,7 @@ def main() -> None:
     for name in options.data:
         parts = list(splits(options.data_dir, name))[: options.splits]
         for ppl in options.ppl:
-            found = list(PPLS[ppl](parts, options.steps))
+            found = list(best_of_starts(PPLS[ppl](parts, options.steps), parts))
             table = [row(name, ppl, found)]
             print(table[0], flush=True)
             pages.replace("uci.csv", table, about, ("data", "ppl"))
