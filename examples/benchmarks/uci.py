@@ -24,6 +24,8 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -295,6 +297,14 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--steps", type=int, default=NUM_STEPS)
     options = parser.parse_args()
+    if len(options.data) > 1:
+        # Starts of guides are programs, too many for one process.
+        rest = ["--splits", str(options.splits), "--steps", str(options.steps)]
+        rest += ["--data-dir", str(options.data_dir), "--ppl", *options.ppl]
+        for name in options.data:
+            one = [sys.executable, "-m", __spec__.name, "--data", name, *rest]
+            subprocess.run(one, check=True)
+        return
     about = "`python -m examples.benchmarks.uci`, float32; means and standard errors over splits"
     about = f"{about}, {options.steps} steps of {BATCH} rows; {describe()}"
     for name in options.data:
