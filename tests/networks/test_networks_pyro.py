@@ -108,16 +108,26 @@ def test_a_frozen_part_stays(method):
     assert not torch.equal(head.weight, before[1])
 
 
+def hidden_layers():
+    """``pyro.contrib.bnn``; funsor stays NumPyro's, if another test here has loaded it for that."""
+    funsor = pytest.importorskip("funsor")
+    backend = funsor.get_backend()
+    layers = pytest.importorskip("pyro.contrib.bnn")
+    if backend == "jax":
+        funsor.set_backend(backend)
+    return layers
+
+
 @pytest.mark.filterwarnings("ignore:Found vars in model but not guide")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_hidden_layer_of_bnn_stays_in_the_model(method):
     """It has parameters of its own, and the bound's part of its weights in its density."""
-    from pyro.contrib.bnn import HiddenLayer
+    layers = hidden_layers()
 
     def model(images, labels):
         mean = pyro.param("mean", lambda: torch.ones(2, 3))
         scale = pyro.param("scale", lambda: 0.1 * torch.ones(2, 3), dist.constraints.positive)
-        layer = HiddenLayer(images, mean, scale, torch.tanh, include_hidden_bias=False)
+        layer = layers.HiddenLayer(images, mean, scale, torch.tanh, include_hidden_bias=False)
         hidden = pyro.sample("hidden", layer)
         weight = pyro.sample("weight", dist.Normal(torch.zeros(3, 2), 1.0).to_event(2))
         with pyro.plate("data", NUM):
