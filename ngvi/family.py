@@ -249,6 +249,16 @@ class Family:
         """The mean's part of :meth:`euclidean_gradient`, shape ``(d,)``."""
         return self.euclidean_gradient(natural_gradient).loc
 
+    def mean_products(self, natural_gradient: Self, change: Array) -> tuple[Array, Array]:
+        """Products of :meth:`gradient_of_mean` with a change of the mean, and with its own.
+
+        :param change: shape ``(d,)``.
+        :return: two scalars, the second of which is the square of the mean's step in standard
+            deviations.
+        """
+        gradient = self.gradient_of_mean(natural_gradient)
+        return (gradient * change).sum(), (gradient * natural_gradient.loc).sum()
+
     def precondition(self) -> Self:
         """This family, with ``F^-1`` as the derivative of the identity."""
         raise NotImplementedError

@@ -318,6 +318,14 @@ class MatrixNormal(Family):
         ]
         return self._join(solved, loc.rest / self.scale)
 
+    def mean_products(self, natural_gradient: Self, change: Array) -> tuple[Array, Array]:
+        step = self._whitened_mean(natural_gradient)
+        return (step * self._whitened(change)).sum(), (step**2).sum()
+
+    def _whitened_mean(self, direction: Self) -> Array:
+        """``C^-1 dmu`` of a direction, shape ``(d,)``."""
+        return self._whitened(direction.loc)
+
     def _quotients(self, direction: Self) -> tuple[list[Array], list[Array]]:
         """``X`` and ``Y`` of a direction."""
         pairs = (self._rows(), direction._rows()), (self._columns(), direction._columns())
@@ -453,7 +461,7 @@ class MatrixNormal(Family):
         num, blocks = len(self._matrices()), []
         shift: Any = Parts([None] * num, None)
         if not stays:
-            shift = self._split(of_mean * self._whitened(direction.loc))
+            shift = self._split(of_mean * self._whitened_mean(direction))
         for x, y, w in zip(*self._quotients(direction), shift.matrices, strict=True):
             # Each factor moves with the whole scale, which both share, and the step divides by it.
             traces = [2.0 * one.diagonal().sum() / len(one) for one in (x, y)]

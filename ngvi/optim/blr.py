@@ -106,21 +106,21 @@ class BlrRule(NamedTuple):
             progress = trust_region.judge(on, progress, duals, state.change)
         if memory is not None:
             memory = quasi_newton.remember(on, memory, pair, families, progress.mean_turns)
-        if gradient is not None or slows:
+        if gradient is not None:
             if self._adapts:
                 of_means = [dual.loc for dual in duals]
             else:  # nobody asks for the rest
                 pairs = zip(families, directions, strict=True)
                 of_means = [family.gradient_of_mean(one) for family, one in pairs]
             fresh = joined(on, of_means)
-        if gradient is not None:
             gradient = self.momentum * gradient + (1 - self.momentum) * fresh
             unbiased = gradient / (1 - self.momentum ** (count + 1.0))
             means = _natural_means(on, families, unbiased)
             steered = direction.with_means(directions, _split(on, means, families))
         if isinstance(self.step_size, Slowing):
-            last, whole = _join(on, state.change), _join(on, steered)
-            slope, square = on.numbers((fresh * last).sum(), (fresh * whole).sum())
+            triples = zip(families, directions, state.change, strict=True)
+            found = [family.mean_products(one, last.loc) for family, one, last in triples]
+            slope, square = on.numbers(*(sum(same) for same in zip(*found, strict=True)))
             turned = self.step_size.judge(Turned(*state.progress), slope, count)
             rate = self.step_size.rate(turned, square, sum(family.dim for family in families))
             kept = on.kept(turned, families)

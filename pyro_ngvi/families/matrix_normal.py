@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,16 +16,26 @@ class MatrixNormal(matrix_normal.MatrixNormal, Priced):
     def displaced(self, noise: Tensor) -> Tensor:
         return Displaced.apply(noise, *self.coordinates().values(), self.detach())
 
+    # A step asks for these of one direction twice, for its slopes and its path.
+
     def _quotients(self, direction: Self) -> tuple[list[Tensor], list[Tensor]]:
-        # A step asks for one direction's twice, for its dual and its path. A graph is not kept.
-        if torch.is_grad_enabled():
-            return super()._quotients(direction)
         factors = direction.row_tril, direction.column_tril
-        known = self.__dict__.get("_known")
-        if known is None or any(a is not b for a, b in zip(known[0], factors, strict=True)):
-            known = factors, super()._quotients(direction)
-            self.__dict__["_known"] = known
-        return known[1]
+        return self._once(
+            "quotients", factors, lambda: super(MatrixNormal, self)._quotients(direction)
+        )
+
+    def _whitened_mean(self, direction: Self) -> Tensor:
+        mean = (direction.loc,)
+        return self._once("mean", mean, lambda: super(MatrixNormal, self)._whitened_mean(direction))
+
+    def _once(self, name: str, given: tuple[Tensor, ...], compute: Callable[[], Any]) -> Any:
+        """What is computed from these tensors, for the last ones that were given."""
+        if torch.is_grad_enabled():  # a graph is not kept
+            return compute()
+        known = self.__dict__.setdefault("_known", {})
+        if name not in known or any(a is not b for a, b in zip(known[name][0], given, strict=True)):
+            known[name] = given, compute()
+        return known[name][1]
 
     def fisher_products(
         self, directions: Sequence[Self], others: Sequence[Self] = ()
