@@ -32,7 +32,6 @@ class Root(NamedTuple):
     """``M_U^-1 = R R^T``, or the same of ``V``."""
 
     lower: Array  #: ``R``, a lower triangle, shape ``(m, m)``
-    inverse: Array  #: ``R^-1``
     mean: Array  #: of the eigenvalues of ``M_U``
 
 
@@ -82,7 +81,7 @@ class KroneckerSteps:
         return KroneckerStep(rows, columns, size, rho * _turned(rows, columns, shift))
 
     def _root(self, lower: Array, inverse: Array) -> Root:
-        return Root(lower, inverse, (inverse**2).sum() / len(lower))
+        return Root(lower, (inverse**2).sum() / len(lower))
 
     def metric(self, step: KroneckerStep, whitened: Array) -> Array:
         """``M^-1 w``, shape ``(m, n)``."""
