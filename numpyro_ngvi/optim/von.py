@@ -31,10 +31,10 @@ def VON(step_size: float | Schedule = 0.1, *, other: Any = None) -> optax.Gradie
 
 @page(vogn, RATES, FIELDS)
 def VOGN(
-    step_size: float | Schedule | str = 1e-3,
+    step_size: float | Schedule | str = "auto",
     *,
     beta1: float = 0.9,
-    beta2: float | str = 0.999,
+    beta2: float | str = "auto",
     other: Any = None,
 ) -> optax.GradientTransformation:
     """Of a network the model is larger, and the lines are the same.

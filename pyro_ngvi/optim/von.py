@@ -31,7 +31,7 @@ class VON(BLR):
 class VOGNOptimizer(BLROptimizer):
     """The torch optimiser of :class:`VOGN`, with options ``lr``, ``beta1`` and ``beta2``."""
 
-    default_options: ClassVar[dict[str, Any]] = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999}
+    default_options: ClassVar[dict[str, Any]] = {"lr": "auto", "beta1": 0.9, "beta2": "auto"}
     check = staticmethod(partial(check_vogn, name="lr"))
     rule = staticmethod(vogn)
 
@@ -47,11 +47,12 @@ class VOGN(BLR):
     >>> f"{guide.median()['mean']:.0f}"
     '2'
 
-    :param optim_args: ``lr`` (``alpha``, of the mean, default 1e-3, or a schedule, or ``"auto"``,
-    which falls as the bound stops to rise, :mod:`ngvi.optim.slowing`), ``beta1`` (momentum of
-    the gradient, in [0, 1), default 0.9; with ``"auto"`` the share of an average over the steps in
-    the mean, :mod:`ngvi.optim.averaging`) and ``beta2`` (how much of the precision a step keeps,
-    in [0, 1), default 0.999, or ``"auto"``); or a callable from a parameter's name to these.
+    :param optim_args: ``lr`` (``alpha``, of the mean: ``"auto"``, the default, which falls as the
+    bound stops to rise, :mod:`ngvi.optim.slowing`, a number, or a schedule), ``beta1``
+    (momentum of the gradient, in [0, 1), default 0.9; with ``"auto"`` the share of an average
+    over the steps in the mean, :mod:`ngvi.optim.averaging`) and ``beta2`` (how much of the
+    precision a step keeps, in [0, 1), or ``"auto"``, the default, an average over all steps,
+    :class:`~ngvi.optim.von.Averaging`); or a callable from a parameter's name to these.
     """
 
     torch_optimizer = VOGNOptimizer
@@ -60,7 +61,6 @@ class VOGN(BLR):
 class IVONOptimizer(VOGNOptimizer):
     """The torch optimiser of :class:`IVON`, with options ``lr``, ``beta1`` and ``beta2``."""
 
-    default_options: ClassVar[dict[str, Any]] = {"lr": "auto", "beta1": 0.9, "beta2": "auto"}
     rule = staticmethod(ivon)
 
 
