@@ -45,9 +45,9 @@ OPTIMISERS: dict[str, Callable] = {
     "NAdam": NAdam,
     "Snngm": Snngm,
     "Nagm": Nagm,
-    "VOGN": VOGN,
+    "VOGN": partial(VOGN, beta2=0.999),
     "VOGN, auto": partial(VOGN, beta2="auto"),
-    "VOGN, longer": VOGN,
+    "VOGN, longer": partial(VOGN, beta2=0.999),
     "Snngm()": Snngm,
     "IVON": IVON,
 }

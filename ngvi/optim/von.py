@@ -1,4 +1,4 @@
-"""VON, VOGN and IVON: the Bayesian learning rule with its authors' settings.
+"""VON, VOGN and IVON: the Bayesian learning rule as their authors have it.
 
 What tells them apart besides is where the curvature comes from: pair each with the
 ``NaturalELBO`` that its docstring names.
