@@ -49,8 +49,9 @@ RUNS = {
     # Whether a precision is positive definite.
     "VON": Run("VON", of_ours=1),
     "VON with Hessians": Run("VON", loss_options={"curvature": "hessian"}, of_ours=1),
-    "VOGN": Run("VOGN", family="diagonal"),
+    "VOGN with a step size": Run("VOGN", family="diagonal", options={"step_size": 1e-3}),
     # The slope at the end of the last step, and how long the next one is.
+    "VOGN": Run("VOGN", family="diagonal", of_ours=1),
     "IVON": Run("IVON", family="diagonal", loss_options={"curvature": "stein"}, of_ours=1),
     "IVON with a step size": Run("IVON", family="diagonal", options={"step_size": 0.03}),
     # And whether the other optimiser may take its step.
