@@ -31,7 +31,7 @@ RATES = {
     "Adam, narrow": (3e-3, 1e-2, 3e-2),
     "IVON": ("auto", 0.03, 0.1),
     "IVON, tempered": ("auto", 0.03, 0.1),
-    "VOGN": (0.01, 0.03, 0.1),
+    "VOGN": ("auto", 0.03, 0.1),
     "K-FAC": (0.01, 0.03, 0.1),
 }
 BATCH, NUM_TEST, NUM_DRAWS = 64, 500, 100
@@ -100,7 +100,7 @@ def with_numpyro(method: str, rate: Any, data: Data, seed: int) -> tuple:
     else:
         family = "matrix_normal" if method == "K-FAC" else "diagonal"
         guide = NaturalGaussianGuide(model, family, init_scale=0.05)
-        optimiser = VOGN(rate, beta2=0.999) if method == "VOGN" else IVON(rate)
+        optimiser = VOGN(rate) if method == "VOGN" else IVON(rate)
         loss = NaturalELBO(1, "gauss_newton" if method == "VOGN" else "stein")
     trained = tempered(model, TEMPERATURE) if "tempered" in method else model
     svi = SVI(trained, guide, optimiser, loss, rng_key=jax.random.key(seed))
@@ -150,7 +150,7 @@ def with_pyro(method: str, rate: Any, data: Data, seed: int) -> tuple:
     else:
         family = "matrix_normal" if method == "K-FAC" else "diagonal"
         guide = NaturalGaussianGuide(model, family, init_scale=0.05)
-        optimiser = VOGN({"lr": rate, "beta2": 0.999}) if method == "VOGN" else IVON({"lr": rate})
+        optimiser = VOGN({"lr": rate}) if method == "VOGN" else IVON({"lr": rate})
         loss = NaturalELBO(1, "gauss_newton" if method == "VOGN" else "stein")
     trained = tempered(model, TEMPERATURE) if "tempered" in method else model
     svi = SVI(trained, guide, optimiser, loss)

@@ -15,8 +15,8 @@ and so at ``rho = 1`` the posterior of a conjugate model of this form. Each of (
 definite as the precision of any family; where that changes their traces, ``s^2`` is the product of
 the two. By ``M_U^-1 = R R^T`` and ``M_V^-1 = T T^T`` nothing has ``(m n)^2`` entries.
 
-An attempt takes a Cholesky factorisation of each factor. Eigenvectors, which all attempts could
-share, take as long as six of these.
+An attempt takes a Cholesky factorisation of each factor, and its inverse. Eigenvectors, which all
+attempts could share, take four times as long (LeNet-5, in torch), and one attempt mostly does.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Matrices(definite.Definite):
     def plus_diagonal(
         self, matrix: Tensor, amount: Tensor | float, times: Tensor | float = 1.0
     ) -> Tensor:
-        new = times * matrix
+        new = times * matrix  # a copy, whatever the number
         new.diagonal(0, -2, -1).add_(amount)
         return new
 

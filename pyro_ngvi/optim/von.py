@@ -10,6 +10,15 @@ from ngvi.optim.von import check_vogn, ivon, vogn, von
 from ngvi.page import page
 from pyro_ngvi.optim.blr import BLR, BLROptimizer
 
+RATES = """
+:param optim_args: ``lr`` (``alpha``, of the mean: ``"auto"``, the default, which falls as the
+    bound stops to rise, :mod:`ngvi.optim.slowing`, a number, or a schedule), ``beta1``
+    (momentum of the gradient, in [0, 1), default 0.9; with ``"auto"`` the share of an average
+    over the steps in the mean, :mod:`ngvi.optim.averaging`) and ``beta2`` (how much of the
+    precision a step keeps, in [0, 1), or ``"auto"``, the default, an average over all steps,
+    :class:`~ngvi.optim.von.Averaging`); or a callable from a parameter's name to these.
+"""
+
 
 class VONOptimizer(BLROptimizer):
     """The torch optimiser of :class:`VON`, with the option ``lr``."""
@@ -36,7 +45,7 @@ class VOGNOptimizer(BLROptimizer):
     rule = staticmethod(vogn)
 
 
-@page(vogn, BLR)
+@page(vogn, RATES, BLR)
 class VOGN(BLR):
     """Of a network the model is larger, and the lines are the same.
 
@@ -46,13 +55,6 @@ class VOGN(BLR):
     >>> losses = [svi.step(y) for _ in range(400)]
     >>> f"{guide.median()['mean']:.0f}"
     '2'
-
-    :param optim_args: ``lr`` (``alpha``, of the mean: ``"auto"``, the default, which falls as the
-    bound stops to rise, :mod:`ngvi.optim.slowing`, a number, or a schedule), ``beta1``
-    (momentum of the gradient, in [0, 1), default 0.9; with ``"auto"`` the share of an average
-    over the steps in the mean, :mod:`ngvi.optim.averaging`) and ``beta2`` (how much of the
-    precision a step keeps, in [0, 1), or ``"auto"``, the default, an average over all steps,
-    :class:`~ngvi.optim.von.Averaging`); or a callable from a parameter's name to these.
     """
 
     torch_optimizer = VOGNOptimizer
@@ -64,7 +66,7 @@ class IVONOptimizer(VOGNOptimizer):
     rule = staticmethod(ivon)
 
 
-@page(ivon, BLR)
+@page(ivon, RATES, BLR)
 class IVON(BLR):
     """Of a network the model is larger, and the lines are the same.
 
@@ -73,13 +75,6 @@ class IVON(BLR):
     >>> losses = [svi.step(y) for _ in range(400)]
     >>> f"{guide.median()['mean']:.0f}"
     '2'
-
-    :param optim_args: ``lr`` (``alpha``, of the mean: ``"auto"``, the default, which falls as the
-    bound stops to rise, :mod:`ngvi.optim.slowing`, a number, or a schedule), ``beta1``
-    (momentum of the gradient, in [0, 1), default 0.9; with ``"auto"`` the share of an average
-    over the steps in the mean, :mod:`ngvi.optim.averaging`) and ``beta2`` (how much of the
-    precision a step keeps, in [0, 1), or ``"auto"``, the default, an average over all steps,
-    :class:`~ngvi.optim.von.Averaging`); or a callable from a parameter's name to these.
     """
 
     torch_optimizer = IVONOptimizer
