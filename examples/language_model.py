@@ -40,8 +40,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from examples.benchmarks import pages
-from examples.benchmarks.machine import describe
+from benchmarks import pages
+from benchmarks.machine import describe
 from examples.bnn import area
 from pyro_ngvi import PlainIVON, initial_hess
 

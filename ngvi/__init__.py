@@ -1,7 +1,7 @@
 """What natural-gradient variational inference decides, without a tensor.
 
-Which latents belong together (:mod:`ngvi.structure`), how a fit searches, when it is done and
-what it says of its result (:mod:`ngvi.fit`). ``pyro_ngvi`` and ``numpyro_ngvi`` compute; this
+Which latents belong together (:mod:`ngvi.latents`), how a fit searches, when it is done and
+what it says of its result (:mod:`ngvi.inference`). ``pyro_ngvi`` and ``numpyro_ngvi`` compute; this
 package needs numpy and scipy only, and neither torch nor jax.
 """
 

@@ -10,9 +10,10 @@ except ModuleNotFoundError as error:
 
 from ngvi import __version__ as __version__
 from numpyro_ngvi import families
+from numpyro_ngvi.conjugate.guide import ConjugateGuide
 from numpyro_ngvi.elbo import NaturalELBO
-from numpyro_ngvi.fit import FitResult, fit
-from numpyro_ngvi.guide import ConjugateGuide, NaturalGaussianGuide, ReparametrizedGaussianGuide
+from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from numpyro_ngvi.inference import FitResult, fit
 from numpyro_ngvi.optim import (
     BLR,
     IVON,

@@ -14,7 +14,7 @@ import numpyro.optim
 import optax
 from numpyro.infer.svi import SVIState
 
-from ngvi.threads import alone
+from ngvi._lock import serialised
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
@@ -52,11 +52,11 @@ class SVI(numpyro.infer.SVI):
     are the process's; programs that are compiled run side by side.
     """
 
-    init = alone(numpyro.infer.SVI.init)
-    update = alone(numpyro.infer.SVI.update)
-    stable_update = alone(numpyro.infer.SVI.stable_update)
-    run = alone(numpyro.infer.SVI.run)
-    evaluate = alone(numpyro.infer.SVI.evaluate)
+    init = serialised(numpyro.infer.SVI.init)
+    update = serialised(numpyro.infer.SVI.update)
+    stable_update = serialised(numpyro.infer.SVI.stable_update)
+    run = serialised(numpyro.infer.SVI.run)
+    evaluate = serialised(numpyro.infer.SVI.evaluate)
 
     def __init__(
         self,

@@ -7,8 +7,8 @@ from typing import Any
 
 from numpyro.primitives import Messenger
 
-from ngvi.checks import check_finite, check_model
-from ngvi.page import page
+from ngvi._docs import shared_doc
+from ngvi.errors import check_finite, check_model
 from ngvi.tempering import Tempering
 
 
@@ -24,7 +24,7 @@ class Tempered(Messenger):
             site["scale"] = self.tempering.scale(site["scale"])
 
 
-@page(Tempering)
+@shared_doc(Tempering)
 def tempered(model: Callable, temperature: float) -> Callable:
     """As in ``SVI(tempered(model, 0.25), guide, IVON(), NaturalELBO(1, "stein"))``."""
     check_model(model)

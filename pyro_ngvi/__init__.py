@@ -9,9 +9,10 @@ except ModuleNotFoundError as error:
 
 from ngvi import __version__ as __version__
 from pyro_ngvi import families
+from pyro_ngvi.conjugate.guide import ConjugateGuide
 from pyro_ngvi.elbo import NaturalELBO
-from pyro_ngvi.fit import FitResult, fit
-from pyro_ngvi.guide import ConjugateGuide, NaturalGaussianGuide, ReparametrizedGaussianGuide
+from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from pyro_ngvi.inference import FitResult, fit
 from pyro_ngvi.optim import (
     BLR,
     IVON,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyro.infer
 
-from ngvi.threads import alone
+from ngvi._lock import serialised
 
 
 class SVI(pyro.infer.SVI):
@@ -21,9 +21,9 @@ class SVI(pyro.infer.SVI):
     :param loss: an ELBO.
     """
 
-    step = alone(pyro.infer.SVI.step)
-    evaluate_loss = alone(pyro.infer.SVI.evaluate_loss)
-    run = alone(pyro.infer.SVI.run)
+    step = serialised(pyro.infer.SVI.step)
+    evaluate_loss = serialised(pyro.infer.SVI.evaluate_loss)
+    run = serialised(pyro.infer.SVI.run)
 
 
 __all__ = ["SVI"]

@@ -201,7 +201,7 @@ def test_the_packages_have_the_same_files():
     # numbers only if these leave it open. Constants of a program have the precision in which it
     # was traced. A process that waits in a program's reduction cannot be told of an error.
     assert files[0] - files[1] <= {
-        "curvature/threefry.py",
+        "estimators/threefry.py",
         "elbo/host.py",
         "guide/prototype.py",
         "optim/joint.py",
@@ -219,10 +219,10 @@ def test_the_packages_have_the_same_files():
     # Gradients of single examples are one program in XLA, and many backward passes in torch. A
     # program reads nothing; what Python reads of a device, it waits for.
     assert files[1] - files[0] <= {
-        "curvature/evaluate.py",
-        "curvature/example_rows.py",
-        "curvature/plan.py",
-        "fit/workers.py",
+        "estimators/evaluate.py",
+        "estimators/example_rows.py",
+        "estimators/plan.py",
+        "inference/workers.py",
         "host.py",
         "optim/batches.py",
         "optim/pyro_optim.py",

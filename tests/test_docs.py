@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import pages
+from benchmarks.ppl_examples import LEFT_OUT
+from benchmarks.ppl_examples_page import page
 from docs.executed import BLOCK, in_a_process
-from examples.benchmarks import pages
-from examples.benchmarks.ppl_examples import LEFT_OUT
-from examples.benchmarks.ppl_examples_page import page
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -69,7 +69,9 @@ def test_every_room_of_ngvi_has_a_place_in_the_reference():
 
 
 def test_the_theory_page_names_code_that_is_there():
-    """A path is followed by the names that it defines: "`ngvi/family.py` `retract`, `along`"."""
+    """A path is followed by the names that it defines: "`ngvi/families/base.py` `retract`,
+    `along`".
+    """
     claims = re.findall(r"`([\w./]+\.py)`((?:,? `\w+`)*)", _read("theory.md"))
     assert len(claims) > 50
     for path, names in claims:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from ngvi.page import page
+from ngvi._docs import shared_doc
 
 
 class Rule:
@@ -27,7 +27,7 @@ class Base:
 
 
 def test_a_docstring_begins_with_the_page_and_ends_with_the_fields_that_others_have_told():
-    @page(Rule, Base)
+    @shared_doc(Rule, Base)
     class Described:
         """In this package.
 
@@ -53,7 +53,7 @@ def test_a_docstring_begins_with_the_page_and_ends_with_the_fields_that_others_h
 
 
 def test_one_that_has_nothing_but_fields_needs_no_prose():
-    @page(Rule)
+    @shared_doc(Rule)
     def described():
         """:param lr: its own,
         on two lines.

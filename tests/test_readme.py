@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import pages
 from docs.executed import run
-from examples.benchmarks import pages
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

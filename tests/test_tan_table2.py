@@ -14,7 +14,7 @@ import math
 import numpy as np
 import pytest
 
-from examples.benchmarks.horseshoe_crabs import crabs, design
+from benchmarks.horseshoe_crabs import crabs, design
 from tests import reference
 
 STARTS = [(0.0, 0.1), (0.5, 0.02), (2.0, 0.01)]

@@ -16,8 +16,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from examples.benchmarks.machine import describe
-from examples.benchmarks.pages import ROOT
+from benchmarks.machine import describe
+from benchmarks.pages import ROOT
 from examples.demo import credit
 from examples.demo.bound import ExactBound
 from examples.demo.race import Result, race, warm_up

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from examples.benchmarks import pages
-from examples.benchmarks.machine import describe
+from benchmarks import pages
+from benchmarks.machine import describe
 from examples.demo.race import Result
 from examples.demo.settings import BOUND_DRAWS, TRIED
 

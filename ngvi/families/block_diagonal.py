@@ -17,13 +17,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ngvi.families.base import Array
 from ngvi.families.forest_family import ForestFamily
-from ngvi.family import Array
+from ngvi.families.path import WhitenedPath
+from ngvi.latents.blocks import find_blocks
+from ngvi.latents.forest import forest_from_indices
+from ngvi.latents.layout import Layout
 from ngvi.linalg.definite import CovarianceStep, CovarianceSteps
-from ngvi.path import WhitenedPath
-from ngvi.structure.blocks import find_blocks
-from ngvi.structure.forest import forest_from_indices
-from ngvi.structure.layout import Layout
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -24,10 +24,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Self
 
+from ngvi.families.base import Array
 from ngvi.families.dense import DenseFamily
-from ngvi.family import Array
+from ngvi.families.path import WhitenedPath
 from ngvi.linalg.definite import CovarianceStep, CovarianceSteps
-from ngvi.path import WhitenedPath
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

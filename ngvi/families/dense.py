@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from ngvi.family import Array, Family
+from ngvi.families.base import Array, Family
 from ngvi.linalg.matrices import symmetric
 
 if TYPE_CHECKING:
-    from ngvi.structure.layout import Layout
+    from ngvi.latents.layout import Layout
 
 #: The most latents: a matrix of more has gigabytes, and a step several of them.
 MAX_DIM = 2**15

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Self
 
-from ngvi.family import Array, Family
+from ngvi.families.base import Array, Family
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

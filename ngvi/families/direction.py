@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ngvi.family import Array
+from ngvi.families.base import Array
 
 #: Families of a package, or directions at them.
 Families = list[Any]

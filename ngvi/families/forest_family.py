@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ngvi.family import Array, Family
+from ngvi.families.base import Array, Family
+from ngvi.latents.forest import Forest, forest_from_indices
 from ngvi.linalg.arrow import Arrow, Vector
-from ngvi.structure.forest import Forest, forest_from_indices
 
 
 class ForestFamily(Family):

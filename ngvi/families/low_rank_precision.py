@@ -41,13 +41,13 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Self
 
-from ngvi.checks import check_rank
-from ngvi.family import Array, Family
+from ngvi.errors import check_rank
+from ngvi.families.base import Array, Family
+from ngvi.latents import forest
+from ngvi.latents.forest import check_dense
+from ngvi.latents.layout import Layout
 from ngvi.linalg.low_rank import LowRank, initial_factor
 from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
-from ngvi.structure import forest
-from ngvi.structure.forest import check_dense
-from ngvi.structure.layout import Layout
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

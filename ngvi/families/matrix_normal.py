@@ -57,13 +57,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from ngvi.family import Array, Family
+from ngvi.families.base import Array, Family
+from ngvi.families.path import WhitenedPath
+from ngvi.latents import forest
+from ngvi.latents.forest import Forest, check_dense, forest_from_indices
+from ngvi.latents.layout import Layout, Site
 from ngvi.linalg.kronecker import KroneckerSteps, NumberSteps
 from ngvi.linalg.matrices import symmetric
-from ngvi.path import WhitenedPath
-from ngvi.structure import forest
-from ngvi.structure.forest import Forest, check_dense, forest_from_indices
-from ngvi.structure.layout import Layout, Site
 
 #: A site with more rows or columns than this (an embedding of words, say) is no matrix unless it is
 #: named: one factor would have 16 million entries.

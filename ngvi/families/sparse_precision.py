@@ -37,13 +37,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ngvi.families.base import Array, Family
 from ngvi.families.forest_family import ForestFamily
-from ngvi.family import Array, Family
+from ngvi.families.path import WhitenedPath
+from ngvi.latents.hierarchy import MAX_GLOBALS, find_structure
+from ngvi.latents.layout import Layout
 from ngvi.linalg.arrow import Arrow
 from ngvi.linalg.arrow_step import ArrowStep, ArrowSteps
-from ngvi.path import WhitenedPath
-from ngvi.structure.hierarchy import MAX_GLOBALS, find_structure
-from ngvi.structure.layout import Layout
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

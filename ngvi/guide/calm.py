@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ngvi.checks import check_finite
+from ngvi.errors import check_finite
 
 #: A start whose log density is below, in nats, may be far too low.
 LOW = -1e6

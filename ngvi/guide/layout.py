@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ngvi.structure.layout import Plate, Site
+from ngvi.latents.layout import Plate, Site
 
 
 def latent_sites(trace: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]) -> list[Site]:

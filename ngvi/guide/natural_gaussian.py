@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ngvi.guide.layout import summary
-from ngvi.structure.forest import Forest
-from ngvi.structure.layout import Site
-from ngvi.structure.subsampling import WAYS_OUT, WITHOUT_PLATES
+from ngvi.latents.forest import Forest
+from ngvi.latents.layout import Site
+from ngvi.latents.subsampling import WAYS_OUT, WITHOUT_PLATES
 
 
 class NaturalGaussianGuide:

@@ -25,15 +25,15 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ngvi.family import Array
+from ngvi.families.base import Array
+from ngvi.latents.choice import Choice, Registry
+from ngvi.latents.forest import Forest
+from ngvi.latents.layout import Site
+from ngvi.latents.local_blocks import LocalBlocks
 from ngvi.linalg.arrow import Arrow, Vector
-from ngvi.structure.choice import Choice, Registry
-from ngvi.structure.forest import Forest
-from ngvi.structure.layout import Site
-from ngvi.structure.local_blocks import LocalBlocks
 
 #: Up to so many latents ``family="auto"`` is dense. Beyond, a family whose locals meet only the
-#: globals has the same optimum, and ``fit`` needs few points for it (:mod:`ngvi.fit.paths`).
+#: globals has the same optimum, and ``fit`` needs few points for it (:mod:`ngvi.inference.paths`).
 MAX_DENSE_DIM = 40
 
 #: Iterations of Newton's method; a local density without a mode takes all of them.

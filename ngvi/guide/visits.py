@@ -34,11 +34,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple
 
-from ngvi import estimators
-from ngvi.estimators import Arrays, Families
-from ngvi.family import Array, Family
-from ngvi.structure import subsampling
-from ngvi.structure.layout import Site
+from ngvi.estimators import kinds as estimators
+from ngvi.estimators.kinds import Arrays, Families
+from ngvi.families.base import Array, Family
+from ngvi.latents import subsampling
+from ngvi.latents.layout import Site
 
 #: The factors that have parts of single latents, by the names of their families.
 FACTORS = {
@@ -168,11 +168,11 @@ class VisitedFamily(NamedTuple):
         return log_q(family, family.whiten(value), self.weights)
 
     def draw_log_prob(self, noise: Array) -> Array:
-        """See :class:`~ngvi.family.Family`."""
+        """See :class:`~ngvi.families.base.Family`."""
         return log_q(self.family.precondition(), noise, self.weights)
 
     def sticking_log_prob(self, displaced: Array) -> Array:
-        """See :class:`~ngvi.family.Family`."""
+        """See :class:`~ngvi.families.base.Family`."""
         return log_q(self.family.detach(), displaced, self.weights)
 
 
@@ -201,7 +201,7 @@ def log_q(family: Family, noise: Array, weights: Array) -> Array:
 
 
 def log_q_of_visits(here: Families, noise: Arrays, visited: Arrays) -> Array:
-    """:func:`ngvi.estimators.log_q`, by the estimate (1) where a minibatch visits a part.
+    """:func:`ngvi.estimators.kinds.log_q`, by the estimate (1) where a minibatch visits a part.
 
     :param visited: ``w`` of (1), by those sites.
     """

@@ -1,6 +1,6 @@
 """Lower triangular matrices with the arrow of Tan's eq. (4), and trees of them.
 
-The matrix of a :class:`~ngvi.structure.forest.Forest` has, below the diagonal
+The matrix of a :class:`~ngvi.latents.forest.Forest` has, below the diagonal
 block ``T_i`` of a block ``i``, one block ``T_ai`` for each ancestor ``a`` of ``i`` and zeros
 elsewhere. Children come before parents. Then nothing fills in: products, inverses and
 Cholesky factors of such matrices have the same zeros, because the ancestors of a block are
@@ -19,9 +19,9 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
+from ngvi.latents.forest import Forest
 from ngvi.linalg.batched import Batched
 from ngvi.linalg.matrices import Array
-from ngvi.structure.forest import Forest
 
 Vector = list[Array]
 

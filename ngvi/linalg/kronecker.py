@@ -142,7 +142,7 @@ class NumberSteps:
     ops: Definite
 
     def calmed(self, rho: Array | float, change: Array) -> Array:
-        """As :meth:`~ngvi.family.Family.corrected` of a mean field."""
+        """As :meth:`~ngvi.families.base.Family.corrected` of a mean field."""
         return change + 0.5 * rho * change**2
 
     def along(self, rho: Array | float, change: Array, shift: Array | None) -> NumberStep:

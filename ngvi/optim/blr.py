@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple, Self
 
 from ngvi.families import direction
+from ngvi.families.path import JointPath
 from ngvi.optim import quasi_newton, trust_region
 from ngvi.optim.averaging import AveragedMean
 from ngvi.optim.quasi_newton import Memory
@@ -13,7 +14,6 @@ from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
 from ngvi.optim.slowing import Slowing, Turned
 from ngvi.optim.trust_region import Progress
 from ngvi.optim.visits import Shares, Visits, joined, none_yet
-from ngvi.path import JointPath
 
 #: A quasi-Newton memory overshoots now and then before noise does: its turns count for less.
 DECREASE_WITH_MEMORY = 0.2
@@ -238,7 +238,9 @@ class AcceleratedPath:
         self._metric = path.metric(_split(on, self._correction.rest, families))
 
     def at(self, rho: Number) -> tuple[list, list[Array], Number]:
-        """The precisions' attempt, the means, and how far all is; see :class:`~ngvi.path.Path`."""
+        """The precisions' attempt, the means, and how far all is; see
+        :class:`~ngvi.families.path.Path`.
+        """
         on, families, attempt = self._on, self._families, self._path.at(rho)
         change = self._correction.step(joined(on, self._metric(attempt)))
         changes = _split(on, rho * self._ratio * change, families)
@@ -249,11 +251,11 @@ class AcceleratedPath:
         return attempt, means, self._path.kl(attempt) + 0.5 * shift
 
     def kl(self, attempt: tuple[list, list[Array], Number]) -> Number:
-        """See :class:`~ngvi.path.Path`."""
+        """See :class:`~ngvi.families.path.Path`."""
         return attempt[2]
 
     def end(self, attempt: tuple[list, list[Array], Number]) -> Families:
-        """See :class:`~ngvi.path.Path`."""
+        """See :class:`~ngvi.families.path.Path`."""
         return direction.with_means(self._path.end(attempt[0]), attempt[1])
 
 

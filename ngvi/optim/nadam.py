@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ngvi.checks import check_finite, check_momentum, check_step_size
+from ngvi.errors import check_finite, check_momentum, check_step_size
 from ngvi.families import direction
 from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ngvi.checks import check_momentum, check_positive, check_step_size
+from ngvi.errors import check_momentum, check_positive, check_step_size
 from ngvi.families import direction
 from ngvi.optim import pace
 from ngvi.optim.rule import Algebra, Families, Number, Rates

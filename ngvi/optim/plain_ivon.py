@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ngvi import checks
+from ngvi import errors as checks
 from ngvi.optim.rule import Array, Number, Rates
 
 #: The options and their defaults; ``ess`` has none.

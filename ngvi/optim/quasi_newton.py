@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ngvi.optim.rule import Algebra, Array, Families, Number
-from ngvi.two_loop import Pairs, first_loop, second_loop
+from ngvi.optim.two_loop import Pairs, first_loop, second_loop
 
 #: Pairs of means that are kept, if there is room: no more than this many numbers. They are many,
 #: because all that a mean field knows of correlations is in them, and each costs two means.

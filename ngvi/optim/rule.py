@@ -56,7 +56,7 @@ class Algebra:
     hypot: Any  #: of two
     norm: Any  #: of a vector
     concatenate: Any  #: a list of vectors
-    scan: Any  #: see :func:`ngvi.two_loop.two_loop`
+    scan: Any  #: see :func:`ngvi.optim.two_loop.two_loop`
 
     def where(self, condition: Any, yes: Any, no: Any) -> Any:
         """``yes`` or ``no``, of numbers; of tensors by element."""

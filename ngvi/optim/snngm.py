@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ngvi.checks import check_momentum, check_step_size, is_auto
+from ngvi.errors import check_momentum, check_step_size, is_auto
 from ngvi.families import direction
 from ngvi.optim import pace
 from ngvi.optim.pace import Pace

@@ -32,8 +32,8 @@ import math
 from typing import Any, NamedTuple
 
 from ngvi.families import direction
+from ngvi.optim.radius import GROWTH, INITIAL_RADIUS
 from ngvi.optim.rule import TINY, Algebra, Array, Families, Number
-from ngvi.trust_region import GROWTH, INITIAL_RADIUS
 
 #: Of the step size, by every turn.
 DECREASE = 0.5
@@ -192,7 +192,7 @@ def longest_within(
     all fit, it grows in the same way.
 
     :param radius: the largest ``KL(new || old)``, in nats.
-    :param path: a :class:`~ngvi.path.JointPath`, or what has its methods.
+    :param path: a :class:`~ngvi.families.path.JointPath`, or what has its methods.
     :param rho: the full step.
     :param first: the first attempt, if it is less than the full step.
     :return: the attempt, its divergence and its ``rho``. If the divergence is above the radius, or

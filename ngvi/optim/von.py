@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ngvi.checks import check_momentum, check_step_size
+from ngvi.errors import check_momentum, check_step_size
 from ngvi.optim.blr import BlrRule
 from ngvi.optim.rule import Algebra, Number, Rates
 from ngvi.optim.slowing import Slowing
@@ -75,10 +75,11 @@ def ivon(algebra: Algebra, step_size: Rates | str, beta1: float, beta2: Any) -> 
     ``VOGN``'s update with the curvature of ``NaturalELBO(num_particles=1,
     curvature="stein")``, which needs a minibatch's gradient only. The estimate may be negative:
     a mean field's precision takes the whole Riemannian correction of Lin, Schmidt and Khan (2020,
-    :meth:`~ngvi.family.Family.corrected`), so that great noise narrows ``q``, and is less then. By
-    halving what would be negative alone it would widen ``q``, and run away. Of other families the
-    noise of one draw is made smaller besides (:meth:`~ngvi.linalg.definite.Definite.calmed`): a
-    network of 466 weights has left every one of them without that, for losses of ``1e13`` and more.
-    The precision begins at ``1 / init_scale^2`` of the guide.
+    :meth:`~ngvi.families.base.Family.corrected`), so that great noise narrows ``q``, and is less
+    then. By halving what would be negative alone it would widen ``q``, and run away. Of other
+    families the noise of one draw is made smaller besides
+    (:meth:`~ngvi.linalg.definite.Definite.calmed`): a network of 466 weights has left every one of
+    them without that, for losses of ``1e13`` and more. The precision begins at ``1 / init_scale^2``
+    of the guide.
     """
     return vogn(algebra, step_size, beta1, beta2)._replace(is_noisy=True)

@@ -1,9 +1,9 @@
 """A rule that moves exponential families of sites beside its Gaussians.
 
-Step (2) of :mod:`ngvi.factors.factor` with the rule's own step size ``rho``. Nothing else of a rule
-is for factors: their directions have no noise but that of the Gaussian's draws, so that momentum
-and a radius would only keep them from their conditionals. Rules without a ``rho``, and those that
-choose it (``"auto"``), begin with whole steps, which decrease as factors turn
+Step (2) of :mod:`ngvi.conjugate.factor` with the rule's own step size ``rho``. Nothing else of a
+rule is for factors: their directions have no noise but that of the Gaussian's draws, so that
+momentum and a radius would only keep them from their conditionals. Rules without a ``rho``, and
+those that choose it (``"auto"``), begin with whole steps, which decrease as factors turn
 (:mod:`~ngvi.optim.trust_region`). All factors and Gaussians move at once.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ngvi.factors import Factor
+from ngvi.conjugate import Factor
 from ngvi.optim.blr import BlrRule
 from ngvi.optim.rule import Families, Number, Recovering, Rule
 from ngvi.optim.slowing import Slowing

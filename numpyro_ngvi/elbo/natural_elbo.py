@@ -12,14 +12,16 @@ import numpy as np
 from jax import random
 from numpyro.infer.elbo import ELBO
 
-from ngvi import elbo
-from ngvi.checks import require_sites
-from ngvi.curvature import MAX_BATCHES, Cost, is_noisy, points_at_once
-from ngvi.guide.conjugate import check_no_factors
+from ngvi._docs import shared_doc
+from ngvi.conjugate.guide import check_no_factors
+from ngvi.errors import require_sites
+from ngvi.estimators import natural_elbo as elbo
+from ngvi.estimators.additive_terms import NotASumError
+from ngvi.estimators.choice import MAX_BATCHES, Cost, is_noisy, points_at_once
 from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
-from ngvi.page import page
-from ngvi.terms import NotASumError
-from numpyro_ngvi.curvature import (
+from numpyro_ngvi.conjugate.guide import Factors
+from numpyro_ngvi.elbo.host import tell_host
+from numpyro_ngvi.estimators import (
     Families,
     Points,
     make_estimator,
@@ -28,13 +30,11 @@ from numpyro_ngvi.curvature import (
     standard_normal,
     unlike,
 )
-from numpyro_ngvi.curvature.moments import Estimate, dot, finite_draws, in_passes, masked_mean
-from numpyro_ngvi.curvature.stein import stein_direction
-from numpyro_ngvi.curvature.threefry import split
-from numpyro_ngvi.elbo.host import tell_host
+from numpyro_ngvi.estimators.moments import Estimate, dot, finite_draws, in_passes, masked_mean
+from numpyro_ngvi.estimators.stein import stein_direction
+from numpyro_ngvi.estimators.threefry import split
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide
-from numpyro_ngvi.guide.conjugate import Factors
 from numpyro_ngvi.tracing import (
     LogDensity,
     examples,
@@ -47,7 +47,7 @@ from numpyro_ngvi.tracing import (
 from numpyro_ngvi.tracing.arguments import typed_key
 
 
-@page(elbo.NaturalELBO)
+@shared_doc(elbo.NaturalELBO)
 class NaturalELBO(elbo.NaturalELBO, ELBO):
     """The bound in nats is minus the loss; the log evidence of this model is -6.63.
 
@@ -284,7 +284,8 @@ def _once(batch: Callable, keys: jax.Array) -> _Summary:
 
 
 def _until_quiet(batch: Callable, keys: jax.Array) -> _Summary:
-    """Batches of points until their mean has little noise (:func:`ngvi.curvature.is_noisy`).
+    """Batches of points until their mean has little noise
+    (:func:`ngvi.estimators.choice.is_noisy`).
 
     :param batch: an estimate and the bound, from a key.
     """

@@ -1,6 +1,6 @@
 """Gaussian families: coordinates of ``N(mu, Sigma)`` and their natural gradients."""
 
-from ngvi.structure.picture import plot_structure
+from ngvi.latents.picture import plot_structure
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.dense import (
     Covariance,

@@ -1,4 +1,4 @@
-"""What every Gaussian family offers; see :mod:`ngvi.family` for the contract.
+"""What every Gaussian family offers; see :mod:`ngvi.families.base` for the contract.
 
 Families are pytrees, usable with plain JAX. What hooks a derivative, ``precondition`` above all,
 is a ``jax.custom_jvp``, so that forward mode, reverse mode, ``vmap`` and ``jit`` all work and
@@ -13,7 +13,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from ngvi import family
+from ngvi.families import base as family
 from numpyro_ngvi.linalg.matrices import matrices
 
 

@@ -1,6 +1,6 @@
 """Which parameters are the coordinates of a family, and which are ordinary.
 
-A family is a Gaussian's, or the exponential family of a site (:mod:`ngvi.factors`). In JAX the
+A family is a Gaussian's, or the exponential family of a site (:mod:`ngvi.conjugate`). In JAX the
 answer is in the types: a family is one node of the parameter pytree, and a gradient has the type
 of its family. Optimisers move families jointly and leave the rest to an ordinary optimiser.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from numpyro_ngvi.factors import Factor
+from numpyro_ngvi.conjugate.kinds import Factor
 from numpyro_ngvi.families.base import Family
 
 

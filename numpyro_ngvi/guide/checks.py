@@ -15,9 +15,9 @@ from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 from numpyro.primitives import Messenger
 
-from ngvi import checks
-from ngvi.checks import DiscreteLatentError
-from ngvi.structure.subsampling import SubsampledLatent
+from ngvi import errors as checks
+from ngvi.errors import DiscreteLatentError
+from ngvi.latents.subsampling import SubsampledLatent
 from numpyro_ngvi.guide.landing import calling_elbo
 from numpyro_ngvi.tracing.sites import is_enumerated
 

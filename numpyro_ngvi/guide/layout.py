@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ngvi.guide.layout import latent_sites
-from ngvi.structure.layout import Dependencies, Layout, hessian_near
+from ngvi.latents.layout import Dependencies, Layout, hessian_near
 from numpyro_ngvi.tracing.dependencies import energy_of, hessian_product, posterior_dependencies
 from numpyro_ngvi.tracing.terms import is_sum_of_terms
 

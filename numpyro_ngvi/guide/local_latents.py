@@ -16,7 +16,7 @@ from numpyro.distributions.util import periodic_repeat, sum_rightmost
 
 from ngvi.guide import visits
 from ngvi.guide.visits import refuse_bounds
-from ngvi.structure.subsampling import SubsampledLatent
+from ngvi.latents.subsampling import SubsampledLatent
 
 
 def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:

@@ -19,7 +19,8 @@ from numpyro.distributions.transforms import Transform, biject_to
 from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_median
 
-from ngvi.checks import (
+from ngvi._docs import shared_doc
+from ngvi.errors import (
     InvalidStartError,
     NoLatentsError,
     check_create_plates,
@@ -34,11 +35,10 @@ from ngvi.checks import (
 from ngvi.guide import calm
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.landing import check_sticking_the_landing
-from ngvi.page import page
-from ngvi.structure.choice import Choice
-from ngvi.structure.dynamic_supports import check_no_dynamic_supports
-from ngvi.structure.layout import Layout
-from ngvi.structure.subsampling import check_no_local_latents
+from ngvi.latents.choice import Choice
+from ngvi.latents.dynamic_supports import check_no_dynamic_supports
+from ngvi.latents.layout import Layout
+from ngvi.latents.subsampling import check_no_local_latents
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide.checks import (
@@ -77,7 +77,7 @@ def _without_support_warnings() -> Iterator[None]:
         yield
 
 
-@page(guide.NaturalGaussianGuide)
+@shared_doc(guide.NaturalGaussianGuide)
 class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledPrototype):
     """``jax.grad`` of the loss is the natural gradient.
 

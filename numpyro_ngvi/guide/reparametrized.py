@@ -17,13 +17,13 @@ from numpyro import handlers
 from numpyro.infer.initialization import init_to_median
 from numpyro.infer.util import potential_energy
 
-from ngvi.checks import check_quantiles
+from ngvi._docs import shared_doc
+from ngvi.errors import check_quantiles
 from ngvi.guide import reparametrized as shared
 from ngvi.guide.reparametrized import NUM_DRAWS, Density, check_order, check_whole, log_volume
-from ngvi.page import page
-from ngvi.structure.choice import Choice
-from ngvi.structure.layout import Layout
-from ngvi.structure.local_blocks import find_local_blocks
+from ngvi.latents.choice import Choice
+from ngvi.latents.layout import Layout
+from ngvi.latents.local_blocks import find_local_blocks
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
@@ -85,7 +85,7 @@ class Reparametrization(shared.Reparametrization):
         return jax.lax.custom_root(gradient, point, lambda _, point: point, solve)
 
 
-@page(shared.ReparametrizedGaussianGuide)
+@shared_doc(shared.ReparametrizedGaussianGuide)
 class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGaussianGuide):
     """With ``SVI``, or with ``fit``.
 

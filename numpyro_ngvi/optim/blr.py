@@ -6,14 +6,14 @@ from typing import Any
 
 import optax
 
-from ngvi.checks import check_learning_rule
+from ngvi._docs import shared_doc
+from ngvi.errors import check_learning_rule
 from ngvi.optim.blr import BlrRule
-from ngvi.page import page
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 
-@page(BlrRule, FIELDS)
+@shared_doc(BlrRule, FIELDS)
 def BLR(
     step_size: float | Schedule | str = "auto",
     *,

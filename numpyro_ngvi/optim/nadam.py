@@ -6,13 +6,13 @@ from typing import Any
 
 import optax
 
+from ngvi._docs import shared_doc
 from ngvi.optim.nadam import NAdamRule, check_adam
-from ngvi.page import page
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 
-@page(NAdamRule, FIELDS)
+@shared_doc(NAdamRule, FIELDS)
 def NAdam(
     step_size: float | Schedule = 1e-3,
     beta1: float = 0.9,

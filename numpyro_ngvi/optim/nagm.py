@@ -6,13 +6,13 @@ from typing import Any
 
 import optax
 
+from ngvi._docs import shared_doc
 from ngvi.optim.nagm import NagmRule, check_nagm
-from ngvi.page import page
 from numpyro_ngvi.optim.algebra import PartRates, Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 
-@page(NagmRule, FIELDS)
+@shared_doc(NagmRule, FIELDS)
 def Nagm(
     step_size: float | Schedule = 1e-2,
     beta: float = 0.9,

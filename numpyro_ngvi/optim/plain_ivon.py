@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ngvi.checks import check_count, check_finite
+from ngvi._docs import shared_doc
+from ngvi.errors import check_count, check_finite
 from ngvi.optim.plain_ivon import (
     DEFAULTS,
     FLOOR,
@@ -19,7 +20,6 @@ from ngvi.optim.plain_ivon import (
     check_hess_init,
     check_plain_ivon,
 )
-from ngvi.page import page
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 
 
@@ -43,7 +43,7 @@ class IvonTransformation(optax.GradientTransformationExtraArgs):
     sample: Callable[..., Any]
 
 
-@page(PlainIvon)
+@shared_doc(PlainIvon)
 def PlainIVON(
     step_size: float | Schedule = 0.1,
     *,
@@ -182,7 +182,7 @@ def PlainIVON(
     return transformation
 
 
-@page(InitialHess)
+@shared_doc(InitialHess)
 def initial_hess(gradients: Iterable[Any], floor: float = FLOOR) -> Any:
     """It is an argument of :func:`PlainIVON`.
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import optax
 
+from ngvi._docs import shared_doc
 from ngvi.optim.nadam import check_adam
 from ngvi.optim.prox_gen_adam import ProxGenAdamRule
-from ngvi.page import page
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import joint
 from numpyro_ngvi.optim.nadam import NAdam
 
 
-@page(ProxGenAdamRule, NAdam)
+@shared_doc(ProxGenAdamRule, NAdam)
 def ProxGenAdam(
     step_size: float | Schedule = 1e-3,
     beta1: float = 0.9,

@@ -6,13 +6,13 @@ from typing import Any
 
 import optax
 
+from ngvi._docs import shared_doc
 from ngvi.optim.snngm import SnngmRule, check_snngm, snngm
-from ngvi.page import page
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 
-@page(SnngmRule, FIELDS)
+@shared_doc(SnngmRule, FIELDS)
 def Snngm(
     step_size: float | Schedule | str = "auto",
     beta: float = 0.9,

@@ -6,9 +6,9 @@ from typing import Any
 
 import optax
 
-from ngvi.checks import check_rho
+from ngvi._docs import shared_doc
+from ngvi.errors import check_rho
 from ngvi.optim.von import check_vogn, ivon, vogn, von
-from ngvi.page import page
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
@@ -22,14 +22,14 @@ RATES = """
 """
 
 
-@page(von, FIELDS)
+@shared_doc(von, FIELDS)
 def VON(step_size: float | Schedule = 0.1, *, other: Any = None) -> optax.GradientTransformation:
     """:param step_size: ``beta_t``, of mean and precision, in (0, 1]."""
     check_rho(step_size, "step_size")
     return joint(von(algebra, step_size), other, "VON")
 
 
-@page(vogn, RATES, FIELDS)
+@shared_doc(vogn, RATES, FIELDS)
 def VOGN(
     step_size: float | Schedule | str = "auto",
     *,
@@ -50,7 +50,7 @@ def VOGN(
     return joint(vogn(algebra, step_size, beta1, beta2), other, "VOGN")
 
 
-@page(ivon, RATES, FIELDS)
+@shared_doc(ivon, RATES, FIELDS)
 def IVON(
     step_size: float | Schedule | str = "auto",
     *,

@@ -18,7 +18,7 @@ from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.inspect import get_dependencies
 from numpyro.infer.util import potential_energy
 
-from ngvi.structure.layout import Pairs, interacting_pairs
+from ngvi.latents.layout import Pairs, interacting_pairs
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
 
@@ -26,7 +26,7 @@ from numpyro_ngvi.tracing.compilation import compiled
 def posterior_dependencies(
     model: Callable, args: tuple, kwargs: dict, latents: Iterable[str]
 ) -> tuple[Pairs, Pairs]:
-    """:func:`ngvi.structure.layout.interacting_pairs` by NumPyro's ``get_dependencies``.
+    """:func:`ngvi.latents.layout.interacting_pairs` by NumPyro's ``get_dependencies``.
 
     :param latents: names of the sites in question. Other latents are taken to be integrated
         out, as enumerated ones are.

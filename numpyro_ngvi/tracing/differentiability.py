@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ngvi.missed_curvature import what_is_missed
+from ngvi.estimators.missed_curvature import what_is_missed
 from numpyro_ngvi.tracing.log_density import Latents, LogDensity
 from numpyro_ngvi.tracing.per_example import site_log_probs
 

@@ -26,10 +26,10 @@ from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 from numpyro.util import _validate_model, check_model_guide_match
 
-from ngvi.checks import scaled_guide, unequal_scales
-from ngvi.factors.factor import num_columns, signs_of_runs
-from ngvi.structure.partly_observed import is_rest
-from numpyro_ngvi.factors import Factor
+from ngvi.conjugate.factor import num_columns, signs_of_runs
+from ngvi.errors import scaled_guide, unequal_scales
+from ngvi.latents.partly_observed import is_rest
+from numpyro_ngvi.conjugate.kinds import Factor
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing.partly_observed import ProperWhereObserved, idle_in
 from numpyro_ngvi.tracing.sites import is_enumerated
@@ -199,7 +199,7 @@ class LogDensity:
     ) -> tuple[jax.Array, Any]:
         """The log density, and the model's mutable state after the run.
 
-        Averaged over factors of sites, see :mod:`ngvi.factors.factor`.
+        Averaged over factors of sites, see :mod:`ngvi.conjugate.factor`.
         """
         factors = factors_in(params)
         if not factors:

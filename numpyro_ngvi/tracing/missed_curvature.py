@@ -1,5 +1,5 @@
-"""Whether a model's Hessian is its curvature (:mod:`ngvi.missed_curvature`), and if not, of which
-sites.
+"""Whether a model's Hessian is its curvature (:mod:`ngvi.estimators.missed_curvature`), and if not,
+of which sites.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
-from ngvi.missed_curvature import Along, half_segment, missed
+from ngvi.estimators.missed_curvature import Along, half_segment, missed
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled

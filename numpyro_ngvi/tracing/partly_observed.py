@@ -1,4 +1,4 @@
-"""Latents without a density of their own or a use; see :mod:`ngvi.structure.partly_observed`."""
+"""Latents without a density of their own or a use; see :mod:`ngvi.latents.partly_observed`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpyro.distributions import biject_to
 from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
-from ngvi.structure.partly_observed import is_rest
+from ngvi.latents.partly_observed import is_rest
 
 
 class ProperWhereObserved(Messenger):

@@ -1,4 +1,4 @@
-"""The operations of a JAX program, as :mod:`ngvi.terms` wants them."""
+"""The operations of a JAX program, as :mod:`ngvi.estimators.additive_terms` wants them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ngvi.terms import Kind, Level, Node, NotASumError, Op, Reader, Sum
+from ngvi.estimators.additive_terms import Kind, Level, Node, NotASumError, Op, Reader, Sum
 
 _KINDS = {
     Kind.COPY: "broadcast_in_dim reshape squeeze expand_dims transpose slice rev copy copy_p",

@@ -11,13 +11,13 @@ from pyro.infer import ELBO
 from pyro.infer.enum import get_importance_trace
 from torch import Tensor
 
-from ngvi import elbo
-from ngvi.curvature import Cost, is_noisy
+from ngvi._docs import shared_doc
+from ngvi.conjugate.guide import check_no_factors
+from ngvi.estimators import natural_elbo as elbo
+from ngvi.estimators.choice import Cost, is_noisy
 from ngvi.families import direction
-from ngvi.guide.conjugate import check_no_factors
 from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
-from ngvi.page import page
-from pyro_ngvi.curvature import (
+from pyro_ngvi.estimators import (
     Evaluator,
     Families,
     Plan,
@@ -29,9 +29,9 @@ from pyro_ngvi.curvature import (
     standard_normal,
     unlike,
 )
-from pyro_ngvi.curvature.moments import Estimate, concatenated, of_kept
-from pyro_ngvi.curvature.quadrature import Quadrature
-from pyro_ngvi.curvature.stein import Stein, stein_direction
+from pyro_ngvi.estimators.moments import Estimate, concatenated, of_kept
+from pyro_ngvi.estimators.quadrature import Quadrature
+from pyro_ngvi.estimators.stein import Stein, stein_direction
 from pyro_ngvi.families.low_rank_precision import MOMENTS
 from pyro_ngvi.guide.local_latents import SHARED_OUT
 from pyro_ngvi.host import Foresight, Reads
@@ -39,7 +39,7 @@ from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
 
-@page(elbo.NaturalELBO)
+@shared_doc(elbo.NaturalELBO)
 class NaturalELBO(elbo.NaturalELBO, ELBO):
     """Discrete latents that the model marks for enumeration are summed out, as by
     ``TraceEnum_ELBO``. Structure is taken to be static: what the first call finds out about a
@@ -141,7 +141,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         """Natural gradients, the bound as a tensor and read, and gradients of other parameters.
 
         Batches of points follow until their mean has little noise
-        (:func:`ngvi.curvature.is_noisy`); the last gradients are those of the first batch.
+        (:func:`ngvi.estimators.choice.is_noisy`); the last gradients are those of the first batch.
         """
         here = {site: family.detach() for site, family in density.posteriors.items()}
         # Workers with a part of the rows each would not agree on how noisy a step is.

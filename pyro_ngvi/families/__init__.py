@@ -1,6 +1,6 @@
 """Gaussian families: coordinates of ``N(mu, Sigma)`` and their natural gradients."""
 
-from ngvi.structure.picture import plot_structure
+from ngvi.latents.picture import plot_structure
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.dense import (
     Covariance,

@@ -1,4 +1,4 @@
-"""What every Gaussian family offers; see :mod:`ngvi.family` for the contract.
+"""What every Gaussian family offers; see :mod:`ngvi.families.base` for the contract.
 
 Families are plain dataclasses, usable with plain PyTorch. What hooks a derivative,
 ``precondition`` above all, is written straight-through, ``x.detach() + M(x - x.detach())``, with
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp
 
-from ngvi import family
+from ngvi.families import base as family
 from pyro_ngvi.linalg.matrices import matrices
 
 

@@ -1,6 +1,6 @@
-"""The families by name; see :mod:`ngvi.structure.choice`."""
+"""The families by name; see :mod:`ngvi.latents.choice`."""
 
-from ngvi.structure.choice import Registry
+from ngvi.latents.choice import Registry
 from pyro_ngvi import families
 
 REGISTRY = Registry(families)

@@ -16,10 +16,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to, constraints
 
-from ngvi import checks
-from ngvi.checks import DiscreteLatentError, InvalidStartError, NoLatentsError
+from ngvi import errors as checks
+from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
 from ngvi.guide import calm
-from ngvi.structure.subsampling import SubsampledLatent
+from ngvi.latents.subsampling import SubsampledLatent
 from pyro_ngvi.guide.landing import calling_elbo
 from pyro_ngvi.tracing.arguments import signature
 from pyro_ngvi.tracing.sites import is_enumerated

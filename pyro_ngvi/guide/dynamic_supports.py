@@ -1,4 +1,4 @@
-"""Supports that depend on other latents; see :mod:`ngvi.structure.dynamic_supports`."""
+"""Supports that depend on other latents; see :mod:`ngvi.latents.dynamic_supports`."""
 
 from __future__ import annotations
 

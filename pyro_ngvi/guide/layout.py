@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi.guide.layout import latent_sites
-from ngvi.structure.layout import Dependencies, Layout, hessian_near
+from ngvi.latents.layout import Dependencies, Layout, hessian_near
 from pyro_ngvi.tracing.dependencies import hessian_product, log_density, posterior_dependencies
 from pyro_ngvi.tracing.terms import is_sum_of_terms
 

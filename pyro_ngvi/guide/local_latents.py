@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 
-from ngvi.family import Family
+from ngvi.families.base import Family
 from ngvi.guide import visits
 from ngvi.guide.visits import VisitedFamily, refuse_bounds
-from ngvi.structure.subsampling import SubsampledLatent
+from ngvi.latents.subsampling import SubsampledLatent
 
 #: Whether several workers visit all elements between them, and gradients are summed over workers.
 SHARED_OUT: ContextVar[bool] = ContextVar("SHARED_OUT", default=False)

@@ -19,7 +19,8 @@ from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor
 from torch.distributions import Distribution, Transform, biject_to
 
-from ngvi.checks import (
+from ngvi._docs import shared_doc
+from ngvi.errors import (
     InvalidStartError,
     check_create_plates,
     check_init_loc_fn,
@@ -31,11 +32,10 @@ from ngvi.checks import (
 from ngvi.guide import calm
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.landing import check_sticking_the_landing
-from ngvi.page import page
-from ngvi.structure.choice import Choice
-from ngvi.structure.dynamic_supports import check_no_dynamic_supports
-from ngvi.structure.layout import Layout
-from ngvi.structure.subsampling import check_no_local_latents
+from ngvi.latents.choice import Choice
+from ngvi.latents.dynamic_supports import check_no_dynamic_supports
+from ngvi.latents.layout import Layout
+from ngvi.latents.subsampling import check_no_local_latents
 from pyro_ngvi.families import Diagonal, Family
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide.checks import (
@@ -79,7 +79,7 @@ def _hide_fn(msg: Any) -> bool:
     return prototype_hide_fn(msg) or is_enumerated(msg)
 
 
-@page(guide.NaturalGaussianGuide)
+@shared_doc(guide.NaturalGaussianGuide)
 class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     """``backward`` leaves the natural gradient on the parameters.
 

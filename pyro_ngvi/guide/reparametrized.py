@@ -17,7 +17,8 @@ from torch import Tensor
 from torch._C._functorch import maybe_current_level
 from torch.distributions import Normal, biject_to
 
-from ngvi.checks import check_quantiles
+from ngvi._docs import shared_doc
+from ngvi.errors import check_quantiles
 from ngvi.guide import reparametrized as shared
 from ngvi.guide.reparametrized import (
     MAX_ITERATIONS,
@@ -27,10 +28,9 @@ from ngvi.guide.reparametrized import (
     check_whole,
     log_volume,
 )
-from ngvi.page import page
-from ngvi.structure.choice import Choice
-from ngvi.structure.layout import Layout
-from ngvi.structure.local_blocks import find_local_blocks
+from ngvi.latents.choice import Choice
+from ngvi.latents.layout import Layout
+from ngvi.latents.local_blocks import find_local_blocks
 from pyro_ngvi.families import Family
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide.checks import first_trace, is_enumerated
@@ -164,7 +164,7 @@ def _mapped(function: Callable, *rows: Tensor) -> tuple[Tensor, ...]:
         return tuple(map(torch.stack, zip(*found, strict=True)))
 
 
-@page(shared.ReparametrizedGaussianGuide)
+@shared_doc(shared.ReparametrizedGaussianGuide)
 class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGaussianGuide):
     """It has one submodule, ``posterior``, as :class:`~pyro_ngvi.NaturalGaussianGuide` has.
 

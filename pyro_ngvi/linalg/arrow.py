@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ngvi.latents.forest import Forest
 from ngvi.linalg import arrow
 from ngvi.linalg.arrow import diagonal_slices
-from ngvi.structure.forest import Forest
 from pyro_ngvi.linalg.batched import batched
 from pyro_ngvi.linalg.matrices import matrices
 

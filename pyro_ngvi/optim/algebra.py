@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngvi import two_loop
 from ngvi.families import direction
 from ngvi.families.direction import Families
-from ngvi.optim import rule
+from ngvi.optim import rule, two_loop
 from ngvi.optim.trust_region import Search
 from pyro_ngvi.host import Reads
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from ngvi.checks import check_learning_rule
+from ngvi._docs import shared_doc
+from ngvi.errors import check_learning_rule
 from ngvi.optim.blr import BlrRule
 from ngvi.optim.rule import Rule
-from ngvi.page import page
 from pyro_ngvi.optim.pyro_optim import JointOptim
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
@@ -29,7 +29,7 @@ class BLROptimizer(JointOptimizer):
     rule: ClassVar[Callable[..., Rule]] = BlrRule.of
 
 
-@page(BlrRule, JointOptim)
+@shared_doc(BlrRule, JointOptim)
 class BLR(JointOptim):
     """One step of ``rho = 1`` is the posterior of a conjugate model.
 

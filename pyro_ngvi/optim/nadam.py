@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
+from ngvi._docs import shared_doc
 from ngvi.optim.nadam import NAdamRule, check_adam
 from ngvi.optim.rule import Rule
-from ngvi.page import page
 from pyro_ngvi.optim.pyro_optim import JointOptim
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
@@ -26,7 +26,7 @@ class NAdamOptimizer(JointOptimizer):
     rule: ClassVar[Callable[..., Rule]] = NAdamRule
 
 
-@page(NAdamRule, JointOptim)
+@shared_doc(NAdamRule, JointOptim)
 class NAdam(JointOptim):
     """:param optim_args: ``lr`` (``alpha``, in the units of the unconstrained latents; a number,
     default 1e-3, or a schedule from the number of steps taken), ``beta1`` (momentum of the

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, ClassVar
 
+from ngvi._docs import shared_doc
 from ngvi.optim.nagm import NagmRule, check_nagm
-from ngvi.page import page
 from pyro_ngvi.families.coordinates import Coordinate
 from pyro_ngvi.optim.algebra import Rates
 from pyro_ngvi.optim.pyro_optim import JointOptim
@@ -43,7 +43,7 @@ class NagmOptimizer(JointOptimizer):
         return {**options, "lr": coordinate.family.relative_scale_step * options["lr"]}
 
 
-@page(NagmRule, JointOptim)
+@shared_doc(NagmRule, JointOptim)
 class Nagm(JointOptim):
     """:param optim_args: ``lr`` (``alpha`` for means; a number, default 1e-2, or a schedule from
     the number of steps taken), ``beta`` (momentum in [0, 1), default 0.9), ``max_norm``

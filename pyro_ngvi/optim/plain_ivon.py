@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ngvi.checks import check_finite, check_flag
+from ngvi._docs import shared_doc
+from ngvi.errors import check_finite, check_flag
 from ngvi.optim.plain_ivon import (
     DEFAULTS,
     FLOOR,
@@ -21,7 +22,6 @@ from ngvi.optim.plain_ivon import (
     check_hess_init,
     check_plain_ivon,
 )
-from ngvi.page import page
 from pyro_ngvi.optim.batches import Pieces, batches, join, write
 
 #: Of a loss that is a sum of losses, how many steps of its graph are looked at.
@@ -36,7 +36,7 @@ class Draw(NamedTuple):
     versions: list[int]  #: of the gradients, when the sample was left
 
 
-@page(PlainIvon)
+@shared_doc(PlainIvon)
 class PlainIVON(torch.optim.Optimizer):
     """A torch optimiser; learning-rate schedulers, ``GradScaler`` and parameter groups work.
 
@@ -332,7 +332,7 @@ class PlainIVON(torch.optim.Optimizer):
         return {**super().__getstate__(), "sync": self.sync}
 
 
-@page(InitialHess)
+@shared_doc(InitialHess)
 def initial_hess(
     params: Iterable[Tensor], losses: Iterable[Tensor], floor: float = FLOOR
 ) -> dict[Tensor, Tensor]:

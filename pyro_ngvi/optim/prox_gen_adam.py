@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ngvi._docs import shared_doc
 from ngvi.optim.prox_gen_adam import ProxGenAdamRule
-from ngvi.page import page
 from pyro_ngvi.optim.nadam import NAdam, NAdamOptimizer
 from pyro_ngvi.optim.pyro_optim import JointOptim
 
@@ -14,7 +14,7 @@ class ProxGenAdamOptimizer(NAdamOptimizer):
     rule = ProxGenAdamRule
 
 
-@page(ProxGenAdamRule, NAdam)
+@shared_doc(ProxGenAdamRule, NAdam)
 class ProxGenAdam(JointOptim):
     """:raises ValueError: for options unknown or outside their range; on the first step, if
     there are no natural parameters, for a family other than ``Diagonal``,

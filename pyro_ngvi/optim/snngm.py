@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, ClassVar
 
+from ngvi._docs import shared_doc
 from ngvi.optim.snngm import SnngmRule, check_snngm, snngm
-from ngvi.page import page
 from pyro_ngvi.optim.pyro_optim import JointOptim
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
@@ -19,7 +19,7 @@ class SnngmOptimizer(JointOptimizer):
     rule = staticmethod(snngm)
 
 
-@page(SnngmRule, JointOptim)
+@shared_doc(SnngmRule, JointOptim)
 class Snngm(JointOptim):
     """With any stock ELBO.
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from ngvi.families.direction import Families, values
 from ngvi.optim.rule import Recovering, Rule
 from ngvi.optim.with_factors import States, parted, with_factors
-from pyro_ngvi.factors import Factor
+from pyro_ngvi.conjugate.kinds import Factor
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
 from pyro_ngvi.host import Arriving, FailedError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, ClassVar
 
-from ngvi.checks import check_rho
+from ngvi._docs import shared_doc
+from ngvi.errors import check_rho
 from ngvi.optim.von import check_vogn, ivon, vogn, von
-from ngvi.page import page
 from pyro_ngvi.optim.blr import BLR, BLROptimizer
 
 RATES = """
@@ -28,7 +28,7 @@ class VONOptimizer(BLROptimizer):
     rule = staticmethod(von)
 
 
-@page(von, BLR)
+@shared_doc(von, BLR)
 class VON(BLR):
     """:param optim_args: ``lr`` (``beta_t``, of mean and precision, in (0, 1], default 0.1, or a
     schedule); or a callable from a parameter's name to it.
@@ -45,7 +45,7 @@ class VOGNOptimizer(BLROptimizer):
     rule = staticmethod(vogn)
 
 
-@page(vogn, RATES, BLR)
+@shared_doc(vogn, RATES, BLR)
 class VOGN(BLR):
     """Of a network the model is larger, and the lines are the same.
 
@@ -66,7 +66,7 @@ class IVONOptimizer(VOGNOptimizer):
     rule = staticmethod(ivon)
 
 
-@page(ivon, RATES, BLR)
+@shared_doc(ivon, RATES, BLR)
 class IVON(BLR):
     """Of a network the model is larger, and the lines are the same.
 

@@ -16,13 +16,13 @@ from pyro.infer.inspect import get_dependencies
 from torch import Tensor
 from torch.distributions import biject_to
 
-from ngvi.structure.layout import Pairs, interacting_pairs
+from ngvi.latents.layout import Pairs, interacting_pairs
 
 
 def posterior_dependencies(
     model: Callable, args: tuple, kwargs: dict, latents: Iterable[str]
 ) -> tuple[Pairs, Pairs]:
-    """:func:`ngvi.structure.layout.interacting_pairs` by Pyro's ``get_dependencies``.
+    """:func:`ngvi.latents.layout.interacting_pairs` by Pyro's ``get_dependencies``.
 
     :param latents: names of the sites in question. Other latents are taken to be integrated
         out, as enumerated ones are.

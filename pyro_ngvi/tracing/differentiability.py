@@ -1,4 +1,6 @@
-"""Which sites keep a model's Hessian from being its curvature (:mod:`ngvi.missed_curvature`)."""
+"""Which sites keep a model's Hessian from being its curvature
+(:mod:`ngvi.estimators.missed_curvature`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ngvi.missed_curvature import Along, missed
+from ngvi.estimators.missed_curvature import Along, missed
 from pyro_ngvi.tracing.log_density import Latents, LogDensity
 
 

@@ -20,7 +20,7 @@ from pyro.ops.rings import LogRing
 from pyro.poutine import Trace
 from torch import Tensor
 
-from ngvi.checks import unequal_scales
+from ngvi.errors import unequal_scales
 
 
 def enumerated_log_density(

@@ -26,7 +26,7 @@ from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
-from ngvi.factors.factor import num_columns, signs_of_runs
+from ngvi.conjugate.factor import num_columns, signs_of_runs
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing.arguments import signature
 from pyro_ngvi.tracing.batching import BatchedDerivatives, BatchedTensors

@@ -16,8 +16,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ngvi.checks import scaled_guide
-from pyro_ngvi.factors import Factor
+from ngvi.errors import scaled_guide
+from pyro_ngvi.conjugate.kinds import Factor
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing.sites import factor_of, family_of
 

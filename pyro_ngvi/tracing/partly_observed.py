@@ -1,4 +1,4 @@
-"""Latents without a density of their own or a use; see :mod:`ngvi.structure.partly_observed`."""
+"""Latents without a density of their own or a use; see :mod:`ngvi.latents.partly_observed`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to
 
-from ngvi.structure.partly_observed import is_rest
+from ngvi.latents.partly_observed import is_rest
 
 
 class ProperWhereObserved(Messenger):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyro_ngvi.factors import Factor
+from pyro_ngvi.conjugate.kinds import Factor
 from pyro_ngvi.families.base import Family
 
 

@@ -1,4 +1,4 @@
-"""The operations of a run of torch, as :mod:`ngvi.terms` wants them."""
+"""The operations of a run of torch, as :mod:`ngvi.estimators.additive_terms` wants them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ngvi.terms import Kind, Node, NotASumError, Op, Reader, Sum
+from ngvi.estimators.additive_terms import Kind, Node, NotASumError, Op, Reader, Sum
 from pyro_ngvi.tracing.messengers import quiet
 
 _KINDS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ngvi.curvature import MAX_BATCHES
+from ngvi.estimators.choice import MAX_BATCHES
 from tests.models import (
     exact_posterior,
     logistic,

@@ -438,7 +438,7 @@ def test_draws_that_are_not_finite_are_dropped_and_counted(curvature, vectorize_
 
 @pytest.mark.parametrize("quasi_random", [False, True])
 def test_draws_come_in_pairs_from_the_global_generator(quasi_random):
-    from pyro_ngvi.curvature import standard_normal
+    from pyro_ngvi.estimators import standard_normal
 
     pyro.set_rng_seed(0)
     draws = standard_normal(7, torch.zeros(3), quasi_random=quasi_random)

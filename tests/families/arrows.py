@@ -8,7 +8,7 @@ import math
 import numpy as np
 import torch
 
-from ngvi.structure import forest as ngvi_forest
+from ngvi.latents import forest as ngvi_forest
 
 #: Blocks by group, children before parents, and the group of the parents.
 CASES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ngvi.structure import forest as ngvi_forest
+from ngvi.latents import forest as ngvi_forest
 from tests.families import arrows
 from tests.families.hierarchies import models
 from tests.reference import natural_gradient, relative_error

@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 from scipy.linalg import block_diag
 
+from ngvi.latents import forest
+from ngvi.latents.layout import Layout, Plate, Site
+from ngvi.latents.subsampling import Visits
 from ngvi.linalg import matrices
 from ngvi.linalg.kronecker import KroneckerSteps
-from ngvi.structure import forest
-from ngvi.structure.layout import Layout, Plate, Site
-from ngvi.structure.subsampling import Visits
 from tests.families.arrows import derivative, gradient
 from tests.reference import relative_error
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ngvi.path import JointPath
-from ngvi.structure.forest import forest_from_indices
+from ngvi.families.path import JointPath
+from ngvi.latents.forest import forest_from_indices
 
 DIM = 6
 BLOCKS = [np.arange(4).reshape(2, 2).T, np.arange(4, DIM)[:, None]]

@@ -7,8 +7,8 @@ import builtins
 import numpy as np
 import pytest
 
-from ngvi.structure import forest as ngvi_forest
-from ngvi.structure import picture as ngvi_picture
+from ngvi.latents import forest as ngvi_forest
+from ngvi.latents import picture as ngvi_picture
 from tests.families.hierarchies import models
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ngvi.fit.paths import Paths
-from ngvi.points import spherical_points
-from ngvi.structure import forest as ngvi_forest
+from ngvi.families.points import spherical_points
+from ngvi.inference.paths import Paths
+from ngvi.latents import forest as ngvi_forest
 from tests.families import arrows
 from tests.ppl import SLOW_IN_NUMPYRO
 from tests.reference import relative_error

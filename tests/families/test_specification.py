@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ngvi.structure import layout as ngvi_layout
-from ngvi.structure.blocks import find_blocks
-from ngvi.structure.hierarchy import find_structure
+from ngvi.latents import layout as ngvi_layout
+from ngvi.latents.blocks import find_blocks
+from ngvi.latents.hierarchy import find_structure
 from tests.reference import ALL_FAMILIES, SCALE_NAME
 
 

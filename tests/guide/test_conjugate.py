@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from ngvi.factors.numpy_kinds import as_numpy
+from ngvi.conjugate.numpy_kinds import as_numpy
 from tests.ppl import SLOW_IN_NUMPYRO, load
 
 Y = np.random.default_rng(0).normal(2.0, 3.0, 12)

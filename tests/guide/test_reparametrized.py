@@ -265,8 +265,8 @@ def test_local_that_starts_between_two_modes_gets_a_positive_curvature_and_is_co
 @SLOW_IN_NUMPYRO
 def test_step_to_where_the_slope_overflows_is_refused(ppl):
     # ... also if the slope itself is a number, and only its product with the step is none.
-    from ngvi.structure.forest import forest_from_indices
-    from ngvi.structure.local_blocks import LocalBlocks
+    from ngvi.latents.forest import forest_from_indices
+    from ngvi.latents.local_blocks import LocalBlocks
 
     counts = np.linspace(700.0, 716.0, 33)  # about as long as Newton's first step from zero
     rows, start = np.arange(33), ppl.array(np.zeros(34))
@@ -285,8 +285,8 @@ def test_step_to_where_the_slope_overflows_is_refused(ppl):
 
 @SLOW_IN_NUMPYRO
 def test_local_without_a_mode_stays_as_it_is_and_a_flat_tail_is_no_way_out(ppl):
-    from ngvi.structure.forest import forest_from_indices
-    from ngvi.structure.local_blocks import LocalBlocks
+    from ngvi.latents.forest import forest_from_indices
+    from ngvi.latents.local_blocks import LocalBlocks
 
     start = ppl.array([0.5, 0.0, 0.0])
     blocks = LocalBlocks(forest_from_indices([np.array([[0, 1]]), np.array([[2]])]), (("b",),))
@@ -455,7 +455,7 @@ def test_other_groups_need_the_same_globals():
     from types import SimpleNamespace
 
     from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
-    from ngvi.structure.layout import Site
+    from ngvi.latents.layout import Site
 
     def guide(**sizes):
         new, start = object.__new__(ReparametrizedGaussianGuide), 0

@@ -8,8 +8,8 @@ import warnings
 import numpy as np
 import pytest
 
+from ngvi.latents.forest import forest_from_indices
 from ngvi.optim.prox_gen_adam import ProxGenAdamRule
-from ngvi.structure.forest import forest_from_indices
 from tests import reference
 from tests.families import arrows
 from tests.optim.runs import Loop, make

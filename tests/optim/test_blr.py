@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from examples.benchmarks import separable
+from benchmarks import separable
 from tests.backends import BACKENDS, load
 from tests.optim.runs import Loop, glm_model, kl_divergence, make, svi_run
 from tests.optim.table5 import driver

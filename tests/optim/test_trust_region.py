@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from ngvi.families.path import Path
 from ngvi.optim import trust_region
-from ngvi.path import Path
 from tests.optim.runs import kl_divergence
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.points import spherical_points
+from ngvi.families.points import spherical_points
 from tests.properties.wide import Spec, family_of, model_of, tensors
 
 #: A site or a plate of the model by its name.

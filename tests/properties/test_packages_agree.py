@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ngvi.curvature import CURVATURES
+from ngvi.estimators.choice import CURVATURES
 
 pytest.importorskip("hypothesis")
 

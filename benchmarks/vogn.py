@@ -1,0 +1,203 @@
+"""Cost of VOGN and SLANG on a 784-100-10 network (d = 79,510) or LeNet-5, batches of 128 of 10,000.
+
+One step of each in random order, in one process, beside the gradient of the minibatch's log
+density and a step of ``AutoNormal`` with Adam; the ratio is taken round by round. Then the peak of
+a process of each. ``num_gradients=1`` is the papers' single draw; NaturalELBO's default is more for
+the mean.
+
+    python -m benchmarks.vogn --ppl numpyro --rounds 30
+    python -m benchmarks.vogn --network lenet
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from . import lenet
+from .machine import describe
+
+NUM_DATA, BATCH, IN, HIDDEN, OUT = 10_000, 128, 784, 100, 10
+SHAPES = {"W1": (IN, HIDDEN), "b1": (HIDDEN,), "W2": (HIDDEN, OUT), "b2": (OUT,)}
+SCALES = {"W1": IN**-0.5, "b1": 1.0, "W2": HIDDEN**-0.5, "b2": 1.0}
+CASES = ("gradient", "AutoNormal", "IVON", "VOGN", "SLANG")
+NETWORKS = ("dense", "lenet")
+
+
+def data(network: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    if network == "lenet":
+        return lenet.data(NUM_DATA, seed)
+    rng = np.random.default_rng(seed)
+    images = rng.normal(size=(NUM_DATA, IN)).astype(np.float32)
+    return images, (images @ rng.normal(size=(IN, OUT))).argmax(1)
+
+
+def numpyro_model() -> Callable:
+    import jax
+    import numpyro
+    import numpyro.distributions as dist
+
+    def model(images: jax.Array, labels: jax.Array) -> None:
+        w = {
+            name: numpyro.sample(name, dist.Normal(0, SCALES[name]).expand(shape).to_event())
+            for name, shape in SHAPES.items()
+        }
+        hidden = jax.nn.relu(images @ w["W1"] + w["b1"])
+        logits = hidden @ w["W2"] + w["b2"]
+        with numpyro.plate("data", NUM_DATA, subsample_size=len(labels)):
+            numpyro.sample("label", dist.Categorical(logits=logits), obs=labels)
+
+    return model
+
+
+def numpyro_step(network: str, case: str, seed: int) -> Callable:
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    from numpyro import handlers
+    from numpyro.infer import Trace_ELBO
+    from numpyro.infer.autoguide import AutoNormal
+    from numpyro.infer.util import log_density
+
+    from numpyro_ngvi import IVON, SVI, VOGN, NaturalELBO, NaturalGaussianGuide
+
+    model = lenet.numpyro_model() if network == "lenet" else numpyro_model()
+    key = jax.random.key(seed)
+    if case == "gradient":
+        seeded = handlers.seed(model, key)
+        images, labels = data(network, seed)
+        trace = handlers.trace(seeded).get_trace(images[:BATCH], labels[:BATCH])
+        weights = {
+            name: site["value"]
+            for name, site in trace.items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }
+        gradient = jax.jit(jax.grad(lambda w, x, y: log_density(seeded, (x, y), {}, w)[0]))
+        return lambda x, y: jax.block_until_ready(gradient(weights, jnp.asarray(x), jnp.asarray(y)))
+    if case == "AutoNormal":
+        guide, optim, loss = AutoNormal(model), numpyro.optim.Adam(1e-3), Trace_ELBO()
+    elif case == "IVON":
+        guide = NaturalGaussianGuide(model, "diagonal", init_scale=0.01)
+        optim, loss = IVON(), NaturalELBO(1, "stein")
+    else:
+        family = "diagonal" if case == "VOGN" else "low_rank"
+        guide = NaturalGaussianGuide(model, family, init_scale=0.01)
+        optim, loss = VOGN(), NaturalELBO(1, "gauss_newton", num_gradients=1)
+    svi = SVI(model, guide, optim, loss, rng_key=key)
+    return lambda x, y: float(svi.step(x, y))
+
+
+def pyro_model() -> Callable:
+    import pyro
+    import pyro.distributions as dist
+    import torch
+
+    def logits_of(images: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
+        hidden = torch.relu(images @ w["W1"] + w["b1"].unsqueeze(-2))
+        return hidden @ w["W2"] + w["b2"].unsqueeze(-2)
+
+    def model(images: torch.Tensor, labels: torch.Tensor) -> None:
+        w = {
+            name: pyro.sample(name, dist.Normal(torch.zeros(shape), SCALES[name]).to_event())
+            for name, shape in SHAPES.items()
+        }
+        with pyro.plate("data", NUM_DATA, subsample_size=len(labels)):
+            pyro.sample("label", dist.Categorical(logits=logits_of(images, w)), obs=labels)
+
+    return model
+
+
+def pyro_step(network: str, case: str, seed: int) -> Callable:
+    import pyro
+    import torch
+    from pyro.infer import SVI, Trace_ELBO
+    from pyro.infer.autoguide import AutoNormal
+
+    from pyro_ngvi import IVON, VOGN, NaturalELBO, NaturalGaussianGuide
+
+    torch.set_num_threads(1)
+    pyro.set_rng_seed(seed)
+    pyro.settings.set(module_local_params=True)  # several guides of one class, stepped in turn
+    model = lenet.pyro_model() if network == "lenet" else pyro_model()
+    if case == "gradient":
+        images, labels = (torch.as_tensor(part[:BATCH]) for part in data(network, seed))
+        trace = pyro.poutine.trace(model).get_trace(images, labels)
+        weights = {
+            name: trace.nodes[name]["value"].requires_grad_()
+            for name in trace.stochastic_nodes
+            if name != "data"
+        }
+
+        def gradient(x: np.ndarray, y: np.ndarray) -> None:
+            traced = pyro.poutine.trace(pyro.condition(model, weights))
+            trace = traced.get_trace(torch.as_tensor(x), torch.as_tensor(y))
+            torch.autograd.grad(trace.log_prob_sum(), list(weights.values()))
+
+        return gradient
+    if case == "AutoNormal":
+        guide, optim, loss = AutoNormal(model), pyro.optim.Adam({"lr": 1e-3}), Trace_ELBO()
+    elif case == "IVON":
+        guide = NaturalGaussianGuide(model, "diagonal", init_scale=0.01)
+        optim, loss = IVON(), NaturalELBO(1, "stein")
+    else:
+        family = "diagonal" if case == "VOGN" else "low_rank"
+        guide = NaturalGaussianGuide(model, family, init_scale=0.01)
+        optim, loss = VOGN(), NaturalELBO(1, "gauss_newton", num_gradients=1)
+    svi = SVI(model, guide, optim, loss)
+    return lambda x, y: svi.step(torch.as_tensor(x), torch.as_tensor(y))
+
+
+def measure(ppl: str, network: str, cases: list[str], rounds: int, seed: int) -> None:
+    images, labels = data(network, seed)
+    make = {"numpyro": numpyro_step, "pyro": pyro_step}[ppl]
+    steps = {case: make(network, case, seed) for case in cases}
+    times: dict[str, list[float]] = {case: [] for case in cases}
+    rng = np.random.default_rng(seed)
+    for turn in range(rounds + 3):
+        rows = rng.integers(NUM_DATA, size=BATCH)
+        for case in rng.permutation(cases):  # a step after SLANG's finds no memory warm
+            begin = time.process_time()
+            steps[case](images[rows], labels[rows])
+            if turn >= 3:
+                times[case].append(1e3 * (time.process_time() - begin))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    for case in cases:
+        ratios = [a / b for a, b in zip(times[case], times[cases[0]], strict=True)]
+        middle = statistics.median(times[case])
+        print(f"{ppl:8s} {case:11s} {middle:9.1f} {statistics.median(ratios):9.1f}", end="")
+        print(f" {peak:9.0f}" if len(cases) == 1 else "", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--ppl", choices=("numpyro", "pyro"), nargs="+", default=["numpyro", "pyro"]
+    )
+    parser.add_argument("--network", choices=NETWORKS, default=NETWORKS[0])
+    parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--here", action="store_true", help="in this process")
+    options = parser.parse_args()
+    if options.here:
+        measure(options.ppl[0], options.network, options.case, options.rounds, options.seed)
+        return
+    print(describe())
+    print("PPL      case           ms/step  to first   peak MB", flush=True)
+    for ppl in options.ppl:
+        for cases in (options.case, *([case] for case in options.case)):
+            rounds = options.rounds if len(cases) > 1 else 3
+            case = ["--here", "--ppl", ppl, "--rounds", str(rounds), "--case", *cases]
+            seed = ["--seed", str(options.seed), "--network", options.network]
+            subprocess.run([sys.executable, "-m", __spec__.name, *case, *seed], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,0 @@
-"""What this package and its peers cost and reach: ``python -m examples.benchmarks.NAME``.
-
-A module is a script: its docstring says what it measures, how, and on which data, and its command.
-Those with a page write a CSV and a picture into ``docs/benchmarks`` by :mod:`~.pages`, and the
-tables of the page from the CSV. ``README.md`` beside this file lists them.
-"""

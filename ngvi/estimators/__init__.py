@@ -1,0 +1,1 @@
+"""Expected gradients and Hessians of a log density: what the estimators are, cost and need."""

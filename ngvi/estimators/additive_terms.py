@@ -1,0 +1,338 @@
+"""A log density as a sum of terms, each a function of a few affine functions of the latents.
+
+A logistic regression is ``sum_i f(y_i, x_i^T beta)`` plus the prior: every term sees *one* affine
+function of the latents, its linear predictor. A mixed model with learned scales is a sum of terms
+that see two, ``u_g`` and ``log tau``. Under a Gaussian these are Gaussians of one or two
+dimensions, so that the bound and its gradients are integrals of that many dimensions, which
+quadrature gives to rounding: there is no noise, however many latents there are.
+
+Here is the algebra that finds the terms of a program, without tensors. A package reads the
+operations of a log density one after another, says of each which :class:`Kind` it is, and
+:meth:`Reader.apply` follows what is constant, affine in the latents, a function of a few affine
+functions element by element, or a sum of such. An operation that fits nowhere is a
+:class:`NotASumError`, and other estimators take over.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ngvi.estimators.choice import MAX_QUADRATURE_NUMBERS
+
+#: Affine functions that a term may see.
+MAX_ROOTS = 2
+
+
+class NotASumError(Exception):
+    """The log density is no sum of terms of a few affine functions; says which operation."""
+
+
+class Kind(enum.Enum):
+    """What an operation does with its arguments."""
+
+    COPY = "each entry of the result is one of the only argument"
+    LINEAR = "linear in all arguments together"
+    SUM = "linear in all arguments together, element by element"
+    EACH = "element by element"
+    PRODUCT = "element by element, linear in each argument"
+    QUOTIENT = "element by element, linear in the first argument"
+    BILINEAR = "linear in each argument"
+
+
+class Op(NamedTuple):
+    """One operation.
+
+    :param run: of the values of all arguments.
+    :param name: with all options: the same operation has the same name.
+    """
+
+    kind: Kind
+    run: Callable[..., Any]
+    name: str
+
+
+class Level(enum.IntEnum):
+    """What a value is."""
+
+    CONSTANT = 0
+    AFFINE = 1  #: in the latents
+    LOCAL = 2  #: element by element a function of a few affine values of its shape
+    SUM = 3  #: linear in local values
+
+
+class Node:
+    """A value of the program.
+
+    :ivar shape: its own.
+    :ivar form: of an affine or local value: the same as a function of :attr:`roots`, element by
+        element, where it is not itself the root.
+    """
+
+    def __init__(
+        self,
+        level: Level,
+        shape: tuple[int, ...],
+        op: Op | None = None,
+        inputs: Sequence[Node] = (),
+        value: Any = None,
+    ) -> None:
+        self.level, self.shape, self.inputs = level, shape, tuple(inputs)
+        self.op: Any = op
+        self.value = value  #: of a constant
+        self.form: Form | None = None
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the latents do not matter."""
+        return self.level is Level.CONSTANT
+
+
+class Form:
+    """An elementwise expression: a root, a constant, or an operation on such.
+
+    :param node: the root, or the constant.
+    :param roots: all affine values in it.
+    """
+
+    def __init__(
+        self, node: Node | None = None, op: Op | None = None, parts: Sequence[Form] = ()
+    ) -> None:
+        self.node, self.parts = node, tuple(parts)
+        self.op: Any = op
+        if node is not None:
+            self.roots: tuple[Node, ...] = () if node.is_constant else (node,)
+        else:
+            self.roots = tuple(dict.fromkeys(itertools.chain(*(part.roots for part in parts))))
+
+
+class Term(NamedTuple):
+    """A local value of which the log density is a linear function."""
+
+    node: Node
+    roots: tuple[Node, ...]
+
+    def value(self, roots: Sequence[Any]) -> Any:
+        """Of the values of the roots, element by element."""
+        known: dict[int, Any] = {
+            id(root): value for root, value in zip(self.roots, roots, strict=True)
+        }
+
+        def of(form: Form) -> Any:
+            if form.node is not None:
+                return known[id(form.node)] if not form.node.is_constant else form.node.value
+            if id(form) not in known:
+                known[id(form)] = form.op.run(*map(of, form.parts))
+            return known[id(form)]
+
+        return of(_form(self.node))
+
+
+class Reader:
+    """Follows a program; see the module."""
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple, Node] = {}
+        self._forms: dict[tuple[int, str], Form] = {}
+        self._numbers: dict[int, Node] = {}  #: what the copies of one number are of
+
+    def latent(self, shape: tuple[int, ...]) -> Node:
+        """A vector of latents."""
+        return _rooted(Node(Level.AFFINE, tuple(shape)))
+
+    def constant(self, value: Any, shape: tuple[int, ...] = ()) -> Node:
+        """What the latents do not change."""
+        return Node(Level.CONSTANT, tuple(shape), value=value)
+
+    def apply(self, op: Op, inputs: Sequence[Node], shape: tuple[int, ...]) -> Node:
+        """The result of an operation.
+
+        :param inputs: its arguments, of the shape of the result where it goes element by element,
+            or constants without one.
+        :raises NotASumError: if it fits nowhere.
+        """
+        varying = [node for node in inputs if not node.is_constant]
+        if not varying:
+            return self.constant(op.run(*(node.value for node in inputs)), shape)
+        kind = _kind_here(op, inputs)
+        level = max(node.level for node in varying)
+        if kind is Kind.COPY:
+            return self._copy(op, inputs, shape, level)
+        if kind is Kind.LINEAR:
+            return self._linear(op, inputs, shape, level)
+        if kind is Kind.SUM:
+            return self._sum(op, inputs, shape, level)
+        if kind is Kind.EACH and level <= Level.LOCAL:
+            return self._each(op, inputs, shape)
+        raise NotASumError(f"{op.name.split(' ')[0]} of a value of kind {level.name}")
+
+    def _linear(self, op: Op, inputs: Sequence[Node], shape: tuple, level: Level) -> Node:
+        if level is Level.AFFINE:
+            return _rooted(Node(level, shape, op, inputs))
+        return Node(Level.SUM, shape, op, inputs)
+
+    def _sum(self, op: Op, inputs: Sequence[Node], shape: tuple, level: Level) -> Node:
+        if level is Level.SUM:
+            return Node(level, shape, op, inputs)
+        counts = [len(_form(node).roots) for node in inputs]
+        together = self._each(op, inputs, shape, check=False)
+        if len(_form(together).roots) <= max(1 if level is Level.AFFINE else 0, *counts):
+            together.level = level
+            return together
+        return self._linear(op, inputs, shape, level)
+
+    def _each(self, op: Op, inputs: Sequence[Node], shape: tuple, *, check: bool = True) -> Node:
+        node = Node(Level.LOCAL, shape, op, inputs)
+        node.form = Form(op=op, parts=[_form(node) for node in inputs])
+        if check and len(node.form.roots) > MAX_ROOTS:
+            raise NotASumError(f"{op.name.split(' ')[0]} of {len(node.form.roots)} affine values")
+        return node
+
+    def _copy(self, op: Op, inputs: Sequence[Node], shape: tuple, level: Level) -> Node:
+        (inner,) = inputs
+        if level is Level.SUM:
+            return Node(level, shape, op, inputs)
+        name, is_number = op.name, math.prod(inner.shape) == 1
+        if is_number:
+            name = f"fill {shape}"  # whichever way a number is spread
+        is_root = _form(inner).node is inner
+        if is_root:
+            first = self._numbers.get(id(inner), inner)
+            if is_number and first.shape == shape:
+                return first
+            key = (id(first), name, shape)
+            if key not in self._copies:
+                self._copies[key] = copy = _rooted(Node(Level.AFFINE, shape, op, inputs))
+                if is_number and math.prod(shape) == 1:
+                    self._numbers[id(copy)] = first
+            return self._copies[key]
+        node = Node(level, shape, op, inputs)
+        node.form = self._copied(_form(inner), op, name, inner.shape, shape)
+        return node
+
+    def _copied(self, form: Form, op: Op, name: str, old: tuple, shape: tuple) -> Form:
+        key = (id(form), name)
+        if key in self._forms:
+            return self._forms[key]
+        if form.node is None:
+            parts = [self._copied(part, op, name, old, shape) for part in form.parts]
+            copied = Form(op=form.op, parts=parts)
+        elif form.node.is_constant and form.node.shape != old:  # a number for all entries
+            copied = form
+        else:
+            copied = _form(self.apply(op, [form.node], shape))
+        copied.origin = form  # type: ignore[attr-defined]  # which keeps its identity alive
+        self._forms[key] = copied
+        return copied
+
+
+class Sum(NamedTuple):
+    """A log density by its terms."""
+
+    result: Node
+    latents: tuple[Node, ...]
+    terms: tuple[Term, ...]
+
+    @classmethod
+    def of(cls, result: Node, latents: Sequence[Node]) -> Sum:
+        """Of the scalar that a program returns for vectors of latents."""
+        found: dict[int, Node] = {}
+        nodes, seen = [result], set()
+        while nodes:
+            node = nodes.pop()
+            if id(node) in seen or node.is_constant:
+                continue
+            seen.add(id(node))
+            if node.level is Level.SUM or _has_simpler(node):
+                nodes.extend(node.inputs)
+            else:
+                found[id(node)] = node
+        return cls(
+            result, tuple(latents), tuple(Term(node, _form(node).roots) for node in found.values())
+        )
+
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """All affine values."""
+        return tuple(dict.fromkeys(root for term in self.terms for root in term.roots))
+
+    def numbers(self) -> dict[int, int]:
+        """The places of the roots, by their identity."""
+        return {id(root): number for number, root in enumerate(self.roots)}
+
+    def check_size(self, dim: int) -> None:
+        """Refuse what would not fit.
+
+        :param dim: ``d``, the number of latents.
+        :raises NotASumError: for too many numbers in the Jacobians, or none.
+        """
+        if not self.terms:
+            raise NotASumError("no latent changes it")
+        numbers = dim * sum(math.prod(root.shape) for root in self.roots)
+        if numbers > MAX_QUADRATURE_NUMBERS:
+            raise NotASumError(f"the Jacobians of its terms would have {numbers:.1e} numbers")
+
+    def value(self, of_terms: Sequence[Any]) -> Any:
+        """The log density, of the values of its terms."""
+        pairs = zip(self.terms, of_terms, strict=True)
+        return evaluate([self.result], {id(term.node): value for term, value in pairs})[0]
+
+
+def evaluate(nodes: Sequence[Node], known: dict[int, Any]) -> list[Any]:
+    """The values of some nodes.
+
+    :param known: values by the identity of their nodes, those of the latents among them.
+    """
+    known = dict(known)
+
+    def of(node: Node) -> Any:
+        if node.is_constant:
+            return node.value
+        if id(node) not in known:
+            known[id(node)] = node.op.run(*map(of, node.inputs))
+        return known[id(node)]
+
+    return [of(node) for node in nodes]
+
+
+def _rooted(node: Node) -> Node:
+    node.form = Form(node)
+    return node
+
+
+def _form(node: Node) -> Form:
+    if node.form is None:
+        node.form = Form(node)
+    return node.form
+
+
+def _has_simpler(node: Node) -> bool:
+    """Whether its parts cost less: of a sum one may see fewer affine values, and of one number for
+    all rows one is enough.
+    """
+    if node.level is not Level.LOCAL:
+        return False
+    parts = [part for part in node.inputs if not part.is_constant]
+    if node.op.kind is Kind.COPY:
+        return math.prod(parts[0].shape) < math.prod(node.shape)
+    if _kind_here(node.op, node.inputs) is not Kind.SUM:
+        return False
+    fewest = min(len(_form(part).roots) for part in parts)
+    return fewest < len(_form(node).roots) or any(map(_has_simpler, parts))
+
+
+def _kind_here(op: Op, inputs: Sequence[Node]) -> Kind:
+    """Of an operation that is linear in single arguments, what it is in those that vary."""
+    varies = [not node.is_constant for node in inputs]
+    if op.kind is Kind.PRODUCT:
+        return Kind.SUM if sum(varies) == 1 else Kind.EACH
+    if op.kind is Kind.QUOTIENT:
+        return Kind.SUM if varies[0] and sum(varies) == 1 else Kind.EACH
+    if op.kind is Kind.BILINEAR:
+        if sum(varies) > 1:
+            raise NotASumError(f"{op.name.split(' ')[0]} of two values that vary")
+        return Kind.LINEAR
+    return op.kind

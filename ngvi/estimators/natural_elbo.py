@@ -1,0 +1,134 @@
+"""The variational bound with second-order natural gradients: what it is told, and what it decides.
+
+The packages' ``elbo`` draw the points, evaluate them, and make a gradient of the directions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ngvi.errors import check_count, check_flag
+from ngvi.estimators.choice import Cost, check_curvature, choose, cost_of_step
+
+
+class NaturalELBO:
+    """The bound on the log evidence, with second-order natural gradients.
+
+    A loss for stock ``SVI`` with a ``NaturalGaussianGuide``. The value is the bound's; the
+    gradient with respect to the guide's posterior is the natural gradient that Bonnet's and
+    Price's theorems give from the model's own gradients and Hessians,
+
+        dL/dmu = E[grad log p],        dL/dSigma = (E[hess log p] + Sigma^-1) / 2,
+
+    averaged over draws. Any other parameter, of the model or of the partners in an
+    ``AutoGuideList``, gets its ordinary gradient. All draws of a step share its minibatch.
+    Latents in a subsampled plate, which the guide holds for all elements (``create_plates=``): the
+    gradient of an element that the minibatch visits is its own in the bound of all data, that of
+    one which it does not visit is zero, and the globals' counts every visited element ``N / B``
+    times (:mod:`ngvi.guide.visits`). ``"quadrature"`` does not see the structure of elements that
+    are drawn anew at every step, and ``"auto"`` then takes another.
+    Use it with ``BLR`` (or with ``Snngm``, as Tan's second-order variant)::
+
+        svi = SVI(model, NaturalGaussianGuide(model), BLR(), NaturalELBO())
+
+    :param num_particles: ``K``, how much a step averages over. With Hessians, ``K`` draws, each of
+        which takes a gradient and a Hessian; with ``"spherical"``, one group of ``2 d + 1`` points
+        for every two particles, which costs about as much as two Hessians; else ``K`` draws with
+        a gradient. For a family of all correlations, a step whose noise is worth more than a
+        quarter of a nat goes on with as many groups again, at most five times, unless
+        ``num_gradients`` says how many (:func:`ngvi.estimators.choice.is_noisy`).
+    :param num_gradients: how many draws the gradient is averaged over, the ``K`` among them.
+        With Hessians, nearly all of a step's noise is the gradient's, and a gradient costs no more
+        than one of the Hessian's products: by default ``10 K``, or fewer, so that they add at most
+        a quarter to the cost of the Hessians; ``K`` with ``"gauss_newton"`` beyond 2000 latents,
+        where squares are cheap. With ``"spherical"`` it is rounded up to whole
+        groups, and with ``"stein"`` and ``"mean"`` it has no meaning.
+    :param curvature: where ``E[hess log p]`` comes from. ``"spherical"``: differences of gradients
+        at orthogonal points, with far less noise than random draws, whose Hessian is exact for a
+        cubic ``log p`` (:mod:`ngvi.families.points`). ``"quadrature"``: no draws at all, where
+        ``log p`` is a sum of smooth functions of one or two affine functions of the latents, as of
+        regressions and many mixed models (:mod:`ngvi.estimators.additive_terms`). ``"hessian"``:
+        automatic differentiation, exactly and only as much as the family needs. ``"gauss_newton"``:
+        squared gradients of single examples, which needs the observations in a plate (Tan,
+        S5.1). ``"stein"``: gradients alone (Lin, Khan and Schmidt, 2019). ``"mean"``: gradient and
+        Hessian at the mean (delta method). ``"auto"``, as in ``fit``: ``"quadrature"``, where it
+        can be, from 100 latents on, or 2000 for structured families; else ``"hessian"`` for these,
+        if the model can be differentiated twice, or ``"spherical"`` up to 2000, else ``"stein"``;
+        beside partners that draw values of their own, ``"hessian"`` rather than ``"spherical"``
+        (:func:`ngvi.estimators.choice.choose`).
+    :param antithetic: whether random draws come in pairs ``z, -z``; orthogonal points always do.
+    :param quasi_random: whether random draws come from a scrambled Sobol sequence.
+    :raises ValueError: for an unknown curvature or a ``num_particles`` below 1; on the first call,
+        if the guide holds no ``NaturalGaussianGuide``, if the model has no Hessian and
+        ``curvature="hessian"`` asks for it, or no examples for ``"gauss_newton"``.
+    """
+
+    curvature: str
+    num_gradients: int | None
+    num_particles: int
+
+    def _set_options(
+        self,
+        num_particles: int,
+        curvature: str,
+        num_gradients: int | None,
+        antithetic: bool,
+        quasi_random: bool,
+    ) -> None:
+        check_curvature(curvature)
+        num_particles = check_count(num_particles, "num_particles")
+        if num_gradients is not None:
+            hint = f" num_particles={num_particles} are among them."
+            num_gradients = check_count(num_gradients, "num_gradients", num_particles, hint)
+        self.curvature, self.num_gradients = curvature, num_gradients
+        self.antithetic = check_flag(antithetic, "antithetic")
+        self.quasi_random = check_flag(quasi_random, "quasi_random")
+        self._num_dropped = 0
+
+    def _chosen(
+        self,
+        dim: int,
+        products: int,
+        obstacle: Callable[[], Exception | None],
+        partners: bool,
+        couples: Iterable[Any],
+        unlike: Callable[[], Exception | None] | None,
+        guide: Any,
+        stacklevel: int,
+    ) -> tuple[str, Cost]:
+        """The estimator's name, ``"auto"`` resolved, and what it evaluates.
+
+        :param obstacle: see :func:`ngvi.estimators.choice.choose`, as for the other arguments.
+        :param couples: what the families couple.
+        """
+        options = {"unlike": unlike, "partners": partners, "guide": guide}
+        choice = choose(self.curvature, dim, products, obstacle, **options)
+        if choice.obstacle is not None:
+            warnings.warn(
+                f"{choice.obstacle}: curvature={choice.curvature!r} is used instead.",
+                stacklevel=stacklevel + 1,
+            )
+        name = choice.curvature
+        adapts = not partners and all(one == "all" for one in couples)
+        gradients = self.num_gradients
+        return name, cost_of_step(name, dim, products, self.num_particles, gradients, adapts=adapts)
+
+    @property
+    def num_dropped(self) -> int:
+        """Draws left out so far because their value, gradient or Hessian was not finite."""
+        return self._num_dropped
+
+    def _count(self, num_dropped: int, stacklevel: int = 2) -> None:
+        is_first = num_dropped and not self._num_dropped
+        self._num_dropped += int(num_dropped)
+        if is_first:
+            warnings.warn(
+                f"NaturalELBO left out {int(num_dropped)} draws of a step whose "
+                "value, gradient or Hessian is not finite. It counts them in num_dropped. If it "
+                "goes on, the model overflows where the guide starts: start at its calmest point "
+                "and narrow, with NaturalGaussianGuide(model, init_loc_fn=init_to_feasible, "
+                "init_scale=1e-3), or bring covariates to a scale near one.",
+                stacklevel=stacklevel,
+            )

@@ -1,0 +1,158 @@
+"""The steps of Gaussians along one direction, for every step size.
+
+Whoever seeks a step's length makes several attempts. An attempt (:meth:`Path.at`) is what it takes
+to know how far it leads (:meth:`Path.kl`); only the one that is taken is made a Gaussian
+(:meth:`Path.end`). Families whiten the direction once, and an attempt then costs its own
+factorisation and no solution against the old factor (:class:`WhitenedPath`).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Path:
+    """Steps that are known by their ends.
+
+    :param start: a family, which knows its ``kl_divergence``.
+    :param advance: the family after a step of a given size.
+    """
+
+    start: Any
+    advance: Callable[[Any], Any]
+
+    def calmed(self, step_size: Any) -> Path:
+        """The path of a curvature that is noise for the most part, for a step of this size.
+
+        See :meth:`~ngvi.linalg.definite.Definite.calmed`; families without whitened steps correct
+        the direction (:meth:`~ngvi.families.base.Family.corrected`).
+        """
+        return self
+
+    def at(self, step_size: Any) -> Any:
+        """The attempt with this step size, ``rho``."""
+        return self.advance(step_size)
+
+    def kl(self, attempt: Any) -> Any:
+        """``KL(new || old)`` in nats, a scalar."""
+        return attempt.kl_divergence(self.start)
+
+    def backward_kl(self, attempt: Any) -> Any:
+        """``KL(old || new)`` in nats, a scalar."""
+        return self.start.kl_divergence(attempt)
+
+    def metric(self, gradient: Any) -> Callable[[Any], Any]:
+        """A function of an attempt: ``Sigma_new g``, shape ``(d,)``."""
+        return lambda attempt: attempt.covariance_times(gradient)
+
+    def end(self, attempt: Any) -> Any:
+        """The family after the step."""
+        return attempt
+
+
+@dataclasses.dataclass(frozen=True)
+class WhitenedPath:
+    """Steps in whitened coordinates, of one block or of several independent ones.
+
+    :param blocks: of each ``-P``, see :mod:`ngvi.linalg.definite`, and ``w = C^-1 dmu``.
+    :param steps: makes a step of ``rho``, ``-P`` and ``w``, and knows how far it leads, such as
+        :class:`~ngvi.linalg.definite.CovarianceSteps`; or a list with one for each block.
+    :param finish: the family, from ``rho`` and the blocks' steps.
+    :param metrics: :meth:`metric`, from ``steps`` and the gradient, a function of the blocks'
+        steps; None for the end's.
+    :param is_of_direction: whether ends are made of the direction and not of the steps, so that
+        the family has to calm the direction.
+    """
+
+    blocks: Sequence[tuple[Any, Any]]
+    steps: Any
+    finish: Callable[..., Any]
+    metrics: Callable[[Any, Any], Callable[..., Any]] | None = None
+    is_of_direction: bool = False
+
+    def calmed(self, step_size: Any) -> WhitenedPath:
+        """See :class:`Path`."""
+        if self.is_of_direction:
+            return self
+        pairs = zip(self._steps(), self.blocks, strict=True)
+        blocks = [(steps.calmed(step_size, p), w) for steps, (p, w) in pairs]
+        return dataclasses.replace(self, blocks=blocks)
+
+    def at(self, step_size: Any) -> Any:
+        """See :class:`Path`."""
+        pairs = zip(self._steps(), self.blocks, strict=True)
+        return step_size, [steps.along(step_size, p, w) for steps, (p, w) in pairs]
+
+    def kl(self, attempt: Any) -> Any:
+        """See :class:`Path`."""
+        return sum(steps.kl(one) for steps, one in zip(self._steps(), attempt[1], strict=True))
+
+    def backward_kl(self, attempt: Any) -> Any:
+        """See :class:`Path`."""
+        pairs = zip(self._steps(), attempt[1], strict=True)
+        return sum(steps.backward_kl(one) for steps, one in pairs)
+
+    def metric(self, gradient: Any) -> Callable[[Any], Any]:
+        """See :class:`Path`."""
+        if self.metrics is None:
+            return lambda attempt: self.end(attempt).covariance_times(gradient)
+        of_steps = self.metrics(self._steps(), gradient)
+        return lambda attempt: of_steps(*attempt[1])
+
+    def end(self, attempt: Any) -> Any:
+        """See :class:`Path`."""
+        return self.finish(attempt[0], *attempt[1])
+
+    def _steps(self) -> Sequence[Any]:
+        each = isinstance(self.steps, Sequence)
+        return self.steps if each else [self.steps] * len(self.blocks)
+
+
+class JointPath:
+    """The steps of several families, all with one step size.
+
+    :param families: where they begin.
+    :param directions: natural gradients of the bound.
+    :param of_mean: how many times as far the means move as the directions say.
+    """
+
+    def __init__(
+        self, families: Sequence[Any], directions: Sequence[Any], of_mean: Any = 1.0
+    ) -> None:
+        pairs = zip(families, directions, strict=True)
+        self._paths = [family.along(one, of_mean) for family, one in pairs]
+
+    def calmed(self, step_size: Any) -> JointPath:
+        """See :class:`Path`."""
+        return self._with([path.calmed(step_size) for path in self._paths])
+
+    def at(self, step_size: Any) -> list:
+        """See :class:`Path`."""
+        return [path.at(step_size) for path in self._paths]
+
+    def kl(self, attempt: list) -> Any:
+        """See :class:`Path`."""
+        return sum(path.kl(one) for path, one in zip(self._paths, attempt, strict=True))
+
+    def backward_kl(self, attempt: list) -> Any:
+        """See :class:`Path`."""
+        return sum(path.backward_kl(one) for path, one in zip(self._paths, attempt, strict=True))
+
+    def metric(self, gradients: Sequence[Any]) -> Callable[[list], list]:
+        """See :class:`Path`; one for each family."""
+        pairs = zip(self._paths, gradients, strict=True)
+        found = [path.metric(gradient) for path, gradient in pairs]
+        return lambda attempt: [of(one) for of, one in zip(found, attempt, strict=True)]
+
+    def end(self, attempt: list) -> list:
+        """See :class:`Path`; one for each family."""
+        return [path.end(one) for path, one in zip(self._paths, attempt, strict=True)]
+
+    def _with(self, paths: list) -> JointPath:
+        new = copy.copy(self)
+        new._paths = paths
+        return new

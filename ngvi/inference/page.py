@@ -1,0 +1,65 @@
+"""What ``fit`` does, and its arguments, in both packages."""
+
+from __future__ import annotations
+
+#: Of the function.
+FIT = """Fit a Gaussian to the posterior of a model, to the optimum of the bound.
+
+Nothing needs tuning: the start is broad, steps are natural gradients in a trust region with a
+quasi-Newton correction, draws are as many as their noise requires, and the fit stops when the
+bound is within ``tolerance`` of its optimum::
+
+    result = fit(model, X, y)
+    print(result)                     # converged? how good? where is it worst?
+    result.sample(1000)["beta"]
+
+Models that see minibatches, or have parameters of their own, get fresh draws at every step and
+step sizes from the noise that the fit sees; there ``tolerance`` is met on average.
+
+Of a model without continuous latents its own parameters are fitted, by maximum likelihood; the
+result then has a latent ``"_no_latents"``, a standard normal on which nothing depends.
+
+:param model: a model, whose discrete latents are summed out, marked for enumeration or not.
+:param args: its arguments.
+:param family: of the Gaussian, as for ``NaturalGaussianGuide``.
+:param guide: a guide with a ``NaturalGaussianGuide`` in it, in place of ``family``; its own
+    start is used.
+:param init: go on from an earlier result of a model with the same latents.
+:param init_loc_fn: an initialisation strategy of the PPL's for the mean; by default zero on the
+    unconstrained scale.
+:param create_plates: as for the guide.
+:param reparametrize: whether to fit a ``ReparametrizedGaussianGuide`` as well, and to keep
+    what has the better bound: ``"auto"``, where the model has locals, the other arguments leave
+    the choice, and the weights of a Gaussian over all latents tell of a gap; ``True``,
+    whatever they tell; or ``False``. See :mod:`ngvi.inference.by_modes`. ``result.starts`` and
+    the report tell; ``result.posterior`` is then over standardised locals.
+:param curvature: ``"spherical"`` (gradients at orthogonal points,
+    :class:`~ngvi.estimators.kinds.Spherical`), ``"quadrature"`` (no points, where the log density
+    allows it, :class:`~ngvi.estimators.kinds.Quadrature`), ``"hessian"``, ``"stein"``, or
+    ``"auto"``: quadrature where it can be, from 100 latents on or 2000 of a structured family, else
+    the first where the model has locals (:mod:`~ngvi.inference.paths`), Hessians where the family's
+    take few products, or the first up to 2000.
+:param tolerance: the distance to the optimal bound that counts as converged, in nats.
+:param max_steps: the most steps, without those of a race: of starts where the first ones fail,
+    or of other values where many parameters of the model's own may be a network.
+:param deterministic: use the same draws, spread evenly, in every fit, and maximise the bound
+    over them as an ordinary optimiser would.
+:param time_limit: in seconds of wall-clock time; a fit ends with the step in which it is
+    reached, and keeps what there is.
+:param callback: called after each step with the number of steps, the bound over the step's
+    draws and its estimated distance to the optimum, both in nats.
+:param checkpoint: a file in which the fit notes what it does. The same call goes on from it
+    where a run was killed, and takes the way that this run would have taken; of a fit that
+    has ended it gives the result again. See :mod:`ngvi.inference.journal`.
+:param progress_bar: show bound, step size and distance to convergence.
+:param batches: the data in batches that need not fit the memory at once: an iterable that can
+    be read many times, such as a ``DataLoader``, or a generator function. Each gives the
+    model's arguments, and the model's plate says how many rows there are in all; the fit is
+    that of all rows. See :mod:`ngvi.inference.batches`.
+:param kwargs: keyword arguments of the model.
+:return: the result, with ``converged`` and ``reason``; a fit that has not converged also warns.
+:raises ValueError: for a tolerance or a number of steps that is not positive, an unknown
+    curvature or family, a guide without a ``NaturalGaussianGuide``, an ``init`` with other
+    latents than the model's, an argument that another one makes meaningless, or a
+    ``checkpoint`` of another fit.
+"""

@@ -1,0 +1,55 @@
+"""What each step of a fit looked like."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from ngvi.inference.engine import Draws, Measured
+
+
+@dataclasses.dataclass
+class Trace:
+    """One entry per step in each list."""
+
+    #: Minus the bound, in nats, as estimated before each step.
+    losses: list[float] = dataclasses.field(default_factory=list)
+    #: Standard errors of ``losses``, in nats.
+    loss_errors: list[float] = dataclasses.field(default_factory=list)
+    #: Step sizes ``rho``; 1 is a whole natural-gradient step.
+    step_sizes: list[float] = dataclasses.field(default_factory=list)
+    #: Estimated distances of the bound to its optimum, in nats.
+    distances: list[float] = dataclasses.field(default_factory=list)
+    #: How many draws each step averaged over.
+    num_draws: list[int] = dataclasses.field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+    @property
+    def last_loss(self) -> float:
+        """In nats, infinite before the first step."""
+        return self.losses[-1] if self.losses else math.inf
+
+    def add(self, measured: Measured, draws: list[Draws], rho: float, distance: float) -> float:
+        """Note a step.
+
+        :param measured: before it.
+        :param rho: its size.
+        :param distance: of the bound to its optimum before it, in nats.
+        :return: the loss in nats.
+        """
+        values = measured.values
+        count = len(values)
+        self.losses.append(-measured.value)
+        error = float(values.std() / math.sqrt(count - 1)) if count > 1 else math.nan
+        self.loss_errors.append(error)
+        self.step_sizes.append(rho)
+        self.distances.append(distance)
+        self.num_draws.append(sum(len(group.points.weights) for group in draws))
+        return self.losses[-1]
+
+    def then(self, other: Trace) -> Trace:
+        """These steps and those."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Trace(*(one + two for one, two in pairs))

@@ -1,0 +1,222 @@
+"""What a family may know of the latent vector: its sites, their plates, who depends on whom.
+
+The guide makes a :class:`Layout` from its model and hands it to
+``Family.for_layout``; families know nothing of the PPL.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+#: For pairs of sites the plates across whose elements they may interact.
+Pairs = dict[tuple[str, str], frozenset[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plate:
+    """A plate around a site.
+
+    :param name: of the plate.
+    :param size: the number of its elements.
+    :param axis: the axis of the site's unconstrained value, counted from the left.
+    """
+
+    name: str
+    size: int
+    axis: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A latent site.
+
+    :param name: of the site.
+    :param start: its first coordinate in the latent vector.
+    :param shape: of its unconstrained value, which is flattened row by row.
+    :param plates: the plates around it, by axis.
+    """
+
+    name: str
+    start: int
+    shape: tuple[int, ...]
+    plates: tuple[Plate, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+        return int(np.prod(self.shape, dtype=int))
+
+    @property
+    def plate_names(self) -> frozenset[str]:
+        """The names of the plates around the site."""
+        return frozenset(plate.name for plate in self.plates)
+
+    def indices(self, plates: Iterable[str]) -> np.ndarray:
+        """The site's coordinates by elements of some of its plates.
+
+        :param plates: their names, the slowest first.
+        :return: integers, shape ``(elements, coordinates of each)``.
+        """
+        axes = {plate.name: plate.axis for plate in self.plates}
+        coordinates = self.start + np.arange(self.size).reshape(self.shape)
+        front = [axes[name] for name in plates]
+        num = int(np.prod([self.shape[axis] for axis in front], dtype=int))
+        return np.moveaxis(coordinates, front, range(len(front))).reshape(num, -1)
+
+
+#: Parts of the way from the start to where the Hessian is looked at.
+NEARER = (1.0, 0.1, 0.01)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dependencies:
+    """Which latents interact in the posterior.
+
+    :param pairs: for each pair of sites that may interact (a site with itself included, both
+        orders) the plates across whose elements they may do so; within an element of the others.
+    :param certain: pairs, and plates, which a Hessian does not see because the coupling comes
+        from a latent outside of the latent vector.
+    :param hessian_product: ``v`` to ``H v``, with the Hessian of the log density at a point where
+        nothing vanishes by accident; ``(m, d)`` to ``(m, d)``. None if there is no Hessian.
+    :param tolerance: relative rounding error of a product.
+    """
+
+    pairs: Pairs
+    certain: Pairs = dataclasses.field(default_factory=dict)
+    hessian_product: Callable[[np.ndarray], np.ndarray] | None = None
+    tolerance: float = 1e-9
+
+
+def hessian_near(
+    product_at: Callable[[np.ndarray], Callable | None], size: int
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Products with the Hessian at a point away from the start, where it may vanish by symmetry.
+
+    Half a unit away, or nearer, where the density of a model in raw units is not finite there.
+
+    :param product_at: products with the Hessian so far from the start, shape ``(d,)``; None if
+        they are not finite.
+    """
+    offset = np.random.default_rng(0).uniform(-0.5, 0.5, size)
+    return next(filter(None, (product_at(part * offset) for part in NEARER)), None)
+
+
+class Layout:
+    """The sites of a latent vector.
+
+    :param sites: in the order of the vector.
+    :param find_dependencies: finds out which latents interact; called at most once, and only
+        by families that ask.
+    :param is_sum: finds out whether the log density is a sum of terms
+        (:mod:`ngvi.estimators.additive_terms`), all of whose parameters are in the vector.
+    """
+
+    def __init__(
+        self,
+        sites: Iterable[Site],
+        find_dependencies: Callable[[], Dependencies] | None = None,
+        is_sum: Callable[[], bool] | None = None,
+    ) -> None:
+        self.sites = tuple(sites)
+        self._find_dependencies, self._is_sum = find_dependencies, is_sum
+
+    @property
+    def dim(self) -> int:
+        """The length of the latent vector."""
+        return sum(site.size for site in self.sites)
+
+    @functools.cached_property
+    def dependencies(self) -> Dependencies:
+        """Which latents interact; every pair, if nobody knows."""
+        if self._find_dependencies is not None:
+            return self._find_dependencies()
+        pairs = {
+            (a.name, b.name): a.plate_names & b.plate_names for a in self.sites for b in self.sites
+        }
+        return Dependencies(pairs)
+
+    def is_sum_of_terms(self) -> bool:
+        """Whether the log density is known to be one, so that quadrature gives its expectations."""
+        return self._is_sum is not None and self._is_sum()
+
+    def with_coordinates(self) -> Layout:
+        """Without sites of no elements, which are in no block."""
+        sites = [site for site in self.sites if site.size]
+        if len(sites) == len(self.sites):
+            return self
+
+        def find_dependencies() -> Dependencies:
+            found, names = self.dependencies, {site.name for site in sites}
+            pairs, certain = _among(found.pairs, names), _among(found.certain, names)
+            return dataclasses.replace(found, pairs=pairs, certain=certain)
+
+        return Layout(sites, find_dependencies, self._is_sum)
+
+    def site(self, name: str) -> Site:
+        """The site of this name.
+
+        :raises ValueError: if there is none, with the names of those there are.
+        """
+        for site in self.sites:
+            if site.name == name:
+                return site
+        known = ", ".join(repr(site.name) for site in self.sites)
+        raise ValueError(f"There is no latent site {name!r}. The latent sites are {known}.")
+
+
+def pieces(sites: Iterable[Site], vector: np.ndarray) -> dict[str, np.ndarray]:
+    """The elements of a latent vector by its sites, without empty ones."""
+    return {s.name: vector[s.start : s.start + s.size] for s in sites if s.size}
+
+
+def sites_of_all(dims: Mapping[str, int], known: Mapping[str, Iterable[Site]]) -> tuple[Site, ...]:
+    """The sites of several latent vectors, one vector after the other.
+
+    :param dims: by name, the length of a vector.
+    :param known: by name, the sites of a vector; any other is one site.
+    """
+    sites, start = [], 0
+    for name, dim in dims.items():
+        for site in known.get(name, (Site(name.strip("_"), 0, (dim,)),)):
+            sites.append(dataclasses.replace(site, start=start + site.start))
+        start += dim
+    return tuple(sites)
+
+
+def interacting_pairs(
+    found: dict[str, dict[str, set[str]]], plates: dict[str, set[str]], latents: Iterable[str]
+) -> tuple[Pairs, Pairs]:
+    """Pairs of latents that may interact once the others are integrated out.
+
+    :param found: ``posterior_dependencies`` as the PPL's ``get_dependencies`` gives them.
+    :param plates: the names of the plates around each latent of the model.
+    :param latents: names of the sites that stay.
+    :return: for each pair, in both orders, the plates across whose elements the sites may
+        interact; and the same for the pairs that interact through a latent that is integrated out.
+    """
+    pairs: dict[tuple[str, str], set[str]] = {}
+    for a, others in found.items():
+        for b, across in others.items():
+            if b in found:
+                for pair in ((a, b), (b, a)):
+                    pairs.setdefault(pair, set()).update(across)
+    certain: dict[tuple[str, str], set[str]] = {}
+    kept = set(latents)
+    for gone in [name for name in found if name not in kept]:
+        neighbours = [b for a, b in list(pairs) if a == gone and b != gone]
+        for a in neighbours:
+            for b in neighbours:
+                shared = plates[a] & plates[b]
+                across = shared - plates[gone]
+                across |= shared & (pairs[a, gone] | pairs[gone, b])
+                pairs.setdefault((a, b), set()).update(across)
+                certain.setdefault((a, b), set()).update(across)
+    return _among(pairs, kept), _among(certain, kept)
+
+
+def _among(pairs: Mapping[tuple[str, str], Iterable[str]], names: set[str]) -> Pairs:
+    return {pair: frozenset(plates) for pair, plates in pairs.items() if names.issuperset(pair)}

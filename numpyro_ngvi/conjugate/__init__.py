@@ -1,0 +1,1 @@
+"""Conditionally conjugate sites beside a Gaussian: exponential families and their guide."""

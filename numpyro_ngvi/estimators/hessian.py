@@ -1,0 +1,170 @@
+"""Exact Hessians, as much of them as a family needs, by products forward over reverse."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ngvi._docs import shared_doc
+from ngvi.estimators import kinds as estimators
+from ngvi.estimators.kinds import (
+    MAX_PROBED_DIAGONAL,
+    Arrays,
+    Families,
+    Points,
+    num_products,
+    scales,
+)
+from numpyro_ngvi.estimators.moments import (
+    Density,
+    Estimate,
+    Gradients,
+    finite_draws,
+    gradients,
+    masked_mean,
+)
+from numpyro_ngvi.families.base import Family
+
+#: Products computed together.
+PRODUCTS_AT_ONCE = 256
+
+#: Numbers in the products of a diagonal that are computed together.
+NUMBERS_AT_ONCE = 2**20
+
+#: Draws are batched only up to this many Hessian-vector products each: beyond, a single draw
+#: keeps the processor busy, and memory is what runs out.
+MAX_BATCHED_PRODUCTS = 128
+
+
+@shared_doc(estimators.Hessian)
+@dataclasses.dataclass(frozen=True)
+class Hessian:
+    """:param at_once: how many draws share a pass of gradients."""
+
+    num_hessians: int
+    at_once: int
+
+    def __call__(
+        self, density: Density, here: Families, points: Points, ordinary: Any = ()
+    ) -> Estimate:
+        latents = points.of(here)
+        first = (_first(latents, self.num_hessians), points.keys[: self.num_hessians])
+        found, hessians = over_draws(
+            lambda draw: self.at(density, here, draw[0], ordinary, draw[1]), first, here
+        )
+        kept = finite = finite_draws((found.values, found.by_site, hessians))
+        values = found.values
+        if len(points.weights) > len(kept):
+            rest = jax.tree.map(lambda leaf: leaf[len(kept) :], (latents, points.keys))
+            more = gradients(density, rest[0], ordinary, rest[1], self.at_once)
+            found = jax.tree.map(lambda *parts: jnp.concatenate(parts), found, more)
+            kept = jnp.concatenate([kept, finite_draws((more.values, more.by_site))])
+        directions = {
+            site: self.direction(
+                family, masked_mean(found.by_site[site], kept), hessians[site], finite
+            )
+            for site, family in here.items()
+        }
+        of_ordinary = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.ordinary)
+        return Estimate(directions, values, kept, of_ordinary)
+
+    def direction(self, family: Family, gradient: jax.Array, hessians: Any, kept: Any) -> Family:
+        """The natural gradient from the parts of the Hessian at the draws that are kept."""
+        hessian = jax.tree.map(lambda leaf: masked_mean(leaf, kept), hessians)
+        return family.bonnet_price(gradient, hessian)
+
+    def at(
+        self, density: Density, here: Families, latents: Arrays, ordinary: Any, key: jax.Array
+    ) -> tuple[Gradients, dict[str, Any]]:
+        """Value, gradients, and the families' parts of the Hessian at one draw."""
+        return value_gradients_hessians(density, here, latents, ordinary, key)
+
+
+def value_gradients_hessians(
+    density: Density,
+    here: Families,
+    latents: Arrays,
+    ordinary: Any,
+    key: jax.Array,
+    *,
+    is_rest: bool = False,
+) -> tuple[Gradients, dict[str, Any]]:
+    """Value, gradients, and the families' parts of the Hessian at one draw.
+
+    :param is_rest: whether this is what examples leave, of which a family that keeps their
+        gradients as they are gets the diagonal.
+    """
+
+    def first(latents: Arrays) -> tuple[Arrays, tuple]:
+        value, (of_latents, of_ordinary) = jax.value_and_grad(density, (0, 1))(
+            latents, ordinary, key
+        )
+        return of_latents, (value, of_ordinary)
+
+    by_site, push, (value, of_ordinary) = jax.linearize(first, latents, has_aux=True)
+    hessians = {}
+    for site, family in here.items():
+
+        def product(vector: jax.Array, site: str = site) -> jax.Array:
+            nowhere = jax.tree.map(jnp.zeros_like, latents)
+            return push({**nowhere, site: vector})[site]
+
+        is_diagonal = family.reads_diagonal and family.dim > MAX_PROBED_DIAGONAL
+        if is_diagonal or (is_rest and family.keeps_rows):
+            hessians[site] = diagonal(product, family.dim, latents[site].dtype)
+        else:
+            products = _products(product, family, latents[site].dtype)
+            hessians[site] = family.assemble_hessian(products)
+    return Gradients(value, by_site, of_ordinary), hessians
+
+
+def over_draws(function: Callable, arguments: Any, here: Families) -> Any:
+    """``function`` of every draw, all at once where that is cheap, else one after another."""
+    if len(jax.tree.leaves(arguments)[0]) == 1:  # in a loop convolutions take twice as long
+        found = function(jax.tree.map(lambda leaf: leaf[0], arguments))
+        return jax.tree.map(lambda leaf: leaf[None], found)
+    if max(map(num_products, here.values())) <= MAX_BATCHED_PRODUCTS:
+        return jax.vmap(function)(arguments)
+    return jax.lax.map(function, arguments)
+
+
+def _first(latents: Arrays, count: int) -> Arrays:
+    return {site: value[:count] for site, value in latents.items()}
+
+
+def _products(product: Callable, family: Family, dtype: jnp.dtype) -> jax.Array:
+    number = jnp.asarray(family.hessian_probes())
+    count = num_products(family)
+
+    def of_probe(index: jax.Array) -> jax.Array:
+        return product((number == index).astype(dtype))
+
+    indices = jnp.asarray(np.arange(count))
+    if count <= PRODUCTS_AT_ONCE:
+        return jax.vmap(of_probe)(indices)
+    return jax.lax.map(of_probe, indices, batch_size=PRODUCTS_AT_ONCE)
+
+
+def diagonal(product: Callable, dim: int, dtype: jnp.dtype) -> jax.Array:
+    """The diagonal of a Hessian, from two products if it is all that there is, else from ``dim``.
+
+    :param product: with a vector.
+    """
+    scale = jnp.asarray(scales(dim), dtype)
+    whole, scaled = product(jnp.ones(dim, dtype)), product(scale)
+    differs = jnp.abs(scaled - scale * whole) > jnp.finfo(dtype).eps ** 0.5 * jnp.abs(whole)
+
+    def each() -> jax.Array:
+        number = jnp.arange(dim)
+
+        def entry(index: jax.Array) -> jax.Array:
+            return product((number == index).astype(dtype))[index]
+
+        return jax.lax.map(entry, number, batch_size=max(1, NUMBERS_AT_ONCE // dim))
+
+    return jax.lax.cond(jnp.any(differs), each, lambda: whole)

@@ -1,0 +1,213 @@
+"""Gradients of single examples, and sums of their squares, at the cost of a few gradients.
+
+In a network a weight meets activations of which every example has rows, ``Z = X W``. The gradient
+of example ``n`` is ``sum_t x_nt^T delta_nt`` with ``delta_nt = dl_n / dz_nt``, and with one row for
+each example
+
+    sum_n s_n g_n^2 = (X^2)^T (s delta^2),                                                (1)
+
+elementwise: one backward pass for all ``delta``. Of an example with several rows, of a convolution,
+say, the products are summed before they are squared, a few examples at a time.
+
+Where weights meet activations the program of the log likelihoods tells: where they are cut out of
+the latent vector, scaled by constants, multiplied with rows, convolved with them or added to them.
+Nothing else will do, nor a weight that is used twice. Nor will examples that depend on each other,
+as by batch normalisation, nor an axis of other things that is as long and stands before that of
+examples: with other weights of the examples ``delta`` must have these as factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Literal
+
+from ngvi.estimators.kinds import Arrays
+from numpyro_ngvi.estimators.example_rows import ExampleRows, Met
+from numpyro_ngvi.estimators.uses import (
+    OtherUseError,
+    Use,
+    Weight,
+    addition,
+    convolution,
+    product,
+)
+
+#: What moves entries about.
+MOVES = {"slice", "reshape", "squeeze", "transpose", "rev", "copy", "convert_element_type"}
+#: What is a program of its own.
+INLINED = {"jit", "pjit", "closed_call", "custom_jvp_call", "remat", "checkpoint"}
+
+#: By site, made when called: where that is, its intermediate results are.
+Make = Callable[[], dict[str, ExampleRows]]
+
+
+def by_rows(
+    function: Callable[[Arrays], jax.Array], latents: Arrays
+) -> Callable[[jax.Array], tuple[Make, jax.Array]] | None:
+    """The examples' gradients, if all weights meet rows of examples.
+
+    :param function: from latent vectors by site to log likelihoods, shape ``(N,)``.
+    :return: from scales ``s`` of shape ``(N,)`` to the gradients, and whether they are right; or
+        None.
+    """
+    closed = jax.make_jaxpr(function)(latents)
+    (count,) = closed.out_avals[0].shape
+
+    def run(uses: _Uses) -> jax.Array:
+        args = [Weight(leaf, site, np.arange(leaf.size)) for site, leaf in sorted(latents.items())]
+        (result,) = _run(closed.jaxpr, closed.consts, args, uses)
+        if isinstance(result, Weight):
+            raise OtherUseError("not at all")
+        return result
+
+    found = _Uses(count, [], [], None)
+    try:
+        jax.eval_shape(lambda: run(found))
+    except OtherUseError:
+        return None
+    for site, latent in latents.items():
+        times = np.zeros(latent.size, int)
+        for use in found.uses:
+            if use.site == site:
+                np.add.at(times, use.index.ravel(), 1)
+        if (times > 1).any():
+            return None
+
+    def examples(scale: jax.Array) -> tuple[Make, jax.Array]:
+        def shifted(zeros: list[jax.Array]) -> tuple[jax.Array, list]:
+            uses = _Uses(count, [], [], iter(zeros))
+            return run(uses), uses.rows
+
+        nothing = [jnp.zeros(use.result.shape, use.result.dtype) for use in found.uses]
+        _, pull, rows = jax.vjp(shifted, nothing, has_aux=True)
+        # By powers of two rounding is the same, however much cancels.
+        factor = 2.0 ** np.random.default_rng(0).integers(-8, 9, count).astype(scale.dtype)
+        root = jnp.sqrt(scale)
+        deltas, others = (
+            [use.delta(slope) for use, slope in zip(found.uses, slopes, strict=True)]
+            for slopes in (*pull(root), *pull(root * factor))
+        )
+
+        def make() -> dict[str, ExampleRows]:
+            met = [Met(*one) for one in zip(found.uses, rows, deltas, strict=True)]
+            return {
+                site: ExampleRows([one for one in met if one.use.site == site], root, latent)
+                for site, latent in latents.items()
+            }
+
+        return make, _are_alone(deltas, others, factor)
+
+    return examples
+
+
+def _are_alone(deltas: list[jax.Array], others: list[jax.Array], factor: np.ndarray) -> jax.Array:
+    """Whether ``delta`` with other weights of the examples has these as factors."""
+    tolerance = jnp.finfo(factor.dtype).eps ** 0.5
+    holds = [jnp.array(True)]
+    for one, other in zip(deltas, others, strict=True):
+        one, other = (delta.reshape(len(factor), -1) for delta in (one, other))
+        one = factor[:, None] * one
+        size = jnp.abs(one).max(1, initial=0.0)  # single entries may have cancelled
+        error = jnp.abs(one - other).max(1, initial=0.0)
+        holds.append((error <= tolerance * size).all() | ~jnp.isfinite(size).all())
+    return jnp.stack(holds).all()
+
+
+class _Uses(NamedTuple):
+    num_examples: int
+    uses: list[Use]
+    rows: list[jax.Array | None]  #: of the uses, by examples
+    zeros: Iterator[jax.Array] | None  #: like the uses' results; None while they are being found
+
+    def met(self, use: Use, rows: jax.Array | None, result: jax.Array) -> jax.Array:
+        """The result of a meeting, which is noted."""
+        self.uses.append(use)
+        self.rows.append(rows)
+        return result if self.zeros is None else result + next(self.zeros)
+
+
+def _run(jaxpr: Any, consts: Any, args: list, uses: _Uses) -> list:
+    """Evaluate a program some of whose arguments are weights."""
+    env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+    for equation in _needed(jaxpr):
+        values = [v.val if isinstance(v, Literal) else env[v] for v in equation.invars]
+        if not any(isinstance(value, Weight) for value in values):
+            bound = equation.primitive.get_bind_params(equation.params)
+            functions, params = bound if isinstance(bound, tuple) else ((), bound)  # older JAX
+            found = equation.primitive.bind(*functions, *values, **params)
+            found = found if equation.primitive.multiple_results else [found]
+        elif equation.primitive.name in INLINED:
+            inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+            consts = getattr(inner, "consts", ())
+            found = _run(getattr(inner, "jaxpr", inner), consts, values, uses)
+        else:
+            found = _of_weight(equation, values, uses)
+        env.update(zip(equation.outvars, found, strict=True))
+    return [v.val if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
+
+
+def _needed(jaxpr: Any) -> list:
+    """The operations that the results need; a prior's are not among them."""
+    needed, found = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
+    for equation in reversed(jaxpr.eqns):
+        if needed.intersection(equation.outvars):
+            needed.update(v for v in equation.invars if not isinstance(v, Literal))
+            found.append(equation)
+    return found[::-1]
+
+
+def _of_weight(equation: Any, values: list, uses: _Uses) -> list:
+    """The results of an operation on a weight."""
+    name, count = equation.primitive.name, uses.num_examples
+
+    def bind(*operands: Any) -> jax.Array:
+        return equation.primitive.bind(*operands, **equation.params)
+
+    (at, weight), *others = [(i, v) for i, v in enumerate(values) if isinstance(v, Weight)]
+    if others:
+        raise OtherUseError(name)
+    if name in MOVES and not weight.is_repeated:
+        index = _moved(name, bind, weight.index)
+        return [weight._replace(value=bind(weight.value), index=index)]
+    if name == "split" and not weight.is_repeated:
+        index = _moved(name, bind, weight.index)
+        parts = zip(bind(weight.value), index, strict=True)
+        return [weight._replace(value=value, index=index) for value, index in parts]
+    if name == "broadcast_in_dim":
+        return [weight._replace(value=bind(weight.value), index=_spread(equation, weight))]
+    if len(values) != 2:
+        raise OtherUseError(name)
+    rows = values[1 - at]
+    if name == "mul" and isinstance(equation.invars[1 - at], Literal):
+        factor = float(rows)
+        return [weight._replace(value=factor * weight.value, factor=factor * weight.factor)]
+    result = bind(rows, weight.value) if at else bind(weight.value, rows)
+    like = jax.ShapeDtypeStruct(result.shape, result.dtype)
+    if name in ("add", "sub"):
+        use = addition(weight, -1.0 if name == "sub" and at else 1.0, like, count)
+    elif name == "dot_general":
+        use = product(equation, weight, rows, bool(at), like, count)
+    elif name == "conv_general_dilated" and at:
+        use = convolution(equation, weight, rows, like, count)
+    else:
+        raise OtherUseError(name)
+    return [uses.met(*use, result)]
+
+
+def _spread(equation: Any, weight: Weight) -> np.ndarray:
+    shape = [1] * len(equation.params["shape"])
+    for axis, size in zip(equation.params["broadcast_dimensions"], weight.index.shape, strict=True):
+        shape[axis] = size
+    return weight.index.reshape(shape)
+
+
+def _moved(name: str, bind: Callable, index: np.ndarray) -> Any:
+    if name in ("copy", "convert_element_type"):
+        return index
+    with jax.ensure_compile_time_eval():
+        return jax.tree.map(np.asarray, bind(jnp.asarray(index, jnp.int32)))

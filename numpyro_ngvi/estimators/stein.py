@@ -1,0 +1,57 @@
+"""Gradients alone; see :class:`ngvi.estimators.kinds.Stein`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ngvi._docs import shared_doc
+from ngvi.estimators import kinds as estimators
+from ngvi.estimators.kinds import Families, Points
+from numpyro_ngvi.estimators.moments import Density, Estimate, finite_draws, gradients, masked_mean
+from numpyro_ngvi.families.base import Family
+
+
+@shared_doc(estimators.Stein)
+@dataclasses.dataclass(frozen=True)
+class Stein:
+    """:param at_once: how many draws share a pass."""
+
+    at_once: int
+
+    def __call__(
+        self, density: Density, here: Families, points: Points, ordinary: Any = ()
+    ) -> Estimate:
+        found = gradients(density, points.of(here), ordinary, points.keys, self.at_once)
+        kept = finite_draws((found.values, found.by_site))
+        directions = {
+            site: stein_direction(family, found.by_site[site], points.noise[site], kept)
+            for site, family in here.items()
+        }
+        of_ordinary = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.ordinary)
+        return Estimate(directions, found.values, kept, of_ordinary)
+
+
+def stein_direction(
+    family: Family, gradient: jax.Array, noise: jax.Array, kept: jax.Array
+) -> Family:
+    """The natural gradient of the bound from gradients of the log density.
+
+    :param gradient: of the log density at the draws, shape ``(K, d)``.
+    :param noise: ``z`` of the draws, shape ``(K, d)``.
+    :param kept: which draws count, booleans of shape ``(K,)``.
+    """
+    gradient = jnp.where(kept[:, None], gradient, 0)
+
+    def bound(q: Family) -> jax.Array:
+        # Its derivative is the bound's: the gradients are constants here.
+        displaced = q.displaced(noise)
+        along = jnp.sum(gradient * q.draw_at(displaced), -1)
+        return masked_mean(along - q.sticking_log_prob(displaced), kept)
+
+    # Of no draws there is no direction, and the optimiser is to see it.
+    nothing = jnp.where(jnp.any(kept), 0.0, jnp.nan).astype(noise.dtype)
+    return jax.tree.map(lambda leaf: leaf + nothing, jax.grad(bound)(family))

@@ -1,0 +1,225 @@
+"""What a fit returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import random
+from jax.dtypes import prng_key
+from numpyro import handlers
+from numpyro.distributions.transforms import biject_to
+from numpyro.infer import Predictive
+
+from ngvi._docs import shared_doc
+from ngvi._lock import serialised
+from ngvi.errors import check_count, check_flag
+from ngvi.inference import saved
+from ngvi.inference.diagnostics import NUM_DRAWS, Diagnostics
+from ngvi.inference.result import Result
+from ngvi.inference.saved import Saved
+from numpyro_ngvi.families import Family
+from numpyro_ngvi.families.registry import REGISTRY
+from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from numpyro_ngvi.guide.checks import check_key
+from numpyro_ngvi.inference.importance import FittedGaussian, diagnose, gaussians
+from numpyro_ngvi.inference.set_up import STARTS, set_up
+from numpyro_ngvi.tracing.arguments import as_jax
+
+#: What a result draws from its key for.
+_DIAGNOSTICS, _SAMPLE, _PREDICTIVE, _OBSERVED, _GROUPS = range(5)
+
+OF_KEY = ":param rng_key: a JAX random key; by default one of the fit's, the same every time."
+
+
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
+class FitResult(Result):
+    """A fitted posterior, how the fit went, and whether to believe it.
+
+    ``print(result)`` is a report. It takes thousands of evaluations of the log density for the
+    diagnostics, once; ``repr(result)`` leaves them out until they have been asked for.
+    """
+
+    library: ClassVar[str] = "numpyro_ngvi"
+
+    #: The JAX random key for diagnostics, and for draws without a key of their own.
+    rng_key: jax.Array
+
+    @property
+    def posterior(self) -> dist.Distribution:
+        """The Gaussian over the unconstrained latent vector, as a NumPyro distribution.
+
+        Where :attr:`guide` is a ``ReparametrizedGaussianGuide`` locals are standardised in it.
+        """
+        return self._gaussian().get_posterior(self.params)
+
+    @shared_doc(Result.sample, OF_KEY)
+    @serialised
+    def sample(  # type: ignore[override]
+        self,
+        num_samples: int = 1000,
+        *,
+        corrected: bool = False,
+        rng_key: jax.Array | None = None,
+    ) -> dict[str, jax.Array]:
+        """Deterministic sites are among them."""
+        num_samples = check_count(num_samples, "num_samples")
+        key = self._key(_SAMPLE, rng_key)
+        if check_flag(corrected, "corrected"):
+            seed = np.asarray(random.key_data(key)).ravel().tolist()
+            found = self._corrected(self._fitted, num_samples, seed)
+            latents = jnp.asarray(found, self.family.loc.dtype)
+            return self.guide._unpack_and_constrain(latents, self.params)
+        return self.guide.sample_posterior(
+            key, self.params, *self.args, sample_shape=(num_samples,), **self.kwargs
+        )
+
+    @shared_doc(Result.predictive, OF_KEY)
+    @serialised
+    def predictive(
+        self,
+        *args: Any,
+        num_samples: int = 1000,
+        rng_key: jax.Array | None = None,
+        **kwargs: Any,
+    ) -> dict[str, jax.Array]:
+        """NumPyro's ``Predictive`` makes them."""
+        num_samples = check_count(num_samples, "num_samples")
+        key = self._key(_PREDICTIVE, rng_key)
+        model = self.model
+        if not args and not kwargs:
+            args, kwargs = self.args, self.kwargs
+            model = handlers.uncondition(model)
+        predictive = Predictive(
+            model, guide=self.guide, params=self.params, num_samples=num_samples
+        )
+        args, kwargs = as_jax((args, kwargs))
+        found = predictive(key, *args, **kwargs)
+        # A factor is an observed site, and has no numbers.
+        return {name: value for name, value in found.items() if value[0].size}
+
+    @shared_doc(Result.sample_groups, OF_KEY)
+    @serialised
+    def sample_groups(
+        self,
+        *args: Any,
+        num_samples: int = 1000,
+        rng_key: jax.Array | None = None,
+        **kwargs: Any,
+    ) -> dict[str, jax.Array]:
+        num_samples = check_count(num_samples, "num_samples")
+        guide = self._by_modes()
+        new = guide.for_groups(self.model)
+        with handlers.seed(rng_seed=0), handlers.block():
+            new.set_up(*args, **kwargs)
+        own, others = guide._pairs_of_globals(new)
+        keys = random.split(self._key(_GROUPS, rng_key))
+        family = self.family
+        noise = random.normal(keys[0], (num_samples, family.dim), family.loc.dtype)
+        latents = random.normal(keys[1], (num_samples, new.latent_dim), family.loc.dtype)
+        latents = latents.at[:, others].set(family.sample(noise)[:, own])
+        return new._unpack_and_constrain(latents, self.params)
+
+    @shared_doc(Result.diagnose, OF_KEY)
+    @serialised
+    def diagnose(
+        self, num_draws: int = NUM_DRAWS, *, rng_key: jax.Array | None = None
+    ) -> Diagnostics:
+        num_draws = check_count(num_draws, "num_draws")
+        if (undefined := self._undefined()) is not None:
+            return undefined
+        key = self._key(_DIAGNOSTICS, rng_key)
+        return diagnose(
+            self.model, self.guide, self.params, self.args, self.kwargs, key, num_draws=num_draws
+        )
+
+    @serialised
+    def _observed(self, latents: dict[str, jax.Array]) -> dict[str, np.ndarray]:
+        ordinary = {k: v for k, v in self.params.items() if not isinstance(v, Family)}
+        model = handlers.substitute(self.model, data={**ordinary, **latents})
+        seeded = handlers.seed(model, self._key(_OBSERVED))
+        with handlers.block():
+            trace = handlers.trace(seeded).get_trace(*self.args, **self.kwargs)
+        return {
+            name: np.asarray(site["value"])
+            for name, site in trace.items()
+            if site["type"] == "sample" and site["is_observed"] and np.size(site["value"])
+        }
+
+    def _gaussians(self) -> list[NaturalGaussianGuide]:
+        return gaussians(self.guide)
+
+    # -- files ------------------------------------------------------------------------
+
+    def _fitted(self) -> FittedGaussian:
+        return FittedGaussian(self.model, self.guide, self.params, self.args, self.kwargs)
+
+    def _numbers(self) -> dict[str, np.ndarray]:
+        return _flat(self.params)
+
+    def _others(self) -> dict[str, Any]:
+        guide = self.guide
+        kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
+        is_plain = type(guide) in kinds and guide.create_plates is None
+        options = {"prefix": guide.prefix} if is_plain else {}
+        key = [str(random.key_impl(self.rng_key)), random.key_data(self.rng_key).tolist()]
+        return {
+            "rng_key": key,
+            **saved.guide_options(guide, REGISTRY.families, is_plain, **options),
+        }
+
+    @staticmethod
+    def _as_array(value: Any) -> np.ndarray | None:
+        is_array = isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, prng_key)
+        return np.asarray(value) if is_array else None
+
+    @staticmethod
+    def _own(array: np.ndarray) -> jax.Array:
+        own = jnp.asarray(array)
+        if own.dtype != array.dtype:
+            raise ValueError(
+                f"The result is in {array.dtype}, of which JAX would make {own.dtype}: call "
+                "numpyro.enable_x64() first."
+            )
+        return own
+
+    @staticmethod
+    def _at_a_third(support: Any, shape: tuple[int, ...], like: Any) -> float:
+        return float(biject_to(support)(jnp.full(shape, 1 / 3, jnp.result_type(like))).sum())
+
+    @classmethod
+    @serialised
+    def _rebuilt(
+        cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
+    ) -> dict[str, Any]:
+        make_guide: Any = None
+        if guide is None:
+            kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
+            make_guide = saved.make_guide(REGISTRY.families, kinds)
+        params = {name: cls._own(array) for name, array in saved.under("params/").items()}
+        ready = set_up(model, args, kwargs, guide, make_guide, STARTS, random.key(0))
+        parameters: Any = ready.engine.parameters
+        own = parameters.constrain(parameters.initial)
+        numbers = _flat(own)
+        saved.check_same(gaussians(ready.guide), cls._at_a_third, numbers)
+        impl, data = saved.meta["rng_key"]
+        return {
+            "model": ready.model,
+            "guide": ready.guide,
+            "params": jax.tree.unflatten(jax.tree.structure(own), [params[n] for n in numbers]),
+            "rng_key": random.wrap_key_data(jnp.array(data, jnp.uint32), impl=impl),
+        }
+
+    def _key(self, purpose: int, rng_key: jax.Array | None = None) -> jax.Array:
+        return random.fold_in(self.rng_key, purpose) if rng_key is None else check_key(rng_key)
+
+
+def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The leaves of parameters, by their paths."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}

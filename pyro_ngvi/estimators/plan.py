@@ -1,0 +1,235 @@
+"""What is found out on the first call with a model and a guide, and kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ngvi.estimators.kinds import Arrays
+from ngvi.estimators.missed_curvature import half_segment, what_is_missed
+from pyro_ngvi.estimators.evaluate import gradients_of, ordinary_leaves
+from pyro_ngvi.estimators.hessian import HessianProducts
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.tracing import (
+    LogDensity,
+    ModelFacts,
+    NoiseState,
+    examples,
+    hessian_misses_curvature,
+    inspect,
+    sites_without_hessian,
+)
+from pyro_ngvi.tracing.messengers import Registered
+
+#: Draws share a pass as long as their intermediate results stay below.
+BYTES_PER_PASS = 2**28
+
+
+@dataclasses.dataclass
+class Plan:
+    """How to evaluate a model and its guide.
+
+    :ivar products: computes Hessian-vector products, in the way that was found to work.
+    :ivar bytes_per_draw: of intermediate results.
+    :ivar num_elements: of the arguments that these were measured with.
+    :ivar bytes_of_rows: of one draw's gradients by example, where they are wanted.
+    """
+
+    model: Callable
+    guide: Callable
+    facts: ModelFacts
+    products: HessianProducts
+    bytes_per_draw: float
+    num_elements: int
+    bytes_of_rows: float = 0.0
+
+    def is_for(self, model: Callable, guide: Callable) -> bool:
+        """Whether the plan was made for these two."""
+        return self.model == model and self.guide == guide
+
+    def density(self, args: tuple, kwargs: dict) -> LogDensity:
+        """The log density for these arguments, with a minibatch of its own."""
+        return LogDensity(self.model, self.guide, args, kwargs, self.facts)
+
+    def bytes(self, args: tuple, kwargs: dict) -> float:
+        """Of one draw's intermediate results, for arguments of this size."""
+        return self.bytes_per_draw * self._growth(args, kwargs)
+
+    def draws_per_pass(self, args: tuple, kwargs: dict) -> int:
+        """How many draws to evaluate at once."""
+        kept = (self.bytes_per_draw + self.bytes_of_rows) * self._growth(args, kwargs)
+        return max(1, int(BYTES_PER_PASS // max(kept, 1.0)))
+
+    def _growth(self, args: tuple, kwargs: dict) -> float:
+        return max(_num_elements((args, kwargs)), 1) / self.num_elements
+
+    # -- the second derivative --------------------------------------------------------
+
+    def check_examples(self, density: LogDensity) -> None:
+        """Make room for the gradients of single examples.
+
+        :raises ValueError: if the model has none.
+        """
+        centre, step = _segment(density)
+        with torch.no_grad():
+            split = examples(density, _line(centre, step, 1))
+        largest = max(theta.numel() for theta in centre.values())
+        self.bytes_of_rows = split.scale[0].nbytes * largest
+
+    def hessian_obstacle(self, density: LogDensity) -> Exception | None:
+        """Why the log density has no Hessian, naming the sites; None if it has one."""
+        centre, step = _segment(density)
+        reason, error = None, None
+        try:
+            try:
+                self._try_one_product(density, centre)
+            except (RuntimeError, NotImplementedError):
+                if self.facts.particles == "loop":
+                    raise
+                # An operation may be differentiable twice, but not in a batch.
+                self.facts.particles = "loop"
+                self._try_one_product(density, centre)
+        except (RuntimeError, NotImplementedError) as raised:
+            reason, error = str(raised), raised
+        if reason is None:
+            if not (self.products.reverse and hessian_misses_curvature(density, centre, step)):
+                return None
+        names = sites_without_hessian(density, centre, step)
+        obstacle = ValueError(what_is_missed(names, reason))
+        obstacle.__cause__ = error
+        return obstacle
+
+    def _try_one_product(self, density: LogDensity, centre: Arrays) -> None:
+        """Let ``products`` find a way that works; raises if there is none."""
+        state = NoiseState()
+        latents = {site: theta[None].clone().requires_grad_() for site, theta in centre.items()}
+        gradients = gradients_of(density(latents).sum(), list(latents.values()), True)
+        for (site, theta), gradient in zip(latents.items(), gradients, strict=True):
+
+            def again(theta: Tensor, site: str = site) -> Tensor:
+                others = {name: value.detach() for name, value in latents.items()}
+                with state.again():
+                    return density(others | {site: theta})
+
+            self.products(gradient, theta, np.zeros(theta.shape[-1], int), again)
+
+
+def make_plan(
+    model: Callable,
+    guide: Callable,
+    args: tuple,
+    kwargs: dict,
+    max_plate_nesting: float = math.inf,
+    vectorize_particles: bool = True,
+    validate: bool = True,
+) -> tuple[Plan, LogDensity]:
+    """Run model and guide a few times and find out.
+
+    :param validate: whether to insist, as stock ELBOs do, that batches are in plates.
+    :return: the plan, and the log density for these arguments.
+    :raises ValueError: if the guide holds no ``NaturalGaussianGuide``.
+    """
+    facts = inspect(model, guide, args, kwargs, max_plate_nesting)
+    density = LogDensity(model, guide, args, kwargs, facts)
+    if not density.posteriors:  # every latent has a factor of its own
+        return Plan(model, guide, facts, HessianProducts(), 0.0, 1), density
+    centre, step = _segment(density)
+    if validate:
+        density.validate(centre)
+    if vectorize_particles:
+        density.choose_particles(_line(centre, step, 2))
+    _warn_of_unregistered(density, _line(centre, step, 2))
+    # The difference leaves out the data, which all draws share; no more draws than that takes.
+    two, three = (_saved_bytes(density, _line(centre, step, num)) for num in (2, 3))
+    num_elements = max(_num_elements((args, kwargs)), 1)
+    return Plan(model, guide, facts, HessianProducts(), three - two, num_elements), density
+
+
+def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:
+    """Warn of weights that are neither latents nor parameters, so that nothing learns them."""
+    latents = {site: value.requires_grad_() for site, value in latents.items()}
+    with torch.enable_grad(), Registered() as registered:
+        leaves = ordinary_leaves(density(latents), latents)
+    shapes = [tuple(leaf.shape) for leaf in leaves if id(leaf) not in registered.tensors]
+    if shapes:
+        warnings.warn(
+            f"The model computes with {sum(map(math.prod, shapes)):,} numbers that require "
+            f"gradients (tensors of shapes {', '.join(map(str, shapes[:3]))}"
+            f"{', ...' * (len(shapes) > 3)}) and are neither latents nor parameters, so that no "
+            "step moves them. Of a network: pyro.module('name', network) in the model makes them "
+            "parameters, to_pyro_module_(network) with PyroSamples latents, and "
+            "network.requires_grad_(False) says that they shall stay.",
+            stacklevel=2,
+        )
+
+
+def _segment(density: LogDensity) -> tuple[Arrays, Arrays]:
+    """The means, and half a segment through them, by site."""
+    families = {site: family.detach() for site, family in density.posteriors.items()}
+    centre = {site: family.mean for site, family in families.items()}
+    return centre, {site: _step(family) for site, family in families.items()}
+
+
+def _step(family: Family) -> Tensor:
+    whitened = torch.as_tensor(half_segment(family.dim)).to(family.loc)
+    return family.sample(whitened) - family.mean
+
+
+def _line(centre: Arrays, step: Arrays, num: int) -> Arrays:
+    return {
+        site: theta + torch.linspace(-1, 1, num).to(theta)[:, None] * step[site]
+        for site, theta in centre.items()
+    }
+
+
+def _saved_bytes(density: LogDensity, latents: Arrays) -> int:
+    """What autograd keeps of one evaluation."""
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.layout is torch.strided:  # sparse tensors are data
+            sizes[tensor.data_ptr()] = tensor.nbytes
+        # Of a result its own node would keep it, and with it the graph, for good.
+        return tensor.detach()
+
+    latents = {site: value.requires_grad_() for site, value in latents.items()}
+    try:
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            density(latents)
+    except RuntimeError as error:
+        if "saved tensor hooks" not in str(error):
+            raise
+        with torch.enable_grad(), _Results() as results:  # a guide that differentiates the model
+            density(latents)
+        return results.bytes
+    return sum(sizes.values())
+
+
+class _Results(TorchDispatchMode):
+    """Counts the bytes of all results."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.layout is torch.strided:
+            self.bytes += result.nbytes
+        return result
+
+
+def _num_elements(tree: Any) -> int:
+    if isinstance(tree, Tensor):
+        return tree.numel()
+    if isinstance(tree, dict):
+        tree = tree.values()
+    if isinstance(tree, (list, tuple, type({}.values()))):
+        return sum(map(_num_elements, tree))
+    return 0

@@ -1,0 +1,87 @@
+"""Gradients at orthogonal points; see :class:`ngvi.estimators.kinds.Spherical`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ngvi._docs import shared_doc
+from ngvi.estimators import kinds as estimators
+from ngvi.estimators.kinds import Families, Points
+from ngvi.families.dense import DenseFamily, Spread
+from ngvi.families.points import spherical_points
+from pyro_ngvi.estimators.evaluate import Evaluated, Evaluator, FromGradients
+from pyro_ngvi.estimators.moments import Estimate
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.forest import SparsePrecision
+from pyro_ngvi.host import on_device
+
+
+@shared_doc(estimators.Spherical)
+@dataclasses.dataclass(frozen=True)
+class Spherical(FromGradients):
+    """All groups share their passes.
+
+    :param num_groups: of points, for dense families; their spread is told if there are several.
+    """
+
+    weighted = True
+    num_groups: int = 1
+
+    def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
+        if self.num_groups == 1:
+            return super().__call__(evaluate, here, points)
+        found = evaluate(here, points, weighted=True)
+        directions, spreads = {}, []
+        for site, family in here.items():
+            weighted = self._weighted(found.gradients[site], found, points)
+            directions[site], spread = family.price_of_groups(
+                weighted, points.noise[site], self.num_groups
+            )
+            spreads.append(spread)
+        spread = Spread(*map(sum, zip(*spreads, strict=True)))
+        return Estimate(
+            directions, found.values, found.kept, found.num_dropped, found.ordinary, spread
+        )
+
+    def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
+        weighted = self._weighted(found.gradients[site], found, points)
+        return family.price_of_points(weighted, points.noise[site])
+
+    def of_groups(
+        self, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
+    ) -> Tensor:
+        if isinstance(family, (DenseFamily, SparsePrecision)):
+            return rows(family.price_of_points, weighted, noise)
+
+        def direction(weighted: Tensor, scores: Tensor) -> Family:
+            return family.bonnet_price(weighted.sum(0), family.outer_products(weighted, scores))
+
+        of_draws = family.scores(noise.reshape(-1, family.dim)).reshape(noise.shape)
+        return rows(direction, weighted, of_draws)
+
+    def _weighted(self, gradients: Tensor, found: Evaluated, points: Points) -> Tensor:
+        """Without the draws that are left out, for which the others stand; NaN of none."""
+        squares = points.weights * sum(z.square().sum(-1) for z in points.noise.values())
+        part = torch.where(found.kept, squares, 0.0).sum() / squares.sum()
+        return torch.where(found.kept[:, None], gradients, 0.0) / part
+
+
+def orthogonal_points(dim: int, num_groups: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The noise and the weights of some groups (:func:`ngvi.families.points.spherical_points`).
+
+    They come from torch's global generator, by a seed.
+
+    :param like: of the dtype and device of the result.
+    :return: shapes ``(num_groups (2 d + 1), d)`` and ``(num_groups (2 d + 1),)``; the weights sum
+        to one.
+    """
+    rng = np.random.default_rng(int(torch.randint(2**63 - 1, (), device="cpu").numpy()))
+    groups = spherical_points(rng, dim, num_groups)
+    noise = np.concatenate([group.noise for group in groups])
+    weights = np.concatenate([group.weights for group in groups]) / num_groups
+    return on_device(noise, like), on_device(weights, like)

@@ -1,0 +1,60 @@
+"""Gradients alone; see :class:`ngvi.estimators.kinds.Stein`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ngvi._docs import shared_doc
+from ngvi.estimators import kinds as estimators
+from ngvi.estimators.kinds import Points
+from pyro_ngvi.estimators.evaluate import Evaluated, FromGradients
+from pyro_ngvi.estimators.moments import of_kept
+from pyro_ngvi.families.base import Family, Priced
+
+
+@shared_doc(estimators.Stein)
+@dataclasses.dataclass(frozen=True)
+class Stein(FromGradients):
+    """Draws that are not finite are left out."""
+
+    weighted = False
+
+    def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
+        kept = found.some_kept
+        return stein_direction(
+            of_kept(found.gradients[site], kept), of_kept(points.noise[site], kept), family
+        )
+
+    def of_groups(
+        self, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
+    ) -> Tensor:
+        return torch.cat(
+            [
+                rows(lambda g, z: stein_direction(g, z, family), g[k][None] * len(g), z[k][None])
+                for g, z, k in zip(weighted, noise, kept, strict=True)
+            ]
+        )
+
+
+def stein_direction(gradients: Tensor, noise: Tensor, family: Family) -> Family:
+    """The natural gradient of the bound from gradients of the log density.
+
+    :param gradients: of the log density at the draws, shape ``(K, d)``.
+    :param noise: ``z`` of the draws, shape ``(K, d)``.
+    :return: the direction of ascent.
+    """
+    if isinstance(family, Priced):
+        return family._price_of_draws(gradients, noise)
+    with torch.enable_grad():
+        q = family.detach().map(lambda value: value.clone().requires_grad_())
+        # Its derivative is the bound's: the gradients are constants here.
+        displaced = q.displaced(noise)
+        along = (gradients * q.draw_at(displaced)).sum(-1)
+        bound = (along - q.sticking_log_prob(displaced)).mean()
+        names, leaves = zip(*q.coordinates().items(), strict=True)
+        direction = torch.autograd.grad(bound, leaves, materialize_grads=True)
+    return dataclasses.replace(q, **dict(zip(names, direction, strict=True)))

@@ -1,0 +1,229 @@
+"""What a fit returns."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.infer import Predictive
+from pyro.poutine.uncondition_messenger import UnconditionMessenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import biject_to, transform_to
+
+from ngvi._docs import shared_doc
+from ngvi._lock import serialised
+from ngvi.errors import check_count, check_flag
+from ngvi.inference import saved
+from ngvi.inference.diagnostics import NUM_DRAWS, Diagnostics
+from ngvi.inference.result import Result
+from ngvi.inference.saved import Saved
+from pyro_ngvi.families.registry import REGISTRY
+from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from pyro_ngvi.guide.posterior import to_distribution
+from pyro_ngvi.inference.importance import FittedGaussian, diagnose, gaussians
+from pyro_ngvi.inference.set_up import STARTS, set_up, store_as_it_was
+from pyro_ngvi.tracing.messengers import repeatable_noise
+
+
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
+class FitResult(Result):
+    """A fitted posterior, how the fit went, and whether to believe it.
+
+    It is that of :attr:`params`, whatever becomes of the parameter store: guides of one class share
+    their parameters' names, so that the guide of another fit changes what this one's returns.
+
+    ``print(result)`` is a report. It takes thousands of evaluations of the log density for the
+    diagnostics, once; ``repr(result)`` leaves them out until they have been asked for.
+    """
+
+    library: ClassVar[str] = "pyro_ngvi"
+
+    def __post_init__(self) -> None:
+        constraints = pyro.get_param_store().get_state()["constraints"]
+        found = {name: c for name, c in constraints.items() if name in self.params}
+        self._store = {
+            "params": {
+                name: transform_to(constraint).inv(self.params[name]).detach().requires_grad_()
+                for name, constraint in found.items()
+            },
+            "constraints": found,
+        }
+
+    @property
+    def posterior(self) -> dist.Distribution:
+        """The Gaussian over the unconstrained latent vector, as a Pyro distribution.
+
+        Where :attr:`guide` is a ``ReparametrizedGaussianGuide`` locals are standardised in it.
+        """
+        return to_distribution(self.family)
+
+    @shared_doc(Result.sample)
+    @serialised
+    @torch.no_grad()
+    def sample(  # type: ignore[override]
+        self, num_samples: int = 1000, *, corrected: bool = False
+    ) -> dict[str, Tensor]:
+        num_samples = check_count(num_samples, "num_samples")
+        if check_flag(corrected, "corrected"):
+            seed = int(torch.randint(2**31, ()))
+            with self._own_parameters(), repeatable_noise(), poutine.block():
+                found = self._corrected(self._fitted, num_samples, seed)
+            return self.guide._constrained(torch.as_tensor(found).to(self.family.loc))
+        if isinstance(self.guide, NaturalGaussianGuide):
+            return self.guide._sample(self.family, num_samples)
+        with self._own_parameters(), poutine.block():
+            draws = Predictive(self.guide, num_samples=num_samples)(*self.args, **self.kwargs)
+            trace = poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
+        return {
+            name: value
+            for name, value in draws.items()
+            if not trace.nodes[name]["infer"].get("is_auxiliary")
+        }
+
+    @shared_doc(Result.predictive)
+    @serialised
+    @torch.no_grad()
+    def predictive(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Tensor]:
+        """Each is one run of the model.
+
+        Pyro's ``Predictive`` would give values in a plate more dimensions than they have.
+
+        :return: by site, an axis of draws followed by the site's shape; without sites that some
+            minibatches do not have.
+        """
+        num_samples = check_count(num_samples, "num_samples")
+        model, runs = self.model, []
+        if not args and not kwargs:
+            args, kwargs = self.args, self.kwargs
+            model = _Unobserved()(model)
+        with self._own_parameters(), poutine.block():
+            for _ in range(num_samples):
+                draw = poutine.trace(self.guide).get_trace(*args, **kwargs)
+                run = poutine.trace(poutine.replay(model, trace=draw)).get_trace(*args, **kwargs)
+                sites = {k: s for k, s in run.nodes.items() if s["type"] == "sample"}
+                runs.append({k: s["value"] for k, s in sites.items() if not site_is_subsample(s)})
+        shared = set.intersection(*({(k, v.shape) for k, v in run.items()} for run in runs))
+        # A factor is an observed site, and has no numbers.
+        names = [k for k, v in runs[0].items() if (k, v.shape) in shared and v.numel()]
+        return {name: torch.stack([run[name] for run in runs]) for name in names}
+
+    @shared_doc(Result.sample_groups)
+    @serialised
+    @torch.no_grad()
+    def sample_groups(
+        self, *args: Any, num_samples: int = 1000, **kwargs: Any
+    ) -> dict[str, Tensor]:
+        num_samples = check_count(num_samples, "num_samples")
+        guide = self._by_modes()
+        new = guide.for_groups(self.model)
+        with self._own_parameters(), poutine.block():
+            with torch.enable_grad():
+                new._setup_prototype(*args, **kwargs)
+            own, others = guide._pairs_of_globals(new)
+            family = self.family
+            noise = family.loc.new_empty(num_samples, family.dim).normal_()
+            latents = family.loc.new_empty(num_samples, new.latent_dim).normal_()
+            latents[:, others] = family.sample(noise)[:, own]
+            return new._constrained(latents)
+
+    @shared_doc(Result.diagnose)
+    @serialised
+    def diagnose(self, num_draws: int = NUM_DRAWS, *, seed: int = 0) -> Diagnostics:
+        """:param seed: of these draws; Pyro's own random numbers are left as they are."""
+        num_draws = check_count(num_draws, "num_draws")
+        if (undefined := self._undefined()) is not None:
+            return undefined
+        with self._own_parameters():
+            return diagnose(
+                self.model, self.guide, self.args, self.kwargs, num_draws=num_draws, seed=seed
+            )
+
+    @serialised
+    @torch.no_grad()
+    def _observed(self, latents: dict[str, Tensor]) -> dict[str, np.ndarray]:
+        model = poutine.condition(self.model, latents)
+        with self._own_parameters(), poutine.block():
+            trace = poutine.trace(model).get_trace(*self.args, **self.kwargs)
+        return {
+            name: site["value"].cpu().numpy()
+            for name, site in trace.nodes.items()
+            if name in trace.observation_nodes
+            and name not in latents
+            and not site["infer"].get("_deterministic")
+            and site["value"].numel()
+        }
+
+    def _gaussians(self) -> list[NaturalGaussianGuide]:
+        return gaussians(self.guide)
+
+    # -- files ------------------------------------------------------------------------
+
+    def _fitted(self) -> FittedGaussian:
+        with torch.enable_grad():
+            return FittedGaussian(self.model, self.guide, self.args, self.kwargs)
+
+    def _numbers(self) -> dict[str, np.ndarray]:
+        return {name: _numpy(value) for name, value in self.params.items()}
+
+    def _others(self) -> dict[str, Any]:
+        kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
+        is_plain = type(self.guide) in kinds and self.guide.create_plates is None
+        return saved.guide_options(self.guide, REGISTRY.families, is_plain)
+
+    @staticmethod
+    def _as_array(value: Any) -> np.ndarray | None:
+        return _numpy(value) if isinstance(value, Tensor) else None
+
+    @staticmethod
+    def _own(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array)
+
+    @staticmethod
+    def _at_a_third(support: Any, shape: tuple[int, ...], like: Any) -> float:
+        return float(biject_to(support)(like.new_full(shape, 1 / 3)).sum())
+
+    @classmethod
+    @serialised
+    def _rebuilt(
+        cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
+    ) -> dict[str, Any]:
+        make_guide: Any = None
+        if guide is None:
+            kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
+            make_guide = saved.make_guide(REGISTRY.families, kinds)
+        with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
+            ready = set_up(model, args, kwargs, guide, make_guide, STARTS, 0)
+            parameters: Any = ready.engine.parameters
+            own = parameters.snapshot()
+            numbers = {name: _numpy(value) for name, value in own.items()}
+            found = saved.check_same(gaussians(ready.guide), cls._at_a_third, numbers)
+            params = {name: torch.from_numpy(found[name]).to(own[name]) for name in own}
+            parameters.write(parameters.restored(params, ordinary=True))
+            keep()
+        return {"model": ready.model, "guide": ready.guide, "params": params}
+
+    @contextlib.contextmanager
+    def _own_parameters(self) -> Iterator[None]:
+        state: Any = {key: dict(v) for key, v in self._store.items()}
+        with pyro.get_param_store().scope(state):
+            yield
+
+
+def _numpy(value: Tensor) -> np.ndarray:
+    return value.detach().cpu().numpy()
+
+
+class _Unobserved(UnconditionMessenger):
+    """Draws observed sites, and leaves computed ones as they are."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if not msg["infer"].get("_deterministic"):
+            super()._pyro_sample(msg)

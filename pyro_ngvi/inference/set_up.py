@@ -1,0 +1,141 @@
+"""From a model to a guide and an engine that are set up, wherever the model has a start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.infer import config_enumerate
+from pyro.infer.autoguide.initialization import (
+    init_to_feasible,
+    init_to_median,
+    init_to_uniform,
+)
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from ngvi.errors import NO_LATENTS, DiscreteLatentError, InvalidStartError, told_of_arguments
+from ngvi.inference import run
+from ngvi.inference.engine import Engine
+from pyro_ngvi.guide import NaturalGaussianGuide
+from pyro_ngvi.guide.checks import check_precision
+from pyro_ngvi.inference.engine import make_engine
+from pyro_ngvi.inference.importance import gaussians
+
+#: Strategies of a guide that ``fit`` makes.
+STARTS = (init_to_feasible, init_to_uniform, init_to_median)
+
+
+def set_up(
+    model: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    guide: Any,
+    make_guide: Callable[[Callable, Callable], NaturalGaussianGuide],
+    starts: Sequence[Callable],
+    seed: int,
+    curvature: str = "auto",
+) -> run.Ready:
+    """Set up guide and engine at the first start that will do.
+
+    :param guide: the user's, or None.
+    :param make_guide: makes another for a model and a strategy.
+    :param starts: strategies to try.
+    :param seed: of the initial parameters.
+    :param curvature: as for ``fit``.
+    """
+
+    def at(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
+        own = guide
+        if guide is None:
+            own = make_guide(model, init_loc_fn)
+            forget_others(own)
+        engine = make_engine(model, own, args, kwargs, seed, curvature)
+        for part in gaussians(own):
+            check_precision(part.prototype_trace, part.posterior.loc)
+        return engine, own
+
+    def changed(model: Callable, error: Exception) -> Callable | None:
+        if guide is not None:
+            return None
+        if isinstance(error, DiscreteLatentError):
+            return config_enumerate(model)  # as NUTS does
+        return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
+
+    nan_arguments = partial(run.in_arguments, args, kwargs, _holds_nan)
+    with told_of_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
+        try:
+            found = run.ready(model, starts, at, changed, _WithoutDensities(), nan_arguments)
+        except InvalidStartError as error:
+            raise _without_sites(error) from None
+    if found.has_start:
+        return found
+    return found._replace(error=_without_sites(found.error))
+
+
+def _without_sites(error: Exception | None) -> InvalidStartError:
+    """Without the list of no sites that Pyro adds."""
+    return InvalidStartError(str(error).partition("\nTrace Shapes")[0])
+
+
+def _has_parameters(model: Callable, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a model without latents has something to learn."""
+    with poutine.block(), poutine.trace(param_only=True) as capture:
+        model(*args, **kwargs)
+    return bool(capture.trace.nodes)
+
+
+def _with_a_latent(model: Callable) -> Callable:
+    """The model beside a standard normal latent, on which nothing depends."""
+
+    def with_a_latent(*args: Any, **kwargs: Any) -> Any:
+        pyro.sample(NO_LATENTS, dist.Normal(0.0, 1.0))
+        return model(*args, **kwargs)
+
+    return with_a_latent
+
+
+def forget_others(guide: NaturalGaussianGuide) -> None:
+    """Drop the parameters that a guide of this class has left in the store."""
+    store = pyro.get_param_store()
+    for name in list(store.keys()):
+        if name.startswith(f"{guide._pyro_name}."):
+            del store[name]
+
+
+@contextmanager
+def store_as_it_was() -> Iterator[Callable[[], None]]:
+    """Bring back what was in the store if there is an error, unless told to keep what is there."""
+    store, kept = pyro.get_param_store(), []
+    before = store.get_state()
+    try:
+        yield lambda: kept.append(True)
+    except BaseException:
+        if not kept:
+            store.clear()
+            store.set_state(before)
+        raise
+
+
+class _WithoutDensities(Messenger):
+    """Leaves the densities of a model out, so that a guide can be set up anywhere."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if not site_is_subsample(msg):
+            msg["fn"] = msg["fn"].mask(False)
+
+
+def _holds_nan(tree: Any) -> bool:
+    if isinstance(tree, dict):
+        return any(map(_holds_nan, tree.values()))
+    if isinstance(tree, (list, tuple)):
+        return any(map(_holds_nan, tree))
+    return isinstance(tree, (Tensor, float)) and bool(torch.isnan(torch.as_tensor(tree)).any())

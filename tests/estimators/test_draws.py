@@ -1,0 +1,120 @@
+"""Standard normal draws come in pairs, and quasi-random ones are evenly spread."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.optim.table5 import QUICKLY
+
+
+def draws(backend, num_draws, dim, seed=0, dtype="float64", **options):
+    standard_normal = backend.module("curvature").standard_normal
+    if backend.name == "numpyro":
+        import jax
+
+        run = _compiled(standard_normal, (num_draws,), dim, np.dtype(dtype), **options)
+        return run(jax.random.key(seed))
+    import torch
+
+    torch.manual_seed(seed)
+    return standard_normal(num_draws, backend.array(np.zeros(dim), dtype), **options)
+
+
+@functools.cache
+def _compiled(standard_normal, *args, **options):
+    import jax
+
+    return jax.jit(lambda key: standard_normal(key, *args, **options), compiler_options=QUICKLY)
+
+
+@pytest.mark.parametrize("quasi_random", [False, True], ids=["random", "quasi-random"])
+@pytest.mark.parametrize("num_draws", [1, 5, 8])
+def test_draws_come_in_pairs_and_an_odd_one_has_none(backend, num_draws, quasi_random):
+    z = backend.numpy(draws(backend, num_draws, 3, quasi_random=quasi_random))
+    assert z.shape == (num_draws, 3)
+    assert np.isfinite(z).all()
+    pairs, free = num_draws // 2, -(-num_draws // 2)
+    np.testing.assert_array_equal(z[free:], -z[:pairs])
+    assert len(np.unique(np.abs(z[:, 0]))) == free
+
+
+@pytest.mark.parametrize("quasi_random", [False, True], ids=["random", "quasi-random"])
+def test_pairs_stay_within_a_group(numpyro_backend, quasi_random):
+    import jax
+
+    standard_normal = numpyro_backend.module("curvature").standard_normal
+    z = standard_normal(jax.random.key(0), (3, 4, 0), 2, np.float64, quasi_random=quasi_random)
+    np.testing.assert_array_equal(z[2], -z[0])
+    np.testing.assert_array_equal(z[5:], -z[3:5])
+    assert len(np.unique(np.abs(z[:, 0]))) == 4
+
+
+@pytest.mark.parametrize("quasi_random", [False, True], ids=["random", "quasi-random"])
+def test_pairs_are_optional(backend, quasi_random):
+    z = backend.numpy(draws(backend, 8, 3, antithetic=False, quasi_random=quasi_random))
+    assert len(np.unique(np.abs(z[:, 0]))) == 8
+
+
+@pytest.mark.parametrize("quasi_random", [False, True], ids=["random", "quasi-random"])
+def test_a_seed_determines_the_draws_and_another_gives_others(backend, quasi_random):
+    first, again, other = (
+        backend.numpy(draws(backend, 6, 3, seed, quasi_random=quasi_random)) for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).all()
+
+
+@pytest.mark.parametrize("quasi_random", [False, True], ids=["random", "quasi-random"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_draws_are_finite_and_of_the_dtype_asked_for(backend, dtype, quasi_random):
+    z = draws(backend, 4096, 2, dtype=dtype, quasi_random=quasi_random)
+    assert backend.dtype(z) == dtype
+    assert np.isfinite(backend.numpy(z)).all()
+    # One of 8192 normal numbers is beyond 3 almost surely, none beyond 8.
+    assert 3 < np.abs(backend.numpy(z)).max() < 8
+
+
+@pytest.mark.parametrize("quasi_random", [False, True], ids=["random", "quasi-random"])
+def test_every_draw_is_standard_normal(backend, quasi_random):
+    from scipy import stats
+
+    z = np.concatenate(
+        [
+            backend.numpy(draws(backend, 2, 200, seed, quasi_random=quasi_random))
+            for seed in range(20)
+        ]
+    )
+    for one in (z[::2], z[1::2]):
+        assert stats.kstest(one.reshape(-1), "norm").pvalue > 1e-3
+
+
+def test_quasi_random_draws_estimate_second_moments_better(backend):
+    def error(quasi_random):
+        z = np.stack(
+            [backend.numpy(draws(backend, 256, 4, s, quasi_random=quasi_random)) for s in range(8)]
+        )
+        moments = np.einsum("sni,snj->sij", z, z) / 256
+        return np.sqrt(((moments - np.eye(4)) ** 2).mean())
+
+    assert error(True) < 0.4 * error(False)
+
+
+def test_beyond_the_sequences_dimension_draws_are_random(backend):
+    assert draws(backend, 2, 22_000, quasi_random=True).shape == (2, 22_000)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bits_without_a_loop_are_those_of_jax(numpyro_backend, dtype):
+    import jax
+
+    from numpyro_ngvi.estimators.threefry import split, unrolled
+
+    key, other = jax.random.key(3), jax.random.key(3, impl="rbg")
+    numbers = [jax.random.uniform(one, (7, 3), dtype) for one in (key, unrolled(key))]
+    np.testing.assert_array_equal(*numbers)
+    keys = [jax.random.key_data(one) for one in (jax.random.split(key, 5), split(key, 5))]
+    np.testing.assert_array_equal(*keys)
+    assert unrolled(other) is other

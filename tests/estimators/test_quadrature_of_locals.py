@@ -1,0 +1,209 @@
+"""Expectations term by term under structured Gaussians: those of the dense one, and no more."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from ngvi.estimators.additive_terms import NotASumError
+from ngvi.estimators.quadrature import check_paths, check_smooth, expectations, num_probes
+from ngvi.latents.forest import forest_from_indices
+
+#: Of two globals, two regions and three places in each: counts by place.
+COUNTS = np.array([3.0, 0.0, 7.0, 2.0, 2.0, 5.0])
+GLOBALS, REGIONS, PLACES = np.arange(2), np.arange(2, 4), np.arange(4, 10)
+
+
+def log_density(ppl):
+    """As a function of the latent vector: mean, log scale, regions, places."""
+    places, y = ppl.index(np.repeat([0, 1], 3)), ppl.array(COUNTS)
+
+    def function(theta, *others):
+        mean, log_scale, region, place = theta[0], theta[1], theta[2:4], theta[4:]
+        shift = others[0][0] if others else 0.0
+        value = -(mean**2) / 8 - log_scale**2 / 2 - ((region - mean) ** 2).sum() / 2
+        gaps = place - region[places]
+        value = value - (gaps**2 * ppl.np.exp(-2.0 * log_scale) / 2 + log_scale).sum()
+        eta = place + 0.3 * mean + shift
+        value = value + (y * eta - ppl.np.exp(eta)).sum()
+        return value if not others else value - (others[0] ** 2).sum()
+
+    return function
+
+
+def family(ppl, name, rng):
+    """A Gaussian of such a model whose coordinates are any."""
+    pieces = [PLACES[None], REGIONS[None], GLOBALS[:, None]]
+    if name == "sparse_precision":
+        structure = forest_from_indices(pieces, [1, 2, None])
+        new = ppl.families.SparsePrecision(structure=structure)
+    else:
+        new = ppl.families.BlockDiagonal(
+            structure=forest_from_indices(pieces), independent=(True, True, False)
+        )
+    new = new.initial(ppl.array(0.3 * rng.normal(size=10)), 0.4)
+    packed = ppl.numpy(getattr(new, new.factor_name))
+    noise = 1.0 + 0.1 * rng.normal(size=packed.shape) + 0.2 * rng.normal(size=packed.shape)
+    noise = ppl.array(packed * noise + 0.05 * rng.normal(size=packed.shape))
+    return dataclasses.replace(new, **{new.factor_name: noise})
+
+
+def dense(ppl, family):
+    """The same Gaussian."""
+    covariance = ppl.numpy(family.covariance_matrix)
+    return ppl.families.CovarianceCholesky(family.loc, ppl.array(np.linalg.cholesky(covariance)))
+
+
+def calculus(ppl):
+    module = ppl.module("estimators.quadrature")
+    return module.JaxCalculus() if ppl.is_numpyro else module.TorchCalculus()
+
+
+def expected(ppl, function, families):
+    terms = ppl.module("tracing.terms").terms_of(function, [q.mean for q in families])
+    check_paths(terms, families, calculus(ppl))
+    return expectations(terms, families, calculus(ppl))
+
+
+@pytest.mark.parametrize("name", ["sparse_precision", "block_diagonal"])
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
+def test_a_structured_gaussian_has_its_part_of_the_moments_of_a_dense_one(ppl, name, beside, rng):
+    function, one = log_density(ppl), family(ppl, name, rng)
+    other = ppl.family("covariance_cholesky", np.array([0.1, -0.2]), np.diag([0.3, 0.5]))
+    others = [other] if beside else []
+    found = expected(ppl, function, [one, *others])
+    wanted = expected(ppl, function, [dense(ppl, one), *others])
+    assert float(found.value) == pytest.approx(float(wanted.value), abs=1e-10)
+    assert bool(found.is_finite)
+    assert num_probes(one) < one.dim
+    for index, q in enumerate([one, *others]):
+        gradient, hessian = wanted.parts[index]
+        probes = np.eye(num_probes(q))[q.hessian_probes()].T
+        hessian = q.assemble_hessian(ppl.array(probes @ ppl.numpy(hessian)))
+        for part, other_part in zip(found.parts[index], (gradient, hessian), strict=True):
+            np.testing.assert_allclose(
+                ppl.numpy(part), ppl.numpy(other_part), rtol=1e-10, atol=1e-10
+            )
+
+
+def test_a_term_that_sees_several_locals_is_refused(ppl, rng):
+    """Their slopes share a column, of which the sum would be taken for one of them."""
+
+    def neighbours(theta):
+        return -ppl.np.cosh(theta[4:-1] - 0.5 * theta[5:]).sum()
+
+    def cousins(theta):
+        """Of one region and a place in the other."""
+        return -ppl.np.cosh(theta[2] + theta[9]).sum()
+
+    def two_roots(theta):
+        return -(theta[4:7] ** 2 * ppl.np.exp(theta[7:])).sum()
+
+    one = family(ppl, "sparse_precision", rng)
+    for function in (neighbours, cousins, two_roots):
+        with pytest.raises(NotASumError, match="several locals"):
+            expected(ppl, function, [one])
+        expected(ppl, function, [dense(ppl, one)])
+
+
+def test_a_term_that_sees_locals_of_two_plates_is_refused(ppl):
+    """Side by side they share columns as well."""
+    pieces = [np.arange(3)[None], np.arange(3, 5)[None], np.array([[5]])]
+    structure = forest_from_indices(pieces, [2, 2, None])
+    one = ppl.families.SparsePrecision(structure=structure).initial(ppl.array(np.zeros(6)), 0.4)
+
+    def apart(theta):
+        return -ppl.np.cosh(theta[:3] - theta[5]).sum() - ppl.np.cosh(theta[3:5] + theta[5]).sum()
+
+    def crossed(theta):
+        return -ppl.np.cosh(theta[:2] + theta[3:5]).sum()
+
+    expected(ppl, apart, [one])
+    with pytest.raises(NotASumError, match="several locals"):
+        expected(ppl, crossed, [one])
+
+
+def test_blocks_that_share_no_columns_may_be_seen_together(ppl):
+    """Those of two sites without a plate, beside blocks of a plate, which do share theirs."""
+    structure = forest_from_indices([np.arange(2)[None], np.arange(2, 5)[None]])
+    blocks = ppl.families.BlockDiagonal(structure=structure, independent=(False, True))
+    one = blocks.initial(ppl.array(np.zeros(5)), 0.4)
+
+    def function(theta):
+        return -ppl.np.cosh(theta[0] + theta[1]) - ppl.np.cosh(theta[2:] - theta[1]).sum()
+
+    assert num_probes(one) == 3
+    found, wanted = (expected(ppl, function, [q]) for q in (one, dense(ppl, one)))
+    assert float(found.value) == pytest.approx(float(wanted.value), abs=1e-10)
+
+
+@pytest.mark.parametrize("stddev", [0.3, 1.0])
+@pytest.mark.parametrize("power", [1.0, 2.0])
+def test_a_kink_beside_a_scale_that_is_learnt_is_refused(ppl, stddev, power):
+    """Along both roots ``exp`` of the one grows past the kink in the other."""
+    q = ppl.family("covariance_cholesky", np.full(3, 2.0), stddev * np.eye(3))
+
+    def laplace(theta):
+        return -(abs(theta[1:]) * ppl.np.exp(-power * theta[0])).sum()
+
+    terms = ppl.module("tracing.terms").terms_of(laplace, [q.mean])
+    with pytest.raises(NotASumError, match="kink"):
+        check_smooth(terms, [q], calculus(ppl))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_fit_integrates_the_bound_of_a_model_with_locals(ppl, dtype, rng):
+    """Counts with effects whose spread is unknown, 120 of them: the bound in closed form."""
+    with ppl.precision(dtype):
+        y = ppl.array(rng.poisson(np.exp(1.0 + 0.5 * rng.normal(size=120))).astype(float), dtype)
+
+        def model(y):
+            mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0, dtype), 2.0))
+            scale = ppl.sample("scale", ppl.dist.LogNormal(ppl.array(0.0, dtype), 1.0))
+            with ppl.plate("groups", 120):
+                x = ppl.sample("x", ppl.dist.Normal(mean, scale))
+                ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(x)), obs=y)
+
+        options = {"family": "sparse_precision", "curvature": "quadrature"}
+        result = ppl.fit(model, y, reparametrize=False, **options)
+        assert result.converged
+        assert result.bound_error == 0.01  # of an integral, where draws have 0.1 or more
+        family = result.family
+        loc, covariance = (
+            ppl.numpy(part).astype(float) for part in (family.mean, family.covariance_matrix)
+        )
+    direction = np.eye(122)[2:] - np.eye(122)[0]
+    with_scale = direction @ covariance[1]
+    variance = np.einsum("ij,jk,ik->i", direction, covariance, direction)
+    squares = (direction @ loc - 2 * with_scale) ** 2 + variance
+    squares = squares * math.exp(-2 * loc[1] + 2 * covariance[1, 1])
+    half = 0.5 * math.log(2 * math.pi)
+    value = -2 * half - math.log(2.0) - (loc[0] ** 2 + covariance[0, 0]) / 8
+    value -= (loc[1] ** 2 + covariance[1, 1]) / 2 + 120 * (half + loc[1]) + 0.5 * squares.sum()
+    rates = np.exp(loc[2:] + 0.5 * np.diag(covariance)[2:])
+    counts = ppl.numpy(y).astype(float)
+    value += (counts * loc[2:] - rates).sum() - sum(math.lgamma(1.0 + count) for count in counts)
+    entropy = 0.5 * np.linalg.slogdet(covariance)[1] + 122 * (half + 0.5)
+    assert result.bound == pytest.approx(value + entropy, abs=1e-6 if dtype == "float64" else 1e-2)
+
+
+def test_an_effect_in_an_axis_of_its_own_is_as_one_without(ppl, rng):
+    """Of arrays that differ in the length of an axis alone the shorter is spread as well."""
+    places = ppl.index(np.repeat([0, 1], 3))
+
+    def in_an_axis(theta):
+        effects = theta[4:].reshape(6, 1)
+        scale = ppl.np.exp(theta[1:2])
+        return ppl.dist.Normal(theta[2:4].reshape(2, 1)[places], scale).log_prob(effects).sum()
+
+    def without(theta):
+        return ppl.dist.Normal(theta[2:4][places], ppl.np.exp(theta[1])).log_prob(theta[4:]).sum()
+
+    one = family(ppl, "sparse_precision", rng)
+    found, wanted = (expected(ppl, function, [one]) for function in (in_an_axis, without))
+    assert float(found.value) == pytest.approx(float(wanted.value), abs=1e-12)
+    for parts in zip(found.parts[0], wanted.parts[0], strict=True):
+        np.testing.assert_allclose(*map(ppl.numpy, parts), rtol=1e-12, atol=1e-12)

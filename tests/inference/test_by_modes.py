@@ -1,0 +1,337 @@
+"""``fit`` tries locals by their modes, and keeps what has the better bound.
+
+What it decides is tested on engines of numpy, the first ones here; the rest takes a PPL.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import warnings
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ngvi.inference import by_modes, run
+from ngvi.inference.audit import Audit
+from ngvi.inference.journal import Journal
+from ngvi.inference.outcome import BY_MODES, Ended, Outcome, Reason
+from ngvi.inference.settings import Settings
+from ngvi.latents.layout import Plate, Site
+from tests import models
+from tests.inference.numpy_engine import Place, Target
+from tests.inference.test_checkpoint import Killed, Mortal
+from tests.ppl import SLOW_IN_NUMPYRO
+
+SITES = (Site("x", 0, (3,), (Plate("groups", 3, 0),)),)
+WITH_A_GLOBAL = Site("g", 0, ()), Site("x", 1, (2,), (Plate("groups", 2, 0),))
+
+
+def ready(gain=0.0, sites=SITES, target=Target, **options):
+    """What was set up: the bound's optimum is the gain."""
+    change = lambda place, value: value + gain  # noqa: E731
+    one = target(np.array([1.0, 0.0, -1.0]), np.full(3, 0.5), change=change, **options)
+    blocks = SimpleNamespace(mask=np.array([False, True, True]))
+    guide = SimpleNamespace(sites=sites, _blocks=blocks)
+    return SimpleNamespace(engine=one.engine(), guide=guide, has_start=True, error=None)
+
+
+def ended(reason=Reason.CONVERGED, gap=1.0):
+    """An outcome at the optimum."""
+    best = Place(np.array([1.0, 0.0, -1.0]), np.log(np.full(3, 0.5)))
+    start = Ended("the guide's start", 0.0, 0.1, 20, "kept")
+    return Outcome(best, reason, 0.01, audit=Audit(0.0, 0.1, 0.0, 0.9, gap), starts=(start,))
+
+
+@pytest.mark.parametrize(
+    ("gain", "first", "second", "is_better", "words"),
+    [
+        (1.5, Reason.CONVERGED, Reason.CONVERGED, True, "1.50 nats below"),
+        (-1.5, Reason.CONVERGED, Reason.CONVERGED, False, "1.50 nats below"),
+        (0.0, Reason.CONVERGED, Reason.CONVERGED, False, "0.00 nats below"),
+        (1.5, Reason.CONVERGED, Reason.NOISE, False, "1.50 nats above, not at its optimum"),
+        (1.5, Reason.STUCK, Reason.NOISE, True, "1.50 nats below"),
+        (1.5, Reason.MODES, Reason.CONVERGED, True, "1.50 nats below"),
+    ],
+)
+def test_what_has_the_better_bound_over_the_same_draws_is_kept(
+    gain, first, second, is_better, words
+):
+    one, two, begun = ready(), ready(gain), []
+
+    def search(engine, place, used):
+        begun.append((place, used))
+        engine.evaluator.num_gradients += 7
+        return ended(second)
+
+    outcome = ended(first)
+    outcome.trace.losses.extend([2.0, 1.0])
+    one.engine.evaluator.num_gradients = 30
+    kept, found = by_modes.tried(one, outcome, lambda mean: two, search, np.random.default_rng(0))
+    assert kept is (two if is_better else one) and kept.engine.evaluator.num_gradients == 37
+    assert found.reason is (second if is_better and first is not Reason.MODES else first)
+    assert {start.name: start.kept for start in found.starts} == {
+        BY_MODES: "kept" if is_better else words,
+        "the guide's start": words if is_better else "kept",
+    }
+    assert found.starts[0].kept == "kept" and found.trace.losses[:2] == [2.0, 1.0]
+    # It begins at the globals of the first fit, with standard normal locals.
+    place, used = begun[0]
+    np.testing.assert_allclose(place.loc, [1.0, 0.0, 0.0])
+    np.testing.assert_allclose(np.exp(place.log_scale), [0.5, 1.0, 1.0])
+    assert used == 2
+
+
+def test_noise_is_no_better_bound():
+    noise = np.random.default_rng(1)
+    two = ready(step=lambda theta: noise.normal(0.0, 30.0, len(theta)))
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        kept, _ = by_modes.tried(ready(), ended(), lambda mean: two, lambda *_: ended(), rng)
+        assert kept is not two
+
+
+@pytest.mark.parametrize(
+    ("expected", "how", "options", "outcome"),
+    [
+        (True, "auto", {}, ended()),
+        (False, False, {}, ended()),
+        (False, "auto", {}, ended(gap=0.09)),
+        (True, True, {}, ended(gap=0.0)),
+        (False, "auto", {"sites": (Site("x", 0, (3,)),)}, ended()),
+        (False, "auto", {"is_subsampled": True}, ended()),
+        (False, "auto", {"of_ordinary": lambda x: (0.0, 0.0)}, ended()),
+        (True, "auto", {"of_ordinary": lambda x: (0.0, 0.0), "sites": WITH_A_GLOBAL}, ended()),
+        (True, "auto", {}, ended(Reason.NOISE)),
+        (False, "auto", {}, ended(Reason.MAX_STEPS)),
+        (False, "auto", {}, ended(Reason.TIME_LIMIT)),
+        (False, True, {}, dataclasses.replace(ended(), audit=None)),
+    ],
+)
+def test_it_is_tried_where_locals_may_close_a_gap(expected, how, options, outcome):
+    assert by_modes.is_worthwhile(how, ready(**options), outcome, 0.05) is expected
+
+
+def test_parameters_of_the_models_own_go_on_from_the_first_fit():
+    first, second = (ready(of_ordinary=lambda x: (0.0, 0.0), of_start=x) for x in (0.0, 5.0))
+    began = []
+
+    def search(_, place, *rest):
+        began.append(place.ordinary)
+        return ended()
+
+    outcome = dataclasses.replace(ended(), place=dataclasses.replace(ended().place, ordinary=2.0))
+    by_modes.tried(first, outcome, lambda mean: second, search, np.random.default_rng(0))
+    assert began == [2.0]
+
+
+def test_a_model_whose_locals_depend_on_each_other_keeps_its_fit_without_a_word():
+    def set_up(mean):
+        raise ValueError("'x' depends on itself")
+
+    one, outcome, rng = ready(), ended(), np.random.default_rng(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert by_modes.tried(one, outcome, set_up, None, rng) == (one, outcome)
+    with pytest.warns(UserWarning, match="no effect, .* over all latents is kept: 'x' depends"):
+        by_modes.tried(one, outcome, set_up, None, rng, True)
+
+
+def test_locals_are_named_where_the_second_fit_came_to_nothing():
+    two = ready(-math.inf)
+    two.guide._blocks.sites = (("x",),)
+    rng = np.random.default_rng(0)
+    search = lambda *_: ended(Reason.NOT_FINITE)  # noqa: E731
+    with pytest.warns(UserWarning, match="latents is kept: .* Maybe 'x' have none"):
+        _, found = by_modes.tried(ready(), ended(), lambda _: two, search, rng, True)
+    assert found.starts[1].kept == "not finite, not at its optimum"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        by_modes.tried(ready(), ended(), lambda _: two, search, rng)
+
+
+def test_a_second_fit_that_fails_does_not_lose_the_first_but_a_callback_ends_both():
+    def failing(engine, place, used):
+        raise RuntimeError("out of memory")
+
+    def stopped(engine, place, used):
+        def users(*_):
+            raise RuntimeError("that will do")
+
+        Settings(0.05, 10, callback=users).after_step(1, 0.0, 0.0)
+
+    one, outcome, rng = ready(), ended(), np.random.default_rng(0)
+    with pytest.warns(UserWarning, match="second fit.*out of memory"):
+        assert by_modes.tried(one, outcome, lambda _: ready(), failing, rng) == (one, outcome)
+    with pytest.raises(RuntimeError, match="that will do"):
+        by_modes.tried(one, outcome, lambda _: ready(), stopped, rng)
+
+
+def test_both_searches_of_a_killed_run_go_on_from_one_checkpoint(tmp_path):
+    def fitted(path, **mortal):
+        rng, journal = np.random.default_rng(0), path and Journal(path, "tests", [0])
+        first, second = ready(target=Mortal), ready(1.0, target=Mortal, **mortal)
+
+        def search(engine, place, used=0):
+            return run.search(engine, rng, Settings(0.05, 60), False, place, journal, used)
+
+        with journal or nullcontext():
+            outcome = search(first.engine, None)
+            kept, outcome = by_modes.tried(first, outcome, lambda _: second, search, rng)
+        assert kept is second
+        return str(outcome), kept.engine.evaluator.num_gradients, second.engine.evaluator.answers
+
+    *expected, count = fitted(None)
+    path = tmp_path / "file"
+    with pytest.raises(Killed):
+        fitted(path, dies_at=count // 2)
+    *found, count_of_rest = fitted(path)
+    assert found == expected and count_of_rest < count
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reparametrize": "always"}, "reparametrize must be 'auto', True or False, got 'always'"),
+        ({"reparametrize": True, "family": "diagonal"}, "True is ignored beside family="),
+    ],
+)
+def test_bad_input_is_told(ppl, options, message):
+    with pytest.raises(ValueError, match=message):
+        ppl.fit(models.location(ppl), ppl.array(models.Y), **options)
+
+
+# -- one model in both packages -------------------------------------------------------
+
+#: The best full-covariance bound of a careful run of 10^5 draws (posteriordb).
+BEST_EIGHT_SCHOOLS = -31.536
+
+_FITTED: dict = {}
+
+
+@pytest.fixture
+def fitted(ppl):
+    """Eight schools, without and with a second fit, and what Pyro has in its store then."""
+    if ppl.name not in _FITTED:
+        ppl.forget()
+        model, data = models.eight_schools(ppl), map(ppl.array, models.eight_schools_data())
+        data = tuple(data)
+        plain = ppl.fit(model, *data, seed=1, deterministic=True, reparametrize=False)
+        ppl.forget()
+        result = ppl.fit(model, *data, seed=2, deterministic=True, reparametrize=True)
+        store = None if ppl.is_numpyro else set(ppl.lib.get_param_store())
+        _FITTED[ppl.name] = plain, result, store
+    return _FITTED[ppl.name]
+
+
+def test_the_same_draws_give_the_same_result(ppl, fitted):
+    plain, result, _ = fitted
+    assert plain.converged and plain.trace.distances[-1] < 1e-4
+    np.testing.assert_array_equal(plain.losses, result.losses[: plain.num_steps])
+    assert plain.bound == result.starts[1].bound
+
+
+def test_the_better_bound_is_kept_and_told(ppl, fitted):
+    plain, result, store = fitted
+    assert type(plain.guide).__name__ == "NaturalGaussianGuide" and len(plain.starts) == 1
+    assert type(result.guide).__name__ == "ReparametrizedGaussianGuide" and result.converged
+    assert result.bound == pytest.approx(-31.41466, abs=1e-4)  # in both packages
+    assert plain.bound < BEST_EIGHT_SCHOOLS + 4 * plain.bound_error < result.bound
+    assert [start.name for start in result.starts] == [BY_MODES, "the guide's start"]
+    assert re.search(r"locals +by their modes .*bound is 0\.1\d nats below\n", repr(result))
+    names = {marginal.name for marginal in result.diagnose(num_draws=50).marginals}
+    assert {"mu", "tau", "standardised eta[7]"} < names  # what the Gaussian is over
+    assert "hint" not in repr(result) and "hint" not in repr(plain)
+    assert result.num_gradients > plain.num_gradients
+    assert result.num_steps == sum(start.num_steps for start in result.starts)
+    if store is not None:
+        assert store == set(result.params)
+
+
+@pytest.mark.slow
+def test_a_global_that_is_a_parameter_does_not_keep_locals_from_their_modes(ppl):
+    """Eight schools, centred, whose mean is fitted by maximum marginal likelihood."""
+    dist = ppl.dist
+
+    def model(y, sigma):
+        mu = ppl.param("mu", ppl.array(0.0))
+        tau = ppl.sample("tau", dist.HalfNormal(ppl.array(10.0)))
+        with ppl.plate("schools", 8):
+            effect = ppl.sample("effect", dist.Normal(mu, tau))
+            ppl.sample("y", dist.Normal(effect, sigma), obs=y)
+
+    result = ppl.fit(model, *map(ppl.array, models.eight_schools_data()))
+    assert result.converged and result.starts[0].name == BY_MODES
+    # By quadrature: effects integrated out, the evidence is -30.29 at mu = 7.81.
+    assert ppl.numpy(result.params["mu"]) == pytest.approx(7.81, abs=0.2)
+    assert -30.55 < result.bound < -30.29 + 3 * result.bound_error
+
+
+@SLOW_IN_NUMPYRO
+def test_draws_predictions_and_files_are_in_the_users_coordinates(ppl, fitted, tmp_path):
+    _, result, _ = fitted
+    draws = {name: ppl.numpy(value) for name, value in result.sample(2000).items()}
+    # By NUTS mu is 4.4 (3.3), tau 3.6 (3.2), and eta of the first school 0.4 (0.9).
+    assert draws["mu"].mean() == pytest.approx(4.4, abs=0.3)
+    assert draws["tau"].mean() == pytest.approx(3.6, abs=0.3)
+    assert draws["eta"][:, 0].mean() == pytest.approx(0.38, abs=0.1)
+    assert draws["eta"].std(0) == pytest.approx(np.full(8, 0.96), abs=0.1)
+    replicated = ppl.numpy(result.predictive(num_samples=20)["y"])
+    assert replicated.shape == (20, 8) and abs(replicated.mean() - 5.0) < 8.0
+    result.save(tmp_path / "file")
+    again = type(result).load(tmp_path / "file", result.model)
+    assert again.starts == result.starts and repr(again) == repr(result)
+    values = []
+    for each in (result, again):
+        if not ppl.is_numpyro:
+            ppl.lib.set_rng_seed(1)
+        values.append(ppl.numpy(each.sample(3)["eta"]))
+    np.testing.assert_allclose(*values, rtol=1e-9)
+
+
+@SLOW_IN_NUMPYRO
+def test_groups_that_the_fit_has_not_seen_are_drawn_given_their_data(ppl, fitted):
+    # Given mu and tau the posterior of eta is known.
+    plain, result, _ = fitted
+    y, sigma = np.array([30.0, -8.0]), np.array([3.0, 12.0])
+    with pytest.raises(ValueError, match="sample_groups needs locals by their modes"):
+        plain.sample_groups(ppl.array(y), ppl.array(sigma))
+    for count in (2, 1):  # one is enough
+        data = ppl.array(y[:count]), ppl.array(sigma[:count])
+        found = result.sample_groups(*data, num_samples=2000)
+        draws = {name: ppl.numpy(value) for name, value in found.items()}
+        mu, tau = draws["mu"][:, None], draws["tau"][:, None]
+        variance = 1 / (1 + (tau / sigma[:count]) ** 2)
+        mean = variance * tau / sigma[:count] ** 2 * (y[:count] - mu)
+        noise = (draws["eta"] - mean) / variance**0.5
+        assert noise.shape == (2000, count)
+        np.testing.assert_allclose(noise.mean(0), 0.0, atol=4 / 2000**0.5)
+        np.testing.assert_allclose(noise.std(0), 1.0, atol=4 / 4000**0.5)
+    ours = result.sample(2000)["mu"]  # the globals are those of the fit
+    assert draws["mu"].mean() == pytest.approx(ppl.numpy(ours).mean(), abs=0.5)
+
+
+@pytest.mark.slow
+def test_unseen_group_is_as_in_a_fit_that_includes_it(ppl):
+    # ... whose posterior is known, since all is normal.
+    spread, noise, prior = 1.5, 0.7, 3.0
+
+    def model(y):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), prior))
+        with ppl.plate("groups", len(y)):
+            effect = ppl.sample("effect", ppl.dist.Normal(mu, spread))
+            ppl.sample("y", ppl.dist.Normal(effect, noise), obs=y)
+
+    y = 1.0 + spread * np.random.default_rng(0).standard_normal(25)
+    marginal = (spread**2 + noise**2) * np.eye(25) + prior**2
+    covariance = prior**2 + spread**2 * np.eye(25)[-1]  # of the last effect with the data
+    mean = covariance @ np.linalg.solve(marginal, y)
+    sd = (prior**2 + spread**2 - covariance @ np.linalg.solve(marginal, covariance)) ** 0.5
+    guide = ppl.package.ReparametrizedGaussianGuide(model)
+    result = ppl.fit(model, ppl.array(y[:-1]), guide=guide)
+    draws = ppl.numpy(result.sample_groups(ppl.array(y[-1:]), num_samples=4000)["effect"])
+    assert draws.mean() == pytest.approx(mean, abs=0.1 * sd)
+    assert draws.std() == pytest.approx(sd, rel=0.05)

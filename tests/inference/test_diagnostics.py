@@ -1,0 +1,368 @@
+"""Importance weights tell whether to believe a posterior."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from ngvi.inference.diagnostics import from_log_weights
+from ngvi.inference.pareto import smoothed_weights
+from ngvi.latents.layout import Site
+from tests import models
+from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
+from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
+
+# -- conjugate: everything is known ---------------------------------------------------
+
+
+@SLOW_IN_NUMPYRO
+def test_of_an_exact_posterior_the_weights_are_the_evidence(ppl):
+    found = shared_result(ppl).diagnostics
+    assert found.pareto_k < 0.5 and "good" in found.verdict
+    assert found.num_draws == len(found.log_weights) == 4000
+    assert found.importance_weighted_bound == pytest.approx(log_evidence(), abs=1e-9)
+    assert found.bound == pytest.approx(log_evidence(), abs=1e-9)
+    assert found.importance_weighted_bound_error < 1e-9
+    assert found.effective_sample_size == pytest.approx(4000)
+    for marginal in found.marginals:
+        assert abs(marginal.shift) < 1e-9 and abs(marginal.scale_ratio - 1) < 1e-9
+
+
+@pytest.mark.parametrize("name", PPLS)
+def test_float32_is_enough(name):
+    ppl = load(name)
+    with ppl.precision("float32"):
+        found = conjugate_result(ppl, shift=0.3).diagnostics
+    assert 0 < found.pareto_k < 0.7
+    error = found.importance_weighted_bound_error
+    assert found.importance_weighted_bound == pytest.approx(log_evidence(), abs=4 * error)
+    assert found.worst(1)[0].shift == pytest.approx(-0.3, abs=0.1)
+
+
+def test_a_posterior_that_is_a_little_off_is_corrected(ppl):
+    found = conjugate_result(ppl, shift=0.3, factor=1.2).diagnostics
+    assert found.pareto_k < 0.7
+    error = found.importance_weighted_bound_error
+    assert 0 < error < 0.1
+    assert abs(found.importance_weighted_bound - log_evidence()) < 4 * error
+    assert found.bound < found.importance_weighted_bound - 4 * found.bound_error
+    assert 400 < found.effective_sample_size < 3900
+    for marginal in found.marginals:
+        assert marginal.shift == pytest.approx(-0.3 / 1.2, abs=0.08)
+        assert marginal.scale_ratio == pytest.approx(1 / 1.2, abs=0.08)
+
+
+def test_a_scale_that_is_far_too_small_is_found_out(ppl):
+    found = shared_result(ppl, factor=0.2).diagnostics
+    assert found.pareto_k > 0.7
+    assert found.verdict.startswith(("poor", "bad"))
+    assert found.importance_weighted_bound_error is None
+    assert found.worst(1)[0].scale_ratio > 1.2
+
+
+def test_draws_may_be_more_and_others(ppl):
+    fitted = shared_result(ppl, shift=0.3)
+    again = fitted.diagnose(1003)
+    assert again.num_draws == 1003
+    assert again.pareto_k == fitted.diagnose(1003).pareto_k
+    if ppl.is_numpyro:
+        import jax
+
+        other = fitted.diagnose(1003, rng_key=jax.random.key(8))
+    else:
+        other = fitted.diagnose(1003, seed=8)
+    assert other.pareto_k != again.pareto_k
+
+
+def test_draws_in_many_passes_are_as_good(ppl, monkeypatch):
+    pass_size = "inference.importance" if ppl.is_numpyro else "estimators.plan"
+    monkeypatch.setattr(ppl.module(pass_size), "BYTES_PER_PASS", 20_000)
+    importance = ppl.module("inference.importance")
+    draws = importance.ImportanceDraws
+    counts, log_weights = [], draws.log_weights
+
+    def counted(self):
+        counts.append(self._num_chunks)
+        return log_weights(self)
+
+    monkeypatch.setattr(draws, "log_weights", counted)
+    found = shared_result(ppl, shift=0.3).diagnose(1003)
+    assert counts[0] > 5
+    assert len(found.log_weights) == 1003
+    assert found.importance_weighted_bound == pytest.approx(log_evidence(), abs=0.1)
+    for marginal in found.marginals:
+        assert marginal.shift == pytest.approx(-0.3, abs=0.15)
+
+
+# -- both packages --------------------------------------------------------------------
+
+
+def test_both_packages_give_the_same_numbers_on_the_same_draws(monkeypatch):
+    pytest.importorskip("numpyro")
+    pytest.importorskip("pyro")
+    noise = np.random.default_rng(2).normal(size=(1000, 8))
+    at = (np.linspace(-0.5, 0.5, 8), 0.3 * np.eye(8) + 0.05 * np.tri(8))
+    found = []
+    for name in PPLS:
+        ppl = load(name)
+        with ppl.float64():
+            X, group, y = models.data()
+            args = (ppl.array(X), ppl.index(group), ppl.array(y))
+            fitted = result(ppl, models.hierarchy(ppl), args, at=at)
+            draws = ppl.module("inference.importance").ImportanceDraws
+            monkeypatch.setattr(
+                draws,
+                "_noise",
+                lambda self, index, count, ppl=ppl: {
+                    site: ppl.array(noise[:count]) for site in self.families
+                },
+            )
+            found.append(fitted.diagnose(1000))
+    one, other = found
+    np.testing.assert_allclose(one.log_weights, other.log_weights, rtol=1e-10)
+    for field in (
+        "pareto_k",
+        "bound",
+        "bound_error",
+        "importance_weighted_bound",
+        "importance_weighted_bound_error",
+        "effective_sample_size",
+    ):
+        value = getattr(one, field)
+        assert getattr(other, field) == (value if value is None else pytest.approx(value)), field
+    assert one.verdict == other.verdict
+    for left, right in zip(one.marginals, other.marginals, strict=True):
+        assert left.name == right.name
+        np.testing.assert_allclose(left[1:], right[1:], rtol=1e-7)
+
+
+# -- models ---------------------------------------------------------------------------
+
+
+def test_minibatches_have_no_weights_and_say_so(ppl):
+    model, args = conjugate(ppl)
+    fitted = result(ppl, model, args, {"subsample_size": 5})
+    found = fitted.diagnostics
+    assert found.pareto_k is None and found.importance_weighted_bound is None
+    assert "minibatches" in found.verdict
+    assert not found.worst() and "minibatches" in str(fitted)
+
+
+def test_locals_of_minibatches_have_no_weights_either(ppl):
+    def plates(y):
+        return ppl.plate("data", len(y), subsample_size=2)
+
+    def model(y):
+        with ppl.plate("data", len(y), subsample_size=2) as index:
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 1.0))
+            ppl.sample("y", ppl.dist.Normal(effect, 1.0), obs=y[index])
+
+    guide = ppl.guide(model, "diagonal", create_plates=plates)
+    fitted = result(ppl, model, (ppl.array(np.arange(4.0)),), guide=guide)
+    assert fitted.diagnostics.pareto_k is None
+    assert "minibatches" in str(fitted)
+
+
+def test_enumerated_latents_are_summed_out(ppl):
+    y = np.array([0.3, 2.6, -0.4, 3.5, 0.9])
+
+    def model(y):
+        centre = ppl.sample("centre", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("data", len(y)):
+            which = ppl.sample(
+                "which", ppl.dist.Bernoulli(ppl.array(0.4)), infer={"enumerate": "parallel"}
+            )
+            ppl.sample("y", ppl.dist.Normal(centre + 3.0 * which, 1.0), obs=y)
+
+    def joint(centre):
+        likelihood = 0.6 * stats.norm.pdf(y - centre) + 0.4 * stats.norm.pdf(y - centre - 3.0)
+        return stats.norm.pdf(centre) * np.prod(likelihood)
+
+    evidence, _ = integrate.quad(joint, -8.0, 8.0)
+    fitted = result(ppl, model, (ppl.array(y),), at=(np.array([0.2]), np.array([[0.5]])))
+    found = fitted.diagnostics
+    assert found.pareto_k < 0.7
+    error = found.importance_weighted_bound_error
+    assert abs(found.importance_weighted_bound - np.log(evidence)) < 4 * error + 1e-6
+    assert [marginal.name for marginal in found.marginals] == ["centre"]
+    assert set(fitted.sample(3)) == {"centre"}
+
+
+def two_latents(ppl):
+    def model():
+        for name in ("a", "b"):
+            latent = ppl.sample(name, ppl.dist.Normal(ppl.array(0.0), 1.0))
+            ppl.sample(f"y_{name}", ppl.dist.Normal(latent, 1.0), obs=ppl.array(1.0))
+
+    return model
+
+
+def list_with_a_partner(ppl, model):
+    """An ``AutoGuideList`` of a Gaussian for ``a`` and an ``AutoNormal`` for ``b``."""
+    guide = ppl.autoguide.AutoGuideList(model)
+    gaussian = ppl.guide(ppl.handlers.block(model, hide=["b", "y_b"]))
+    guide.append(gaussian)
+    partner = ppl.handlers.block(model, hide=["a", "y_a"])
+    guide.append(ppl.autoguide.AutoNormal(partner, init_scale=0.6))
+    return guide, gaussian
+
+
+@SLOW_IN_NUMPYRO
+def test_partners_in_a_list_are_weighed_too(ppl):
+    model = two_latents(ppl)
+    guide, gaussian = list_with_a_partner(ppl, model)
+    exact = np.array([0.5]), np.array([[np.sqrt(0.5)]])
+    fitted = result(ppl, model, guide=guide, gaussian=gaussian, at=exact)
+    found = fitted.diagnostics
+    evidence = 2 * stats.norm(0, np.sqrt(2)).logpdf(1.0)
+    error = found.importance_weighted_bound_error
+    assert abs(found.importance_weighted_bound - evidence) < 4 * error
+    assert found.bound < evidence - 0.05  # the partner is not at its best
+    assert [marginal.name for marginal in found.marginals] == ["a"]
+    assert set(fitted.sample(4)) == {"a", "b"}
+    assert "effective draws" in str(fitted)
+    assert fitted.posterior.mean.shape == (1,)
+
+
+def test_a_guide_without_a_gaussian_of_ours_is_named(ppl):
+    model = two_latents(ppl)
+    fitted = result(ppl, model, guide=ppl.autoguide.AutoNormal(model))
+    with pytest.raises(ValueError, match=r"need a NaturalGaussianGuide.*AutoNormal"):
+        fitted.diagnostics  # noqa: B018
+    assert "failed: fit and diagnostics need" in str(fitted)
+
+
+@SLOW_IN_NUMPYRO
+def test_a_hundred_thousand_latents_need_no_memory_for_all_draws(ppl):
+    dim = 100_000
+
+    def model():
+        prior = ppl.dist.Normal(ppl.array(np.zeros(dim)), 1.0).to_event(1)
+        ppl.sample("theta", prior)
+
+    start = ppl.start_at(theta=np.zeros(dim))
+    guide = ppl.guide(model, "diagonal", init_loc_fn=start, init_scale=1.0)
+    found = result(ppl, model, guide=guide).diagnose(40)
+    assert len(found.marginals) == dim
+    assert found.importance_weighted_bound == pytest.approx(0.0, abs=1e-6)
+
+
+def test_coordinates_are_named_by_site_and_index(ppl):
+    def model():
+        ppl.sample("tau", ppl.dist.HalfNormal(ppl.array(1.0)))
+        prior = ppl.dist.Normal(ppl.array(np.zeros((2, 2))), 1.0).to_event(2)
+        ppl.sample("matrix", prior)
+
+    names = [marginal.name for marginal in result(ppl, model).diagnose(100).marginals]
+    assert names == ["tau", "matrix[0,0]", "matrix[0,1]", "matrix[1,0]", "matrix[1,1]"]
+
+
+def test_diagnostics_of_pyro_leave_its_random_numbers_alone(pyro_backend):
+    import torch
+
+    fitted = conjugate_result(pyro_backend)
+    before = torch.get_rng_state()
+    str(fitted)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_numpy_code_in_a_model_of_numpyro_works(numpyro_backend):
+    ppl = numpyro_backend
+
+    def model(y):
+        scale = float(np.std(y))  # which a tracer has not
+        centre = ppl.sample("centre", ppl.dist.Normal(0.0, 1.0))
+        ppl.sample("y", ppl.dist.Normal(centre, scale).expand([3]).to_event(1), obs=y)
+
+    assert result(ppl, model, (np.array([1.0, 2.0, 3.0]),)).diagnose(200).pareto_k is not None
+
+
+# -- weights that are not numbers -----------------------------------------------------
+
+
+def from_weights(log_weights, rounding=1e-12):
+    theta = np.random.default_rng(0).normal(size=(len(log_weights), 2))
+    return from_log_weights(
+        log_weights, lambda w: (w @ theta, w @ theta**2), (Site("x", 0, (2,)),), rounding
+    )
+
+
+def test_weights_that_are_not_numbers_are_dropped_and_counted(rng):
+    log_weights = 0.3 * rng.normal(size=1000)
+    expected = from_weights(log_weights[4:])
+    log_weights[:4] = np.nan, np.inf, np.nan, np.inf
+    found = from_weights(log_weights)
+    assert found.num_dropped == 4 and "4 of 1000 draws" in found.verdict
+    assert found.pareto_k == pytest.approx(expected.pareto_k)
+    assert found.importance_weighted_bound == pytest.approx(expected.importance_weighted_bound)
+
+
+def test_a_density_of_zero_counts_in_the_mean_of_the_weights():
+    log_weights = np.repeat([0.0, -np.inf], 500)
+    found = from_weights(log_weights)
+    assert found.importance_weighted_bound == pytest.approx(np.log(0.5))
+    assert found.importance_weighted_bound_error == pytest.approx(1 / np.sqrt(1000))
+    assert found.num_dropped == 500
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_hardly_any_weight_is_a_verdict_and_no_error(left):
+    log_weights = np.full(100, np.nan)
+    log_weights[:left] = np.arange(left)
+    found = from_weights(log_weights)
+    assert found.num_dropped == 100 - left
+    assert found.verdict.startswith("useless" if left == 0 else "unknown")
+    repr(found), found.worst()
+
+
+def test_rounding_that_hides_the_weights_is_told(rng):
+    log_weights = 1e7 + np.round(2 * rng.normal(size=1000))
+    found = from_weights(log_weights, rounding=1.0)
+    assert found.pareto_k is None
+    assert "rounding" in found.verdict and "float64" in found.verdict
+    assert "float64" in from_weights(40 * rng.normal(size=1000), rounding=0.1).verdict
+
+
+def test_heavy_tails_are_told_from_light_ones(rng):
+    for shape in (0.1, 0.6, 1.2):
+        weights = stats.genpareto(shape).rvs(20_000, random_state=rng)
+        found = from_weights(np.log(weights))
+        assert found.pareto_k == pytest.approx(shape, abs=0.25)
+
+
+@pytest.mark.parametrize("count", [6, 26, 100, 1000, 20_000])
+@pytest.mark.parametrize("spread", [1e-3, 1.0, 30.0])
+def test_smoothed_weights_are_those_of_arviz(count, spread, rng):
+    arviz = pytest.importorskip("arviz")
+    if not arviz.__version__.startswith("0."):
+        pytest.skip("ArviZ 1 has no psislw")
+    log_weights = spread * rng.standard_t(5, count) + 100.0
+    expected, shape = arviz.psislw(log_weights.copy())
+    smoothed, found = smoothed_weights(log_weights)
+    np.testing.assert_allclose(smoothed, expected, atol=1e-9)
+    assert found == pytest.approx(float(shape), rel=1e-9)
+
+
+@pytest.mark.parametrize("log_weights", [[0.0], [1.0, 2.0], np.zeros(50), [0.0] * 40 + [5.0] * 10])
+def test_weights_without_a_tail_are_left_as_they_are(log_weights):
+    smoothed, shape = smoothed_weights(np.array(log_weights))
+    assert shape == np.inf
+    raw = np.exp(log_weights) / np.exp(log_weights).sum()
+    np.testing.assert_allclose(np.exp(smoothed), raw)
+
+
+def test_diagnostics_need_no_arviz(ppl, monkeypatch):
+    fitted = conjugate_result(ppl, shift=0.1)
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    assert fitted.diagnose(100).pareto_k is not None
+    with pytest.raises(ModuleNotFoundError, match="pip install arviz"):
+        fitted.to_arviz()
+
+
+def test_a_report_is_not_lost_where_diagnostics_fail(ppl, monkeypatch):
+    fitted = conjugate_result(ppl, shift=0.1)
+    monkeypatch.setattr(type(fitted), "diagnose", lambda self: 1 / 0)
+    assert "failed: division by zero" in str(fitted)

@@ -1,0 +1,449 @@
+"""``fit`` needs no number, ends at the optimum, and says so only if it is there.
+
+What the searches decide is tested on an engine of numpy (``test_search``, ``test_stochastic``,
+``test_run``), what the packages compute for them in ``test_rooms``; here is what takes a PPL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from ngvi.inference import legs
+from tests import models
+from tests.inference.results import conjugate, log_evidence
+from tests.ppl import SLOW_IN_NUMPYRO
+
+#: The best full-covariance bound of a careful run of 10^5 draws (posteriordb).
+BEST_EIGHT_SCHOOLS = -31.536
+
+
+def finite(ppl, result):
+    family = result.family
+    return all(
+        np.isfinite(ppl.numpy(value)).all() for value in (family.mean, family.covariance_matrix)
+    )
+
+
+def divergence(ppl, result):
+    """``KL(q || p)`` from the exact posterior of the conjugate model."""
+    mean, covariance, _ = models.exact_posterior()
+    ratio = np.linalg.solve(covariance, ppl.numpy(result.family.covariance_matrix))
+    shift = ppl.numpy(result.family.mean) - mean
+    gap = np.trace(ratio) - len(mean) - np.linalg.slogdet(ratio)[1]
+    return 0.5 * (gap + shift @ np.linalg.solve(covariance, shift))
+
+
+def eight_schools(ppl):
+    return models.eight_schools(ppl), *map(ppl.array, models.eight_schools_data())
+
+
+# -- models that see all their data ---------------------------------------------------
+
+
+def test_a_conjugate_model_is_exact(ppl):
+    model, args = conjugate(ppl)
+    result = ppl.fit(model, *args)
+    assert result.converged
+    assert divergence(ppl, result) < 1e-10
+    assert result.bound == pytest.approx(log_evidence(), abs=1e-6)
+    assert result.num_evaluations == result.num_gradients < 200
+    assert len(result.losses) == result.num_steps
+    with pytest.raises(ValueError, match=r"init= is .* another model.*'\w+' is missing"):
+        ppl.fit(models.location(ppl), ppl.array(models.Y), init=result)
+
+
+def test_eight_schools_ends_at_the_best_bound_known_and_a_fit_that_is_cut_short_goes_on(ppl):
+    model, *args = eight_schools(ppl)
+    with pytest.warns(UserWarning, match=r"not converged: max_steps=3.*init=result"):
+        short = ppl.fit(model, *args, max_steps=3)
+    assert not short.converged
+    assert finite(ppl, short)
+    result = ppl.fit(model, *args, init=short, seed=1)
+    assert result.converged
+    diagnostics = result.diagnose(num_draws=8000)
+    assert diagnostics.bound > BEST_EIGHT_SCHOOLS - 0.1 - 2 * diagnostics.bound_error
+    assert diagnostics.bound < BEST_EIGHT_SCHOOLS + 4 * diagnostics.bound_error
+    assert result.num_evaluations < 6000
+
+
+def test_scales_far_from_one_need_no_care(ppl):
+    """A regression with an unknown noise scale, its posterior 10^4 from the start and narrow."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(50), rng.normal(60.0, 4.0, 50)])
+    y = x @ [-6e4, 1.2e3] + 5e3 * rng.normal(size=50)
+
+    def model(x, y):
+        weights = ppl.sample("weights", ppl.dist.Normal(ppl.array([0.0, 0.0]), 1e6).to_event(1))
+        sigma = ppl.sample("sigma", ppl.dist.HalfCauchy(ppl.array(1e4)))
+        ppl.sample("y", ppl.dist.Normal(x @ weights, sigma).to_event(1), obs=y)
+
+    result = ppl.fit(model, ppl.array(x), ppl.array(y))
+    assert result.converged
+    expected = np.linalg.lstsq(x, y, rcond=None)[0]
+    sds = ppl.numpy(result.family.stddev)[:2]
+    np.testing.assert_array_less(np.abs(ppl.numpy(result.family.mean)[:2] - expected), sds)
+
+
+def groups_in_thousands():
+    """Responses of twelve groups, six each, whose effects have a standard deviation of 300."""
+    rng = np.random.default_rng(4)
+    group = np.repeat(np.arange(12), 6)
+    y = 3000.0 + rng.normal(0.0, 300.0, 12)[group] + rng.normal(0.0, 50.0, len(group))
+    return group, y
+
+
+@SLOW_IN_NUMPYRO
+def test_groups_in_thousands_need_no_start(ppl, monkeypatch):
+    """From ``N(0, I)`` the scale of the groups may collapse, far below the optimum."""
+    # Climbs to other modes, which tests/inference/test_legs.py is about, would take most of the
+    # time.
+    monkeypatch.setattr(legs.Legs, "_look_for_modes", lambda *_: None)
+    group, y = groups_in_thousands()
+
+    def model(group, y):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 5000.0))
+        tau = ppl.sample("tau", ppl.dist.HalfNormal(ppl.array(500.0)))
+        sigma = ppl.sample("sigma", ppl.dist.HalfNormal(ppl.array(500.0)))
+        with ppl.plate("groups", 12):
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 500.0))
+        with ppl.plate("rows", len(y)):
+            mean = mu + effect[group] * tau / 500.0
+            ppl.sample("y", ppl.dist.Normal(mean, sigma), obs=y)
+
+    result = ppl.fit(model, ppl.index(group), ppl.array(y), reparametrize=False)
+    assert result.converged
+    assert {"the prior", "the guide's start"} <= {start.name for start in result.starts}
+    draws = {name: ppl.numpy(value) for name, value in result.sample(500).items()}
+    assert draws["sigma"].mean() == pytest.approx(within_groups(y), rel=0.05)
+    effects = draws["mu"][:, None] + draws["effect"] * draws["tau"][:, None] / 500.0
+    np.testing.assert_allclose(effects.mean(0), y.reshape(12, 6).mean(1), atol=20.0)
+
+
+def test_going_on_keeps_the_parameters_of_the_model(ppl):
+    def model(y):
+        noise = ppl.param("noise", ppl.array(1.0), constraint=ppl.dist.constraints.positive)
+        mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 10.0))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Normal(mean, noise), obs=y)
+
+    y = ppl.array(np.random.default_rng(0).normal(5.0, 2.0, 30))
+    first = ppl.fit(model, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one step is too few for a verdict
+        again = ppl.fit(model, y, init=first, max_steps=1)
+    noise = float(first.params["noise"])
+    assert noise > 1.5
+    assert float(again.params["noise"]) == pytest.approx(noise, rel=1e-3)
+
+
+@SLOW_IN_NUMPYRO
+def test_an_intercept_and_the_effects_of_all_groups_end_at_the_highest_evidence(ppl, monkeypatch):
+    """They trade along a line on which the bound is flat; the posterior is a Gaussian, exactly."""
+    # Starts with other parameters, which tests/inference/test_legs.py is about, would take half the
+    # time.
+    monkeypatch.setattr(legs, "FEW_OWN", 0)
+    group, y = groups_in_thousands()
+    positive = ppl.dist.constraints.positive
+
+    def model(group, y):
+        intercept = ppl.param("intercept", ppl.array(0.0))
+        noise = ppl.param("noise", ppl.array(1.0), constraint=positive)
+        with ppl.plate("groups", 12):
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 300.0))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Normal(intercept + effect[group], noise), obs=y)
+
+    result = ppl.fit(model, ppl.index(group), ppl.array(y))
+    noise = within_groups(y)  # that of the highest evidence, and so is the mean of equal groups
+    covariance = noise**2 * np.eye(6) + 300.0**2
+    evidence = multivariate_normal(np.full(6, y.mean()), covariance).logpdf(y.reshape(12, 6)).sum()
+    assert result.converged
+    assert float(result.params["intercept"]) == pytest.approx(y.mean(), abs=10.0)
+    assert float(result.bound) == pytest.approx(evidence, abs=0.05)
+
+
+def within_groups(y):
+    """The standard deviation that is left."""
+    residual = y.reshape(12, 6) - y.reshape(12, 6).mean(1)[:, None]
+    return np.sqrt(np.sum(residual**2) / 60)
+
+
+@SLOW_IN_NUMPYRO
+def test_noise_and_intercept_are_parameters_of_data_in_thousands(ppl):
+    """``y ~ N(a + 100 w x, s)``, whose latent ``w`` depends on both parameters."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(1.0, 1.0, 40)
+    y = 3000.0 + 150.0 * x + 50.0 * rng.normal(size=40)
+    positive = ppl.dist.constraints.positive
+
+    def model(x, y):
+        intercept = ppl.param("intercept", ppl.array(0.0))
+        noise = ppl.param("noise", ppl.array(1.0), constraint=positive)
+        w = ppl.sample("w", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("rows", len(x)):
+            ppl.sample("y", ppl.dist.Normal(intercept + 100.0 * w * x, noise), obs=y)
+
+    result = ppl.fit(model, ppl.array(x), ppl.array(y))
+    assert result.converged
+    slope, intercept = np.polyfit(x, y, 1)
+    assert ppl.numpy(result.family.mean)[0] == pytest.approx(slope / 100.0, abs=0.1)
+    assert float(result.params["intercept"]) == pytest.approx(intercept, abs=10.0)
+    residual = y - intercept - slope * x
+    assert float(result.params["noise"]) == pytest.approx(residual.std(), rel=0.05)
+
+
+def test_a_start_where_the_density_overflows_is_rescued(ppl):
+    """``exp(10 rate)`` at ``rate ~ N(4, 1)``: the mean climbs, by the density's gradients."""
+
+    def model(y):
+        rate = ppl.sample("rate", ppl.dist.Normal(ppl.array(0.0), 100.0))
+        ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(10.0 * rate)), obs=y)
+
+    result = ppl.fit(model, ppl.array(3.0), init_loc_fn=ppl.start_at(rate=4.0))
+    assert result.converged
+    assert ppl.numpy(result.family.loc)[0] == pytest.approx(np.log(3.0) / 10, abs=0.05)
+
+
+def test_an_improper_posterior_is_named(ppl):
+    def model():
+        ppl.sample("nowhere", ppl.dist.ImproperUniform(ppl.dist.constraints.real, (), ()))
+
+    with pytest.warns(UserWarning, match=r"widens without limit .*'nowhere'.*proper prior"):
+        result = ppl.fit(model)
+    assert not result.converged
+    assert finite(ppl, result)
+
+
+@pytest.mark.parametrize("pyro_validates", [True, False])
+def test_data_with_nan_end_in_a_verdict(ppl, pyro_validates):
+    model, (X, y) = conjugate(ppl)
+    y = ppl.numpy(y).copy()
+    y[3] = np.nan
+    validation = contextlib.nullcontext()
+    if not ppl.is_numpyro:
+        validation = ppl.lib.validation_enabled(pyro_validates)
+    elif not pyro_validates:
+        return
+    with validation, pytest.warns(UserWarning, match="not converged"):
+        result = ppl.fit(model, X, ppl.array(y))
+    assert not result.converged
+    assert "not finite" in result.reason
+    assert "NaN" in result.reason
+    assert finite(ppl, result)
+
+
+# -- minibatches and parameters -------------------------------------------------------
+
+
+def test_minibatches_end_near_the_posterior_of_all_data(ppl):
+    model, args = conjugate(ppl)
+    result = ppl.fit(model, *args, subsample_size=6)
+    assert result.converged
+    assert divergence(ppl, result) < 0.1
+
+
+def test_parameters_of_the_model_are_optimised_too(ppl):
+    """With ``y ~ N(z, 1)``, ``z ~ N(0, s^2)``, maximum likelihood has ``1 + s^2 = mean(y^2)``."""
+    y = np.random.default_rng(1).normal(0.0, 3.0, 8)
+    constraint = ppl.dist.constraints.positive
+
+    def model(y):
+        scale = ppl.param("scale", ppl.array(1.0), constraint=constraint)
+        with ppl.plate("data", len(y)):
+            z = ppl.sample("z", ppl.dist.Normal(ppl.array(0.0), scale))
+            ppl.sample("y", ppl.dist.Normal(z, 1.0), obs=y)
+
+    result = ppl.fit(model, ppl.array(y))
+    assert result.converged
+    expected = np.sqrt(np.mean(y**2) - 1.0)
+    np.testing.assert_allclose(ppl.numpy(result.params["scale"]), expected, rtol=0.05)
+
+
+def test_partners_in_a_list_are_fitted_with_the_gaussian(ppl):
+    regression, args = conjugate(ppl)
+
+    def with_offset(X, y):
+        offset = ppl.sample("offset", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        regression(X, y - offset)
+
+    guide = ppl.autoguide.AutoGuideList(with_offset)
+    guide.append(ppl.autoguide.AutoDelta(ppl.handlers.block(with_offset, expose=["offset"])))
+    guide.append(ppl.guide(ppl.handlers.block(with_offset, hide=["offset"])))
+    result = ppl.fit(with_offset, *args, guide=guide)
+    assert result.converged
+    (offset,) = (value for name, value in result.params.items() if "offset" in name)
+    X, y = models.regression_data()
+    noise = models.PRIOR_SCALE**2 * X @ X.T + models.NOISE_SCALE**2 * np.eye(len(y))
+    precise = np.linalg.solve(noise, np.ones(len(y)))
+    assert float(offset) == pytest.approx(precise @ y / (1 + precise.sum()), abs=0.15)
+
+
+# -- options --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tolerance": 0.0}, "tolerance must be positive"),
+        ({"curvature": "exact"}, "Unknown curvature='exact'"),
+        ({"family": "round"}, "Unknown family='round'"),
+    ],
+)
+def test_bad_options_are_named(ppl, options, message):
+    with pytest.raises(ValueError, match=message):
+        ppl.fit(models.location(ppl), ppl.array(models.Y), **options)
+
+
+def test_a_guide_without_a_gaussian_of_ours_is_refused(ppl):
+    model = models.location(ppl)
+    with pytest.raises(ValueError, match="NaturalGaussianGuide"):
+        ppl.fit(model, ppl.array(models.Y), guide=ppl.autoguide.AutoDelta(model))
+
+
+@SLOW_IN_NUMPYRO
+def test_the_options_of_a_family_survive_init(ppl):
+    def model(scales):
+        ppl.sample("z", ppl.dist.Normal(0.0 * scales, scales).to_event(1))
+
+    scales = ppl.array(np.arange(1.0, 5.0))
+    first = ppl.fit(model, scales, family=ppl.families.LowRankPrecision(rank=2))
+    again = ppl.fit(model, scales, init=first)
+    assert again.family.rank == 2 and again.converged
+
+
+def test_a_fit_in_float32_stays_there(ppl):
+    with ppl.precision("float32"):
+        result = ppl.fit(models.location(ppl), ppl.array(models.Y))
+        assert result.converged
+        assert ppl.dtype(result.family.loc) == "float32"
+        loc = ppl.numpy(result.family.loc)[0]
+        assert loc == pytest.approx(models.LOCATION_MEAN, abs=1e-3)
+
+
+def _regression(ppl, X, y, prior, noise):
+    """In float32, and its exact posterior and evidence by the design of all columns."""
+
+    def model(X, y, prior):
+        with ppl.plate("columns", len(prior)):
+            weights = ppl.sample("weights", ppl.dist.Normal(ppl.array(0.0), prior))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Normal(X @ weights, noise), obs=y)
+
+    with ppl.precision("float32"):
+        result = ppl.fit(model, ppl.array(X), ppl.array(y), ppl.array(prior))
+        mean, sds = (
+            ppl.numpy(one).astype(float) for one in (result.family.mean, result.family.stddev)
+        )
+    precision = X.T @ X / noise**2 + np.diag(prior**-2.0)
+    exact = np.linalg.solve(precision, X.T @ y / noise**2)
+    squares = (y @ y - exact @ X.T @ y) / noise**2
+    logs = np.log(2 * np.pi * noise**2) * len(y) + 2 * np.log(prior).sum()
+    evidence = -0.5 * (squares + logs + np.linalg.slogdet(precision)[1])
+    return result, mean, sds, exact, np.linalg.inv(precision).diagonal() ** 0.5, evidence
+
+
+@SLOW_IN_NUMPYRO
+def test_float32_is_enough_for_two_hundred_scales_and_responses_in_thousands(ppl):
+    """Columns between 0.01 and 100; measured: 0.003 sds, 0.0007 nats."""
+    rng = np.random.default_rng(1)
+    scales = np.concatenate([[1.0], 10.0 ** rng.uniform(-2.0, 2.0, 200)])
+    X = np.column_stack([np.ones(600), rng.normal(size=(600, 200)) * scales[1:]])
+    y = 3000.0 + X[:, 1:] @ (70.0 * rng.normal(size=200) / scales[1:]) + rng.normal(0, 200, 600)
+    prior = np.where(np.arange(201) == 0, 1e4, 1e3 / scales)
+    result, mean, sds, exact, exact_sds, evidence = _regression(ppl, X, y, prior, 200.0)
+    assert result.converged
+    assert (abs(mean - exact) < 0.05 * exact_sds).all()
+    np.testing.assert_allclose(sds, exact_sds, rtol=0.01)
+    assert abs(result.bound - evidence) < 0.05
+
+
+@pytest.mark.slow
+def test_float32_is_enough_for_a_sum_over_many_rows(ppl):
+    """Of 200,000 terms, whose sum has steps of 0.03 nats; measured: 0.002."""
+    rng = np.random.default_rng(2)
+    X = np.column_stack([np.ones(200_000), rng.normal(size=(200_000, 3))])
+    y = X @ [5.0, 1.0, 1.0, 1.0] + rng.normal(size=len(X))
+    result, mean, _, exact, exact_sds, evidence = _regression(ppl, X, y, np.full(4, 10.0), 1.0)
+    assert result.converged
+    assert (abs(mean - exact) < 0.05 * exact_sds).all()
+    assert abs(result.bound - evidence) < 0.05
+
+
+# -- Pyro's parameter store, random numbers and factorisations ------------------------
+
+
+@pytest.fixture
+def pyro(pyro_backend):
+    return pyro_backend
+
+
+def test_the_guide_and_the_store_end_at_the_result_whatever_was_there(pyro):
+    def other():
+        pyro.sample("z", pyro.dist.Normal(pyro.array(np.ones(7)), 3.0).to_event(1))
+
+    model, args = conjugate(pyro)
+    first = pyro.fit(other)
+    result = pyro.fit(model, *args)
+    assert (first.family.dim, result.family.dim) == (7, 3)
+    store = pyro.lib.get_param_store()
+    assert set(result.params) == set(store.keys())
+    for name, value in result.params.items():
+        np.testing.assert_array_equal(pyro.numpy(store[name]), pyro.numpy(value))
+    live = result.guide.posterior.family().loc
+    np.testing.assert_array_equal(pyro.numpy(live), pyro.numpy(result.family.loc))
+
+
+def test_the_store_is_as_it_was_after_an_error(pyro):
+    before = pyro.fit(models.location(pyro), pyro.array(models.Y)).params
+
+    def wrong():
+        pyro.sample("z", pyro.dist.Normal(0.0, 1.0))
+        raise RuntimeError("in the model")
+
+    with pytest.raises(RuntimeError, match="in the model"):
+        pyro.fit(wrong)
+    for name, value in pyro.lib.get_param_store().items():
+        np.testing.assert_array_equal(pyro.numpy(value), pyro.numpy(before[name]))
+
+
+def test_random_numbers_and_dtypes_are_the_users(pyro):
+    import torch
+
+    model, args = models.location(pyro), (pyro.array(models.Y),)
+
+    def run(**options):
+        options = {"progress_bar": False, "curvature": "stein", **options}
+        return pyro.package.fit(model, *args, **options).bound
+
+    torch.manual_seed(3)
+    torch.randint(2**32, (4,))
+    expected = torch.get_rng_state()
+    pyro.lib.set_rng_seed(3)
+    first = run()
+    assert torch.equal(torch.get_rng_state(), expected)
+    assert torch.get_default_dtype() is torch.float64
+    pyro.lib.set_rng_seed(3)
+    assert run() == first != run()
+    state = torch.get_rng_state()
+    run(deterministic=True)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_matrix_that_is_not_definite_ends_no_fit(pyro):
+    import torch
+
+    def model(y):
+        scale = pyro.sample("scale", pyro.dist.Normal(torch.tensor(0.0), 1.0))
+        matrix = torch.eye(2) + scale * torch.ones(2, 2)  # of no density below -1/2
+        pyro.sample("y", pyro.dist.MultivariateNormal(torch.zeros(2), matrix), obs=y)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = pyro.fit(model, torch.ones(2), max_steps=30)
+    assert result.num_steps > 0
+    assert finite(pyro, result)

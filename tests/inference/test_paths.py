@@ -1,0 +1,138 @@
+"""Points for a log density that is a sum over locals, against moments that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ngvi.families.points import num_quintic, quintic_points, spherical_points
+from ngvi.inference.groups import Groups
+from ngvi.inference.paths import Paths
+from ngvi.latents.forest import forest_from_indices
+from tests.families.arrows import CASES
+
+
+def _paths(forest):
+    """The coordinates of each leaf and its ancestors."""
+    pieces = forest.split_indices()
+    for index, piece in enumerate(pieces):
+        for block in range(piece.shape[1]):
+            above = [
+                pieces[a][:, block // forest.children_per_block(index, a)]
+                for a in forest.ancestors(index)
+            ]
+            yield np.concatenate([piece[:, block], *above])
+
+
+@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_a_sum_of_cubics_has_no_noise(case, many):
+    rng = np.random.default_rng(0)
+    forest = forest_from_indices(*CASES[case])
+    paths = Paths.with_many(forest, many)
+    noise, weights = paths.spread(rng, spherical_points(rng, paths.dim, 1)[0])
+    total, expected = 0.0, 0.0
+    for path in _paths(forest):
+        z, k = noise[:, path], len(path)
+        quadratic, cubic = rng.normal(size=(k, k)), rng.normal(size=(k, k, k))
+        total = total + 2.0 + z @ rng.normal(size=k) + np.einsum("ni,ij,nj->n", z, quadratic, z)
+        total = total + np.einsum("ni,nj,nk,ijk->n", z, z, z, cubic)
+        expected += 2.0 + np.trace(quadratic)
+    assert weights @ total == pytest.approx(expected, abs=1e-8)
+
+
+def _fourth(forms):
+    """``E[prod_i f_i z]`` of four linear forms: Isserlis's theorem."""
+    a, b, c, e = forms
+    return (a @ b) * (c @ e) + (a @ c) * (b @ e) + (a @ e) * (b @ c)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 7, 8, 12])
+def test_quintic_points_have_no_noise_up_to_degree_5(dim):
+    rng = np.random.default_rng(dim)
+    for noise, weights in quintic_points(rng, dim, 3):
+        assert len(noise) == num_quintic(dim)
+        assert weights.sum() == pytest.approx(1.0)
+        np.testing.assert_allclose((noise.T * weights) @ noise, np.eye(dim), atol=1e-9)
+        forms = rng.normal(size=(4, dim))
+        values = noise @ forms.T
+        assert weights @ values.prod(-1) == pytest.approx(_fourth(forms), abs=1e-8)
+        assert weights @ (values[:, 0] ** 4) == pytest.approx(3 * (forms[0] @ forms[0]) ** 2)
+        assert weights @ values[:, 0] ** 5 == pytest.approx(0.0, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    "function, expected",
+    [
+        (lambda z: z[:, 0] ** 6, 15.0),
+        (lambda z: np.exp(0.5 * z[:, 0] - 0.8 * z[:, 1]), np.exp(0.445)),
+        (lambda z: np.cos(z[:, 1] + z[:, 2]), np.exp(-1.0)),
+        (lambda z: z[:, 0] ** 4 * z[:, 1] ** 2, 3.0),
+        (lambda z: np.exp(-0.5 * np.sum(z**2, 1)), 2.0**-1.5),
+    ],
+)
+def test_quintic_points_are_unbiased_for_functions_of_any_degree(function, expected):
+    rng = np.random.default_rng(0)
+    means = []
+    for _ in range(60):
+        some = quintic_points(rng, 3, 40)
+        means.append(np.mean([weights @ function(noise) for noise, weights in some]))
+    error = np.std(means) / np.sqrt(len(means))
+    assert abs(np.mean(means) - expected) < 4 * error
+    assert error < 0.1 * expected
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_sum_of_quintics_has_no_noise(case):
+    rng = np.random.default_rng(0)
+    paths = Paths.with_many(forest_from_indices(*CASES[case]), 1)
+    noise, weights = paths.spread(rng, quintic_points(rng, paths.dim, 1)[0])
+    total, expected = 0.0, 0.0
+    for path in _paths(paths.forest):
+        forms = rng.normal(size=(4, len(path)))
+        values = noise[:, path] @ forms.T
+        total = total + values.prod(-1) + values[:, 0] ** 5
+        expected += _fourth(forms)
+    assert weights @ total == pytest.approx(expected, abs=1e-7)
+
+
+def test_products_on_different_paths_vanish_on_average():
+    rng = np.random.default_rng(0)
+    forest = forest_from_indices(*CASES["two plates of different sizes"])
+    paths = Paths.with_many(forest, 1)
+    found = []
+    for points in spherical_points(rng, paths.dim, 4000):
+        noise, weights = paths.spread(rng, points)
+        found.append((noise.T * weights) @ noise)
+    np.testing.assert_allclose(np.mean(found, 0), np.eye(forest.dim), atol=0.08)
+
+
+def test_few_points_are_taken_only_where_they_are_few():
+    def of(num_locals, num_globals):
+        locals = np.arange(num_locals)[None]
+        others = np.arange(num_locals, num_locals + num_globals)[:, None]
+        return Paths.of(forest_from_indices([locals, others], [1, None]))
+
+    assert of(5, 5) is None
+    assert of(160, 5).dim == 20  # an eighth
+    assert of(3_000, 20).dim == 64  # and no more than needed
+    assert of(30_000, 300).dim == 301
+    assert Paths.of(forest_from_indices([np.arange(200)[:, None]])) is None
+
+
+def test_many_locals_on_short_paths_have_points_of_degree_5():
+    def of(num_locals, num_globals, size=1):
+        locals = np.arange(num_locals * size).reshape(size, -1)
+        others = num_locals * size + np.arange(num_globals)[:, None]
+        return Paths.of(forest_from_indices([locals, others], [1, None]))
+
+    assert not of(160, 5).is_quintic  # 113 points are many, beside 41
+    few = of(294, 5)
+    assert (few.is_quintic, few.dim, few.many, few.num_points) == (True, 7, 2, 113)
+    assert of(500, 9).num_points == 265
+    assert of(250, 3, size=2).many == 2
+    assert not of(3_000, 20).is_quintic
+    groups = Groups.of("spherical", few.forest.dim, 6, 1, few)
+    drawn = groups.draws(np.random.default_rng(0), 2)
+    assert [group.points.noise.shape for group in drawn] == [(113, 299)] * 2
+    assert groups.cost.num_gradients == 113  # fewer would be taken for a few random draws

@@ -1,0 +1,329 @@
+"""What engines compute besides bounds: values, the prior's draws, and Gaussians by their draws."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from scipy.special import polygamma
+
+from ngvi.inference.precision import WRONG, excess
+from tests.inference.numpy_engine import normal
+from tests.ppl import load
+
+
+def constrained(ppl):
+    """A positive latent, a plate of probabilities, and one latent in thousands."""
+
+    def model(y):
+        ppl.sample("far", ppl.dist.Normal(ppl.array(1000.0), 200.0))
+        scale = ppl.sample("scale", ppl.dist.HalfNormal(ppl.array(1.0)))
+        with ppl.plate("rows", 3):
+            p = ppl.sample("p", ppl.dist.Beta(ppl.array(2.0), 2.0))
+            ppl.sample("y", ppl.dist.Normal(p, scale), obs=y)
+
+    return model, (ppl.array([0.1, 0.5, 0.9]),)
+
+
+@functools.cache
+def engine(name, family="diagonal", make=constrained, precision="float64", **options):
+    ppl = load(name)
+    with ppl.precision(precision):
+        model, args = make(ppl)
+        seed = 0
+        if ppl.is_numpyro:
+            import jax
+
+            seed = jax.random.key(0)
+        guide = ppl.guide(model, family, **options)
+        return ppl.module("inference.engine").make_engine(model, guide, args, {}, seed)
+
+
+def own_log_density(ppl):
+    """By the PPL's own means: a function of unconstrained latents by site."""
+    model, args = constrained(ppl)
+    if ppl.is_numpyro:
+        import jax
+        from numpyro.infer.util import potential_energy
+
+        potential = jax.jit(lambda latents: potential_energy(model, args, {}, latents))
+    else:
+        from pyro.infer.mcmc.util import initialize_model
+
+        potential = initialize_model(model, args)[1]
+    return lambda latents: -float(potential({k: ppl.array(v) for k, v in latents.items()}))
+
+
+def by_site(one, theta):
+    """Of the model, unconstrained."""
+    sites = one.parameters.guide.sites
+    parts = {site.name: theta[site.start : site.start + site.size] for site in sites}
+    return {name: part if name == "p" else part[0] for name, part in parts.items()}
+
+
+# -- values ---------------------------------------------------------------------------
+
+
+def test_values_are_the_log_density_on_the_unconstrained_scale(ppl):
+    """At many vectors at once, as the PPL's own potential energy has it at each."""
+    one = engine(ppl.name)
+    theta = np.random.default_rng(0).normal([1e3, 0, 0, 0, 0], 1.0, (7, 5))
+    before = one.evaluator.num_values
+    found = one.evaluator.values(one.parameters.initial, theta)
+    log_density = own_log_density(ppl)
+    expected = [log_density(by_site(one, row)) for row in theta]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert one.evaluator.num_values == before + 7
+    values, _ = one.evaluator.values_and_gradients(one.parameters.initial, theta)
+    np.testing.assert_allclose(values, found)
+
+
+def test_values_that_are_not_finite_are_told_as_they_are(ppl):
+    one = engine(ppl.name)
+    theta = np.zeros((3, 5))
+    theta[1, [site.start for site in one.parameters.guide.sites if site.name == "scale"]] = -800.0
+    found = one.evaluator.values(one.parameters.initial, theta)
+    assert np.isfinite(found[[0, 2]]).all() and not np.isfinite(found[1])
+
+
+def test_values_are_those_of_the_places_own_parameters(ppl):
+    def make(ppl):
+        def model(y):
+            scale = ppl.param("s", ppl.array(2.0), constraint=ppl.dist.constraints.positive)
+            z = ppl.sample("z", ppl.dist.Normal(ppl.array(np.zeros(2)), scale).to_event(1))
+            ppl.sample("y", ppl.dist.Normal(z, 1.0).to_event(1), obs=y)
+
+        return model, (ppl.array([1.0, 3.0]),)
+
+    one = engine.__wrapped__(ppl.name, make=make)
+    initial, theta = one.parameters.initial, np.array([[0.5, -1.0], [2.0, 1.0]])
+    moved = one.parameters.moved(initial, [np.array(np.log(1.5))])
+    for place, scale in ((moved, 3.0), (initial, 2.0), (moved, 3.0)):
+        squares = np.sum((theta - [1.0, 3.0]) ** 2 + (theta / scale) ** 2, 1)
+        expected = -0.5 * squares - 2 * np.log(scale) - 2 * np.log(2 * np.pi)
+        np.testing.assert_allclose(one.evaluator.values(place, theta), expected)
+
+
+def cancelling(ppl, on_trace=lambda x: None):
+    """Large numbers that cancel: in single precision the log density is off by nats."""
+
+    def model(large, y):
+        x = ppl.sample("x", ppl.dist.Normal(0.0 * large, 1.0))
+        on_trace(x)
+        ppl.factor("cancels", (large - (x - y) ** 2) - large)
+
+    return model, (ppl.array(1e8), ppl.array(2.0))
+
+
+CANCELLING = np.array([[-1.5], [0.5], [3.25]])
+NOT_CANCELLED = normal(CANCELLING, np.zeros(1)) - (CANCELLING[:, 0] - 2.0) ** 2
+
+
+def test_values_in_double_precision_are_those_of_the_model_in_it(ppl, monkeypatch):
+    """Also where large numbers cancel; one of too many data has none."""
+    one, theta = engine.__wrapped__(ppl.name, make=cancelling, precision="float32"), CANCELLING
+    place, expected = one.parameters.initial, NOT_CANCELLED
+    found = one.evaluator.values_in_double(place, theta)
+    np.testing.assert_allclose(found, expected, rtol=1e-8)  # as 1e8 is rounded
+    many = one.evaluator.values_in_double(place, np.tile(theta, (7, 1)))  # in blocks, NumPyro's
+    np.testing.assert_allclose(many, np.tile(expected, 7), rtol=1e-8)
+    single = one.evaluator.values(place, theta)
+    np.testing.assert_allclose(excess(one, place, theta, single), single - expected)
+    assert abs(single - expected).min() > WRONG
+    monkeypatch.setattr(ppl.module("inference.evaluator"), "MOST_NUMBERS", 1)
+    assert one.evaluator.values_in_double(place, theta) is None
+
+
+def test_a_model_that_insists_on_single_precision_is_widened_by_numpyro(ppl):
+    """One that cannot be run again at all has no values in double, and is tried in it once."""
+    tries, fails = [], []
+
+    def on_trace(x):
+        tries.append(ppl.dtype(x))
+        if fails or tries[-1] != "float32":
+            raise TypeError
+
+    make = functools.partial(cancelling, on_trace=on_trace)
+    first, second = (engine.__wrapped__(ppl.name, make=make, precision="float32") for _ in range(2))
+    found = first.evaluator.values_in_double(first.parameters.initial, CANCELLING)
+    if ppl.is_numpyro:
+        np.testing.assert_allclose(found, NOT_CANCELLED, rtol=1e-8)
+    else:
+        assert found is None
+    fails.append(True)
+    tries.clear()
+    for _ in range(2):
+        assert second.evaluator.values_in_double(second.parameters.initial, CANCELLING) is None
+    assert tries == (["float64", "float32"] if ppl.is_numpyro else ["float64"] * 2)
+
+
+def test_arrays_that_a_model_has_captured_are_double_there_as_well(ppl):
+    """JAX knows them in single precision, from the values before; an index has 32 bits there."""
+    large, rows = np.array([1e8, 2e8]), np.array([0, 1, 1])
+    if not ppl.is_numpyro:
+        large, rows = (
+            ppl.module("inference.evaluator").torch.tensor(array) for array in (large, rows)
+        )
+        large = large.float()
+
+    def make(ppl):
+        def model(y):
+            with ppl.plate("groups", 2):
+                x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+            ppl.factor("cancels", (((large + x) - large)[..., rows] * y).sum(-1))
+
+        return model, (ppl.array([1.0, -1.0, 2.0]),)
+
+    one, theta = engine.__wrapped__(ppl.name, make=make, precision="float32"), CANCELLING
+    place, theta = one.parameters.initial, np.concatenate([theta, 2.0 * theta + 0.5], 1)
+    expected = normal(theta, np.zeros(2)) + theta @ [1.0, 1.0]
+    with ppl.precision("float32"):
+        single = one.evaluator.values(place, theta)
+        assert abs(single - expected).max() > WRONG
+        found = one.evaluator.values_in_double(place, theta)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_draws_of_a_gaussian_are_the_same_however_many_there_are(ppl):
+    """In NumPyro they come in blocks."""
+    one = engine(ppl.name, "covariance_cholesky")
+    parameters, rng = one.parameters, np.random.default_rng(0)
+    place = parameters.at(np.arange(5.0), np.linspace(0.5, 2.0, 5))
+    noise = rng.standard_normal((600, 5))
+    theta, log_q = parameters.draws(place, noise)
+    scales = np.linspace(0.5, 2.0, 5)
+    np.testing.assert_allclose(theta, np.arange(5.0) + noise * scales, rtol=1e-12)
+    expected = normal(noise, np.zeros(5)) - np.log(scales).sum()
+    np.testing.assert_allclose(log_q, expected, rtol=1e-12)
+    few, _ = parameters.draws(place, noise[:1])
+    np.testing.assert_allclose(few, theta[:1], rtol=1e-12)
+
+
+# -- the prior ------------------------------------------------------------------------
+
+
+def test_draws_of_the_prior_have_its_moments_on_the_unconstrained_scale(ppl):
+    """Of ``log |z|`` and of the logit of a beta variable they are known."""
+    one, count = engine(ppl.name), 400
+    draws = one.evaluator.prior(np.random.default_rng(0), count)
+    assert draws.shape == (count, 5)
+    moments = {
+        "far": (1000.0, 200.0),
+        "scale": (-(np.euler_gamma + np.log(2)) / 2, np.pi / np.sqrt(8)),
+        "p": (0.0, np.sqrt(2 * polygamma(1, 2))),
+    }
+    for site in one.parameters.guide.sites:
+        mean, sd = moments[site.name]
+        some = draws[:, site.start : site.start + site.size]
+        np.testing.assert_array_less(np.abs(some.mean(0) - mean), 4 * sd / np.sqrt(count))
+        # The kurtosis of ``log |z|``, the largest, is 7.
+        np.testing.assert_array_less(np.abs(some.std(0) / sd - 1), 4 * np.sqrt(6 / 4 / count))
+    again = one.evaluator.prior(np.random.default_rng(0), count)
+    np.testing.assert_array_equal(again, draws)
+    assert abs(np.corrcoef(draws.T) - np.eye(5)).max() < 0.2
+
+
+def improper(ppl):
+    def model():
+        real = ppl.dist.constraints.real
+        ppl.sample("flat", ppl.dist.ImproperUniform(real, (), event_shape=()))
+        ppl.sample("far", ppl.dist.Normal(ppl.array(1000.0), 200.0))
+
+    return model, ()
+
+
+def test_a_site_whose_prior_is_improper_leaves_the_others_theirs(ppl):
+    starts = ppl.start_at(flat=0.0, far=1000.0)  # Pyro's own needs a draw
+    one = engine.__wrapped__(ppl.name, make=improper, init_loc_fn=starts)
+    draws = one.evaluator.prior(np.random.default_rng(0), 400)
+    start = {site.name: site.start for site in one.parameters.guide.sites}
+    assert np.isfinite(draws).all()
+    assert draws[:, start["far"]].mean() == pytest.approx(1000.0, abs=40)
+    assert np.abs(draws[:, start["flat"]]).max() < 10
+
+
+def test_a_prior_that_cannot_be_sampled_is_none(ppl):
+    class Unsampled(ppl.dist.Normal):
+        def sample(self, *args, **kwargs):
+            raise NotImplementedError("no sampler")
+
+        rsample = sample
+
+    def make(ppl):
+        def model():
+            ppl.sample("z", Unsampled(ppl.array(0.0), ppl.array(1.0)))
+
+        return model, ()
+
+    one = engine.__wrapped__(ppl.name, make=make, init_loc_fn=ppl.start_at(z=0.3))
+    assert one.evaluator.prior(np.random.default_rng(0), 5) is None
+
+
+def test_a_draw_of_the_prior_that_has_no_likelihood_takes_none_from_the_others(ppl):
+    """A covariance that is none where ``|z| > 1``: torch's Cholesky raises there."""
+
+    def make(ppl):
+        def model():
+            z = ppl.sample("z", ppl.dist.Normal(ppl.array(0.0), 5.0))
+            cov = ppl.array(np.eye(2)) + z * ppl.array(1.0 - np.eye(2))
+            y = ppl.dist.MultivariateNormal(ppl.array(np.zeros(2)), covariance_matrix=cov)
+            ppl.sample("y", y, obs=ppl.array(np.ones(2)))
+
+        return model, ()
+
+    one = engine.__wrapped__(ppl.name, make=make, init_loc_fn=ppl.start_at(z=0.3))
+    draws = one.evaluator.prior(np.random.default_rng(0), 400)
+    assert draws.shape == (400, 1) and draws.std() == pytest.approx(5.0, rel=0.2)
+
+
+def test_a_draw_of_the_prior_at_which_a_model_in_pyro_raises_is_one_fewer():
+    def make(ppl):
+        def model():
+            if ppl.sample("z", ppl.dist.Normal(ppl.array(0.0), 1.0)) > 1.0:
+                raise ArithmeticError("no solution")
+
+        return model, ()
+
+    pytest.importorskip("pyro")
+    one = engine.__wrapped__("pyro", make=make)
+    draws = one.evaluator.prior(np.random.default_rng(0), 400)
+    assert np.nanmax(draws) < 1.0 and np.isnan(draws).mean() == pytest.approx(0.16, abs=0.06)
+
+
+# -- Gaussians ------------------------------------------------------------------------
+
+
+@pytest.mark.fast_in_numpyro("covariance_cholesky", "precision", "diagonal", "sparse_precision")
+@pytest.mark.parametrize(
+    "family",
+    [
+        "covariance_cholesky",
+        "precision_cholesky",
+        "precision",
+        "covariance",
+        "diagonal",
+        "block_diagonal",
+        "sparse_precision",
+    ],
+)
+def test_a_place_at_any_scale_is_that_gaussian(ppl, family):
+    """By its means, its deviations, its draws and their density, and its distances."""
+    one, rng = engine(ppl.name, family), np.random.default_rng(1)
+    mean, scale = rng.normal(size=5), np.array([0.1, 2.0, 30.0, 1.0, 0.01])
+    place = one.parameters.at(mean, scale)
+    np.testing.assert_allclose(one.parameters.mean(place), mean)
+    stddevs = np.concatenate(list(one.parameters.stddevs(place).values()))
+    np.testing.assert_allclose(stddevs, scale)
+    narrow = one.parameters.at(None, 0.5)
+    np.testing.assert_allclose(np.concatenate(list(one.parameters.stddevs(narrow).values())), 0.5)
+    noise = rng.normal(size=(6, 5))
+    theta, log_q = one.parameters.draws(place, noise)
+    whitened = (theta - mean) / scale
+    normal = -0.5 * np.sum(whitened**2 + np.log(2 * np.pi), 1) - np.log(scale).sum()
+    np.testing.assert_allclose(log_q, normal)
+    np.testing.assert_allclose(np.sum(whitened**2, 1), np.sum(noise**2, 1))
+    for row, square in zip(theta, np.sum(noise**2, 1), strict=True):
+        assert one.parameters.square_distance(place, row) == pytest.approx(square)
+    zeros, _ = one.parameters.draws(place, np.zeros((1, 5)))
+    np.testing.assert_allclose(zeros[0], mean)

@@ -1,0 +1,160 @@
+"""Draws of the posterior itself, by the importance weights of a Gaussian's."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ngvi.inference import resampling
+from ngvi.latents.layout import Plate, Site
+from tests import models
+from tests.inference.results import conjugate, conjugate_result, result
+from tests.ppl import PPLS, load
+
+NUM = 20_000
+
+
+@dataclasses.dataclass
+class Skew:
+    """A global with the law of a gamma variable's logarithm, and two locals around it; the
+    Gaussian is the best by the bound, or any other.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray  #: a root of the covariance
+    shape: float = 2.0
+
+    sites = (Site("local", 0, (2,), (Plate("groups", 2, 0),)), Site("scale", 2, ()))
+
+    @property
+    def log_det_scale(self) -> float:
+        return float(np.log(np.diag(self.scale)).sum())
+
+    def sample(self, noise: np.ndarray) -> np.ndarray:
+        return self.mean + noise @ self.scale.T
+
+    def covariance(self, indices: np.ndarray) -> np.ndarray:
+        return (self.scale @ self.scale.T)[:, indices]
+
+    def log_density(self, latents: np.ndarray) -> np.ndarray:
+        local, scale = latents[:, :2], latents[:, 2]
+        own = stats.loggamma.logpdf(scale, self.shape)
+        return own + stats.norm.logpdf(local, scale[:, None], 0.5).sum(1)
+
+
+def _skew() -> Skew:
+    # log q of the global has the mean where E[exp(u)] = shape, and that curvature.
+    variance = 1.0 / 2.0
+    mean = np.log(2.0) - 0.5 * variance
+    covariance = variance * np.ones((3, 3)) + np.diag([0.25, 0.25, 0.0])
+    return Skew(np.full(3, mean), np.linalg.cholesky(covariance))
+
+
+def test_moments_that_the_gaussian_misses_are_those_of_the_posterior():
+    skew, exact = _skew(), stats.loggamma(2.0)
+    found = resampling.corrected(skew, NUM, np.random.default_rng(0))
+    assert found.shape == (NUM, 3)
+    gaussian_sd = skew.scale[2] @ skew.scale[2]
+    assert gaussian_sd**0.5 < 0.9 * exact.std()  # what there is to mend
+    error = exact.std() / np.sqrt(NUM)
+    assert found[:, 2].mean() == pytest.approx(exact.mean(), abs=5 * error)
+    assert found[:, 2].std() == pytest.approx(exact.std(), rel=0.03)
+    assert found[:, 0].std() == pytest.approx(np.hypot(exact.std(), 0.5), rel=0.03)
+    slope = np.cov(found[:, 0], found[:, 2])[0, 1] / found[:, 2].var()
+    assert slope == pytest.approx(1.0, abs=0.03)
+    # Further out than the Gaussian's draws ever come.
+    low = exact.ppf(0.001)
+    assert np.mean(found[:, 2] < low) == pytest.approx(0.001, abs=0.0007)
+
+
+def test_draws_at_which_the_density_is_not_finite_are_left_out():
+    class Halved(Skew):
+        def log_density(self, latents):
+            above = np.where(latents[:, 2] > 0, 0.0, -np.inf)
+            above[latents[:, 2] > 3] = np.nan
+            return super().log_density(latents) + above
+
+    skew = _skew()
+    found = resampling.corrected(Halved(skew.mean, skew.scale), 1000, np.random.default_rng(0))
+    assert found[:, 2].min() > 0 and found[:, 2].max() <= 3
+
+
+def test_a_density_without_a_finite_value_is_an_error():
+    class Nowhere(Skew):
+        def log_density(self, latents):
+            return np.full(len(latents), np.nan)
+
+    skew = _skew()
+    with pytest.raises(ValueError, match=r"finite at none.*result\.diagnostics"):
+        resampling.corrected(Nowhere(skew.mean, skew.scale), 10, np.random.default_rng(0))
+
+
+def test_globals_in_many_dimensions_keep_the_gaussian_s_tails():
+    """In 21 dimensions the draws of an exact posterior are the Gaussian's, each of them once."""
+    dim = resampling.MOST + 1
+
+    class Exact(Skew):
+        sites = (Site("w", 0, (dim,)),)
+
+        def log_density(self, latents):
+            return stats.norm.logpdf(latents).sum(1)
+
+    found = resampling.corrected(Exact(np.zeros(dim), np.eye(dim)), NUM, np.random.default_rng(0))
+    assert len(np.unique(found, axis=0)) == NUM
+
+
+def _moments(draws: dict) -> tuple[np.ndarray, np.ndarray]:
+    values = np.concatenate([np.asarray(v).reshape(len(v), -1) for v in draws.values()], 1)
+    return values.mean(0), values.std(0)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_result_draws_from_the_exact_posterior_beside_its_gaussian(ppl, precision):
+    mean, covariance, _ = models.exact_posterior()
+    sd = np.sqrt(np.diag(covariance))
+    with ppl.precision(precision):
+        fitted = conjugate_result(ppl, shift=0.3, factor=0.8)
+        draws = fitted.sample(8000, corrected=True)
+        dtype = ppl.array(mean).dtype
+    assert all(value.dtype == dtype for value in draws.values())
+    assert {k: v.shape for k, v in draws.items()} == {
+        k: v.shape for k, v in fitted.sample(8000).items()
+    }
+    found_mean, found_sd = _moments(draws)
+    np.testing.assert_allclose(found_mean, mean, atol=0.05 * sd.max())
+    np.testing.assert_allclose(found_sd, sd, rtol=0.05)
+
+
+def test_both_packages_draw_the_same():
+    pytest.importorskip("numpyro")
+    pytest.importorskip("pyro")
+    found = []
+    for ppl in map(load, PPLS):
+        with ppl.float64():
+            posterior = conjugate_result(ppl, shift=0.3, factor=0.8)._fitted()
+            found.append(resampling.corrected(posterior, 500, np.random.default_rng(0)))
+    np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
+
+
+def test_arviz_takes_corrected_draws(ppl):
+    fitted = conjugate_result(ppl, shift=0.3)
+    posterior = fitted.to_arviz(50, corrected=True).posterior
+    assert posterior.sizes["draw"] == 50
+
+
+def test_it_is_a_warning_where_weights_tell_little(ppl):
+    fitted = conjugate_result(ppl, shift=8.0, factor=0.3)
+    with pytest.warns(UserWarning, match=r"k-hat is .*above 0\.7.*NUTS"):
+        fitted.sample(100, corrected=True)
+
+
+def test_without_weights_it_is_an_error(ppl):
+    model, args = conjugate(ppl)
+    fitted = result(ppl, model, args, {"subsample_size": 5})
+    with pytest.raises(ValueError, match=r"corrected=True.*minibatches.*Leave it out"):
+        fitted.sample(10, corrected=True)
+    with pytest.raises((TypeError, ValueError), match="corrected"):
+        fitted.sample(10, corrected="yes")

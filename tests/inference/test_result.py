@@ -1,0 +1,269 @@
+"""What a fit returns: draws, predictions, a report, pictures."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from ngvi.inference.audit import Audit
+from ngvi.inference.progress import Progress, progress_text
+from ngvi.inference.report import final_bound
+from ngvi.inference.trace import Trace
+from tests import models
+from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
+from tests.ppl import SLOW_IN_NUMPYRO
+
+
+def hierarchy(ppl):
+    X, group, y = models.data()
+    return models.hierarchy(ppl), (ppl.array(X), ppl.index(group), ppl.array(y))
+
+
+# -- a fit ----------------------------------------------------------------------------
+
+
+@SLOW_IN_NUMPYRO
+def test_a_fit_by_stock_svi_is_told_to_be_exact(ppl):
+    """Of stock ``SVI``, whose parameters and losses make a result."""
+    model, args = conjugate(ppl)
+    run = ppl.svi(model, "auto", loss=ppl.elbo("NaturalELBO", num_particles=4), args=args)
+    losses = run.run(20)
+    params = run.params if ppl.is_numpyro else ppl.set_up(run.guide, *args)
+    stock = result(ppl, model, args, guide=run.guide)
+    trace = dataclasses.replace(stock.trace, losses=list(losses))
+    stock = dataclasses.replace(stock, params=params, trace=trace)
+    mean, covariance, _ = models.exact_posterior()
+    np.testing.assert_allclose(ppl.numpy(stock.posterior.mean), mean, rtol=1e-6)
+    np.testing.assert_allclose(ppl.numpy(stock.family.covariance_matrix), covariance, rtol=1e-6)
+    assert stock.diagnostics.pareto_k < 0.5
+    assert stock.bound == pytest.approx(log_evidence(), abs=1e-3)
+    assert stock.diagnostics.importance_weighted_bound == pytest.approx(log_evidence(), abs=1e-6)
+
+
+def test_evaluations_are_gradients_and_hessian_products(ppl):
+    assert shared_result(ppl).num_evaluations == 2600
+
+
+# -- the bound ------------------------------------------------------------------------
+
+
+def bound_of(losses, errors):
+    return final_bound(Trace(losses=losses, loss_errors=errors))
+
+
+def test_the_bound_is_the_mean_of_the_last_losses_weighted_by_their_errors():
+    bound, error = bound_of([50.0] * 18 + [2.0, 5.0], [0.1] * 18 + [1.0, 2.0])
+    assert bound == pytest.approx(-(2.0 * 1 + 5.0 / 4) / (1 + 1 / 4))
+    assert error == pytest.approx(1 / math.sqrt(1 + 1 / 4))
+
+
+def test_losses_that_are_not_finite_are_left_out_of_the_bound():
+    bound, error = bound_of([9.0] * 18 + [math.inf, 5.0], [0.1] * 18 + [math.nan, 2.0])
+    assert (bound, error) == (-5.0, 2.0)
+    assert all(math.isnan(value) for value in bound_of([math.nan], [math.nan]))
+    assert all(math.isnan(value) for value in bound_of([], []))
+
+
+def test_losses_without_noise_make_a_bound_without_error():
+    assert bound_of([3.0, 2.0], [0.0, 0.0]) == (-2.0, 0.0)
+
+
+# -- draws ----------------------------------------------------------------------------
+
+
+def test_draws_are_constrained_and_those_of_the_posterior(ppl):
+    at = (np.linspace(-0.5, 0.5, 8), 0.2 * np.eye(8))
+    draws = result(ppl, *hierarchy(ppl), at=at).sample(2000)
+    draws = {name: ppl.numpy(value) for name, value in draws.items()}
+    shapes = {"sigma": (), "weights": (3,), "centre": (), "effect": (4,)}
+    for name, shape in shapes.items():
+        assert draws[name].shape == (2000, *shape)
+    assert (draws["sigma"] > 0).all()
+    np.testing.assert_allclose(draws["weights"].sum(-1), 1.0)
+    np.testing.assert_allclose(draws["effect"].mean(0), at[0][4:], atol=0.03)
+    np.testing.assert_allclose(draws["effect"].std(0), 0.2, rtol=0.1)
+    # Pyro's guides know nothing of deterministic sites.
+    assert set(draws) - set(shapes) == ({"largest"} if ppl.is_numpyro else set())
+
+
+def test_predictions_for_the_fit_s_own_arguments_are_replications_of_its_data(ppl):
+    fitted = shared_result(ppl)
+    X, y = (ppl.numpy(value) for value in fitted.args)
+    replicated = ppl.numpy(fitted.predictive(num_samples=300)["y"])
+    assert replicated.shape == (300, len(y))
+    assert replicated.std(0).min() > 0.3
+    np.testing.assert_allclose(replicated.mean(0), X @ models.exact_posterior()[0], atol=0.25)
+
+
+def test_a_factor_is_no_prediction(ppl):
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(0.0, 1.0))
+        ppl.factor("penalty", -(x**2))
+        ppl.sample("y", ppl.dist.Normal(x, 1.0), obs=ppl.array(0.5))
+
+    predicted = ppl.fit(model).predictive(num_samples=3)
+    assert "penalty" not in predicted and predicted["y"].shape == (3,)
+
+
+def test_draws_of_numpyro_take_a_key(numpyro_backend):
+    import jax
+
+    fitted = shared_result(numpyro_backend)
+    same = [fitted.sample(3)["weights"] for _ in range(2)]
+    np.testing.assert_array_equal(*same)
+    other = fitted.sample(3, rng_key=jax.random.key(9))["weights"]
+    assert not np.allclose(same[0], other)
+
+
+def test_a_later_result_leaves_an_earlier_one_alone(ppl):
+    """Its posterior, draws, diagnostics, and predictions, here for other arguments."""
+    first = conjugate_result(ppl, shift=0.3)
+    second = conjugate_result(ppl, factor=1.2)
+    mean, covariance, _ = models.exact_posterior()
+    shifted = mean + 0.3 * np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(ppl.numpy(first.posterior.mean), shifted)
+    drawn = ppl.numpy(first.sample(2000)["weights"])
+    np.testing.assert_allclose(drawn.mean(0), shifted, atol=0.02)
+    assert first.diagnostics.worst(1)[0].shift == pytest.approx(-0.3, abs=0.1)
+    assert second.diagnostics.worst(1)[0].shift == pytest.approx(0.0, abs=0.1)
+    predicted = first.predictive(ppl.array([[100.0, 0.0, 0.0], [0.0, 0.0, 0.0]]), num_samples=200)
+    assert predicted["y"].shape == (200, 2)
+    assert ppl.numpy(predicted["y"])[:, 0].mean() == pytest.approx(100 * shifted[0], abs=4.0)
+
+
+# -- ArviZ ----------------------------------------------------------------------------
+
+
+def test_arviz_gets_one_chain_with_plates_as_dimensions_and_the_data(ppl):
+    pytest.importorskip("arviz")
+    fitted = result(ppl, *hierarchy(ppl))
+    data = fitted.to_arviz(50)
+    posterior = data["posterior"]
+    assert posterior["effect"].dims == ("chain", "draw", "groups")
+    assert posterior["effect"].shape == (1, 50, 4)
+    assert posterior["weights"].shape == (1, 50, 3)
+    assert posterior.attrs["inference_library"] == f"{ppl.name}_ngvi"
+    assert list(data["observed_data"].data_vars) == ["y"]
+    np.testing.assert_allclose(data["observed_data"]["y"], ppl.numpy(fitted.args[2]))
+
+
+# -- the report -----------------------------------------------------------------------
+
+
+def test_the_report_says_what_one_wants_to_know(ppl):
+    fitted = conjugate_result(ppl, shift=0.2)
+    assert "not computed yet" in repr(fitted)  # which computes nothing
+    lines = str(fitted).splitlines()
+    assert lines[0] == "FitResult: converged after 20 steps, 1.2 s"
+    assert len(lines) < 16 and max(map(len, lines)) < 100
+    text = "\n".join(lines)
+    for words in (
+        "covariance_cholesky, d = 3",
+        "2,600 = 2,000 gradients + 600 Hessian-vector products",
+        "-30.000 ± 0.071 nats",
+        "good: q covers the posterior",
+        "of 4,000",
+        "weights[",
+        "within 0.02 nats",
+    ):
+        assert words in text, words
+    assert repr(fitted) == text
+
+
+def test_the_report_says_where_modes_of_locals_may_do_better(ppl):
+    fitted = result(ppl, *hierarchy(ppl), audit=Audit(-30.0, 0.05, 0.0, spread=1.4))
+    assert "log w varies by 1.4 nats. If 'effect' are independent" in repr(fitted)
+    assert "guide=ReparametrizedGaussianGuide(model) may raise the bound" in repr(fitted)
+    exact = dataclasses.replace(fitted, audit=Audit(-30.0, 0.01, 0.0, spread=0.3))
+    ppl.forget()
+    by_few = dataclasses.replace(fitted, audit=Audit(-30.0, 0.05, 0.0, spread=1.4, is_rare=True))
+    assert "hint" not in repr(by_few)
+    flat = conjugate_result(ppl, audit=Audit(-30.0, 0.05, 0.0, spread=1.4))
+    for other in (exact, flat, dataclasses.replace(fitted, audit=None)):
+        assert "hint" not in repr(other)
+
+
+def test_a_fit_that_has_not_converged_says_so_first(ppl):
+    fitted = dataclasses.replace(shared_result(ppl), converged=False, reason="too few: try more")
+    assert repr(fitted).startswith("FitResult: NOT converged")
+    assert "try more" in repr(fitted)
+
+
+# -- pictures -------------------------------------------------------------------------
+
+
+def test_the_picture_has_bound_steps_weights_and_marginals(ppl, pyplot):
+    figure = shared_result(ppl, shift=0.3).plot()
+    figure.canvas.draw()
+    titles = [ax.get_title() for ax in figure.axes]
+    assert any("bound -30.0" in title for title in titles)
+    assert any("k-hat 0." in title for title in titles)
+    assert "worst marginals" in titles
+    labels = {label.get_text() for ax in figure.axes for label in ax.get_yticklabels()}
+    assert {"weights[0]", "weights[1]", "weights[2]"} <= labels
+
+
+@pytest.mark.parametrize("case", ["exact", "minibatch", "no trace", "bad"])
+def test_there_is_a_picture_of_everything(pyro_backend, case, pyplot):
+    """Of either package: the pictures know none."""
+    ppl = pyro_backend
+    if case == "minibatch":
+        fitted = result(ppl, *conjugate(ppl), {"subsample_size": 5})
+    elif case == "no trace":
+        fitted = conjugate_result(ppl, trace=Trace())
+    else:
+        fitted = shared_result(ppl, factor=1.0 if case == "exact" else 0.2)
+    fitted.plot().canvas.draw()
+
+
+def test_without_matplotlib_the_error_says_how_to_get_it(ppl, monkeypatch):
+    real = builtins.__import__
+
+    def missing(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+        return real(name, *args, **kwargs)
+
+    fitted = shared_result(ppl)
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(ModuleNotFoundError, match="pip install matplotlib"):
+        fitted.plot()
+
+
+# -- the progress bar -----------------------------------------------------------------
+
+
+def test_the_bar_shows_bound_step_size_and_distance(capsys):
+    with Progress(100) as bar:
+        for step in range(1, 6):
+            bar.update(step, loss=123.456, step_size=0.25, distance=0.031)
+    err = capsys.readouterr().err
+    assert "bound -123.46, step size 0.25, 0.031 nats to go" in err
+    assert "5/5" in err  # it has converged
+
+
+def test_a_bar_that_is_disabled_is_silent(capsys):
+    with Progress(100, enabled=False) as bar:
+        bar.update(1, 1.0, 1.0, 1.0)
+    captured = capsys.readouterr()
+    assert captured.err == captured.out == ""
+
+
+def test_a_distance_that_is_not_known_is_no_number():
+    assert "far to go" in progress_text(1.0, 1.0, math.nan)
+
+
+# -- both packages --------------------------------------------------------------------
+
+
+def test_both_packages_have_the_same_fields_and_methods():
+    a = pytest.importorskip("numpyro_ngvi.inference").FitResult
+    b = pytest.importorskip("pyro_ngvi.inference").FitResult
+    names = [[field.name for field in dataclasses.fields(cls)] for cls in (a, b)]
+    assert [name for name in names[0] if name != "rng_key"] == names[1]
+    public = [{n for n in dir(cls) if not n.startswith("_")} - {"rng_key"} for cls in (a, b)]
+    assert public[0] == public[1]

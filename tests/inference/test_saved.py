@@ -1,0 +1,238 @@
+"""A result that is saved and loaded is the same result."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+
+from ngvi.inference import saved, store
+from ngvi.inference.audit import Audit
+from ngvi.inference.outcome import Ended
+from tests import models
+from tests.inference.results import conjugate, conjugate_result, result
+
+
+def numbers(result):
+    return {name: array.tobytes() for name, array in result._numbers().items()}
+
+
+def loaded(ppl, result, path, *args, data=True, model=None, **options):
+    result.save(path, data=data)
+    return type(result).load(path, model or result.model, *args, **options)
+
+
+def test_a_result_is_what_it_was(ppl, tmp_path):
+    starts = (Ended("the guide's start", -3.5, 0.125, 20, "kept"),)
+    one = conjugate_result(ppl, 0.3, audit=Audit(-np.inf, np.nan, 0.0), starts=starts)
+    two = loaded(ppl, one, tmp_path / "file")
+    assert two.params.keys() == one.params.keys() and numbers(two) == numbers(one)
+    for name, values in vars(one.trace).items():
+        np.testing.assert_array_equal(getattr(two.trace, name), values)
+    assert str([getattr(two, name) for name in saved.PLAIN]) == str(
+        [getattr(one, name) for name in saved.PLAIN]
+    )
+    assert str(two.audit) == str(one.audit) and two.starts == one.starts
+    assert [ppl.numpy(value).tobytes() for value in two.args] == [
+        ppl.numpy(value).tobytes() for value in one.args
+    ]
+    draws = []
+    for each in (one, two):
+        if not ppl.is_numpyro:
+            ppl.lib.set_rng_seed(1)
+        draws.append(ppl.numpy(each.sample(3)["weights"]))
+    np.testing.assert_array_equal(*draws)
+
+
+def test_arguments_that_were_not_saved_are_asked_for(ppl, tmp_path):
+    one = conjugate_result(ppl)
+    with pytest.raises(ValueError, match=r"load\(path, model, ...\)"):
+        loaded(ppl, one, tmp_path / "file", data=False)
+    two = type(one).load(tmp_path / "file", one.model, *one.args)
+    assert numbers(two) == numbers(one) and two.args == one.args
+    odd = dataclasses.replace(one, kwargs={"how": print})
+    with pytest.raises(TypeError, match="argument how is a builtin_function.*data=False"):
+        odd.save(tmp_path / "file")
+
+
+def test_a_guide_that_a_file_does_not_hold_is_asked_for(ppl, tmp_path):
+    one = conjugate_result(ppl)
+    one = dataclasses.replace(one, guide=ppl.autoguide.AutoGuideList(one.model))
+    with pytest.raises(ValueError, match=r"AutoGuideList.*guide=\.\.\."):
+        loaded(ppl, one, tmp_path / "file")
+
+
+def test_families_with_options_are_made_again(ppl, tmp_path):
+    model, args = conjugate(ppl)
+    guide = ppl.guide(model, ppl.families.LowRankPrecision(rank=2))
+    one = result(ppl, model, args, guide=guide)
+    two = loaded(ppl, one, tmp_path / "file")
+    assert two.family.rank == 2 and numbers(two) == numbers(one)
+
+
+@pytest.mark.slow
+def test_locals_by_their_modes_expand_about_the_same_point(ppl, tmp_path):
+    def model(y):
+        scale = ppl.sample("scale", ppl.dist.LogNormal(ppl.array(0.0), 1.0))
+        with ppl.plate("groups", 3):
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), scale))
+            ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(effect)), obs=y)
+
+    start = ppl.start_at(scale=3.0, effect=np.array([1.0, -2.0, 0.5]))
+    guide = ppl.package.ReparametrizedGaussianGuide(model, order=1, init_loc_fn=start)
+    one = result(ppl, model, (ppl.array(np.array([0.0, 2.0, 9.0])),), guide=guide)
+    two = loaded(ppl, one, tmp_path / "file")
+    assert "order=1" in repr(two.guide) and numbers(two) == numbers(one)
+    draws = []
+    for each in (one, two):
+        if not ppl.is_numpyro:
+            ppl.lib.set_rng_seed(1)
+        draws.append(ppl.numpy(each.sample(3)["effect"]))
+    np.testing.assert_allclose(*draws, rtol=1e-12)
+
+
+def test_another_model_is_refused(ppl, tmp_path):
+    one = conjugate_result(ppl)
+
+    def other(X, y):
+        ppl.sample("beta", ppl.dist.Normal(ppl.array(0.0), 1.0))
+
+    with pytest.raises(ValueError, match=r"another model.*loc.*\(3,\).*\(1,\)"):
+        loaded(ppl, one, tmp_path / "file", model=other)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"first": "c"},
+            r"another model.*'a' \(\), 'b' \(\) in the file, and 'c' \(\), 'b' \(\) here",
+        ),
+        ({"first": "b", "second": "a"}, r"'a' \(\), 'b' \(\) in the file, and 'b' \(\), 'a' \(\)"),
+        ({"is_positive": True}, "'b' has another support"),
+    ],
+)
+def test_as_many_latents_that_are_others_are_refused(ppl, tmp_path, changed, words):
+    def make(first="a", second="b", is_positive=False):
+        def model():
+            ppl.sample(first, ppl.dist.Normal(ppl.array(0.0), 1.0))
+            kind = ppl.dist.LogNormal if is_positive else ppl.dist.Normal
+            ppl.sample(second, kind(ppl.array(0.0), 1.0))
+
+        return model
+
+    one = result(ppl, make())
+    with pytest.raises(ValueError, match=words):
+        loaded(ppl, one, tmp_path / "file", model=make(**changed))
+
+
+def test_files_of_something_else_are_refused(ppl, tmp_path):
+    one, path = conjugate_result(ppl), tmp_path / "file"
+    one.save(path)
+    whole = path.read_bytes()
+
+    def refused(match):
+        with pytest.raises(ValueError, match=match):
+            type(one).load(path, one.model)
+
+    for content in (b"", b"text", whole[: len(whole) // 2]):
+        path.write_bytes(content)
+        refused("is no result that was saved")
+    meta, arrays = store.unpacked(whole)
+    for change, match in (
+        ({"format": "else"}, "of the kind 'else'"),
+        ({"version": 99}, "is of version 99.*reads version 1"),
+        ({"library": "other_ngvi"}, r"other_ngvi\.FitResult\.load"),
+        ({"structure": 1}, "orders its latents in another way"),
+    ):
+        store.write(path, store.packed({**meta, **change}, arrays))
+        refused(match)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        type(one).load(path, one.model)
+
+
+# -- fits that are killed ---------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """What no handler of a fit expects."""
+
+
+def die(step, *_):
+    if step == 3:
+        raise Killed
+
+
+def own_parameter(ppl):
+    """A scale of the model's own, which is constrained."""
+    scale = ppl.param("scale", ppl.array(0.5), constraint=ppl.dist.constraints.positive)
+    x = ppl.sample("x", ppl.dist.Normal(ppl.array([0.0, 1.0]), 1.0).to_event(1))
+    ppl.sample("y", ppl.dist.Normal(x.sum(), scale), obs=ppl.array(2.0))
+    ppl.sample("z", ppl.dist.LogNormal(ppl.array(0.0), 1.0), obs=scale)
+
+
+def minibatches(ppl):
+    X, y = models.regression_data()
+    model = models.glm(ppl, "bernoulli")
+    model(ppl.array(X), ppl.array(y > 0), subsample_size=len(y) // 2)
+
+
+def mixture(ppl):
+    """Discrete latents, which are summed out."""
+    x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+    with ppl.plate("data", 3):
+        k = ppl.sample("k", ppl.dist.Bernoulli(ppl.array(0.3)))
+        ppl.sample("y", ppl.dist.Normal(x + k, 0.5), obs=ppl.array([0.5, 1.0, 2.0]))
+
+
+def check_same_way(ppl, model, args, path, **options):
+    """That a fit which is killed goes on, in Pyro by the file's seeds; the result."""
+
+    def fitted(seed, **others):
+        if not ppl.is_numpyro:
+            ppl.lib.clear_param_store()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="fit has not converged")
+            return ppl.fit(model, *args, seed=seed, **options, **others)
+
+    whole = fitted(3)
+    with pytest.raises(Killed):
+        fitted(3, checkpoint=path, callback=die)
+    seen = []
+    resumed = fitted(
+        3 if ppl.is_numpyro else 4, checkpoint=path, callback=lambda step, *_: seen.append(step)
+    )
+    assert seen[:3] == [1, 2, 3] and len(seen) > 3
+    assert numbers(resumed) == numbers(whole)
+    for name in ("trace", "audit", "starts", "reason", "num_gradients", "num_values"):
+        assert str(getattr(resumed, name)) == str(getattr(whole, name))
+    return resumed
+
+
+def test_a_fit_that_dies_goes_on_bit_for_bit(ppl, tmp_path):
+    model, args = conjugate(ppl)
+    path, options = tmp_path / "file", {"family": "diagonal", "max_steps": 4}
+    check_same_way(ppl, model, args, path, **options)
+    with pytest.raises(ValueError, match="of another model, of other data or of another precision"):
+        ppl.fit(model, args[0], 1 + args[1], seed=3, checkpoint=path, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [own_parameter, minibatches, mixture])
+def test_fits_of_all_kinds_go_on_and_are_saved(ppl, model, tmp_path):
+    def run():
+        return model(ppl)
+
+    one = check_same_way(ppl, run, (), tmp_path / "checkpoint", tolerance=0.2, max_steps=20)
+    if not ppl.is_numpyro:
+        ppl.lib.clear_param_store()
+    two = loaded(ppl, one, tmp_path / "result", model=run)
+    assert numbers(two) == numbers(one)
+    assert [two.reason, two.bound, two.family_name] == [one.reason, one.bound, one.family_name]
+    if not ppl.is_numpyro:  # as after a fit, the store holds the parameters
+        store = ppl.lib.get_param_store()
+        for name, value in one.params.items():
+            np.testing.assert_allclose(ppl.numpy(store[name]), ppl.numpy(value), rtol=1e-14)
