@@ -97,7 +97,7 @@ def test_what_is_promised_of_faults_is_shown_by_tests_that_are_there():
         for name in below:
             assert f"`{name} --" in figures
     for name in re.findall(r"^\| `(\w+) --", figures, re.MULTILINE):
-        assert (ROOT / "examples" / "benchmarks" / f"{name}.py").exists()
+        assert (ROOT / "benchmarks" / f"{name}.py").exists()
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *_pages()], ids=lambda path: path.stem)
@@ -107,7 +107,7 @@ def test_links_between_pages_lead_somewhere(path):
 
 
 def test_the_page_of_the_ppls_examples_is_that_of_its_csv():
-    rows = ROOT / "examples" / "benchmarks" / "ppl_examples.csv"
+    rows = ROOT / "benchmarks" / "ppl_examples.csv"
     assert _read("ppl_examples.md").strip() == page(rows, LEFT_OUT).strip()
 
 
@@ -153,7 +153,7 @@ def test_what_the_guide_quotes_of_benchmarks_is_on_the_list():
     quoted = pages.read("quoted.csv")
     for row in quoted:
         assert row["figures"] in " ".join(_read(row["page"]).split()), row
-        assert (ROOT / "examples" / "benchmarks" / row["script"]).exists()
+        assert (ROOT / "benchmarks" / row["script"]).exists()
     for path in sorted((DOCS / "guide").glob("*.md")):
         name, text = f"guide/{path.name}", " ".join(path.read_text("utf-8").split())
         known = " ".join(row["figures"] for row in quoted if row["page"] == name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "examples" / "benchmarks"
+FOLDER = ROOT / "benchmarks"
 README = (FOLDER / "README.md").read_text("utf-8")
 
 

@@ -46,7 +46,7 @@ def computed(name, kind):
         x, c = ppl.array(plain.points(0.3 * signs)), ppl.array(coefficients(plain))
 
         def everything(loc, units):
-            one = ppl.module("factors").FACTORS[kind](loc, "x", plain.shape)
+            one = ppl.module("conjugate.kinds").FACTORS[kind](loc, "x", plain.shape)
 
             def bound(loc):
                 """``E_q[c . t]``, by the two points."""
@@ -81,7 +81,7 @@ def coefficients(plain):
 
 def random(ppl):
     """4000 draws."""
-    kind = ppl.module("factors").Random
+    kind = ppl.module("conjugate.kinds").Random
     if not ppl.is_numpyro:
         return kind((4000,))
     import jax
@@ -179,7 +179,7 @@ def test_float32_keeps_the_coefficients_of_a_hundred_thousand_rows(kind):
 
     plain, ppl = concentrated(kind, 3e4), load("numpyro")
     with ppl.precision("float32"):
-        one = ppl.module("factors").FACTORS[kind](ppl.array(plain.loc), "x", plain.shape)
+        one = ppl.module("conjugate.kinds").FACTORS[kind](ppl.array(plain.loc), "x", plain.shape)
         c, signs = ppl.array(1.1 * plain.natural), np.ones(plain.elements)
 
         def bound(one):

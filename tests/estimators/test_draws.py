@@ -11,7 +11,7 @@ from tests.optim.table5 import QUICKLY
 
 
 def draws(backend, num_draws, dim, seed=0, dtype="float64", **options):
-    standard_normal = backend.module("curvature").standard_normal
+    standard_normal = backend.module("estimators").standard_normal
     if backend.name == "numpyro":
         import jax
 
@@ -45,7 +45,7 @@ def test_draws_come_in_pairs_and_an_odd_one_has_none(backend, num_draws, quasi_r
 def test_pairs_stay_within_a_group(numpyro_backend, quasi_random):
     import jax
 
-    standard_normal = numpyro_backend.module("curvature").standard_normal
+    standard_normal = numpyro_backend.module("estimators").standard_normal
     z = standard_normal(jax.random.key(0), (3, 4, 0), 2, np.float64, quasi_random=quasi_random)
     np.testing.assert_array_equal(z[2], -z[0])
     np.testing.assert_array_equal(z[5:], -z[3:5])

@@ -132,7 +132,7 @@ def test_the_direction_is_unbiased_for_another_log_density(backend, rng):
 @functools.cache
 def steps(backend, num_groups, dim, num_steps):
     """The points of some steps of ``NaturalELBO``, from the PPL's own random numbers."""
-    draw = backend.module("curvature").orthogonal_points
+    draw = backend.module("estimators").orthogonal_points
     if backend.name == "numpyro":
         import jax
 

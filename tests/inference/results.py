@@ -41,7 +41,7 @@ def result(ppl, model, args=(), kwargs=None, *, guide=None, gaussian=None, at=No
         "num_hessian_products": 600,
         "seconds": 1.25,
     }
-    return ppl.module("fit").FitResult(
+    return ppl.module("inference").FitResult(
         model=model,
         guide=guide,
         args=args,

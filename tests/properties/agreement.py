@@ -100,7 +100,7 @@ def _of_numpyro(ppl: Any, model: Any, guide: Any, data: dict, theta: np.ndarray)
 def _of_pyro(ppl: Any, model: Any, guide: Any, data: dict, theta: np.ndarray) -> dict[str, Any]:
     import torch
 
-    _, density = ppl.module("curvature").make_plan(model, guide, (), data, validate=False)
+    _, density = ppl.module("estimators").make_plan(model, guide, (), data, validate=False)
     (site,) = density.posteriors
     points = ppl.array(theta).requires_grad_()
     values = density({site: points})
