@@ -36,7 +36,7 @@ from numpyro_ngvi import ReparametrizedGaussianGuide, fit
 DESIGNS = ("epilepsy2", "toenail", "polypharmacy", "hers")
 
 #: Where the rows and the page are.
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "glmm.md"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "glmm.md"
 FIELDS = ("model", "method", "guide", "seed", "bound", "error", "papers", "steps", "gradients")
 FIELDS += ("products", "seconds", "cpu", "k", "converged")
 

@@ -62,7 +62,7 @@ def test_every_public_name_has_a_place_in_the_reference(package):
 def test_every_room_of_ngvi_has_a_place_in_the_reference():
     files = [*(ROOT / "ngvi").glob("*.py"), *(ROOT / "ngvi").glob("*/__init__.py")]
     rooms = {f.parent.name if f.stem == "__init__" else f.stem for f in files}
-    assert {"fit", "family"} <= rooms <= _in_reference("ngvi")
+    assert {"inference", "families"} <= rooms <= _in_reference("ngvi")
 
 
 # -- paths and figures ----------------------------------------------------------------
