@@ -12,21 +12,25 @@ from typing import Any
 
 from ngvi.conjugate.guide import ConjugateGuide
 from ngvi.errors import check_count, check_finite, check_flag
+from ngvi.inference.monitor import Monitor
+from ngvi.inference.options import FitOptions
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The numbers of a fit, checked; see ``fit``.
+class Request:
+    """The numbers that the user asks for, checked; see ``fit``.
 
     :raises ValueError: for a number that is none, or not positive.
     """
 
     tolerance: float
     max_steps: int
+    exploration: float = 1.0
     deterministic: bool = False
     progress_bar: bool = False
     time_limit: float = math.inf  #: in seconds, from now on
     callback: Callable[[int, float, float], object] | None = None
+    options: FitOptions = field(default_factory=FitOptions)
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -34,6 +38,13 @@ class Settings:
         object.__setattr__(self, "max_steps", check_count(self.max_steps, "max_steps"))
         for name in ("deterministic", "progress_bar"):
             object.__setattr__(self, name, check_flag(getattr(self, name), name))
+        if not self.exploration >= 0:
+            raise ValueError(
+                "exploration must be a number, zero or more: gradients for other optima, per "
+                f"gradient that leads to the best, got {self.exploration!r}."
+            )
+        if not isinstance(self.options, FitOptions):
+            raise TypeError(f"options must be FitOptions(...), got {self.options!r}.")
         if not self.time_limit > 0:
             raise ValueError(f"time_limit must be positive, in seconds, got {self.time_limit!r}.")
         if self.callback is not None and not callable(self.callback):
@@ -42,19 +53,19 @@ class Settings:
                 f"the optimum, got {self.callback!r}."
             )
 
-    def after_step(self, step: int, loss: float, distance: float) -> None:
-        """What the user wants to happen after a step.
+    def monitor(self, num_steps: int = 0) -> Monitor:
+        """What watches a search.
 
-        :raises OutOfTime: if the time is up.
+        :param num_steps: of one before it.
         """
-        if self.callback is not None:
-            self.callback(step, -loss, distance)
-        if time.perf_counter() - self.started > self.time_limit:
-            raise OutOfTime
-
-
-class OutOfTime(Exception):  # noqa: N818
-    """The user's time limit is reached."""
+        return Monitor(
+            self.max_steps,
+            self.progress_bar,
+            self.time_limit,
+            self.callback,
+            self.started,
+            num_steps,
+        )
 
 
 def warn_of_names(fit: Callable, model: Callable, args: tuple, given: dict[str, Any]) -> None:

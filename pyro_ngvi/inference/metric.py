@@ -1,4 +1,4 @@
-"""The metric of a place's Gaussians, and their steps; vectors of many directions in one pass.
+"""The metric of a state's Gaussians, and their steps; vectors of many directions in one pass.
 
 A small model's evaluation takes milliseconds, and so would the same dozen operations on each of
 sixty directions, one after another.
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from ngvi.families.direction import Families, dual, values
 from ngvi.families.path import JointPath
-from ngvi.inference import geometry
-from ngvi.inference.engine import Direction, Step
+from ngvi.inference import metric
+from ngvi.inference.problem import Direction, Pairs, Step
 from ngvi.optim.trust_region import longest_within
-from pyro_ngvi.inference.parameters import Place
+from pyro_ngvi.inference.space import State
 from pyro_ngvi.optim.algebra import algebra
 from pyro_ngvi.tracing.messengers import quiet
 
@@ -28,42 +28,42 @@ MIN_ROWS = 5
 MAX_NUMBERS = 2**22
 
 
-class Geometry(geometry.Geometry):
-    """The metric of the families of a place; see :class:`ngvi.inference.geometry.Geometry`.
+class Metric(metric.Metric):
+    """The metric of the families of a state; see :class:`ngvi.inference.metric.Metric`.
 
-    :param place: the parameters.
+    :param state: the parameters.
     :param pairs: of the quasi-Newton memory.
     :param each_row: applies a function to many vectors.
     """
 
-    def __init__(
-        self, place: Place, pairs: list[tuple[np.ndarray, np.ndarray]], each_row: EachRow
-    ) -> None:
+    def __init__(self, state: State, pairs: Pairs, each_row: EachRow) -> None:
         self._each_row = each_row
-        self._families, self._like = place.families, place.families[0].loc
+        self._families, self._like = state.families, state.families[0].loc
         restricted = any(family.leaves_out_correlations for family in self._families)
-        super().__init__(place, flat(place.families).numel(), pairs, is_restricted=restricted)
+        super().__init__(
+            state, flat(state.families).numel(), pairs, leaves_out_correlations=restricted
+        )
 
     @torch.no_grad()
-    def covectors(self, vectors: np.ndarray) -> np.ndarray:
-        rows = torch.as_tensor(vectors).to(self._like)
-        return self._each_row(lambda row: covector(self._families, row), rows).cpu().numpy()
+    def gradients(self, naturals: np.ndarray) -> np.ndarray:
+        rows = torch.as_tensor(naturals).to(self._like)
+        return self._each_row(lambda row: gradient_of(self._families, row), rows).cpu().numpy()
 
     @torch.no_grad()
-    def step(self, direction: Direction, rho: float, radius: float) -> Step | None:
+    def step(self, direction: Direction, step_size: float, radius: float) -> Step | None:
         families = self._families
-        directions = unflat(torch.as_tensor(direction.vector).to(self._like), families)
+        directions = unflat(torch.as_tensor(direction.natural).to(self._like), families)
         path = JointPath(families, directions)
-        attempt, length, rho = longest_within(algebra, radius, path, rho)
+        attempt, length, step_size = longest_within(algebra, radius, path, step_size)
         moved = path.end(attempt)
         change = (flat(moved) - flat(families)).cpu().numpy()
         with np.errstate(all="ignore"):
-            slope = float(direction.covector @ change)
+            slope = float(direction.gradient @ change)
         if not (math.isfinite(slope) and length <= radius):
             return None
         backward = float(path.backward_kl(attempt))
-        place = self.place._replace(families=moved)
-        return Step(place, change, slope, length, backward, rho)
+        state = self.state._replace(families=moved)
+        return Step(state, change, slope, length, backward, step_size)
 
 
 def flat(families: Families) -> Tensor:
@@ -83,7 +83,7 @@ def unflat(vector: Tensor, like: Families) -> Families:
     return direction
 
 
-def covector(families: Families, vector: Tensor) -> Tensor:
+def gradient_of(families: Families, vector: Tensor) -> Tensor:
     """``F`` times a vector, whose products with others are their Fisher inner products."""
     return flat(dual(families, unflat(vector, families)))
 

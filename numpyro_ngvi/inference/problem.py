@@ -1,4 +1,4 @@
-"""The three rooms of an engine, for a NumPyro model."""
+"""The problem of a NumPyro model and its guide."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import jax
 import numpyro
 import optax
 
-from ngvi.inference.engine import Engine
+from ngvi.inference.problem import Problem
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.guide.prototype import Keyed
-from numpyro_ngvi.inference.evaluator import Evaluator
-from numpyro_ngvi.inference.geometry import Geometry
 from numpyro_ngvi.inference.importance import check_has_gaussian
-from numpyro_ngvi.inference.parameters import Parameters, Place
+from numpyro_ngvi.inference.metric import Metric
+from numpyro_ngvi.inference.objective import Objective
+from numpyro_ngvi.inference.space import State, StateSpace
 
 
-def make_engine(
+def make_problem(
     model: Callable,
     guide: Callable,
     args: tuple,
     kwargs: dict[str, Any],
     rng_key: jax.Array,
     curvature: str = "auto",
-) -> Engine:
+) -> Problem:
     """Set up guide and parameters.
 
     :param model: a NumPyro model.
@@ -38,14 +38,13 @@ def make_engine(
     """
     initial, constrain = _initial(model, guide, args, kwargs, rng_key)
     check_has_gaussian(guide, initial)
-    parameters = Parameters(guide, initial, constrain)
-    evaluator = Evaluator(model, guide, args, kwargs, parameters, curvature)
-    return Engine(evaluator, parameters, Geometry)
+    space = StateSpace(guide, initial, constrain)
+    return Problem(Objective(model, guide, args, kwargs, space, curvature), space, Metric)
 
 
 def _initial(
     model: Callable, guide: Callable, args: tuple, kwargs: dict[str, Any], rng_key: jax.Array
-) -> tuple[Place, Callable[[Place], Place]]:
+) -> tuple[State, Callable[[State], State]]:
     """The first parameters of model and guide, and what constrains parameters."""
     is_set_up = isinstance(guide, NaturalGaussianGuide) and guide.model_as_given is model
     if is_set_up:

@@ -6,7 +6,7 @@ until there are no more; there it goes on. Its way is that of a run that was nev
 bit where arithmetic is the same, and nothing of the search has to be saved or restored: no state
 can be forgotten.
 
-- The file begins with the seeds and the place of the start. A record is one answer, with the
+- The file begins with the seeds and the state of the start. A record is one answer, with the
   question that it belongs to.
 - A record that is not whole, because the process was killed in it, is dropped.
 - The first answer is asked for again. If it is not the same, model, data or precision are not.
@@ -28,16 +28,23 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ngvi.inference import store
-from ngvi.inference.engine import Around, Direction, Draws, Engine, Measured, Place
+from ngvi.inference.data_passes import set_cost
+from ngvi.inference.problem import (
+    Cost,
+    Direction,
+    Estimate,
+    Forwarding,
+    Problem,
+    Sample,
+    State,
+)
 
 FORMAT, VERSION = "ngvi.checkpoint", 1
 #: Seconds between writes that wait for the disk: a crash of the machine costs so much.
 SYNC_EVERY = 1.0
-#: Counters of an evaluator, which decide on the number of an audit's draws.
-COUNTERS = ("num_gradients", "num_hessian_products", "num_values", "num_sweeps")
 
 
-class Journal:
+class Checkpoint:
     """One file; a context manager.
 
     :param path: of the file, which need not exist.
@@ -87,7 +94,7 @@ class Journal:
             )
         self.seeds = meta["seeds"]
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> Checkpoint:
         self._depth += 1  # one search after another writes to it
         return self
 
@@ -103,21 +110,21 @@ class Journal:
             self._file.close()
             self._file = None
 
-    def begun(self, parameters: Any, place: Place | None) -> Place | None:
+    def begun(self, space: Any, state: State | None) -> State | None:
         """Let the fit start where it started at first.
 
-        :param parameters: of the engine; they get the initial place.
-        :param place: where the fit begins, if it has no choice.
+        :param space: of the problem; it gets the initial state.
+        :param state: where the fit begins, if it has no choice.
         :return: the same of the first run.
-        :raises ValueError: if the file holds places of another kind.
+        :raises ValueError: if the file holds states of another kind.
         """
-        own = {"initial": parameters.initial}
-        if place is not None:
-            own["place"] = place
+        own = {"initial": space.initial}
+        if state is not None:
+            own["state"] = state
         arrays = {
             f"{name}/{index}": array
             for name, one in own.items()
-            for index, array in enumerate(parameters.arrays(one))
+            for index, array in enumerate(space.arrays(one))
         }
         if self._head is None:
             meta = {
@@ -129,20 +136,20 @@ class Journal:
             store.write(self.path, store.framed(store.packed(meta, arrays)))
             self._file = open(self.path, "r+b")  # noqa: SIM115
             self._file.seek(0, os.SEEK_END)
-            return place
+            return state
         old = self._head[1]
         kinds = [{k: (a.shape, a.dtype) for k, a in found.items()} for found in (arrays, old)]
         if kinds[0] != kinds[1]:
             raise self._other("its parameters have other shapes or another precision")
         if all(array.tobytes() == old[name].tobytes() for name, array in arrays.items()):
-            return place
-        count = len(parameters.arrays(parameters.initial))
+            return state
+        count = len(space.arrays(space.initial))
         starts = {
-            name: parameters.of_arrays([old[f"{name}/{index}"] for index in range(count)])
+            name: space.of_arrays([old[f"{name}/{index}"] for index in range(count)])
             for name in own
         }
-        parameters.initial = starts["initial"]
-        return starts.get("place")
+        space.initial = starts["initial"]
+        return starts.get("state")
 
     def answer(
         self,
@@ -192,90 +199,74 @@ class Journal:
         )
 
 
-def recorded(engine: Engine, journal: Journal) -> Engine:
-    """An engine whose answers are in the journal, or get there."""
-    return engine._replace(evaluator=_Evaluator(engine, journal))
+def recorded(problem: Problem, checkpoint: Checkpoint) -> Problem:
+    """A problem whose answers are in the file, or get there."""
+    return problem.replace(objective=_Recorded(problem, checkpoint))
 
 
-class _Evaluator(Around):
-    """An evaluator that asks the journal first."""
+class _Recorded(Forwarding):
+    """An objective that looks into the file first."""
 
-    def __init__(self, engine: Engine, journal: Journal) -> None:
-        super().__init__(engine.evaluator)
-        self._parameters, self._journal = engine.parameters, journal
+    def __init__(self, problem: Problem, checkpoint: Checkpoint) -> None:
+        super().__init__(problem.objective)
+        self._space, self._checkpoint = problem.space, checkpoint
 
-    def measure(self, place: Place, draws: list[Draws]) -> Measured:
-        return self._measured(self._inner.measure, place, draws)
+    def bound(self, state: State, sample: Sample) -> Estimate:
+        return self._estimate(self.inner.bound, state, sample)
 
-    def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
-        return self._measured(self._inner.measure_values, place, draws)
+    def score(self, state: State, sample: Sample) -> Estimate:
+        return self._estimate(self.inner.score, state, sample)
 
-    def values_and_gradients(
-        self, place: Place, theta: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-
+    def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         def ask() -> dict[str, np.ndarray]:
-            values, gradients = self._inner.values_and_gradients(place, theta)
+            values, gradients = self.inner.gradient(state, theta)
             return {"values": np.asarray(values, float), "gradients": np.asarray(gradients, float)}
 
-        found = self._answer("values_and_gradients", {"theta": theta}, ask)
+        found = self._answer("gradient", {"theta": theta}, ask)
         return found["values"], found["gradients"]
 
-    def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
-        question = {"mean": self._parameters.mean(place), "count": np.array(len(theta))}
+    def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
+        question = {"mean": self._space.mean(state), "count": np.array(len(theta))}
         question["first"] = theta[0]
-        values = self._inner.values
-        return self._answer("values", question, lambda: {"values": values(place, theta)})["values"]
 
-    def _measured(self, measure: Callable, place: Place, draws: list[Draws]) -> Measured:
+        def ask() -> dict[str, np.ndarray]:
+            return {"values": self.inner.log_density(state, theta)}
+
+        return self._answer("log_density", question, ask)["values"]
+
+    def _estimate(self, evaluate: Callable, state: State, sample: Sample) -> Estimate:
         question = {
-            "mean": self._parameters.mean(place),
-            "seeds": np.array([group.seed for group in draws]),
+            "mean": self._space.mean(state),
+            "seeds": np.array([group.seed for group in sample]),
         }
 
         def ask() -> dict[str, np.ndarray]:
-            values, vectors, mean = measure(place, draws)
-            ordinary = {f"ordinary/{i}": np.asarray(g) for i, g in enumerate(mean.ordinary)}
+            values, naturals, mean = evaluate(state, sample)
+            own = {f"parameters/{i}": np.asarray(g) for i, g in enumerate(mean.parameters)}
             return {
                 "values": values,
-                "vectors": vectors,
-                "vector": mean.vector,
-                "covector": mean.covector,
-                **ordinary,
+                "naturals": naturals,
+                "natural": mean.natural,
+                "gradient": mean.gradient,
+                **own,
             }
 
-        found = self._answer(measure.__name__, question, ask)
-        ordinary = [found[f"ordinary/{index}"] for index in range(len(found) - 4)]
-        mean = Direction(found["vector"], found["covector"], ordinary)
-        return Measured(found["values"], found["vectors"], mean)
+        found = self._answer(evaluate.__name__, question, ask)
+        own = [found[f"parameters/{index}"] for index in range(len(found) - 4)]
+        mean = Direction(found["natural"], found["gradient"], own)
+        return Estimate(found["values"], found["naturals"], mean)
 
     def _answer(
         self, kind: str, question: dict[str, np.ndarray], ask: Callable[[], dict[str, np.ndarray]]
     ) -> dict[str, np.ndarray]:
+        def counters() -> dict[str, int]:
+            return {name: int(count) for name, count in vars(self.cost).items()}
+
+        def restore(counters: dict[str, int]) -> None:
+            set_cost(self.cost, Cost(**counters))
+
         question = {"kind": np.array(kind), **question}
-        return self._journal.answer(question, ask, self._counters, self._restore)
-
-    def _counters(self) -> dict[str, int]:
-        return {name: int(getattr(owner, name)) for name, owner in self._owners().items()}
-
-    def _restore(self, counters: dict[str, int]) -> None:
-        owners = self._owners()
-        for name, count in counters.items():
-            setattr(owners[name], name, count)
-
-    def _owners(self) -> dict[str, Any]:
-        """The evaluators, one around the other, that keep the counters."""
-        owners: dict[str, Any] = {}
-        inner: Any = self._inner
-        while inner is not None:
-            owners |= {name: inner for name in COUNTERS if name in vars(inner)}
-            inner = vars(inner).get("_inner")
-        return owners
-
-
-def _what(meta: dict[str, Any]) -> str:
-    """Of a file's first record, what it is of, in words."""
-    return f", but {meta['format']} {meta['version']} of {meta['library']}" if meta else ""
+        return self._checkpoint.answer(question, ask, counters, restore)
 
 
 def _are_alike(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> bool:
@@ -295,3 +286,8 @@ def _are_alike(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> bool:
         if not np.allclose(array, other, near, near * size, equal_nan=True):
             return False
     return True
+
+
+def _what(meta: dict[str, Any]) -> str:
+    """Of a file's first record, what it is of, in words."""
+    return f", but {meta['format']} {meta['version']} of {meta['library']}" if meta else ""

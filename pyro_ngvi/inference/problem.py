@@ -1,4 +1,4 @@
-"""The three rooms of an engine, for a Pyro model."""
+"""The problem of a Pyro model and its guide."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 import torch
 
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
-from ngvi.inference.engine import Engine
-from pyro_ngvi.inference.evaluator import Evaluator
-from pyro_ngvi.inference.geometry import EachRow, Geometry
+from ngvi.inference.problem import Problem
 from pyro_ngvi.inference.importance import check_has_gaussian
-from pyro_ngvi.inference.parameters import Parameters
+from pyro_ngvi.inference.metric import EachRow, Metric
+from pyro_ngvi.inference.objective import Objective
+from pyro_ngvi.inference.space import StateSpace
 from pyro_ngvi.tracing.messengers import repeatable_noise
 
 
-def make_engine(
+def make_problem(
     model: Callable,
     guide: Callable,
     args: tuple,
     kwargs: dict[str, Any],
     seed: int = 0,
     curvature: str = "auto",
-) -> Engine:
+) -> Problem:
     """Set up guide and parameters.
 
     :param model: a Pyro model.
@@ -38,6 +38,6 @@ def make_engine(
     check_has_gaussian(guide)
     with repeatable_noise(), torch.enable_grad():
         torch.manual_seed(seed)
-        parameters = Parameters(model, guide, args, kwargs)
-        evaluator = Evaluator(model, guide, args, kwargs, parameters, curvature)
-    return Engine(evaluator, parameters, functools.partial(Geometry, each_row=EachRow()))
+        space = StateSpace(model, guide, args, kwargs)
+        objective = Objective(model, guide, args, kwargs, space, curvature)
+    return Problem(objective, space, functools.partial(Metric, each_row=EachRow()))

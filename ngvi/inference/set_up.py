@@ -1,27 +1,15 @@
-"""One fit from its start to its verdict, whatever the PPL."""
+"""From a model to a guide and a problem that are set up, wherever the model has a start."""
 
 from __future__ import annotations
 
-import dataclasses
-import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
-from ngvi.inference.engine import Engine, Place
-from ngvi.inference.journal import Journal, recorded
-from ngvi.inference.legs import Legs
-from ngvi.inference.outcome import Outcome, Reason, in_words
-from ngvi.inference.precision import rounding
-from ngvi.inference.progress import Progress
-from ngvi.inference.settings import OutOfTime, Settings
-from ngvi.inference.start import SCALES
-from ngvi.inference.sweep import sweeping
+from ngvi.inference.options import StartOptions
+from ngvi.inference.problem import Problem
 
 #: More latents than fit is for, if they are no locals.
 MANY, OF_LOCALS = 10_000, ("sparse_precision", "block_diagonal")
@@ -29,6 +17,8 @@ CHEAP_STEPS = (
     "learn by many cheap steps, on minibatches: SVI with NaturalGaussianGuide(model, 'diagonal', "
     "init_scale=0.01), IVON() and NaturalELBO(1, 'stein')"
 )
+#: Of a guide that fit makes.
+INIT_SCALE = StartOptions().scales[0]
 MANY_HINT = f". Of more than {MANY:,} latents, a network's say, {CHEAP_STEPS}"
 
 
@@ -39,7 +29,7 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     :param family: the user's, as guide and earlier result: with one of them it is a warning.
     :raises ValueError: saying what to write instead.
     """
-    dim = _num_beside_locals(parts)
+    dim = num_beside_locals(parts)
     if dim <= MANY:
         return
     problem = (
@@ -61,13 +51,13 @@ def guide_maker(guide: Any, family: Any, init: Any, create_plates: Any) -> Calla
     def make_guide(model: Callable, init_loc_fn: Callable) -> Any:
         make = partial(guide, family=family) if init is None else init._gaussian().again
         return make(
-            model, init_loc_fn=init_loc_fn, init_scale=SCALES[0], create_plates=create_plates
+            model, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE, create_plates=create_plates
         )
 
     return make_guide
 
 
-def _num_beside_locals(parts: Sequence[Any]) -> int:
+def num_beside_locals(parts: Sequence[Any]) -> int:
     """Latents of families that couple all of them: many are dear."""
     return sum(part.latent_dim for part in parts if part.family.name not in OF_LOCALS)
 
@@ -75,7 +65,7 @@ def _num_beside_locals(parts: Sequence[Any]) -> int:
 class Ready(NamedTuple):
     """What is set up."""
 
-    engine: Any  #: an ``Engine`` whose rooms are the package's
+    problem: Any  #: a ``Problem`` of the package's
     guide: Any
     model: Callable  #: marked for enumeration, or with a latent, if it must be
     error: Exception | None  #: of the first start that failed
@@ -85,15 +75,15 @@ class Ready(NamedTuple):
 def ready(
     model: Callable,
     starts: Sequence[Any],
-    at: Callable[[Callable, Any], tuple[Engine, Any]],
+    at: Callable[[Callable, Any], tuple[Problem, Any]],
     changed: Callable[[Callable, Exception], Callable | None],
     without_densities: Callable[[Callable], Callable],
     nan_arguments: Callable[[], str],
 ) -> Ready:
-    """Guide and engine at the first start that will do.
+    """Guide and problem at the first start that will do.
 
     :param starts: ways to initialise the guide.
-    :param at: sets up engine and guide for a model and one of these.
+    :param at: sets up problem and guide for a model and one of these.
     :param changed: see :func:`with_what_it_needs`.
     :param without_densities: the model with log densities of zero, so that a guide can be set up.
     :param nan_arguments: see :func:`first_that_starts`.
@@ -104,12 +94,12 @@ def ready(
 
     model, made, error = with_what_it_needs(model, first, changed)
     try:
-        engine, guide = made or at(without_densities(model), starts[0])
+        problem, guide = made or at(without_densities(model), starts[0])
     except Exception:
         if error is None:
             raise
         raise error from None  # there is no result to put it into
-    return Ready(engine, guide, model, error, made is not None)
+    return Ready(problem, guide, model, error, made is not None)
 
 
 def first_that_starts(
@@ -120,7 +110,7 @@ def first_that_starts(
 ) -> tuple[Any, Exception | None]:
     """The first set-up that succeeds.
 
-    :param set_up: sets up guide and engine for one of the starts.
+    :param set_up: sets up guide and problem for one of the starts.
     :param starts: ways to initialise the guide.
     :param error_type: the error of a start that is none.
     :param nan_arguments: which of the model's arguments hold NaN, in words.
@@ -195,85 +185,3 @@ def check_coordinates(
             f"init= holds {count} latents for '{name}', and the model has {dim}: it must be the "
             "result of a model with the same latents, and of the same family."
         )
-
-
-def search(
-    engine: Engine,
-    rng: np.random.Generator,
-    settings: Settings,
-    progress_bar: bool,
-    place: Place | None = None,
-    journal: Journal | None = None,
-    used: int = 0,
-) -> Outcome:
-    """Search for the optimum, and leave the guide where the search ended, whatever ends it.
-
-    :param place: begin here, and nowhere else; by default where it is best.
-    :param journal: of the model's answers, which a killed run goes on from.
-    :param used: steps of a search before this one.
-    """
-    engine = sweeping(engine)
-    if journal is not None:
-        if not used:
-            place = journal.begun(engine.parameters, place)
-        engine = recorded(engine, journal)
-    settings = dataclasses.replace(settings, max_steps=settings.max_steps + used)
-    with journal or nullcontext(), Progress(settings.max_steps, progress_bar) as progress:
-        legs = Legs(engine, rng, settings, progress, used)
-        try:
-            outcome = legs.run(place)
-        except (KeyboardInterrupt, OutOfTime) as error:
-            outcome = legs.interrupted()  # hours of work, maybe: keep what there is
-            if isinstance(error, OutOfTime):
-                outcome.reason = Reason.TIME_LIMIT
-        except BaseException:
-            engine.parameters.write(legs.interrupted(answers=False).place)
-            raise
-    engine.parameters.write(outcome.place)
-    return outcome
-
-
-def no_start(engine: Engine) -> Outcome:
-    """What a fit without any start comes to."""
-    return Outcome(engine.parameters.initial, Reason.NOT_FINITE)
-
-
-def account(
-    outcome: Outcome,
-    engine: Engine,
-    settings: Settings,
-    start_time: float,
-    error: Exception | None = None,
-    parts: Sequence[Any] = (),
-) -> dict[str, Any]:
-    """What a result tells of a fit, by its fields; a fit that has not converged also warns.
-
-    :param start_time: of the fit, by ``time.perf_counter()``.
-    :param error: why the model has no start, if it has none.
-    :param parts: the ``NaturalGaussianGuide`` in the guide.
-    """
-    why: Any = error or getattr(engine.evaluator, "fault", "")
-    reason = in_words(
-        outcome,
-        lambda: engine.parameters.stddevs(outcome.place),
-        settings.tolerance,
-        settings.max_steps,
-        f" ({why})" if why else "",
-        rounding(engine, outcome.trace.last_loss),
-    )
-    if not outcome.converged and _num_beside_locals(parts) > MANY:
-        reason += MANY_HINT
-    if not outcome.converged:
-        warnings.warn(f"fit has not converged: {reason}.", stacklevel=3)
-    return {
-        "trace": outcome.trace,
-        "audit": outcome.audit,
-        "starts": outcome.starts,
-        "converged": outcome.converged,
-        "reason": reason,
-        "num_steps": len(outcome.trace),
-        "num_gradients": engine.evaluator.num_gradients,
-        "num_hessian_products": engine.evaluator.num_hessian_products,
-        "num_values": engine.evaluator.num_values,
-        "seconds": time.perf_counter() - start_time,
-    }

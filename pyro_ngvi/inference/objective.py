@@ -15,12 +15,9 @@ from torch import Tensor
 
 from ngvi.estimators.choice import choose
 from ngvi.estimators.score import score_direction
-from ngvi.inference.batches import fraction
-from ngvi.inference.engine import Direction, Draws, Measured
-from ngvi.inference.groups import Groups
-from ngvi.inference.paths import paths_of
-from ngvi.inference.precision import MOST_NUMBERS
-from ngvi.inference.sweep import Rows
+from ngvi.inference.data_passes import fraction
+from ngvi.inference.problem import Cost, Direction, Estimate, Group, Rows, Sample
+from ngvi.inference.samples import ChainCubature, Groups
 from pyro_ngvi import estimators
 from pyro_ngvi.estimators import (
     FromGradients,
@@ -33,23 +30,25 @@ from pyro_ngvi.estimators import (
 from pyro_ngvi.estimators.evaluate import gradients_of
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from pyro_ngvi.inference.geometry import EachRow, covector, flat
-from pyro_ngvi.inference.parameters import Parameters, Place
+from pyro_ngvi.inference.metric import EachRow, flat, gradient_of
+from pyro_ngvi.inference.space import State, StateSpace
 from pyro_ngvi.parallel.rows import SeesRows
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
 
 #: If so many draws of a prior fail, all would.
 FEW_DRAWS = 5
+#: Data of more numbers than these, 256 MiB, are not copied to double precision.
+MOST_NUMBERS = 2**25
 
 
-class Evaluator:
-    """Runs a model with a guide; see :class:`ngvi.inference.engine.Evaluator`.
+class Objective:
+    """Runs a model with a guide; see :class:`ngvi.inference.problem.Objective`.
 
     :param model: a Pyro model.
     :param guide: a guide with one or more ``NaturalGaussianGuide``.
-    :param parameters: of both, which get the guide's families here.
-    :param curvature: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
+    :param space: of both, which gets the guide's families here.
+    :param estimator: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
     """
 
     def __init__(
@@ -58,24 +57,25 @@ class Evaluator:
         guide: Callable,
         args: tuple,
         kwargs: dict[str, Any],
-        parameters: Parameters,
-        curvature: str = "auto",
+        space: StateSpace,
+        estimator: str = "auto",
     ) -> None:
         self.args, self.kwargs = args, kwargs
+        self.cost, self.fault = Cost(), ""
         self._model, self._guide = model, guide
-        self._parameters, self._each_row = parameters, EachRow()
+        self._space, self._each_row = space, EachRow()
         # As NUTS takes it.
         self._plan, self._density = make_plan(model, guide, args, kwargs, validate=False)
-        parameters.bind(self._density.posteriors)
-        products = max(num_products(family) for family in parameters.initial.families)
-        paths = paths_of(guide)
-        unlike, has_paths = self._unlike if self._is_plain() else None, paths is not None
-        options = curvature, parameters.dim, products, self._obstacle
-        curvature = choose(*options, unlike=unlike, has_paths=has_paths, guide=guide).curvature
+        space.bind(self._density.posteriors)
+        self.dim = space.dim
+        products = max(num_products(family) for family in space.initial.families)
+        cubature = ChainCubature.of_guide(guide)
+        unlike = self._unlike if self._is_plain() else None
+        options = {"unlike": unlike, "has_paths": cubature is not None, "guide": guide}
+        choice = choose(estimator, self.dim, products, self._obstacle, **options)
         data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
-        self.dim = parameters.dim
-        self.estimate_as(curvature, Groups.of(curvature, self.dim, products, data_size, paths))
-        self.num_gradients = self.num_hessian_products = self.num_values = 0
+        groups = Groups.of(choice.curvature, self.dim, products, data_size, cubature)
+        self.estimate_as(choice.curvature, groups)
         self._fractions: dict[tuple, float] = {}
         self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None
         indices, sizes = self._density.minibatch.indices, self._density.minibatch.sizes
@@ -83,11 +83,11 @@ class Evaluator:
             ((plate, visited),) = indices.items()
             self.rows = Rows(plate, sizes[plate], len(visited))
 
-    def estimate_as(self, curvature: str, groups: Groups) -> None:
+    def estimate_as(self, estimator: str, groups: Groups) -> None:
         """Take this estimator, which is not ``"auto"``, of these groups."""
-        self.curvature, self.groups, self.draws = curvature, groups, groups.draws
-        self._cost, self.is_dear = groups.cost, groups.is_dear
-        self._estimator = make_estimator(curvature, groups.cost, self._plan)
+        self.estimator, self.groups, self.sample = estimator, groups, groups.sample
+        self._cost = groups.cost
+        self._estimator = make_estimator(estimator, groups.cost, self._plan)
         self._by_few = make_estimator("stein", groups.cost, self._plan)
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
@@ -106,58 +106,58 @@ class Evaluator:
 
     @property
     def is_exact(self) -> bool:
-        """See :class:`ngvi.inference.engine.Evaluator`."""
-        return self.curvature == "quadrature" and not self._is_random
+        """See :class:`ngvi.inference.problem.Objective`."""
+        return self.estimator == "quadrature" and not self._is_random
 
     @property
     def _is_random(self) -> bool:
         return self._plan.facts.is_stochastic or self.is_subsampled
 
     @torch.no_grad()
-    def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:
+    def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
         """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
-        has_few = self.curvature == "quadrature" and len(draws[0].points.weights) > 1
-        if self.is_exact and not has_few and len(draws) > 1:
-            return self.measure(place, draws[:1], rows).repeated(len(draws))
-        self.num_gradients += sum(len(group.points.weights) for group in draws)
-        self.num_hessian_products += len(draws) * self._cost.num_products
-        self._parameters.put(place)
+        has_few = self.estimator == "quadrature" and len(sample[0].points.weights) > 1
+        if self.is_exact and not has_few and len(sample) > 1:
+            return self.bound(state, sample[:1], rows).repeated(len(sample))
+        self.cost.gradients += sum(len(group.points.weights) for group in sample)
+        self.cost.products += len(sample) * self._cost.num_products
+        self._space.put(state)
         if self._is_random or not isinstance(self._estimator, FromGradients):
-            found = [self._seeded(place, group, rows) for group in draws]
+            found = [self._seeded(state, group, rows) for group in sample]
         else:
-            found = [self._measured(place, self._density, draws)]
-        bounds, rows, ordinary = zip(*found, strict=True)
-        rows = torch.cat(rows)
-        mean = rows.mean(0)
+            found = [self._measured(state, self._density, sample)]
+        bounds, naturals, parameters = zip(*found, strict=True)
+        naturals = torch.cat(naturals)
+        mean = naturals.mean(0)
         direction = Direction(
             mean.cpu().numpy(),
-            covector(place.families, mean).cpu().numpy(),
-            [np.mean(list(map(_numpy, parts)), 0) for parts in zip(*ordinary, strict=True)],
+            gradient_of(state.families, mean).cpu().numpy(),
+            [np.mean(list(map(_numpy, parts)), 0) for parts in zip(*parameters, strict=True)],
         )
-        return Measured(_numpy(torch.cat(bounds)), rows.cpu().numpy(), direction)
+        return Estimate(_numpy(torch.cat(bounds)), naturals.cpu().numpy(), direction)
 
     @torch.no_grad()
-    def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
-        here, rows = self._parameters.by_site(place), []
-        noise = np.stack([group.points.noise for group in draws])
-        theta, log_q = self._parameters.draws(place, noise.reshape(-1, self.dim))
-        log_weights = (self.values(place, theta) - log_q).reshape(len(draws), -1)
+    def score(self, state: State, sample: Sample) -> Estimate:
+        here, rows = self._space.by_site(state), []
+        noise = np.stack([group.points.noise for group in sample])
+        theta, log_q = self._space.draw(state, noise.reshape(-1, self.dim))
+        log_weights = (self.log_density(state, theta) - log_q).reshape(len(sample), -1)
         for of_group, of_draws in zip(noise, log_weights, strict=True):
-            weights = torch.as_tensor(of_draws).to(place.families[0].loc)
-            by_site = self._parameters.split(of_group)
+            weights = torch.as_tensor(of_draws).to(state.families[0].loc)
+            by_site = self._space.split(of_group)
             found = [score_direction(q, weights, by_site[site]) for site, q in here.items()]
             rows.append(flat(found))
-        vectors = torch.stack(rows)
-        mean = vectors.mean(0)
-        direction = Direction(mean.cpu().numpy(), covector(place.families, mean).cpu().numpy())
-        return Measured(log_weights.mean(1), vectors.cpu().numpy(), direction)
+        naturals = torch.stack(rows)
+        mean = naturals.mean(0)
+        direction = Direction(mean.cpu().numpy(), gradient_of(state.families, mean).cpu().numpy())
+        return Estimate(log_weights.mean(1), naturals.cpu().numpy(), direction)
 
     @torch.no_grad()
-    def values_and_gradients(
-        self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None
+    def gradient(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        self.num_gradients += len(theta)
-        self._parameters.put(place)
+        self.cost.gradients += len(theta)
+        self._space.put(state)
         is_random = self._plan.facts.is_stochastic or (self.is_subsampled and rows is None)
         # What one point gives shall not depend on the others.
         at_once = 1 if is_random else self._plan.draws_per_pass(self.args, self.kwargs)
@@ -168,7 +168,7 @@ class Evaluator:
     def _gradients_at(
         self, theta: np.ndarray, rows: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        latents = self._parameters.split(theta)
+        latents = self._space.split(theta)
         at = {site: value.requires_grad_() for site, value in latents.items()}
         with repeatable_noise(), torch.enable_grad():
             torch.manual_seed(0)
@@ -177,21 +177,23 @@ class Evaluator:
         return _numpy(values), np.concatenate([_numpy(part) for part in gradients], 1)
 
     @torch.no_grad()
-    def values(self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        self.num_values += len(theta)
-        self._parameters.put(place)
-        return self._in_passes(self._parameters.split(theta), lambda: self._new_density(rows))
+    def log_density(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
+    ) -> np.ndarray:
+        self.cost.values += len(theta)
+        self._space.put(state)
+        return self._in_passes(self._space.split(theta), lambda: self._new_density(rows))
 
     @torch.no_grad()
-    def values_in_double(self, place: Place, theta: np.ndarray) -> np.ndarray | None:
+    def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
         is_random = self.is_subsampled or self._plan.facts.is_stochastic
         if is_random or isinstance(self._guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
         if sum(tensor.numel() for tensor in _tensors((self.args, self.kwargs))) > MOST_NUMBERS:
             return None
-        self.num_values += len(theta)
-        self._parameters.put(place)
-        latents = _in_double(self._parameters.split(theta))
+        self.cost.values += len(theta)
+        self._space.put(state)
+        latents = _in_double(self._space.split(theta))
         try:
             with repeatable_noise():  # it runs the guide
                 density = self._plan.density(*_in_double((self.args, self.kwargs)))
@@ -204,7 +206,7 @@ class Evaluator:
         guide = self._guide
         if type(guide) is not NaturalGaussianGuide or guide.create_plates is not None:
             return None
-        self._parameters.put(self._parameters.initial)
+        self._space.put(self._space.initial)
         draws: list[np.ndarray] = []
         # A draw at which a covariance is singular, or the model raises, takes none from the others.
         with repeatable_noise(), quiet(), NanCholesky():
@@ -249,10 +251,10 @@ class Evaluator:
 
     # -- groups -----------------------------------------------------------------------
 
-    def _seeded(self, place: Place, group: Draws, rows: np.ndarray | None) -> tuple:
+    def _seeded(self, state: State, group: Group, rows: np.ndarray | None) -> tuple:
         with repeatable_noise():
             torch.manual_seed(group.seed)
-            return self._measured(place, self._new_density(rows), [group])
+            return self._measured(state, self._new_density(rows), [group])
 
     def _new_density(self, rows: np.ndarray | None = None) -> LogDensity:
         """With a minibatch of its own, or these rows."""
@@ -263,22 +265,22 @@ class Evaluator:
             return self._plan.density(self.args, self.kwargs)
         return self._density
 
-    def _measured(self, place: Place, density: LogDensity, draws: list[Draws]) -> tuple:
-        """The groups' bounds and directions, and the mean gradients of ordinary parameters."""
-        here = self._parameters.by_site(place)
-        noise = self._parameters.split(np.concatenate([group.points.noise for group in draws]))
-        weights = np.concatenate([group.points.weights for group in draws])
-        points = Points(noise, torch.as_tensor(weights).to(place.families[0].loc))
-        evaluate = estimators.Evaluator(
-            density, self._plan, list(self._parameters.ordinary.values())
-        )
+    def _measured(self, state: State, density: LogDensity, sample: Sample) -> tuple:
+        """The groups' bounds and directions, and the mean gradients of the model's
+        parameters.
+        """
+        here = self._space.by_site(state)
+        noise = self._space.split(np.concatenate([group.points.noise for group in sample]))
+        weights = np.concatenate([group.points.weights for group in sample])
+        points = Points(noise, torch.as_tensor(weights).to(state.families[0].loc))
+        evaluate = estimators.Evaluator(density, self._plan, list(self._space.live.values()))
         if not isinstance(self._estimator, FromGradients):
             estimate = self._estimator(evaluate, here, points)
             first = points.some(slice(len(estimate.values)))
             bound = (estimate.values - log_q(here, first.noise)).mean()
             rows = flat(list(estimate.directions.values()))[None]
             return bound[None], rows, [gradient for _, gradient in estimate.ordinary]
-        found, count = evaluate(here, points, weighted=True), len(draws)
+        found, count = evaluate(here, points, weighted=True), len(sample)
         has_few = len(weights) < count * self._cost.num_gradients
         estimator = self._by_few if has_few else self._estimator
         gains = points.weights * (found.values - log_q(here, points.noise))
@@ -292,8 +294,8 @@ class Evaluator:
             )
             for site, family in here.items()
         ]
-        ordinary = [gradient / count for _, gradient in found.ordinary]
-        return gains.reshape(count, -1).sum(-1), torch.cat(rows, -1), ordinary
+        parameters = [gradient / count for _, gradient in found.ordinary]
+        return gains.reshape(count, -1).sum(-1), torch.cat(rows, -1), parameters
 
     def _rows(self, function: Callable[..., Family], *stacks: Tensor) -> Tensor:
         return self._each_row(lambda *rows: flat([function(*rows)]), *stacks)
@@ -301,8 +303,10 @@ class Evaluator:
     def _is_plain(self) -> bool:
         """Whether nothing is random, and all parameters are the Gaussian's."""
         is_random = self._plan.facts.is_stochastic
-        has_ordinary = self._parameters.has_ordinary
-        return type(self._guide) is NaturalGaussianGuide and not has_ordinary and not is_random
+        has_model_parameters = self._space.has_model_parameters
+        return (
+            type(self._guide) is NaturalGaussianGuide and not has_model_parameters and not is_random
+        )
 
     def _unlike(self) -> Exception | None:
         return estimators.unlike(self._density)

@@ -19,22 +19,19 @@ from numpyro.infer.initialization import init_to_uniform
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, choose, points_at_once
 from ngvi.estimators.score import score_direction
 from ngvi.families.points import Points
-from ngvi.inference.batches import fraction
-from ngvi.inference.engine import Direction, Draws, Measured
-from ngvi.inference.groups import Groups
-from ngvi.inference.paths import paths_of
-from ngvi.inference.precision import MOST_NUMBERS, NUM_CHECKED
+from ngvi.inference.data_passes import fraction
+from ngvi.inference.problem import Cost, Direction, Estimate, Sample
+from ngvi.inference.samples import ChainCubature, Groups
 from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.inference.geometry import covector, flat
 from numpyro_ngvi.inference.importance import compiles_longer_than_it_runs, subsampled_plates
-from numpyro_ngvi.inference.parameters import Parameters, Place, ordinary, posteriors
+from numpyro_ngvi.inference.metric import flat, gradient_of
+from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import blocks, compiled, in_double_precision
-from numpyro_ngvi.tracing.widened import widened
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
 #: do. Passes cost next to nothing to run, and a loop to compile: HERS, 9,172 rows, takes 40 ms for
@@ -43,15 +40,19 @@ ROWS_AT_ONCE, FEWEST_AT_ONCE = 2**17, 16
 #: Where modes are searched for, all draws of a pass wait for the slowest of them: by 4, and not 16,
 #: a gradient takes 1.6 instead of 2.8 ms (HERS); by 4, and not 64, 0.25 instead of 0.6 (toenail).
 MODES_AT_ONCE = 4
+#: Data of more numbers than these, 256 MiB, are not copied to double precision.
+MOST_NUMBERS = 2**25
+#: Points of a pass in double precision.
+POINTS_IN_DOUBLE = 16
 
 
-class Evaluator:
-    """Runs a model with a guide; see :class:`ngvi.inference.engine.Evaluator`.
+class Objective:
+    """Runs a model with a guide; see :class:`ngvi.inference.problem.Objective`.
 
     :param model: a NumPyro model.
     :param guide: a guide with one or more ``NaturalGaussianGuide``.
-    :param parameters: of both.
-    :param kind: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
+    :param space: of both.
+    :param estimator: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
     """
 
     def __init__(
@@ -60,28 +61,27 @@ class Evaluator:
         guide: Callable,
         args: tuple,
         kwargs: dict[str, Any],
-        parameters: Parameters,
-        kind: str = "auto",
+        space: StateSpace,
+        estimator: str = "auto",
     ) -> None:
-        check_curvature(kind, CURVATURES_OF_FIT)
-        self.model, self.guide, self._parameters = model, guide, parameters
+        check_curvature(estimator, CURVATURES_OF_FIT)
+        self.model, self.guide, self._space = model, guide, space
+        self.cost, self.fault, self.dim = Cost(), "", space.dim
         self._arguments = Arguments(args, kwargs)
-        products = max(curvature.num_products(family) for family in families_in(parameters.initial))
-        dim = parameters.dim
+        products = max(curvature.num_products(family) for family in families_in(space.initial))
         obstacle = functools.partial(self._obstacle, args, kwargs)
-        paths = paths_of(guide)
+        cubature = ChainCubature.of_guide(guide)
         unlike = functools.partial(self._unlike, args, kwargs) if self._is_plain() else None
-        has_paths = paths is not None
-        options = {"unlike": unlike, "has_paths": has_paths, "guide": guide}
-        choice = choose(kind, dim, products, obstacle, **options)
-        kind = self.curvature = choice.curvature
+        options = {"unlike": unlike, "has_paths": cubature is not None, "guide": guide}
+        choice = choose(estimator, self.dim, products, obstacle, **options)
+        kind = self.estimator = choice.curvature
         data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
-        self.groups = groups = Groups.of(kind, dim, products, data_size, paths)
-        self.draws, self._cost, self.is_dear = groups.draws, groups.cost, groups.is_dear
+        self.groups = Groups.of(kind, self.dim, products, data_size, cubature)
+        self.sample, self._cost = self.groups.sample, self.groups.cost
         num_rows = max(
             (np.shape(array)[0] for array in self._arguments.arrays if np.ndim(array)), default=1
         )
-        start = parameters.constrain(ordinary(parameters.initial))
+        start = space.constrain(not_gaussian(space.initial))
         plates = subsampled_plates(model, start, args, kwargs)
         self.is_subsampled = bool(plates)
         self.rows = rows = plates[0] if len(plates) == 1 else None
@@ -95,17 +95,13 @@ class Evaluator:
         self._values_at_once = points_at_once(visited_size)
         self._estimator = curvature.make_estimator(kind, self._cost, self._at_once)
         self._by_few = curvature.make_estimator("stein", self._cost, self._at_once)
-        self.num_gradients = self.num_hessian_products = self.num_values = 0
         self._fractions: dict[tuple, float] = {}
-        self.dim = dim
         num_numbers = data_size * self._cost.num_gradients if has_modes else 0
         self._group = compiled(self._one_group, runs_once=is_short, num_numbers=num_numbers)
         self._some = compiled(self._some_values, runs_once=is_short, num_numbers=num_numbers)
-        # The first that can run: not every model can be traced anew in double precision.
-        self._doubles = [
-            compiled(function, runs_once=True, num_numbers=data_size)
-            for function in (self._some_values, widened(self._some_values))
-        ]
+        self._double: Callable | None = compiled(
+            self._some_values, runs_once=True, num_numbers=data_size
+        )
         self._point = compiled(self._one_point)
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
@@ -113,7 +109,7 @@ class Evaluator:
         self._arguments.take(args, kwargs)
         shapes = tuple(np.shape(array) for array in self._arguments.arrays)
         if shapes not in self._fractions:
-            start = self._parameters.constrain(ordinary(self._parameters.initial))
+            start = self._space.constrain(not_gaussian(self._space.initial))
             plates = subsampled_plates(self.model, start, args, kwargs)
             parts = {rows.plate: (rows.visited, rows.size) for rows in plates}
             words = "numpyro.plate('data', num_rows, subsample_size=len(y))"
@@ -122,91 +118,94 @@ class Evaluator:
 
     @property
     def is_exact(self) -> bool:
-        """See :class:`ngvi.inference.engine.Evaluator`."""
-        return self.curvature == "quadrature" and not self.is_subsampled
+        """See :class:`ngvi.inference.problem.Objective`."""
+        return self.estimator == "quadrature" and not self.is_subsampled
 
-    def measure(self, place: Place, draws: list[Draws], rows: np.ndarray | None = None) -> Measured:
+    def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
         """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
-        if self.is_exact and not self._has_few(draws[0].points) and len(draws) > 1:
-            return self.measure(place, draws[:1], rows).repeated(len(draws))
-        self.num_gradients += sum(len(group.points.weights) for group in draws)
-        self.num_hessian_products += len(draws) * self._cost.num_products
-        dtype, found = self._parameters.dtype, []
-        for group in draws:
+        if self.is_exact and not self._has_few(sample[0].points) and len(sample) > 1:
+            return self.bound(state, sample[:1], rows).repeated(len(sample))
+        self.cost.gradients += sum(len(group.points.weights) for group in sample)
+        self.cost.products += len(sample) * self._cost.num_products
+        dtype, found = self._space.dtype, []
+        for group in sample:
             points = Points(*(part.astype(dtype) for part in group.points))
             seed = np.uint32(group.seed)
-            found.append(self._compiled(self._group, place, points, seed, _whole(rows)))
-        values, vectors, covectors, gradients = zip(*jax.device_get(found), strict=True)
-        vectors = np.stack(vectors)
-        leaves = zip(*map(jax.tree.leaves, gradients), strict=True)
+            found.append(self._compiled(self._group, state, points, seed, _whole(rows)))
+        values, naturals, gradients, parameters = zip(*jax.device_get(found), strict=True)
+        naturals = np.stack(naturals)
+        leaves = zip(*map(jax.tree.leaves, parameters), strict=True)
         with np.errstate(over="ignore", invalid="ignore"):  # which the search sees
             mean = Direction(
-                vectors.mean(0),
-                sum(covectors) / len(draws),
-                [sum(leaf) / len(draws) for leaf in leaves],
+                naturals.mean(0),
+                sum(gradients) / len(sample),
+                [sum(leaf) / len(sample) for leaf in leaves],
             )
-        return Measured(np.array(values, float), vectors, mean)
+        return Estimate(np.array(values, float), naturals, mean)
 
-    def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
+    def score(self, state: State, sample: Sample) -> Estimate:
         # All groups at once: each by itself would be filled up to a whole pass.
-        noise = np.stack([group.points.noise for group in draws])
-        theta, log_q = self._parameters.draws(place, noise.reshape(-1, self.dim))
+        noise = np.stack([group.points.noise for group in sample])
+        theta, log_q = self._space.draw(state, noise.reshape(-1, self.dim))
         rows = []
-        log_weights = (self.values(place, theta) - log_q).reshape(len(draws), -1)
+        log_weights = (self.log_density(state, theta) - log_q).reshape(len(sample), -1)
         for of_group, weights in zip(noise, log_weights, strict=True):
             found = _by_values(
-                posteriors(place),
-                self._by_site(of_group.astype(self._parameters.dtype)),
-                weights.astype(self._parameters.dtype),
+                posteriors(state),
+                self._by_site(of_group.astype(self._space.dtype)),
+                weights.astype(self._space.dtype),
             )
             rows.append((weights.mean(), *map(np.asarray, found)))
-        values, vectors, covectors = map(np.stack, zip(*rows, strict=True))
-        return Measured(values, vectors, Direction(vectors.mean(0), covectors.mean(0)))
+        values, naturals, gradients = map(np.stack, zip(*rows, strict=True))
+        return Estimate(values, naturals, Direction(naturals.mean(0), gradients.mean(0)))
 
-    def values_and_gradients(
-        self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None
+    def gradient(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        self.num_gradients += len(theta)
-        points, own = theta.astype(self._parameters.dtype), ordinary(place)
+        self.cost.gradients += len(theta)
+        points, own = theta.astype(self._space.dtype), not_gaussian(state)
         # One after another: no program is compiled for each number of points.
         found = [self._compiled(self._point, own, point, _whole(rows)) for point in points]
         values, gradients = zip(*jax.device_get(found), strict=True)
         return np.array(values, float), np.stack(gradients).astype(float)
 
-    def values(self, place: Place, theta: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        self.num_values += len(theta)
-        points = theta.astype(self._parameters.dtype)
+    def log_density(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
+    ) -> np.ndarray:
+        self.cost.values += len(theta)
+        points = theta.astype(self._space.dtype)
         found = [
             np.asarray(
-                self._compiled(self._some, place, some, np.uint32(index), _whole(rows)), float
+                self._compiled(self._some, state, some, np.uint32(index), _whole(rows)), float
             )
             for index, some in enumerate(blocks(points, self._values_at_once))
         ]
         return np.concatenate(found)[: len(theta)]
 
-    def values_in_double(self, place: Place, theta: np.ndarray) -> np.ndarray | None:
+    def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
+        """None for a model that is random, insists on single precision, finds modes, or has more
+        data than are to be copied.
+        """
         if self.is_subsampled or isinstance(self.guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
-        if not self._doubles or sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
+        if self._double is None or sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
             return None
-        self.num_values += 2 * len(theta)
-        theta = theta.astype(self._parameters.dtype)  # the same points as in single precision
-        place, points, arrays = map(_in_double, (place, theta, self._arguments.arrays))
+        self.cost.values += 2 * len(theta)
+        theta = theta.astype(self._space.dtype)  # the same points as in single precision
+        state, points, arrays = map(_in_double, (state, theta, self._arguments.arrays))
 
         def run(seed: np.uint32) -> np.ndarray:
-            program, some_points = self._doubles[0], blocks(points, NUM_CHECKED)
-            found = [program(place, some, seed, None, arrays) for some in some_points]
+            some_points = blocks(points, POINTS_IN_DOUBLE)
+            found = [self._double(state, some, seed, None, arrays) for some in some_points]
             return np.concatenate(found)[: len(theta)]
 
-        while self._doubles:
-            try:
-                with in_double_precision():
-                    one, other = map(run, np.arange(2, dtype=np.uint32))
-            except Exception:  # noqa: BLE001  a model need not be one for double precision
-                del self._doubles[0]  # nor is it traced for that again
-            else:
-                return one if np.array_equal(one, other, equal_nan=True) else None
-        return None
+        try:
+            with in_double_precision():
+                one, other = map(run, np.arange(2, dtype=np.uint32))
+        except Exception:  # noqa: BLE001  a model need not be one for double precision
+            self._double = None  # nor is it traced for that again
+            return None
+        return one if np.array_equal(one, other, equal_nan=True) else None
 
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
         if type(self.guide) is not NaturalGaussianGuide or self.guide.create_plates is not None:
@@ -230,24 +229,24 @@ class Evaluator:
     # -- compiled ---------------------------------------------------------------------
 
     def _one_point(
-        self, own: Place, theta: jax.Array, rows: jax.Array | None, arrays: list
+        self, own: State, theta: jax.Array, rows: jax.Array | None, arrays: list
     ) -> tuple[jax.Array, jax.Array]:
         density = self._density(arrays, random.key(0), rows)
-        params = self._parameters.constrain({**self._parameters.initial, **own})
+        params = self._space.constrain({**self._space.initial, **own})
         return jax.value_and_grad(
             lambda theta: density(self._by_site(theta), params, random.key(0))
         )(theta)
 
     def _some_values(
         self,
-        place: Place,
+        state: State,
         theta: jax.Array,
         seed: jax.Array,
         rows: jax.Array | None,
         arrays: list,
     ) -> jax.Array:
         model_key, guide_key = random.split(random.key(seed))
-        density, params = self._density(arrays, model_key, rows), self._parameters.constrain(place)
+        density, params = self._density(arrays, model_key, rows), self._space.constrain(state)
         keys = random.split(guide_key, len(theta))
 
         def value(one: tuple) -> jax.Array:
@@ -257,7 +256,7 @@ class Evaluator:
 
     def _prior(self, seed: jax.Array, arrays: list, count: int) -> jax.Array:
         args, kwargs = self._arguments.rebuilt(arrays)
-        params = self._parameters.constrain(ordinary(self._parameters.initial))
+        params = self._space.constrain(not_gaussian(self._space.initial))
 
         def one(key: jax.Array) -> jax.Array:
             model = handlers.substitute(handlers.seed(self.model, key), data=params)
@@ -275,28 +274,28 @@ class Evaluator:
 
     def _one_group(
         self,
-        place: Place,
+        state: State,
         points: Points,
         seed: jax.Array,
         rows: jax.Array | None,
         arrays: list,
     ) -> tuple:
         model_key, guide_key = random.split(random.key(seed))
-        density, here = self._density(arrays, model_key, rows), posteriors(place)
+        density, here = self._density(arrays, model_key, rows), posteriors(state)
         keys = jnp.broadcast_to(guide_key, (len(points.weights),))
         points = curvature.Points(self._by_site(points.noise), points.weights, keys)
 
-        def log_density(latents: dict[str, jax.Array], others: Place, key: jax.Array) -> jax.Array:
-            return density(latents, self._parameters.constrain({**place, **others}), key)
+        def log_density(latents: dict[str, jax.Array], others: State, key: jax.Array) -> jax.Array:
+            return density(latents, self._space.constrain({**state, **others}), key)
 
         estimator = self._by_few if self._has_few(points) else self._estimator
-        estimate = estimator(log_density, here, points, ordinary(place))
+        estimate = estimator(log_density, here, points, not_gaussian(state))
         first = points.some(slice(len(estimate.values)))
         # Not finite, if a value is not: the search is to see it.
         gains = first.weights * (estimate.values - curvature.log_q(here, first.noise))
         value = jnp.sum(gains) / jnp.sum(first.weights)
         found = [estimate.directions[site] for site in here]
-        of_direction = covector(list(here.values()), found)
+        of_direction = gradient_of(list(here.values()), found)
         return value, flat(found), of_direction, estimate.ordinary
 
     def _density(
@@ -312,26 +311,26 @@ class Evaluator:
         return LogDensity(model, guide, args, kwargs, model_key)
 
     def _by_site(self, noise: jax.Array) -> dict[str, jax.Array]:
-        dims = self._parameters.dims
+        dims = self._space.dims
         ends = np.cumsum(list(dims.values()))[:-1]
         return dict(zip(dims, jnp.split(noise, ends, -1), strict=True))
 
     def _has_few(self, points: Points) -> bool:
         """Whether these are draws for Stein's lemma."""
-        if self.curvature == "quadrature":
+        if self.estimator == "quadrature":
             return len(points.weights) > 1
         return len(points.weights) < self._cost.num_gradients
 
     def _is_plain(self) -> bool:
         """Whether nothing is random, and all parameters are the Gaussian's."""
-        has_ordinary = self._parameters.has_ordinary
-        return type(self.guide) is NaturalGaussianGuide and not has_ordinary
+        has_model_parameters = self._space.has_model_parameters
+        return type(self.guide) is NaturalGaussianGuide and not has_model_parameters
 
     def _unlike(self, args: tuple, kwargs: dict) -> Exception | None:
         """Why the log density is no sum of terms, or None."""
         density = LogDensity(self.model, self.guide, args, kwargs, random.key(0))
-        initial = self._parameters.initial
-        params = self._parameters.constrain(initial)
+        initial = self._space.initial
+        params = self._space.constrain(initial)
         return curvature.unlike(
             lambda latents, _, key: density(latents, params, key),
             posteriors(initial),
@@ -342,8 +341,8 @@ class Evaluator:
     def _obstacle(self, args: tuple, kwargs: dict) -> Exception | None:
         """Why the log density has no Hessians, or None."""
         density = LogDensity(self.model, self.guide, args, kwargs, random.key(0))
-        initial = self._parameters.initial
-        params = self._parameters.constrain(initial)
+        initial = self._space.initial
+        params = self._space.constrain(initial)
         here = posteriors(initial)
         run = self.model, self.guide, args, kwargs
         missed = functools.partial(sites_with_missed_curvature, *run, here, params)
@@ -371,7 +370,7 @@ def _by_values(
     here: dict[str, Family], noise: dict[str, jax.Array], log_weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     found = [score_direction(family, log_weights, noise[site]) for site, family in here.items()]
-    return flat(found), covector(list(here.values()), found)
+    return flat(found), gradient_of(list(here.values()), found)
 
 
 def _whole(rows: np.ndarray | None) -> np.ndarray | None:

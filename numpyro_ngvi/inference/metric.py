@@ -1,4 +1,4 @@
-"""The metric of a place's Gaussians, and their steps, in three compiled programs.
+"""The metric of a state's Gaussians, and their steps, in three compiled programs.
 
 They are compiled once for all fits with the same families, whatever the number of directions.
 """
@@ -13,46 +13,46 @@ import numpy as np
 
 from ngvi.families.direction import Families, dual
 from ngvi.families.path import JointPath
-from ngvi.inference import geometry
-from ngvi.inference.engine import Direction, Place, Step
+from ngvi.inference import metric
+from ngvi.inference.problem import Direction, Pairs, State, Step
 from ngvi.optim.trust_region import longest_within
 from numpyro_ngvi.families.coordinates import families_in, replace_families
 from numpyro_ngvi.optim.algebra import algebra
 from numpyro_ngvi.tracing.compilation import blocks, compiled
 
 
-class Geometry(geometry.Geometry):
-    """The metric of the families of a place; see :class:`ngvi.inference.geometry.Geometry`.
+class Metric(metric.Metric):
+    """The metric of the families of a state; see :class:`ngvi.inference.metric.Metric`.
 
-    :param place: the parameters.
+    :param state: the parameters.
     :param pairs: of the quasi-Newton memory.
     """
 
-    def __init__(self, place: Place, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        self._families = families_in(place)
+    def __init__(self, state: State, pairs: Pairs) -> None:
+        self._families = families_in(state)
         size = sum(np.size(leaf) for leaf in jax.tree.leaves(self._families))
         restricted = any(family.leaves_out_correlations for family in self._families)
-        super().__init__(place, size, pairs, is_restricted=restricted)
+        super().__init__(state, size, pairs, leaves_out_correlations=restricted)
 
-    def covectors(self, vectors: np.ndarray) -> np.ndarray:
+    def gradients(self, naturals: np.ndarray) -> np.ndarray:
         at_once = 2 * max(self.max_pairs, 1)  # so many have the pairs
-        some = blocks(vectors, at_once)
-        found = [np.asarray(_covectors(self._families, block)) for block in some]
-        return np.concatenate(found)[: len(vectors)]
+        some = blocks(naturals, at_once)
+        found = [np.asarray(_gradients(self._families, block)) for block in some]
+        return np.concatenate(found)[: len(naturals)]
 
-    def step(self, direction: Direction, rho: float, radius: float) -> Step | None:
-        dtype = direction.vector.dtype.type
+    def step(self, direction: Direction, step_size: float, radius: float) -> Step | None:
+        dtype = direction.natural.dtype.type
         moved, change, numbers = _advance(
-            self._families, direction.vector, dtype(rho), dtype(radius)
+            self._families, direction.natural, dtype(step_size), dtype(radius)
         )
         change = np.asarray(change)
-        length, backward, rho = np.asarray(numbers).tolist()
+        length, backward, step_size = np.asarray(numbers).tolist()
         with np.errstate(all="ignore"):
-            slope = float(direction.covector @ change)
+            slope = float(direction.gradient @ change)
         if not (np.isfinite(slope) and length <= radius):
             return None
-        place = replace_families(self.place, moved)
-        return Step(place, change, slope, length, backward, rho)
+        state = replace_families(self.state, moved)
+        return Step(state, change, slope, length, backward, step_size)
 
 
 def flat(families: Families) -> jax.Array:
@@ -69,14 +69,14 @@ def unflat(vector: jax.Array, like: Families) -> Families:
     return jax.tree.unflatten(structure, shaped)
 
 
-def covector(families: Families, direction: Families) -> jax.Array:
+def gradient_of(families: Families, direction: Families) -> jax.Array:
     """``F`` times a direction, whose products with others are their Fisher inner products."""
     return flat(dual(families, direction))
 
 
 @partial(compiled, runs_few=True)
-def _covectors(families: Families, vectors: jax.Array) -> jax.Array:
-    return jax.vmap(lambda vector: covector(families, unflat(vector, families)))(vectors)
+def _gradients(families: Families, vectors: jax.Array) -> jax.Array:
+    return jax.vmap(lambda vector: gradient_of(families, unflat(vector, families)))(vectors)
 
 
 @partial(compiled, runs_few=True)
