@@ -14,7 +14,7 @@ when everything is imported and the data are on the device. The table has median
 tracing, of lowering to MLIR and of compiling, which are shares of the seconds by the wall; the
 number of XLA programs; and ratios to stock's whole on German credit and on the same model.
 
-    python -m benchmarks.cold_start --data-dir DIR --rounds 5
+    python -m benchmarks cold_start --data-dir DIR --rounds 5
 
 ``DIR`` holds ``logistic/german_credit_design.csv.gz`` (1000 x 49, the column ``y`` besides);
 without it the data are the 4454 loans of the demo (d = 24).

@@ -6,7 +6,7 @@ effects standardised, which mixes better. Of all globals, as the model has them,
 is shown in NUTS's standard deviations, and the ratios of standard deviations; the Gaussian's by
 20,000 draws, the corrected ones are as many.
 
-    python -m benchmarks.corrected --data-dir DIR [--models radon] [--ppl pyro]
+    python -m benchmarks corrected --data-dir DIR [--models radon] [--ppl pyro]
 
 writes ``docs/benchmarks/corrected.csv``: rows that are asked for, and keeps the others.
 """
@@ -195,7 +195,7 @@ def main() -> None:
 
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    about = f"`python -m benchmarks.corrected --data-dir DIR`, seed 0, {describe()}"
+    about = f"`python -m benchmarks corrected --data-dir DIR`, seed 0, {describe()}"
     for name in options.models:
         exact, seconds, worth = nuts(name, options.data_dir)
         rows = [_row({"model": name, "by": "NUTS, NumPyro"}, exact, exact, seconds, worth)]

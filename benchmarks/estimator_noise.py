@@ -5,7 +5,7 @@ weights; hierarchical normal, radon) and four points on the way (the guide's def
 start, and 10, 100 and all steps on), the noise of either estimator in the Fisher norm,
 E || g - E g ||_F^2, and the bound that Snngm reaches with either.
 
-    python -m benchmarks.estimator_noise
+    python -m benchmarks estimator_noise
 """
 
 from __future__ import annotations

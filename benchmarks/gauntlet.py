@@ -1,10 +1,10 @@
 """`fit` on models unlike those it was tuned on: what it claims, and what is so.
 
-    python -m benchmarks.gauntlet run --ppl numpyro --out fits.csv
-    python -m benchmarks.gauntlet check
-    python -m benchmarks.gauntlet best
-    python -m benchmarks.gauntlet stock fits.csv --out stock.csv
-    python -m benchmarks.gauntlet table fits.csv stock.csv
+    python -m benchmarks gauntlet run --ppl numpyro --out fits.csv
+    python -m benchmarks gauntlet check
+    python -m benchmarks gauntlet best
+    python -m benchmarks gauntlet stock fits.csv --out stock.csv
+    python -m benchmarks gauntlet table fits.csv stock.csv
 
 `run` fits models of `gauntlet_models` and writes a line of CSV for each fit, beside what the
 fit says the bound of the Gaussian that it returned, from fresh draws and the PPL's own density.

@@ -12,7 +12,7 @@ JAX's cache on disk ("cached"). Of NUTS they are those in which the means of all
 Monte Carlo error of 0.05 posterior sds: the warm-up, and as much of the draws as gives 400
 effective ones.
 
-    python -m benchmarks.glmm_peers --data-dir DIR [--data hers] [--methods glmmTMB]
+    python -m benchmarks glmm_peers --data-dir DIR [--data hers] [--methods glmmTMB]
 
 writes ``glmm_peers.csv`` and ``glmm_peers_estimates.csv`` in ``docs/benchmarks``: rows that are
 asked for, and keeps the others. ``DIR`` holds ``glmm/designs/*.npz`` (``y``, ``X``, ``group``).
@@ -398,7 +398,7 @@ def main() -> None:
 def write(name: str, method: str, found: dict[str, Any]) -> None:
     """The rows of a run, in both tables; distances are to standardised NUTS, if it is there."""
     about = (
-        f"python -m benchmarks.glmm_peers --data-dir DIR: float64, one seed; "
+        f"python -m benchmarks glmm_peers --data-dir DIR: float64, one seed; "
         f"NUTS 1 chain, {WARM_UP:,} + {DRAWS:,}; last run on {describe()}"
     )
     keys = ("data", "method")

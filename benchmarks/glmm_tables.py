@@ -5,7 +5,7 @@ or RVB1 by ``--methods RVB1``), and by ``fit`` with its defaults, which chooses 
 of the paper leave out the constant of the globals' N(0, 100) prior, p log 10 with p globals, and
 log y! of counts: the column ``paper's`` adds them where the model is the paper's.
 
-    python -m benchmarks.glmm_tables --data-dir DIR [--models radon seeds] [--seeds 5]
+    python -m benchmarks glmm_tables --data-dir DIR [--models radon seeds] [--seeds 5]
 
 ``DIR`` holds ``glmm/designs/*.npz`` (``y``, ``X``, ``Z``, ``group``) and
 ``misc/radon_minnesota.csv``; models whose data are not there are left out. Every fit is a row of

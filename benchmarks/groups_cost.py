@@ -8,7 +8,7 @@ step (structure, compilation, search for a start), and the peak of its memory. O
 much else was running on: 0.01, 0.25 and 2.54 s a step with 10^3, 10^4 and 10^5 groups, 0.4, 0.9 and
 3.8 GB (GVA).
 
-    python -m benchmarks.groups_cost --groups 1000 10000 100000 --methods GVA RVB2
+    python -m benchmarks groups_cost --groups 1000 10000 100000 --methods GVA RVB2
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ the process, beside a loop with SGD; in JAX that of the compiled step, as XLA pl
 results and temporaries), beside the compiled gradient. ``ivon-opt`` (GPL-3) is compared with if it
 is installed.
 
-    python -m benchmarks.ivon
+    python -m benchmarks ivon
 
 writes ``ivon.csv`` in ``docs/benchmarks``.
 """
@@ -298,7 +298,7 @@ def main() -> None:
         print(peak(name, options.width, options.memory_batch))
         return
     about = (
-        f"`python -m benchmarks.ivon`, {options.rounds} rounds, memory with batches of "
+        f"`python -m benchmarks ivon`, {options.rounds} rounds, memory with batches of "
         f"{options.memory_batch} and matrices of {options.width} x {options.width}, float32, seed "
         f"{options.seed}; {describe()}"
     )

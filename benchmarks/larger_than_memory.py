@@ -1,6 +1,6 @@
 """``fit`` on rows that come in batches: peak memory, and what it costs beside the rows themselves.
 
-    python -m benchmarks.larger_than_memory --rows 1000000 --ppl numpyro
+    python -m benchmarks larger_than_memory --rows 1000000 --ppl numpyro
 
 The rows of a logistic regression are drawn anew in every pass, so that nothing holds them.
 """

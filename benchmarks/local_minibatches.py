@@ -8,7 +8,7 @@ PPL's ``Trace_ELBO``; both with nothing set but where the guide starts: at a sta
 Gaussian, by the bound of all data without noise: all expectations but one are in closed form, and
 that is a quadrature of one dimension.
 
-    python -m benchmarks.local_minibatches [--ppls NumPyro] [--dtypes float32]
+    python -m benchmarks local_minibatches [--ppls NumPyro] [--dtypes float32]
 
 writes ``local_minibatches.csv`` in ``docs/benchmarks``. Each run is a process of its own; seconds
 are of the processor, of steps alone: neither compilation nor looking at a Gaussian is in them.
@@ -263,7 +263,7 @@ def publish(found: list[dict[str, Any]]) -> None:
     columns = dict.fromkeys(column for row in reversed(rows) for column in row)
     rows = [{column: row.get(column, "") for column in columns} for row in rows]
     about = (
-        f"`python -m benchmarks.local_minibatches`, {GROUPS:,} groups of {ROWS} rows, "
+        f"`python -m benchmarks local_minibatches`, {GROUPS:,} groups of {ROWS} rows, "
         f"{BATCH} groups a step, data and runs of seed 0; nats below the bound of fit, "
         f"{best:,.2f}; seconds of the processor, of steps alone but for fit; {describe()}"
     )

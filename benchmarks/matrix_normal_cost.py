@@ -4,7 +4,7 @@ LeNet-5 (ReLU, max-pooling, d = 61,706) on random images of 28 x 28, minibatches
 Both families are stepped in turn, round by round, in one process; the ratio is taken round by
 round, of CPU time.
 
-    python -m benchmarks.matrix_normal_cost --ppl numpyro --rounds 30
+    python -m benchmarks matrix_normal_cost --ppl numpyro --rounds 30
 """
 
 from __future__ import annotations

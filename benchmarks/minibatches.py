@@ -4,7 +4,7 @@
 nat of the best one for all rows; only its steps are timed, compilation of either apart. The bound
 and its optimum are exact, by quadrature of each row's logit (:mod:`benchmarks.separable`).
 
-    python -m benchmarks.minibatches [--ppl numpyro|pyro] [--seeds 0 1]
+    python -m benchmarks minibatches [--ppl numpyro|pyro] [--seeds 0 1]
 """
 
 from __future__ import annotations

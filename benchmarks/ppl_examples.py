@@ -6,8 +6,8 @@ take arguments of the same names. A notebook runs on after each statement, whate
 that would have to be downloaded are random numbers of the same shapes, so bounds compare the
 columns of a row and say nothing of the data.
 
-    python -m benchmarks.ppl_examples CHECKOUT [--only hmm] [--full] [--csv rows.csv]
-    python -m benchmarks.ppl_examples --csv rows.csv --page > docs/ppl_examples.md
+    python -m benchmarks ppl_examples CHECKOUT [--only hmm] [--full] [--csv rows.csv]
+    python -m benchmarks ppl_examples --csv rows.csv --page > docs/ppl_examples.md
 
 ``CHECKOUT`` is a clone of ``pyro-ppl/pyro`` or ``pyro-ppl/numpyro``. Steps are few without
 ``--full``, so that only exceptions matter. With it ``fit`` may take ``--seconds`` of CPU time from

@@ -15,7 +15,7 @@ Every series is a process of its own, whose sizes grow. Processor time, summed o
 the median of blocks of steps after two for compilation, so that it hardly depends on what else the
 machine does; memory is the peak of the process so far, with its data, Python, JAX and the compiler.
 
-    python -m benchmarks.scaling [--series locals rows]
+    python -m benchmarks scaling [--series locals rows]
 
 writes ``scaling.csv`` and ``scaling.png`` in ``docs/benchmarks``; with ``--series``, these rows.
 """
@@ -161,7 +161,7 @@ def main() -> None:
     if options.here:
         measure(options.here)
         return
-    about = f"`python -m benchmarks.scaling`, float32, seed 0; {describe()}"
+    about = f"`python -m benchmarks scaling`, float32, seed 0; {describe()}"
     for series in options.series:
         pages.replace("scaling.csv", _measured(series), about, ("what grows", "series", "size"))
     picture(pages.read("scaling.csv"))

@@ -7,7 +7,7 @@ curvature. Simulated designs: independent columns, neighbours correlated by 0.9,
 scales differ by a factor of up to 50; the bound and its optimum are exact, by quadrature of each
 row's logit.
 
-    python -m benchmarks.separable [--ppl numpyro|pyro] [--curvature auto] [--seeds 2]
+    python -m benchmarks separable [--ppl numpyro|pyro] [--curvature auto] [--seeds 2]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Many steps on a small model: memory, drift, and whether all stays finite.
 
-    python -m benchmarks.soak --ppl numpyro --steps 1000000
-    python -m benchmarks.soak --ppl pyro --minutes 60
+    python -m benchmarks soak --ppl numpyro --steps 1000000
+    python -m benchmarks soak --ppl pyro --minutes 60
 
 A logistic regression of five weights, in float32. Memory is that of the process, its slope that of
 a straight line through the last three quarters of the run.

@@ -9,7 +9,7 @@ function given the inducing values is integrated out: a constant where noise is 
 quadrature of 20 points as GPyTorch's for probit. All evaluate the kernel in every step, and have
 all rows and double precision. One function of numpy judges every Gaussian.
 
-    python -m benchmarks.sparse_gp [--likelihoods probit] [--rows 2000]
+    python -m benchmarks sparse_gp [--likelihoods probit] [--rows 2000]
 
 writes ``sparse_gp.csv`` in ``docs/benchmarks``. Needs ``pip install 'ngvi[peers]'``. Each run is a
 process of its own; seconds are of the processor, from data to Gaussian: compilation is in, imports
@@ -361,7 +361,7 @@ def main() -> None:
                 rows.append(json.loads(told.stdout.splitlines()[-1]))
                 print(rows[-1], flush=True)
     about = (
-        f"`python -m benchmarks.sparse_gp`, {options.rows:,} rows, {SIDE * SIDE} inducing "
+        f"`python -m benchmarks sparse_gp`, {options.rows:,} rows, {SIDE * SIDE} inducing "
         f"points, data of seed 0, {LIMIT:g} s or {MOST:,} steps a run; {describe()}"
     )
     publish(rows, about)

@@ -5,7 +5,7 @@ with one), against AutoMultivariateNormal + Adam on the same logistic
 regression, in the same run, in turn: each round times a block of steps of either, and the
 ratio is taken round by round, so that a drifting machine does not matter.
 
-    python -m benchmarks.step_cost --dims 50 500 --rounds 20
+    python -m benchmarks step_cost --dims 50 500 --rounds 20
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ the squares of the groups' gradients (S5.1). The paper prints neither its rates 
 iterations: each of ours has the best of the rates tried, by the last average of the bound.
 ``BLR()`` with ``NaturalELBO()`` and ``fit`` have no rates, and ``fit`` chooses its start.
 
-    python -m benchmarks.tan_table11 --data-dir DIR [--models hers] [--methods VOGN]
+    python -m benchmarks tan_table11 --data-dir DIR [--models hers] [--methods VOGN]
 
 writes ``tan_table11.csv`` and ``tan_table11.png`` in ``docs/benchmarks``: rows that are asked for,
 one by one, and keeps the others; and of the same runs Figure 10, the average bound by iterations
@@ -435,7 +435,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    about = f"`python -m benchmarks.tan_table11`, seed {options.seed}, float64, a thread"
+    about = f"`python -m benchmarks tan_table11`, seed {options.seed}, float64, a thread"
     about = f"{about}; CPU s of the rate shown, with compilation; {describe()}"
     of_figure = f"Average bound since the column before; ms an iteration, of CPU; {about}"
     keys = ("model", "Gaussian", "method")

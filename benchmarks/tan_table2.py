@@ -20,7 +20,7 @@ for several s^2, with a standardised width.
 Beside them, with the exact derivatives as well, ``BLR()``, whose step sizes are its own, and
 ``fit``, which has gradients at draws only.
 
-    python -m benchmarks.tan_table2
+    python -m benchmarks tan_table2
 
 writes ``tan_table2.csv``, ``tan_figure2.csv`` and ``tan_table2.png`` in ``docs/benchmarks``.
 """
@@ -303,7 +303,7 @@ def table_2(packages: dict[str, Package]) -> None:
         row |= _cells(index, cell, "")
         ends.append(bound)
     rows.append(row | {"lowest bound": f"{min(ends):.4f}"})
-    about = "`python -m benchmarks.tan_table2`, float64, no randomness but `fit`'s (seed 0)"
+    about = "`python -m benchmarks tan_table2`, float64, no randomness but `fit`'s (seed 0)"
     pages.write("tan_table2.csv", rows, f"{about}; {describe()}")
     picture(intercept, runs, "tan_table2.png")
 
@@ -328,7 +328,7 @@ def figure_2(packages: dict[str, Package]) -> None:
                 row |= {"Theorem 1": theorem.cell, "Corollary 1": corollary.cell}
                 row |= {"bound, Theorem 1": f"{theorem.bound:.4f}"}
                 rows.append(row | {"bound, Corollary 1": f"{corollary.bound:.4f}"})
-    about = "`python -m benchmarks.tan_table2`, float64, no randomness"
+    about = "`python -m benchmarks tan_table2`, float64, no randomness"
     pages.write("tan_figure2.csv", rows, f"{about}; {describe()}")
 
 

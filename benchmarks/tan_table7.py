@@ -8,7 +8,7 @@ its number of epochs, so that gaps are compared, not bounds: ours to the exact o
 to the best of its column. ``BLR()`` has the same minibatches, or all rows; ``fit`` has the PPL's
 model, gradients at draws and all rows; nothing of these two is tuned.
 
-    python -m benchmarks.tan_table7 [--covariances full] [--dims 50] [--methods VOGN]
+    python -m benchmarks tan_table7 [--covariances full] [--dims 50] [--methods VOGN]
 
 writes ``tan_table7.csv`` and ``tan_table7.png`` in ``docs/benchmarks``: rows that are asked for,
 and keeps the others; and of the same runs Figure 6, the bound by epoch, ``tan_figure6.csv`` and
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    about = f"`python -m benchmarks.tan_table7`, data and fits of seed {options.seed}"
+    about = f"`python -m benchmarks tan_table7`, data and fits of seed {options.seed}"
     about = f"{about}, float32, Adam and PGA with full covariance float64"
     about = f"{about}; CPU s with compilation; {describe()}"
     of_figure = f"Nats below the optimum after so many passes; {about}"

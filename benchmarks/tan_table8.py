@@ -7,7 +7,7 @@ its rates nor its number of steps: here all take the same number, and each of ou
 the rates tried. Bounds are exact, by quadrature, of the last Gaussian, and so is the optimum.
 ``BLR()`` with ``NaturalELBO()`` and ``fit`` have the PPL's model and all rows, and no rates.
 
-    python -m benchmarks.tan_table8 --data-dir DIR [--data German] [--methods VOGN]
+    python -m benchmarks tan_table8 --data-dir DIR [--data German] [--methods VOGN]
 
 writes ``tan_table8.csv`` and ``tan_table8.png`` in ``docs/benchmarks``: rows that are asked for,
 and keeps the others; and of the same runs Figure 7, the bound by epoch, ``tan_figure7.csv`` and
@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, help="over the data, in place of the problem's own")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    about = f"`python -m benchmarks.tan_table8`, seed {options.seed}, float32"
+    about = f"`python -m benchmarks tan_table8`, seed {options.seed}, float32"
     about = f"{about}; CPU s with compilation; {describe()}"
     of_figure = f"Nats below the optimum after so many passes; {about}"
     keys = ("data", "covariance", "method", "derivatives")

@@ -5,8 +5,8 @@ density and a step of ``AutoNormal`` with Adam; the ratio is taken round by roun
 a process of each. ``num_gradients=1`` is the papers' single draw; NaturalELBO's default is more for
 the mean.
 
-    python -m benchmarks.vogn --ppl numpyro --rounds 30
-    python -m benchmarks.vogn --network lenet
+    python -m benchmarks vogn --ppl numpyro --rounds 30
+    python -m benchmarks vogn --network lenet
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Gaussians by the field's own tools beside ours, on the same models in one run.
 
-    python -m benchmarks.peers --data-dir DIR [--models german ...] [--methods gsmvi ...]
+    python -m benchmarks peers --data-dir DIR [--models german ...] [--methods gsmvi ...]
 
 writes ``peers.csv``, ``peers_paths.json`` and ``peers.png`` in ``docs/benchmarks``: rows that are
 asked for, and keeps the others. Needs ``pip install 'ngvi[peers]'``. Each run is a process of its
@@ -54,7 +54,7 @@ def main() -> None:
         for method in options.methods:
             for rate in RATES.get(method, (math.nan,)):
                 _keep(model, method, rate, _path(model, method, rate, options))
-    about = f"`python -m benchmarks.peers`, {options.limit:g} s a run, seed 0; {describe()}"
+    about = f"`python -m benchmarks peers`, {options.limit:g} s a run, seed 0; {describe()}"
     publish(about)
 
 

@@ -1,6 +1,6 @@
 """One method on one model: Gaussians as it goes, and what they have cost so far.
 
-    python -m benchmarks.peers.runs MODEL METHOD RATE SECONDS DIR
+    python -m benchmarks peers.runs MODEL METHOD RATE SECONDS DIR
 
 prints a line of JSON for each, with the bound that the target gives it afterwards. All methods
 have double precision, one thread, and the starts and other options that are their defaults.

@@ -1,6 +1,6 @@
 """`fit` against stock AutoMultivariateNormal and Adam, on the posteriors of posteriordb.
 
-    python -m benchmarks.posteriordb --data-dir DIR --out OUT
+    python -m benchmarks posteriordb --data-dir DIR --out OUT
 
 Four stages, each of which keeps its results in OUT and leaves alone what is there:
 
