@@ -24,8 +24,8 @@ import jax
 import numpy as np
 
 from benchmarks import pages
-from benchmarks.gauntlet_models.data import codes, columns
-from benchmarks.gauntlet_models.ppl import PPLS, Ppl
+from benchmarks.gauntlet.models.data import codes, columns
+from benchmarks.gauntlet.models.ppl import PPLS, Ppl
 from benchmarks.glmm.data import SEEDS
 from benchmarks.machine import describe
 from benchmarks.peers.models import MODELS as PEERS

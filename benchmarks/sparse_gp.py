@@ -33,7 +33,7 @@ import numpy as np
 from scipy import special
 
 from . import pages
-from .gauntlet import moments
+from .gauntlet.runs import moments
 from .machine import describe
 
 SIDE, LENGTH, NOISE, JITTER = 11, 0.2, 0.3, 1e-6

@@ -84,16 +84,21 @@ ROUNDS = {"later": 1, "latest": 2, "reread": 3}
 later, latest, reread = (functools.partial(entry, later=number) for number in ROUNDS.values())
 
 
+#: What ``--which`` takes: ``all`` are those of before the rounds, ``every`` has the rounds as well.
+WHICH = ("visible", "held_out", "all", *ROUNDS, "every")
+
+
 def chosen(pattern: str = "*", which: str = "visible") -> list[Entry]:
     """Entries by a pattern of their names.
 
     :param pattern: of ``class/model``, or several with commas between them.
-    :param which: ``"visible"``, ``"held_out"``, ``"all"`` of these, ``or one of
-        ``ROUNDS``.
+    :param which: one of :data:`WHICH`.
     """
     patterns = pattern.split(",")
     if which in ROUNDS:
         parts = [e for e in ENTRIES.values() if e.later == ROUNDS[which]]
+    elif which == "every":
+        parts = list(ENTRIES.values())
     else:
         wanted = {"visible": (False,), "held_out": (True,), "all": (False, True)}[which]
         parts = [e for e in ENTRIES.values() if not e.later and e.held_out in wanted]
