@@ -39,6 +39,7 @@ import numpy as np
 
 from benchmarks import pages
 from benchmarks.machine import describe
+from benchmarks.results import cost
 from examples.laplace import formula_of_guide
 
 DATA = {
@@ -208,7 +209,7 @@ def fitted(problem: Problem, method: str) -> Callable[[], dict[str, Any]]:
         mean, sd = (np.asarray(part) for part in (q.mean, q.variance**0.5))
         spent = clock.spent()
         of = {site.name: slice(site.start, site.start + site.size) for site in result.guide.sites}
-        gradients = f"bound {result.bound:.2f}, {result.num_gradients:,} gradients"
+        gradients = f"bound {result.bound:.2f}, {cost(result).gradients:,} gradients"
         return {
             "estimates": [*mean[of["beta"]].tolist(), *mean[of["log_sd"]].tolist()],
             "errors": [*sd[of["beta"]].tolist(), *sd[of["log_sd"]].tolist()],

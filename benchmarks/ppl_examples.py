@@ -47,10 +47,9 @@ from typing import Any
 
 import numpy as np
 
-from ngvi.inference.settings import OutOfTime
-
 from .ppl_examples_data import without_downloads
 from .ppl_examples_page import append, is_bound, lead, page
+from .results import cost
 
 FOLDERS = {
     "pyro": ("examples", "tutorial/source"),
@@ -395,7 +394,7 @@ class Runs:
         def watch(*_: Any) -> None:
             began.append(time.process_time())
             if began[-1] - began[0] > self.seconds:
-                raise OutOfTime
+                raise KeyboardInterrupt  # as by a user: fit returns what it has
 
         options = {"progress_bar": False, "callback": watch} | kwargs
         options |= {} if self.full else {"max_steps": 3}
@@ -424,7 +423,7 @@ class Runs:
             "converged": bool(result.converged),
             "reason": str(result.reason),
             "steps": int(result.num_steps),
-            "gradients": int(result.num_gradients),
+            "gradients": int(cost(result).gradients),
             "latents": int(result.dim),
         }
 

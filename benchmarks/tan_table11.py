@@ -43,6 +43,7 @@ from numpyro.infer.initialization import init_to_value
 from benchmarks import pages
 from benchmarks.glmm import data, models
 from benchmarks.machine import describe
+from benchmarks.results import num_gradients
 from benchmarks.tan_methods import COLOURS, RATES, best_rate, marks_until, replace_curve
 from numpyro_ngvi import (
     BLR,
@@ -265,15 +266,15 @@ def fitted(problem: Problem, seed: int) -> tuple[Any, Any, str]:
 
     RVB1 is fitted twice, the second time with its fixed point where the globals of the first are.
     """
-    given, num_gradients = None, 0
+    given, count = None, 0
     for _ in range(1 + (problem.row == "RVB1")):
         guide = problem.new_guide(False, given)
         options = {"rng_key": jax.random.key(seed), "progress_bar": False}
         result = fit(problem.model, *problem.args, guide=guide, **options)
-        q, num_gradients = result.params["auto_posterior"], num_gradients + result.num_evaluations
+        q, count = result.params["auto_posterior"], count + num_gradients(result)
         means = {site.name: q.mean[site.start : site.start + site.size] for site in guide.sites}
         given = {site: np.asarray(means[site]) for site in ("beta", "omega")}
-    about = f"{num_gradients:,} gradients"
+    about = f"{count:,} gradients"
     return guide, q, about if result.converged else f"{about}, not converged"
 
 

@@ -38,6 +38,7 @@ import numpy as np
 from . import pages
 from .horseshoe_crabs import crabs, design
 from .machine import describe
+from .results import cost
 
 STARTS = [(0.0, 0.1), (0.5, 0.02), (2.0, 0.01)]
 PAPER = {
@@ -229,7 +230,7 @@ def fit_from(model: Poisson, mu: float, variance: float) -> tuple[str, float]:
     result = fit(loglinear, model.y, guide=guide, progress_bar=False)
     q = result.posterior
     bound = model.bound(np.atleast_1d(q.mean), np.asarray(q.covariance_matrix))
-    return f"{result.num_steps} ({result.num_gradients} gradients)", bound
+    return f"{result.num_steps} ({cost(result).gradients} gradients)", bound
 
 
 def picture(

@@ -35,6 +35,7 @@ from numpyro_ngvi.tracing.compilation import enable_x64
 
 from . import pages
 from .machine import describe
+from .results import cost
 from .tan_methods import (
     best_rate,
     draw_curves,
@@ -144,7 +145,7 @@ def column(
             curve = ascent(BLR(), NUM_ROWS, passes)
         elif name == "`fit`":
             result = fitted(model, family, seed)
-            curve, passes = [result.params["auto_posterior"]], result.num_gradients
+            curve, passes = [result.params["auto_posterior"]], cost(result).gradients
         else:
             with enable_x64((family, name) in DOUBLE):
                 rate, curve, seconds = best_rate(

@@ -38,6 +38,7 @@ from numpyro_ngvi.families import CovarianceCholesky, Diagonal
 
 from . import pages
 from .machine import describe
+from .results import num_gradients
 from .tan_methods import (
     LOST,
     RATES,
@@ -195,7 +196,7 @@ def column(
             key = jax.random.key(seed)
             result = fit(model, X, y, family=family, rng_key=key, progress_bar=False)
             curve, marks = [result.params["auto_posterior"]], []
-            steps = f"{result.num_evaluations:,} gradients"
+            steps = f"{num_gradients(result):,} gradients"
             steps += "" if result.converged else ", not converged"
         else:
             start = FAMILIES[family]().initial(jnp.zeros(X.shape[1]), len(y) ** -0.5)
