@@ -6,6 +6,8 @@ start, and 10, 100 and all steps on), the noise of either estimator in the Fishe
 E || g - E g ||_F^2, and the bound that Snngm reaches with either.
 
     python -m benchmarks estimator_noise
+
+Time: minutes. Data: none.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ writes ``glmm_peers.csv`` and ``glmm_peers_estimates.csv`` in ``docs/benchmarks`
 asked for, and keeps the others. ``DIR`` holds ``glmm/designs/*.npz`` (``y``, ``X``, ``group``).
 lme4 and glmmTMB are of R (packages ``lme4``, ``glmmTMB``); without ``Rscript`` on the
 path they are left out.
+
+Time: 10 minutes. Data: glmm/designs/*.npz; R for lme4 and glmmTMB.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ log y! of counts: the column ``paper's`` adds them where the model is the paper'
 ``misc/radon_minnesota.csv``; models whose data are not there are left out. Every fit is a row of
 ``docs/benchmarks/glmm.csv``, in place of an earlier one of the same model, method and seed, and
 ``glmm.md`` beside it is made of all rows.
+
+Time: 10 minutes. Data: glmm/designs/*.npz, misc/radon_minnesota.csv.
 """
 
 from __future__ import annotations

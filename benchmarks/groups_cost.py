@@ -9,6 +9,8 @@ much else was running on: 0.01, 0.25 and 2.54 s a step with 10^3, 10^4 and 10^5 
 3.8 GB (GVA).
 
     python -m benchmarks groups_cost --groups 1000 10000 100000 --methods GVA RVB2
+
+Time: minutes. Data: none.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ is installed.
     python -m benchmarks ivon
 
 writes ``ivon.csv`` in ``docs/benchmarks``.
+
+Time: minutes. Data: none.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
     python -m benchmarks larger_than_memory --rows 1000000 --ppl numpyro
 
 The rows of a logistic regression are drawn anew in every pass, so that nothing holds them.
+
+Time: minutes. Data: none.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ same seed, without the compilation of the first steps. Predictions and bounds av
 writes ``networks.csv`` in ``docs/benchmarks``: rows that are asked for, and keeps the others; with
 ``--paths`` ``networks_paths.csv``, NumPyro far beyond 20 epochs, and then the picture.
 ``DIR`` holds ``images/mnist.npz`` (``x_train``, ``y_train``, ``x_test``, ``y_test``).
+
+Time: half an hour. Data: images/mnist.npz.
 """
 
 from __future__ import annotations

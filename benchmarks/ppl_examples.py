@@ -18,6 +18,8 @@ column but one is by how much ``fit`` is above the better stock guide. An except
 counts where a stock guide or NUTS gets through, and a bound that is not finite is one; where it
 asks for ``create_plates=`` (local latents in a plate that is
 subsampled), it is given them, as AutoNormal is.
+
+Time: an hour, hours with --full. Data: a clone of Pyro or NumPyro.
 """
 
 from __future__ import annotations

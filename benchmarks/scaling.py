@@ -18,6 +18,8 @@ machine does; memory is the peak of the process so far, with its data, Python, J
     python -m benchmarks scaling [--series locals rows]
 
 writes ``scaling.csv`` and ``scaling.png`` in ``docs/benchmarks``; with ``--series``, these rows.
+
+Time: 10 minutes. Data: none.
 """
 
 from __future__ import annotations

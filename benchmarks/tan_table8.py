@@ -13,6 +13,8 @@ writes ``tan_table8.csv`` and ``tan_table8.png`` in ``docs/benchmarks``: rows th
 and keeps the others; and of the same runs Figure 7, the bound by epoch, ``tan_figure7.csv`` and
 ``tan_figure7.png``. ``DIR`` holds ``logistic/german_credit_design.csv.gz`` (1000 x 49, the column
 ``y`` besides) and ``logistic/qsar_oral_toxicity.npz`` (8992 x 1024 bits, packed).
+
+Time: an hour. Data: logistic/{german_credit_design.csv.gz,qsar_oral_toxicity.npz}.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ noise is small, as in energy, and from 100 others do not come back.
 
 writes ``uci.csv`` in ``docs/benchmarks``: rows that are asked for, and keeps the others. ``DIR``
 holds ``regression/uci_NAME.npz`` (``X``, ``y``, and rows of the test parts, ``test_idx``).
+
+Time: half an hour. Data: regression/uci_*.npz.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ that out.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import ngvi  # noqa: E402
+from benchmarks.registry import scripts  # noqa: E402
 
 project = "ngvi"
 author = "The ngvi authors"
@@ -50,16 +50,11 @@ def _docstring(_app: Any, what: str, name: str, _object: Any, _options: Any, lin
 
 
 def _benchmarks(_app: Any, docname: str, source: list[str]) -> None:
-    """The gallery's table: the first line of every script that has a command line."""
+    """The gallery's table: the first line of every benchmark."""
     if docname != "gallery":
         return
-    rows = ["| script | what it measures |", "|---|---|"]
-    for script in sorted((HERE.parent / "examples" / "benchmarks").glob("**/*.py")):
-        code = script.read_text(encoding="utf-8")
-        about = (ast.get_docstring(ast.parse(code)) or "").split("\n")[0].replace("``", "`")
-        if "ArgumentParser(" in code:
-            name = ".".join(script.relative_to(HERE.parent).with_suffix("").parts)
-            rows.append(f"| `{name.removesuffix('.__main__')}` | {about} |")
+    rows = ["| `python -m benchmarks` | what it measures |", "|---|---|"]
+    rows += [f"| `{one.name}` | {one.about.replace('``', '`')} |" for one in scripts()]
     source[0] = re.sub(r"<!-- the scripts.*?-->", "\n".join(rows), source[0])
 
 

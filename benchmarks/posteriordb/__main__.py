@@ -12,6 +12,8 @@ report    tables, OUT/report-PPL.txt and the performance profile OUT/profile-PPL
 
 Without --stage all are run, in Pyro without `stock`. All is in double precision, and every
 figure but the seconds follows from the seeds.
+
+Time: hours. Data: an extract of posteriordb.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ The Pyro models must have the log densities of the NumPyro models, up to a const
 what converts draws must invert its inverse.
 
     python -m benchmarks posteriordb.check --data-dir DIR [--only NAME ...]
+
+Time: minutes. Data: an extract of posteriordb.
 """
 
 from __future__ import annotations
