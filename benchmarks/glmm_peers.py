@@ -40,9 +40,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import pages
-from benchmarks.machine import describe
 from benchmarks.results import cost
 from examples.laplace import formula_of_guide
+from examples.machine import describe
 
 DATA = {
     "hers": ("bernoulli", ["intercept", "age", "bmi", "htn", "visit"]),

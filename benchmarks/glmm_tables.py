@@ -31,8 +31,8 @@ import jax
 import numpy as np
 
 from benchmarks.glmm import data, models
-from benchmarks.machine import describe
 from benchmarks.results import cost
+from examples.machine import describe
 from numpyro_ngvi import ReparametrizedGaussianGuide, fit
 
 #: Of the paper's, those that are fitted here.

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from .machine import describe
+from examples.machine import describe
 
 OBSERVATIONS = 5
 STEPS = 8

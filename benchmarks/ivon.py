@@ -31,10 +31,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from examples.machine import describe
 from pyro_ngvi import PlainIVON
 
 from . import lenet, pages
-from .machine import describe
 
 try:
     import ivon

@@ -29,8 +29,9 @@ from typing import Any
 
 import numpy as np
 
+from examples.machine import describe
+
 from . import pages
-from .machine import describe
 
 GROUPS, ROWS, BATCH = 2000, 5, 100
 LOOKS = (2.0, 4.0, 8.0)  #: seconds of the processor

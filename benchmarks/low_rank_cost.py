@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from .machine import describe
+from examples.machine import describe
 
 NUM_ROWS = 64
 

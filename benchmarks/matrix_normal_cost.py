@@ -19,8 +19,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from examples.machine import describe
+
 from . import lenet
-from .machine import describe
 
 CASES = ("Snngm", "IVON", "BLR", "VOGN")
 FAMILIES = ("diagonal", "matrix_normal")

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from .machine import describe
+from examples.machine import describe
+
 from .separable import PRIOR_SD, Exact
 
 #: Rows, latents, and rows of a minibatch.

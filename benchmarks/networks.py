@@ -34,9 +34,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from examples.bnn import PPLS, TEMPERATURE, Data, Scores, digits, minibatches, scored
+from examples.machine import describe
 
 from . import pages
-from .machine import describe
 
 #: Steps that are not timed: programs are compiled in them.
 WARM_UP = 3

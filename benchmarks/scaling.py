@@ -35,8 +35,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from examples.machine import describe
+
 from . import low_rank_cost, pages, sparse_cost, step_cost
-from .machine import describe
 
 BLOCKS = 5
 BLOCK_SECONDS = 0.1  #: of processor time, so that the clock's grain does not matter

@@ -24,8 +24,7 @@ import numpy as np
 import pandas as pd
 
 from examples.demo.bound import ExactBound
-
-from .machine import describe
+from examples.machine import describe
 
 PRIOR_SCALE = 10.0
 #: Where guides start: mean, standard deviation; None is the guide's own default.

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy.special import ndtr
 
-from .machine import describe
+from examples.machine import describe
 
 PRIOR_SD = 10.0
 SIZES = ((350, 35), (200, 35), (200, 61))

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .machine import describe
+from examples.machine import describe
 
 PPLS, OPTIMISERS = ("pyro", "numpyro"), ("BLR", "Snngm")
 ROWS, DIM, LOOKS = 100, 5, 40

@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .machine import describe
+from examples.machine import describe
 
 NUM_COEFFICIENTS = 9
 NUM_OBSERVATIONS = 7

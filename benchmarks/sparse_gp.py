@@ -34,9 +34,10 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from examples.machine import describe
+
 from . import pages
 from .gauntlet.runs import moments
-from .machine import describe
 
 SIDE, LENGTH, NOISE, JITTER = 11, 0.2, 0.3, 1e-6
 POINTS = 20  #: of a quadrature, GPyTorch's default

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from .machine import describe
+from examples.machine import describe
 
 NUM_ROWS = 1000
 PRIOR_SCALE = 10.0

@@ -30,9 +30,10 @@ from typing import Any
 
 import numpy as np
 
+from examples.machine import describe
+
 from . import pages
 from .horseshoe_crabs import crabs, design
-from .machine import describe
 from .tan_table2 import (
     PRIOR_VARIANCE,
     STARTS,

@@ -37,10 +37,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from examples import deep_glm
+from examples.machine import describe
 from numpyro_ngvi.families import Diagonal
 
 from . import pages
-from .machine import describe
 from .tan_methods import CURVATURE, RATES_OF_NETWORKS, best_rate, of_draw, path
 
 UNITS = deep_glm.UNITS

@@ -44,9 +44,9 @@ from numpyro.infer.initialization import init_to_value
 
 from benchmarks import pages
 from benchmarks.glmm import data, models
-from benchmarks.machine import describe
 from benchmarks.results import num_gradients
 from benchmarks.tan_methods import COLOURS, RATES, best_rate, marks_until, replace_curve
+from examples.machine import describe
 from numpyro_ngvi import (
     BLR,
     SVI,

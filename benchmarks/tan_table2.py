@@ -37,9 +37,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from examples.machine import describe
+
 from . import pages
 from .horseshoe_crabs import crabs, design
-from .machine import describe
 from .results import cost
 
 STARTS = [(0.0, 0.1), (0.5, 0.02), (2.0, 0.01)]

@@ -31,12 +31,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
+from examples.machine import describe
 from numpyro_ngvi import BLR, fit
 from numpyro_ngvi.families import CovarianceCholesky, Diagonal
 from numpyro_ngvi.tracing.compilation import enable_x64
 
 from . import pages
-from .machine import describe
 from .results import cost
 from .tan_methods import (
     best_rate,

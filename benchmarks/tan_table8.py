@@ -35,11 +35,11 @@ import pandas as pd
 from numpyro.infer.initialization import init_to_value
 
 from examples.demo.bound import ExactBound
+from examples.machine import describe
 from numpyro_ngvi import BLR, SVI, NaturalELBO, NaturalGaussianGuide, fit
 from numpyro_ngvi.families import CovarianceCholesky, Diagonal
 
 from . import pages
-from .machine import describe
 from .results import num_gradients
 from .tan_methods import (
     LOST,

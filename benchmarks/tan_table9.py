@@ -31,10 +31,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from examples.machine import describe
 from numpyro_ngvi.families import Diagonal
 
 from . import pages
-from .machine import describe
 from .tan_methods import (
     COLOURS,
     CURVATURE,

@@ -35,8 +35,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from examples.machine import describe
+
 from . import pages
-from .machine import describe
 
 UNITS, BATCH, NUM_STEPS, NUM_DRAWS = 50, 64, 6000, 500
 INIT_SCALE = 0.05

@@ -23,8 +23,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from examples.machine import describe
+
 from . import lenet
-from .machine import describe
 
 NUM_DATA, BATCH, IN, HIDDEN, OUT = 10_000, 128, 784, 100, 10
 SHAPES = {"W1": (IN, HIDDEN), "b1": (HIDDEN,), "W2": (HIDDEN, OUT), "b2": (OUT,)}

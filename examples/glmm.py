@@ -13,7 +13,7 @@ the figure is a forest plot of each model, 95% intervals.
   local, the items are among the globals
 
     pip install '.[examples]'
-    python examples/glmm.py --models epilepsy radon verbal --ppl numpyro pyro --plot glmm.png
+    python -m examples.glmm --models epilepsy radon verbal --ppl numpyro pyro --plot glmm.png
 """
 
 from __future__ import annotations

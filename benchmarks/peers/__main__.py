@@ -24,7 +24,7 @@ from typing import Any
 from matplotlib.ticker import NullFormatter
 
 from benchmarks import pages
-from benchmarks.machine import describe
+from examples.machine import describe
 
 from .models import MODELS
 from .runs import METHODS

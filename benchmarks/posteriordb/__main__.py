@@ -27,7 +27,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from benchmarks.machine import describe
+from examples.machine import describe
 
 from .careful import careful_run
 from .data import load_index
