@@ -1,7 +1,7 @@
 """Globals of hierarchical models by ``fit``, by ``result.sample(corrected=True)``, and by NUTS.
 
 Each model is centred, as in a textbook. ``fit(reparametrize=True)`` tries locals by their modes,
-which its default leaves out where they promise less than half a nat; NumPyro's NUTS has the
+which its default leaves out where they would gain less than half a nat; NumPyro's NUTS has the
 effects standardised, which mixes better. Of all globals, as the model has them, the farthest mean
 is shown in NUTS's standard deviations, and the ratios of standard deviations; the Gaussian's by
 20,000 draws, the corrected ones are as many.
@@ -160,14 +160,14 @@ def fitted(name: str, ppl_name: str, folder: Path) -> list[tuple[str, dict, floa
     begin = time.process_time()
     result = fit(_bound(model, ppl), *args, **options)
     middle = time.process_time()
-    by_modes = "locals by modes" if hasattr(result.guide, "for_groups") else "one Gaussian"
-    rows = [("fit", by_name(result.sample(NUM_DRAWS), names), middle - begin, by_modes)]
+    guide = "locals by modes" if hasattr(result.guide, "for_groups") else "one Gaussian"
+    rows = [("fit", by_name(result.sample(NUM_DRAWS), names), middle - begin, guide)]
     middle = time.process_time()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         draws = by_name(result.sample(NUM_DRAWS, corrected=True), names)
-    told = [str(w.message) for w in caught if "k-hat" in str(w.message)]
-    remark = f"warns: {told[0].split('whose ')[1].split(':')[0]}" if told else "no warning"
+    warned = [str(w.message) for w in caught if "k-hat" in str(w.message)]
+    remark = f"warns: {warned[0].split('whose ')[1].split(':')[0]}" if warned else "no warning"
     rows.append(("corrected", draws, time.process_time() - middle, remark))
     return rows
 

@@ -264,8 +264,8 @@ def rows_of_memory(places: list[str], width: int, batch: int) -> list[dict[str, 
     def peak(where: str, name: str) -> float:
         rest = ["--memory-of", where, name, "--width", str(width), "--memory-batch", str(batch)]
         asked = [sys.executable, "-m", __spec__.name, *rest]
-        told = subprocess.run(asked, check=True, env=returned, stdout=subprocess.PIPE, text=True)
-        return int(told.stdout.split()[-1]) / (2 * 4 * width**2)
+        done = subprocess.run(asked, check=True, env=returned, stdout=subprocess.PIPE, text=True)
+        return int(done.stdout.split()[-1]) / (2 * 4 * width**2)
 
     of_gradient = {"torch": peak("torch", "SGD"), "numpyro": peak("numpyro", "gradient")}
     of_gradient["pyro"] = of_gradient["torch"]

@@ -4,7 +4,7 @@ A logistic regression with an intercept for each of 2,000 groups of five rows, o
 100: ``a_i ~ N(mu, tau)``, two covariates, centred. The guide is a sparse precision. ``BLR()`` takes
 natural gradients of second order from ``NaturalELBO()``, ``Snngm()`` those of first order from the
 PPL's ``Trace_ELBO``; both with nothing set but where the guide starts: at a standard deviation of
-0.1, the default, or of 1. ``fit`` has all groups at once. One function of numpy judges every
+0.1, the default, or of 1. ``fit`` has all groups at once. One function of numpy scores every
 Gaussian, by the bound of all data without noise: all expectations but one are in closed form, and
 that is a quadrature of one dimension.
 
@@ -238,8 +238,8 @@ def main() -> None:
     found = []
     for one in wanted:
         command = [sys.executable, "-m", __spec__.name, "--one", *map(str, one)]
-        told = subprocess.run(command, check=True, capture_output=True, text=True)
-        found.append(json.loads(told.stdout.splitlines()[-1]))
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found.append(json.loads(done.stdout.splitlines()[-1]))
         print(found[-1], flush=True)
         publish(found)
 

@@ -313,15 +313,15 @@ def signature_of(model: Any, args: tuple, kwargs: dict) -> str:
     code = getattr(inspect.unwrap(model), "__code__", None)
     code = None if code is None else (code.co_code, code.co_consts, code.co_names)
 
-    def told(tree: Any) -> Any:
+    def described(tree: Any) -> Any:
         if isinstance(tree, dict):
-            return {key: told(value) for key, value in tree.items()}
+            return {key: described(value) for key, value in tree.items()}
         if isinstance(tree, (list, tuple)):
-            return [told(value) for value in tree]
+            return [described(value) for value in tree]
         shape = getattr(tree, "shape", None)
         return tree if shape is None else tuple(shape)
 
-    return repr((name_of(model), code, told(args), told(kwargs)))
+    return repr((name_of(model), code, described(args), described(kwargs)))
 
 
 def alike(module: Any, model: Callable) -> list[Callable]:

@@ -7,7 +7,7 @@ exact expectations for probit. GPyTorch has it as ``VariationalStrategy`` with `
 guides do, with Adam on a Cholesky factor; here it is a PPL's model, in which the conditional of the
 function given the inducing values is integrated out: a constant where noise is normal, and the same
 quadrature of 20 points as GPyTorch's for probit. All evaluate the kernel in every step, and have
-all rows and double precision. One function of numpy judges every Gaussian.
+all rows and double precision. One function of numpy scores every Gaussian.
 
     python -m benchmarks sparse_gp [--likelihoods probit] [--rows 2000]
 
@@ -360,8 +360,8 @@ def main() -> None:
             for rate in RATES.get(method, (math.nan,)):
                 command = [sys.executable, "-m", __spec__.name, "--rows", str(options.rows)]
                 command += ["--one", likelihood, method, str(rate)]
-                told = subprocess.run(command, check=True, capture_output=True, text=True)
-                rows.append(json.loads(told.stdout.splitlines()[-1]))
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                rows.append(json.loads(done.stdout.splitlines()[-1]))
                 print(rows[-1], flush=True)
     about = (
         f"`python -m benchmarks sparse_gp`, {options.rows:,} rows, {SIDE * SIDE} inducing "

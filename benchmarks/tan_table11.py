@@ -73,7 +73,7 @@ NEWTON_STEPS = 200
 ROWS = ("GVA", "RVB1", "RVB2")
 #: The paper's first.
 METHODS = ("Adam", "PGA", "NAdam", "Snngm", "VOGN", "`BLR()`", "`fit`")
-#: Where the average of the bound begins to be told.
+#: Where the average of the bound begins to be shown.
 FIRST_MARK = 100
 PAPER = {
     ("epilepsy2", "GVA"): (3134.3, 3133.2, 3135.5, 3138.7, 3137.0),
@@ -320,9 +320,9 @@ def rows(
         cells = {"model": name, "Gaussian": problem.row, "method": method}
         curve = cells | {"ms": f"{1e3 * found.seconds:.3f}"}
         averages = zip(found.marks, found.bounds, strict=True)
-        curve |= {str(m): told(problem.constant + b) for m, b in averages if told(b) != DIVERGED}
-        cells |= {"rate": f"{rate}", "iterations": about, "bound": told(bound)}
-        cells |= {"error": f"{error:.2f}" if told(bound) != DIVERGED else ""}
+        curve |= {str(m): words(problem.constant + b) for m, b in averages if words(b) != DIVERGED}
+        cells |= {"rate": f"{rate}", "iterations": about, "bound": words(bound)}
+        cells |= {"error": f"{error:.2f}" if words(bound) != DIVERGED else ""}
         cells |= {"paper": of_paper(papers, method), "CPU s": f"{seconds:.1f}"}
         yield cells, curve if found.marks else {}
 
@@ -338,7 +338,7 @@ def in_order(csv: str, about: str) -> None:
     pages.write(csv, sorted(pages.read(csv), key=place), about)
 
 
-def told(bound: float) -> str:
+def words(bound: float) -> str:
     """A bound as it is written."""
     return f"{bound:.1f}" if abs(bound) < 1e7 else DIVERGED
 

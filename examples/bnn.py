@@ -183,7 +183,7 @@ class Scores(NamedTuple):
     bound: float  #: nats, of the training images
     seconds: float
     probabilities: np.ndarray
-    shuffled: float = float("nan")  #: area under the ROC curve by which no digits are told
+    shuffled: float = float("nan")  #: area under the ROC curve that separates no digits
 
 
 def train(ppl: str, method: str, rate: Any, epochs: int, seed: int) -> tuple[Scores, Data]:
@@ -195,8 +195,8 @@ def train(ppl: str, method: str, rate: Any, epochs: int, seed: int) -> tuple[Sco
     scores = scored(data, logits, bound, time.perf_counter() - begin)
     pixels = np.random.default_rng(0).permutation(data.test_images.shape[1])
     shuffled = averaged(logits(data.test_images[:, pixels]))
-    told = area(entropy(scores.probabilities), entropy(shuffled))
-    return scores._replace(shuffled=told), data
+    found = area(entropy(scores.probabilities), entropy(shuffled))
+    return scores._replace(shuffled=found), data
 
 
 def minibatches(size: int, epochs: int, seed: int) -> Iterator[np.ndarray]:

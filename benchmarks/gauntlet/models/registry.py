@@ -22,8 +22,8 @@ class Entry:
     :param batch: how many rows a minibatch has; the function takes ``batch=`` then, and None
         is all of them.
     :param enumerated: whether there are discrete latents to sum out.
-    :param later: written after the search had last been changed, in the first round or another,
-        and in no sum of the others.
+    :param later: written after the search had last been changed, in this of the :data:`ROUNDS`, and
+        in no sum of the others; 0 for the rest.
     """
 
     name: str
