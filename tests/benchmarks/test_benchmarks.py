@@ -71,3 +71,9 @@ def test_no_command_runs_a_benchmark_as_a_file():
     assert len(texts) > 300
     as_a_file = re.compile("python[0-9.]* benchmarks/")
     assert not [path for path in texts if as_a_file.search(path.read_text("utf-8"))]
+
+
+def test_examples_run_without_the_benchmarks():
+    """Which a source distribution does not have."""
+    for path in (ROOT / "examples").rglob("*.py"):
+        assert not re.search(r"^(from|import) benchmarks", path.read_text("utf-8"), re.MULTILINE)
