@@ -159,7 +159,8 @@ Of rows with a commit from `6220013` on `fit` was stopped 5 s after its first st
 ended lower had 10 to 15 s), the three rates of a stock guide had as long together, at least 4 s,
 and all bounds are means over up to 1000 fresh draws of the PPL's own ELBO, or of the density that
 NUTS has where latents are enumerated. In other rows `fit` had from 2.5 to 30 s and the bound is
-the one that it claims. Where a lead is in the hundreds, both have barely begun, and it says who is faster.
+the one that it claims. Where a lead is in the hundreds, both have barely begun, and it says who
+is faster.
 
 `tracking_1d` cannot run unless its discrete latents are enumerated, which NUTS does if told
 `max_plate_nesting=2`; `AutoNormal` fails as `fit` does. Of `hmm_enum`'s `model_1` the density that
