@@ -2,7 +2,7 @@
 
     python -m benchmarks gauntlet run --ppl numpyro --which every --out fits.csv
     python -m benchmarks gauntlet table fits.csv stock.csv --which all --failures
-    python -m benchmarks gauntlet compare old.csv new.csv --which every
+    python -m benchmarks gauntlet compare old.csv new.csv
     python -m benchmarks gauntlet best
     python -m benchmarks gauntlet stock fits.csv --out stock.csv
     python -m benchmarks gauntlet check
@@ -18,6 +18,8 @@ both PPLs.
 `--family diagonal` is for mean fields, with best bounds of their own (`mean_field.py`).
 
 A third of the models are held out: a search that was tuned on the others is then tested on these.
+`--which every` takes them, and the rounds that were written later; `--which unseen` those of
+`benchmarks/unseen_models`, whose best bounds have a command of their own.
 
 Time: 15 minutes for the visible models in one PPL and precision. Data: none.
 """
@@ -42,7 +44,10 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = found.add_subparsers(dest="command", required=True)
-    models, all_models = _models("visible"), _models("every")
+    names = argparse.ArgumentParser(add_help=False)
+    names.add_argument("--models", default="*", help="patterns of class/model, by commas")
+    models = argparse.ArgumentParser(add_help=False, parents=[names])
+    models.add_argument("--which", choices=WHICH, default="visible")
     of_family = argparse.ArgumentParser(add_help=False)
     of_family.add_argument("--family", default=DEFAULT, help="of the Gaussians, by name")
 
@@ -60,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--failures", action="store_true", help="also list what went wrong")
     one.set_defaults(function=table)
 
-    one = commands.add_parser("compare", parents=[all_models], help="compare two files of `run`")
+    one = commands.add_parser("compare", parents=[names], help="compare two files of `run`")
     one.add_argument("old", type=Path)
     one.add_argument("new", type=Path)
     one.set_defaults(function=compare)
@@ -78,13 +83,6 @@ def parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("check", parents=[models], help="compare Pyro's models and NumPyro's")
     one.set_defaults(function=check)
-    return found
-
-
-def _models(which: str) -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(add_help=False)
-    found.add_argument("--models", default="*", help="patterns of class/model, by commas")
-    found.add_argument("--which", choices=WHICH, default=which)
     return found
 
 

@@ -19,6 +19,8 @@ from .rows import DEFAULT, in_words
 from .target import Bound, Gaussian, Target
 
 BEST_FILE = Path(__file__).parent / "best.json"
+#: Those of models on which the search was not developed; written by a command of their own.
+UNSEEN_FILE = Path(__file__).parents[1] / "unseen_models" / "best.json"
 
 
 def best_file(family: str) -> Path:
@@ -28,11 +30,13 @@ def best_file(family: str) -> Path:
 
 def read_best(family: str = DEFAULT) -> dict[str, Bound]:
     """The best bounds known of a family, by model."""
-    return {name: Bound(v["bound"], v["error"]) for name, v in _known(family).items()}
+    known = _known(best_file(family))
+    if family == DEFAULT:
+        known |= _known(UNSEEN_FILE)
+    return {name: Bound(v["bound"], v["error"]) for name, v in known.items()}
 
 
-def _known(family: str) -> dict[str, dict[str, Any]]:
-    file = best_file(family)
+def _known(file: Path) -> dict[str, dict[str, Any]]:
     return json.loads(file.read_text()) if file.exists() else {}
 
 
@@ -42,7 +46,7 @@ def best(args: argparse.Namespace) -> None:
 
     find = {DEFAULT: search.best, "diagonal": mean_field.best}.get(args.family)
     for entry in chosen(args.models, args.which):
-        known = _known(args.family).get(entry.name)
+        known = _known(best_file(args.family)).get(entry.name)
         if known is not None and not args.again and args.keep is None:
             continue
         begin = time.perf_counter()
@@ -69,7 +73,7 @@ def best(args: argparse.Namespace) -> None:
 
 
 def _write_down(family: str, name: str, bound: Bound, by: str) -> None:
-    known = _known(family)  # which another process may have changed
+    known = _known(best_file(family))  # which another process may have changed
     known[name] = {"bound": round(bound.value, 4), "error": round(bound.error, 4), "by": by}
     lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(known.items())]
     best_file(family).write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .models import chosen
+from .models.registry import matches
 from .rows import key_of, read
 from .table import with_gaps
 
@@ -18,8 +18,8 @@ FALSE, DIFFERENT = 0.1, 0.05
 
 def compare(args: argparse.Namespace) -> None:
     """The command."""
-    names = {entry.name for entry in chosen(args.models, args.which)}
-    old, new = ([row for row in read([f]) if row["model"] in names] for f in (args.old, args.new))
+    files = args.old, args.new
+    old, new = ([row for row in read([f]) if matches(row["model"], args.models)] for f in files)
     print("\n".join(comparison(old, new)))
 
 

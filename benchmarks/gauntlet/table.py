@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .bounds import read_best
-from .models import ENTRIES, chosen
+from .models import chosen
 from .rows import DEFAULT, family_of, read
 
 #: False claims of more than a nat are those of which the fit's restarts say nothing; intervals are
@@ -21,16 +21,16 @@ COLUMNS = ("class", "models", "runs", "claims", "false > 0.1", "false > 1", "mis
 
 def table(args: argparse.Namespace) -> None:
     """The command."""
-    names = {entry.name for entry in chosen(args.models, args.which)}
-    rows = with_gaps(row for row in read(args.files) if row["model"] in names)
+    entries = {entry.name: entry for entry in chosen(args.models, args.which)}
+    rows = with_gaps(row for row in read(args.files) if row["model"] in entries)
     print("| " + " | ".join(COLUMNS) + " |\n|---|" + "---:|" * (len(COLUMNS) - 1))
-    groups = list(dict.fromkeys(entry.group for entry in ENTRIES.values()))
+    groups = list(dict.fromkeys(entry.group for entry in entries.values()))
     for group in sorted(groups, key=lambda g: g == "plain"):
         if some := [row for row in rows if row["class"] == group]:
             print("| " + " | ".join([group, *summary(some)]) + " |")
     print("| " + " | ".join(["all", *summary(rows)]) + " |")
     for held_out in (False, True):
-        if some := [row for row in rows if ENTRIES[row["model"]].held_out == held_out]:
+        if some := [row for row in rows if entries[row["model"]].held_out == held_out]:
             name = "held out" if held_out else "visible"
             print("| " + " | ".join([name, *summary(some)]) + " |")
     if args.failures:
