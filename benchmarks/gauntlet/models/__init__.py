@@ -23,6 +23,6 @@ from . import (  # noqa: F401
     reread,
     ridges,
 )
-from .registry import ENTRIES, Entry, chosen
+from .registry import ENTRIES, WHICH, Entry, chosen
 
-__all__ = ["ENTRIES", "Entry", "chosen"]
+__all__ = ["ENTRIES", "WHICH", "Entry", "chosen"]

@@ -1,7 +1,7 @@
 """The best mean fields known, by long deterministic searches that share no code with `fit`.
 
-The bound over fixed quasi-random draws is an ordinary function of means and log standard
-deviations (and of the model's own parameters), which L-BFGS of SciPy maximises from all the starts
+The bound over fixed quasi-random draws is a function without noise of means and log standard
+deviations (and of model parameters), which L-BFGS of SciPy maximises from all the starts
 of `search`, over few draws at first; the best go on over more. Where mean field leaves out
 correlations the bound has long flat valleys: the search ends only where gradients are zero. It has
 nothing for densities that jump.
@@ -41,14 +41,14 @@ def best(
     here = [Gaussian(mean, np.diag(sd), target.params) for mean, sd in starts(target, seed)]
     found = [(target.bound(gaussian), "fit", gaussian) for gaussian in others]
     for index, (count, steps) in enumerate(PHASES):
-        climb = _climb(target, normal_draws(count, target.dim, seed + index), steps)
-        ends = list(map(climb, here))
+        ascend = _ascent(target, normal_draws(count, target.dim, seed + index), steps)
+        ends = list(map(ascend, here))
         found += [(target.bound(gaussian), f"L-BFGS {index + 1}", gaussian) for gaussian in ends]
-        here = _top(found)
+        here = _best(found)
     return max(found, key=lambda one: one[0].value)
 
 
-def _climb(target: Target, draws: np.ndarray, steps: int) -> Callable[[Gaussian], Gaussian]:
+def _ascent(target: Target, draws: np.ndarray, steps: int) -> Callable[[Gaussian], Gaussian]:
     """From a mean field to the nearest optimum over these draws."""
     start = {name: target.param_transforms[name].inv(v) for name, v in target.params.items()}
     zero = (jnp.zeros(target.dim), jnp.zeros(target.dim), jax.tree.map(jnp.asarray, start))
@@ -76,7 +76,7 @@ def _climb(target: Target, draws: np.ndarray, steps: int) -> Callable[[Gaussian]
             return NOWHERE, np.zeros_like(flat)
         return float(value), gradient
 
-    def climb(gaussian: Gaussian) -> Gaussian:
+    def ascend(gaussian: Gaussian) -> Gaussian:
         free = {
             n: jnp.asarray(target.param_transforms[n].inv(v)) for n, v in gaussian.params.items()
         }
@@ -91,10 +91,10 @@ def _climb(target: Target, draws: np.ndarray, steps: int) -> Callable[[Gaussian]
         params = {name: np.asarray(value) for name, value in constrained(free).items()}
         return Gaussian(np.asarray(mean), np.diag(np.exp(log_sd)), params)
 
-    return climb
+    return ascend
 
 
-def _top(found: list[tuple[Bound, str, Gaussian]]) -> list[Gaussian]:
+def _best(found: list[tuple[Bound, str, Gaussian]]) -> list[Gaussian]:
     """The best that are not the same optimum."""
     kept: list[tuple[float, Gaussian]] = []
     for bound, _, gaussian in sorted(found, key=lambda one: -one[0].value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,9 +10,24 @@ import numpy as np
 from numpyro import handlers
 from numpyro.infer.util import log_density
 
-from .ppl import Ppl
-from .registry import Entry
+from .models import Entry, chosen
+from .models.ppl import Ppl
+from .rows import in_words
+from .runs import precision
 from .target import Target
+
+
+def check(args: argparse.Namespace) -> None:
+    """The command."""
+    for entry in chosen(args.models, args.which):
+        try:
+            with precision("pyro", "float64"):
+                pairs = [log_densities(entry, seed) for seed in range(3)]
+        except Exception as error:  # noqa: BLE001  the next one may be right
+            print(f"{entry.name:34s} {in_words(error)}")
+            continue
+        furthest = max(abs(a - b) / (1 + abs(a)) for a, b in pairs)
+        print(f"{entry.name:34s} {'agree' if furthest < 1e-6 else f'DIFFER: {pairs}'}")
 
 
 def log_densities(entry: Entry, seed: int) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 From draws of the prior, its moments, its medians, zero and random points, each with several
 widths, the Bayesian learning rule runs on fresh draws at every step, all starts side by side:
 with the gradients of Stein's identity, which hold at kinks too, or, where the density jumps, with
-its values alone. The best go on with more draws and smaller steps. Parameters of the model's own
+its values alone. The best go on with more draws and smaller steps. Parameters of the model
 move by Adam beside them, from where the model has them start. The ends of runs of `fit`, if there
 are any, go on with them: where one of those is better, it is that that is written down.
 """
@@ -31,7 +31,7 @@ WIDTHS = (0.1, 0.5)
 PHASES = ((300, 32, 0.3, 0.1), (250, 256, 0.3, 0.01))
 #: Runs of the first phase, and of `fit`, that go on.
 KEPT = 4
-#: With parameters of the model's own, so many times the steps.
+#: With model parameters, so many times the steps.
 PATIENCE = 6
 #: First and last rate of Adam for them.
 RATES = (0.03, 0.001)
@@ -82,17 +82,17 @@ def _moments(target: Target, jumps: bool, state: tuple, noise: Any) -> tuple[Any
         slope = (noise * values[:, None]).mean(0)
         change = -(noise * values[:, None]).T @ noise / len(noise)
         return slope, change, {}
-    gradients, ordinary = jax.vmap(jax.grad(density, (0, 1)), (0, None))(points, free)
+    gradients, of_params = jax.vmap(jax.grad(density, (0, 1)), (0, None))(points, free)
     pulled = gradients @ factor
     # What is left beside the Gaussian itself is all the noise that there is.
     cross = (pulled + noise).T @ noise / len(noise)
     slope, change = (pulled + noise).mean(0), -0.5 * (cross + cross.T)
-    return slope, change, jax.tree.map(lambda x: x.mean(0), ordinary)
+    return slope, change, jax.tree.map(lambda x: x.mean(0), of_params)
 
 
 def _step(target: Target, jumps: bool, state: tuple, noise: Any, rho: Any, rate: Any) -> tuple:
     mean, factor, free, first, second, count = state
-    slope, change, ordinary = _moments(target, jumps, state, noise)
+    slope, change, of_params = _moments(target, jumps, state, noise)
     finite = jnp.isfinite(slope).all() & jnp.isfinite(change).all()
     slope, change = jnp.where(finite, slope, 0.0), jnp.where(finite, change, 0.0)
     length = jnp.sqrt((slope**2).sum() + 0.5 * (change**2).sum())
@@ -104,12 +104,12 @@ def _step(target: Target, jumps: bool, state: tuple, noise: Any, rho: Any, rate:
     # N(mean, F F^T) with F = L root^-T, whose draws are as good as those of the triangular one.
     wider = jax.scipy.linalg.solve_triangular(root, factor.T, lower=True).T
     mean, factor = mean + rho * factor @ moved, jnp.where(finite, wider, 0.5 * factor)
-    ordinary = jax.tree.map(lambda g: jnp.where(jnp.isfinite(g), g, 0.0), ordinary)
+    of_params = jax.tree.map(lambda g: jnp.where(jnp.isfinite(g), g, 0.0), of_params)
     count = count + 1
-    if ordinary:
+    if of_params:
         tree = jax.tree.map
-        first = tree(lambda m, g: 0.9 * m + 0.1 * g, first, ordinary)
-        second = tree(lambda v, g: 0.99 * v + 0.01 * g**2, second, ordinary)
+        first = tree(lambda m, g: 0.9 * m + 0.1 * g, first, of_params)
+        second = tree(lambda v, g: 0.99 * v + 0.01 * g**2, second, of_params)
         free = tree(
             lambda x, m, v: (
                 x + rate * (m / (1 - 0.9**count)) / (jnp.sqrt(v / (1 - 0.99**count)) + 1e-8)
@@ -121,7 +121,7 @@ def _step(target: Target, jumps: bool, state: tuple, noise: Any, rho: Any, rate:
     return mean, factor, free, first, second, count
 
 
-def climb(
+def ascend(
     target: Target, begin: list[Gaussian], phase: tuple, seed: int, jumps: bool
 ) -> list[Gaussian]:
     """Steps from all of these at once, on fresh draws, the sizes falling geometrically."""
@@ -173,13 +173,13 @@ def best(
     others = list(others)
     found += [(target.bound(g), "fit", g) for g in others]
     for index, phase in enumerate(PHASES):
-        ends = climb(target, here, phase, seed + index, jumps)
+        ends = ascend(target, here, phase, seed + index, jumps)
         found += [(target.bound(g), f"search {index + 1}", g) for g in ends]
-        here = _top(found, KEPT)
+        here = _best(found, KEPT)
     return max(found, key=lambda f: f[0].value)
 
 
-def _top(found: list, count: int) -> list[Gaussian]:
+def _best(found: list, count: int) -> list[Gaussian]:
     """The best that are not the same optimum."""
     kept: list[tuple[float, Gaussian]] = []
     for bound, _, gaussian in sorted(found, key=lambda f: -f[0].value):

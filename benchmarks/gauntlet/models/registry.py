@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,8 @@ class Entry:
     :param batch: how many rows a minibatch has; the function takes ``batch=`` then, and None
         is all of them.
     :param enumerated: whether there are discrete latents to sum out.
-    :param later: written after the search had last been changed, in the first round or another,
-        and in no sum of the others.
+    :param later: written after the search had last been changed, in this of the :data:`ROUNDS`, and
+        in no sum of the others; 0 for the rest.
     """
 
     name: str
@@ -84,17 +85,29 @@ ROUNDS = {"later": 1, "latest": 2, "reread": 3}
 later, latest, reread = (functools.partial(entry, later=number) for number in ROUNDS.values())
 
 
+#: What ``--which`` takes: ``all`` are those of before the rounds, ``every`` has the rounds as well,
+#: ``unseen`` are those of ``benchmarks/unseen_models``, and in none of the others.
+WHICH = ("visible", "held_out", "all", *ROUNDS, "every", "unseen")
+
+
 def chosen(pattern: str = "*", which: str = "visible") -> list[Entry]:
     """Entries by a pattern of their names.
 
     :param pattern: of ``class/model``, or several with commas between them.
-    :param which: ``"visible"``, ``"held_out"``, ``"all"`` of these, ``or one of
-        ``ROUNDS``.
+    :param which: one of :data:`WHICH`.
     """
-    patterns = pattern.split(",")
     if which in ROUNDS:
         parts = [e for e in ENTRIES.values() if e.later == ROUNDS[which]]
+    elif which == "every":
+        parts = list(ENTRIES.values())
+    elif which == "unseen":
+        parts = list(importlib.import_module("benchmarks.unseen_models").UNSEEN.values())
     else:
         wanted = {"visible": (False,), "held_out": (True,), "all": (False, True)}[which]
         parts = [e for e in ENTRIES.values() if not e.later and e.held_out in wanted]
-    return [e for e in parts if any(fnmatch.fnmatch(e.name, p) for p in patterns)]
+    return [entry for entry in parts if matches(entry.name, pattern)]
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a name matches a pattern, or one of several with commas between them."""
+    return any(fnmatch.fnmatch(name, one) for one in pattern.split(","))

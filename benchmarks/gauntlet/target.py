@@ -20,8 +20,8 @@ from numpyro.infer.util import potential_energy
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from .ppl import Ppl
-from .registry import Entry
+from .models import Entry
+from .models.ppl import Ppl
 
 LOG_2_PI = float(np.log(2 * np.pi))
 #: Draws of one randomisation, how many there are, and how many draws are evaluated at once.

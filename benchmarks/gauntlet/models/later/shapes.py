@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gauntlet_models.data import codes, columns
-from benchmarks.gauntlet_models.registry import later
+from benchmarks.gauntlet.models.data import codes, columns
+from benchmarks.gauntlet.models.registry import later
 
 
 def _enzymes() -> tuple:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gauntlet_models.data import codes, columns
-from benchmarks.gauntlet_models.registry import latest
+from benchmarks.gauntlet.models.data import codes, columns
+from benchmarks.gauntlet.models.registry import latest
 
 PI = float(np.pi)
 
@@ -19,7 +19,7 @@ def _sunspots() -> tuple:
 
 @latest("dynamics", _sunspots)
 def sunspots(ppl: Any, t: Any, y: Any) -> None:
-    """A wave through counts of every third year: hardly any climb leads to its period."""
+    """A wave through counts of every third year: hardly any ascent leads to its period."""
     dist, np = ppl.dist, ppl.np
     period = ppl.sample("period", dist.Uniform(4.0, 60.0))
     waves = ppl.normals("waves", 2, 100.0)

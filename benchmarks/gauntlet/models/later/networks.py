@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gauntlet_models.data import columns, helmet, standard
-from benchmarks.gauntlet_models.registry import later
+from benchmarks.gauntlet.models.data import columns, helmet, standard
+from benchmarks.gauntlet.models.registry import later
 
 
 @later("networks", lambda: tuple(standard(values) for values in helmet(3)))

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gauntlet_models.data import columns, standard
-from benchmarks.gauntlet_models.registry import latest
+from benchmarks.gauntlet.models.data import columns, standard
+from benchmarks.gauntlet.models.registry import latest
 
 
 def _ozone() -> tuple:

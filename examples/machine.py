@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""What the figures of examples and benchmarks were measured on."""
 
 from __future__ import annotations
 

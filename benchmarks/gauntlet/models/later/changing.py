@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gauntlet_models.data import codes, columns, helmet
-from benchmarks.gauntlet_models.registry import later
+from benchmarks.gauntlet.models.data import codes, columns, helmet
+from benchmarks.gauntlet.models.registry import later
 
 PI = float(np.pi)
 
@@ -124,7 +124,7 @@ def _fast() -> tuple:
 
 @later("dynamics", _fast)
 def high_frequency(ppl: Any, t: Any, y: Any) -> None:
-    """One of the frequencies up to 20, with dozens of tops between."""
+    """One of the frequencies up to 20, with dozens of modes between."""
     dist, np = ppl.dist, ppl.np
     omega = ppl.sample("omega", dist.Uniform(0.0, 20.0))
     waves = ppl.normals("waves", 2, 3.0)
