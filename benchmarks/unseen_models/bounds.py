@@ -1,8 +1,8 @@
 """The best bounds known of Gaussians, by the gauntlet's search, which shares no code with `fit`.
 
 ``python -m benchmarks.unseen_models.bounds`` takes the models one after another, the cheapest
-first, each in a process of its own that is ended after ``--seconds``; what ``best.json`` has
-already is left out.
+first, each in a process of its own that is ended after ``--seconds`` of the processor's time; what
+``best.json`` has already is left out.
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import subprocess
-import sys
+import multiprocessing
+import resource
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+import jax
 import numpy as np
+
+from benchmarks.gauntlet_models.search import best
+from benchmarks.gauntlet_models.target import Target
 
 from .registry import UNSEEN, UnseenEntry
 
@@ -29,19 +34,15 @@ class _Jumping(UnseenEntry):
         return "jumps"
 
 
-def one(name: str, seed: int) -> dict:
-    """Search for one model, in this process."""
-    import jax
-
-    from benchmarks.gauntlet_models.search import best
-    from benchmarks.gauntlet_models.target import Target
-
+def one(name: str, seed: int, seconds: int, answer: Connection) -> None:
+    """Search for one model and send what is found."""
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     jax.config.update("jax_enable_x64", True)
     entry = UNSEEN[name]
     if entry.kind == "jumps":
         entry = _Jumping(**{f: getattr(entry, f) for f in UnseenEntry.__dataclass_fields__})
     bound, by, _ = best(Target(entry), (), seed)
-    return {"bound": round(bound.value, 4), "error": round(bound.error, 4), "by": by}
+    answer.send({"bound": round(bound.value, 4), "error": round(bound.error, 4), "by": by})
 
 
 def cost(entry: UnseenEntry) -> int:
@@ -51,27 +52,26 @@ def cost(entry: UnseenEntry) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="*", help="a pattern of names")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--here", action="store_true", help="one model, printed")
     args = parser.parse_args()
-    if args.here:
-        print(json.dumps(one(args.only, args.seed)))
-        return
     found = json.loads(FILE.read_text()) if FILE.exists() else {}
+    # A fork before JAX has been used has all that was imported.
+    context = multiprocessing.get_context("fork")
     for name in sorted(UNSEEN, key=lambda n: cost(UNSEEN[n])):
         if name in found or not fnmatch.fnmatch(name, args.only):
             continue
-        command = [sys.executable, "-m", __package__ + ".bounds", "--here", "--only", name]
-        command += ["--seed", str(args.seed)]
+        receiver, sender = context.Pipe(duplex=False)
+        child = context.Process(target=one, args=(name, args.seed, args.seconds, sender))
+        child.start()
+        sender.close()
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=args.seconds, check=True
-            )
-        except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-            print(name, type(error).__name__, flush=True)
+            found[name] = receiver.recv()
+        except EOFError:
+            print(name, "no bound", flush=True)
             continue
-        found[name] = json.loads(done.stdout.splitlines()[-1])
+        finally:
+            child.join()
         print(name, found[name], flush=True)
         lines = [f"  {json.dumps(n)}: {json.dumps(found[n])}" for n in sorted(found)]
         FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
