@@ -18,9 +18,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from benchmarks.gauntlet_models.search import best
-from benchmarks.gauntlet_models.target import Target
-
+from .interface import Target, best
 from .registry import UNSEEN, UnseenEntry
 
 FILE = Path(__file__).parent / "best.json"

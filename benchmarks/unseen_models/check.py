@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from .registry import UNSEEN, Entry, Ppl
+from .interface import Entry, Ppl, Target, log_densities
+from .registry import UNSEEN
 
 #: Of two values or of two gradients; the libraries' log gamma functions agree to eight digits.
 TOLERANCE = 1e-7
@@ -57,9 +58,6 @@ def gap(one: Any, two: Any) -> float:
 
 def check(entry: Entry) -> tuple[bool, str]:
     """Whether all holds, and what was found."""
-    from benchmarks.gauntlet_models.check import log_densities
-    from benchmarks.gauntlet_models.target import Target
-
     target = Target(entry)
     flats = points(target.dim)
     both = jax.jit(jax.value_and_grad(lambda x: target.log_prob(x, target.params)))

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-# The only line that says where the interface comes from.
-from benchmarks.gauntlet_models.registry import Entry, Ppl
+from .interface import Entry, Ppl
 
 
 @dataclass(frozen=True)
