@@ -75,12 +75,12 @@ def optimise(
 
 def _outcome(search: MultiStart, ending: Ending | None) -> Outcome:
     """What a search has come to, with what the checks find."""
-    best = search.so_far() if ending is not None else search.best
+    best = search.so_far() if ending is not None else search.runs.best
     rank = search.options.multi_start.same
-    optima = sorted(search.optima, key=lambda one: one.rank(rank), reverse=True)
+    optima = sorted(search.runs.optima, key=lambda one: one.rank(rank), reverse=True)
     outcome = Outcome(best, optima, search.exploration, ending=ending)
     if best.status is Status.OPTIMUM:
-        context = Context(search.problem, search.rng, search.tolerance, search.options)
+        context = Context(search.problem, search.runs.rng, search.runs.tolerance, search.options)
         outcome.finding = first_finding(context, best)
         if outcome.finding is not None and outcome.finding.error == outcome.finding.error:
             known = dataclasses.replace(best.validation, error=outcome.finding.error)

@@ -76,6 +76,24 @@ class Optimum:
         return math.isfinite(bound), bound + tie * self.is_certified
 
 
+@dataclasses.dataclass
+class Exploration:
+    """What has come of a search for other optima.
+
+    :ivar num_starts: that were made, drawn alike.
+    :ivar num_nowhere: of these, that have come to no optimum within a few steps.
+    :ivar cost: in gradients.
+    :ivar probability: that as many starts as one round has would find a better optimum.
+    :ivar is_over: whether that is small enough.
+    """
+
+    num_starts: int = 0
+    num_nowhere: int = 0
+    cost: float = 0.0
+    probability: float = 1.0
+    is_over: bool = False
+
+
 def better_elsewhere(num_starts: int, num_optima: int, more: int) -> float:
     """The probability that so many more starts find a better optimum.
 

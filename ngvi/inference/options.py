@@ -199,8 +199,10 @@ class MultiStartOptions:
     exploration: float = 1.0
     #: ... and so many in any case: what the shortest run of NUTS takes, 2,000 times ten leapfrogs.
     exploration_floor: int = 20_000
-    #: Gradients of a search with fresh draws at every step, or by values, where nothing else helps.
+    #: Gradients of a search with fresh draws at every step, where nothing else helps, ...
     max_persistence: int = 50_000
+    #: ... and of one by values alone, a third of a gradient each.
+    max_by_values: int = 150_000
     #: The probability that ``num_starts`` more starts find a better optimum, at most.
     unseen: float = 0.1
     #: Bounds within this, in nats, and the noise of both are of one optimum.

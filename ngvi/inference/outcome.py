@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ngvi.inference.checks import BEYOND_PRECISION, Finding
-from ngvi.inference.multistart import Exploration
-from ngvi.inference.optima import Optimum
+from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.search import Status
 
 CERTIFIED, LOCAL, NOT_CONVERGED = "certified", "local", "not converged"

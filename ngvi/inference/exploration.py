@@ -1,0 +1,228 @@
+"""The search for other optima, for a share of what led to the best.
+
+Points that are drawn alike, from the prior and a box, ascend to modes of the log density. One that
+ends inside a known optimum's Gaussian has led to it; from another a run begins, and says to which
+optimum it leads. That ends when it is unlikely that as many starts again find a better one
+(:mod:`~ngvi.inference.optima`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ngvi.inference.map_ascent import SAME_HEIGHT, Ascent, KnownMode, map_ascents
+from ngvi.inference.optima import Exploration, Optimum, better_elsewhere
+from ngvi.inference.options import StartOptions
+from ngvi.inference.problem import Problem
+from ngvi.inference.runs import Run, Runs, same_bound
+from ngvi.inference.search import Status
+from ngvi.inference.starts import GUIDE, MODE, Start, Starts
+
+#: Nats, and nats for each latent, by which a mode may be above the log density at the mean of a
+#: Gaussian that it is inside of; and below that of one with hardly any mass, as a funnel's.
+INSIDE, INSIDE_EACH = 2.0, 0.25
+DEGENERATE, DEGENERATE_EACH = 10.0, 0.5
+
+
+class Explorer:
+    """Looks for other optima than the best.
+
+    :param runs: of the fit, whose best is certified.
+    :param share: cost of this search, per cost of the way to the best.
+    :ivar report: what has come of it.
+    """
+
+    def __init__(self, runs: Runs, starts: Starts, share: float) -> None:
+        self.runs, self.starts, self.share = runs, starts, share
+        self.options, self.report = runs.options.multi_start, Exploration()
+        self.limit = math.inf
+        self._cost = runs.problem.objective.cost
+        self._modes: list[tuple[Ascent, Optimum]] = []
+
+    def explore(self) -> None:
+        """Look until a better optimum is unlikely, or the share is spent."""
+        cost, spent = self._cost, self._cost.total
+        self.limit = (1.0 + self.share) * spent + self.options.exploration_floor
+        for run in self.runs.ranked():
+            if self._may_go_on():
+                self.runs.waiting.remove(run)
+                self._lead(run)
+        while self._may_go_on() and self.report.num_starts < self.options.max_starts:
+            best = self.runs.best
+            if not self._round() or self._is_unlikely():
+                break
+            if self.runs.best is not best:  # what led to a better one counts as well
+                self.limit = max(self.limit, (1.0 + self.share) * cost.total)
+        self.report.cost = cost.total - spent
+        self.report.is_over = self._is_unlikely()
+
+    def _may_go_on(self) -> bool:
+        return self._cost.total < self.limit
+
+    def _left(self) -> float:
+        """What may still be spent."""
+        return self.limit - self._cost.total
+
+    def _is_unlikely(self) -> bool:
+        """Whether as many starts as one round has would hardly find a better optimum.
+
+        Starts that have led nowhere say nothing.
+        """
+        counts = [one.count for one in self.runs.optima if one.count]
+        found = better_elsewhere(sum(counts), len(counts), self.options.num_starts)
+        self.report.probability = found
+        return found <= self.options.unseen and self.runs.best.count > 0
+
+    def _round(self) -> bool:
+        """Some starts, drawn alike; whether there were any."""
+        if self.runs.problem.space.has_model_parameters:
+            return self._round_of_parameters()
+        if not self.report.num_starts:  # chosen for their height, they do not count
+            highest = self.starts.highest(2)
+            for point, end in zip(highest, self._ascents(highest), strict=True):
+                self._led_by(point, end)
+        points = self.starts.points(self.options.num_starts)
+        for point, end in zip(points, self._ascents(points), strict=True):
+            if math.isfinite(end.height) and (self._may_go_on() or self._known(end)):
+                self._count(self._led_by(point, end))
+        return len(points) > 0
+
+    def _round_of_parameters(self) -> bool:
+        own = Start(self.runs.best.state, GUIDE)
+        for _ in range(self.options.num_starts):
+            if not self._may_go_on() or self._is_unlikely():
+                break
+            start = self.starts.other_parameters(own)
+            if start is not None:
+                self._count(self._follow(start))
+        return True
+
+    def _ascents(self, points: np.ndarray) -> list[Ascent]:
+        options = self.runs.options.starts
+        return ascents_beside(self.runs.problem, self.runs.best, points, options)
+
+    def _led_by(self, point: np.ndarray, end: Ascent) -> Optimum | None:
+        """The optimum to which a point leads.
+
+        A run begins where the ascent has come to. If that is so high that it has hardly any mass,
+        as in a funnel, it begins at the point, as broad as the prior.
+
+        :param end: of the ascent from it.
+        """
+        known = self._known(end)
+        if known is not None or not self._may_go_on() or not math.isfinite(end.height):
+            return known
+        dim = self.runs.problem.space.dim
+        above = end.height - self.runs.level(self.runs.best)
+        if above < DEGENERATE + DEGENERATE_EACH * dim:
+            start = self.starts.at(end.mean, MODE, end.is_mode)
+        else:
+            start = self.starts.broad(point)
+        known = None if start is None else self._follow(start)
+        if known is not None and end.is_mode:
+            self._modes.append((end, known))
+        return known
+
+    def _follow(self, start: Start) -> Optimum | None:
+        """The optimum to which a start leads, if a few steps tell."""
+        run = self.runs.coarse(start, 2 * self.options.first_steps, self._left())
+        return self._lead(run)
+
+    def _count(self, known: Optimum | None) -> None:
+        """Count a start that has led to an optimum, or nowhere."""
+        self.report.num_starts += 1
+        if known is None:
+            self.report.num_nowhere += 1
+        else:
+            known.count += 1
+
+    def _known(self, end: Ascent) -> Optimum | None:
+        """The optimum to which an ascent has led, if that is plain.
+
+        A Gaussian as broad as the prior covers every narrow mode, and is the end of none that is
+        far above it.
+        """
+        for optimum in sorted(self.runs.optima, key=lambda one: -one.validation.lower):
+            if optimum.is_certified and self.runs.is_inside(optimum.state, end.mean):
+                above = end.height - self.runs.level(optimum)
+                if not (end.is_mode and above > INSIDE + INSIDE_EACH * self.runs.problem.space.dim):
+                    return optimum
+        for mode, optimum in self._modes:
+            if end.is_mode and abs(mode.height - end.height) <= SAME_HEIGHT + end.rounding:
+                return optimum
+        return None
+
+    def _lead(self, run: Run) -> Optimum | None:
+        """The optimum to which a run leads, as far as it can be followed.
+
+        :return: None if it is not known.
+        """
+        best, rough = self.runs.best, self.options.rough_gap
+        if run.validation is None:
+            run.validation = self.runs.validated(run.search.state, coarsely=True)
+        if not (math.isfinite(run.level) and run.validation.error < rough):
+            return None
+        gap = best.validation.bound - run.level
+        noise = 2 * math.hypot(best.validation.error, run.validation.error)
+        if gap > rough + noise:
+            return self._lower(run)
+        is_inside = self.runs.is_inside(best.state, self.runs.problem.space.mean(run.search.state))
+        if is_inside and gap > -noise - self.options.same:
+            return best
+        return self._followed(run)
+
+    def _followed(self, run: Run) -> Optimum | None:
+        """The optimum at the end of a run that may be as high as the best.
+
+        That is known before it is as near to it as an optimum that is returned.
+        """
+        self.runs.current, best, same = run, self.runs.best, self.options.same
+        run.search.tolerance = max(self.runs.tolerance, same)
+        run.search.advance(self._left())
+        run.validation = self.runs.validated(run.search.state)
+        self.runs.current = None
+        if run.search.status is not Status.OPTIMUM:
+            return None
+        noise = math.hypot(best.validation.error, run.validation.error)
+        is_higher = run.level > best.validation.bound + noise
+        if same_bound(best.validation, run.validation, same) and not is_higher:
+            return best
+        if is_higher:
+            self.runs.current = run
+            run.search.refine(self.runs.tolerance, self._left())
+            run.validation = self.runs.validated(run.search.state)
+        found = self.runs.end(run)
+        return found if found.is_certified else None
+
+    def _lower(self, run: Run) -> Optimum | None:
+        """Another optimum that is far below the best, or one that has been met before."""
+        if not run.is_coarse:
+            return None  # it was on its way
+        new = self.runs.optimum(run)
+        gap = self.runs.best.validation.bound - new.validation.bound
+        slack = max(self.runs.options.local.coarse_gap, self.options.alike * gap)
+        for one in self.runs.optima:
+            if same_bound(one.validation, new.validation, slack):
+                return one
+        self.runs.optima.append(new)
+        return new
+
+
+def ascents_beside(
+    problem: Problem, best: Optimum | None, points: np.ndarray, options: StartOptions
+) -> list[Ascent]:
+    """Uphill from points, in the coordinates of the best Gaussian where that is cheap.
+
+    :param best: the best optimum, if there is one.
+    """
+    space, factor, known = problem.space, None, None
+    state = space.initial if best is None else best.state
+    if not len(points):
+        return []
+    if best is not None and space.dim <= options.max_whitened:
+        draws, _ = space.draw(state, np.eye(space.dim))
+        factor = (draws - space.mean(state)).T
+        known = KnownMode.of(problem, state, factor)
+    return map_ascents(problem, state, points, options, factor, known)

@@ -1,0 +1,249 @@
+"""Runs of searches, and what is known of their ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from ngvi.inference.by_values import search_by_values
+from ngvi.inference.certificate import Certificate
+from ngvi.inference.local_search import LocalSearch
+from ngvi.inference.monitor import Monitor
+from ngvi.inference.optima import Optimum
+from ngvi.inference.options import FitOptions
+from ngvi.inference.problem import Problem, State
+from ngvi.inference.search import NO_PROGRESS, Search, Status
+from ngvi.inference.starts import Start
+from ngvi.inference.stochastic import StochasticSearch
+from ngvi.inference.validation import Validation, validate
+
+
+@dataclasses.dataclass(eq=False)
+class Run:
+    """A search from one start, which waits or has ended."""
+
+    name: str  #: of the start, in words
+    search: Search
+    validation: Validation | None = None  #: of its present state
+
+    @property
+    def level(self) -> float:
+        """The bound by independent draws, or minus infinity."""
+        return -math.inf if self.validation is None else self.validation.bound
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether its first stage has ended at the optimum of its draws."""
+        search = self.search
+        is_over = isinstance(search, LocalSearch) and search.coarse_state is not None
+        return is_over and search.status is None
+
+    @property
+    def best_state(self) -> State:
+        """The end of its search, or the state that draws not learnt from like best."""
+        return self.search.best if isinstance(self.search, LocalSearch) else self.search.state
+
+
+class Runs:
+    """The runs of one fit.
+
+    :ivar waiting: at their coarse ends.
+    :ivar optima: where others have ended.
+    :ivar current: the one that is going on, if any.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        rng: np.random.Generator,
+        tolerance: float,
+        options: FitOptions,
+        monitor: Monitor,
+    ) -> None:
+        self.problem, self.rng, self.tolerance = problem, rng, tolerance
+        self.options, self.monitor = options, monitor
+        self.waiting: list[Run] = []
+        self.optima: list[Optimum] = []
+        self.current: Run | None = None
+
+    @property
+    def best(self) -> Optimum:
+        """The optimum with the highest bound."""
+        return max(self.optima, key=lambda one: one.rank(self.options.multi_start.same))
+
+    # -- one run ----------------------------------------------------------------------
+
+    def new(self, start: Start, kind: type[Search]) -> Run:
+        """A run that goes on from now on."""
+        run = Run(start.name, self.search(kind, start.state))
+        self.current = run
+        return run
+
+    def search(self, kind: type[Search], state: State, before: Search | None = None) -> Search:
+        """A search that has yet to begin, whose steps follow those of another."""
+        trace = None if before is None else before.trace
+        options = self.tolerance, self.options, self.monitor
+        return kind(self.problem, self.rng, *options, state, trace)
+
+    def coarse(self, start: Start, max_steps: float, max_cost: float = math.inf) -> Run:
+        """A run at the end of its first stage, or where its steps end."""
+        run = self.new(start, LocalSearch)
+        run.search.coarsen(max_cost, max_steps)
+        self.current = None
+        return run
+
+    def finish(self, run: Run, max_cost: float = math.inf) -> Optimum:
+        """The rest of a run."""
+        self.current = run
+        run.search.advance(max_cost)
+        run.validation = self.validated(run.search.state)
+        is_noisy = isinstance(run.search, StochasticSearch)
+        if is_noisy and run.search.status is Status.OPTIMUM:
+            self.certify(run, max_cost)
+        return self.end(run)
+
+    def end(self, run: Run, by_values: bool = False) -> Optimum:
+        """Note where a run has ended."""
+        optimum = self.optimum(run)
+        optimum.by_values = by_values
+        self.current = None
+        return self.note(optimum)
+
+    def go_on_stochastically(self, run: Run, max_steps: int) -> None:
+        """Some steps with few fresh draws from the end of a first stage."""
+        self.current = run
+        search = self.search(StochasticSearch, run.best_state, run.search)
+        search.most_groups = search.num_groups
+        search.advance(max_steps=max_steps)
+        run.search, run.validation = search, self.validated(search.state)
+        search.most_groups = self.options.stochastic.max_groups
+        search.resume()
+        self.current = None
+
+    # -- what is dear -----------------------------------------------------------------
+
+    def persist(self) -> None:
+        """Go on from the best end with what is dear: fresh draws at every step, or values alone."""
+        options, best = self.options.multi_start, self.best
+        run = Run(best.name, best.search, best.validation)
+        self.current = run
+        is_stuck = best.status in NO_PROGRESS and isinstance(run.search, LocalSearch)
+        if is_stuck and not self._is_contradicted(run):
+            self._try_fresh_draws(run, options.max_persistence)
+            self.end(run)
+        if self._is_contradicted(run) and self._try_values(run, options.max_by_values):
+            self.end(run, by_values=True)
+        self.current = None
+
+    def _try_fresh_draws(self, run: Run, max_cost: float) -> None:
+        """Fresh draws at every step; the better end is kept."""
+        before, old = run.search, run.validation
+        search = self.search(StochasticSearch, run.best_state, before)
+        run.search = search
+        search.advance(max_cost, max(self.monitor.max_steps // 4, 100))
+        run.validation = self.validated(search.state)
+        if search.status is Status.OPTIMUM:
+            self.certify(run, max_cost)
+        is_worse = old.lower > run.validation.bound and run.search.status is not Status.OPTIMUM
+        if is_worse or not math.isfinite(run.validation.bound):
+            run.search, run.validation = before, old
+
+    def certify(self, run: Run, max_cost: float) -> None:
+        """Say what is left to an optimum that fresh draws at every step have found."""
+        if self.problem.objective.is_subsampled:
+            return
+        search = self.search(LocalSearch, run.search.state, run.search)
+        search.certify(max_cost)
+        run.search, run.validation = search, self.validated(search.state)
+
+    def _is_contradicted(self, run: Run) -> bool:
+        """Whether values promise what gradients do not see."""
+        if self.problem.objective.is_subsampled or run.validation is None:
+            return False
+        return run.validation.mismatch > self.tolerance and run.search.status is not None
+
+    def _try_values(self, run: Run, max_cost: float) -> bool:
+        """Go on by values alone; whether that has led higher."""
+        search = search_by_values(
+            self.problem, self.rng, self.tolerance, self.options, self.monitor, run.search, max_cost
+        )
+        validation = self.validated(search.state)
+        if validation.lower < run.validation.lower:
+            return False
+        run.search, run.validation = search, validation
+        return True
+
+    # -- what is known of runs --------------------------------------------------------
+
+    def ranked(self) -> list[Run]:
+        """Runs that wait, the best first."""
+        if len(self.waiting) > 1 or self.optima:  # the only one needs no rank
+            for run in self.waiting:
+                if run.validation is None:
+                    run.validation = self.validated(run.search.state, coarsely=True)
+        return sorted(self.waiting, key=lambda run: -run.level)
+
+    def take_best(self) -> Run:
+        """The one that waits with the highest bound."""
+        run = self.ranked()[0]
+        self.waiting.remove(run)
+        return run
+
+    def validated(self, state: State, coarsely: bool = False) -> Validation:
+        """By independent draws, few of them to rank coarse ends."""
+        if self.problem.objective.is_subsampled:
+            return Validation(-self.current.search.trace.last_loss, math.nan)
+        options = self.options.validation
+        if coarsely:
+            options = dataclasses.replace(options, max_draws=options.min_draws)
+        found = validate(self.problem, state, self.rng, options)
+        self.monitor.best = max(self.monitor.best, found.lower)
+        return found
+
+    def optimum(self, run: Run) -> Optimum:
+        """Where a run is."""
+        if run.validation is None:
+            run.validation = self.validated(run.search.state)
+        search = run.search
+        certificate = search.certificate if search.status else Certificate(search.gap, math.inf)
+        return Optimum(
+            search.state,
+            run.validation,
+            certificate,
+            search.status,
+            run.name,
+            trace=search.trace,
+            search=search,
+        )
+
+    def note(self, new: Optimum) -> Optimum:
+        """Add an optimum, or let one of the same bound have what is new; return the one of both."""
+        for one in self.optima:
+            is_same = same_bound(one.validation, new.validation, self.options.multi_start.same)
+            if is_same and one.is_certified == new.is_certified:
+                if new.rank() > one.rank():
+                    one.take(new)
+                return one
+        self.optima.append(new)
+        return new
+
+    def is_inside(self, state: State, point: np.ndarray) -> bool:
+        """Whether a point is where a Gaussian's draws are."""
+        dim, outside = self.problem.space.dim, self.options.multi_start.outside
+        distance = self.problem.space.square_distance(state, point)
+        return distance < dim + outside * math.sqrt(2 * dim) + outside
+
+    def level(self, optimum: Optimum) -> float:
+        """The log density at the mean."""
+        mean = self.problem.space.mean(optimum.state)
+        return float(self.problem.objective.log_density(optimum.state, mean[None])[0])
+
+
+def same_bound(one: Validation, other: Validation, slack: float) -> bool:
+    """Whether two bounds are the same but for noise.
+
+    :param slack: in nats.
+    """
+    return abs(one.bound - other.bound) < slack + 2 * math.hypot(one.error, other.error)
