@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ngvi._docs import shared_doc
 from ngvi.conjugate import guide
-from ngvi.conjugate.numpy_kinds import NUMPY_KINDS, as_numpy
+from ngvi.conjugate.numpy_sites import as_numpy
 from ngvi.errors import check_init_loc_fn, check_model, check_quantiles
-from pyro_ngvi.conjugate.kinds import FACTORS, Factor, Random
+from pyro_ngvi.conjugate.families import FAMILIES, ConjugateSite, Random
 from pyro_ngvi.families import Family
 from pyro_ngvi.guide.checks import continuous_only, subsampled_latents
 from pyro_ngvi.guide.landing import calling_elbo
@@ -37,80 +37,91 @@ SUPPORTS = {
 }
 
 
-class FactorDistribution(TorchDistribution):
-    """A factor as a Pyro distribution.
+class ConjugateDistribution(TorchDistribution):
+    """The density of a conjugate site as a Pyro distribution.
 
-    :param factor: with natural parameters.
+    :param conjugate_site: with natural parameters.
     :param event_dim: of the site.
     """
 
     arg_constraints: ClassVar[dict] = {}
 
     def __init__(
-        self, factor: Factor, event_dim: int = 0, batch_shape: torch.Size | None = None
+        self, conjugate_site: ConjugateSite, event_dim: int, batch_shape: Any = None
     ) -> None:
-        self.factor = factor
-        split = len(factor.shape) - event_dim
-        batch_shape = torch.Size(factor.shape[:split]) if batch_shape is None else batch_shape
-        super().__init__(batch_shape, torch.Size(factor.shape[split:]), validate_args=False)
+        self.conjugate_site, self._site_event_dim = conjugate_site, event_dim
+        shape = torch.Size(conjugate_site.shape)
+        split = len(shape) - event_dim
+        batch_shape = shape[:split] if batch_shape is None else torch.Size(batch_shape)
+        super().__init__(batch_shape, shape[split:], validate_args=False)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> FactorDistribution:
-        return FactorDistribution(self.factor, self.event_dim, torch.Size(batch_shape))
+    def expand(self, batch_shape: Any, _instance: Any = None) -> ConjugateDistribution:
+        return ConjugateDistribution(self.conjugate_site, self.event_dim, batch_shape)
+
+    @property
+    def _extra_dim(self) -> int:
+        """Event dimensions that the site has beside those of an element."""
+        return self.event_dim - SUPPORTS[self.conjugate_site.support].event_dim
 
     @property
     def support(self) -> Any:
-        base = SUPPORTS[self.factor.support]
-        extra = self.event_dim - base.event_dim
-        return constraints.independent(base, extra) if extra else base
+        base = SUPPORTS[self.conjugate_site.support]
+        return constraints.independent(base, self._extra_dim) if self._extra_dim else base
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         elbo = calling_elbo()
         if elbo is not None and not getattr(elbo, "gives_conjugate_sites", False):
-            raise NotImplementedError(guide.stock_elbo(self.factor.site, type(elbo).__name__))
-        outer = len(self.shape()) - len(self.factor.shape)
-        shape = (*sample_shape, *self.batch_shape[:outer])
+            raise NotImplementedError(
+                guide.stock_elbo(self.conjugate_site.site, type(elbo).__name__)
+            )
+        outer = len(self.shape()) - len(self.conjugate_site.shape)
+        random = Random((*sample_shape, *self.batch_shape[:outer]))
         with torch.no_grad():
-            return self.factor.draw(Random(shape)).expand((*sample_shape, *self.shape()))
+            return self.conjugate_site.draw(random).expand((*sample_shape, *self.shape()))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        found = self.factor.detach().log_prob(value)
-        extra = self.event_dim - SUPPORTS[self.factor.support].event_dim
-        found = found.sum(tuple(range(-extra, 0))) if extra else found
+        found = self.conjugate_site.detach().log_prob(value)
+        found = found.sum(tuple(range(-self._extra_dim, 0))) if self._extra_dim else found
         return found.expand(torch.broadcast_shapes(found.shape, self.batch_shape))
 
     @property
     def mean(self) -> Tensor:
-        return self.factor.mean.expand(self.shape())
+        return self.conjugate_site.mean.expand(self.shape())
 
 
-class Factors(AutoGuide):
-    """The factors of some sites; a part of :class:`ConjugateGuide`."""
+class ConjugateSites(AutoGuide):
+    """Some conjugate sites; a part of :class:`ConjugateGuide`."""
 
     def __init__(self, model: Callable) -> None:
         super().__init__(model)
         self.frames: dict[str, tuple] = {}
         self.event_dims: dict[str, int] = {}
 
-    def start(self, site: str, factor: Factor, frames: tuple, event_dim: int) -> None:
-        """Make a factor's parameters."""
-        self.frames[site], self.event_dims[site] = frames, event_dim
-        setattr(self, _parameter(site), PosteriorParameters(factor))
+    def start(self, one: ConjugateSite, site: dict[str, Any]) -> None:
+        """Make a site's parameters.
+
+        :param site: as the model's trace has it.
+        """
+        self.frames[one.site] = tuple(f for f in site["cond_indep_stack"] if f.vectorized)
+        self.event_dims[one.site] = site["fn"].event_dim
+        setattr(self, _parameter(one.site), PosteriorParameters(one))
+
+    def _live(self) -> dict[str, ConjugateSite]:
+        return {name: getattr(self, _parameter(name)).family() for name in self.frames}
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         plates = self._create_plates(*args, **kwargs)
         values = {}
-        for site, frames in self.frames.items():
-            factor = getattr(self, _parameter(site)).family()
+        for name, one in self._live().items():
             with ExitStack() as stack:
-                for frame in frames:
+                for frame in self.frames[name]:
                     stack.enter_context(plates[frame.name])
-                values[site] = pyro.sample(site, FactorDistribution(factor, self.event_dims[site]))
+                values[name] = pyro.sample(name, ConjugateDistribution(one, self.event_dims[name]))
         return values
 
-    def factors(self) -> dict[str, Factor]:
-        """The factors by site, as they are now."""
-        live = {site: getattr(self, _parameter(site)).family() for site in self.frames}
-        return {site: one.detach().map(Tensor.clone) for site, one in live.items()}
+    def now(self) -> dict[str, ConjugateSite]:
+        """The sites by name, as they are now."""
+        return {name: one.detach().map(Tensor.clone) for name, one in self._live().items()}
 
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         return self.quantiles(0.5)
@@ -118,18 +129,20 @@ class Factors(AutoGuide):
     def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         check_quantiles(quantiles)
         return {
-            site: torch.as_tensor(as_numpy(one.map(Tensor.cpu)).quantiles(quantiles)).to(one.loc)
-            for site, one in self.factors().items()
+            name: torch.as_tensor(as_numpy(one.map(Tensor.cpu)).quantiles(quantiles)).to(one.loc)
+            for name, one in self.now().items()
         }
 
 
 def _parameter(site: str) -> str:
-    return f"{site.replace('.', '__')}_factor"
+    return f"{site.replace('.', '__')}_conjugate"
 
 
 @shared_doc(guide.ConjugateGuide, NaturalGaussianGuide)
 class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
-    """Its first part has the factors, as parameters ``{site}_factor``, its second the Gaussian."""
+    """Its first part has the conjugate sites, as parameters ``{site}_conjugate``, its second the
+    Gaussian.
+    """
 
     def __init__(
         self,
@@ -139,22 +152,23 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         *,
         init_loc_fn: Callable = init_to_median,
         init_scale: float | None = None,
-        pace: float = 1.0,
+        relative_step_size: float = 1.0,
     ) -> None:
-        declared, pace = guide.check_declared(conjugate), guide.check_pace(pace)
+        declared = guide.check_declared(conjugate)
+        relative_step_size = guide.check_relative_step_size(relative_step_size)
         check_model(model)
         self._init_loc_fn = continuous_only(check_init_loc_fn(init_loc_fn))
         super().__init__(InitMessenger(self._init_loc_fn)(WithoutSequences()(model)))
-        self.conjugate, self._pace = declared, pace
+        self.conjugate, self._relative_step_size = declared, relative_step_size
         self._model_as_given = (model,)  # no submodule
         # What the Gaussian's model is given for these sites while it is set up.
         self._given: dict[str, Tensor] = {}
         rest = poutine.block(poutine.condition(model, data=self._given), hide=[*declared])
-        self.append(Factors(model))
+        self.append(ConjugateSites(model))
         self.append(
             NaturalGaussianGuide(rest, family, init_loc_fn=init_loc_fn, init_scale=init_scale)
         )
-        self._only_factors = False
+        self._has_no_gaussian = False
 
     def __getstate__(self) -> dict[str, Any]:
         self._model_as_given = None
@@ -164,51 +178,42 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         if self.prototype_trace is None:
             self._set_up(args, kwargs)
         self._create_plates(*args, **kwargs)
-        values: dict[str, Tensor] = {}
-        for part in self._parts:
-            values.update(part(*args, **kwargs))
-        return values
+        return {name: x for part in self._parts for name, x in part(*args, **kwargs).items()}
 
     @property
     def _parts(self) -> list[AutoGuide]:
-        return [self[0]] if self._only_factors else [self[0], self[1]]
+        return [self[0]] if self._has_no_gaussian else [self[0], self[1]]
 
     # -- set-up -----------------------------------------------------------------------
 
     def _set_up(self, args: tuple, kwargs: dict) -> None:
         super()._setup_prototype(*args, **kwargs)
         try:
-            self._set_up_factors(args, kwargs)
+            self._set_up_sites(args, kwargs)
         except Exception:
             self.prototype_trace = None  # a guide that failed to set up is not set up
             raise
 
-    def _set_up_factors(self, args: tuple, kwargs: dict) -> None:
+    def _set_up_sites(self, args: tuple, kwargs: dict) -> None:
         nodes = self._nodes(self.model, args, kwargs)
-        latents = {name: site for name, site in nodes.items() if not site["is_observed"]}
-        guide.check_sites(
+        plain = guide.initial_sites(
             self.conjugate,
-            [name for name, site in latents.items() if not is_enumerated(site)],
-            [name for name, site in nodes.items() if site["is_observed"]],
-            [name for name, site in latents.items() if is_enumerated(site)],
+            nodes,
+            is_enumerated,
+            subsampled_latents(self.prototype_trace),
+            lambda site: site["value"].detach().cpu().numpy(),
+            lambda site, x: bool(
+                site["fn"].support.check(torch.as_tensor(x).to(site["value"])).all()
+            ),
         )
-        for local in subsampled_latents(self.prototype_trace):
-            if local.site in self.conjugate:
-                guide.check_not_subsampled(local.site, local.plate)
-        plain = {}
-        for site, kind in self.conjugate.items():
-            fn, value = latents[site]["fn"], latents[site]["value"].detach()
-            guide.check_support(site, kind, tuple(value.shape), _contains(fn, value))
-            plain[site] = NUMPY_KINDS[kind].initial(site, value.cpu().numpy())
-        rest = [name for name in latents if name not in plain]
-        for site, one in guide.checked(plain, *self._density(plain, rest, args, kwargs)).items():
-            like, fn = latents[site]["value"], latents[site]["fn"]
-            loc = torch.as_tensor(one.loc).to(like)
-            frames = tuple(f for f in latents[site]["cond_indep_stack"] if f.vectorized)
-            factor = FACTORS[one.name](loc, site, one.shape, one.columns, self._pace)
-            self[0].start(site, factor, frames, fn.event_dim)
-            self._given[site] = factor.mean
-        self._only_factors = not rest
+        rest = [name for name, site in nodes.items() if not site["is_observed"]]
+        rest = [name for name in rest if name not in plain]
+        for name, one in guide.checked(plain, *self._density(plain, rest, args, kwargs)).items():
+            loc = torch.as_tensor(one.loc).to(nodes[name]["value"])
+            made = FAMILIES[one.name](loc, name, one.shape, one.columns, self._relative_step_size)
+            self[0].start(made, nodes[name])
+            self._given[name] = made.mean
+        self._has_no_gaussian = not rest
 
     def _nodes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, dict[str, Any]]:
         with repeatable_noise(), poutine.block():
@@ -256,14 +261,16 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
 
     # -- what the user reads ----------------------------------------------------------
 
-    def factors(self) -> dict[str, Factor]:
-        """The factors by site, with ``parameters()``, ``mean`` and ``log_prob``.
+    def conjugate_sites(self) -> dict[str, ConjugateSite]:
+        """The conjugate sites by name, with ``parameters()``, ``mean`` and ``log_prob``.
 
         :raises RuntimeError: before the first call.
         """
         if self.prototype_trace is None:
-            raise RuntimeError("The guide has no factors before its first call.")
-        return self[0].factors()
+            raise RuntimeError(
+                "The guide has no conjugate sites before its first call: call svi.step(...) first."
+            )
+        return self[0].now()
 
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Posterior median of every latent site, constrained; of a simplex, by coordinate."""
@@ -274,14 +281,5 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
 
         :param quantiles: a list of numbers in (0, 1).
         """
-        found: dict[str, Any] = {}
-        for part in self._parts:
-            found.update(part.quantiles(quantiles, *args, **kwargs))
-        return found
-
-
-def _contains(fn: Any, value: Tensor) -> Callable[[np.ndarray], bool]:
-    def contains(x: np.ndarray) -> bool:
-        return bool(fn.support.check(torch.as_tensor(x).to(value)).all())
-
-    return contains
+        parts = (part.quantiles(quantiles, *args, **kwargs) for part in self._parts)
+        return {name: x for found in parts for name, x in found.items()}
