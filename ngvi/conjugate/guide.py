@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -111,12 +111,35 @@ def check_no_conjugate_sites(sites: Iterable[str]) -> None:
         )
 
 
-def stock_elbo(site: str, elbo: str) -> str:
-    """The error of an ELBO that draws a conjugate site."""
-    return (
-        f"{elbo} would draw site '{site}', declared conjugate, where exact steps need two points: "
-        "use SVI(model, guide, BLR(), NaturalELBO()), or NaturalGaussianGuide for all latents."
-    )
+class ConjugateDistribution:
+    """What the packages' distributions of a conjugate site share.
+
+    :cvar constraints: the PPL's.
+    :ivar conjugate_site: with natural parameters.
+    """
+
+    constraints: ClassVar[Any]
+    conjugate_site: Any
+    event_dim: int
+
+    @property
+    def support(self) -> Any:
+        base = getattr(self.constraints, self.conjugate_site.support)
+        extra = self.event_dim - base.event_dim
+        return self.constraints.independent(base, extra) if extra else base
+
+    def _summed(self, log_prob: Any) -> Any:
+        """A log density by elements of the site, by its events."""
+        elements = len(self.conjugate_site.elements) - len(self.conjugate_site.shape)
+        extra = self.event_dim + elements
+        return log_prob.sum(tuple(range(-extra, 0))) if extra else log_prob
+
+    def _refuse(self, elbo: Any) -> None:
+        raise NotImplementedError(
+            f"{type(elbo).__name__} would draw site '{self.conjugate_site.site}', declared "
+            "conjugate, where exact steps need two points: use SVI(model, guide, BLR(), "
+            "NaturalELBO()), or NaturalGaussianGuide for all latents."
+        )
 
 
 def initial_sites(

@@ -34,15 +34,8 @@ from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.sites import is_enumerated
 
-SUPPORTS = {
-    "positive": constraints.positive,
-    "real": constraints.real,
-    "unit_interval": constraints.unit_interval,
-    "simplex": constraints.simplex,
-}
 
-
-class ConjugateDistribution(dist.Distribution):
+class ConjugateDistribution(guide.ConjugateDistribution, dist.Distribution):
     """The density of a conjugate site as a NumPyro distribution.
 
     :param conjugate_site: with natural parameters.
@@ -52,6 +45,7 @@ class ConjugateDistribution(dist.Distribution):
     arg_constraints: ClassVar[dict] = {}
     reparametrized_params: ClassVar[list] = []
     pytree_data_fields = ("conjugate_site",)
+    constraints = constraints
 
     def __init__(self, conjugate_site: ConjugateSite, event_dim: int) -> None:
         self.conjugate_site = conjugate_site
@@ -59,26 +53,14 @@ class ConjugateDistribution(dist.Distribution):
         split = len(shape) - event_dim
         super().__init__(shape[:split], shape[split:], validate_args=False)
 
-    @property
-    def _extra_dim(self) -> int:
-        """Event dimensions that the site has beside those of an element."""
-        return self.event_dim - SUPPORTS[self.conjugate_site.support].event_dim
-
-    @property
-    def support(self) -> Any:
-        base = SUPPORTS[self.conjugate_site.support]
-        return constraints.independent(base, self._extra_dim) if self._extra_dim else base
-
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         elbo = calling_elbo()
         if elbo is not None:  # NaturalELBO gives values
-            raise NotImplementedError(
-                guide.stock_elbo(self.conjugate_site.site, type(elbo).__name__)
-            )
+            self._refuse(elbo)
         return _draw(self.conjugate_site, key, tuple(sample_shape))
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        return self.conjugate_site.log_prob(value).sum(tuple(range(-self._extra_dim, 0)))
+        return self._summed(self.conjugate_site.log_prob(value))
 
     @property
     def mean(self) -> jax.Array:
@@ -210,20 +192,17 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         if key is None or isinstance(key, jax.core.Tracer):
             key = random.key(0)
         trace = started_trace(self.model, self.init_loc_fn, key, args, kwargs)
+        sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
         plain = guide.initial_sites(
             self.conjugate,
-            {name: site for name, site in trace.items() if site["type"] == "sample"},
+            sites,
             is_enumerated,
             subsampled_latents(trace),
             lambda site: np.asarray(site["value"]),
             lambda site, x: bool(jnp.all(site["fn"].support(jnp.asarray(x, site["value"].dtype)))),
         )
-        latents = [
-            name
-            for name, site in trace.items()
-            if site["type"] == "sample" and not site["is_observed"]
-        ]
-        rest, first = [name for name in latents if name not in plain], self._guides[0]
+        rest = [name for name, site in sites.items() if not site["is_observed"]]
+        rest, first = [name for name in rest if name not in plain], self._guides[0]
         with handlers.block():
             found = guide.checked(plain, *self._density(plain, rest, args, kwargs))
         for name, one in found.items():
@@ -292,18 +271,15 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         :param params: from ``svi.get_params(svi_state)``.
         :param sample_shape: shape of independent draws.
         """
-        keys = random.split(rng_key, len(self._guides))
-        draws = {}
-        for key, part in zip(keys, self._guides, strict=True):
-            draws.update(part.sample_posterior(key, params, *args, **kwargs))
-        return self._latents(draws)
+        keys = iter(random.split(rng_key, len(self._guides)))
+        return self._of_parts(lambda one: one.sample_posterior(next(keys), params, *args, **kwargs))
 
     def median(self, params: dict[str, Any]) -> dict[str, jax.Array]:
         """Posterior median of every latent site, constrained; of a simplex, by coordinate.
 
         :param params: from ``svi.get_params(svi_state)``.
         """
-        return self._latents(super().median(params))
+        return self._of_parts(lambda one: one.median(params))
 
     def quantiles(self, params: dict[str, Any], quantiles: Any) -> dict[str, jax.Array]:
         """Posterior quantiles of every latent site, constrained.
@@ -312,9 +288,11 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         :param quantiles: a number or a list of numbers in (0, 1).
         :return: by site, the shape of ``quantiles`` followed by the site's shape.
         """
-        return self._latents(super().quantiles(params, quantiles))
+        return self._of_parts(lambda one: one.quantiles(params, quantiles))
 
-    def _latents(self, values: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    def _of_parts(self, values: Callable[[AutoGuide], dict[str, Any]]) -> dict[str, Any]:
         # Deterministic sites are the Gaussian's model's, where conjugate sites are held fixed.
-        trace = self.prototype_trace
-        return {name: x for name, x in values.items() if trace[name]["type"] == "sample"}
+        found = {name: x for part in self._guides for name, x in values(part).items()}
+        return {
+            name: x for name, x in found.items() if self.prototype_trace[name]["type"] == "sample"
+        }

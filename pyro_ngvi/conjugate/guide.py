@@ -29,15 +29,8 @@ from pyro_ngvi.guide.posterior import PosteriorParameters
 from pyro_ngvi.tracing.messengers import WithoutSequences, quiet, repeatable_noise
 from pyro_ngvi.tracing.sites import is_enumerated
 
-SUPPORTS = {
-    "positive": constraints.positive,
-    "real": constraints.real,
-    "unit_interval": constraints.unit_interval,
-    "simplex": constraints.simplex,
-}
 
-
-class ConjugateDistribution(TorchDistribution):
+class ConjugateDistribution(guide.ConjugateDistribution, TorchDistribution):
     """The density of a conjugate site as a Pyro distribution.
 
     :param conjugate_site: with natural parameters.
@@ -45,11 +38,12 @@ class ConjugateDistribution(TorchDistribution):
     """
 
     arg_constraints: ClassVar[dict] = {}
+    constraints = constraints
 
     def __init__(
         self, conjugate_site: ConjugateSite, event_dim: int, batch_shape: Any = None
     ) -> None:
-        self.conjugate_site, self._site_event_dim = conjugate_site, event_dim
+        self.conjugate_site = conjugate_site
         shape = torch.Size(conjugate_site.shape)
         split = len(shape) - event_dim
         batch_shape = shape[:split] if batch_shape is None else torch.Size(batch_shape)
@@ -58,30 +52,17 @@ class ConjugateDistribution(TorchDistribution):
     def expand(self, batch_shape: Any, _instance: Any = None) -> ConjugateDistribution:
         return ConjugateDistribution(self.conjugate_site, self.event_dim, batch_shape)
 
-    @property
-    def _extra_dim(self) -> int:
-        """Event dimensions that the site has beside those of an element."""
-        return self.event_dim - SUPPORTS[self.conjugate_site.support].event_dim
-
-    @property
-    def support(self) -> Any:
-        base = SUPPORTS[self.conjugate_site.support]
-        return constraints.independent(base, self._extra_dim) if self._extra_dim else base
-
     def sample(self, sample_shape: Any = ()) -> Tensor:
         elbo = calling_elbo()
         if elbo is not None and not getattr(elbo, "gives_conjugate_sites", False):
-            raise NotImplementedError(
-                guide.stock_elbo(self.conjugate_site.site, type(elbo).__name__)
-            )
+            self._refuse(elbo)
         outer = len(self.shape()) - len(self.conjugate_site.shape)
         random = Random((*sample_shape, *self.batch_shape[:outer]))
         with torch.no_grad():
             return self.conjugate_site.draw(random).expand((*sample_shape, *self.shape()))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        found = self.conjugate_site.detach().log_prob(value)
-        found = found.sum(tuple(range(-self._extra_dim, 0))) if self._extra_dim else found
+        found = self._summed(self.conjugate_site.detach().log_prob(value))
         return found.expand(torch.broadcast_shapes(found.shape, self.batch_shape))
 
     @property
