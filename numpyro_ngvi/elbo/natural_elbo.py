@@ -14,7 +14,6 @@ from numpyro.infer.elbo import ELBO
 
 from ngvi._docs import shared_doc
 from ngvi.conjugate.guide import check_no_conjugate_sites
-from ngvi.errors import require_sites
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.additive_terms import NotASumError
 from ngvi.estimators.choice import MAX_BATCHES, Cost, is_noisy, points_at_once
@@ -363,7 +362,7 @@ def _check_same_model(density: LogDensity, guide: Any) -> None:
     """
     for part in getattr(guide, "_guides", [guide]):
         if isinstance(part, NaturalGaussianGuide):
-            require_sites(part._latent_shapes.sites, density.sites)
+            part._latent_shapes.require_sites(density.sites)
 
 
 class _Told:
