@@ -187,7 +187,14 @@ def check_create_plates(create_plates: Any) -> Any:
 #: Packages whose data frames and columns neither library computes with.
 FRAMES = ("pandas", "polars", "xarray", "pyarrow")
 #: What arrays hold that neither library computes with, by numpy's kind of dtype.
-NO_NUMBERS = {"U": "texts", "S": "texts", "T": "texts", "O": "objects", "M": "dates", "m": "times"}
+NO_NUMBERS = {
+    "U": "strings",
+    "S": "strings",
+    "T": "strings",
+    "O": "objects",
+    "M": "dates",
+    "m": "times",
+}
 #: How the note begins.
 NOTE = "Some of the model's arguments are no arrays of numbers"
 
@@ -215,7 +222,7 @@ def note_foreign_arguments(
         if words and not is_ours and not has_note:
             codes = ""
             if any(kind in one for one in words for kind in NO_NUMBERS.values()):
-                codes = "; of texts their codes, np.unique(texts, return_inverse=True)[1]"
+                codes = "; of strings their codes, np.unique(strings, return_inverse=True)[1]"
             error.add_note(
                 f"{NOTE} (they are counted from zero): {', '.join(words)}. Pass {convert}(...) of "
                 f"the numbers (of a data frame, of each column{codes})."
@@ -234,7 +241,7 @@ def _foreign(value: Any, others: tuple) -> str:
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
         if isinstance(value, str):
-            return f"holds texts ({name})"
+            return f"holds strings ({name})"
         if isinstance(value, (int, float, np.number)):
             return f"is of type {name}"
     return ""

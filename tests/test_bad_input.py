@@ -62,10 +62,10 @@ def test_arguments_that_are_no_arrays_are_noted_if_the_model_fails(ppl, kind):
 
 
 @pytest.mark.parametrize("style", ["fit", "step"])
-@pytest.mark.parametrize("kind", ["texts", "objects", "dates"])
+@pytest.mark.parametrize("kind", ["strings", "objects", "dates"])
 def test_arguments_that_hold_no_numbers_are_named_with_what_to_pass(ppl, kind, style):
-    values = {"texts": ["a", "b", "a"], "objects": [1.0, None, 2.0], "dates": ["2020-01-01"] * 3}
-    dtype = {"texts": None, "objects": object, "dates": "datetime64[D]"}[kind]
+    values = {"strings": ["a", "b", "a"], "objects": [1.0, None, 2.0], "dates": ["2020-01-01"] * 3}
+    dtype = {"strings": None, "objects": object, "dates": "datetime64[D]"}[kind]
 
     def model(x, y):
         slope = ppl.sample("slope", ppl.dist.Normal(ppl.array(0.0), 1.0))

@@ -237,10 +237,10 @@ class Normal(ConjugateSite):
         return scipy.stats.norm(*self.parameters())
 
 
-class _Shares(ConjugateSite):
+class _Proportions(ConjugateSite):
     """Of ``K`` numbers ``x`` that sum to one ``t = log x``, ``lambda = concentration - 1``.
 
-    The points are ``softmax(E log x +- b v)`` with ``v`` of alternating signs. Arrays of all shares
+    The points are ``softmax(E log x +- b v)`` with ``v`` of alternating signs. Arrays of all ``K``
     have these last, ``(*elements, K)``.
     """
 
@@ -271,7 +271,7 @@ class _Shares(ConjugateSite):
     def is_proper(self) -> Array:
         return (self._concentration > 0).all(-1)
 
-    def _all_shares(self, signs: Array) -> Array:
+    def _all_points(self, signs: Array) -> Array:
         """The points.
 
         ``(P e^b + Q e^-b)(P e^-b + Q e^b) = 1``, where ``P`` and ``Q`` are the sums of ``e^(E log
@@ -286,7 +286,7 @@ class _Shares(ConjugateSite):
         return moved / moved.sum(-1)[..., None]
 
 
-class Beta(_Shares):
+class Beta(_Proportions):
     """``t = (log x, log(1 - x))``, ``lambda = (a - 1, b - 1)``; the parameters are ``a``, ``b``."""
 
     name: ClassVar[str] = "beta"
@@ -306,7 +306,7 @@ class Beta(_Shares):
         return [1 / x, -1 / (1 - x)]
 
     def points(self, signs: Array) -> Array:
-        return self._all_shares(signs)[..., 0]
+        return self._all_points(signs)[..., 0]
 
     @property
     def mean(self) -> Array:
@@ -321,7 +321,7 @@ class Beta(_Shares):
         return scipy.stats.beta(*self.parameters())
 
 
-class Dirichlet(_Shares):
+class Dirichlet(_Proportions):
     """``t = log x``, ``lambda = concentration - 1``; an element is a vector of ``K`` numbers.
 
     What the model makes of a vector off the simplex is of no account: gradients are taken along it.
@@ -346,7 +346,7 @@ class Dirichlet(_Shares):
         return list(self.xp.moveaxis(self.xp.log(x), -1, 0))
 
     def points(self, signs: Array) -> Array:
-        return self._all_shares(signs)
+        return self._all_points(signs)
 
     def inside(self, x: Array, gradient: Array) -> Array:
         """The gradient in ``log x``, up to a constant."""
