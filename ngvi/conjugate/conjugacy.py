@@ -22,17 +22,15 @@ class ConjugacyCheck:
     depend on each other.
 
     :param sites: of numpy, by name, around the model's start.
-    :param gradient: of the log density in each site, at values of the sites, with all other latents
-        at values that are not special.
-    :param value: of the log density at values of the sites.
+    :param density: the log density and its gradient in each site, at values of the sites, with all
+        other latents at values that are not special.
     :param tolerance: values or gradients agree if they differ by less, relatively.
     :param elsewhere: where on the curve of its two points a site is tried besides.
     :param max_columns: of signs; with each doubling a step evaluates the model twice as often.
     """
 
     sites: dict[str, Any]
-    gradient: Callable[[Values], Values]
-    value: Callable[[Values], float]
+    density: Callable[[Values], tuple[float, Values]]
     tolerance: float
     elsewhere: tuple[float, ...] = (0.4, -1.6)
     max_columns: int = 32
@@ -57,7 +55,7 @@ class ConjugacyCheck:
             for name, one in self.sites.items()
         }
         start = {name: one.points(np.ones(one.elements)) for name, one in probes.items()}
-        base = self.gradient(start)
+        base = self.density(start)[1]
         meets, within = {}, {}
         for name, one in probes.items():
             if not np.isfinite(base[name]).all():
@@ -65,7 +63,7 @@ class ConjugacyCheck:
                     f"The log density has no finite gradient at site '{name}', declared conjugate."
                 )
             probe = _Probe(self, one, start, base[name])
-            found = self.gradient({**start, name: one.points(-np.ones(one.elements))})
+            found = self.density({**start, name: one.points(-np.ones(one.elements))})[1]
             meets[name] = {
                 other
                 for other in probes
@@ -103,12 +101,11 @@ class ConjugacyCheck:
         means, spread = [], 0.0
         for _ in range(3):
             signs = runs * rng.choice([-1.0, 1.0], count)
-            each = [
-                self.value(
-                    {name: one.points(one.signs(row[None])[0]) for name, one in sites.items()}
-                )
-                for row in signs
+            points = [
+                {name: one.points(one.signs(run[None])[0]) for name, one in sites.items()}
+                for run in signs
             ]
+            each = [self.density(values)[0] for values in points]
             means.append(np.mean(each))
             spread = max(spread, np.ptp(each))
         if np.ptp(means) > self.tolerance * spread:
@@ -133,7 +130,7 @@ class _Probe:
 
     def _slope(self, x: np.ndarray) -> np.ndarray:
         name = self.one.site
-        return self.check.gradient({**self.start, name: x})[name]
+        return self.check.density({**self.start, name: x})[1][name]
 
     def elements_depend_on_each_other(self) -> bool:
         """Whether moving some elements changes the gradient of others.

@@ -210,11 +210,7 @@ def _check_support(
 
 
 def checked(
-    sites: dict[str, Any],
-    gradient: Callable[[Values], Values],
-    value: Callable[[Values], float],
-    dtype: str,
+    sites: dict[str, Any], density: Callable[[Values], tuple[float, Values]], dtype: str
 ) -> dict[str, Any]:
     """See :meth:`.ConjugacyCheck.checked`; ``dtype`` is that of the model."""
-    tolerance = TOLERANCE.get(dtype, TOLERANCE["float32"])
-    return ConjugacyCheck(sites, gradient, value, tolerance).checked()
+    return ConjugacyCheck(sites, density, TOLERANCE.get(dtype, TOLERANCE["float32"])).checked()

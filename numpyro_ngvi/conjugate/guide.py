@@ -201,10 +201,11 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
             lambda site: np.asarray(site["value"]),
             lambda site, x: bool(jnp.all(site["fn"].support(jnp.asarray(x, site["value"].dtype)))),
         )
-        rest = [name for name, site in sites.items() if not site["is_observed"]]
-        rest, first = [name for name in rest if name not in plain], self._guides[0]
+        latents = [name for name, site in sites.items() if not site["is_observed"]]
+        rest = [name for name in latents if name not in self.conjugate]
         with handlers.block():
-            found = guide.checked(plain, *self._density(plain, rest, args, kwargs))
+            found = guide.checked(plain, *self._density(rest, args, kwargs))
+        first = self._guides[0]
         for name, one in found.items():
             loc = jnp.asarray(one.loc, trace[name]["value"].dtype)
             made = FAMILIES[one.name](loc, name, one.shape, one.columns, self._relative_step_size)
@@ -215,43 +216,32 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         first.prototype_trace = self.prototype_trace = trace
         tell_flax()
 
-    def _density(
-        self, plain: dict[str, Any], rest: list[str], args: tuple, kwargs: dict
-    ) -> tuple[Callable, Callable, str]:
-        """The gradient of the log density in values of the sites, its value, and the dtype."""
+    def _density(self, rest: list[str], args: tuple, kwargs: dict) -> tuple[Callable, str]:
+        """The log density and its gradient at values of the sites, and the dtype."""
         # At the start weights may all be zero, and the sites seem not to meet.
         trace = started_trace(self.model, init_to_uniform, random.key(0), args, kwargs)
         others = {name: trace[name]["value"] for name in rest}
         seeded = handlers.seed(self.model, random.key(0))
-        dtypes = {site: trace[site]["value"].dtype for site in plain}
+        dtypes = {name: trace[name]["value"].dtype for name in self.conjugate}
         arguments = Arguments(args, kwargs)
 
-        def run(values: dict[str, jax.Array], arrays: list) -> tuple[jax.Array, Any]:
-            args, kwargs = arguments.rebuilt(arrays)
+        def value(values: dict[str, jax.Array], arrays: list) -> jax.Array:
+            return log_density(seeded, *arguments.rebuilt(arrays), {**others, **values})[0]
 
-            def value(values: dict[str, jax.Array]) -> jax.Array:
-                return log_density(seeded, args, kwargs, {**others, **values})[0]
-
-            return jax.value_and_grad(value)(values)
-
+        run = jax.value_and_grad(value)
         program = compiled(run, runs_once=True)
 
-        def at(values: dict[str, np.ndarray]) -> tuple[jax.Array, Any]:
-            arrays = {site: jnp.asarray(x, dtypes[site]) for site, x in values.items()}
-            return program(arrays, arguments.arrays)
-
-        def gradient(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return {site: np.asarray(g, float) for site, g in at(values)[1].items()}
-
-        def value(values: dict[str, np.ndarray]) -> float:
-            return float(at(values)[0])
+        def density(values: dict[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
+            arrays = {name: jnp.asarray(x, dtypes[name]) for name, x in values.items()}
+            value, gradient = program(arrays, arguments.arrays)
+            return float(value), {name: np.asarray(g, float) for name, g in gradient.items()}
 
         try:
-            at({site: np.asarray(trace[site]["value"]) for site in plain})
+            density({name: trace[name]["value"] for name in dtypes})
         except Exception:  # noqa: BLE001  a model may do with its arguments what cannot be traced
             arguments.hold_constant()
             program = compiled(run, runs_once=True)
-        return gradient, value, str(next(iter(dtypes.values())))
+        return density, str(next(iter(dtypes.values())))
 
     # -- what the user reads ----------------------------------------------------------
 

@@ -187,9 +187,9 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
                 site["fn"].support.check(torch.as_tensor(x).to(site["value"])).all()
             ),
         )
-        rest = [name for name, site in nodes.items() if not site["is_observed"]]
-        rest = [name for name in rest if name not in plain]
-        for name, one in guide.checked(plain, *self._density(plain, rest, args, kwargs)).items():
+        latents = [name for name, site in nodes.items() if not site["is_observed"]]
+        rest = [name for name in latents if name not in self.conjugate]
+        for name, one in guide.checked(plain, *self._density(rest, args, kwargs)).items():
             loc = torch.as_tensor(one.loc).to(nodes[name]["value"])
             made = FAMILIES[one.name](loc, name, one.shape, one.columns, self._relative_step_size)
             self[0].start(made, nodes[name])
@@ -205,10 +205,8 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
             if site["type"] == "sample" and not poutine.util.site_is_subsample(site)
         }
 
-    def _density(
-        self, plain: dict[str, Any], rest: list[str], args: tuple, kwargs: dict
-    ) -> tuple[Callable, Callable, str]:
-        """The gradient of the log density in values of the sites, its value, and the dtype."""
+    def _density(self, rest: list[str], args: tuple, kwargs: dict) -> tuple[Callable, str]:
+        """The log density and its gradient at values of the sites, and the dtype."""
         model = WithoutSequences()(self._model_as_given[0])
         # At the start weights may all be zero, and the sites seem not to meet.
         with repeatable_noise():
@@ -216,29 +214,20 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
             anywhere = InitMessenger(continuous_only(init_to_uniform))(model)
             found = self._nodes(anywhere, args, kwargs)
         others = {name: found[name]["value"].detach() for name in rest}
-        like = {site: found[site]["value"].detach() for site in plain}
+        like = {name: found[name]["value"].detach() for name in self.conjugate}
 
-        def log_density(values: dict[str, Tensor]) -> Tensor:
-            with quiet(), repeatable_noise(), poutine.block():
-                given = poutine.condition(model, data={**others, **values})
-                return poutine.trace(given).get_trace(*args, **kwargs).log_prob_sum()
+        def density(values: dict[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
+            at = {s: torch.as_tensor(x).to(like[s]).clone() for s, x in values.items()}
+            leaves = [x.requires_grad_() for x in at.values()]
+            with torch.enable_grad(), quiet(), repeatable_noise(), poutine.block():
+                given = poutine.condition(model, data={**others, **at})
+                value = poutine.trace(given).get_trace(*args, **kwargs).log_prob_sum()
+            found = torch.autograd.grad(value, leaves, materialize_grads=True, allow_unused=True)
+            return value.item(), {
+                s: g.cpu().double().numpy() for s, g in zip(at, found, strict=True)
+            }
 
-        def tensors(values: dict[str, np.ndarray]) -> dict[str, Tensor]:
-            return {site: torch.as_tensor(x).to(like[site]) for site, x in values.items()}
-
-        def gradient(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-            at = {site: x.clone().requires_grad_() for site, x in tensors(values).items()}
-            with torch.enable_grad():
-                found = torch.autograd.grad(
-                    log_density(at), list(at.values()), materialize_grads=True, allow_unused=True
-                )
-            return {s: g.cpu().double().numpy() for s, g in zip(at, found, strict=True)}
-
-        def value(values: dict[str, np.ndarray]) -> float:
-            with torch.no_grad():
-                return float(log_density(tensors(values)))
-
-        return gradient, value, str(next(iter(like.values())).dtype).removeprefix("torch.")
+        return density, str(next(iter(like.values())).dtype).removeprefix("torch.")
 
     # -- what the user reads ----------------------------------------------------------
 
