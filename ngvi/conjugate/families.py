@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy  # whose stats are imported when they are used
 
-from ngvi.conjugate.site import ConjugateSite, Random
+from ngvi.conjugate.site import ConjugateSite
 from ngvi.families.base import Array
 
 
@@ -63,7 +63,7 @@ class Gamma(ConjugateSite):
         concentration, rate = self.parameters()
         return concentration / rate
 
-    def draw(self, random: Random) -> Array:
+    def draw(self, random: Any) -> Array:
         concentration, rate = self.parameters()
         return (random.gamma(concentration) / rate) ** self.power
 
@@ -131,7 +131,7 @@ class GammaMode(Gamma):
         width = float(np.finfo(str(self.loc.dtype).removeprefix("torch.")).eps ** 0.25)
         return self.mean * self.xp.exp(signs * width) / math.cosh(width)
 
-    def draw(self, random: Random) -> Array:
+    def draw(self, random: Any) -> Array:
         return self.mean + 0.0 * random.uniform(self.mean)
 
     def quantiles(self, levels: Any) -> np.ndarray:
@@ -182,7 +182,7 @@ class InverseGaussian(ConjugateSite):
         x, inverse = self.expected_statistics()
         return self.xp.sqrt(x / inverse) * self.xp.exp(signs * self.spread(m / s))
 
-    def draw(self, random: Random) -> Array:
+    def draw(self, random: Any) -> Array:
         """By Michael, Schucany and Haas (1976)."""
         m, s = self.parameters()
         r = 0.5 * m / s * random.normal(m) ** 2
@@ -229,7 +229,7 @@ class Normal(ConjugateSite):
         loc, scale = self.parameters()
         return loc + signs * scale
 
-    def draw(self, random: Random) -> Array:
+    def draw(self, random: Any) -> Array:
         loc, scale = self.parameters()
         return loc + scale * random.normal(loc)
 
@@ -313,7 +313,7 @@ class Beta(_Proportions):
         a, b = self.parameters()
         return a / (a + b)
 
-    def draw(self, random: Random) -> Array:
+    def draw(self, random: Any) -> Array:
         one, other = map(random.gamma, self.parameters())
         return one / (one + other)
 
@@ -382,7 +382,7 @@ class Dirichlet(_Proportions):
     def mean(self) -> Array:
         return self._losses()[1]
 
-    def draw(self, random: Random) -> Array:
+    def draw(self, random: Any) -> Array:
         weights = random.gamma(self._concentration)
         return weights / weights.sum(-1)[..., None]
 

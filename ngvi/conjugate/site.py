@@ -32,7 +32,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -45,25 +45,11 @@ from ngvi.linalg.matrices import Matrices
 LARGE = 15.0
 
 
-class Random(Protocol):
-    """Independent draws of a package, with leading axes of its own."""
-
-    def gamma(self, concentration: Array) -> Array:
-        """Of rate one."""
-
-    def normal(self, like: Array) -> Array:
-        """Standard normal."""
-
-    def uniform(self, like: Array) -> Array:
-        """Between 0 and 1."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConjugateSite:
     """One site's exponential density; its subclasses are the families, in :mod:`.families`.
 
-    A package writes :meth:`at` and :meth:`_jvp`, and the special functions. To optimisation rules
-    it is a direction like any Gaussian family: :mod:`ngvi.families.direction`.
+    To rules of optimisers it is a direction like any family: :mod:`ngvi.families.direction`.
 
     :ivar loc: the natural parameters ``lambda``, one statistic after another, shape ``(k n,)`` for
         ``n`` elements.
@@ -86,30 +72,32 @@ class ConjugateSite:
     digamma: ClassVar[Any]
     lgamma: ClassVar[Any]
 
+    # What a family writes; arrays are by element.
+    near: ClassVar[Callable]  #: natural parameters of a broad density around values, a list
+    parameters: ClassVar[Callable]  #: the usual ones, a tuple; the family's docstring names them
+    statistics: ClassVar[Callable]  #: ``t(x)``, a list
+    slopes: ClassVar[Callable]  #: ``t'(x)``, a list
+    expected_statistics: ClassVar[Callable]  #: ``E_q[t(x)]``, a list
+    log_partition: ClassVar[Callable]  #: ``A(lambda)``
+    is_proper: ClassVar[Callable]  #: whether ``lambda`` is in the domain
+    #: The point of (3) for the sign of each element; other numbers lie on the same curve.
+    points: ClassVar[Callable]
+    #: Independent draws, by the ``gamma``, ``normal`` and ``uniform`` of a package's ``Random``.
+    draw: ClassVar[Callable]
+    #: The marginal distributions of a site's values as scipy knows them, of the site's shape.
+    marginals: ClassVar[Callable]
+
+    # What a package writes.
+    at: ClassVar[Callable]  #: the points of signs, whose derivative is :meth:`draw_jvp`
+    _jvp: ClassVar[Callable]  #: of a function, at a point, along a tangent
+
     loc: Any
     site: str = dataclasses.field(default="", metadata={"static": True})
     shape: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
     columns: tuple[int, ...] = dataclasses.field(default=(0,), metadata={"static": True})
     relative_step_size: float = dataclasses.field(default=1.0, metadata={"static": True})
 
-    # -- what a family writes; arrays are by element ------------------------------------
-
-    @classmethod
-    def near(cls, value: Array) -> list[Array]:
-        """Natural parameters of a broad density around some values, one for each statistic."""
-        raise NotImplementedError
-
-    def parameters(self) -> tuple[Array, ...]:
-        """The usual parameters of the distribution, which the family's docstring names."""
-        raise NotImplementedError
-
-    def statistics(self, x: Array) -> list[Array]:
-        """``t(x)``."""
-        raise NotImplementedError
-
-    def slopes(self, x: Array) -> list[Array]:
-        """``t'(x)``."""
-        raise NotImplementedError
+    # -- what some families write --------------------------------------------------------
 
     def log_base(self, x: Array) -> Array | float:
         """``h(x)``."""
@@ -119,34 +107,10 @@ class ConjugateSite:
         """``h'(x)``."""
         return 0.0
 
-    def expected_statistics(self) -> list[Array]:
-        """``E_q[t(x)]``."""
-        raise NotImplementedError
-
-    def log_partition(self) -> Array:
-        """``A(lambda)``."""
-        raise NotImplementedError
-
-    def is_proper(self) -> Array:
-        """Whether ``lambda`` is in the domain."""
-        raise NotImplementedError
-
-    def points(self, signs: Array) -> Array:
-        """The point of (3) for the sign of each element; other numbers lie on the same curve."""
-        raise NotImplementedError
-
     @property
     def mean(self) -> Array:
         """``E_q[x]``, of the site's shape; the first parameter of many families."""
         return self.parameters()[0]
-
-    def draw(self, random: Random) -> Array:
-        """Independent draws."""
-        raise NotImplementedError
-
-    def marginals(self) -> Any:
-        """The marginal distributions of a site's values as scipy knows them, of its shape."""
-        raise NotImplementedError
 
     # -- functions that families share ------------------------------------------------
 
@@ -221,10 +185,6 @@ class ConjugateSite:
         ones = np.ones((len(runs), self.num_elements))
         return (ones * runs[:, list(self.columns)]).reshape(len(runs), *self.elements)
 
-    def at(self, signs: Array) -> Array:
-        """:meth:`points`, whose derivative is :meth:`draw_jvp`."""
-        raise NotImplementedError
-
     def draw_jvp(self, change: Array, signs: Array) -> Array:
         """How far the points move, so that gradients at them become ``c``.
 
@@ -278,9 +238,6 @@ class ConjugateSite:
         new = dataclasses.replace(self, loc=self.loc + step_size * direction.loc)
         loc = self.xp.where(new.is_proper(), new.natural, self.natural).reshape(-1)
         return dataclasses.replace(self, loc=loc)
-
-    def _jvp(self, function: Any, at: Array, tangent: Array) -> Array:
-        raise NotImplementedError
 
 
 def signs_of_runs(num_columns: int) -> np.ndarray:

@@ -54,12 +54,12 @@ def find_hierarchy(layout: Layout, locals: tuple[str, ...] | None = None) -> Hie
     :raises ValueError: if a named site does not exist, is in no plate, or is not independent
         across its plates according to the model's Hessian.
     """
-    search = _Search(layout, locals)
+    search = _LocalsSearch(layout, locals)
     search.run()
     return search.result()
 
 
-class _Search:
+class _LocalsSearch:
     #: Coordinates of a site's block that are checked against a Hessian, at most.
     max_checked = 32
     #: Couplings smaller than this part of the tolerance, relative to the curvatures of both sites,
