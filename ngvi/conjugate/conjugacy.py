@@ -60,7 +60,8 @@ class ConjugacyCheck:
         for name, one in probes.items():
             if not np.isfinite(base[name]).all():
                 raise ValueError(
-                    f"The log density has no finite gradient at site '{name}', declared conjugate."
+                    f"The log density has no finite gradient at site '{name}', declared conjugate: "
+                    "check the data and the priors, or start elsewhere with init_loc_fn=."
                 )
             probe = _Probe(self, one, start, base[name])
             found = self.density({**start, name: one.points(-np.ones(one.elements))})[1]

@@ -167,7 +167,7 @@ def initial_sites(
         if name not in latents or name in enumerated:
             known = ", ".join(repr(other) for other in latents if other not in enumerated)
             raise ValueError(
-                f"Site '{name}' is declared conjugate, and the model's latents are {known}."
+                f"Site '{name}' is declared conjugate, but the model's latents are {known}."
             )
     if enumerated:
         raise ValueError(
@@ -204,8 +204,8 @@ def _check_support(
     fits = bool(inside) and all(contains(site, x) for x in inside)
     if not fits or (outside is not None and contains(site, np.full(shape, outside))):
         raise ValueError(
-            f"Site '{name}' is declared {family!r}, which is for {words}, and its support is not "
-            "that: declare another family, or leave the site to the Gaussian."
+            f"Site '{name}' is declared {family!r}, which is for {words}, but it takes other "
+            "values: declare another family, or leave the site to the Gaussian."
         )
 
 

@@ -137,7 +137,7 @@ class _LocalsSearch:
             smaller, (a, b) = conflict
             self.obstacles.append(
                 f"{_words(self.layout.site(a))} depends on {_words(self.layout.site(b))}, "
-                "and neither's plates are among the other's"
+                "and the plates of neither contain those of the other"
             )
             if self.declared is not None:
                 raise ValueError(

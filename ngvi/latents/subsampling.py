@@ -51,7 +51,7 @@ def check_no_local_latents(
 
 
 @dataclasses.dataclass(frozen=True)
-class Visits:
+class MinibatchElements:
     """Which elements of the plates around latents a minibatch has.
 
     :param sites: of the latent vector, all elements.
