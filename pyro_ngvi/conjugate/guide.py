@@ -122,7 +122,7 @@ def _parameter(site: str) -> str:
 @shared_doc(guide.ConjugateGuide, NaturalGaussianGuide)
 class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
     """Its first part has the conjugate sites, as parameters ``{site}_conjugate``, its second the
-    Gaussian.
+    Gaussian, if there are other latents. Medians and quantiles of a simplex are by coordinate.
     """
 
     def __init__(
@@ -149,25 +149,14 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         self.append(
             NaturalGaussianGuide(rest, family, init_loc_fn=init_loc_fn, init_scale=init_scale)
         )
-        self._has_no_gaussian = False
 
     def __getstate__(self) -> dict[str, Any]:
         self._model_as_given = None
         return super().__getstate__()
 
-    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        if self.prototype_trace is None:
-            self._set_up(args, kwargs)
-        self._create_plates(*args, **kwargs)
-        return {name: x for part in self._parts for name, x in part(*args, **kwargs).items()}
-
-    @property
-    def _parts(self) -> list[AutoGuide]:
-        return [self[0]] if self._has_no_gaussian else [self[0], self[1]]
-
     # -- set-up -----------------------------------------------------------------------
 
-    def _set_up(self, args: tuple, kwargs: dict) -> None:
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         super()._setup_prototype(*args, **kwargs)
         try:
             self._set_up_sites(args, kwargs)
@@ -194,7 +183,8 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
             made = FAMILIES[one.name](loc, name, one.shape, one.columns, self._relative_step_size)
             self[0].start(made, nodes[name])
             self._given[name] = made.mean
-        self._has_no_gaussian = not rest
+        if not rest:
+            del self[1]
 
     def _nodes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, dict[str, Any]]:
         with repeatable_noise(), poutine.block():
@@ -241,15 +231,3 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
                 "The guide has no conjugate sites before its first call: call svi.step(...) first."
             )
         return self[0].now()
-
-    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Posterior median of every latent site, constrained; of a simplex, by coordinate."""
-        return {n: x for part in self._parts for n, x in part.median(*args, **kwargs).items()}
-
-    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Posterior quantiles of every latent site, constrained.
-
-        :param quantiles: a list of numbers in (0, 1).
-        """
-        parts = (part.quantiles(quantiles, *args, **kwargs) for part in self._parts)
-        return {name: x for found in parts for name, x in found.items()}
