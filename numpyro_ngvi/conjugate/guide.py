@@ -150,7 +150,7 @@ class ConjugateSites(AutoGuide):
 @shared_doc(guide.ConjugateGuide, NaturalGaussianGuide)
 class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
     """Of its parameters each conjugate site is one, ``{prefix}_{site}_conjugate``, and the Gaussian
-    another.
+    another, if there are other latents. Medians and quantiles of a simplex are by coordinate.
 
     :param prefix: prefix of the guide's sites and parameters.
     """
@@ -172,20 +172,22 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         super().__init__(model, prefix=prefix, init_loc_fn=check_init_loc_fn(init_loc_fn))
         # What the Gaussian's model is given for these sites while it is set up.
         self._given: dict[str, jax.Array] = {}
-        rest = handlers.block(handlers.substitute(model, data=self._given), hide=[*self.conjugate])
+        rest = handlers.block(handlers.substitute(model, data=self._given), self._is_hidden)
         gaussian = NaturalGaussianGuide(
             rest, family, prefix=prefix, init_loc_fn=init_loc_fn, init_scale=init_scale
         )
         self._guides = [ConjugateSites(model, prefix), gaussian]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
-        if self.prototype_trace is None:
-            self._set_up(args, kwargs)
-        return {name: x for part in self._guides for name, x in part(*args, **kwargs).items()}
+    def _is_hidden(self, site: dict[str, Any]) -> bool:
+        """Whether the Gaussian's model hides a site.
+
+        Deterministic sites are wrong there, where conjugate sites are held fixed.
+        """
+        return site["type"] == "deterministic" or site.get("name") in self.conjugate
 
     # -- set-up -----------------------------------------------------------------------
 
-    def _set_up(self, args: tuple, kwargs: dict) -> None:
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             raise ValueError(guide.NEEDS_DATA)
         key = numpyro.prng_key()
@@ -213,7 +215,7 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
             self._given[name] = jnp.asarray(one.mean, loc.dtype)
         if not rest:
             self._guides = [first]
-        first.prototype_trace = self.prototype_trace = trace
+        first.prototype_trace, self.prototype_trace = sites, trace
         tell_flax()
 
     def _density(self, rest: list[str], args: tuple, kwargs: dict) -> tuple[Callable, str]:
@@ -261,28 +263,8 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         :param params: from ``svi.get_params(svi_state)``.
         :param sample_shape: shape of independent draws.
         """
-        keys = iter(random.split(rng_key, len(self._guides)))
-        return self._of_parts(lambda one: one.sample_posterior(next(keys), params, *args, **kwargs))
-
-    def median(self, params: dict[str, Any]) -> dict[str, jax.Array]:
-        """Posterior median of every latent site, constrained; of a simplex, by coordinate.
-
-        :param params: from ``svi.get_params(svi_state)``.
-        """
-        return self._of_parts(lambda one: one.median(params))
-
-    def quantiles(self, params: dict[str, Any], quantiles: Any) -> dict[str, jax.Array]:
-        """Posterior quantiles of every latent site, constrained.
-
-        :param params: from ``svi.get_params(svi_state)``.
-        :param quantiles: a number or a list of numbers in (0, 1).
-        :return: by site, the shape of ``quantiles`` followed by the site's shape.
-        """
-        return self._of_parts(lambda one: one.quantiles(params, quantiles))
-
-    def _of_parts(self, values: Callable[[AutoGuide], dict[str, Any]]) -> dict[str, Any]:
-        # Deterministic sites are the Gaussian's model's, where conjugate sites are held fixed.
-        found = {name: x for part in self._guides for name, x in values(part).items()}
-        return {
-            name: x for name, x in found.items() if self.prototype_trace[name]["type"] == "sample"
-        }
+        keys = random.split(rng_key, len(self._guides))
+        draws = {}
+        for key, part in zip(keys, self._guides, strict=True):
+            draws.update(part.sample_posterior(key, params, *args, **kwargs))
+        return draws
