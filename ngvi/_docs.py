@@ -11,25 +11,26 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 #: The fields of a docstring, in their order.
-KINDS = ("param", "ivar", "return", "raises")
+FIELDS = ("param", "ivar", "return", "raises")
 
 Described = TypeVar("Described", bound=Callable)
 
 
-def shared_doc(about: Any, *fields: Any) -> Callable[[Described], Described]:
+def shared_doc(about: Any, *others: Any) -> Callable[[Described], Described]:
     """Put the docstring of ``about`` in front of that of a class or function.
 
     :param about: an object that has it.
-    :param fields: docstrings, or objects that have one, of which the fields (``:param x:``) follow
+    :param others: docstrings, or objects that have one, of which the fields (``:param x:``) follow
         that are not described yet.
     """
 
     def described(thing: Described) -> Described:
-        (shared, told), (prose, own) = _parts(about), _parts(thing)
-        told = {**told, **own}
-        for inherited in fields:
-            told = {**told, **{k: v for k, v in _parts(inherited)[1].items() if k not in told}}
-        ordered = "\n".join(told[name] for name in sorted(told, key=_rank))
+        (shared, fields), (prose, own) = _parts(about), _parts(thing)
+        fields.update(own)
+        for other in others:
+            for name, field in _parts(other)[1].items():
+                fields.setdefault(name, field)
+        ordered = "\n".join(fields[name] for name in sorted(fields, key=_rank))
         thing.__doc__ = "\n\n".join(filter(None, (shared, prose, ordered)))
         return thing
 
@@ -39,10 +40,10 @@ def shared_doc(about: Any, *fields: Any) -> Callable[[Described], Described]:
 def _parts(thing: Any) -> tuple[str, dict[str, str]]:
     """The prose of a docstring, and its fields by name."""
     text = inspect.cleandoc(thing if isinstance(thing, str) else thing.__doc__ or "")
-    prose, *fields = re.split(rf"^(?=:(?:{'|'.join(KINDS)})\b)", text, flags=re.MULTILINE)
+    prose, *fields = re.split(rf"^(?=:(?:{'|'.join(FIELDS)})\b)", text, flags=re.MULTILINE)
     indented = (re.sub(r"\n\s*", "\n    ", field.rstrip()) for field in fields)
     return prose.strip(), {field.split(":")[1]: field for field in indented}
 
 
 def _rank(field: str) -> int:
-    return KINDS.index(field.split(" ")[0])
+    return FIELDS.index(field.split(" ")[0])

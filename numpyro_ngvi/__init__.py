@@ -10,7 +10,6 @@ except ModuleNotFoundError as error:
 
 from ngvi import __version__ as __version__
 from numpyro_ngvi import families
-from numpyro_ngvi.conjugate.guide import ConjugateGuide
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.inference import FitResult, fit
@@ -35,7 +34,6 @@ __all__ = [
     "SVI",
     "VOGN",
     "VON",
-    "ConjugateGuide",
     "FitResult",
     "NAdam",
     "Nagm",

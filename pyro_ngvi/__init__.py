@@ -9,7 +9,6 @@ except ModuleNotFoundError as error:
 
 from ngvi import __version__ as __version__
 from pyro_ngvi import families
-from pyro_ngvi.conjugate.guide import ConjugateGuide
 from pyro_ngvi.elbo import NaturalELBO
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.inference import FitResult, fit
@@ -34,7 +33,6 @@ __all__ = [
     "SVI",
     "VOGN",
     "VON",
-    "ConjugateGuide",
     "FitResult",
     "NAdam",
     "Nagm",

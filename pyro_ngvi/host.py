@@ -20,7 +20,7 @@ What is left, and why, besides the loss; ``tests/test_host_reads.py`` counts it:
   came a step late would be another rule.
 - ``Precision`` and ``Covariance`` read whether ``S + dS`` is definite, which is known after the
   length, and decides between a sum and eigenvectors; ``VON`` whether its step is.
-- Factors of sites have a rule of their own, whose slopes come after those of the Gaussian's.
+- Conjugate sites have a rule of their own, whose slopes come after those of the Gaussian's.
 - Of ``LowRankPrecision`` eigenvalues and singular values, for which torch itself waits.
 
 ``lax.cond`` and ``where`` do all of this in JAX, where nothing is read.

@@ -39,7 +39,7 @@ def test_a_site_of_the_name_of_a_guides_site_is_refused(ppl):
     def model():
         ppl.sample(name, ppl.dist.Normal(ppl.array(0.0), 1.0))
 
-    with pytest.raises(ValueError, match=f"site '{name}' is called as one of the guide's: rename"):
+    with pytest.raises(ValueError, match=f"site '{name}' has the name of the guide's own: rename"):
         ppl.call(ppl.guide(model))
 
 
@@ -62,10 +62,10 @@ def test_arguments_that_are_no_arrays_are_noted_if_the_model_fails(ppl, kind):
 
 
 @pytest.mark.parametrize("style", ["fit", "step"])
-@pytest.mark.parametrize("kind", ["texts", "objects", "dates"])
-def test_arguments_that_hold_no_numbers_are_told_with_what_to_pass(ppl, kind, style):
-    values = {"texts": ["a", "b", "a"], "objects": [1.0, None, 2.0], "dates": ["2020-01-01"] * 3}
-    dtype = {"texts": None, "objects": object, "dates": "datetime64[D]"}[kind]
+@pytest.mark.parametrize("kind", ["strings", "objects", "dates"])
+def test_arguments_that_hold_no_numbers_are_named_with_what_to_pass(ppl, kind, style):
+    values = {"strings": ["a", "b", "a"], "objects": [1.0, None, 2.0], "dates": ["2020-01-01"] * 3}
+    dtype = {"strings": None, "objects": object, "dates": "datetime64[D]"}[kind]
 
     def model(x, y):
         slope = ppl.sample("slope", ppl.dist.Normal(ppl.array(0.0), 1.0))
@@ -77,8 +77,8 @@ def test_arguments_that_hold_no_numbers_are_told_with_what_to_pass(ppl, kind, st
             ppl.fit(model, *args)
         else:
             ppl.call(ppl.guide(model), *args)
-    told = " ".join(error.value.__notes__)
-    assert f"argument 0 holds {kind}" in told and "return_inverse=True" in told
+    notes = " ".join(error.value.__notes__)
+    assert f"argument 0 holds {kind}" in notes and "return_inverse=True" in notes
 
 
 def test_an_empty_model_says_that_there_are_no_latents(ppl):
@@ -355,7 +355,7 @@ def test_a_first_loss_that_is_not_finite_is_an_error_of_step_numpyro():
         assert svi.state is None
 
 
-def test_a_step_that_is_skipped_is_told_of_once_numpyro():
+def test_a_step_that_is_skipped_is_warned_of_once_numpyro():
     jax = pytest.importorskip("jax")
     ppl = load("numpyro")
     with ppl.float64():
@@ -374,7 +374,7 @@ def test_a_step_that_is_skipped_is_told_of_once_numpyro():
             svi.step(y)
 
 
-def test_draws_that_a_step_leaves_out_are_told_of_once_where_it_was_called_numpyro():
+def test_draws_that_a_step_leaves_out_are_warned_of_once_where_it_was_called_numpyro():
     jax = pytest.importorskip("jax")
     ppl = load("numpyro")
     with ppl.float64():

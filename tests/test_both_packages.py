@@ -142,7 +142,7 @@ def test_the_reparametrized_guides_have_the_same_arguments_and_defaults():
 
 
 def test_the_conjugate_guides_have_the_same_arguments_and_defaults():
-    a, b = (_defaults(package.ConjugateGuide) for package in _packages())
+    a, b = (_defaults(ppl.module("conjugate").ConjugateGuide) for ppl in map(load, PPLS))
     assert a.pop("prefix") == "auto"
     assert a.pop("init_loc_fn").__name__ == b.pop("init_loc_fn").__name__ == "init_to_median"
     assert a == b

@@ -24,7 +24,7 @@ class Run:
     options: dict = dataclasses.field(default_factory=dict)
     loss_options: dict = dataclasses.field(default_factory=dict)
     has_parameter: bool = False  #: whether the model has a parameter of its own
-    has_factor: bool = False  #: whether a site of it is conditionally conjugate, and declared
+    has_conjugate_site: bool = False  #: whether a site is declared conjugate
     of_ours: int = 0  #: waits of a step in Pyro besides :data:`OF_PYRO`
 
 
@@ -44,8 +44,8 @@ RUNS = {
     "BLR beside Adam": Run("BLR", has_parameter=True, of_ours=3),
     # And whether the sum of two matrices is definite, once the length of the step is known.
     "BLR of a precision": Run("BLR", family="precision", of_ours=3),
-    # And the slopes of the factors, which have a rule of their own; more attempts at a length.
-    "BLR beside a factor": Run("BLR", has_factor=True, of_ours=4),
+    # And the slopes of conjugate sites, which have a rule of their own; more attempts at a length.
+    "BLR beside a conjugate site": Run("BLR", has_conjugate_site=True, of_ours=4),
     # Whether a precision is positive definite.
     "VON": Run("VON", of_ours=1),
     "VON with Hessians": Run("VON", loss_options={"curvature": "hessian"}, of_ours=1),
@@ -66,14 +66,14 @@ RUNS = {
 
 
 def _model(ppl, run):
-    if not (run.has_parameter or run.has_factor):
+    if not (run.has_parameter or run.has_conjugate_site):
         return models.location(ppl)
 
     def model(y):
         width = ppl.param("width", ppl.array(10.0)) if run.has_parameter else 10.0
         mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), width))
         precision = 1.0
-        if run.has_factor:
+        if run.has_conjugate_site:
             precision = ppl.sample("precision", ppl.dist.Gamma(ppl.array(2.0), 2.0))
         with ppl.plate("data", len(y)):
             ppl.sample("y", ppl.dist.Normal(mu, precision**-0.5), obs=y)
@@ -87,8 +87,8 @@ def _made(ppl, run):
     optimiser = ppl.optimiser(run.optimiser, **run.options)
     loss = ppl.elbo(run.loss, **run.loss_options)
     guide = ppl.guide(model, run.family)
-    if run.has_factor:
-        guide = ppl.package.ConjugateGuide(model, {"precision": "gamma"})
+    if run.has_conjugate_site:
+        guide = ppl.module("conjugate").ConjugateGuide(model, {"precision": "gamma"})
     return model, guide, optimiser, loss
 
 

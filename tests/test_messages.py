@@ -260,7 +260,7 @@ def test_two_threads_fit_one_after_the_other(ppl):
     assert means[1.0] - means[0.0] == pytest.approx(1.0, abs=0.1)
 
 
-def test_data_that_are_broadcast_against_their_distribution_are_told_of(ppl):
+def test_data_that_are_broadcast_against_their_distribution_are_warned_of(ppl):
     column = ppl.array(Y[:, None])
     for model in (observing(ppl, column), observing(ppl, column, event_dim=1)):
         with pytest.warns(UserWarning, match=r"'y' has data of shape \(3, 1\).*to \(3, 3\)"):
@@ -271,7 +271,7 @@ def test_data_that_are_broadcast_against_their_distribution_are_told_of(ppl):
         ppl.call(ppl.guide(observing(ppl, ppl.array(1.0), event_dim=1)))
 
 
-def test_an_option_with_the_name_of_an_argument_of_the_model_is_told_of(ppl):
+def test_an_option_with_the_name_of_an_argument_of_the_model_is_warned_of(ppl):
     def model(y, tolerance=2.0):
         normal(ppl, scale=tolerance)
 
@@ -352,7 +352,7 @@ def test_what_only_torch_can_do_wrong_pyro():
                     needs_gradients()
 
 
-def test_another_guides_parameters_in_the_store_are_told_of_pyro():
+def test_another_guides_parameters_in_the_store_are_refused_pyro():
     ppl = load("pyro")
     ppl.forget()
     with ppl.float64():

@@ -48,7 +48,7 @@ FACTORS = {
 }
 
 
-class Visits(subsampling.Visits):
+class Visits(subsampling.MinibatchElements):
     """Which elements of the plates around latents a minibatch has; indices are tensors.
 
     A package's subclass names its library and its PPL.

@@ -1,4 +1,4 @@
-"""The blocks of a block-diagonal covariance: by site, by element of a plate, or as told."""
+"""The blocks of a block-diagonal covariance: by site, by element of a plate, or as given."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def find_blocks(
     independent = _independent_sites(layout, chosen)
     groups: dict[tuple, list[np.ndarray]] = {}
     for number, (piece, sites) in enumerate(chosen):
-        alone = bool(sites) and piece.shape[1] > 1 and independent.issuperset(sites)
+        is_probed_at_once = bool(sites) and piece.shape[1] > 1 and independent.issuperset(sites)
         # Blocks known to be independent are kept apart: they share their probes.
-        key = (len(piece), number if alone else None)
+        key = (len(piece), number if is_probed_at_once else None)
         groups.setdefault(key, []).append(piece)
     pieces = [np.concatenate(same, 1) for same in groups.values()]
     return pieces, tuple(number is not None for _, number in groups)

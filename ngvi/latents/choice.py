@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ngvi.estimators.choice import MAX_SPHERICAL_DIM
 from ngvi.latents.forest import Forest
 from ngvi.latents.hierarchy import find_structure
 from ngvi.latents.layout import Layout
@@ -15,30 +14,22 @@ from ngvi.latents.subsampling import SubsampledLatent
 #: Other names of families.
 ALIASES = {"full": "covariance_cholesky"}
 
-#: ``family="auto"`` takes a dense covariance up to this dimension: 500,000 parameters, and
-#: a factor that still fits the processor's caches.
-MAX_DENSE_DIM = 1000
 
-#: ... and up to this one where quadrature gives the expectations of the log density: a step is a
-#: Newton step then, and needs no draws. A logistic regression of 8,992 rows on 1,024 covariates:
-#: ``fit`` at the optimum after two minutes of one processor; with low rank no end in twelve.
-MAX_DENSE_DIM_OF_SUMS = MAX_SPHERICAL_DIM
+class FamilyLimits(NamedTuple):
+    """What ``family="auto"`` takes up to which size; every number is of latents but the last."""
 
-#: Where a model has locals, only up to this one: to its verdict ``fit`` then takes as long with
-#: either family. Processor seconds, dense and sparse: epilepsy (127 latents) 0.9 and 1.7, radon
-#: with slopes (175) 2.6 and 2.6, toenail (299) 57 and 9; the optimum is the same.
-MAX_DENSE_DIM_WITH_LOCALS = 200
-
-#: ... and only if a local and its ancestors are at most this part of all latents.
-MAX_PART_OF_PATH = 1 / 8
-
-#: Beyond that, where the model has no locals, ``LowRankPrecision()`` up to this dimension: its
-#: gradient and momentum are six times as large as those of ``Diagonal``, and past the caches
-#: a step costs four to five times as much unless the model dominates.
-MAX_LOW_RANK_DIM = 100_000
-
-#: The most entries of a sparse factor that ``family="auto"`` takes: 400 MB in float32.
-MAX_SPARSE_ENTRIES = 100_000_000
+    #: A dense covariance: 500,000 parameters, which fit the processor's caches.
+    dense: int = 1000
+    #: ... where quadrature gives the expectations of the log density: a step needs no draws.
+    dense_by_quadrature: int = 2000
+    #: ... where the model has locals: beyond it ``fit`` is faster with the sparse family.
+    dense_with_locals: int = 200
+    #: A local and its ancestors, as a part of all latents, for the sparse family to be worth it.
+    part_of_path: float = 1 / 8
+    #: ``LowRankPrecision()``, whose gradient is six times as large as that of ``Diagonal``.
+    low_rank: int = 100_000
+    #: Entries of a sparse factor: 400 MB in float32.
+    sparse_entries: int = 100_000_000
 
 
 class Choice(NamedTuple):
@@ -52,9 +43,11 @@ class Registry:
     """The families of a package by name.
 
     :param package: its ``families``, of whose public names they are.
+    :param limits: of ``"auto"``.
     """
 
-    def __init__(self, package: ModuleType) -> None:
+    def __init__(self, package: ModuleType, limits: FamilyLimits | None = None) -> None:
+        self.limits = limits or FamilyLimits()
         self.base = package.Family
         public: list[Any] = [getattr(package, name) for name in package.__all__]
         found: list[Any] = [
@@ -96,29 +89,28 @@ class Registry:
 
         Only where a dense family is large are locals looked for.
         """
-        dim = layout.dim
-        dense = f"auto: {dim} latents, dense up to {MAX_DENSE_DIM}"
-        if dim <= MAX_DENSE_DIM_WITH_LOCALS:
+        dim, limits = layout.dim, self.limits
+        dense = f"auto: {dim} latents, dense up to {limits.dense}"
+        if dim <= limits.dense_with_locals:
             return self._choice("covariance_cholesky", dense)
-        structure, obstacle = _locals(layout)
-        if dim <= MAX_DENSE_DIM:
-            if structure is None or max(structure.colours()) + 1 > MAX_PART_OF_PATH * dim:
+        structure, obstacle = _locals(layout, limits.sparse_entries)
+        if dim <= limits.dense:
+            if structure is None or max(structure.colours()) + 1 > limits.part_of_path * dim:
                 return self._choice("covariance_cholesky", dense)
-            start = f"auto: {dim} latents, dense only up to {MAX_DENSE_DIM_WITH_LOCALS}"
+            start = f"auto: {dim} latents, dense only up to {limits.dense_with_locals}"
         else:
-            start = f"auto: {dim} latents, dense only up to {MAX_DENSE_DIM}"
+            start = f"auto: {dim} latents, dense only up to {limits.dense}"
         if structure is not None:
-            return Choice(
-                self.families["sparse_precision"](structure=structure),
-                f"{start}, and it has locals",
+            return self._choice(
+                "sparse_precision", f"{start}, and it has locals", structure=structure
             )
-        if dim <= MAX_DENSE_DIM_OF_SUMS and layout.is_sum_of_terms():
-            most = f"dense up to {MAX_DENSE_DIM_OF_SUMS} where quadrature can be taken"
+        if dim <= limits.dense_by_quadrature and layout.is_sum_of_terms():
+            most = f"dense up to {limits.dense_by_quadrature} where quadrature can be taken"
             return self._choice("covariance_cholesky", f"auto: {dim} latents, {most}")
         start = f"{start}, not sparse ({obstacle})"
-        if dim <= MAX_LOW_RANK_DIM:
-            return self._choice("low_rank", f"{start}, low rank up to {MAX_LOW_RANK_DIM}")
-        return self._choice("diagonal", f"{start}, low rank only up to {MAX_LOW_RANK_DIM}")
+        if dim <= limits.low_rank:
+            return self._choice("low_rank", f"{start}, low rank up to {limits.low_rank}")
+        return self._choice("diagonal", f"{start}, low rank only up to {limits.low_rank}")
 
     def suitable(
         self, requested: Choice | None, subsampled: Sequence[SubsampledLatent], layout: Layout
@@ -135,11 +127,11 @@ class Registry:
             )
         return self.automatic(layout)
 
-    def _choice(self, name: str, reason: str) -> Choice:
-        return Choice(self.families[name](), reason)
+    def _choice(self, name: str, reason: str, **options: Any) -> Choice:
+        return Choice(self.families[name](**options), reason)
 
 
-def _locals(layout: Layout) -> tuple[Forest | None, str]:
+def _locals(layout: Layout, max_entries: int) -> tuple[Forest | None, str]:
     """The blocks of the sparse family if the model has locals, or why not."""
     if not any(site.plates for site in layout.sites):
         return None, "no latent is in a plate"
@@ -151,6 +143,6 @@ def _locals(layout: Layout) -> tuple[Forest | None, str]:
         return None, obstacle
     if all(group.num == 1 for group in structure.groups):
         return None, "no latent is in a plate of more than one element"
-    if structure.num_lower > MAX_SPARSE_ENTRIES:
+    if structure.num_lower > max_entries:
         return None, f"its factor would have {structure.num_lower} entries"
     return structure, ""

@@ -27,13 +27,6 @@ Plates = frozenset[str]
 #: Globals are one dense block: up to 100 MB for its three arrays in float64.
 MAX_GLOBALS = 2000
 
-#: Coordinates of a site's block that are checked against a Hessian, at most.
-MAX_CHECKED = 32
-
-#: Two sites' couplings smaller than this share of the tolerance, relative to their curvatures, are
-#: rounding: of an intercept and the slope of a centred covariate, say.
-ROUNDING = 0.05
-
 
 @dataclasses.dataclass(frozen=True)
 class Hierarchy:
@@ -61,24 +54,29 @@ def find_hierarchy(layout: Layout, locals: tuple[str, ...] | None = None) -> Hie
     :raises ValueError: if a named site does not exist, is in no plate, or is not independent
         across its plates according to the model's Hessian.
     """
-    search = _Search(layout, locals)
+    search = _LocalsSearch(layout, locals)
     search.run()
     return search.result()
 
 
-class _Search:
+class _LocalsSearch:
+    #: Coordinates of a site's block that are checked against a Hessian, at most.
+    max_checked = 32
+    #: Couplings smaller than this part of the tolerance, relative to the curvatures of both sites,
+    #: are rounding: of an intercept and the slope of a centred covariate, say.
+    rounding = 0.05
+
     def __init__(self, layout: Layout, declared: tuple[str, ...] | None) -> None:
         if declared is not None:
             declared = tuple(name for name in declared if layout.site(name).size)
         self.layout, self.declared = layout.with_coordinates(), declared
-        layout = self.layout
-        self.dependencies: Dependencies = layout.dependencies
+        self.dependencies: Dependencies = self.layout.dependencies
         self.pairs = dict(self.dependencies.pairs)
         self.obstacles: list[str] = []
-        names = [site.name for site in layout.sites] if declared is None else declared
-        self.plates: dict[str, Plates] = {site.name: frozenset() for site in layout.sites}
-        for name in names:
-            self.plates[name] = layout.site(name).plate_names
+        sites = self.layout.sites
+        self.plates: dict[str, Plates] = {site.name: frozenset() for site in sites}
+        for name in [site.name for site in sites] if declared is None else declared:
+            self.plates[name] = self.layout.site(name).plate_names
             if declared is not None and not self.plates[name]:
                 raise ValueError(
                     f"SparsePrecision(locals=...) names {name!r}, which is in no plate: there is "
@@ -97,13 +95,12 @@ class _Search:
             self._make_forest()
 
     def result(self) -> Hierarchy:
-        forest = self._forest()
+        forest, coordinates = self._forest(), self._coordinates()
         blocks, parents = [], []
         for plates in forest:
-            order = self._plate_order(plates, forest)
-            sites = [site for site in self.layout.sites if self.plates[site.name] == plates]
-            blocks.append(np.concatenate([site.indices(order) for site in sites], 1).T)
-            parent = self._parent(plates, forest)
+            names = [name for name, others in self.plates.items() if others == plates]
+            blocks.append(np.concatenate([coordinates[name] for name in names], 1).T)
+            parent = self._parent(plates)
             parents.append(None if parent is None else forest.index(parent))
         local_sites = tuple(name for name, plates in self.plates.items() if plates)
         by_element = tuple(
@@ -117,16 +114,22 @@ class _Search:
     def _forest(self) -> list[Plates]:
         return sorted(set(self.plates.values()), key=lambda p: (-len(p), sorted(p)))
 
-    def _parent(self, plates: Plates, forest: list[Plates]) -> Plates | None:
-        return max((other for other in forest if other < plates), key=len, default=None)
+    def _parent(self, plates: Plates) -> Plates | None:
+        outer = (other for other in self._forest() if other < plates)
+        return max(outer, key=len, default=None)
 
-    def _plate_order(self, plates: Plates, forest: list[Plates]) -> list[str]:
+    def _plate_order(self, plates: Plates) -> list[str]:
         """The plates, outermost first: an element's parent is a prefix of its index."""
-        parent = self._parent(plates, forest)
-        outer = [] if parent is None else self._plate_order(parent, forest)
+        parent = self._parent(plates)
+        outer = [] if parent is None else self._plate_order(parent)
         site = next(site for site in self.layout.sites if self.plates[site.name] == plates)
         inner = [p.name for p in site.plates if p.name in plates and p.name not in outer]
         return [*outer, *inner]
+
+    def _coordinates(self) -> dict[str, np.ndarray]:
+        """By site, its coordinates, shape ``(elements, coordinates of each)``."""
+        orders = {plates: self._plate_order(plates) for plates in self._forest()}
+        return {s.name: s.indices(orders[self.plates[s.name]]) for s in self.layout.sites}
 
     def _make_forest(self) -> None:
         """Make sites global until the plates of related sites are nested."""
@@ -134,7 +137,7 @@ class _Search:
             smaller, (a, b) = conflict
             self.obstacles.append(
                 f"{_words(self.layout.site(a))} depends on {_words(self.layout.site(b))}, "
-                "and neither's plates are among the other's"
+                "and the plates of neither contain those of the other"
             )
             if self.declared is not None:
                 raise ValueError(
@@ -194,73 +197,64 @@ class _Search:
         if not common:
             self.pairs[a, b] = frozenset()
             return
-        told = self.pairs.get((a, b), frozenset()) & common
-        self._couple(a, b, told or common)
+        known = self.pairs.get((a, b), frozenset()) & common
+        self._couple(a, b, known or common)
 
     def _contradiction(self) -> tuple[str, str] | None:
         """Two sites which the Hessian couples where the forest has zeros."""
         product = self.dependencies.hessian_product
         if product is None:
             return None
-        forest = self._forest()
-        rng = np.random.default_rng(0)
-        for site in self.layout.sites:
-            plates = self.plates[site.name]
+        coordinates, rng = self._coordinates(), np.random.default_rng(0)
+        for name, plates in self.plates.items():
             if not plates:
                 continue
-            indices = site.indices(self._plate_order(plates, forest))
-            num, width = indices.shape
+            num, width = coordinates[name].shape
             checked = np.arange(width)
-            if width > MAX_CHECKED:
-                checked = rng.choice(width, MAX_CHECKED, replace=False)
-            for column in checked:
+            if width > self.max_checked:
+                checked = rng.choice(width, self.max_checked, replace=False)
+            for own in coordinates[name].T[checked]:
                 scale = rng.uniform(0.5, 1.5, num) * rng.choice([-1.0, 1.0], num)
                 probes = np.zeros((2, self.layout.dim))
-                probes[0, indices[:, column]] = 1.0
-                probes[1, indices[:, column]] = scale
-                ones, scaled = np.asarray(product(probes))
-                if not (np.isfinite(ones).all() and np.isfinite(scaled).all()):
+                probes[:, own] = np.ones(num), scale
+                products = np.asarray(product(probes))
+                if not np.isfinite(products).all():
                     continue
-                for other in self.layout.sites:
-                    gap = self._gap(other, plates, scale, ones, scaled, forest)
+                for other, mine in coordinates.items():
+                    gap = self._gap(self.plates[other], plates, scale, products[:, mine])
                     if gap > 0.0:
-                        own = np.abs(ones[indices[:, column]]).max()
-                        if gap > ROUNDING * (own * self._curvature(other)) ** 0.5:
-                            return other.name, site.name
+                        size = np.abs(products[0, own]).max() * self._curvature(other)
+                        if gap > self.rounding * size**0.5:
+                            return other, name
         return None
 
-    def _curvature(self, site: Site) -> float:
+    def _curvature(self, name: str) -> float:
         """The size of the Hessian within a site."""
         product = self.dependencies.hessian_product
         assert product is not None  # which has shown a gap
+        site = self.layout.site(name)
         own = slice(site.start, site.start + site.size)
         probes = np.zeros((2, self.layout.dim))
         probes[:, own] = np.random.default_rng(0).choice([-1.0, 1.0], site.size)
         return float(np.abs(np.asarray(product(probes))[:, own]).max())
 
-    def _gap(
-        self,
-        other: Site,
-        plates: Plates,
-        scale: np.ndarray,
-        ones: np.ndarray,
-        scaled: np.ndarray,
-        forest: list[Plates],
-    ) -> float:
-        """The largest coupling where the forest has zeros, over the tolerance; 0 if it is less than
-        that of the couplings that may be.
+    def _gap(self, mine: Plates, plates: Plates, scale: np.ndarray, products: np.ndarray) -> float:
+        """The largest coupling where the forest has zeros, over the tolerance.
+
+        It is 0 if it is less than the tolerance of the couplings that may be.
+
+        :param mine: the plates of a site.
+        :param plates: those of the site that was probed, by 1 and by ``scale``.
+        :param products: with the Hessian, at the first site's coordinates.
         """
-        mine = self.plates[other.name]
         if mine < plates:
             return 0.0  # an ancestor sums over its descendants
-        indices = other.indices(self._plate_order(mine, forest))
-        ones, scaled = ones[indices], scaled[indices]
+        ones, scaled = products
         expected = np.zeros_like(ones)
         if plates <= mine:
-            expected = np.repeat(scale, len(indices) // len(scale))[:, None] * ones
-        size = max(np.abs(ones).max(), np.abs(scaled).max())
+            expected = np.repeat(scale, len(ones) // len(scale))[:, None] * ones
         gap, tolerance = float(np.abs(scaled - expected).max()), self.dependencies.tolerance
-        return 0.0 if gap <= tolerance * size else gap / tolerance
+        return 0.0 if gap <= tolerance * np.abs(products).max() else gap / tolerance
 
 
 def _words(site: Site) -> str:

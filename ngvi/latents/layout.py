@@ -68,10 +68,6 @@ class Site:
         return np.moveaxis(coordinates, front, range(len(front))).reshape(num, -1)
 
 
-#: Parts of the way from the start to where the Hessian is looked at.
-NEARER = (1.0, 0.1, 0.01)
-
-
 @dataclasses.dataclass(frozen=True)
 class Dependencies:
     """Which latents interact in the posterior.
@@ -92,7 +88,9 @@ class Dependencies:
 
 
 def hessian_near(
-    product_at: Callable[[np.ndarray], Callable | None], size: int
+    product_at: Callable[[np.ndarray], Callable | None],
+    size: int,
+    parts: tuple[float, ...] = (1.0, 0.1, 0.01),
 ) -> Callable[[np.ndarray], np.ndarray] | None:
     """Products with the Hessian at a point away from the start, where it may vanish by symmetry.
 
@@ -100,9 +98,10 @@ def hessian_near(
 
     :param product_at: products with the Hessian so far from the start, shape ``(d,)``; None if
         they are not finite.
+    :param parts: of half a unit, that are tried.
     """
     offset = np.random.default_rng(0).uniform(-0.5, 0.5, size)
-    return next(filter(None, (product_at(part * offset) for part in NEARER)), None)
+    return next(filter(None, (product_at(part * offset) for part in parts)), None)
 
 
 class Layout:

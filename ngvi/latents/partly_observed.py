@@ -3,14 +3,12 @@
 Of a site of which a part is observed (``obs_mask=``) the other part alone is latent.
 
 Both PPLs split such a site into ``"x_observed"`` and ``"x_unobserved"``, each masked where the
-other counts, and take the elements of either. So the elements of ``"x_unobserved"`` where ``x`` is
-observed have no density and no use: a flat direction, in which a Gaussian would widen for ever.
-Here they are independent of all else and standard normal on the unconstrained scale. That changes
-neither the posterior of the other latents nor the evidence, and a Gaussian can be right there.
+other counts. The elements of ``"x_unobserved"`` where ``x`` is observed have no density and no use:
+a flat direction, in which a Gaussian would widen for ever. Here they are standard normal on the
+unconstrained scale, which changes neither the posterior of the other latents nor the evidence.
 
-The same is true of what a mask leaves out, such as the ends of sequences of different
-lengths, as long as nothing depends on it. A flat prior by a mask stays one: ``idle_latents`` of a
-package tells which is which.
+The same is done with what a mask leaves out, such as the ends of sequences of different lengths, if
+nothing depends on it (``idle_latents`` of a package). A flat prior by a mask stays one.
 """
 
 from __future__ import annotations

@@ -17,9 +17,6 @@ from ngvi.latents.layout import Site
 #: Pixels a side, at most: a line one pixel wide must remain visible.
 MAX_PIXELS = 160
 
-#: Pairs of rows of two blocks up to which all blocks are marked at once, pair by pair.
-MAX_PAIRS = 2500
-
 #: What a pixel shows, and its colour.
 NOTHING, LOW_RANK, COUPLED, DIAGONAL = range(4)
 COLOURS = ("#ffffff", "#bdd7e7", "#3182bd", "#08306b")
@@ -28,13 +25,8 @@ LABELS = ("independent given the rest", "coupled by the low rank", "coupled", "d
 #: What ``Family.couples`` says of families without blocks.
 PATTERNS = {"none": NOTHING, "low_rank": LOW_RANK, "all": COUPLED}
 
-#: Names of sites are written where they are at most so many, and at least this fraction of
-#: the axis apart.
+#: Sites whose names are written, at most.
 MAX_NAMES = 20
-NAME_SPACING = 0.035
-
-#: Around the picture, as a fraction of it.
-MARGIN = 0.015
 
 
 def plot_structure(guide_or_family: Any, ax: Any = None) -> Any:
@@ -67,9 +59,9 @@ def plot_structure(guide_or_family: Any, ax: Any = None) -> Any:
         extent=(0, dim, dim, 0),
         interpolation="nearest",
     )
-    # A margin: under the frame a line at the border would not be seen.
-    ax.set_xlim(-MARGIN * dim, (1 + MARGIN) * dim)
-    ax.set_ylim((1 + MARGIN) * dim, -MARGIN * dim)
+    margin = 0.015 * dim  # under the frame a line at the border would not be seen
+    ax.set_xlim(-margin, dim + margin)
+    ax.set_ylim(dim + margin, -margin)
     words = family.describe()
     ax.set_title(f"Precision of {family.name!r}, d = {dim:,}\n{words}", fontsize=11)
     for site in sites[1:] if len(sites) <= MAX_NAMES else ():
@@ -124,18 +116,14 @@ def _mark_blocks(image: np.ndarray, structure: Forest) -> None:
     pixels = [index * size // structure.dim for index in structure.split_indices()]
     for index, mine in enumerate(pixels):
         _mark(image, mine, mine)
-        ancestors = structure.ancestors(index)
-        of_each = [
-            pixels[a][:, np.arange(mine.shape[1]) // structure.children_per_block(index, a)]
-            for a in ancestors
-        ]
-        for above in of_each:
-            _mark(image, mine, above)
+        for ancestor in structure.ancestors(index):
+            children = structure.children_per_block(index, ancestor)
+            _mark(image, mine, np.repeat(pixels[ancestor], children, 1))
 
 
 def _mark(image: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
     """Mark the pixels of every block: rows in ``(k, n)`` with rows in ``(m, n)``."""
-    if len(left) * len(right) <= MAX_PAIRS:
+    if len(left) * len(right) <= 2500:  # few rows of many blocks
         pairs = [(p, q) for p in left for q in right]
     else:
         columns = zip(left.T, right.T, strict=True)
@@ -154,7 +142,7 @@ def _label(ax: Any, dim: int, sites: Sequence[Site]) -> None:
     centres: list[float] = []
     for site in sites:
         centre = site.start + site.size / 2
-        if names and centre - centres[-1] < NAME_SPACING * dim:
+        if names and centre - centres[-1] < 0.035 * dim:  # too near to write both
             names[-1] = f"{names[-1]}, {site.name}"
         else:
             names.append(site.name)

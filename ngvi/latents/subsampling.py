@@ -1,4 +1,4 @@
-"""Latents inside a subsampled plate: which a minibatch visits, and who can move those alone.
+"""Latents inside a subsampled plate: which a minibatch has, and which families move those alone.
 
 The latent vector holds all elements of the plate; a step sees those of its minibatch. A family
 whose precision couples elements of the plate with each other has no parameters of single ones.
@@ -51,11 +51,11 @@ def check_no_local_latents(
 
 
 @dataclasses.dataclass(frozen=True)
-class Visits:
+class MinibatchElements:
     """Which elements of the plates around latents a minibatch has.
 
     :param sites: of the latent vector, all elements.
-    :param indices: by plate, the elements visited, shape ``(B,)``.
+    :param indices: by plate, the elements of the minibatch, shape ``(B,)``.
     """
 
     sites: tuple[Site, ...]
@@ -76,7 +76,7 @@ class Visits:
 
     @property
     def are_partial(self) -> bool:
-        """Whether there is a latent that is not visited."""
+        """Whether there is a latent that the minibatch does not have."""
         return bool(self.plates)
 
     def check(self, family: Any) -> None:
@@ -88,7 +88,7 @@ class Visits:
         if forest == "none" or not self.are_partial:
             return
         if not isinstance(forest, Forest) or not family.moves_elements:
-            self._refuse(family, [site for site in self.sites if self.subsampled(site)])
+            self._refuse(family, next(site for site in self.sites if self.subsampled(site)))
         elements = self._elements()
         pieces = forest.split_indices()
         for index, piece in enumerate(pieces):
@@ -101,8 +101,9 @@ class Visits:
                     mixed |= ((above >= 0) & (above != own[:1])).any(0)
                 if mixed.any():
                     wrong = piece[:, mixed][of_plate[piece[:, mixed]] >= 0]
-                    wrong = wrong if wrong.size else piece[:, mixed].reshape(-1)
-                    self._refuse(family, [self._site_of(int(wrong[0]))])
+                    first = int((wrong if wrong.size else piece[:, mixed].reshape(-1))[0])
+                    site = next(s for s in self.sites if s.start <= first < s.start + s.size)
+                    self._refuse(family, site)
 
     def _elements(self) -> dict[str, np.ndarray]:
         """By subsampled plate, the element that each coordinate belongs to, or -1."""
@@ -113,16 +114,10 @@ class Visits:
                 elements[name][indices] = np.arange(len(indices))[:, None]
         return elements
 
-    def _site_of(self, coordinate: int) -> Site:
-        return next(s for s in self.sites if s.start <= coordinate < s.start + s.size)
-
-    def _refuse(self, family: Any, sites: list[Site]) -> None:
-        site = sites[0]
-        plates = self.subsampled(site) or self.subsampled(
-            next(s for s in self.sites if self.subsampled(s))
-        )
-        name = plates[0]
-        size = next(p.size for s in self.sites for p in s.plates if p.name == name)
+    def _refuse(self, family: Any, site: Site) -> None:
+        inside = next(s for s in (site, *self.sites) if self.subsampled(s))
+        name = self.subsampled(inside)[0]
+        size = next(plate.size for plate in inside.plates if plate.name == name)
         raise ValueError(
             f"Latent site '{site.name}' is inside plate '{name}', which is subsampled "
             f"({len(self.indices[name])} of {size}): a family={family.name!r} guide of these "

@@ -1,6 +1,6 @@
 """A rule that moves exponential families of sites beside its Gaussians.
 
-Step (2) of :mod:`ngvi.conjugate.factor` with the rule's own step size ``rho``. Nothing else of a
+Step (2) of :mod:`ngvi.conjugate.site` with the rule's own step size ``rho``. Nothing else of a
 rule is for factors: their directions have no noise but that of the Gaussian's draws, so that
 momentum and a radius would only keep them from their conditionals. Rules without a ``rho``, and
 those that choose it (``"auto"``), begin with whole steps, which decrease as factors turn
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ngvi.conjugate import Factor
+from ngvi.conjugate.site import ConjugateSite
 from ngvi.optim.blr import BlrRule
 from ngvi.optim.rule import Families, Number, Recovering, Rule
 from ngvi.optim.slowing import Slowing
@@ -80,11 +80,11 @@ def with_factors(rule: Any) -> Rule:
 
 def parted(families: Families) -> tuple[Families, Families]:
     """Gaussians and factors."""
-    factors = [one for one in families if isinstance(one, Factor)]
-    return [one for one in families if not isinstance(one, Factor)], factors
+    factors = [one for one in families if isinstance(one, ConjugateSite)]
+    return [one for one in families if not isinstance(one, ConjugateSite)], factors
 
 
 def merged(like: Families, gaussians: Families, factors: Families) -> Families:
     """The inverse of :func:`parted`."""
     rest, others = iter(gaussians), iter(factors)
-    return [next(others) if isinstance(one, Factor) else next(rest) for one in like]
+    return [next(others) if isinstance(one, ConjugateSite) else next(rest) for one in like]

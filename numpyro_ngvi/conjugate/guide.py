@@ -21,9 +21,9 @@ from numpyro.infer.util import log_density
 
 from ngvi._docs import shared_doc
 from ngvi.conjugate import guide
-from ngvi.conjugate.numpy_kinds import NUMPY_KINDS, as_numpy
+from ngvi.conjugate.numpy_sites import as_numpy
 from ngvi.errors import check_init_loc_fn, check_model, check_quantiles
-from numpyro_ngvi.conjugate.kinds import FACTORS, Factor, Random
+from numpyro_ngvi.conjugate.families import FAMILIES, ConjugateSite, Random
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.guide.checks import subsampled_latents
 from numpyro_ngvi.guide.landing import calling_elbo
@@ -34,69 +34,65 @@ from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.sites import is_enumerated
 
-SUPPORTS = {
-    "positive": constraints.positive,
-    "real": constraints.real,
-    "unit_interval": constraints.unit_interval,
-    "simplex": constraints.simplex,
-}
 
+class ConjugateDistribution(guide.ConjugateDistribution, dist.Distribution):
+    """The density of a conjugate site as a NumPyro distribution.
 
-class FactorDistribution(dist.Distribution):
-    """A factor as a NumPyro distribution.
-
-    :param factor: with natural parameters.
+    :param conjugate_site: with natural parameters.
     :param event_dim: of the site.
     """
 
     arg_constraints: ClassVar[dict] = {}
     reparametrized_params: ClassVar[list] = []
-    pytree_data_fields = ("factor",)
+    pytree_data_fields = ("conjugate_site",)
+    constraints = constraints
 
-    def __init__(self, factor: Factor, event_dim: int = 0) -> None:
-        self.factor = factor
-        split = len(factor.shape) - event_dim
-        super().__init__(factor.shape[:split], factor.shape[split:], validate_args=False)
-
-    @property
-    def support(self) -> Any:
-        base = SUPPORTS[self.factor.support]
-        extra = self.event_dim - base.event_dim
-        return constraints.independent(base, extra) if extra else base
+    def __init__(self, conjugate_site: ConjugateSite, event_dim: int) -> None:
+        self.conjugate_site = conjugate_site
+        shape = conjugate_site.shape
+        split = len(shape) - event_dim
+        super().__init__(shape[:split], shape[split:], validate_args=False)
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         elbo = calling_elbo()
         if elbo is not None:  # NaturalELBO gives values
-            raise NotImplementedError(guide.stock_elbo(self.factor.site, type(elbo).__name__))
-        return _draw(self.factor, key, tuple(sample_shape))
+            self._refuse(elbo)
+        return _draw(self.conjugate_site, key, tuple(sample_shape))
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        found = self.factor.log_prob(value)
-        extra = self.event_dim - SUPPORTS[self.factor.support].event_dim
-        return found.sum(tuple(range(-extra, 0)))
+        return self._summed(self.conjugate_site.log_prob(value))
 
     @property
     def mean(self) -> jax.Array:
-        return self.factor.mean
+        return self.conjugate_site.mean
 
 
 @partial(jax.jit, static_argnums=2)
-def _draw(factor: Factor, key: jax.Array, sample_shape: tuple[int, ...]) -> jax.Array:
-    return factor.draw(Random(key, sample_shape))
+def _draw(one: ConjugateSite, key: jax.Array, sample_shape: tuple[int, ...]) -> jax.Array:
+    return one.draw(Random(key, sample_shape))
 
 
-class Factors(AutoGuide):
-    """The factors of some sites; a part of :class:`ConjugateGuide`."""
+class ConjugateSites(AutoGuide):
+    """Some conjugate sites; a part of :class:`ConjugateGuide`."""
 
     def __init__(self, model: Callable, prefix: str) -> None:
         super().__init__(model, prefix=prefix)
-        self.initial: dict[str, Factor] = {}
+        self.initial: dict[str, ConjugateSite] = {}
         self.frames: dict[str, tuple] = {}
         self.event_dims: dict[str, int] = {}
 
+    def start(self, one: ConjugateSite, site: dict[str, Any]) -> None:
+        """Add a site.
+
+        :param site: as the model's trace has it.
+        """
+        self.frames[one.site] = site["cond_indep_stack"]
+        self.event_dims[one.site] = site["fn"].event_dim
+        self.initial[one.site] = one
+
     def parameter(self, site: str) -> str:
-        """The name of a factor's parameter."""
-        return f"{self.prefix}_{site}_factor"
+        """The name of a site's parameter."""
+        return f"{self.prefix}_{site}_conjugate"
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
         plates = {
@@ -105,23 +101,23 @@ class Factors(AutoGuide):
             for frame in frames
         }
         values = {}
-        for site, initial in self.initial.items():
-            factor = numpyro.param(self.parameter(site), initial)
+        for name, initial in self.initial.items():
+            one = numpyro.param(self.parameter(name), initial)
             with ExitStack() as stack:
-                for frame in self.frames[site]:
+                for frame in self.frames[name]:
                     stack.enter_context(plates[frame.name])
-                fn = FactorDistribution(factor, self.event_dims[site])
-                values[site] = numpyro.sample(site, fn)
+                fn = ConjugateDistribution(one, self.event_dims[name])
+                values[name] = numpyro.sample(name, fn)
         return values
 
-    def factors(self, params: Mapping[str, Any]) -> dict[str, Factor]:
-        """The factors by site.
+    def at(self, params: Mapping[str, Any]) -> dict[str, ConjugateSite]:
+        """The sites by name.
 
         :param params: from ``svi.get_params(svi_state)``.
         """
         names = {site: self.parameter(site) for site in self.initial}
         for name in names.values():
-            if not isinstance(params.get(name), Factor):
+            if not isinstance(params.get(name), ConjugateSite):
                 raise ValueError(
                     f"params has no '{name}'. Pass svi.get_params(svi_state) of the SVI that "
                     f"trained this guide (prefix={self.prefix!r})."
@@ -136,10 +132,9 @@ class Factors(AutoGuide):
         sample_shape: tuple[int, ...] = (),
         **kwargs: Any,
     ) -> dict[str, jax.Array]:
-        found = self.factors(params)
-        keys = random.split(rng_key, len(found))
-        each = zip(keys, found.items(), strict=True)
-        return {site: _draw(one, key, tuple(sample_shape)) for key, (site, one) in each}
+        found = self.at(params)
+        each = zip(random.split(rng_key, len(found)), found.items(), strict=True)
+        return {name: _draw(one, key, tuple(sample_shape)) for key, (name, one) in each}
 
     def median(self, params: dict[str, Any]) -> dict[str, jax.Array]:
         return self.quantiles(params, 0.5)
@@ -147,14 +142,15 @@ class Factors(AutoGuide):
     def quantiles(self, params: dict[str, Any], quantiles: Any) -> dict[str, jax.Array]:
         check_quantiles(quantiles)
         return {
-            site: jnp.asarray(as_numpy(one).quantiles(quantiles), one.loc.dtype)
-            for site, one in self.factors(params).items()
+            name: jnp.asarray(as_numpy(one).quantiles(quantiles), one.loc.dtype)
+            for name, one in self.at(params).items()
         }
 
 
 @shared_doc(guide.ConjugateGuide, NaturalGaussianGuide)
 class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
-    """Of its parameters each factor is one, ``{prefix}_{site}_factor``, and the Gaussian another.
+    """Of its parameters each conjugate site is one, ``{prefix}_{site}_conjugate``, and the Gaussian
+    another, if there are other latents. Medians and quantiles of a simplex are by coordinate.
 
     :param prefix: prefix of the guide's sites and parameters.
     """
@@ -168,118 +164,95 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         prefix: str = "auto",
         init_loc_fn: Callable = init_to_median,
         init_scale: float | None = None,
-        pace: float = 1.0,
+        relative_step_size: float = 1.0,
     ) -> None:
-        self.conjugate, self._pace = guide.check_declared(conjugate), guide.check_pace(pace)
+        self.conjugate = guide.check_declared(conjugate)
+        self._relative_step_size = guide.check_relative_step_size(relative_step_size)
         check_model(model)
         super().__init__(model, prefix=prefix, init_loc_fn=check_init_loc_fn(init_loc_fn))
         # What the Gaussian's model is given for these sites while it is set up.
         self._given: dict[str, jax.Array] = {}
-        rest = handlers.block(handlers.substitute(model, data=self._given), hide=[*self.conjugate])
+        rest = handlers.block(handlers.substitute(model, data=self._given), self._is_hidden)
         gaussian = NaturalGaussianGuide(
             rest, family, prefix=prefix, init_loc_fn=init_loc_fn, init_scale=init_scale
         )
-        self._guides = [Factors(model, prefix), gaussian]
+        self._guides = [ConjugateSites(model, prefix), gaussian]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
-        if self.prototype_trace is None:
-            self._set_up(args, kwargs)
-        values: dict[str, jax.Array] = {}
-        for part in self._guides:
-            values.update(part(*args, **kwargs))
-        return values
+    def _is_hidden(self, site: dict[str, Any]) -> bool:
+        """Whether the Gaussian's model hides a site.
+
+        Deterministic sites are wrong there, where conjugate sites are held fixed.
+        """
+        return site["type"] == "deterministic" or site.get("name") in self.conjugate
 
     # -- set-up -----------------------------------------------------------------------
 
-    def _set_up(self, args: tuple, kwargs: dict) -> None:
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             raise ValueError(guide.NEEDS_DATA)
         key = numpyro.prng_key()
         if key is None or isinstance(key, jax.core.Tracer):
             key = random.key(0)
         trace = started_trace(self.model, self.init_loc_fn, key, args, kwargs)
-        latents = {
-            name: site
-            for name, site in trace.items()
-            if site["type"] == "sample" and not site["is_observed"]
-        }
-        guide.check_sites(
+        sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
+        plain = guide.initial_sites(
             self.conjugate,
-            [name for name, site in latents.items() if not is_enumerated(site)],
-            [name for name, site in trace.items() if site.get("is_observed")],
-            [name for name, site in latents.items() if is_enumerated(site)],
+            sites,
+            is_enumerated,
+            subsampled_latents(trace),
+            lambda site: np.asarray(site["value"]),
+            lambda site, x: bool(jnp.all(site["fn"].support(jnp.asarray(x, site["value"].dtype)))),
         )
-        for local in subsampled_latents(trace):
-            if local.site in self.conjugate:
-                guide.check_not_subsampled(local.site, local.plate)
-        plain, first = {}, self._guides[0]
-        for site, kind in self.conjugate.items():
-            fn, value = latents[site]["fn"], np.asarray(latents[site]["value"])
-            guide.check_support(site, kind, value.shape, _contains(fn, value))
-            plain[site] = NUMPY_KINDS[kind].initial(site, value)
-            first.frames[site] = latents[site]["cond_indep_stack"]
-            first.event_dims[site] = fn.event_dim
-        rest = [name for name in latents if name not in plain]
+        latents = [name for name, site in sites.items() if not site["is_observed"]]
+        rest = [name for name in latents if name not in self.conjugate]
         with handlers.block():
-            for site, one in guide.checked(
-                plain, *self._density(plain, rest, args, kwargs)
-            ).items():
-                loc = jnp.asarray(one.loc, latents[site]["value"].dtype)
-                first.initial[site] = FACTORS[one.name](
-                    loc, site, one.shape, one.columns, self._pace
-                )
-                self._given[site] = jnp.asarray(one.mean, loc.dtype)
+            found = guide.checked(plain, *self._density(rest, args, kwargs))
+        first = self._guides[0]
+        for name, one in found.items():
+            loc = jnp.asarray(one.loc, trace[name]["value"].dtype)
+            made = FAMILIES[one.name](loc, name, one.shape, one.columns, self._relative_step_size)
+            first.start(made, trace[name])
+            self._given[name] = jnp.asarray(one.mean, loc.dtype)
         if not rest:
             self._guides = [first]
-        first.prototype_trace = self.prototype_trace = trace
+        first.prototype_trace, self.prototype_trace = sites, trace
         tell_flax()
 
-    def _density(
-        self, plain: dict[str, Any], rest: list[str], args: tuple, kwargs: dict
-    ) -> tuple[Callable, Callable, str]:
-        """The gradient of the log density in values of the sites, its value, and the dtype."""
+    def _density(self, rest: list[str], args: tuple, kwargs: dict) -> tuple[Callable, str]:
+        """The log density and its gradient at values of the sites, and the dtype."""
         # At the start weights may all be zero, and the sites seem not to meet.
         trace = started_trace(self.model, init_to_uniform, random.key(0), args, kwargs)
         others = {name: trace[name]["value"] for name in rest}
         seeded = handlers.seed(self.model, random.key(0))
-        dtypes = {site: trace[site]["value"].dtype for site in plain}
+        dtypes = {name: trace[name]["value"].dtype for name in self.conjugate}
         arguments = Arguments(args, kwargs)
 
-        def run(values: dict[str, jax.Array], arrays: list) -> tuple[jax.Array, Any]:
-            args, kwargs = arguments.rebuilt(arrays)
+        def value(values: dict[str, jax.Array], arrays: list) -> jax.Array:
+            return log_density(seeded, *arguments.rebuilt(arrays), {**others, **values})[0]
 
-            def value(values: dict[str, jax.Array]) -> jax.Array:
-                return log_density(seeded, args, kwargs, {**others, **values})[0]
-
-            return jax.value_and_grad(value)(values)
-
+        run = jax.value_and_grad(value)
         program = compiled(run, runs_once=True)
 
-        def at(values: dict[str, np.ndarray]) -> tuple[jax.Array, Any]:
-            arrays = {site: jnp.asarray(x, dtypes[site]) for site, x in values.items()}
-            return program(arrays, arguments.arrays)
-
-        def gradient(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return {site: np.asarray(g, float) for site, g in at(values)[1].items()}
-
-        def value(values: dict[str, np.ndarray]) -> float:
-            return float(at(values)[0])
+        def density(values: dict[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
+            arrays = {name: jnp.asarray(x, dtypes[name]) for name, x in values.items()}
+            value, gradient = program(arrays, arguments.arrays)
+            return float(value), {name: np.asarray(g, float) for name, g in gradient.items()}
 
         try:
-            at({site: np.asarray(trace[site]["value"]) for site in plain})
+            density({name: trace[name]["value"] for name in dtypes})
         except Exception:  # noqa: BLE001  a model may do with its arguments what cannot be traced
             arguments.hold_constant()
             program = compiled(run, runs_once=True)
-        return gradient, value, str(next(iter(dtypes.values())))
+        return density, str(next(iter(dtypes.values())))
 
     # -- what the user reads ----------------------------------------------------------
 
-    def factors(self, params: dict[str, Any]) -> dict[str, Factor]:
-        """The factors by site, with ``parameters()``, ``mean`` and ``log_prob``.
+    def conjugate_sites(self, params: dict[str, Any]) -> dict[str, ConjugateSite]:
+        """The conjugate sites by name, with ``parameters()``, ``mean`` and ``log_prob``.
 
         :param params: from ``svi.get_params(svi_state)``.
         """
-        return self._guides[0].factors(params)
+        return self._guides[0].at(params)
 
     def sample_posterior(
         self, rng_key: jax.Array, params: dict[str, Any], *args: Any, **kwargs: Any
@@ -294,32 +267,4 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         draws = {}
         for key, part in zip(keys, self._guides, strict=True):
             draws.update(part.sample_posterior(key, params, *args, **kwargs))
-        return self._latents(draws)
-
-    def median(self, params: dict[str, Any]) -> dict[str, jax.Array]:
-        """Posterior median of every latent site, constrained; of a simplex, by coordinate.
-
-        :param params: from ``svi.get_params(svi_state)``.
-        """
-        return self._latents(super().median(params))
-
-    def quantiles(self, params: dict[str, Any], quantiles: Any) -> dict[str, jax.Array]:
-        """Posterior quantiles of every latent site, constrained.
-
-        :param params: from ``svi.get_params(svi_state)``.
-        :param quantiles: a number or a list of numbers in (0, 1).
-        :return: by site, the shape of ``quantiles`` followed by the site's shape.
-        """
-        return self._latents(super().quantiles(params, quantiles))
-
-    def _latents(self, values: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        # Deterministic sites are those of the Gaussian's model, where factors are held fixed.
-        trace = self.prototype_trace
-        return {name: x for name, x in values.items() if trace[name]["type"] == "sample"}
-
-
-def _contains(fn: dist.Distribution, value: np.ndarray) -> Callable[[np.ndarray], bool]:
-    def contains(x: np.ndarray) -> bool:
-        return bool(jnp.all(fn.support(jnp.asarray(x, value.dtype))))
-
-    return contains
+        return draws

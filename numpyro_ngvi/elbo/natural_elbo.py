@@ -13,13 +13,12 @@ from jax import random
 from numpyro.infer.elbo import ELBO
 
 from ngvi._docs import shared_doc
-from ngvi.conjugate.guide import check_no_factors
-from ngvi.errors import require_sites
+from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.additive_terms import NotASumError
 from ngvi.estimators.choice import MAX_BATCHES, Cost, is_noisy, points_at_once
 from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
-from numpyro_ngvi.conjugate.guide import Factors
+from numpyro_ngvi.conjugate.guide import ConjugateSites
 from numpyro_ngvi.elbo.host import tell_host
 from numpyro_ngvi.estimators import (
     Families,
@@ -37,8 +36,8 @@ from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import (
     LogDensity,
+    conjugate_sites_in,
     examples,
-    factors_in,
     hessian_obstacle,
     latent_site,
     posteriors_in,
@@ -112,7 +111,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         density = LogDensity(model, guide, args, kwargs, model_key)
         _check_same_model(density, guide)
         posteriors = posteriors_in(param_map)
-        if not posteriors:  # every latent has a factor of its own
+        if not posteriors:  # every latent is a conjugate site
             value, mutable_state = density.with_mutable_state({}, param_map, guide_key)
             mutable_state = _where_finite(mutable_state, param_map)
             mutable_state = _with_count(mutable_state, is_returned, jnp.zeros(()))
@@ -122,7 +121,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         if told.has_plates:
             visited = density.visited(here, frozen, guide_key)
         partners = not all(
-            isinstance(part, (NaturalGaussianGuide, Factors))
+            isinstance(part, (NaturalGaussianGuide, ConjugateSites))
             for part in getattr(guide, "_guides", [guide])
         )
         means = {site: family.mean for site, family in here.items()}
@@ -150,7 +149,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             stacklevel=1,
         )
         if curvature == "gauss_newton":
-            check_no_factors(one.site for one in factors_in(param_map).values())
+            check_no_conjugate_sites(one.site for one in conjugate_sites_in(param_map).values())
         at_once = points_at_once(max(map(np.size, jax.tree.leaves((args, kwargs))), default=1))
 
         def by_examples(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> tuple:
@@ -363,7 +362,7 @@ def _check_same_model(density: LogDensity, guide: Any) -> None:
     """
     for part in getattr(guide, "_guides", [guide]):
         if isinstance(part, NaturalGaussianGuide):
-            require_sites(part._latent_shapes.sites, density.sites)
+            part._latent_shapes.require_sites(density.sites)
 
 
 class _Told:

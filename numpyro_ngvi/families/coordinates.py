@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 
-from numpyro_ngvi.conjugate.kinds import Factor
+from ngvi.conjugate.site import ConjugateSite
 from numpyro_ngvi.families.base import Family
 
 
 def is_family(node: Any) -> bool:
     """Whether ``node`` is a family."""
-    return isinstance(node, (Family, Factor))
+    return isinstance(node, (Family, ConjugateSite))
 
 
 def families_in(tree: Any) -> list[Family]:

@@ -17,6 +17,7 @@ from numpyro.primitives import Messenger
 
 from ngvi import errors as checks
 from ngvi.errors import DiscreteLatentError
+from ngvi.guide import latent_shapes
 from ngvi.latents.subsampling import SubsampledLatent
 from numpyro_ngvi.guide.landing import calling_elbo
 from numpyro_ngvi.tracing.sites import is_enumerated
@@ -201,7 +202,7 @@ def _is_inside(site: dict[str, Any]) -> bool:
     return bool(jnp.all(jnp.isfinite(biject_to(site["fn"].support).inv(site["value"]))))
 
 
-class LatentShapes(checks.LatentShapes):
+class LatentShapes(latent_shapes.LatentShapes):
     """The shapes of the model's latents, checked once for every new shape of arguments.
 
     :param subsampled: whether the guide holds all elements of subsampled plates.

@@ -30,7 +30,7 @@ from ngvi.errors import (
     check_quantiles,
     no_distribution,
     no_latents,
-    told_of_arguments,
+    note_foreign_arguments,
 )
 from ngvi.guide import calm
 from ngvi.guide import natural_gaussian as guide
@@ -233,7 +233,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         :return: the guide's parameters at its start.
         """
         if self.prototype_trace is None:
-            with told_of_arguments(args, kwargs, "jnp.asarray"):
+            with note_foreign_arguments(args, kwargs, "jnp.asarray"):
                 self._setup_prototype(*args, **kwargs)
         else:
             self._latent_shapes.check(self.model, args, kwargs)

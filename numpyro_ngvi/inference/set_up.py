@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_median, init_to_uniform
 
-from ngvi.errors import NO_LATENTS, DiscreteLatentError, told_of_arguments
+from ngvi.errors import NO_LATENTS, DiscreteLatentError, note_foreign_arguments
 from ngvi.inference import set_up as shared
 from ngvi.inference.problem import Problem
 from numpyro_ngvi.guide import NaturalGaussianGuide
@@ -60,7 +60,7 @@ def set_up(
         return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
 
     nan_arguments = partial(shared.in_arguments, args, kwargs, _holds_nan)
-    with told_of_arguments(args, kwargs, "jnp.asarray"):
+    with note_foreign_arguments(args, kwargs, "jnp.asarray"):
         hidden = partial(handlers.mask, mask=False)
         return shared.ready(model, starts, at, changed, hidden, nan_arguments)
 

@@ -26,10 +26,9 @@ from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 from numpyro.util import _validate_model, check_model_guide_match
 
-from ngvi.conjugate.factor import num_columns, signs_of_runs
+from ngvi.conjugate.site import ConjugateSite, num_columns, signs_of_runs
 from ngvi.errors import scaled_guide, unequal_scales
 from ngvi.latents.partly_observed import is_rest
-from numpyro_ngvi.conjugate.kinds import Factor
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing.partly_observed import ProperWhereObserved, idle_in
 from numpyro_ngvi.tracing.sites import is_enumerated
@@ -51,12 +50,12 @@ def latent_site(parameter: str) -> str:
 def posteriors_in(params: dict[str, Any]) -> dict[str, Family]:
     """The Gaussians among the parameters, by the name of the site that draws from them.
 
-    :raises ValueError: if there is none, and no factor.
+    :raises ValueError: if there is none, and no conjugate site.
     """
     found = {
         latent_site(name): value for name, value in params.items() if isinstance(value, Family)
     }
-    if not found and not factors_in(params):
+    if not found and not conjugate_sites_in(params):
         names = ", ".join(repr(name) for name in params) or "no parameters"
         raise ValueError(
             f"NaturalELBO found no NaturalGaussianGuide behind the guide's parameters ({names}). "
@@ -65,9 +64,9 @@ def posteriors_in(params: dict[str, Any]) -> dict[str, Family]:
     return found
 
 
-def factors_in(params: dict[str, Any]) -> dict[str, Factor]:
-    """The factors of sites among the parameters, by parameter."""
-    return {name: value for name, value in params.items() if isinstance(value, Factor)}
+def conjugate_sites_in(params: dict[str, Any]) -> dict[str, ConjugateSite]:
+    """The conjugate sites among the parameters, by parameter."""
+    return {name: value for name, value in params.items() if isinstance(value, ConjugateSite)}
 
 
 class SharePlates(Messenger):
@@ -199,14 +198,14 @@ class LogDensity:
     ) -> tuple[jax.Array, Any]:
         """The log density, and the model's mutable state after the run.
 
-        Averaged over factors of sites, see :mod:`ngvi.conjugate.factor`.
+        Averaged over conjugate sites, see :mod:`ngvi.conjugate.site`.
         """
-        factors = factors_in(params)
-        if not factors:
+        conjugate = conjugate_sites_in(params)
+        if not conjugate:
             return self._run(latents, params, guide_key, {})
-        runs = signs_of_runs(num_columns(factors.values()))
-        points = {one.site: one.at(one.signs(runs)) for one in factors.values()}
-        fixed = jax.lax.stop_gradient(factors)
+        runs = signs_of_runs(num_columns(conjugate.values()))
+        points = {one.site: one.at(one.signs(runs)) for one in conjugate.values()}
+        fixed = jax.lax.stop_gradient(conjugate)
 
         def run(points: dict[str, jax.Array]) -> tuple[jax.Array, Any]:
             return self._run(latents, params, guide_key, {**fixed, **points})
@@ -282,7 +281,7 @@ class LogDensity:
     ) -> Callable:
         """The guide with its Gaussian draws given and their ``log q`` hidden.
 
-        :param given: factors of sites by parameter, and values of these sites.
+        :param given: conjugate sites by parameter, and values of these sites.
         :param guide: in place of the density's.
         """
         given = given or {}
@@ -292,7 +291,7 @@ class LogDensity:
         guide = Unscaled(guide, latents)
         # The families, which the draws do without, are no arrays, as scan wants of what it replays.
         families = [f"{site[1:].removesuffix('_latent')}{_SUFFIX}" for site in latents]
-        guide = handlers.block(guide, hide=[*latents, *families, *factors_in(given)])
+        guide = handlers.block(guide, hide=[*latents, *families, *conjugate_sites_in(given)])
         return AsDrawn(guide)
 
 

@@ -12,7 +12,7 @@ from pyro.infer.enum import get_importance_trace
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.conjugate.guide import check_no_factors
+from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.choice import Cost, is_noisy
 from ngvi.families import direction
@@ -76,7 +76,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         self._set_up: _SetUp | None = None
         self._foresight = Foresight()
 
-    #: Whether it gives guides the values of sites that have factors.
+    #: Whether it gives guides the values of conjugate sites.
     gives_conjugate_sites = True
 
     # -- what SVI calls ---------------------------------------------------------------
@@ -227,7 +227,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             dim, products, obstacle, partners, couples, unlike_sum, guide, stacklevel=6
         )
         if name == "gauss_newton":
-            check_no_factors(density.factors)
+            check_no_conjugate_sites(density.conjugate_sites)
             plan.check_examples(density)
         return _SetUp(plan, make_estimator(name, cost, plan), cost)
 
@@ -259,7 +259,7 @@ class _SetUp(NamedTuple):
     """What the first call with a model and a guide found out."""
 
     plan: Plan
-    estimator: Any  #: None, as the cost is, if every latent has a factor of its own
+    estimator: Any  #: None, as the cost is, if every latent is a conjugate site
     cost: Any
 
 

@@ -259,7 +259,7 @@ class _Pass(NamedTuple):
 
 
 def _of_no_draws(ordinary: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """None for a parameter; of a factor of a site the optimiser is to see that it has none."""
+    """None for a parameter; of a conjugate site the optimiser is to see that it has none."""
     leaves = [leaf for leaf, _ in ordinary if coordinate_of(leaf) is not None]
     return [(leaf, torch.full_like(leaf, torch.nan)) for leaf in leaves]
 

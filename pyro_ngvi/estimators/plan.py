@@ -139,7 +139,7 @@ def make_plan(
     """
     facts = inspect(model, guide, args, kwargs, max_plate_nesting)
     density = LogDensity(model, guide, args, kwargs, facts)
-    if not density.posteriors:  # every latent has a factor of its own
+    if not density.posteriors:  # every latent is a conjugate site
         return Plan(model, guide, facts, HessianProducts(), 0.0, 1), density
     centre, step = _segment(density)
     if validate:

@@ -18,7 +18,7 @@ from torch.distributions import biject_to, constraints
 
 from ngvi import errors as checks
 from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
-from ngvi.guide import calm
+from ngvi.guide import calm, latent_shapes
 from ngvi.latents.subsampling import SubsampledLatent
 from pyro_ngvi.guide.landing import calling_elbo
 from pyro_ngvi.tracing.arguments import signature
@@ -245,7 +245,7 @@ def check_graph(model: Callable, guide: Callable, args: tuple, kwargs: dict) -> 
         warnings.warn(reason, stacklevel=2)
 
 
-class LatentShapes(checks.LatentShapes):
+class LatentShapes(latent_shapes.LatentShapes):
     """The shapes of the model's latents, checked once for every new shape of arguments.
 
     :param subsampled: whether the guide holds all elements of subsampled plates.

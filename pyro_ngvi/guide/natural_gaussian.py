@@ -27,7 +27,7 @@ from ngvi.errors import (
     check_model,
     check_names,
     check_quantiles,
-    told_of_arguments,
+    note_foreign_arguments,
 )
 from ngvi.guide import calm
 from ngvi.guide import natural_gaussian as guide
@@ -132,7 +132,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     def _set_up(self, *args: Any, **kwargs: Any) -> None:
         check_gradients("The first call of a guide", "Later calls and draws")
-        with told_of_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
+        with note_foreign_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
             trace = self._first_trace(args, kwargs)
         check_no_discrete_latents(trace)
         check_names(trace.nodes, (f"_{self._pyro_name}_latent",), "rename it.")

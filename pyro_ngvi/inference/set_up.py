@@ -22,7 +22,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from ngvi.errors import NO_LATENTS, DiscreteLatentError, InvalidStartError, told_of_arguments
+from ngvi.errors import NO_LATENTS, DiscreteLatentError, InvalidStartError, note_foreign_arguments
 from ngvi.inference import set_up as shared
 from ngvi.inference.problem import Problem
 from pyro_ngvi.guide import NaturalGaussianGuide
@@ -71,7 +71,7 @@ def set_up(
         return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
 
     nan_arguments = partial(shared.in_arguments, args, kwargs, _holds_nan)
-    with told_of_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
+    with note_foreign_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
         try:
             found = shared.ready(model, starts, at, changed, _WithoutDensities(), nan_arguments)
         except InvalidStartError as error:

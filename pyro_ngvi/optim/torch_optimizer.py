@@ -23,10 +23,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ngvi.conjugate.site import ConjugateSite
 from ngvi.families.direction import Families, values
 from ngvi.optim.rule import Recovering, Rule
 from ngvi.optim.with_factors import States, parted, with_factors
-from pyro_ngvi.conjugate.kinds import Factor
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
 from pyro_ngvi.host import Arriving, FailedError
@@ -289,9 +289,9 @@ class JointOptimizer(torch.optim.Optimizer):
                 self.states[owners] = _unpacked(entry, like, owners, self._factors())
 
     def _factors(self) -> frozenset[str]:
-        """The owners that are factors of sites."""
+        """The owners that are conjugate sites."""
         known = [coordinate_of(group["params"][0]) for group in self.param_groups]
-        return frozenset(one.owner for one in known if isinstance(one.family, Factor))
+        return frozenset(one.owner for one in known if isinstance(one.family, ConjugateSite))
 
     def state_dict(self) -> dict[str, Any]:
         """As in ``torch.optim``, with the :meth:`joint_state`."""

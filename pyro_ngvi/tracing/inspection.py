@@ -13,7 +13,7 @@ from pyro.poutine.util import site_is_subsample
 
 from pyro_ngvi.tracing.messengers import NanCholesky, is_subsampled, quiet
 from pyro_ngvi.tracing.partly_observed import idle_latents
-from pyro_ngvi.tracing.sites import factor_of, family_of, is_enumerated
+from pyro_ngvi.tracing.sites import conjugate_site_of, family_of, is_enumerated
 
 #: Distributions that draw nothing: of fixed values, and of :func:`pyro.factor`.
 NO_DRAWS = ("Delta", "Drawn", "Unit")
@@ -83,7 +83,7 @@ def inspect(
             dims += [frame.dim for frame in site["cond_indep_stack"] if frame.vectorized]
             if site_is_subsample(site):
                 facts.is_subsampled |= is_subsampled(site)
-            elif of_guide and factor_of(site) is not None:
+            elif of_guide and conjugate_site_of(site) is not None:
                 continue
             elif of_guide and family_of(site) is None:
                 facts.guide_is_enumerated |= bool(site["infer"].get("enumerate"))

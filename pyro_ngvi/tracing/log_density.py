@@ -26,7 +26,7 @@ from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
-from ngvi.conjugate.factor import num_columns, signs_of_runs
+from ngvi.conjugate.site import num_columns, signs_of_runs
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing.arguments import signature
 from pyro_ngvi.tracing.batching import BatchedDerivatives, BatchedTensors
@@ -68,7 +68,7 @@ class LogDensity:
     :param kwargs: keyword arguments of both.
     :param facts: from :func:`~pyro_ngvi.tracing.inspect`.
     :ivar posteriors: the families, with live coordinates, by the name of the guide's site.
-    :ivar factors: the factors of sites, with live natural parameters, by site.
+    :ivar conjugate_sites: conjugate sites with live natural parameters, by name.
     :ivar visited: how often the minibatch counts each coordinate, by those sites of which it
         visits a part.
     :raises ValueError: if there is no ``NaturalGaussianGuide``.
@@ -103,8 +103,8 @@ class LogDensity:
                 facts.drawn_from = None if found is None else (arguments, found)
             elif known:
                 self.minibatch.draw_again(known)
-        self.factors = posteriors.factors
-        if not posteriors.found and not posteriors.factors:
+        self.conjugate_sites = posteriors.conjugate_sites
+        if not posteriors.found and not posteriors.conjugate_sites:
             names = ", ".join(repr(name) for name in trace.stochastic_nodes) or "nothing"
             raise ValueError(
                 f"NaturalELBO found no NaturalGaussianGuide in the guide, which samples {names}. "
@@ -157,7 +157,7 @@ class LogDensity:
         return self._retried(lambda: _loop(function, latents, same_noise), rewrites=not one_by_one)
 
     def without_draws(self) -> Tensor:
-        """The log density, a scalar, if every latent has a factor of its own."""
+        """The log density, a scalar, if every latent is a conjugate site."""
         return self._retried(lambda: self.particle({}))
 
     def of_one(self, latents: Latents) -> Tensor:
@@ -168,11 +168,11 @@ class LogDensity:
         return self._retried(lambda: self.particle(latents), rewrites=False)
 
     def particle(self, latents: Latents) -> Tensor:
-        """The log density at one draw, a scalar, averaged over factors of sites.
+        """The log density at one draw, a scalar, averaged over conjugate sites.
 
         :param latents: unconstrained latent vectors by site, each of shape ``(d,)``.
         """
-        if not self.factors:
+        if not self.conjugate_sites:
             return self._particle(latents)
         points = self._points()
         if self.facts.particles == "vmap":
@@ -180,9 +180,9 @@ class LogDensity:
         return torch.stack([self._particle({**latents, **given}) for given in _rows(points)]).mean()
 
     def _points(self) -> Latents:
-        """Values of the sites that have factors, in the runs that average over these."""
-        runs = signs_of_runs(num_columns(self.factors.values()))
-        return {site: one.at(one.signs(runs)) for site, one in self.factors.items()}
+        """Values of the conjugate sites, in the runs that average over these."""
+        runs = signs_of_runs(num_columns(self.conjugate_sites.values()))
+        return {site: one.at(one.signs(runs)) for site, one in self.conjugate_sites.items()}
 
     def _particle(self, latents: Latents) -> Tensor:
         facts = self.facts
@@ -318,7 +318,7 @@ class LogDensity:
         return model_trace, guide_trace
 
     def _in_a_plate(self, latents: Latents) -> Tensor:
-        if not self.factors:
+        if not self.conjugate_sites:
             return self._run_in_a_plate(latents, {})
         runs = [self._run_in_a_plate(latents, given) for given in _rows(self._points())]
         return torch.stack(runs).mean(0)

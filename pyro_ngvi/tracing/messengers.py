@@ -1,4 +1,4 @@
-"""What runs of a log density need: latents, a minibatch, quiet, repeatable noise, factors."""
+"""What runs of a log density need: latents, a minibatch, quiet, repeatable noise, sites."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ngvi.errors import scaled_guide
-from pyro_ngvi.conjugate.kinds import Factor
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.tracing.sites import factor_of, family_of
+from pyro_ngvi.tracing.sites import conjugate_site_of, family_of
 
 #: What to do where the values of latents decide which others there are.
 SAME_LATENTS = (
@@ -33,7 +32,7 @@ class Posteriors(Messenger):
 
     :param last: the site after which nothing else of a run is wanted; None for a whole run.
     :ivar found: Gaussians with live coordinates, by the name of the sample site.
-    :ivar factors: factors of sites with live natural parameters, by site.
+    :ivar conjugate_sites: conjugate sites with live natural parameters, by name.
     :ivar visited: how often a minibatch counts each coordinate, by the site, where it visits a
         part of them (:mod:`ngvi.guide.visits`).
     """
@@ -43,7 +42,7 @@ class Posteriors(Messenger):
         self.last = last
         self.visited: dict[str, Tensor] = {}
         self.found: dict[str, Family] = {}
-        self.factors: dict[str, Factor] = {}
+        self.conjugate_sites: dict[str, Any] = {}
 
     def collect(self, run: Callable[[], Any]) -> Any:
         """Run the guide inside, and return its result; None where the run ends with ``last``."""
@@ -61,10 +60,10 @@ class Posteriors(Messenger):
                 raise _KnownError
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        factor = factor_of(msg)
-        if factor is not None:
-            self.factors[msg["name"]] = factor
-            msg["value"], msg["done"] = factor.detach().mean.expand(msg["fn"].shape()), True
+        conjugate = conjugate_site_of(msg)
+        if conjugate is not None:
+            self.conjugate_sites[msg["name"]] = conjugate
+            msg["value"], msg["done"] = conjugate.detach().mean.expand(msg["fn"].shape()), True
         family = family_of(msg)
         if family is None:
             return
@@ -91,7 +90,7 @@ class GivenLatents(Messenger):
     """Gives the guides their latent vectors, and hides the ``log q`` of these.
 
     :param latents: unconstrained vectors by the name of the guide's sample site, and values of
-        the sites that have factors.
+        conjugate sites.
     """
 
     def __init__(self, latents: dict[str, Tensor]) -> None:
@@ -101,7 +100,7 @@ class GivenLatents(Messenger):
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         value = self.latents.get(msg["name"])
         if value is not None:
-            if factor_of(msg) is None:
+            if conjugate_site_of(msg) is None:
                 msg["fn"] = Drawn(value, log_density=0.0, event_dim=1)
             msg["value"] = value
             msg["done"] = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyro_ngvi.conjugate.kinds import Factor
+from ngvi.conjugate.site import ConjugateSite
 from pyro_ngvi.families.base import Family
 
 
@@ -26,7 +26,7 @@ def family_of(site: dict[str, Any]) -> Family | None:
     return family if isinstance(family, Family) else None
 
 
-def factor_of(site: dict[str, Any]) -> Factor | None:
-    """The factor that a ``ConjugateGuide`` draws that site from."""
-    factor = getattr(site["fn"], "factor", None)
-    return factor if isinstance(factor, Factor) else None
+def conjugate_site_of(site: dict[str, Any]) -> ConjugateSite | None:
+    """The density that a ``ConjugateGuide`` draws that site from."""
+    found = getattr(site["fn"], "conjugate_site", None)
+    return found if isinstance(found, ConjugateSite) else None

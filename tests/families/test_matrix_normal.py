@@ -9,7 +9,7 @@ from scipy.linalg import block_diag
 
 from ngvi.latents import forest
 from ngvi.latents.layout import Layout, Plate, Site
-from ngvi.latents.subsampling import Visits
+from ngvi.latents.subsampling import MinibatchElements
 from ngvi.linalg import matrices
 from ngvi.linalg.kronecker import KroneckerSteps
 from tests.families.arrows import derivative, gradient
@@ -570,9 +570,9 @@ def test_elements_that_a_minibatch_visits_are_refused_by_name(backend):
     sites = (Site("W", 0, (3, 4)), Site("b", 12, (6,), (Plate("units", 6, 0),)))
     family = backend.families.MatrixNormal().for_layout(Layout(sites))
     family = family.initial(backend.array(np.zeros(18)), 1.0)
-    Visits(sites, {"units": np.arange(6)}).check(family)
+    MinibatchElements(sites, {"units": np.arange(6)}).check(family)
     with pytest.raises(ValueError, match=r"'b' is inside plate 'units'.* \(2 of 6\)"):
-        Visits(sites, {"units": np.arange(2)}).check(family)
+        MinibatchElements(sites, {"units": np.arange(2)}).check(family)
 
 
 def test_it_counts_its_parameters_and_tells_its_structure(one):

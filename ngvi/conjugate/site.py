@@ -1,4 +1,4 @@
-r"""An exponential family of one site, conditionally conjugate, and its natural gradient.
+r"""A conditionally conjugate site: its exponential family and its natural gradient.
 
 A site ``x`` is conditionally conjugate if, given all other latents ``z``,
 
@@ -19,10 +19,10 @@ model's log density is evaluated at *two points* ``x+`` and ``x-`` of each eleme
 Because of (1), the mean of ``log p - log q`` over both is its expectation under ``q`` (``h``
 cancels), in its value and in its derivative by whatever else the model depends on. And the two
 gradients ``g = d(log p - log q)/dx = T (c - lambda)``, where ``t'(x+)`` and ``t'(x-)`` are the rows
-of ``T``, give ``c - lambda = T^-1 g``: that is the derivative that :meth:`Factor.displacement`
+of ``T``, give ``c - lambda = T^-1 g``: that is the derivative that :meth:`ConjugateSite.draw_jvp`
 attaches to the points, so that the gradient of the bound *is* the natural gradient (2).
 
-For a product of factors (1) is linear in the statistics of each. Points with signs from an
+For a product of sites (1) is linear in the statistics of each. Points with signs from an
 orthogonal array of strength three (:func:`signs_of_runs`) make (3) hold for products of up to
 three.
 """
@@ -31,8 +31,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, Self
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -40,40 +40,30 @@ from ngvi.families.base import Array
 from ngvi.families.path import Path
 from ngvi.linalg.matrices import Matrices
 
-
-class Random(Protocol):
-    """Independent draws of a package, with leading axes of its own."""
-
-    def gamma(self, concentration: Array) -> Array:
-        """Of rate one."""
-
-    def normal(self, like: Array) -> Array:
-        """Standard normal."""
-
-    def uniform(self, like: Array) -> Array:
-        """Between 0 and 1."""
+#: Above it ``log a - digamma(a)`` is its asymptotic series, to 1e-15 (Abramowitz and Stegun,
+#: 6.3.18); the difference of the two functions would lose all digits in float32.
+LARGE = 15.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Factor:
-    """One site's exponential family; its subclasses are the families, in :mod:`.kinds`.
+class ConjugateSite:
+    """One site's exponential density; its subclasses are the families, in :mod:`.families`.
 
-    A package writes :meth:`map`, :meth:`at` and :meth:`_jvp`, and the special functions. To rules
-    it is a direction like any family: :mod:`ngvi.families.direction`.
+    To rules of optimisers it is a direction like any family: :mod:`ngvi.families.direction`.
 
     :ivar loc: the natural parameters ``lambda``, one statistic after another, shape ``(k n,)`` for
         ``n`` elements.
     :ivar site: the name of the site.
     :ivar shape: of a value of the site.
-    :ivar pace: its step size, relative to that of the optimiser.
     :ivar columns: of the signs of its elements among all runs; one, or one for each element.
+    :ivar relative_step_size: its step size, relative to that of the optimiser.
     """
 
     name: ClassVar[str]
     #: What values are: ``"positive"``, ``"real"``, ``"unit_interval"`` or ``"simplex"``.
     support: ClassVar[str] = "positive"
-    #: What :meth:`parameters` returns.
-    parameter_names: ClassVar[tuple[str, ...]]
+    #: Of a point mass the family by whose points, which are further apart, it is checked.
+    checked_as: ClassVar[str | None] = None
     leaves_out_correlations: ClassVar[bool] = False
     has_parts: ClassVar[bool] = False
     ops: ClassVar[Matrices] = Matrices()  #: its sums
@@ -82,67 +72,60 @@ class Factor:
     digamma: ClassVar[Any]
     lgamma: ClassVar[Any]
 
+    # What a family writes; arrays are by element.
+    near: ClassVar[Callable]  #: natural parameters of a broad density around values, a list
+    parameters: ClassVar[Callable]  #: the usual ones, a tuple; the family's docstring names them
+    statistics: ClassVar[Callable]  #: ``t(x)``, a list
+    slopes: ClassVar[Callable]  #: ``t'(x)``, a list
+    expected_statistics: ClassVar[Callable]  #: ``E_q[t(x)]``, a list
+    log_partition: ClassVar[Callable]  #: ``A(lambda)``
+    is_proper: ClassVar[Callable]  #: whether ``lambda`` is in the domain
+    #: The point of (3) for the sign of each element; other numbers lie on the same curve.
+    points: ClassVar[Callable]
+    #: Independent draws, by the ``gamma``, ``normal`` and ``uniform`` of a package's ``Random``.
+    draw: ClassVar[Callable]
+    #: The marginal distributions of a site's values as scipy knows them, of the site's shape.
+    marginals: ClassVar[Callable]
+
+    # What a package writes.
+    at: ClassVar[Callable]  #: the points of signs, whose derivative is :meth:`draw_jvp`
+    _jvp: ClassVar[Callable]  #: of a function, at a point, along a tangent
+
     loc: Any
     site: str = dataclasses.field(default="", metadata={"static": True})
     shape: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
     columns: tuple[int, ...] = dataclasses.field(default=(0,), metadata={"static": True})
-    pace: float = dataclasses.field(default=1.0, metadata={"static": True})
+    relative_step_size: float = dataclasses.field(default=1.0, metadata={"static": True})
 
-    # -- what a kind writes -----------------------------------------------------------
-
-    @classmethod
-    def near(cls, value: Array) -> list[Array]:
-        """Natural parameters of a broad density around some values, one for each statistic."""
-        raise NotImplementedError
-
-    def parameters(self) -> tuple[Array, ...]:
-        """What the distribution is usually told, by elements."""
-        raise NotImplementedError
-
-    def statistics(self, x: Array) -> list[Array]:
-        """``t(x)`` by elements."""
-        raise NotImplementedError
-
-    def slopes(self, x: Array) -> list[Array]:
-        """``t'(x)`` by elements."""
-        raise NotImplementedError
+    # -- what some families write --------------------------------------------------------
 
     def log_base(self, x: Array) -> Array | float:
-        """``h(x)`` by elements."""
+        """``h(x)``."""
         return 0.0
 
     def base_slope(self, x: Array) -> Array | float:
-        """``h'(x)`` by elements."""
+        """``h'(x)``."""
         return 0.0
-
-    def expected_statistics(self) -> list[Array]:
-        """``E_q[t(x)]`` by elements."""
-        raise NotImplementedError
-
-    def log_partition(self) -> Array:
-        """``A(lambda)`` by elements."""
-        raise NotImplementedError
-
-    def is_proper(self) -> Array:
-        """By elements, whether ``lambda`` is in the domain."""
-        raise NotImplementedError
-
-    def points(self, signs: Array) -> Array:
-        """The point of (3) for the sign of each element; other numbers lie on the same curve."""
-        raise NotImplementedError
 
     @property
     def mean(self) -> Array:
-        """``E_q[x]``, of the site's shape."""
-        raise NotImplementedError
+        """``E_q[x]``, of the site's shape; the first parameter of many families."""
+        return self.parameters()[0]
 
-    def draw(self, random: Random) -> Array:
-        """Independent draws."""
-        raise NotImplementedError
+    # -- functions that families share ------------------------------------------------
 
-    def marginals(self) -> Any:
-        """The marginal distributions of a site's values as scipy knows them, of its shape."""
-        raise NotImplementedError
+    def log_minus_digamma(self, a: Array) -> Array:
+        """``log a - digamma(a)``, positive."""
+        small = self.xp.where(a < LARGE, a, LARGE)
+        large = self.xp.where(a < LARGE, LARGE, a)
+        u = 1 / large**2
+        series = 1 / 120 - u * (1 / 252 - u * (1 / 240 - u / 132))
+        series = 1 / (2 * large) + u * (1 / 12 - u * series)
+        return self.xp.where(a < LARGE, self.xp.log(small) - self.digamma(small), series)
+
+    def spread(self, excess: Array) -> Array:
+        """``b`` of ``cosh b = sqrt(1 + excess)``, also where the excess is below rounding."""
+        return self.xp.arcsinh(self.xp.sqrt(excess))
 
     # -- shapes -----------------------------------------------------------------------
 
@@ -175,14 +158,13 @@ class Factor:
         return [self.loc]
 
     @classmethod
-    def initial(cls, site: str, value: Array, columns: tuple[int, ...] = (0,)) -> Self:
+    def initial(cls, site: str, value: Array) -> Self:
         """A broad density around a value of the site."""
-        loc = cls.xp.stack(cls.near(value)).reshape(-1)
-        return cls(loc, site, tuple(value.shape), columns)
+        return cls(cls.xp.stack(cls.near(value)).reshape(-1), site, tuple(value.shape))
 
     def map(self, function: Callable[..., Array], *others: Self) -> Self:
         """``function`` of the coordinates, and of those of ``others``."""
-        raise NotImplementedError
+        return dataclasses.replace(self, loc=function(self.loc, *(one.loc for one in others)))
 
     # -- densities --------------------------------------------------------------------
 
@@ -203,11 +185,7 @@ class Factor:
         ones = np.ones((len(runs), self.num_elements))
         return (ones * runs[:, list(self.columns)]).reshape(len(runs), *self.elements)
 
-    def at(self, signs: Array) -> Array:
-        """:meth:`points`, whose derivative is :meth:`displacement`."""
-        raise NotImplementedError
-
-    def displacement(self, change: Array, signs: Array) -> Array:
+    def draw_jvp(self, change: Array, signs: Array) -> Array:
         """How far the points move, so that gradients at them become ``c``.
 
         The transpose of ``g -> 2 T^-1 g``, the other sign's ``g`` being zero.
@@ -216,13 +194,12 @@ class Factor:
         :param signs: of the elements, with leading axes.
         """
         (a, b), (c, d) = self.slopes(self.points(signs)), self.slopes(self.points(-signs))
-        determinant = a * d - b * c
-        return 2 * (d * change[0] - c * change[1]) / determinant
+        return 2 * (d * change[0] - c * change[1]) / (a * d - b * c)
 
     # -- gradients of the model at the points -------------------------------------------
 
     def inside(self, x: Array, gradient: Array) -> Array:
-        """What of a gradient in ``x`` is along the support."""
+        """The part of a gradient in ``x`` that is along the support."""
         return gradient
 
     def coefficients(self, plus: Array, minus: Array) -> Array:
@@ -257,13 +234,10 @@ class Factor:
 
     def natural_step(self, direction: Self, step_size: Any) -> Self:
         """The step (2). Elements that it would make improper stay what they are."""
-        step_size = self.pace * step_size
+        step_size = self.relative_step_size * step_size
         new = dataclasses.replace(self, loc=self.loc + step_size * direction.loc)
         loc = self.xp.where(new.is_proper(), new.natural, self.natural).reshape(-1)
         return dataclasses.replace(self, loc=loc)
-
-    def _jvp(self, function: Any, at: Array, tangent: Array) -> Array:
-        raise NotImplementedError
 
 
 def signs_of_runs(num_columns: int) -> np.ndarray:
@@ -282,6 +256,6 @@ def signs_of_runs(num_columns: int) -> np.ndarray:
     return np.concatenate([hadamard, -hadamard])[:, :num_columns]
 
 
-def num_columns(factors: Any) -> int:
-    """How many columns of signs some factors have together."""
-    return 1 + max(max(factor.columns) for factor in factors)
+def num_columns(sites: Iterable[ConjugateSite]) -> int:
+    """How many columns of signs some sites have together."""
+    return 1 + max(max(one.columns) for one in sites)

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import random
 from jax.scipy import special
 
-from ngvi.conjugate import factor, kinds
+from ngvi.conjugate import families, site
 from numpyro_ngvi.pytree import register
 
 
-class Factor(factor.Factor):
-    """An exponential family whose natural parameters are an array: a pytree."""
+class ConjugateSite(site.ConjugateSite):
+    """A conjugate site whose natural parameters are an array: a pytree."""
 
     xp: ClassVar[Any] = jnp
     digamma: ClassVar[Any] = staticmethod(special.digamma)
     lgamma: ClassVar[Any] = staticmethod(special.gammaln)
-
-    def map(self, function: Callable[..., jax.Array], *others: Self) -> Self:
-        return jax.tree.map(function, self, *others)
 
     def at(self, signs: Any) -> jax.Array:
         return _at(self, jnp.asarray(signs, self.loc.dtype))
@@ -32,14 +29,14 @@ class Factor(factor.Factor):
 
 
 @jax.custom_jvp
-def _at(here: Factor, signs: jax.Array) -> jax.Array:
+def _at(here: ConjugateSite, signs: jax.Array) -> jax.Array:
     return here.points(signs)
 
 
 @_at.defjvp
 def _at_jvp(primals: Any, tangents: Any) -> Any:
     (here, signs), (change, _) = primals, tangents
-    return here.points(signs), here.displacement(change.natural, signs)
+    return here.points(signs), here.draw_jvp(change.natural, signs)
 
 
 class Random:
@@ -70,40 +67,32 @@ class Random:
 
 
 @register
-class Beta(kinds.Beta, Factor): ...
+class Beta(families.Beta, ConjugateSite): ...
 
 
 @register
-class Dirichlet(kinds.Dirichlet, Factor): ...
+class Dirichlet(families.Dirichlet, ConjugateSite): ...
 
 
 @register
-class Gamma(kinds.Gamma, Factor): ...
+class Gamma(families.Gamma, ConjugateSite): ...
 
 
 @register
-class GammaMode(kinds.GammaMode, Factor): ...
+class GammaMode(families.GammaMode, ConjugateSite): ...
 
 
 @register
-class InverseGamma(kinds.InverseGamma, Factor): ...
+class InverseGamma(families.InverseGamma, ConjugateSite): ...
 
 
 @register
-class InverseGammaMode(kinds.InverseGammaMode, Factor): ...
+class InverseGaussian(families.InverseGaussian, ConjugateSite): ...
 
 
 @register
-class InverseGaussian(kinds.InverseGaussian, Factor): ...
-
-
-@register
-class Normal(kinds.Normal, Factor): ...
-
-
-@register
-class ReciprocalInverseGaussian(kinds.ReciprocalInverseGaussian, Factor): ...
+class Normal(families.Normal, ConjugateSite): ...
 
 
 #: By the name that a user declares a site by.
-FACTORS: dict[str, type[Factor]] = {kind.name: kind for kind in Factor.__subclasses__()}
+FAMILIES: dict[str, type[ConjugateSite]] = {one.name: one for one in ConjugateSite.__subclasses__()}

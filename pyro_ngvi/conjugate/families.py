@@ -9,31 +9,28 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ngvi.conjugate import factor, kinds
+from ngvi.conjugate import families, site
 
 
-class Factor(factor.Factor):
-    """An exponential family whose natural parameters are a tensor."""
+class ConjugateSite(site.ConjugateSite):
+    """A conjugate site whose natural parameters are a tensor."""
 
     xp: ClassVar[Any] = torch
     digamma: ClassVar[Any] = staticmethod(torch.digamma)
     lgamma: ClassVar[Any] = staticmethod(torch.lgamma)
 
-    def map(self, function: Callable[..., Tensor], *others: Self) -> Self:
-        return dataclasses.replace(self, loc=function(self.loc, *(one.loc for one in others)))
-
     def specification(self) -> Self:
-        """The factor without its tensor."""
+        """The site without its tensor."""
         return dataclasses.replace(self, loc=None)
 
     def detach(self) -> Self:
-        """The same factor, through which no gradient flows."""
+        """The same site, through which no gradient flows."""
         return self.map(Tensor.detach)
 
     def at(self, signs: Any) -> Tensor:
         here, signs = self.detach(), torch.as_tensor(signs).to(self.loc)
         change = self.natural - here.natural
-        return here.points(signs) + here.displacement(change, signs)
+        return here.points(signs) + here.draw_jvp(change, signs)
 
     def _jvp(self, function: Callable, at: Tensor, tangent: Tensor) -> Tensor:
         return torch.func.jvp(function, (at,), (tangent,))[1]
@@ -61,32 +58,26 @@ class Random:
         return (*self._sample_shape, *like.shape)
 
 
-class Beta(kinds.Beta, Factor): ...
+class Beta(families.Beta, ConjugateSite): ...
 
 
-class Dirichlet(kinds.Dirichlet, Factor): ...
+class Dirichlet(families.Dirichlet, ConjugateSite): ...
 
 
-class Gamma(kinds.Gamma, Factor): ...
+class Gamma(families.Gamma, ConjugateSite): ...
 
 
-class GammaMode(kinds.GammaMode, Factor): ...
+class GammaMode(families.GammaMode, ConjugateSite): ...
 
 
-class InverseGamma(kinds.InverseGamma, Factor): ...
+class InverseGamma(families.InverseGamma, ConjugateSite): ...
 
 
-class InverseGammaMode(kinds.InverseGammaMode, Factor): ...
+class InverseGaussian(families.InverseGaussian, ConjugateSite): ...
 
 
-class InverseGaussian(kinds.InverseGaussian, Factor): ...
-
-
-class Normal(kinds.Normal, Factor): ...
-
-
-class ReciprocalInverseGaussian(kinds.ReciprocalInverseGaussian, Factor): ...
+class Normal(families.Normal, ConjugateSite): ...
 
 
 #: By the name that a user declares a site by.
-FACTORS: dict[str, type[Factor]] = {kind.name: kind for kind in Factor.__subclasses__()}
+FAMILIES: dict[str, type[ConjugateSite]] = {one.name: one for one in ConjugateSite.__subclasses__()}
