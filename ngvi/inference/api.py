@@ -48,15 +48,7 @@ def optimise(
             state = checkpoint.begun(problem.space, state)
         problem = recorded(problem, checkpoint)
     with checkpoint or nullcontext(), request.monitor(num_steps) as monitor:
-        search = MultiStart(
-            problem,
-            rng,
-            request.tolerance,
-            request.options,
-            monitor,
-            request.exploration,
-            has_choice=not request.deterministic,
-        )
+        search = MultiStart(problem, rng, request, monitor)
         ending = None
         try:
             if search.solve(state) is None:
@@ -68,19 +60,21 @@ def optimise(
         except BaseException:
             problem.space.write(search.so_far(validates=False).state)
             raise
-        outcome = _outcome(search, ending)
+        outcome = _outcome(search, rng, request, ending)
     problem.space.write(outcome.optimum.state)
     return outcome
 
 
-def _outcome(search: MultiStart, ending: Ending | None) -> Outcome:
+def _outcome(
+    search: MultiStart, rng: np.random.Generator, request: Request, ending: Ending | None
+) -> Outcome:
     """What a search has come to, with what the checks find."""
     best = search.so_far() if ending is not None else search.runs.best
     rank = search.options.multi_start.same
     optima = sorted(search.runs.optima, key=lambda one: one.rank(rank), reverse=True)
     outcome = Outcome(best, optima, search.exploration, ending=ending)
     if best.status is Status.OPTIMUM:
-        context = Context(search.problem, search.runs.rng, search.runs.tolerance, search.options)
+        context = Context(search.problem, rng, request.tolerance, request.options)
         outcome.finding = first_finding(context, best)
         if outcome.finding is not None and outcome.finding.error == outcome.finding.error:
             known = dataclasses.replace(best.validation, error=outcome.finding.error)

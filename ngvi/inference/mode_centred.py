@@ -24,6 +24,7 @@ from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.problem import Problem, State
+from ngvi.inference.request import Request
 from ngvi.inference.search import Status
 
 #: The name of a second fit among the restarts of a result.
@@ -58,14 +59,14 @@ def _is_default(value: Any) -> bool:
 
 
 def is_worthwhile(
-    reparametrize: bool | str, first: Any, outcome: Outcome, tolerance: float, options: FitOptions
+    reparametrize: bool | str, first: Any, outcome: Outcome, request: Request
 ) -> bool:
     """Whether a second fit is to be tried.
 
     :param reparametrize: what :func:`check_reparametrize` returned.
     :param first: what was set up for the first fit.
     :param outcome: of that.
-    :param tolerance: of the fit, in nats.
+    :param request: of the fit.
     """
     problem, optimum = first.problem, outcome.optimum
     is_final = outcome.ending is not None or outcome.finding is not None or optimum.status in FINAL
@@ -77,7 +78,7 @@ def is_worthwhile(
     # Given parameters of the model's own the map of the locals is one affine map: of latents that
     # all are local a Gaussian family has the same optimum in both coordinates.
     may_gain = not (problem.space.has_model_parameters and all(are_local))
-    least = options.mode_centred_gap * tolerance
+    least = request.options.mode_centred_gap * request.tolerance
     return any(are_local) and may_gain and optimum.validation.gap > least
 
 

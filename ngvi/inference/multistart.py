@@ -20,8 +20,8 @@ import numpy as np
 from ngvi.inference.exploration import Explorer, ascents_beside
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Exploration, Optimum
-from ngvi.inference.options import FitOptions
 from ngvi.inference.problem import Problem, State
+from ngvi.inference.request import Request
 from ngvi.inference.runs import Runs, same_bound
 from ngvi.inference.starts import DRAW, GUIDE, MODE, Start, Starts
 from ngvi.inference.stochastic import StochasticSearch
@@ -31,26 +31,19 @@ from ngvi.inference.validation import Validation
 class MultiStart:
     """The starts of one fit; see the module.
 
-    :param exploration: cost of the search for other optima, per cost of the way to the best.
-    :param has_choice: whether the starts are left to the fit; else only the guide's begins.
+    :param request: of the user; a deterministic one leaves no choice of starts.
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        rng: np.random.Generator,
-        tolerance: float,
-        options: FitOptions,
-        monitor: Monitor,
-        exploration: float = 1.0,
-        has_choice: bool = True,
+        self, problem: Problem, rng: np.random.Generator, request: Request, monitor: Monitor
     ) -> None:
+        options = request.options
         self.problem, self.options, self.monitor = problem, options, monitor
         num_groups = math.ceil(options.local.min_points / (2 * problem.space.dim + 1))
         self.starts = Starts(problem, rng, options, num_groups)
-        self.runs = Runs(problem, rng, tolerance, options, monitor)
-        self.has_choice = has_choice
-        self._explorer = Explorer(self.runs, self.starts, exploration)
+        self.runs = Runs(problem, rng, request, monitor)
+        self.has_choice = not request.deterministic
+        self._explorer = Explorer(self.runs, self.starts, request.exploration)
 
     @property
     def exploration(self) -> Exploration:

@@ -107,6 +107,11 @@ class LocalSearchOptions:
     #: ... or than that for each so many latents, if it is about as long both ways.
     pair_latents: int = 30
     pair_ratio: float = 1.5
+    #: Points of a deterministic fit, the part of the tolerance that it leaves over these, and the
+    #: noise in tolerances that it may have.
+    fixed_points: int = 200
+    fixed_part: float = 1e-4
+    fixed_noise: float = 4.0
     #: A standard deviation of an unconstrained latent that asks for a check of the prior.
     too_wide: float = 1e7
 

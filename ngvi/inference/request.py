@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ngvi.conjugate.guide import ConjugateGuide
@@ -52,6 +52,16 @@ class Request:
                 "callback must be a function of the number of steps, the bound and its distance to "
                 f"the optimum, got {self.callback!r}."
             )
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Request:
+        """That of the arguments of ``fit``.
+
+        :param given: by their names.
+        """
+        names = [one.name for one in fields(cls) if one.name in given and one.name != "options"]
+        options = given["options"] or FitOptions()
+        return cls(**{name: given[name] for name in names}, options=options)
 
     def monitor(self, num_steps: int = 0) -> Monitor:
         """What watches a search.

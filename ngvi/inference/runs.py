@@ -12,8 +12,8 @@ from ngvi.inference.certificate import Certificate
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Optimum
-from ngvi.inference.options import FitOptions
 from ngvi.inference.problem import Problem, State
+from ngvi.inference.request import Request
 from ngvi.inference.search import NO_PROGRESS, Search, Status
 from ngvi.inference.starts import Start
 from ngvi.inference.stochastic import StochasticSearch
@@ -55,15 +55,11 @@ class Runs:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        rng: np.random.Generator,
-        tolerance: float,
-        options: FitOptions,
-        monitor: Monitor,
+        self, problem: Problem, rng: np.random.Generator, request: Request, monitor: Monitor
     ) -> None:
-        self.problem, self.rng, self.tolerance = problem, rng, tolerance
-        self.options, self.monitor = options, monitor
+        self.problem, self.rng, self.monitor = problem, rng, monitor
+        self.tolerance, self.options = request.tolerance, request.options
+        self._is_deterministic = request.deterministic
         self.waiting: list[Run] = []
         self.optima: list[Optimum] = []
         self.current: Run | None = None
@@ -85,7 +81,10 @@ class Runs:
         """A search that has yet to begin, whose steps follow those of another."""
         trace = None if before is None else before.trace
         options = self.tolerance, self.options, self.monitor
-        return kind(self.problem, self.rng, *options, state, trace)
+        search = kind(self.problem, self.rng, *options, state, trace)
+        if isinstance(search, LocalSearch):
+            search.is_deterministic = self._is_deterministic
+        return search
 
     def coarse(self, start: Start, max_steps: float, max_cost: float = math.inf) -> Run:
         """A run at the end of its first stage, or where its steps end."""

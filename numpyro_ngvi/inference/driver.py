@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -16,19 +16,11 @@ from jax import random
 
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
-from ngvi.errors import check_model
-from ngvi.inference import api
-from ngvi.inference import set_up as shared
-from ngvi.inference.batches import Batches
+from ngvi.inference.call import FitCall
 from ngvi.inference.checkpoint import Checkpoint
-from ngvi.inference.data_passes import over_batches
-from ngvi.inference.diagnostics import undefined
-from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
 from ngvi.inference.options import FitOptions
-from ngvi.inference.outcome import Outcome
 from ngvi.inference.page import FIT
-from ngvi.inference.problem import Problem
-from ngvi.inference.request import Request, check_same_latents, check_start, warn_of_names
+from ngvi.inference.set_up import Ready, in_arguments
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
@@ -83,89 +75,52 @@ def fit(
     :param rng_key: a JAX random key; by default ``jax.random.key(0)``.
     :raises TypeError: inside ``jax.jit``, ``jax.vmap`` and ``jax.grad``.
     """
-    start_time = time.perf_counter()
-    given = dict(locals())
-    if batches is not None:
-        batches = Batches(batches, args, kwargs, _with_numpy)
-        args, kwargs = batches.first()
-    request = Request(
-        tolerance,
-        max_steps,
-        exploration,
-        deterministic,
-        progress_bar,
-        time_limit,
-        callback,
-        options or FitOptions(),
-    )
-    check_model(model)
-    warn_of_names(fit, model, args, given)
-    check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
-    reparametrize = check_reparametrize(given)
-    rng_key = random.key(0) if rng_key is None else typed_key(check_key(rng_key))
-    init_key, seeds, result_key = _keys(rng_key)
-    _check_numbers(args, {"rng_key": seeds, **kwargs})
-    _check_processes((args, kwargs), time_limit, checkpoint)
-    kept = None
-    if checkpoint is not None:
-        own = np.asarray(seeds).tolist()
-        kept = Checkpoint(checkpoint, FitResult.library, own, keeps_seeds=True)
-
-    make_guide = shared.guide_maker(NaturalGaussianGuide, family, init, create_plates)
-    starts = STARTS if init_loc_fn is None else (init_loc_fn,)
-    ready = set_up(model, args, kwargs, guide, make_guide, starts, init_key, curvature)
-    shared.check_size(gaussians(ready.guide), family, guide, init)
-    problem = ready.problem if batches is None else over_batches(ready.problem, batches)
-    if not ready.has_start:
-        outcome = api.no_start(problem)
-    else:
-        state = None
-        if init is not None:
-            check_same_latents(init, gaussians(ready.guide))
-            state = problem.space.restored(init.params)
-        elif guide is not None:
-            state = problem.space.initial
-        rng = np.random.default_rng(0 if deterministic else np.asarray(seeds))
-
-        def search(problem: Problem, state: Any, num_steps: int = 0) -> Outcome:
-            return api.optimise(problem, rng, request, state, kept, num_steps)
-
-        def by_modes(mean: np.ndarray) -> shared.Ready:
-            def make(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
-                options: Any = {"init_loc_fn": init_loc_fn, "init_scale": shared.INIT_SCALE}
-                return ReparametrizedGaussianGuide(model, **options).begun_at(mean)
-
-            return set_up(ready.model, args, kwargs, None, make, starts, init_key)
-
-        with kept or without_leaving():
-            outcome = search(problem, state)
-            if is_worthwhile(reparametrize, ready, outcome, tolerance, request.options):
-                insists = reparametrize is True
-                ready, outcome = tried(ready, outcome, by_modes, search, rng, insists)
-        problem = ready.problem if batches is None else problem
-    result = FitResult(
-        model=ready.model,
-        args=args,
-        kwargs=kwargs,
-        guide=ready.guide,
-        params=problem.space.params(outcome.optimum.state),
-        optima=api.found_optima(outcome, problem.space),
-        rng_key=result_key,
-        **api.account(outcome, problem, request, start_time, ready.error, gaussians(ready.guide)),
-    )
-    if batches is not None:
-        vars(result)["diagnostics"] = undefined("undefined: the rows came in batches")
-    return result
+    call = _FitCall(dict(locals()), fit)
+    return call.result(call.ready())
 
 
-def _with_numpy(batch: Any) -> Any:
-    """A batch with numpy's arrays in place of torch's, for instance."""
+class _FitCall(FitCall):
+    """A call in NumPyro."""
 
-    def converted(leaf: Any) -> Any:
-        is_foreign = hasattr(leaf, "__array__") and not isinstance(leaf, jax.Array)
-        return np.asarray(leaf) if is_foreign else leaf
+    result_type, guide_type = FitResult, NaturalGaussianGuide
+    mode_centred_guide, starts = ReparametrizedGaussianGuide, STARTS
 
-    return jax.tree.map(converted, batch)
+    def __init__(self, given: dict[str, Any], fit: Callable) -> None:
+        super().__init__(given, fit)
+        given_key = given["rng_key"]
+        rng_key = random.key(0) if given_key is None else typed_key(check_key(given_key))
+        self._init_key, seeds, self._result_key = _keys(rng_key)
+        _check_numbers(self.args, {"rng_key": seeds, **self.kwargs})
+        _check_processes((self.args, self.kwargs), given["time_limit"], given["checkpoint"])
+        seeds = np.asarray(seeds)
+        if given["checkpoint"] is not None:
+            library = self.result_type.library
+            path = given["checkpoint"]
+            self.checkpoint = Checkpoint(path, library, seeds.tolist(), keeps_seeds=True)
+        self.rng = np.random.default_rng(0 if self.request.deterministic else seeds)
+
+    @staticmethod
+    def to_own(batch: Any) -> Any:
+        """With numpy's arrays in place of torch's, for instance."""
+
+        def converted(leaf: Any) -> Any:
+            is_foreign = hasattr(leaf, "__array__") and not isinstance(leaf, jax.Array)
+            return np.asarray(leaf) if is_foreign else leaf
+
+        return jax.tree.map(converted, batch)
+
+    def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
+        run = model, self.args, self.kwargs, guide, make_guide, self.starts
+        return set_up(*run, self._init_key, curvature)
+
+    def gaussians(self, guide: Any) -> list[NaturalGaussianGuide]:
+        return gaussians(guide)
+
+    def leaving(self) -> AbstractContextManager:
+        return without_leaving()
+
+    def own_fields(self) -> dict[str, Any]:
+        return {"rng_key": self._result_key}
 
 
 def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:
@@ -173,7 +128,7 @@ def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:
 
     :raises TypeError: naming them.
     """
-    traced = shared.in_arguments(args, kwargs, _is_traced)
+    traced = in_arguments(args, kwargs, _is_traced)
     if traced:
         raise TypeError(
             f"fit decides on numbers as it goes, and jax.jit, jax.vmap or jax.grad traces its "

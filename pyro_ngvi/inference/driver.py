@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -18,19 +16,14 @@ from torch._C._functorch import maybe_current_level
 
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
-from ngvi.errors import check_model
-from ngvi.inference import api
-from ngvi.inference import set_up as shared_set_up
-from ngvi.inference.batches import Batches
+from ngvi.inference.call import FitCall
 from ngvi.inference.checkpoint import Checkpoint
-from ngvi.inference.data_passes import over_batches
 from ngvi.inference.diagnostics import undefined
-from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.page import FIT
-from ngvi.inference.problem import Problem
-from ngvi.inference.request import Request, check_same_latents, check_start, warn_of_names
+from ngvi.inference.problem import Problem, State
+from ngvi.inference.set_up import Ready
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
@@ -95,110 +88,74 @@ def fit(
         :class:`~pyro_ngvi.parallel.DataParallel`.
     :raises RuntimeError: inside ``torch.inference_mode``, ``torch.vmap`` and ``torch.func``.
     """
-    start_time = time.perf_counter()
     given = dict(locals())
-    if batches is not None:
-        batches = Batches(batches, args, kwargs)
-        args, kwargs = batches.first()
-    request = Request(
-        tolerance,
-        max_steps,
-        exploration,
-        deterministic,
-        progress_bar,
-        time_limit,
-        callback,
-        options or FitOptions(),
-    )
-    check_model(model)
-    warn_of_names(fit, model, args, given)
-    check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
-    reparametrize = check_reparametrize(given)
     _check_gradients()
-    seeds = [0] if deterministic else torch.randint(2**32, (4,), device="cpu").tolist()
-    if batches is not None and process_group is not None:
-        raise ValueError("batches= and process_group= do not go together: take one of them.")
-    workers = None if process_group is None else Workers(process_group)
-    kept = None
-    if checkpoint is not None and (workers is None or workers.rank == 0):
-        kept = Checkpoint(checkpoint, FitResult.library, seeds)
-        seeds = kept.seeds
-    if workers is not None:
-        seeds = workers.object_of_first(seeds)
-
-    make_guide = shared_set_up.guide_maker(NaturalGaussianGuide, family, init, create_plates)
-    starts = STARTS if init_loc_fn is None else (init_loc_fn,)
+    call = _FitCall(given, fit)
     with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
-
-        def make_ready() -> shared_set_up.Ready:
-            ready = set_up(model, args, kwargs, guide, make_guide, starts, seeds[0], curvature)
-            shared_set_up.check_size(gaussians(ready.guide), family, guide, init)
-            if init is not None:
-                check_same_latents(init, gaussians(ready.guide))
-            facts = ready.problem.objective._plan.facts
-            plain = not (facts.is_subsampled or facts.is_stochastic or facts.is_enumerated)
-            if ready.has_start and plain:
-                check_graph(ready.model, ready.guide, args, kwargs)
-            return ready
-
-        ready = make_ready() if workers is None else shared(make_ready, workers)
-        problem = ready.problem if batches is None else over_batches(ready.problem, batches)
-        if not ready.has_start:
-            outcome = api.no_start(problem)
-        else:
-            state = None
-            if init is not None:
-                state = problem.space.restored(init.params)
-            elif guide is not None:
-                state = problem.space.initial
-            rng = np.random.default_rng(0 if deterministic else seeds)
+        ready = call.ready() if call.workers is None else shared(call.ready, call.workers)
+        if ready.has_start:
             keep()
+        return call.result(ready)
 
-            def search(problem: Problem, state: Any, num_steps: int = 0) -> Outcome:
-                return api.optimise(problem, rng, request, state, kept, num_steps)
 
-            def by_modes(mean: np.ndarray) -> shared_set_up.Ready:
-                def make(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
-                    options: Any = {
-                        "init_loc_fn": init_loc_fn,
-                        "init_scale": shared_set_up.INIT_SCALE,
-                    }
-                    return ReparametrizedGaussianGuide(model, **options).begun_at(mean)
+class _FitCall(FitCall):
+    """A call in Pyro."""
 
-                return set_up(ready.model, args, kwargs, None, make, starts, seeds[0])
+    result_type, guide_type = FitResult, NaturalGaussianGuide
+    mode_centred_guide, starts = ReparametrizedGaussianGuide, STARTS
 
-            with kept or nullcontext():
-                if workers is None:
-                    outcome = search(problem, state)
-                else:
-                    outcome = problem.objective.finished(partial(search, problem, state))
-                if is_worthwhile(reparametrize, ready, outcome, tolerance, request.options):
-                    insists, first = reparametrize is True, ready
-                    store = pyro.get_param_store()
-                    before = store.get_state()
-                    ready, outcome = tried(first, outcome, by_modes, search, rng, insists)
-                    if ready is first:
-                        store.clear()
-                        store.set_state(before)
-                    else:
-                        problem = ready.problem
-                        forget_others(first.guide)
-        found = api.found_optima(outcome, problem.space)
-        params = problem.space.params(outcome.optimum.state)
-    result = FitResult(
-        model=ready.model,
-        args=args,
-        kwargs=kwargs,
-        guide=ready.guide,
-        params=params,
-        optima=found,
-        **api.account(outcome, problem, request, start_time, ready.error, gaussians(ready.guide)),
-    )
-    if workers is not None and workers.size > 1:
-        vars(result)["diagnostics"] = undefined("undefined: each worker has a part of the rows")
-    if batches is not None:
-        vars(result)["diagnostics"] = undefined("undefined: the rows came in batches")
-    return result
+    def __init__(self, given: dict[str, Any], fit: Callable) -> None:
+        super().__init__(given, fit)
+        is_deterministic, group = self.request.deterministic, given["process_group"]
+        seeds = [0] if is_deterministic else torch.randint(2**32, (4,), device="cpu").tolist()
+        if self.batches is not None and group is not None:
+            raise ValueError("batches= and process_group= do not go together: take one of them.")
+        self.workers = None if group is None else Workers(group)
+        is_first = self.workers is None or self.workers.rank == 0
+        if given["checkpoint"] is not None and is_first:
+            self.checkpoint = Checkpoint(given["checkpoint"], FitResult.library, seeds)
+            seeds = self.checkpoint.seeds
+        if self.workers is not None:
+            seeds = self.workers.object_of_first(seeds)
+        self._seed = seeds[0]
+        self.rng = np.random.default_rng(0 if is_deterministic else seeds)
+
+    def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
+        run = model, self.args, self.kwargs, guide, make_guide, self.starts
+        return set_up(*run, self._seed, curvature)
+
+    def ready(self) -> Ready:
+        ready = super().ready()
+        facts = ready.problem.objective._plan.facts
+        is_plain = not (facts.is_subsampled or facts.is_stochastic or facts.is_enumerated)
+        if ready.has_start and is_plain:
+            check_graph(ready.model, ready.guide, self.args, self.kwargs)
+        return ready
+
+    def gaussians(self, guide: Any) -> list[NaturalGaussianGuide]:
+        return gaussians(guide)
+
+    def searched(self, ready: Ready, problem: Problem, state: State | None) -> Outcome:
+        search = partial(self.optimise, problem, state)
+        return search() if self.workers is None else problem.objective.finished(search)
+
+    def second(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
+        store = pyro.get_param_store()
+        before = store.get_state()
+        ready, outcome = super().second(first, outcome)
+        if ready is first:
+            store.clear()
+            store.set_state(before)
+        else:
+            forget_others(first.guide)
+        return ready, outcome
+
+    def result(self, ready: Ready) -> FitResult:
+        result = super().result(ready)
+        if self.workers is not None and self.workers.size > 1:
+            found = undefined("undefined: each worker has a part of the rows")
+            vars(result)["diagnostics"] = found
+        return result
 
 
 def _check_gradients() -> None:

@@ -1,0 +1,156 @@
+"""One call of ``fit``, but for what a package does with its PPL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from ngvi.errors import check_model
+from ngvi.inference.api import account, found_optima, no_start, optimise
+from ngvi.inference.batches import Batches
+from ngvi.inference.checkpoint import Checkpoint
+from ngvi.inference.data_passes import over_batches
+from ngvi.inference.diagnostics import undefined
+from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
+from ngvi.inference.outcome import Outcome
+from ngvi.inference.problem import Problem, State
+from ngvi.inference.request import Request, check_same_latents, check_start, warn_of_names
+from ngvi.inference.set_up import INIT_SCALE, Ready, check_size, guide_maker
+
+
+class FitCall:
+    """What ``fit`` does with its arguments; a package subclasses it.
+
+    :param given: the arguments of ``fit``, by their names.
+    :param fit: itself.
+    """
+
+    result_type: Any  #: the package's ``FitResult``
+    guide_type: Any  #: its ``NaturalGaussianGuide``
+    mode_centred_guide: Any  #: its ``ReparametrizedGaussianGuide``
+    starts: tuple = ()  #: strategies of a guide that ``fit`` makes
+
+    def __init__(self, given: dict[str, Any], fit: Callable) -> None:
+        self.start_time, self.given = time.perf_counter(), given
+        self.model, self.args, self.kwargs = given["model"], given["args"], given["kwargs"]
+        self.batches: Batches | None = None
+        if given["batches"] is not None:
+            self.batches = Batches(given["batches"], self.args, self.kwargs, self.to_own)
+            self.args, self.kwargs = self.batches.first()
+        self.request = Request.of(given)
+        check_model(self.model)
+        warn_of_names(fit, self.model, self.args, given)
+        names = "family", "guide", "init", "init_loc_fn", "create_plates"
+        check_start(self.result_type, *(given[name] for name in names))
+        self.reparametrize = check_reparametrize(given)
+        if given["init_loc_fn"] is not None:
+            self.starts = (given["init_loc_fn"],)
+        self.checkpoint: Checkpoint | None = None
+        self.rng: np.random.Generator | None = None
+
+    # -- what a package adds ----------------------------------------------------------
+
+    @staticmethod
+    def to_own(batch: Any) -> Any:
+        """A batch as the model expects it."""
+        return batch
+
+    def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
+        """Guide and problem at the first start that will do."""
+        raise NotImplementedError
+
+    def gaussians(self, guide: Any) -> list[Any]:
+        """The ``NaturalGaussianGuide`` in a guide."""
+        raise NotImplementedError
+
+    def searched(self, ready: Ready, problem: Problem, state: State | None) -> Outcome:
+        """What a search comes to; several processes take part in it, maybe."""
+        return self.optimise(problem, state)
+
+    def leaving(self) -> AbstractContextManager:
+        """What is around all searches."""
+        return nullcontext()
+
+    def second(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
+        """A second fit with locals by their modes, and which of both is kept."""
+        insists = self.reparametrize is True
+        return tried(first, outcome, self._mode_centred(first), self.optimise, self.rng, insists)
+
+    def own_fields(self) -> dict[str, Any]:
+        """Fields of the result that only the package has."""
+        return {}
+
+    # -- the call ---------------------------------------------------------------------
+
+    def ready(self) -> Ready:
+        """The first set-up, checked."""
+        given = self.given
+        make_guide = guide_maker(
+            self.guide_type, given["family"], given["init"], given["create_plates"]
+        )
+        ready = self.set_up(given["guide"], make_guide, self.model, given["curvature"])
+        check_size(self.gaussians(ready.guide), given["family"], given["guide"], given["init"])
+        if given["init"] is not None:
+            check_same_latents(given["init"], self.gaussians(ready.guide))
+        return ready
+
+    def optimise(self, problem: Problem, state: State | None, num_steps: int = 0) -> Outcome:
+        """A search, as the user asks for it."""
+        return optimise(problem, self.rng, self.request, state, self.checkpoint, num_steps)
+
+    def result(self, ready: Ready) -> Any:
+        """Search, compare, and say what has come of it."""
+        problem, outcome = ready.problem, None
+        if self.batches is not None:
+            problem = over_batches(problem, self.batches)
+        if not ready.has_start:
+            outcome = no_start(problem)
+        else:
+            state = None
+            if self.given["init"] is not None:
+                state = problem.space.restored(self.given["init"].params)
+            elif self.given["guide"] is not None:
+                state = problem.space.initial
+            with self.checkpoint or self.leaving():
+                outcome = self.searched(ready, problem, state)
+                if is_worthwhile(self.reparametrize, ready, outcome, self.request):
+                    first = ready
+                    ready, outcome = self.second(ready, outcome)
+                    problem = problem if ready is first else ready.problem
+        optima = found_optima(outcome, problem.space)
+        result = self.result_type(
+            model=ready.model,
+            args=self.args,
+            kwargs=self.kwargs,
+            guide=ready.guide,
+            params=problem.space.params(outcome.optimum.state),
+            optima=optima,
+            **self.own_fields(),
+            **account(
+                outcome,
+                problem,
+                self.request,
+                self.start_time,
+                ready.error,
+                self.gaussians(ready.guide),
+            ),
+        )
+        if self.batches is not None:
+            vars(result)["diagnostics"] = undefined("undefined: the rows came in batches")
+        return result
+
+    def _mode_centred(self, first: Ready) -> Callable[[np.ndarray], Ready]:
+        """Sets up the second fit, whose Newton's method begins at a latent vector."""
+
+        def set_up(mean: np.ndarray) -> Ready:
+            def make(model: Callable, init_loc_fn: Callable) -> Any:
+                options = {"init_loc_fn": init_loc_fn, "init_scale": INIT_SCALE}
+                return self.mode_centred_guide(model, **options).begun_at(mean)
+
+            return self.set_up(None, make, first.model, "auto")
+
+        return set_up
