@@ -66,12 +66,12 @@ class Explorer:
         return self.limit - self._cost.total
 
     def _is_unlikely(self) -> bool:
-        """Whether as many starts as one round has would hardly find a better optimum.
+        """Whether as many starts again would hardly find a better optimum.
 
         Starts that have led nowhere say nothing.
         """
         counts = [one.count for one in self.runs.optima if one.count]
-        found = better_elsewhere(sum(counts), len(counts), self.options.num_starts)
+        found = better_elsewhere(sum(counts), len(counts))
         self.report.probability = found
         return found <= self.options.unseen and self.runs.best.count > 0
 
@@ -141,16 +141,21 @@ class Explorer:
     def _known(self, end: Ascent) -> Optimum | None:
         """The optimum to which an ascent has led, if that is plain.
 
-        A Gaussian as broad as the prior covers every narrow mode, and is the end of none that is
-        far above it.
+        A Gaussian has the first mode that is found inside of it. Others there, of another height,
+        may have optima of their own: one as broad as the prior covers every narrow mode.
         """
+        for mode, optimum in self._modes if end.is_mode else ():
+            if abs(mode.height - end.height) <= SAME_HEIGHT + end.rounding:
+                return optimum
+        above = INSIDE + INSIDE_EACH * self.runs.problem.space.dim
         for optimum in sorted(self.runs.optima, key=lambda one: -one.validation.lower):
-            if optimum.is_certified and self.runs.is_inside(optimum.state, end.mean):
-                above = end.height - self.runs.level(optimum)
-                if not (end.is_mode and above > INSIDE + INSIDE_EACH * self.runs.problem.space.dim):
-                    return optimum
-        for mode, optimum in self._modes:
-            if end.is_mode and abs(mode.height - end.height) <= SAME_HEIGHT + end.rounding:
+            if not (optimum.is_certified and self.runs.is_inside(optimum.state, end.mean)):
+                continue
+            if not end.is_mode:
+                return optimum
+            has_mode = any(one is optimum for _, one in self._modes)
+            if not has_mode and end.height < self.runs.level(optimum) + above:
+                self._modes.append((end, optimum))
                 return optimum
         return None
 

@@ -6,8 +6,8 @@ process of concentration ``a``, says how likely that is,
 
     p(K | a, n) ~ a^K Gamma(a) / Gamma(a + n),
 
-and how many of the next ``m`` starts find an optimum that has not been met,
-``M = sum_{j < m} a / (a + n + j)``. Nothing is known of ``a`` but a range, over which it is
+and how many of the next ``n`` starts find an optimum that has not been met,
+``M = sum_{j < n} a / (a + n + j)``. Nothing is known of ``a`` but a range, over which it is
 integrated out. The values of distinct optima are exchangeable, so that the best of ``K + M`` is a
 new one with probability ``M / (K + M)``.
 
@@ -83,7 +83,7 @@ class Exploration:
     :ivar num_starts: that were made, drawn alike.
     :ivar num_nowhere: of these, that have come to no optimum within a few steps.
     :ivar cost: in gradients.
-    :ivar probability: that as many starts as one round has would find a better optimum.
+    :ivar probability: that as many starts again would find a better optimum.
     :ivar is_over: whether that is small enough.
     """
 
@@ -94,12 +94,11 @@ class Exploration:
     is_over: bool = False
 
 
-def better_elsewhere(num_starts: int, num_optima: int, more: int) -> float:
-    """The probability that so many more starts find a better optimum.
+def better_elsewhere(num_starts: int, num_optima: int) -> float:
+    """The probability that as many starts again find a better optimum.
 
     :param num_starts: ``n``, drawn alike.
     :param num_optima: ``K``, distinct ones that they have led to.
-    :param more: ``m``.
     :return: one if there were no starts.
     """
     if not num_starts:
@@ -107,5 +106,5 @@ def better_elsewhere(num_starts: int, num_optima: int, more: int) -> float:
     a = CONCENTRATIONS
     log_weights = num_optima * np.log(a) + gammaln(a) - gammaln(a + num_starts)
     weights = np.exp(log_weights - log_weights.max())
-    new = (a[:, None] / (a[:, None] + num_starts + np.arange(more))).sum(1)
+    new = (a[:, None] / (a[:, None] + num_starts + np.arange(num_starts))).sum(1)
     return float(weights @ (new / (num_optima + new)) / weights.sum())

@@ -208,8 +208,9 @@ class MultiStartOptions:
     max_persistence: int = 50_000
     #: ... and of one by values alone, a third of a gradient each.
     max_by_values: int = 150_000
-    #: The probability that ``num_starts`` more starts find a better optimum, at most.
-    unseen: float = 0.1
+    #: The probability that as many starts again find a better optimum, at most: eight starts that
+    #: have met one optimum or two are enough.
+    unseen: float = 0.15
     #: Bounds within this, in nats, and the noise of both are of one optimum.
     same: float = 0.1
     #: Lower optima are one if their gaps to the best differ by this part: only heights count.

@@ -227,7 +227,7 @@ def _others(outcome: Outcome, exploration: float) -> str:
     if lower:
         gap = min(best.validation.bound - one.validation.bound for one in lower)
         starts += f", and others to {len(lower)} lower, by {max(gap, 0.0):.2g} nats or more"
-    chance = f"another round would find a better one with probability {found.probability:.2f}"
+    chance = f"as many again would find a better one with probability {found.probability:.2f}"
     if outcome.verdict == CERTIFIED:
         return f"{starts}; {chance}"
     return (
