@@ -8,6 +8,7 @@ optimum it leads. That ends when it is unlikely that as many starts again find a
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -40,6 +41,7 @@ class Explorer:
         self.limit = math.inf
         self._cost = runs.problem.objective.cost
         self._modes: list[tuple[Ascent, Optimum]] = []
+        self._heights: list[tuple[float, float]] = []  # of modes that starts led to, and rounding
 
     def explore(self) -> None:
         """Look until a better optimum is unlikely, or the share is spent."""
@@ -68,12 +70,28 @@ class Explorer:
     def _is_unlikely(self) -> bool:
         """Whether as many starts again would hardly find a better optimum.
 
-        Starts that have led nowhere say nothing.
+        Starts that have led nowhere say nothing. Where ascents end at ever new modes of the log
+        density, one that has not been met may have an optimum of its own, however few optima the
+        others have led to.
         """
         counts = [one.count for one in self.runs.optima if one.count]
-        found = better_elsewhere(sum(counts), len(counts))
+        num_modes = self._num_modes()
+        found = max(
+            better_elsewhere(sum(counts), len(counts)),
+            better_elsewhere(len(self._heights), num_modes) if num_modes else 0.0,
+        )
         self.report.probability = found
         return found <= self.options.unseen and self.runs.best.count > 0
+
+    def _num_modes(self) -> int:
+        """Modes of different height that ascents have ended at; all that are far below are one."""
+        if not self._heights:
+            return 0
+        dim = self.runs.problem.space.dim
+        least = self.runs.level(self.runs.best) - DEGENERATE - DEGENERATE_EACH * dim
+        heights = sorted((max(height, least) for height, _ in self._heights), reverse=True)
+        slack = SAME_HEIGHT + max(rounding for _, rounding in self._heights)
+        return 1 + sum(one - other > slack for one, other in itertools.pairwise(heights))
 
     def _round(self) -> bool:
         """Some starts, drawn alike; whether there were any."""
@@ -87,6 +105,8 @@ class Explorer:
         for point, end in zip(points, self._ascents(points), strict=True):
             if math.isfinite(end.height) and (self._may_go_on() or self._known(end)):
                 self._count(self._led_by(point, end))
+                if end.is_mode:
+                    self._heights.append((end.height, end.rounding))
         return len(points) > 0
 
     def _round_of_parameters(self) -> bool:
