@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ngvi.estimators.choice import NUM_STEIN, Cost, cost_of_group
+from ngvi.estimators.choice import cost_of_group
+from ngvi.estimators.kinds import EstimateCost
+from ngvi.estimators.options import DEFAULTS
 from ngvi.families.points import Points, spherical_points
 from ngvi.inference.engine import Draws
 from ngvi.inference.paths import Paths
@@ -19,7 +21,7 @@ class Groups(NamedTuple):
     """What a group of draws is made of."""
 
     dim: int
-    cost: Cost  #: of one
+    cost: EstimateCost  #: of one
     paths: Paths | None = None  #: that orthogonal points are spread over
 
     @classmethod
@@ -34,18 +36,20 @@ class Groups(NamedTuple):
         """
         if curvature != "spherical" or paths is None:
             return cls(dim, cost_of_group(curvature, dim, products, data_size))
-        return cls(dim, Cost(paths.num_points, paths.num_points, 0, 1), paths)
+        return cls(dim, EstimateCost(paths.num_points, paths.num_points, 0, 1), paths)
 
     @property
     def is_dear(self) -> bool:
         """Whether a group costs so much that independent latents shall come first."""
         return self.paths is None and self.cost.num_groups > 0 and self.cost.num_gradients > DEAR
 
-    def few(self, rng: np.random.Generator, num_groups: int, count: int = NUM_STEIN) -> list[Draws]:
+    def few(
+        self, rng: np.random.Generator, num_groups: int, count: int = DEFAULTS.num_stein
+    ) -> list[Draws]:
         """Groups of few random draws, which see one minibatch each; see
         :mod:`~ngvi.inference.independent`.
         """
-        groups = Groups(self.dim, Cost(count, count, 0)).draws(rng, num_groups)
+        groups = Groups(self.dim, EstimateCost(count, count, 0)).draws(rng, num_groups)
         return [group._replace(is_rough=True) for group in groups]
 
     def draws(self, rng: np.random.Generator, num_groups: int) -> list[Draws]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ngvi.estimators.choice import NUM_STEIN
+from ngvi.estimators.options import DEFAULTS
 from ngvi.inference.engine import Around, Draws, Engine, Place
 from ngvi.inference.parameters_first import PAIR, ParametersFirst, has_many
 from ngvi.inference.prior import Prior
@@ -83,7 +83,7 @@ class Independent:
         return [parameters.moved(one, steps) for one in found] if steps else found
 
 
-def _easy(engine: Engine, count: int = NUM_STEIN) -> Engine:
+def _easy(engine: Engine, count: int = DEFAULTS.num_stein) -> Engine:
     """An engine of independent latents, whose groups have so many draws."""
     return engine._replace(
         evaluator=_Evaluator(engine.evaluator, count), parameters=_Parameters(engine.parameters)

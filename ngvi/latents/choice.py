@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ngvi.estimators.choice import MAX_SPHERICAL_DIM
+from ngvi.estimators.options import DEFAULTS
 from ngvi.latents.forest import Forest
 from ngvi.latents.hierarchy import find_structure
 from ngvi.latents.layout import Layout
@@ -22,7 +22,7 @@ MAX_DENSE_DIM = 1000
 #: ... and up to this one where quadrature gives the expectations of the log density: a step is a
 #: Newton step then, and needs no draws. A logistic regression of 8,992 rows on 1,024 covariates:
 #: ``fit`` at the optimum after two minutes of one processor; with low rank no end in twelve.
-MAX_DENSE_DIM_OF_SUMS = MAX_SPHERICAL_DIM
+MAX_DENSE_DIM_OF_SUMS = DEFAULTS.max_spherical_dim
 
 #: Where a model has locals, only up to this one: to its verdict ``fit`` then takes as long with
 #: either family. Processor seconds, dense and sparse: epilepsy (127 latents) 0.9 and 1.7, radon

@@ -16,23 +16,24 @@ from ngvi._docs import shared_doc
 from ngvi.conjugate.guide import check_no_factors
 from ngvi.errors import require_sites
 from ngvi.estimators import natural_elbo as elbo
-from ngvi.estimators.additive_terms import NotASumError
-from ngvi.estimators.choice import MAX_BATCHES, Cost, is_noisy, points_at_once
+from ngvi.estimators.additive_terms import NotAdditiveError
+from ngvi.estimators.choice import is_noisy, points_at_once
+from ngvi.estimators.kinds import EstimateCost
+from ngvi.estimators.options import DEFAULTS
 from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
 from numpyro_ngvi.conjugate.guide import Factors
 from numpyro_ngvi.elbo.host import tell_host
 from numpyro_ngvi.estimators import (
     Families,
-    Points,
+    PointsBySite,
     make_estimator,
     num_products,
     orthogonal_points,
     standard_normal,
-    unlike,
+    why_not_additive,
 )
 from numpyro_ngvi.estimators.moments import Estimate, dot, finite_draws, in_passes, masked_mean
 from numpyro_ngvi.estimators.stein import stein_direction
-from numpyro_ngvi.estimators.threefry import split
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import (
@@ -106,7 +107,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         """The loss in nats, whose gradient is the natural gradient, and the mutable state."""
         param_map = dict(param_map)
         is_returned = param_map.pop(self.COUNT, None) is not None
-        model_key, guide_key, *_ = keys = split(typed_key(rng_key), 2 + MAX_BATCHES)
+        model_key, guide_key, *_ = keys = random.split(typed_key(rng_key), 2 + DEFAULTS.max_batches)
         draw_keys = keys[2:]
         told = _Told(model, guide)  # before the guide runs again
         density = LogDensity(model, guide, args, kwargs, model_key)
@@ -133,11 +134,12 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         def at(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> jax.Array:
             return density(latents, frozen, key)
 
-        def unlike_sum() -> Exception | None:
+        def not_additive() -> Exception | None:
             if len(posteriors) < len(param_map):
-                return NotASumError("the model has parameters of its own")
+                return NotAdditiveError("the model has parameters of its own")
             is_asked_for = self.curvature == "quadrature"
-            return unlike(at, here, (), guide_key, check=False) or told.unlike_sum(is_asked_for)
+            reason = why_not_additive(at, here, (), guide_key, check=False)
+            return reason or told.not_additive(is_asked_for)
 
         curvature, cost = self._chosen(
             sum(family.dim for family in here.values()),
@@ -145,7 +147,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             obstacle,
             partners,
             (family.couples() for family in here.values()),
-            None if partners else unlike_sum,
+            None if partners else not_additive,
             guide,
             stacklevel=1,
         )
@@ -203,11 +205,11 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         self,
         density: LogDensity,
         here: Families,
-        points: Points,
+        points: PointsBySite,
         params: dict[str, Any],
         kept: jax.Array,
         at_once: int,
-    ) -> tuple[jax.Array, Points, Any]:
+    ) -> tuple[jax.Array, PointsBySite, Any]:
         """The log density as a function of the ordinary parameters.
 
         :return: values at the draws, the points that they belong to, and the model's mutable
@@ -239,8 +241,13 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     # -- draws ------------------------------------------------------------------------
 
     def _points(
-        self, key: jax.Array, guide_key: jax.Array, here: Families, cost: Cost, partners: bool
-    ) -> Points:
+        self,
+        key: jax.Array,
+        guide_key: jax.Array,
+        here: Families,
+        cost: EstimateCost,
+        partners: bool,
+    ) -> PointsBySite:
         count = cost.num_gradients
         if not partners:  # there are no other draws than those of the latent vectors
             keys = jnp.broadcast_to(guide_key, (count,))
@@ -253,7 +260,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         if cost.num_groups:
             joined, weights = orthogonal_points(key, sum(dims), cost.num_groups, dtype)
             parts = jnp.split(joined, np.cumsum(dims)[:-1], -1)
-            return Points(dict(zip(here, parts, strict=True)), weights, keys)
+            return PointsBySite(dict(zip(here, parts, strict=True)), weights, keys)
         of_sites = random.split(key, len(here)) if len(here) > 1 else key[None]
         noise = {
             site: standard_normal(
@@ -266,7 +273,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             )
             for of_site, (site, family) in zip(of_sites, here.items(), strict=True)
         }
-        return Points(noise, jnp.full(count, 1.0 / count, dtype), keys)
+        return PointsBySite(noise, jnp.full(count, 1.0 / count, dtype), keys)
 
 
 class _Summary(NamedTuple):
@@ -324,7 +331,7 @@ def _bound(
     values: jax.Array,
     kept: jax.Array,
     here: Families,
-    points: Points,
+    points: PointsBySite,
     visited: dict[str, jax.Array],
 ) -> jax.Array:
     """In nats, of the first draws that are kept, as many as there are values; NaN of none.
@@ -399,7 +406,7 @@ class _Told:
             )
         return first.missed_curvature
 
-    def unlike_sum(self, is_asked_for: bool) -> Exception | None:
+    def not_additive(self, is_asked_for: bool) -> Exception | None:
         """Why the log density is no sum of smooth terms, or is not known to be one.
 
         :param is_asked_for: whether to trust it to be one where nothing is known.
@@ -413,13 +420,13 @@ class _Told:
             # With numbers at hand it would draw some, and these may be no valid parameters.
             density = LogDensity(*self._run, *self._arguments, key)
             with jax.ensure_compile_time_eval():
-                first.unlike_sum = unlike(
+                first.not_additive = why_not_additive(
                     lambda latents, _, key: density(latents, self._params, key), self._here, (), key
                 )
-        elif first.unlike_sum is None and not first.is_looked_at:
-            return None if is_asked_for else NotASumError("nothing is known of its numbers")
+        elif first.not_additive is None and not first.is_looked_at:
+            return None if is_asked_for else NotAdditiveError("nothing is known of its numbers")
         first.is_looked_at = True
-        return first.unlike_sum
+        return first.not_additive
 
 
 @jax.custom_jvp

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import Arrays, Families
-from numpyro_ngvi.estimators.example_rows import ExampleRows
+from ngvi.estimators import kinds
+from ngvi.estimators.points import Arrays, Families
 from numpyro_ngvi.estimators.hessian import Hessian, value_gradients_hessians
 from numpyro_ngvi.estimators.moments import Density, Gradients, masked_mean
-from numpyro_ngvi.estimators.squares import by_rows
+from numpyro_ngvi.estimators.per_example.rows import ExampleRows
+from numpyro_ngvi.estimators.per_example.squares import by_rows
 from numpyro_ngvi.families.base import Family
 
 #: Numbers in the gradients of the examples that are squared at once. Arenas of more than 32 MB are
@@ -27,7 +27,7 @@ NUMBERS_OF_ROWS = 2**20
 Split = Callable[[Arrays, Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
 
-@shared_doc(estimators.GaussNewton, Hessian)
+@shared_doc(kinds.GaussNewton, Hessian)
 @dataclasses.dataclass(frozen=True)
 class GaussNewton(Hessian):
     """:param split: the log density by examples."""

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import (
+from ngvi.estimators import kinds
+from ngvi.estimators.points import (
     MAX_PROBED_DIAGONAL,
     Arrays,
     Families,
-    Points,
+    PointsBySite,
     num_products,
     scales,
 )
@@ -41,7 +41,7 @@ NUMBERS_AT_ONCE = 2**20
 MAX_BATCHED_PRODUCTS = 128
 
 
-@shared_doc(estimators.Hessian)
+@shared_doc(kinds.Hessian)
 @dataclasses.dataclass(frozen=True)
 class Hessian:
     """:param at_once: how many draws share a pass of gradients."""
@@ -50,7 +50,7 @@ class Hessian:
     at_once: int
 
     def __call__(
-        self, density: Density, here: Families, points: Points, ordinary: Any = ()
+        self, density: Density, here: Families, points: PointsBySite, ordinary: Any = ()
     ) -> Estimate:
         latents = points.of(here)
         first = (_first(latents, self.num_hessians), points.keys[: self.num_hessians])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ngvi.estimators.kinds import Arrays, Families
+from ngvi.estimators.points import Arrays, Families
 from ngvi.families.dense import Spread
 
 #: ``density(latents, ordinary, key)``: the log density at one draw, a scalar. ``ordinary`` is a

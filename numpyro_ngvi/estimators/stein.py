@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import Families, Points
+from ngvi.estimators import kinds
+from ngvi.estimators.points import Families, PointsBySite
 from numpyro_ngvi.estimators.moments import Density, Estimate, finite_draws, gradients, masked_mean
 from numpyro_ngvi.families.base import Family
 
 
-@shared_doc(estimators.Stein)
+@shared_doc(kinds.Stein)
 @dataclasses.dataclass(frozen=True)
 class Stein:
     """:param at_once: how many draws share a pass."""
@@ -23,7 +23,7 @@ class Stein:
     at_once: int
 
     def __call__(
-        self, density: Density, here: Families, points: Points, ordinary: Any = ()
+        self, density: Density, here: Families, points: PointsBySite, ordinary: Any = ()
     ) -> Estimate:
         found = gradients(density, points.of(here), ordinary, points.keys, self.at_once)
         kept = finite_draws((found.values, found.by_site))

@@ -115,7 +115,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         self._told: tuple[tuple, dict] | None = None
         self.missed_curvature: list[str] | None = None  # what NaturalELBO has found, of sites
-        self.unlike_sum: Exception | None = None  # likewise, of all, ...
+        self.not_additive: Exception | None = None  # likewise, of all, ...
         self.is_looked_at = False  #: ... once it was looked for
         check_model(model)
         super().__init__(

@@ -70,9 +70,11 @@ class Evaluator:
         dim = parameters.dim
         obstacle = functools.partial(self._obstacle, args, kwargs)
         paths = paths_of(guide)
-        unlike = functools.partial(self._unlike, args, kwargs) if self._is_plain() else None
+        not_additive = (
+            functools.partial(self._not_additive, args, kwargs) if self._is_plain() else None
+        )
         has_paths = paths is not None
-        options = {"unlike": unlike, "has_paths": has_paths, "guide": guide}
+        options = {"not_additive": not_additive, "has_paths": has_paths, "guide": guide}
         choice = choose(kind, dim, products, obstacle, **options)
         kind = self.curvature = choice.curvature
         data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
@@ -284,7 +286,7 @@ class Evaluator:
         model_key, guide_key = random.split(random.key(seed))
         density, here = self._density(arrays, model_key, rows), posteriors(place)
         keys = jnp.broadcast_to(guide_key, (len(points.weights),))
-        points = curvature.Points(self._by_site(points.noise), points.weights, keys)
+        points = curvature.PointsBySite(self._by_site(points.noise), points.weights, keys)
 
         def log_density(latents: dict[str, jax.Array], others: Place, key: jax.Array) -> jax.Array:
             return density(latents, self._parameters.constrain({**place, **others}), key)
@@ -327,12 +329,12 @@ class Evaluator:
         has_ordinary = self._parameters.has_ordinary
         return type(self.guide) is NaturalGaussianGuide and not has_ordinary
 
-    def _unlike(self, args: tuple, kwargs: dict) -> Exception | None:
+    def _not_additive(self, args: tuple, kwargs: dict) -> Exception | None:
         """Why the log density is no sum of terms, or None."""
         density = LogDensity(self.model, self.guide, args, kwargs, random.key(0))
         initial = self._parameters.initial
         params = self._parameters.constrain(initial)
-        return curvature.unlike(
+        return curvature.why_not_additive(
             lambda latents, _, key: density(latents, params, key),
             posteriors(initial),
             (),

@@ -14,7 +14,7 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer.util import compute_log_probs
 
-from ngvi.estimators.kinds import aligned
+from ngvi.estimators.points import aligned
 from numpyro_ngvi.tracing.log_density import Latents, LogDensity
 
 

@@ -11,7 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ngvi.estimators.additive_terms import Kind, Level, Node, NotASumError, Op, Reader, Sum
+from ngvi.estimators.additive_terms import (
+    AdditiveTerms,
+    Kind,
+    Level,
+    Node,
+    NotAdditiveError,
+    Op,
+    Reader,
+)
 
 _KINDS = {
     Kind.COPY: "broadcast_in_dim reshape squeeze expand_dims transpose slice rev copy copy_p",
@@ -34,18 +42,18 @@ _CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 _PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
-def terms_of(function: Callable[..., jax.Array], latents: Sequence[jax.Array]) -> Sum:
+def terms_of(function: Callable[..., jax.Array], latents: Sequence[jax.Array]) -> AdditiveTerms:
     """The terms of a log density.
 
     :param function: of the latent vectors.
     :param latents: of their shapes; they are the nodes of the result.
-    :raises NotASumError: naming an operation, if it is no sum of such terms.
+    :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
     """
     program = jax.make_jaxpr(function)(*latents)
     reader = Reader()
     inputs = [reader.latent(np.shape(value)) for value in latents]
     (result,) = _run(reader, program, inputs)
-    return Sum.of(result, inputs)
+    return AdditiveTerms.of(result, inputs)
 
 
 def is_sum_of_terms(function: Callable[[jax.Array], jax.Array], latent: jax.Array) -> bool:
@@ -107,7 +115,7 @@ def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) ->
         ]
         return [reader.apply(op, inputs, shape) for op, shape in zip(pieces, shapes, strict=True)]
     if len(shapes) > 1:
-        raise NotASumError(name)
+        raise NotAdditiveError(name)
     kind = _kind(equation, inputs)
     if kind is Kind.COPY and name == "reduce_sum":  # of one number, which is to be any constant's
         run = functools.partial(jnp.reshape, shape=shapes[0])
@@ -164,7 +172,7 @@ def _kind(equation: Any, inputs: list[Node]) -> Kind:
     if name == "pad" and inputs[1].is_constant:
         return Kind.LINEAR
     if name not in _KIND_OF:
-        raise NotASumError(name)
+        raise NotAdditiveError(name)
     return _KIND_OF[name]
 
 

@@ -14,20 +14,21 @@ from torch import Tensor
 from ngvi._docs import shared_doc
 from ngvi.conjugate.guide import check_no_factors
 from ngvi.estimators import natural_elbo as elbo
-from ngvi.estimators.choice import Cost, is_noisy
+from ngvi.estimators.choice import is_noisy
+from ngvi.estimators.kinds import EstimateCost
 from ngvi.families import direction
 from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
 from pyro_ngvi.estimators import (
-    Evaluator,
+    Differentiator,
     Families,
     Plan,
-    Points,
+    PointsBySite,
     make_estimator,
     make_plan,
     num_products,
     orthogonal_points,
     standard_normal,
-    unlike,
+    why_not_additive,
 )
 from pyro_ngvi.estimators.moments import Estimate, concatenated, of_kept
 from pyro_ngvi.estimators.quadrature import Quadrature
@@ -137,7 +138,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                 loss = loss - _as_gradient(getattr(directions[site], name), value)
         return loss, -number
 
-    def _estimated(self, plan: Plan, density: LogDensity, estimator: Any, cost: Cost) -> tuple:
+    def _estimated(
+        self, plan: Plan, density: LogDensity, estimator: Any, cost: EstimateCost
+    ) -> tuple:
         """Natural gradients, the bound as a tensor and read, and gradients of other parameters.
 
         Batches of points follow until their mean has little noise
@@ -150,16 +153,17 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         bounds, numbers = list[Tensor](), list[Callable]()
         noise, square, goes_on = 0.0, 0.0, True
 
-        def estimated(points: Points) -> tuple[Reads, tuple[Estimate, Tensor, Callable]]:
-            evaluate, told = Evaluator(density, plan, [] if estimates else None), list[Any]()
+        def estimated(points: PointsBySite) -> tuple[Reads, tuple[Estimate, Tensor, Callable]]:
+            evaluate = Differentiator(density, plan, [] if estimates else None)
+            reported = list[Any]()
 
-            def tell(points: Points, values: Tensor, kept: Tensor) -> None:
+            def listener(points: PointsBySite, values: Tensor, kept: Tensor) -> None:
                 # Those of quadrature have the whole entropy in them, without noise.
                 counts = {} if isinstance(estimator, Quadrature) else _visited(density)
-                told.append(_bound(values, here, points, kept, counts))
-                told.append(evaluate.reads.later(told[0]))
+                reported.append(_bound(values, here, points, kept, counts))
+                reported.append(evaluate.reads.later(reported[0]))
 
-            evaluate.tell = tell
+            evaluate.listener = listener
             estimate = estimator(evaluate, here, points)
             for site, weights in _visited(density).items():
                 of_entropy = None
@@ -169,7 +173,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                 estimate.directions[site] = natural_gradient_of_visits(
                     here[site], estimate.directions[site], weights, of_entropy
                 )
-            return evaluate.reads, (estimate, *told)
+            return evaluate.reads, (estimate, *reported)
 
         while goes_on:
             compute = functools.partial(estimated, self._points(here, cost))
@@ -222,9 +226,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         obstacle = functools.partial(plan.hessian_obstacle, density)
         partners = plan.facts.is_stochastic
         couples = (family.couples() for family in here.values())
-        unlike_sum = None if partners else functools.partial(unlike, density)
+        not_additive = None if partners else functools.partial(why_not_additive, density)
         name, cost = self._chosen(
-            dim, products, obstacle, partners, couples, unlike_sum, guide, stacklevel=6
+            dim, products, obstacle, partners, couples, not_additive, guide, stacklevel=6
         )
         if name == "gauss_newton":
             check_no_factors(density.factors)
@@ -233,13 +237,13 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
     # -- draws ------------------------------------------------------------------------
 
-    def _points(self, here: Families, cost: Cost) -> Points:
+    def _points(self, here: Families, cost: EstimateCost) -> PointsBySite:
         """The draws of a step; those that have values, and Hessians, come first."""
         like = next(iter(here.values())).loc
         if cost.num_groups:
             dims = [family.dim for family in here.values()]
             joined, weights = orthogonal_points(sum(dims), cost.num_groups, like)
-            return Points(dict(zip(here, joined.split(dims, -1), strict=True)), weights)
+            return PointsBySite(dict(zip(here, joined.split(dims, -1), strict=True)), weights)
         noise: dict[str, list[Tensor]] = {site: [] for site in here}
         for count in (cost.num_hessians, cost.num_gradients - cost.num_hessians):
             for site, family in here.items() if count else ():
@@ -252,7 +256,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                     )
                 )
         weights = like.new_full((cost.num_gradients,), 1.0 / cost.num_gradients)
-        return Points({site: concatenated(parts) for site, parts in noise.items()}, weights)
+        return PointsBySite({site: concatenated(parts) for site, parts in noise.items()}, weights)
 
 
 class _SetUp(NamedTuple):
@@ -272,7 +276,7 @@ def _visited(density: LogDensity) -> dict[str, Tensor]:
 
 
 def _bound(
-    values: Tensor, here: Families, points: Points, kept: Tensor, visited: dict[str, Tensor]
+    values: Tensor, here: Families, points: PointsBySite, kept: Tensor, visited: dict[str, Tensor]
 ) -> Tensor:
     """The weighted mean of ``log p - log q``, NaN if no draw is left."""
     gains = values - log_q_of_visits(here, points.noise, visited)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import MAX_PROBED_DIAGONAL, Arrays, Families, Points, scales
-from pyro_ngvi.estimators.evaluate import Curvature, Evaluator, Parts
+from ngvi.estimators import kinds
+from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays, Families, PointsBySite, scales
+from pyro_ngvi.estimators.differentiate import Curvature, Differentiator, Parts, sums_by_leaf
 from pyro_ngvi.estimators.moments import (
     Estimate,
     concatenated,
@@ -38,19 +38,19 @@ BYTES_AT_ONCE = 2**23
 MAX_AT_ONCE = 256
 
 
-@shared_doc(estimators.Hessian)
+@shared_doc(kinds.Hessian)
 @dataclasses.dataclass(frozen=True)
 class Hessian:
     """With the products of :class:`HessianProducts`."""
 
     num_hessians: int
 
-    def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Estimate:
         first = evaluate(here, points.some(slice(self.num_hessians)), self)
         found = [first]
         if len(points.weights) > self.num_hessians:
             found.append(evaluate(here, points.some(slice(self.num_hessians, None))))
-        num_kept, count = first.num_kept, sum(one.num_kept for one in found)
+        num_kept, count = first.count(), sum(one.count() for one in found)
         directions = {}
         for site, family in here.items():
             if not num_kept:
@@ -59,12 +59,8 @@ class Hessian:
             gradients = [of_kept(one.gradients[site], one.some_kept) for one in found]
             gradient = concatenated(gradients).mean(0)
             directions[site] = self.direction(family, gradient, first.hessians[site], num_kept)
-        sums: dict[int, tuple[Tensor, Tensor]] = {}
-        for one in found:
-            for leaf, gradient in one.ordinary:
-                before = sums.get(id(leaf), (leaf, 0.0))[1]
-                sums[id(leaf)] = leaf, before + gradient / count
-        ordinary = list(sums.values())
+        sums = sums_by_leaf(pair for one in found for pair in one.ordinary)
+        ordinary = [(leaf, gradient / count) for leaf, gradient in sums]
         dropped = len(points.weights) - count
         return Estimate(directions, first.values, first.kept, lambda: dropped, ordinary)
 
@@ -74,10 +70,11 @@ class Hessian:
 
     def parts(self, density: LogDensity, latents: Arrays) -> Parts:
         """The log density, all of which is differentiated twice."""
-        values = density(latents)
-        return Parts(values, values)
+        return Parts(None, density(latents))
 
-    def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
+    def curvature(
+        self, parts: Parts, products: Callable, theta: Tensor, q: Family, slopes: tuple
+    ) -> Curvature:
         """Exact Hessians."""
         return exact(products, q)
 
@@ -213,41 +210,28 @@ def _forward_over_reverse(
         return torch.stack([torch.func.jvp(of_density, (here,), (v,))[1] for v in vectors])
 
 
-class Hessians:
+def hessians(products: Tensor, family: Family) -> Curvature:
     """The Hessian at each of ``K`` draws, as far as a family needs it.
 
     :param products: from :class:`HessianProducts`, shape ``(m, K, d)``.
     :param family: whose part of the Hessian it is.
     """
 
-    def __init__(self, products: Tensor, family: Family) -> None:
-        self.products, self.family = products, family
+    def total(kept: Tensor | None) -> Any:
+        return family.assemble_hessian((products if kept is None else products[:, kept]).sum(1))
 
-    def finite(self) -> Tensor:
-        return finite_draws(self.products.movedim(1, 0))
-
-    def total(self, kept: Tensor | None) -> Any:
-        products = self.products if kept is None else self.products[:, kept]
-        return self.family.assemble_hessian(products.sum(1))
+    return Curvature(lambda: finite_draws(products.movedim(1, 0)), total)
 
 
-class Diagonals:
+def diagonals(entries: Tensor) -> Curvature:
     """The diagonal of the Hessian at each of ``K`` draws, for a family that needs no more.
 
     :param entries: shape ``(K, d)``.
     """
-
-    def __init__(self, entries: Tensor) -> None:
-        self.entries = entries
-
-    def finite(self) -> Tensor:
-        return finite_draws(self.entries)
-
-    def total(self, kept: Tensor | None) -> Tensor:
-        return of_kept(self.entries, kept).sum(0)
+    return Curvature(lambda: finite_draws(entries), lambda kept: of_kept(entries, kept).sum(0))
 
 
-def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Hessians | Diagonals:
+def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Curvature:
     """The Hessians, as far as a family needs them.
 
     :param is_rest: whether they are of what examples leave, of which a family that keeps their
@@ -255,5 +239,5 @@ def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Hessi
     """
     is_diagonal = family.reads_diagonal and family.dim > MAX_PROBED_DIAGONAL
     if is_diagonal or (is_rest and family.keeps_rows):
-        return Diagonals(products(family, diagonal=True))
-    return Hessians(products(family), family)
+        return diagonals(products(family, diagonal=True))
+    return hessians(products(family), family)

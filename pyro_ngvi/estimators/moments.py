@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ngvi.estimators.kinds import Families
+from ngvi.estimators.points import Families
 from ngvi.families.dense import Spread
 from pyro_ngvi.families.base import Family
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ngvi.estimators.kinds import Arrays
 from ngvi.estimators.missed_curvature import half_segment, what_is_missed
-from pyro_ngvi.estimators.evaluate import gradients_of, ordinary_leaves
+from ngvi.estimators.points import Arrays
+from pyro_ngvi.estimators.differentiate import gradients_of, leaves_of
 from pyro_ngvi.estimators.hessian import HessianProducts
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import (
@@ -111,7 +111,7 @@ class Plan:
         """Let ``products`` find a way that works; raises if there is none."""
         state = NoiseState()
         latents = {site: theta[None].clone().requires_grad_() for site, theta in centre.items()}
-        gradients = gradients_of(density(latents).sum(), list(latents.values()), True)
+        gradients = gradients_of(density(latents).sum(), list(latents.values()), create_graph=True)
         for (site, theta), gradient in zip(latents.items(), gradients, strict=True):
 
             def again(theta: Tensor, site: str = site) -> Tensor:
@@ -157,7 +157,7 @@ def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:
     """Warn of weights that are neither latents nor parameters, so that nothing learns them."""
     latents = {site: value.requires_grad_() for site, value in latents.items()}
     with torch.enable_grad(), Registered() as registered:
-        leaves = ordinary_leaves(density(latents), latents)
+        leaves = leaves_of(density(latents), latents)
     shapes = [tuple(leaf.shape) for leaf in leaves if id(leaf) not in registered.tensors]
     if shapes:
         warnings.warn(

@@ -24,13 +24,13 @@ from ngvi.inference.sweep import Rows
 from pyro_ngvi import estimators
 from pyro_ngvi.estimators import (
     FromGradients,
-    Points,
+    PointsBySite,
     log_q,
     make_estimator,
     make_plan,
     num_products,
 )
-from pyro_ngvi.estimators.evaluate import gradients_of
+from pyro_ngvi.estimators.differentiate import gradients_of
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.inference.geometry import EachRow, covector, flat
@@ -69,9 +69,10 @@ class Evaluator:
         parameters.bind(self._density.posteriors)
         products = max(num_products(family) for family in parameters.initial.families)
         paths = paths_of(guide)
-        unlike, has_paths = self._unlike if self._is_plain() else None, paths is not None
-        options = curvature, parameters.dim, products, self._obstacle
-        curvature = choose(*options, unlike=unlike, has_paths=has_paths, guide=guide).curvature
+        options: dict[str, Any] = {"has_paths": paths is not None, "guide": guide}
+        options["not_additive"] = self._not_additive if self._is_plain() else None
+        choice = choose(curvature, parameters.dim, products, self._obstacle, **options)
+        curvature = choice.curvature
         data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
         self.dim = parameters.dim
         self.estimate_as(curvature, Groups.of(curvature, self.dim, products, data_size, paths))
@@ -173,7 +174,7 @@ class Evaluator:
         with repeatable_noise(), torch.enable_grad():
             torch.manual_seed(0)
             values = self._new_density(rows)(at)
-            gradients = gradients_of(values.sum(), list(at.values()), False)
+            gradients = gradients_of(values.sum(), list(at.values()))
         return _numpy(values), np.concatenate([_numpy(part) for part in gradients], 1)
 
     @torch.no_grad()
@@ -268,8 +269,8 @@ class Evaluator:
         here = self._parameters.by_site(place)
         noise = self._parameters.split(np.concatenate([group.points.noise for group in draws]))
         weights = np.concatenate([group.points.weights for group in draws])
-        points = Points(noise, torch.as_tensor(weights).to(place.families[0].loc))
-        evaluate = estimators.Evaluator(
+        points = PointsBySite(noise, torch.as_tensor(weights).to(place.families[0].loc))
+        evaluate = estimators.Differentiator(
             density, self._plan, list(self._parameters.ordinary.values())
         )
         if not isinstance(self._estimator, FromGradients):
@@ -304,8 +305,8 @@ class Evaluator:
         has_ordinary = self._parameters.has_ordinary
         return type(self._guide) is NaturalGaussianGuide and not has_ordinary and not is_random
 
-    def _unlike(self) -> Exception | None:
-        return estimators.unlike(self._density)
+    def _not_additive(self) -> Exception | None:
+        return estimators.why_not_additive(self._density)
 
     def _obstacle(self) -> Exception | None:
         return self._plan.hessian_obstacle(self._density)

@@ -14,7 +14,7 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
-from ngvi.estimators.kinds import aligned
+from ngvi.estimators.points import aligned
 from pyro_ngvi.tracing.log_density import Latents, LogDensity
 
 

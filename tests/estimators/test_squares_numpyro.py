@@ -12,8 +12,9 @@ import jax.numpy as jnp
 
 from ngvi.latents import forest
 from numpyro_ngvi import families
-from numpyro_ngvi.estimators import gauss_newton, uses
-from numpyro_ngvi.estimators.squares import by_rows
+from numpyro_ngvi.estimators import gauss_newton
+from numpyro_ngvi.estimators.per_example import layers
+from numpyro_ngvi.estimators.per_example.squares import by_rows
 from tests.ppl import QUICKLY
 
 NUM, IN, HIDDEN, OUT = 6, 5, 4, 3
@@ -148,7 +149,7 @@ def test_gradients_of_convolutions_are_those_of_a_loop_over_examples(layout, win
 
 @pytest.mark.parametrize("at_once", [1, 400])
 def test_a_few_examples_at_a_time_have_the_same_gradients(at_once, rng, monkeypatch):
-    monkeypatch.setattr(uses, "NUMBERS_AT_ONCE", at_once)
+    monkeypatch.setattr(layers, "NUMBERS_AT_ONCE", at_once)
     compare(*network(rng))
     compare(*convolutions(rng, "Flax", "plain"))
 

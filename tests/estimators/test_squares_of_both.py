@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from numpyro_ngvi.estimators.squares import by_rows
-from pyro_ngvi.estimators import squares
-from pyro_ngvi.estimators.example_rows import ExampleRows
+from numpyro_ngvi.estimators.per_example.squares import by_rows
+from pyro_ngvi.estimators.per_example import squares
+from pyro_ngvi.estimators.per_example.rows import ExampleRows
 from tests.ppl import QUICKLY
 
 NUM, SIDE = 5, 8
