@@ -38,10 +38,12 @@ RUNS = {
     "BLR": Run("BLR", of_ours=2),
     "BLR of a mean field": Run("BLR", family="diagonal", of_ours=2),
     "BLR of a structure": Run("BLR", family="sparse_precision", of_ours=2),
-    # That all draws, or all terms, count is foreseen, and read with the loss.
+    # Whether all draws count is read with the loss.
     "BLR with Hessians": Run("BLR", loss_options={"curvature": "hessian"}, of_ours=2),
-    "BLR by quadrature": Run("BLR", loss_options={"curvature": "quadrature"}, of_ours=2),
-    "BLR beside Adam": Run("BLR", has_parameter=True, of_ours=3),
+    # And whether the nodes miss a part of any term.
+    "BLR by quadrature": Run("BLR", loss_options={"curvature": "quadrature"}, of_ours=3),
+    # And the groups' spread, once it is known of which draws the parameter's gradient is.
+    "BLR beside Adam": Run("BLR", has_parameter=True, of_ours=4),
     # And whether the sum of two matrices is definite, once the length of the step is known.
     "BLR of a precision": Run("BLR", family="precision", of_ours=3),
     # And the slopes of the factors, which have a rule of their own; more attempts at a length.

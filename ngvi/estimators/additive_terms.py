@@ -121,13 +121,19 @@ class Term(NamedTuple):
     node: Node
     predictors: tuple[Node, ...]
 
-    def value(self, predictors: Sequence[Any]) -> Any:
-        """Of the values of the predictors, element by element."""
+    def value(
+        self, predictors: Sequence[Any], constant: Callable[[Any], Any] = lambda value: value
+    ) -> Any:
+        """Of the values of the predictors, element by element.
+
+        :param constant: of a constant what goes with such values.
+        """
         known: dict[int, Any] = dict(zip(map(id, self.predictors), predictors, strict=True))
 
         def of(form: Form) -> Any:
             if form.node is not None:
-                return known[id(form.node)] if not form.node.is_constant else form.node.value
+                node = form.node
+                return constant(node.value) if node.is_constant else known[id(node)]
             if id(form) not in known:
                 known[id(form)] = form.op.run(*map(of, form.parts))
             return known[id(form)]

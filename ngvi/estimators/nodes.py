@@ -35,6 +35,14 @@ def nodes(dim: int) -> tuple[np.ndarray, float]:
     return points[np.sum(points**2, 1) <= farthest**2], distance
 
 
+def halved_nodes(dim: int, halvings: int) -> np.ndarray:
+    """Nodes whose distances have been halved so often."""
+    points, distance = nodes(dim)
+    one = ((np.arange(2**halvings) + 0.5) / 2**halvings - 0.5) * distance
+    shifts = np.stack(np.meshgrid(*[one] * dim), -1).reshape(-1, dim)
+    return (points[:, None] + shifts).reshape(-1, dim)
+
+
 def max_halvings(size: int, dim: int) -> int:
     """How often the distances of :func:`nodes` may be halved.
 
@@ -146,16 +154,6 @@ class NodeSums(NamedTuple):
             total(weight * abs(noise).sum(-1), abs(value) + units * slope),
             total(weight, ones - kept(ones)),
         )
-
-    def plus(self, other: NodeSums) -> NodeSums:
-        """Over the nodes of both."""
-
-        def both(one: Any, two: Any) -> Any:
-            if not isinstance(one, list):
-                return one + two
-            return [a + b for a, b in zip(one, two, strict=True)]
-
-        return NodeSums(*map(both, self, other))
 
     def misses(self, covariance: PredictorCovariance, eps: float, xp: Any) -> Array:
         """Whether the nodes miss too much of all elements; of those that are finite everywhere."""

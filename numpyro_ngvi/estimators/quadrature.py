@@ -139,7 +139,7 @@ def _mean(term: Term, means: list[jax.Array], covariance: PredictorCovariance) -
             shift = ((digits + 0.5) / count - 0.5).astype(dtype) * distance
 
             def add(sums: NodeSums, noise: jax.Array) -> tuple[NodeSums, None]:
-                return sums.plus(at_some(noise + shift)), None
+                return jax.tree.map(jnp.add, sums, at_some(noise + shift)), None
 
             return jax.lax.scan(add, sums, points)[0]
 

@@ -19,13 +19,13 @@ from ngvi.estimators.nodes import (
     NodeSums,
     PredictorCovariance,
     TermMoments,
+    halved_nodes,
     max_halvings,
-    nodes,
 )
 from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.points import Families, PointsBySite, log_q
 from ngvi.estimators.quadrature import Integrand, Pull, Push, expectations, num_probes
-from pyro_ngvi.estimators.differentiate import Differentiator, leaves_of
+from pyro_ngvi.estimators.differentiate import Differentiator, gradients_of, leaves_of
 from pyro_ngvi.estimators.moments import Estimate, map_structure
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import quiet
@@ -168,7 +168,7 @@ class TorchCalculus:
             steps = [torch.as_tensor(step).to(centre[0]) for step in half]
             places = torch.as_tensor(t).to(centre[0])
             predictors = [one + places * step for one, step in zip(centre, steps, strict=True)]
-            value, *slopes = _flat(derivatives(term.value, predictors, twice=False))
+            value, slopes, _ = derivatives(term.value, predictors, twice=False)
             slope = sum(part * step for part, step in zip(slopes, steps, strict=True))
             return value.double().cpu().numpy(), slope.double().cpu().numpy()
 
@@ -182,56 +182,38 @@ def _max_halvings(integrand: Integrand) -> int:
 def _sums(
     term: Term, means: list[Tensor], covariance: PredictorCovariance, halvings: int
 ) -> NodeSums:
-    points, distance = nodes(dim := len(means))
+    shape, dim = term.node.shape, len(means)
+    rows = torch.as_tensor(halved_nodes(dim, halvings)).to(means[0])
 
     def at_some(noise: Tensor) -> NodeSums:
-        def along(z: Tensor) -> tuple[Tensor, ...]:
-            return _flat(derivatives(term.value, covariance.at(means, z.unbind())))
+        columns = noise.mT.reshape(dim, -1, *[1] * len(shape))
 
-        # Beside numbers of double precision vmap may have widened them.
-        value, *parts = (part.to(noise) for part in torch.func.vmap(along)(noise))
-        found = TermMoments(value, parts[:dim], parts[dim:])
+        def expanded(constant: Tensor) -> Tensor:  # for operations that do not broadcast
+            return constant.expand(len(noise), *shape)
+
+        value = functools.partial(term.value, constant=expanded)
+        found = derivatives(value, covariance.at(means, columns))
         return NodeSums.at(noise, found, means, covariance, torch)
 
-    one = ((np.arange(2**halvings) + 0.5) / 2**halvings - 0.5) * distance
-    shifts = np.stack(np.meshgrid(*[one] * dim), -1).reshape(-1, dim)
-    rows = torch.as_tensor((points[:, None] + shifts).reshape(-1, dim)).to(means[0])
-    at_once = max(1, NUMBERS_AT_ONCE // max(1, math.prod(term.node.shape)))
-    return functools.reduce(NodeSums.plus, map(at_some, rows.split(at_once)))
+    some = rows.split(max(1, NUMBERS_AT_ONCE // max(1, math.prod(shape))))
+    return NodeSums(*functools.reduce(_added, map(at_some, some)))
 
 
+def _added(one: NodeSums, other: NodeSums) -> tuple:
+    return map_structure(torch.add, one, other)
+
+
+@torch.enable_grad()
 def derivatives(
     function: Callable[[list[Tensor]], Tensor], at: list[Tensor], *, twice: bool = True
 ) -> TermMoments:
-    """Of a function that goes element by element, which is run once for each predictor."""
-
-    # Reverse mode: forward mode's zero tangents are tensors that not every operation takes.
-    def total(*predictors: Tensor) -> tuple[Tensor, Tensor]:
-        value = function(list(predictors))
-        return value.sum(), value
-
-    def gradient(*predictors: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        everywhere = tuple(range(len(at)))
-        first, (_, value) = torch.func.grad_and_value(total, everywhere, has_aux=True)(*predictors)
-        return first, value
-
-    def one_of(index: int) -> Callable:
-        def derivative(*predictors: Tensor) -> tuple[Tensor, tuple[tuple[Tensor, ...], Tensor]]:
-            first, value = gradient(*predictors)
-            return first[index].sum(), (first, value)
-
-        return derivative
-
-    if not twice:
-        first, value = gradient(*at)
-        return TermMoments(value, first, [])
-    seconds: list[Tensor] = []
-    for index in range(len(at)):
-        others = tuple(range(index, len(at)))
-        row, (first, value) = torch.func.grad(one_of(index), others, has_aux=True)(*at)
-        seconds.extend(row)
-    return TermMoments(value, first, seconds)
-
-
-def _flat(found: TermMoments) -> tuple[Tensor, ...]:
-    return (found.value, *found.first, *found.second)
+    """Of a function that goes element by element."""
+    at = [one.detach().requires_grad_() for one in at]
+    value = function(at)
+    first = gradients_of(value.sum(), at, create_graph=twice)
+    second: list[Tensor] = []
+    for index in range(len(at) if twice else 0):
+        second += gradients_of(first[index].sum(), at[index:], retain_graph=True)
+    # Beside numbers of double precision they may have become wider.
+    value, *parts = (part.detach().to(at[0]) for part in (value, *first, *second))
+    return TermMoments(value, parts[: len(at)], parts[len(at) :])
