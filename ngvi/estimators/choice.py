@@ -11,7 +11,7 @@
 ``"auto"``              one of the above; see :func:`choose`
 ======================  =====================================================================
 
-Their table is :data:`ngvi.estimators.kinds.ESTIMATORS`, which ``NaturalELBO`` and ``fit`` share.
+Their table is :data:`ngvi.estimators.table.ESTIMATORS`, which ``NaturalELBO`` and ``fit`` share.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ngvi.estimators.kinds import ESTIMATORS, EstimateCost, Needs, Size
 from ngvi.estimators.options import DEFAULTS, EstimatorOptions
+from ngvi.estimators.table import ESTIMATORS, EstimateCost, Needs, Size
 
 #: Those of ``NaturalELBO``.
 CURVATURES = ("auto", *(name for name, one in ESTIMATORS.items() if one.of_step))
@@ -59,7 +59,7 @@ def choose(
 ) -> EstimatorChoice:
     """What ``"auto"`` stands for, and the others themselves.
 
-    :param curvature: ``"auto"``, or one of :data:`~ngvi.estimators.kinds.ESTIMATORS`.
+    :param curvature: ``"auto"``, or one of :data:`~ngvi.estimators.table.ESTIMATORS`.
     :param dim: ``d``, the number of latents of all Gaussians.
     :param products: Hessian-vector products that the Hessian takes, as much as is needed of it.
     :param obstacle: finds out why there is no Hessian; called only if one is wanted.

@@ -11,7 +11,7 @@ from typing import Any
 
 from ngvi.errors import check_count, check_flag
 from ngvi.estimators.choice import check_curvature, choose, cost_of_step
-from ngvi.estimators.kinds import EstimateCost
+from ngvi.estimators.table import EstimateCost
 
 
 class NaturalELBO:

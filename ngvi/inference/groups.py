@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ngvi.estimators.choice import cost_of_group
-from ngvi.estimators.kinds import EstimateCost
 from ngvi.estimators.options import DEFAULTS
+from ngvi.estimators.table import EstimateCost
 from ngvi.families.points import Points, spherical_points
 from ngvi.inference.engine import Draws
 from ngvi.inference.paths import Paths

@@ -18,8 +18,8 @@ from ngvi.errors import require_sites
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.additive_terms import NotAdditiveError
 from ngvi.estimators.choice import is_noisy, points_at_once
-from ngvi.estimators.kinds import EstimateCost
 from ngvi.estimators.options import DEFAULTS
+from ngvi.estimators.table import EstimateCost
 from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
 from numpyro_ngvi.conjugate.guide import Factors
 from numpyro_ngvi.elbo.host import tell_host

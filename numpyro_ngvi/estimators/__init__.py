@@ -1,12 +1,12 @@
-"""``E_q[grad l]`` and ``E_q[hess l]`` as natural gradients; see :mod:`ngvi.estimators.kinds`."""
+"""``E_q[grad l]`` and ``E_q[hess l]`` as natural gradients; see :mod:`ngvi.estimators.table`."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any, Protocol
 
-from ngvi.estimators.kinds import EstimateCost, new_estimator
 from ngvi.estimators.points import Families, PointsBySite, log_q, num_products
+from ngvi.estimators.table import EstimateCost, new_estimator
 from numpyro_ngvi.estimators.draws import standard_normal
 from numpyro_ngvi.estimators.gauss_newton import GaussNewton, Split
 from numpyro_ngvi.estimators.hessian import Hessian
@@ -22,14 +22,14 @@ class Estimator(Protocol):
     """Estimates the natural gradients of the bound."""
 
     def __call__(
-        self, density: Density, here: Families, points: PointsBySite, ordinary: Any = ()
+        self, density: Density, here: Families, points: PointsBySite, params: Any = ()
     ) -> Estimate:
         """The estimate from some points; it can be compiled.
 
         :param density: the log density.
         :param here: the families, by site.
         :param points: at which to evaluate.
-        :param ordinary: a pytree that the log density is differentiated for as well.
+        :param params: a pytree that the log density is differentiated for as well.
         """
 
 
@@ -43,7 +43,7 @@ def make_estimator(
 ) -> Estimator:
     """The estimator of this name.
 
-    :param curvature: one of :data:`ngvi.estimators.kinds.ESTIMATORS`.
+    :param curvature: one of :data:`ngvi.estimators.table.ESTIMATORS`.
     :param cost: how many draws have a Hessian.
     :param at_once: how many draws share a pass.
     :param split: the log density by examples, for ``"gauss_newton"``.

@@ -1,4 +1,4 @@
-"""Expectations of single terms; see :class:`ngvi.estimators.kinds.Quadrature`."""
+"""Expectations of single terms; see :class:`ngvi.estimators.table.Quadrature`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds
+from ngvi.estimators import table
 from ngvi.estimators.additive_terms import AdditiveTerms, Term
 from ngvi.estimators.additivity import check_paths, check_smooth
 from ngvi.estimators.nodes import (
@@ -32,17 +32,17 @@ from numpyro_ngvi.tracing.terms import terms_of
 NUMBERS_AT_ONCE, FEWEST_AT_ONCE = 2**15, 4
 
 
-@shared_doc(kinds.Quadrature)
+@shared_doc(table.Quadrature)
 @dataclasses.dataclass(frozen=True)
 class Quadrature:
     """The terms are found whenever it is traced."""
 
     def __call__(
-        self, density: Density, here: Families, points: PointsBySite, ordinary: Any = ()
+        self, density: Density, here: Families, points: PointsBySite, params: Any = ()
     ) -> Estimate:
         # Large numbers cancel at the optimum; a GPU's default (tf32) keeps ten bits of them.
         with jax.default_matmul_precision("highest"):
-            terms = find_terms(density, here, ordinary, points.keys[0])
+            terms = find_terms(density, here, params, points.keys[0])
             found = expectations(terms, list(here.values()), JaxCalculus())
             directions = {
                 site: family.bonnet_price(*part)
@@ -51,19 +51,19 @@ class Quadrature:
         entropy = sum(family.entropy() for family in here.values())
         # Values at draws without their noise: minus log q they are the bound, each of them.
         values = found.value + entropy + log_q(here, points.noise)
-        nothing = jax.tree.map(jnp.zeros_like, ordinary)
+        nothing = jax.tree.map(jnp.zeros_like, params)
         kept = jnp.broadcast_to(found.is_finite, values.shape)
         return Estimate(directions, values, kept, nothing)
 
 
-def find_terms(density: Density, here: Families, ordinary: Any, key: jax.Array) -> AdditiveTerms:
+def find_terms(density: Density, here: Families, params: Any, key: jax.Array) -> AdditiveTerms:
     """Those of a log density.
 
     :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
     """
 
     def of_vectors(*vectors: jax.Array) -> jax.Array:
-        return density(dict(zip(here, vectors, strict=True)), ordinary, key)
+        return density(dict(zip(here, vectors, strict=True)), params, key)
 
     found = terms_of(of_vectors, [family.mean for family in here.values()])
     found.check_size(sum(num_probes(family) for family in here.values()))
@@ -178,14 +178,14 @@ def derivatives(
 
 
 def why_not_additive(
-    density: Density, here: Families, ordinary: Any, key: jax.Array, *, check: bool = True
+    density: Density, here: Families, params: Any, key: jax.Array, *, check: bool = True
 ) -> Exception | None:
     """Why a log density is no sum of smooth terms, or None.
 
     :param check: whether to look for kinks; not while it is traced.
     """
     try:
-        terms = find_terms(density, here, ordinary, key)
+        terms = find_terms(density, here, params, key)
         if check:
             check_paths(terms, list(here.values()), JaxCalculus())
             check_smooth(terms, list(here.values()), JaxCalculus())

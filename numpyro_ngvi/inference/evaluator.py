@@ -299,7 +299,7 @@ class Evaluator:
         value = jnp.sum(gains) / jnp.sum(first.weights)
         found = [estimate.directions[site] for site in here]
         of_direction = covector(list(here.values()), found)
-        return value, flat(found), of_direction, estimate.ordinary
+        return value, flat(found), of_direction, estimate.params
 
     def _density(
         self, arrays: list, model_key: jax.Array, rows: jax.Array | None = None

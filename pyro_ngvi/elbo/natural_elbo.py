@@ -15,7 +15,7 @@ from ngvi._docs import shared_doc
 from ngvi.conjugate.guide import check_no_factors
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.choice import is_noisy
-from ngvi.estimators.kinds import EstimateCost
+from ngvi.estimators.table import EstimateCost
 from ngvi.families import direction
 from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
 from pyro_ngvi.estimators import (
@@ -198,7 +198,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         if count > 1:
             mean = direction.scale(1 / count, functools.reduce(direction.add, directions))
         bound = sum(bounds) / count
-        return dict(zip(here, mean, strict=True)), bound, number, estimates[0].ordinary
+        return dict(zip(here, mean, strict=True)), bound, number, estimates[0].params
 
     def _get_trace(
         self, model: Callable, guide: Callable, args: tuple, kwargs: dict

@@ -1,12 +1,12 @@
-"""``E_q[grad l]`` and ``E_q[hess l]`` as natural gradients; see :mod:`ngvi.estimators.kinds`."""
+"""``E_q[grad l]`` and ``E_q[hess l]`` as natural gradients; see :mod:`ngvi.estimators.table`."""
 
 from __future__ import annotations
 
 import sys
 from typing import Protocol
 
-from ngvi.estimators.kinds import EstimateCost, new_estimator
 from ngvi.estimators.points import Families, PointsBySite, log_q, num_products
+from ngvi.estimators.table import EstimateCost, new_estimator
 from pyro_ngvi.estimators.differentiate import Differentiator, FromGradients
 from pyro_ngvi.estimators.draws import standard_normal
 from pyro_ngvi.estimators.gauss_newton import GaussNewton
@@ -35,7 +35,7 @@ class Estimator(Protocol):
 def make_estimator(curvature: str, cost: EstimateCost, plan: Plan) -> Estimator:
     """The estimator of this name.
 
-    :param curvature: one of :data:`ngvi.estimators.kinds.ESTIMATORS`.
+    :param curvature: one of :data:`ngvi.estimators.table.ESTIMATORS`.
     :param cost: how many draws have a Hessian.
     :param plan: what is known of the model.
     """

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,23 +47,6 @@ class Parts(NamedTuple):
         return self.once + self.twice
 
 
-class SecondOrder(Protocol):
-    """How the curvature at a draw is found."""
-
-    def parts(self, density: LogDensity, latents: Arrays) -> Parts:
-        """The log density at some draws."""
-
-    def curvature(
-        self, parts: Parts, products: Callable, theta: Tensor, q: Family, slopes: tuple
-    ) -> Curvature:
-        """One site's curvature at the same draws.
-
-        :param products: gives the products of the Hessian of ``parts.twice`` with a family's
-            probes, or its ``diagonal``.
-        :param slopes: gradients of ``parts.once``, for the site's draws and for what is between.
-        """
-
-
 @dataclasses.dataclass
 class Evaluated:
     """What is known of ``N`` draws.
@@ -73,7 +56,7 @@ class Evaluated:
     :ivar kept: which draws have nothing in them that is not finite, shape ``(N,)``.
     :ivar count: how many these are, a number that is read when it is wanted.
     :ivar hessians: the sums of the curvatures of those that are kept, by site.
-    :ivar ordinary: the weighted sum of the gradients for each ordinary parameter.
+    :ivar params: the weighted sum of the gradients for each model parameter.
     """
 
     values: Tensor
@@ -81,7 +64,7 @@ class Evaluated:
     kept: Tensor
     count: Callable[[], int]
     hessians: dict[str, Any]
-    ordinary: ByLeaf
+    params: ByLeaf
 
     @classmethod
     def joined(cls, parts: list[Evaluated]) -> Evaluated:
@@ -98,7 +81,7 @@ class Evaluated:
                 site: functools.reduce(plus, [p.hessians[site] for p in parts])
                 for site in first.hessians
             },
-            sums_by_leaf(pair for one in parts for pair in one.ordinary),
+            sums_by_leaf(pair for one in parts for pair in one.params),
         )
 
     @property
@@ -116,7 +99,7 @@ class Differentiator:
     """Runs a log density, and differentiates it.
 
     :param plan: how many draws share a pass, and which way of differentiating works.
-    :param leaves: the ordinary parameters; None finds them, and leaves draws out of their
+    :param leaves: the model parameters; None finds them, and leaves draws out of their
         gradients that are not finite.
     :param listener: hears of the first draws, their values and which of these count, before
         anything is read.
@@ -133,13 +116,13 @@ class Differentiator:
         self,
         here: Families,
         points: PointsBySite,
-        second: SecondOrder | None = None,
+        second: Any = None,
         *,
         weighted: bool = False,
     ) -> Evaluated:
         """Differentiate the log density at some points once or twice.
 
-        :param second: how to differentiate twice.
+        :param second: a :class:`~pyro_ngvi.estimators.hessian.Hessian`, which differentiates twice.
         :param weighted: whether gradients are multiplied by the weights; else these are one.
         """
         parts = list(self._parts_of(points))
@@ -168,7 +151,7 @@ class Differentiator:
         self,
         here: Families,
         points: PointsBySite,
-        second: SecondOrder | None,
+        second: Any,
         weighted: bool,
         are_all: bool,
     ) -> Evaluated:
@@ -178,33 +161,31 @@ class Differentiator:
         if are_all:
             self.report(points, one.values, one.kept)
         found = Evaluated(
-            one.values, one.gradients, one.kept, lambda: int(number()[0]), {}, one.ordinary
+            one.values, one.gradients, one.kept, lambda: int(number()[0]), {}, one.params
         )
         if one.curvatures:
             kept = found.some_kept
             found.hessians = {site: c.total(kept) for site, c in one.curvatures.items()}
-        if self.leaves is None and one.ordinary:
-            found.ordinary = self._without_dropped(here, points, one, weighted, found.count())
+        if self.leaves is None and one.params:
+            found.params = self._without_dropped(here, points, one, weighted, found.count())
         return found
 
     def _without_dropped(
         self, here: Families, points: PointsBySite, one: _Pass, weighted: bool, count: int
     ) -> ByLeaf:
-        """Gradients of ordinary parameters from the draws that are kept."""
+        """Gradients of model parameters from the draws that are kept."""
         while 0 < count < len(one.kept):
             # The gradient of a sum with a draw in it that is not finite is not either.
             points = points.some(one.kept)
             one = self._pass(here, points, None, weighted)
             count = int(one.kept.sum())
         if count:
-            return one.ordinary
+            return one.params
         # None for a parameter; of a factor of a site the optimiser is to see that it has none.
-        leaves = [leaf for leaf, _ in one.ordinary if coordinate_of(leaf) is not None]
+        leaves = [leaf for leaf, _ in one.params if coordinate_of(leaf) is not None]
         return [(leaf, torch.full_like(leaf, torch.nan)) for leaf in leaves]
 
-    def _pass(
-        self, here: Families, points: PointsBySite, second: SecondOrder | None, weighted: bool
-    ) -> _Pass:
+    def _pass(self, here: Families, points: PointsBySite, second: Any, weighted: bool) -> _Pass:
         density = self.density
         latents = {site: v.detach().requires_grad_() for site, v in points.of(here).items()}
         state = NoiseState() if density.facts.is_stochastic else None
@@ -237,12 +218,12 @@ class Differentiator:
         kept = finite_draws(values, *by_site.values())
         for curvature in curvatures.values():
             kept = kept & curvature.finite()
-        ordinary = list(zip(leaves, gradients[len(latents) :], strict=True))
-        return _Pass(values.detach(), by_site, kept, curvatures, ordinary)
+        params = list(zip(leaves, gradients[len(latents) :], strict=True))
+        return _Pass(values.detach(), by_site, kept, curvatures, params)
 
     def _products(
         self,
-        second: SecondOrder,
+        second: Any,
         latents: Arrays,
         site: str,
         gradient: Tensor,
@@ -274,7 +255,7 @@ class _Pass(NamedTuple):
     gradients: Arrays
     kept: Tensor
     curvatures: dict[str, Curvature]
-    ordinary: ByLeaf
+    params: ByLeaf
 
 
 class FromGradients:
@@ -292,10 +273,10 @@ class FromGradients:
             site: nowhere(family) if nothing else self.direction(site, family, found, points)
             for site, family in here.items()
         }
-        ordinary = found.ordinary
+        params = found.params
         if not self.weighted:
-            ordinary = [(leaf, gradient / found.count()) for leaf, gradient in ordinary]
-        return Estimate(directions, found.values, found.kept, found.num_dropped, ordinary)
+            params = [(leaf, gradient / found.count()) for leaf, gradient in params]
+        return Estimate(directions, found.values, found.kept, found.num_dropped, params)
 
     def direction(
         self, site: str, family: Family, found: Evaluated, points: PointsBySite

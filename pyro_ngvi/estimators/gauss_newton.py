@@ -1,4 +1,4 @@
-"""Squares of the gradients of single examples; see :class:`ngvi.estimators.kinds.GaussNewton`."""
+"""Squares of the gradients of single examples; see :class:`ngvi.estimators.table.GaussNewton`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds
+from ngvi.estimators import table
 from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays
 from pyro_ngvi.estimators.differentiate import Curvature, Parts
 from pyro_ngvi.estimators.hessian import (
@@ -29,7 +29,7 @@ from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import Examples, LogDensity, examples
 
 
-@shared_doc(kinds.GaussNewton, kinds.Hessian)
+@shared_doc(table.GaussNewton, table.Hessian)
 @dataclasses.dataclass(frozen=True)
 class GaussNewton(Hessian):
     """:param bytes_per_draw: of the intermediate results of one draw."""

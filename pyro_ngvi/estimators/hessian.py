@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds
+from ngvi.estimators import table
 from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays, Families, PointsBySite, scales
 from pyro_ngvi.estimators.differentiate import Curvature, Differentiator, Parts, sums_by_leaf
 from pyro_ngvi.estimators.moments import (
@@ -38,7 +38,7 @@ BYTES_AT_ONCE = 2**23
 MAX_AT_ONCE = 256
 
 
-@shared_doc(kinds.Hessian)
+@shared_doc(table.Hessian)
 @dataclasses.dataclass(frozen=True)
 class Hessian:
     """With the products of :class:`HessianProducts`."""
@@ -59,23 +59,28 @@ class Hessian:
             gradients = [of_kept(one.gradients[site], one.some_kept) for one in found]
             gradient = concatenated(gradients).mean(0)
             directions[site] = self.direction(family, gradient, first.hessians[site], num_kept)
-        sums = sums_by_leaf(pair for one in found for pair in one.ordinary)
-        ordinary = [(leaf, gradient / count) for leaf, gradient in sums]
+        sums = sums_by_leaf(pair for one in found for pair in one.params)
+        params = [(leaf, gradient / count) for leaf, gradient in sums]
         dropped = len(points.weights) - count
-        return Estimate(directions, first.values, first.kept, lambda: dropped, ordinary)
+        return Estimate(directions, first.values, first.kept, lambda: dropped, params)
 
     def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
         """The natural gradient from the sum of the parts of so many Hessians."""
         return family.bonnet_price(gradient, map_structure(lambda h: h / count, total))
 
     def parts(self, density: LogDensity, latents: Arrays) -> Parts:
-        """The log density, all of which is differentiated twice."""
+        """The log density at some draws, all of which is differentiated twice."""
         return Parts(None, density(latents))
 
     def curvature(
         self, parts: Parts, products: Callable, theta: Tensor, q: Family, slopes: tuple
     ) -> Curvature:
-        """Exact Hessians."""
+        """One site's curvature at the same draws: exact Hessians.
+
+        :param products: gives the products of the Hessian of ``parts.twice`` with a family's
+            probes, or its ``diagonal``.
+        :param slopes: gradients of ``parts.once``, for the site's draws and for what is between.
+        """
         return exact(products, q)
 
 
@@ -118,12 +123,9 @@ class HessianProducts:
         :return: shape ``(m, K, d)``.
         :raises RuntimeError: if no way works.
         """
-        number, count = on_device(probes, theta, torch.int64), int(probes.max()) + 1
-        products = [
-            self._with((number == some[:, None]).to(theta), gradient, theta, evaluate)
-            for some in _passes(count, theta, bytes_per_product)
-        ]
-        return torch.cat(products)
+        number = on_device(probes, theta, torch.int64)
+        count, at = int(probes.max()) + 1, (gradient, theta, evaluate)
+        return torch.cat([found for _, found in self._all(number, count, at, bytes_per_product)])
 
     def diagonal(
         self,
@@ -143,14 +145,23 @@ class HessianProducts:
         excess = torch.addcmul(scaled, vectors[1], whole, value=-1).abs_()
         if not (excess.sub_(whole.abs(), alpha=tolerance) > 0).any():
             return whole
-        number = torch.arange(theta.shape[-1], device=theta.device)
+        dim, at = theta.shape[-1], (gradient, theta, evaluate)
+        number = torch.arange(dim, device=theta.device)
         entries = [
-            self._with((number == some[:, None]).to(theta), gradient, theta, evaluate)[
-                torch.arange(len(some)), :, some
-            ]
-            for some in _passes(len(number), theta, bytes_per_product)
+            found[torch.arange(len(some)), :, some]
+            for some, found in self._all(number, dim, at, bytes_per_product)
         ]
         return torch.cat(entries).mT
+
+    def _all(
+        self, number: Tensor, count: int, at: tuple, bytes_per_product: float
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Products with the indicators of so many numbers, as many together as fit."""
+        theta = at[1]
+        of_one = max(bytes_per_product, theta.nbytes, 1.0)
+        at_once = int(min(max(BYTES_AT_ONCE // of_one, 1), MAX_AT_ONCE))
+        for some in torch.arange(count, device=theta.device).split(at_once):
+            yield some, self._with((number == some[:, None]).to(theta), *at)
 
     def _with(self, vectors: Tensor, gradient: Tensor, theta: Tensor, evaluate: Callable) -> Tensor:
         """Products with some vectors, of shape ``(m, d)``, in the way that works."""
@@ -171,13 +182,6 @@ def _ones_and_scales(dim: int, dtype: torch.dtype, device: torch.device) -> Tens
     """Vectors that tell whether a Hessian is diagonal, shape ``(2, dim)``."""
     scale = torch.as_tensor(scales(dim)).to(device, dtype)
     return torch.stack([torch.ones_like(scale), scale])
-
-
-def _passes(count: int, theta: Tensor, bytes_per_product: float) -> tuple[Tensor, ...]:
-    """Indices of the products that are computed together."""
-    of_one = max(bytes_per_product, theta.nbytes, 1.0)
-    at_once = int(min(max(BYTES_AT_ONCE // of_one, 1), MAX_AT_ONCE))
-    return torch.arange(count, device=theta.device).split(at_once)
 
 
 def batched(outputs: Tensor, inputs: Tensor, vectors: Tensor, evaluate: Any = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The delta method; see :class:`ngvi.estimators.kinds.Mean`."""
+"""The delta method; see :class:`ngvi.estimators.table.Mean`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import dataclasses
 import torch
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds
+from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite
 from pyro_ngvi.estimators.differentiate import Differentiator
 from pyro_ngvi.estimators.hessian import Hessian
 from pyro_ngvi.estimators.moments import Estimate
 
 
-@shared_doc(kinds.Mean)
+@shared_doc(table.Mean)
 @dataclasses.dataclass(frozen=True)
 class Mean:
     """It has values at the draws."""
@@ -26,5 +26,5 @@ class Mean:
         at_mean = points if self.partners else points.some(slice(1))
         noise = {site: torch.zeros_like(z) for site, z in at_mean.noise.items()}
         found = Hessian(len(at_mean.weights))(evaluate, here, at_mean._replace(noise=noise))
-        ordinary = [(leaf, gradient / values.count()) for leaf, gradient in values.ordinary]
-        return Estimate(found.directions, values.values, values.kept, values.num_dropped, ordinary)
+        params = [(leaf, gradient / values.count()) for leaf, gradient in values.params]
+        return Estimate(found.directions, values.values, values.kept, values.num_dropped, params)

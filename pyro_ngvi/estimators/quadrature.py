@@ -1,4 +1,4 @@
-"""Expectations of single terms; see :class:`ngvi.estimators.kinds.Quadrature`."""
+"""Expectations of single terms; see :class:`ngvi.estimators.table.Quadrature`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds
+from ngvi.estimators import table
 from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term, evaluate
 from ngvi.estimators.additivity import check_paths, check_smooth
 from ngvi.estimators.nodes import (
@@ -35,7 +35,7 @@ from pyro_ngvi.tracing.terms import terms_of
 NUMBERS_AT_ONCE = 2**18
 
 
-@shared_doc(kinds.Quadrature)
+@shared_doc(table.Quadrature)
 @dataclasses.dataclass(frozen=True)
 class Quadrature:
     """The terms are found by one run of the model at every call."""

@@ -1,4 +1,4 @@
-"""Values alone; see :class:`ngvi.estimators.kinds.Score`."""
+"""Values alone; see :class:`ngvi.estimators.table.Score`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import dataclasses
 import torch
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds
+from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite, log_q
 from ngvi.estimators.score import score_direction
 from pyro_ngvi.estimators.differentiate import Differentiator
 from pyro_ngvi.estimators.moments import Estimate, finite_draws
 
 
-@shared_doc(kinds.Score)
+@shared_doc(table.Score)
 @dataclasses.dataclass(frozen=True)
 class Score:
     """All draws count, or none."""

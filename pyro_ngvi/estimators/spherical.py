@@ -1,4 +1,4 @@
-"""Gradients at orthogonal points; see :class:`ngvi.estimators.kinds.Spherical`."""
+"""Gradients at orthogonal points; see :class:`ngvi.estimators.table.Spherical`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds
+from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite
 from ngvi.families.dense import DenseFamily, Spread
 from ngvi.families.points import spherical_points
@@ -21,7 +21,7 @@ from pyro_ngvi.families.forest import SparsePrecision
 from pyro_ngvi.host import on_device
 
 
-@shared_doc(kinds.Spherical)
+@shared_doc(table.Spherical)
 @dataclasses.dataclass(frozen=True)
 class Spherical(FromGradients):
     """All groups share their passes.
@@ -45,7 +45,7 @@ class Spherical(FromGradients):
             spreads.append(spread)
         spread = Spread(*map(sum, zip(*spreads, strict=True)))
         return Estimate(
-            directions, found.values, found.kept, found.num_dropped, found.ordinary, spread
+            directions, found.values, found.kept, found.num_dropped, found.params, spread
         )
 
     def direction(

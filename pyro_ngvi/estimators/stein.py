@@ -1,4 +1,4 @@
-"""Gradients alone; see :class:`ngvi.estimators.kinds.Stein`."""
+"""Gradients alone; see :class:`ngvi.estimators.table.Stein`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds
+from ngvi.estimators import table
 from ngvi.estimators.points import PointsBySite
 from pyro_ngvi.estimators.differentiate import Evaluated, FromGradients
 from pyro_ngvi.estimators.moments import of_kept
 from pyro_ngvi.families.base import Family, Priced
 
 
-@shared_doc(kinds.Stein)
+@shared_doc(table.Stein)
 @dataclasses.dataclass(frozen=True)
 class Stein(FromGradients):
     """Draws that are not finite are left out."""

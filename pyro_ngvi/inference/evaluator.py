@@ -278,7 +278,7 @@ class Evaluator:
             first = points.some(slice(len(estimate.values)))
             bound = (estimate.values - log_q(here, first.noise)).mean()
             rows = flat(list(estimate.directions.values()))[None]
-            return bound[None], rows, [gradient for _, gradient in estimate.ordinary]
+            return bound[None], rows, [gradient for _, gradient in estimate.params]
         found, count = evaluate(here, points, weighted=True), len(draws)
         has_few = len(weights) < count * self._cost.num_gradients
         estimator = self._by_few if has_few else self._estimator
@@ -293,7 +293,7 @@ class Evaluator:
             )
             for site, family in here.items()
         ]
-        ordinary = [gradient / count for _, gradient in found.ordinary]
+        ordinary = [gradient / count for _, gradient in found.params]
         return gains.reshape(count, -1).sum(-1), torch.cat(rows, -1), ordinary
 
     def _rows(self, function: Callable[..., Family], *stacks: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from ngvi.estimators.choice import (
     is_noisy,
     points_at_once,
 )
-from ngvi.estimators.kinds import ESTIMATORS
 from ngvi.estimators.options import DEFAULTS
+from ngvi.estimators.table import ESTIMATORS
 
 
 def no_hessian():

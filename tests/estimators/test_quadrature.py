@@ -275,7 +275,7 @@ def test_what_torch_does_unseen_is_refused(function, words):
         terms_of(lambda x: function(torch, x), [torch.zeros(3)])
 
 
-def test_the_terms_of_a_sweep_over_minibatches_are_those_of_its_rows(ppl):
+def test_the_terms_of_a_pass_over_minibatches_are_those_of_its_rows(ppl):
     """All of its questions have all rows once, and no noise of other minibatches."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=12)

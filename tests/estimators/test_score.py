@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ngvi.estimators.choice import cost_of_group, cost_of_step
-from ngvi.estimators.kinds import ESTIMATORS
 from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.points import PointsBySite
+from ngvi.estimators.table import ESTIMATORS
 from tests.reference import random_gaussian
 
 DIM, NUM_DRAWS, NUM_GROUPS = 2, 256, 400

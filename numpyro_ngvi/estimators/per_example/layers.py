@@ -112,26 +112,17 @@ class Layer:
         return jnp.matmul(left.mT, right, precision=self.precision)
 
     def _chunks(self, *arrays: jax.Array | None) -> tuple:
-        """A few examples each; zeros fill the last ones up."""
+        """A few examples each, shapes ``(chunks, n, ...)``; zeros fill the last ones up."""
         (inputs, outputs), (count, positions, _) = self.index.shape, arrays[1].shape
         numbers = inputs * outputs + (inputs * positions if self.patches else 0)
-        return chunks(arrays, count, numbers)
+        num = max(1, min(count, -(-count * numbers // NUMBERS_AT_ONCE)))
+        size = -(-count // num)
 
+        def cut(array: jax.Array) -> jax.Array:
+            missing = [(0, -count % size), *[(0, 0)] * (array.ndim - 1)]
+            return jnp.pad(array, missing).reshape(-1, size, *array.shape[1:])
 
-def chunks(tree: Any, count: int, numbers: int) -> Any:
-    """A few examples each, shapes ``(chunks, n, ...)``; zeros fill the last ones up.
-
-    :param tree: of arrays with a leading axis of ``count`` examples.
-    :param numbers: that each of them takes.
-    """
-    num = max(1, min(count, -(-count * numbers // NUMBERS_AT_ONCE)))
-    size = -(-count // num)
-
-    def cut(array: jax.Array) -> jax.Array:
-        missing = [(0, -count % size), *[(0, 0)] * (array.ndim - 1)]
-        return jnp.pad(array, missing).reshape(-1, size, *array.shape[1:])
-
-    return jax.tree.map(cut, tree)
+        return jax.tree.map(cut, arrays)
 
 
 # -- the ways to meet -------------------------------------------------------------------------
@@ -158,15 +149,8 @@ def product(
     axes = [*(start + free.index(axis) for axis in ordered), *range(shift, shift + len(outputs))]
     size = int(np.prod([rows.shape[axis] for axis in of_rows]))
     index = weight.index.transpose(*of_weight, *outputs).reshape(size, -1)
-    layer = Layer(
-        weight.site,
-        index,
-        weight.factor,
-        count,
-        result,
-        tuple(axes),
-        precision=equation.params["precision"],
-    )
+    own = weight.site, index, weight.factor, count, result, tuple(axes)
+    layer = Layer(*own, precision=equation.params["precision"])
     return layer, rows.transpose(*ordered, *of_rows).reshape(count, -1, size)
 
 
@@ -229,16 +213,8 @@ def convolution(
         return found.reshape(len(rows), -1, size)
 
     axes = (of_result[0], *of_result[2:], of_result[1])
-    layer = Layer(
-        weight.site,
-        index,
-        weight.factor,
-        count,
-        result,
-        axes,
-        patches,
-        given["precision"],
-    )
+    own = weight.site, index, weight.factor, count, result, axes
+    layer = Layer(*own, patches, given["precision"])
     ordered = rows.transpose(of_rows[0], *of_rows[2:], of_rows[1])
     return layer, ordered.reshape(count, -1, *ordered.shape[1:])
 

@@ -9,13 +9,13 @@ that it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_ngvi.estimators.per_example.layers import Layer, chunks
+from numpyro_ngvi.estimators.per_example.layers import Layer
 
 
 class Met(NamedTuple):
@@ -83,24 +83,6 @@ class ExampleRows:
             for which in (0, 1)
         )
         return gradient, squares
-
-    def summed(self, function: Callable[[jax.Array], Any]) -> Any:
-        """The sum of a function of the rows of a few examples, shape ``(n, d)``, zero at zero."""
-        given = [(one.rows, one.delta) for one in self._met], self._root
-
-        def of_some(some: tuple) -> Any:
-            met = [Met(one.layer, *own) for one, own in zip(self._met, some[0], strict=True)]
-            rows = ExampleRows(met, some[1], self._latent)
-            return function(rows.entries(0, self._latent.size))
-
-        parts = chunks(given, len(self._root), self._latent.size)
-        shapes = jax.eval_shape(of_some, jax.tree.map(lambda array: array[0], parts))
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-        def add(total: Any, some: tuple) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, of_some(some)), None
-
-        return jax.lax.scan(add, nothing, parts)[0]
 
     def _of_layer(self, number: int) -> jax.Array:
         """Of all entries of a weight, shape ``(N, K, M)``."""

@@ -42,18 +42,15 @@ MOVES = {"slice", "reshape", "squeeze", "transpose", "rev", "copy", "convert_ele
 #: What is a program of its own.
 INLINED = {"jit", "pjit", "closed_call", "custom_jvp_call", "remat", "checkpoint"}
 
-#: By site, made when called: where that is, its intermediate results are.
-Make = Callable[[], dict[str, ExampleRows]]
-
 
 def by_rows(
-    function: Callable[[Arrays], jax.Array], latents: Arrays
-) -> Callable[[jax.Array], tuple[Make, jax.Array]] | None:
-    """The examples' gradients, if all weights meet rows of examples.
+    function: Callable[[Arrays], jax.Array], latents: Arrays, scale: jax.Array
+) -> tuple[dict[str, ExampleRows], jax.Array] | None:
+    """The examples' gradients by site, if all weights meet rows of examples, and whether they are
+    right.
 
     :param function: from latent vectors by site to log likelihoods, shape ``(N,)``.
-    :return: from scales ``s`` of shape ``(N,)`` to the gradients, and whether they are right; or
-        None.
+    :param scale: ``s``, shape ``(N,)``.
     """
     closed = jax.make_jaxpr(function)(latents)
     (count,) = closed.out_avals[0].shape
@@ -71,38 +68,29 @@ def by_rows(
     except UnknownLayerError:
         return None
     for site, latent in latents.items():
-        times = np.zeros(latent.size, int)
-        for layer in found.layers:
-            if layer.site == site:
-                np.add.at(times, layer.index.ravel(), 1)
-        if (times > 1).any():
+        own = [layer.index.ravel() for layer in found.layers if layer.site == site]
+        if own and np.bincount(np.concatenate(own), minlength=latent.size).max() > 1:
             return None
 
-    def examples(scale: jax.Array) -> tuple[Make, jax.Array]:
-        def shifted(zeros: list[jax.Array]) -> tuple[jax.Array, list]:
-            layers = _Layers(count, [], [], iter(zeros))
-            return run(layers), layers.rows
+    def shifted(zeros: list[jax.Array]) -> tuple[jax.Array, list]:
+        layers = _Layers(count, [], [], iter(zeros))
+        return run(layers), layers.rows
 
-        nothing = [jnp.zeros(layer.result.shape, layer.result.dtype) for layer in found.layers]
-        _, pull, rows = jax.vjp(shifted, nothing, has_aux=True)
-        # By powers of two rounding is the same, however much cancels.
-        factor = 2.0 ** np.random.default_rng(0).integers(-8, 9, count).astype(scale.dtype)
-        root = jnp.sqrt(scale)
-        deltas, others = (
-            [layer.delta(slope) for layer, slope in zip(found.layers, slopes, strict=True)]
-            for slopes in (*pull(root), *pull(root * factor))
-        )
-
-        def make() -> dict[str, ExampleRows]:
-            met = [Met(*one) for one in zip(found.layers, rows, deltas, strict=True)]
-            return {
-                site: ExampleRows([one for one in met if one.layer.site == site], root, latent)
-                for site, latent in latents.items()
-            }
-
-        return make, _are_alone(deltas, others, factor)
-
-    return examples
+    nothing = [jnp.zeros(layer.result.shape, layer.result.dtype) for layer in found.layers]
+    _, pull, rows = jax.vjp(shifted, nothing, has_aux=True)
+    # By powers of two rounding is the same, however much cancels.
+    factor = 2.0 ** np.random.default_rng(0).integers(-8, 9, count).astype(scale.dtype)
+    root = jnp.sqrt(scale)
+    deltas, others = (
+        [layer.delta(slope) for layer, slope in zip(found.layers, slopes, strict=True)]
+        for slopes in (*pull(root), *pull(root * factor))
+    )
+    met = [Met(*one) for one in zip(found.layers, rows, deltas, strict=True)]
+    by_site = {
+        site: ExampleRows([one for one in met if one.layer.site == site], root, latent)
+        for site, latent in latents.items()
+    }
+    return by_site, _are_alone(deltas, others, factor)
 
 
 def _are_alone(deltas: list[jax.Array], others: list[jax.Array], factor: np.ndarray) -> jax.Array:

@@ -41,7 +41,7 @@ _SUMS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__}
 class Recorder(TorchFunctionMode):
     """Records where weights meet activations.
 
-    Latents and ordinary parameters, and what is made of them alone, require gradients and may be
+    Latents and model parameters, and what is made of them alone, require gradients and may be
     weights; what has met one is an activation.
 
     :ivar layers: in the order of the run.
@@ -146,12 +146,8 @@ def squares(
         gradient, deltas = slopes
     others = derivatives((scale * factors * log_likelihood).sum(), results)
     tolerance = torch.finfo(theta.dtype).eps ** 0.5
-    for one, other in zip(deltas, others, strict=True):
-        one, other = one.reshape(count, -1), other.reshape(count, -1)
-        one = factors[:, None] * one
-        size = one.abs().amax(1, keepdim=True)  # single entries may have cancelled
-        if ((one - other).abs() > tolerance * size).any():
-            raise UnknownLayerError
+    if not _are_alone(deltas, others, factors, tolerance):
+        raise UnknownLayerError
     positive = torch.where(scale > 0, scale, 1.0)
     with torch.no_grad():
         found = [layer.sums(delta, positive) for layer, delta in zip(layers, deltas, strict=True)]
@@ -174,6 +170,19 @@ def squares(
             raise UnknownLayerError
         known.add(kind)
     return sums
+
+
+def _are_alone(
+    deltas: Sequence[Tensor], others: Sequence[Tensor], factors: Tensor, tolerance: float
+) -> bool:
+    """Whether ``delta`` with other weights of the examples has these as factors."""
+    for one, other in zip(deltas, others, strict=True):
+        one, other = (delta.reshape(len(factors), -1) for delta in (one, other))
+        one = factors[:, None] * one
+        size = one.abs().amax(1, keepdim=True)  # single entries may have cancelled
+        if ((one - other).abs() > tolerance * size).any():
+            return False
+    return True
 
 
 def derivatives(outputs: Any, inputs: list[Tensor], vectors: Any = None) -> tuple[Tensor, ...]:
