@@ -1,4 +1,4 @@
-"""What this package and its peers cost and reach: ``python -m benchmarks.NAME``.
+"""What this package and its peers cost and reach: ``python -m benchmarks NAME``.
 
 A module is a script: its docstring says what it measures, how, and on which data, and its command.
 Those with a page write a CSV and a picture into ``docs/benchmarks`` by :mod:`~.pages`, and the

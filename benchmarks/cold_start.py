@@ -14,10 +14,12 @@ when everything is imported and the data are on the device. The table has median
 tracing, of lowering to MLIR and of compiling, which are shares of the seconds by the wall; the
 number of XLA programs; and ratios to stock's whole on German credit and on the same model.
 
-    python -m benchmarks.cold_start --data-dir DIR --rounds 5
+    python -m benchmarks cold_start --data-dir DIR --rounds 5
 
 ``DIR`` holds ``logistic/german_credit_design.csv.gz`` (1000 x 49, the column ``y`` besides);
 without it the data are the 4454 loans of the demo (d = 24).
+
+Time: 15 minutes. Data: logistic/german_credit_design.csv.gz, or none.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .machine import describe
+from examples.machine import describe
 
 CASES = (
     ("stock", "german"),

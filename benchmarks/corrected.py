@@ -1,14 +1,16 @@
 """Globals of hierarchical models by ``fit``, by ``result.sample(corrected=True)``, and by NUTS.
 
 Each model is centred, as in a textbook. ``fit(reparametrize=True)`` tries locals by their modes,
-which its default leaves out where they promise less than half a nat; NumPyro's NUTS has the
+which its default leaves out where they would gain less than half a nat; NumPyro's NUTS has the
 effects standardised, which mixes better. Of all globals, as the model has them, the farthest mean
 is shown in NUTS's standard deviations, and the ratios of standard deviations; the Gaussian's by
 20,000 draws, the corrected ones are as many.
 
-    python -m benchmarks.corrected --data-dir DIR [--models radon] [--ppl pyro]
+    python -m benchmarks corrected --data-dir DIR [--models radon] [--ppl pyro]
 
 writes ``docs/benchmarks/corrected.csv``: rows that are asked for, and keeps the others.
+
+Time: 15 minutes. Data: misc/radon_minnesota.csv.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ import jax
 import numpy as np
 
 from benchmarks import pages
-from benchmarks.gauntlet_models.data import codes, columns
-from benchmarks.gauntlet_models.ppl import PPLS, Ppl
+from benchmarks.gauntlet.models.data import codes, columns
+from benchmarks.gauntlet.models.ppl import PPLS, Ppl
 from benchmarks.glmm.data import SEEDS
-from benchmarks.machine import describe
 from benchmarks.peers.models import MODELS as PEERS
 from examples.glmm import epilepsy
+from examples.machine import describe
 
 TABLE = "corrected.csv"
 NUM_DRAWS, WARM_UP, CHAINS = 20_000, 1000, 4
@@ -158,14 +160,14 @@ def fitted(name: str, ppl_name: str, folder: Path) -> list[tuple[str, dict, floa
     begin = time.process_time()
     result = fit(_bound(model, ppl), *args, **options)
     middle = time.process_time()
-    by_modes = "locals by modes" if hasattr(result.guide, "for_groups") else "one Gaussian"
-    rows = [("fit", by_name(result.sample(NUM_DRAWS), names), middle - begin, by_modes)]
+    guide = "locals by modes" if hasattr(result.guide, "for_groups") else "one Gaussian"
+    rows = [("fit", by_name(result.sample(NUM_DRAWS), names), middle - begin, guide)]
     middle = time.process_time()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         draws = by_name(result.sample(NUM_DRAWS, corrected=True), names)
-    told = [str(w.message) for w in caught if "k-hat" in str(w.message)]
-    remark = f"warns: {told[0].split('whose ')[1].split(':')[0]}" if told else "no warning"
+    warned = [str(w.message) for w in caught if "k-hat" in str(w.message)]
+    remark = f"warns: {warned[0].split('whose ')[1].split(':')[0]}" if warned else "no warning"
     rows.append(("corrected", draws, time.process_time() - middle, remark))
     return rows
 
@@ -195,7 +197,7 @@ def main() -> None:
 
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    about = f"`python -m benchmarks.corrected --data-dir DIR`, seed 0, {describe()}"
+    about = f"`python -m benchmarks corrected --data-dir DIR`, seed 0, {describe()}"
     for name in options.models:
         exact, seconds, worth = nuts(name, options.data_dir)
         rows = [_row({"model": name, "by": "NUTS, NumPyro"}, exact, exact, seconds, worth)]

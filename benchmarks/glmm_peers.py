@@ -12,12 +12,14 @@ JAX's cache on disk ("cached"). Of NUTS they are those in which the means of all
 Monte Carlo error of 0.05 posterior sds: the warm-up, and as much of the draws as gives 400
 effective ones.
 
-    python -m benchmarks.glmm_peers --data-dir DIR [--data hers] [--methods glmmTMB]
+    python -m benchmarks glmm_peers --data-dir DIR [--data hers] [--methods glmmTMB]
 
 writes ``glmm_peers.csv`` and ``glmm_peers_estimates.csv`` in ``docs/benchmarks``: rows that are
 asked for, and keeps the others. ``DIR`` holds ``glmm/designs/*.npz`` (``y``, ``X``, ``group``).
 lme4 and glmmTMB are of R (packages ``lme4``, ``glmmTMB``); without ``Rscript`` on the
 path they are left out.
+
+Time: 10 minutes. Data: glmm/designs/*.npz; R for lme4 and glmmTMB.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import pages
-from benchmarks.machine import describe
+from benchmarks.results import cost
 from examples.laplace import formula_of_guide
+from examples.machine import describe
 
 DATA = {
     "hers": ("bernoulli", ["intercept", "age", "bmi", "htn", "visit"]),
@@ -208,7 +211,7 @@ def fitted(problem: Problem, method: str) -> Callable[[], dict[str, Any]]:
         mean, sd = (np.asarray(part) for part in (q.mean, q.variance**0.5))
         spent = clock.spent()
         of = {site.name: slice(site.start, site.start + site.size) for site in result.guide.sites}
-        gradients = f"bound {result.bound:.2f}, {result.num_gradients:,} gradients"
+        gradients = f"bound {result.bound:.2f}, {cost(result).gradients:,} gradients"
         return {
             "estimates": [*mean[of["beta"]].tolist(), *mean[of["log_sd"]].tolist()],
             "errors": [*sd[of["beta"]].tolist(), *sd[of["log_sd"]].tolist()],
@@ -398,7 +401,7 @@ def main() -> None:
 def write(name: str, method: str, found: dict[str, Any]) -> None:
     """The rows of a run, in both tables; distances are to standardised NUTS, if it is there."""
     about = (
-        f"python -m benchmarks.glmm_peers --data-dir DIR: float64, one seed; "
+        f"python -m benchmarks glmm_peers --data-dir DIR: float64, one seed; "
         f"NUTS 1 chain, {WARM_UP:,} + {DRAWS:,}; last run on {describe()}"
     )
     keys = ("data", "method")

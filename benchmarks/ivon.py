@@ -8,9 +8,11 @@ the process, beside a loop with SGD; in JAX that of the compiled step, as XLA pl
 results and temporaries), beside the compiled gradient. ``ivon-opt`` (GPL-3) is compared with if it
 is installed.
 
-    python -m benchmarks.ivon
+    python -m benchmarks ivon
 
 writes ``ivon.csv`` in ``docs/benchmarks``.
+
+Time: minutes. Data: none.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from examples.machine import describe
 from pyro_ngvi import PlainIVON
 
 from . import lenet, pages
-from .machine import describe
 
 try:
     import ivon
@@ -262,8 +264,8 @@ def rows_of_memory(places: list[str], width: int, batch: int) -> list[dict[str, 
     def peak(where: str, name: str) -> float:
         rest = ["--memory-of", where, name, "--width", str(width), "--memory-batch", str(batch)]
         asked = [sys.executable, "-m", __spec__.name, *rest]
-        told = subprocess.run(asked, check=True, env=returned, stdout=subprocess.PIPE, text=True)
-        return int(told.stdout.split()[-1]) / (2 * 4 * width**2)
+        done = subprocess.run(asked, check=True, env=returned, stdout=subprocess.PIPE, text=True)
+        return int(done.stdout.split()[-1]) / (2 * 4 * width**2)
 
     of_gradient = {"torch": peak("torch", "SGD"), "numpyro": peak("numpyro", "gradient")}
     of_gradient["pyro"] = of_gradient["torch"]
@@ -298,7 +300,7 @@ def main() -> None:
         print(peak(name, options.width, options.memory_batch))
         return
     about = (
-        f"`python -m benchmarks.ivon`, {options.rounds} rounds, memory with batches of "
+        f"`python -m benchmarks ivon`, {options.rounds} rounds, memory with batches of "
         f"{options.memory_batch} and matrices of {options.width} x {options.width}, float32, seed "
         f"{options.seed}; {describe()}"
     )

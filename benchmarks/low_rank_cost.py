@@ -6,7 +6,9 @@ stepped in turn, round by round, in one process. Two models with d latents:
 - ``means``: every latent has a normal prior and one observation, the least that a model can do;
 - ``regression``: a logistic regression on d features, a minibatch of 64 dense rows a step.
 
-    python -m benchmarks.low_rank_cost --dim 1000000 --rank 10
+    python -m benchmarks low_rank_cost --dim 1000000 --rank 10
+
+Time: minutes. Data: none.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from .machine import describe
+from examples.machine import describe
 
 NUM_ROWS = 64
 

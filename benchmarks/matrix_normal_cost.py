@@ -4,7 +4,9 @@ LeNet-5 (ReLU, max-pooling, d = 61,706) on random images of 28 x 28, minibatches
 Both families are stepped in turn, round by round, in one process; the ratio is taken round by
 round, of CPU time.
 
-    python -m benchmarks.matrix_normal_cost --ppl numpyro --rounds 30
+    python -m benchmarks matrix_normal_cost --ppl numpyro --rounds 30
+
+Time: minutes. Data: none.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from examples.machine import describe
+
 from . import lenet
-from .machine import describe
 
 CASES = ("Snngm", "IVON", "BLR", "VOGN")
 FAMILIES = ("diagonal", "matrix_normal")

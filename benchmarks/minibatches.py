@@ -4,7 +4,9 @@
 nat of the best one for all rows; only its steps are timed, compilation of either apart. The bound
 and its optimum are exact, by quadrature of each row's logit (:mod:`benchmarks.separable`).
 
-    python -m benchmarks.minibatches [--ppl numpyro|pyro] [--seeds 0 1]
+    python -m benchmarks minibatches [--ppl numpyro|pyro] [--seeds 0 1]
+
+Time: minutes. Data: none.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from .machine import describe
+from examples.machine import describe
+
 from .separable import PRIOR_SD, Exact
 
 #: Rows, latents, and rows of a minibatch.

@@ -10,12 +10,14 @@ bound here is that of the model itself. "after 20 epochs" all have seen as many 
 equal time" a run of Adam has had as many seconds of CPU as IVON needed for its epochs, with the
 same seed, without the compilation of the first steps. Predictions and bounds average 100 draws.
 
-    python -m benchmarks.networks --data-dir DIR [--data digits] [--ppl pyro]
-    python -m benchmarks.networks --data-dir DIR --paths --seeds 3 [--data digits]
+    python -m benchmarks networks --data-dir DIR [--data digits] [--ppl pyro]
+    python -m benchmarks networks --data-dir DIR --paths --seeds 3 [--data digits]
 
 writes ``networks.csv`` in ``docs/benchmarks``: rows that are asked for, and keeps the others; with
 ``--paths`` ``networks_paths.csv``, NumPyro far beyond 20 epochs, and then the picture.
 ``DIR`` holds ``images/mnist.npz`` (``x_train``, ``y_train``, ``x_test``, ``y_test``).
+
+Time: half an hour. Data: images/mnist.npz.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from examples.bnn import PPLS, TEMPERATURE, Data, Scores, digits, minibatches, scored
+from examples.machine import describe
 
 from . import pages
-from .machine import describe
 
 #: Steps that are not timed: programs are compiled in them.
 WARM_UP = 3
@@ -195,7 +197,7 @@ def main() -> None:
     options = parser.parse_args()
     made_data = {"digits": digits, "MNIST": functools.partial(mnist, options.data_dir)}
     if options.paths:
-        about = f"`python -m benchmarks.networks --paths`, float32; means; {describe()}"
+        about = f"`python -m benchmarks networks --paths`, float32; means; {describe()}"
         keys = ("data", "method", "steps")
         for name, (method, rate) in itertools.product(options.data, PATHS):
             found_paths = []
@@ -208,7 +210,7 @@ def main() -> None:
             pages.replace("networks_paths.csv", table, about, keys)
         draw()
         return
-    about = "`python -m benchmarks.networks`, seeds from 0, float32; means and standard"
+    about = "`python -m benchmarks networks`, seeds from 0, float32; means and standard"
     about = f"{about} deviations over seeds; {describe()}"
     for name in options.data:
         for ppl in options.ppl:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "benchmarks"
 
 BLOCK = re.compile(r"^(<!-- (\w+\.csv)((?: \S+=\S+)*) -->)\n.*?^<!-- end -->$", re.M | re.S)

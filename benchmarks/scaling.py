@@ -15,9 +15,11 @@ Every series is a process of its own, whose sizes grow. Processor time, summed o
 the median of blocks of steps after two for compilation, so that it hardly depends on what else the
 machine does; memory is the peak of the process so far, with its data, Python, JAX and the compiler.
 
-    python -m benchmarks.scaling [--series locals rows]
+    python -m benchmarks scaling [--series locals rows]
 
 writes ``scaling.csv`` and ``scaling.png`` in ``docs/benchmarks``; with ``--series``, these rows.
+
+Time: 10 minutes. Data: none.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from examples.machine import describe
+
 from . import low_rank_cost, pages, sparse_cost, step_cost
-from .machine import describe
 
 BLOCKS = 5
 BLOCK_SECONDS = 0.1  #: of processor time, so that the clock's grain does not matter
@@ -161,7 +164,7 @@ def main() -> None:
     if options.here:
         measure(options.here)
         return
-    about = f"`python -m benchmarks.scaling`, float32, seed 0; {describe()}"
+    about = f"`python -m benchmarks scaling`, float32, seed 0; {describe()}"
     for series in options.series:
         pages.replace("scaling.csv", _measured(series), about, ("what grows", "series", "size"))
     picture(pages.read("scaling.csv"))

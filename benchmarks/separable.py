@@ -7,7 +7,9 @@ curvature. Simulated designs: independent columns, neighbours correlated by 0.9,
 scales differ by a factor of up to 50; the bound and its optimum are exact, by quadrature of each
 row's logit.
 
-    python -m benchmarks.separable [--ppl numpyro|pyro] [--curvature auto] [--seeds 2]
+    python -m benchmarks separable [--ppl numpyro|pyro] [--curvature auto] [--seeds 2]
+
+Time: minutes. Data: none.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy.special import ndtr
 
-from .machine import describe
+from examples.machine import describe
 
 PRIOR_SD = 10.0
 SIZES = ((350, 35), (200, 35), (200, 61))

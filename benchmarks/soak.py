@@ -1,10 +1,12 @@
 """Many steps on a small model: memory, drift, and whether all stays finite.
 
-    python -m benchmarks.soak --ppl numpyro --steps 1000000
-    python -m benchmarks.soak --ppl pyro --minutes 60
+    python -m benchmarks soak --ppl numpyro --steps 1000000
+    python -m benchmarks soak --ppl pyro --minutes 60
 
 A logistic regression of five weights, in float32. Memory is that of the process, its slope that of
 a straight line through the last three quarters of the run.
+
+Time: an hour. Data: none.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .machine import describe
+from examples.machine import describe
 
 PPLS, OPTIMISERS = ("pyro", "numpyro"), ("BLR", "Snngm")
 ROWS, DIM, LOOKS = 100, 5, 40

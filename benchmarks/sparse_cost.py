@@ -6,7 +6,9 @@ intercepts' scale), seven observations a local. One step is a stock ``SVI`` upda
 round by round. Every case runs in a process of its own, whose peak memory is reported beside that
 of the same process before the guide exists; so is the time in which the guide finds its structure.
 
-    python -m benchmarks.sparse_cost --locals 1000 10000 100000
+    python -m benchmarks sparse_cost --locals 1000 10000 100000
+
+Time: minutes. Data: none.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .machine import describe
+from examples.machine import describe
 
 NUM_COEFFICIENTS = 9
 NUM_OBSERVATIONS = 7

@@ -10,7 +10,7 @@ the squares of the groups' gradients (S5.1). The paper prints neither its rates 
 iterations: each of ours has the best of the rates tried, by the last average of the bound.
 ``BLR()`` with ``NaturalELBO()`` and ``fit`` have no rates, and ``fit`` chooses its start.
 
-    python -m benchmarks.tan_table11 --data-dir DIR [--models hers] [--methods VOGN]
+    python -m benchmarks tan_table11 --data-dir DIR [--models hers] [--methods VOGN]
 
 writes ``tan_table11.csv`` and ``tan_table11.png`` in ``docs/benchmarks``: rows that are asked for,
 one by one, and keeps the others; and of the same runs Figure 10, the average bound by iterations
@@ -19,6 +19,8 @@ and the time of one, ``tan_figure10.csv`` and ``tan_figure10.png``. ``DIR`` hold
 by fresh draws, the same number for all methods, and leave out what the paper's do. The processor's
 seconds are those of one thread (``OMP_NUM_THREADS=1`` and
 ``XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"``).
+
+Time: hours. Data: glmm/designs/*.npz, logistic/diabetes130.csv.gz.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ from numpyro.infer.initialization import init_to_value
 
 from benchmarks import pages
 from benchmarks.glmm import data, models
-from benchmarks.machine import describe
+from benchmarks.results import num_gradients
 from benchmarks.tan_methods import COLOURS, RATES, best_rate, marks_until, replace_curve
+from examples.machine import describe
 from numpyro_ngvi import (
     BLR,
     SVI,
@@ -70,7 +73,7 @@ NEWTON_STEPS = 200
 ROWS = ("GVA", "RVB1", "RVB2")
 #: The paper's first.
 METHODS = ("Adam", "PGA", "NAdam", "Snngm", "VOGN", "`BLR()`", "`fit`")
-#: Where the average of the bound begins to be told.
+#: Where the average of the bound begins to be shown.
 FIRST_MARK = 100
 PAPER = {
     ("epilepsy2", "GVA"): (3134.3, 3133.2, 3135.5, 3138.7, 3137.0),
@@ -265,15 +268,15 @@ def fitted(problem: Problem, seed: int) -> tuple[Any, Any, str]:
 
     RVB1 is fitted twice, the second time with its fixed point where the globals of the first are.
     """
-    given, num_gradients = None, 0
+    given, count = None, 0
     for _ in range(1 + (problem.row == "RVB1")):
         guide = problem.new_guide(False, given)
         options = {"rng_key": jax.random.key(seed), "progress_bar": False}
         result = fit(problem.model, *problem.args, guide=guide, **options)
-        q, num_gradients = result.params["auto_posterior"], num_gradients + result.num_evaluations
+        q, count = result.params["auto_posterior"], count + num_gradients(result)
         means = {site.name: q.mean[site.start : site.start + site.size] for site in guide.sites}
         given = {site: np.asarray(means[site]) for site in ("beta", "omega")}
-    about = f"{num_gradients:,} gradients"
+    about = f"{count:,} gradients"
     return guide, q, about if result.converged else f"{about}, not converged"
 
 
@@ -317,9 +320,9 @@ def rows(
         cells = {"model": name, "Gaussian": problem.row, "method": method}
         curve = cells | {"ms": f"{1e3 * found.seconds:.3f}"}
         averages = zip(found.marks, found.bounds, strict=True)
-        curve |= {str(m): told(problem.constant + b) for m, b in averages if told(b) != DIVERGED}
-        cells |= {"rate": f"{rate}", "iterations": about, "bound": told(bound)}
-        cells |= {"error": f"{error:.2f}" if told(bound) != DIVERGED else ""}
+        curve |= {str(m): words(problem.constant + b) for m, b in averages if words(b) != DIVERGED}
+        cells |= {"rate": f"{rate}", "iterations": about, "bound": words(bound)}
+        cells |= {"error": f"{error:.2f}" if words(bound) != DIVERGED else ""}
         cells |= {"paper": of_paper(papers, method), "CPU s": f"{seconds:.1f}"}
         yield cells, curve if found.marks else {}
 
@@ -335,7 +338,7 @@ def in_order(csv: str, about: str) -> None:
     pages.write(csv, sorted(pages.read(csv), key=place), about)
 
 
-def told(bound: float) -> str:
+def words(bound: float) -> str:
     """A bound as it is written."""
     return f"{bound:.1f}" if abs(bound) < 1e7 else DIVERGED
 
@@ -435,7 +438,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    about = f"`python -m benchmarks.tan_table11`, seed {options.seed}, float64, a thread"
+    about = f"`python -m benchmarks tan_table11`, seed {options.seed}, float64, a thread"
     about = f"{about}; CPU s of the rate shown, with compilation; {describe()}"
     of_figure = f"Average bound since the column before; ms an iteration, of CPU; {about}"
     keys = ("model", "Gaussian", "method")

@@ -9,11 +9,13 @@ images, and the bound is a mean over draws. One draw a step; prior and entropy a
 the squares of the rows' gradients, and the same minibatches as the others, where the paper has 8
 and 16 images; IVON has the draw's own curvature.
 
-    python -m benchmarks.tan_table9 --data-dir DIR [--data MNIST] [--methods VOGN]
+    python -m benchmarks tan_table9 --data-dir DIR [--data MNIST] [--methods VOGN]
 
 writes ``tan_table9.csv`` and ``tan_table9.png`` in ``docs/benchmarks``: rows that are asked for,
 and keeps the others. ``DIR`` holds ``images/mnist.npz`` and ``images/cifar10_jpeg.npz``. The
 paper's size: ``--full --rows 60000 --epochs 300``.
+
+Time: 10 minutes. Data: images/{mnist,cifar10_jpeg}.npz.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from examples.machine import describe
 from numpyro_ngvi.families import Diagonal
 
 from . import pages
-from .machine import describe
 from .tan_methods import (
     COLOURS,
     CURVATURE,
@@ -288,7 +290,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="the paper's network and images")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    about = f"`python -m benchmarks.tan_table9`, data and fits of seed {options.seed}"
+    about = f"`python -m benchmarks tan_table9`, data and fits of seed {options.seed}"
     about = f"{about}, float32; CPU s of the rate shown, with compilation; {describe()}"
     for name in options.data:
         data = load(name, options.data_dir, options.rows, options.full, options.seed)

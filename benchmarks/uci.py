@@ -13,10 +13,12 @@ weights' prior for each noise's precision of 1, as it is before anything is know
 standard units, 10, and 100, near a draw of its prior. From 1 networks mostly stay straight where
 noise is small, as in energy, and from 100 others do not come back.
 
-    python -m benchmarks.uci --data-dir DIR [--data boston] [--ppl pyro] [--splits 2]
+    python -m benchmarks uci --data-dir DIR [--data boston] [--ppl pyro] [--splits 2]
 
 writes ``uci.csv`` in ``docs/benchmarks``: rows that are asked for, and keeps the others. ``DIR``
 holds ``regression/uci_NAME.npz`` (``X``, ``y``, and rows of the test parts, ``test_idx``).
+
+Time: half an hour. Data: regression/uci_*.npz.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from examples.machine import describe
+
 from . import pages
-from .machine import describe
 
 UNITS, BATCH, NUM_STEPS, NUM_DRAWS = 50, 64, 6000, 500
 INIT_SCALE = 0.05
@@ -305,7 +308,7 @@ def main() -> None:
             one = [sys.executable, "-m", __spec__.name, "--data", name, *rest]
             subprocess.run(one, check=True)
         return
-    about = "`python -m benchmarks.uci`, float32; means and standard errors over splits"
+    about = "`python -m benchmarks uci`, float32; means and standard errors over splits"
     about = f"{about}, {options.steps} steps of {BATCH} rows; {describe()}"
     for name in options.data:
         parts = list(splits(options.data_dir, name))[: options.splits]

@@ -5,8 +5,10 @@ density and a step of ``AutoNormal`` with Adam; the ratio is taken round by roun
 a process of each. ``num_gradients=1`` is the papers' single draw; NaturalELBO's default is more for
 the mean.
 
-    python -m benchmarks.vogn --ppl numpyro --rounds 30
-    python -m benchmarks.vogn --network lenet
+    python -m benchmarks vogn --ppl numpyro --rounds 30
+    python -m benchmarks vogn --network lenet
+
+Time: minutes. Data: none.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from examples.machine import describe
+
 from . import lenet
-from .machine import describe
 
 NUM_DATA, BATCH, IN, HIDDEN, OUT = 10_000, 128, 784, 100, 10
 SHAPES = {"W1": (IN, HIDDEN), "b1": (HIDDEN,), "W2": (HIDDEN, OUT), "b2": (OUT,)}

@@ -6,7 +6,6 @@ that out.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from pathlib import Path
@@ -50,16 +49,13 @@ def _docstring(_app: Any, what: str, name: str, _object: Any, _options: Any, lin
 
 
 def _benchmarks(_app: Any, docname: str, source: list[str]) -> None:
-    """The gallery's table: the first line of every script that has a command line."""
-    if docname != "gallery":
+    """The gallery's table: the first line of every benchmark."""
+    if docname != "gallery" or not (HERE.parent / "benchmarks").is_dir():
         return
-    rows = ["| script | what it measures |", "|---|---|"]
-    for script in sorted((HERE.parent / "examples" / "benchmarks").glob("**/*.py")):
-        code = script.read_text(encoding="utf-8")
-        about = (ast.get_docstring(ast.parse(code)) or "").split("\n")[0].replace("``", "`")
-        if "ArgumentParser(" in code:
-            name = ".".join(script.relative_to(HERE.parent).with_suffix("").parts)
-            rows.append(f"| `{name.removesuffix('.__main__')}` | {about} |")
+    from benchmarks.registry import scripts
+
+    rows = ["| `python -m benchmarks` | what it measures |", "|---|---|"]
+    rows += [f"| `{one.name}` | {one.about.replace('``', '`')} |" for one in scripts()]
     source[0] = re.sub(r"<!-- the scripts.*?-->", "\n".join(rows), source[0])
 
 

@@ -1,1 +1,1 @@
-"""Examples and benchmarks, run from the top of the repository with ``python -m``."""
+"""Examples, run from the top of the repository with ``python -m examples.NAME``."""

@@ -9,8 +9,8 @@ matrix), and by the stock AutoNormal with Adam, from its own start and from that
 has the best of three rates in the test's NLL, an advantage that is the same for all; medians over
 seeds, and the range. Then a reliability diagram.
 
-    pip install '.[examples]' scikit-learn
-    python examples/bnn.py --ppl numpyro pyro --epochs 60 --seeds 3 --plot reliability.png
+    pip install '.[examples]'
+    python -m examples.bnn --ppl numpyro pyro --epochs 60 --seeds 3 --plot reliability.png
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Scores(NamedTuple):
     bound: float  #: nats, of the training images
     seconds: float
     probabilities: np.ndarray
-    shuffled: float = float("nan")  #: area under the ROC curve by which no digits are told
+    shuffled: float = float("nan")  #: area under the ROC curve that separates no digits
 
 
 def train(ppl: str, method: str, rate: Any, epochs: int, seed: int) -> tuple[Scores, Data]:
@@ -195,8 +195,8 @@ def train(ppl: str, method: str, rate: Any, epochs: int, seed: int) -> tuple[Sco
     scores = scored(data, logits, bound, time.perf_counter() - begin)
     pixels = np.random.default_rng(0).permutation(data.test_images.shape[1])
     shuffled = averaged(logits(data.test_images[:, pixels]))
-    told = area(entropy(scores.probabilities), entropy(shuffled))
-    return scores._replace(shuffled=told), data
+    found = area(entropy(scores.probabilities), entropy(shuffled))
+    return scores._replace(shuffled=found), data
 
 
 def minibatches(size: int, epochs: int, seed: int) -> Iterator[np.ndarray]:

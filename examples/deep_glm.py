@@ -13,7 +13,7 @@ gamma_j shrinks input j to zero.
 the first ten inputs; ``--data`` takes the arrays X and y of any .npz file. It prints gamma, and
 whether these inputs are told apart from the others.
 
-    python examples/deep_glm.py binary --ppl numpyro pyro --seeds 0 1 2
+    python -m examples.deep_glm binary --ppl numpyro pyro --seeds 0 1 2
 
 Measured (NumPyro; 20,000 rows, 100 inputs, 100 epochs): gamma of the five relevant inputs is at
 most 6.9, 6.8 and 6.9 for the seeds 0, 1 and 2, and of the other 95 at least 113. With PACE = 1,

@@ -13,7 +13,7 @@ the figure is a forest plot of each model, 95% intervals.
   local, the items are among the globals
 
     pip install '.[examples]'
-    python examples/glmm.py --models epilepsy radon verbal --ppl numpyro pyro --plot glmm.png
+    python -m examples.glmm --models epilepsy radon verbal --ppl numpyro pyro --plot glmm.png
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def pyro_model(problem: Problem) -> Callable:
 # -- methods: draws of the globals by name, seconds of the processor, a remark -------------------
 
 
-def fitted(ppl: str, problem: Problem, by_modes: bool) -> tuple[dict[str, Any], float, str]:
+def fitted(ppl: str, problem: Problem, reparametrized: bool) -> tuple[dict[str, Any], float, str]:
     if ppl == "numpyro":
         import numpyro_ngvi as package
 
@@ -188,7 +188,7 @@ def fitted(ppl: str, problem: Problem, by_modes: bool) -> tuple[dict[str, Any], 
         arguments = tuple(None if a is None else torch.as_tensor(a) for a in problem.arguments())
     options = (
         {"guide": package.ReparametrizedGaussianGuide(model)}
-        if by_modes
+        if reparametrized
         else {"reparametrize": False}
     )
     start = time.process_time()
@@ -252,7 +252,7 @@ def main() -> None:
         methods: dict[str, Callable] = {"NUTS": lambda p: nuts(p, options.nuts)}
         for ppl in options.ppl:
             methods[f"{ppl}, Gaussian"] = lambda p, ppl=ppl: fitted(ppl, p, False)
-            methods[f"{ppl}, by modes"] = lambda p, ppl=ppl: fitted(ppl, p, True)
+            methods[f"{ppl}, reparametrized"] = lambda p, ppl=ppl: fitted(ppl, p, True)
         shown[name] = {}
         for method, run in methods.items():
             draws, seconds, remark = run(problem)
@@ -261,7 +261,7 @@ def main() -> None:
             gaps = [abs(mine[k].mean() - exact[k].mean()) / exact[k].std() for k in mine]
             ratios = [mine[k].std() / exact[k].std() for k in mine]
             print(
-                f"{name:9}{method:19}{remark:32}{seconds:7.1f} s   means within {max(gaps):.2f} "
+                f"{name:9}{method:24}{remark:32}{seconds:7.1f} s   means within {max(gaps):.2f} "
                 f"sd, sds {min(ratios):.2f} to {max(ratios):.2f} of NUTS",
                 flush=True,
             )

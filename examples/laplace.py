@@ -18,7 +18,7 @@ itself, by quadrature, is lme4's with nAGQ = 25: log sd 0.772 for ohio, where La
 Laplace's formula errs either way.
 
     pip install '.[examples]'
-    python examples/laplace.py --data cbpp ohio --ppl numpyro pyro
+    python -m examples.laplace --data cbpp ohio --ppl numpyro pyro
 
 In NumPyro ``guide.laplace`` can be a factor of another model: with priors of its arguments, ``fit``
 and NUTS have the posterior of the globals alone, without the groups' latents (embedded Laplace).

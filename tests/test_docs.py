@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import pages
-from benchmarks.ppl_examples import LEFT_OUT
-from benchmarks.ppl_examples_page import page
+from benchmarks.ppl_examples.files import LEFT_OUT
+from benchmarks.ppl_examples.page import page
 from docs.executed import BLOCK, in_a_process
 
 ROOT = Path(__file__).parent.parent
@@ -62,7 +62,7 @@ def test_every_public_name_has_a_place_in_the_reference(package):
 def test_every_room_of_ngvi_has_a_place_in_the_reference():
     files = [*(ROOT / "ngvi").glob("*.py"), *(ROOT / "ngvi").glob("*/__init__.py")]
     rooms = {f.parent.name if f.stem == "__init__" else f.stem for f in files}
-    assert {"fit", "family"} <= rooms <= _in_reference("ngvi")
+    assert {"inference", "families"} <= rooms <= _in_reference("ngvi")
 
 
 # -- paths and figures ----------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_links_between_pages_lead_somewhere(path):
 
 
 def test_the_page_of_the_ppls_examples_is_that_of_its_csv():
-    rows = ROOT / "benchmarks" / "ppl_examples.csv"
+    rows = ROOT / "benchmarks" / "ppl_examples" / "rows.csv"
     assert _read("ppl_examples.md").strip() == page(rows, LEFT_OUT).strip()
 
 

@@ -1,12 +1,14 @@
 """Gaussians by the field's own tools beside ours, on the same models in one run.
 
-    python -m benchmarks.peers --data-dir DIR [--models german ...] [--methods gsmvi ...]
+    python -m benchmarks peers --data-dir DIR [--models german ...] [--methods gsmvi ...]
 
 writes ``peers.csv``, ``peers_paths.json`` and ``peers.png`` in ``docs/benchmarks``: rows that are
 asked for, and keeps the others. Needs ``pip install 'ngvi[peers]'``. Each run is a process of its
 own, from :mod:`benchmarks.peers.runs`; where several rates are tried, the one that is
 first within 0.1 nats of the optimum, or else ends highest, is shown. The optimum is the highest
 bound that any of the methods has come to.
+
+Time: an hour. Data: glmm/, logistic/, misc/radon_minnesota.csv; the extra peers.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 from matplotlib.ticker import NullFormatter
 
 from benchmarks import pages
-from benchmarks.machine import describe
+from examples.machine import describe
 
 from .models import MODELS
 from .runs import METHODS
@@ -54,7 +56,7 @@ def main() -> None:
         for method in options.methods:
             for rate in RATES.get(method, (math.nan,)):
                 _keep(model, method, rate, _path(model, method, rate, options))
-    about = f"`python -m benchmarks.peers`, {options.limit:g} s a run, seed 0; {describe()}"
+    about = f"`python -m benchmarks peers`, {options.limit:g} s a run, seed 0; {describe()}"
     publish(about)
 
 

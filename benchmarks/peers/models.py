@@ -15,8 +15,8 @@ import pandas as pd
 
 from benchmarks import tan_table8
 from benchmarks.cold_start import ERRORS, SCHOOLS
-from benchmarks.gauntlet_models.ppl import Ppl
-from benchmarks.gauntlet_models.registry import Entry
+from benchmarks.gauntlet.models.ppl import Ppl
+from benchmarks.gauntlet.models.registry import Entry
 
 PRIOR_SCALE = 10.0
 

@@ -22,17 +22,15 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import jax
 import numpy as np
 
-from benchmarks.gauntlet import FITS, moments
-from benchmarks.gauntlet_models.ppl import Ppl
-from benchmarks.gauntlet_models.registry import Entry
-from benchmarks.gauntlet_models.target import Gaussian, Target
-from ngvi.inference.engine import Place
-from ngvi.inference.search import Search
+from benchmarks.gauntlet.models.ppl import Ppl
+from benchmarks.gauntlet.models.registry import Entry
+from benchmarks.gauntlet.runs import FITS, moments
+from benchmarks.gauntlet.target import Gaussian, Target
+from benchmarks.results import cost
 
 from .models import entry, in_pymc
 
@@ -51,19 +49,13 @@ class Seen(NamedTuple):
 
 
 class Clock:
-    """Seconds of the processor so far, but for pauses.
-
-    :ivar noted: what it said when a Gaussian that is shown later was met.
-    """
+    """Seconds of the processor so far, but for pauses."""
 
     def __init__(self) -> None:
         self._begin, self._paused = time.process_time(), 0.0
-        self.noted: float | None = None
 
     @property
     def seconds(self) -> float:
-        if self.noted is not None:
-            return self.noted
         return time.process_time() - self._begin - self._paused
 
     def pause(self, function: Callable, *args: Any) -> Any:
@@ -83,44 +75,13 @@ Method = Callable[[Entry, float, Clock], Looks]
 
 
 def our_fit(ppl_name: str, one: Entry, _: float, clock: Clock) -> Looks:
-    """Seen after each step of its first search, and at its end: between them it looks for other
-    optima, whose Gaussians are not those that it would return.
-    """
-    searches: list[Search] = []
-    noted: list[tuple[float, int, Place]] = []
-
-    def note(search: Search, rho: float) -> None:
-        record(search, rho)
-        searches.append(search)
-        if search is searches[0]:
-            noted.append((clock.seconds, _evaluations(search.engine.evaluator), search.place))
-
-    record, total = Search._record, 0
-    with mock.patch.object(Search, "_record", note):
-        result, gaussian, sites = FITS[ppl_name](one, 0, "auto")
-    end = clock.seconds
-    for seconds, count, place in noted:
-        clock.noted = seconds
-        yield partial(_of_place, ppl_name, place, sites), count - total
-        total = count
-    clock.noted = end
-    yield lambda: Seen(gaussian.mean, gaussian.factor, sites), _evaluations(result) - total
-
-
-def _evaluations(counts: Any) -> int:
-    return counts.num_gradients + 2 * counts.num_hessian_products
-
-
-def _of_place(ppl_name: str, place: Place, sites: list[str]) -> Seen:
-    if ppl_name == "pyro":
-        import torch
-
-        (family,), identity, numpy = place.families, torch.eye, _numpy
-    else:
-        (family,) = (value for value in place.values() if hasattr(value, "displaced"))
-        identity, numpy = jax.numpy.eye, np.asarray
-    mean, draws = numpy(family.mean), [numpy(family.sample(z)) for z in identity(family.dim)]
-    return _of_moments(mean, (draws - mean).T @ (draws - mean), sites)
+    """Seen at its end only, after all that it does to verify the optimum."""
+    result, gaussian = FITS[ppl_name](one, 0, "auto")
+    sites = [site.name for site in result.guide.sites]
+    yield (
+        lambda: Seen(gaussian.mean, gaussian.factor, sites),
+        cost(result).gradients + 2 * cost(result).products,
+    )
 
 
 def our_blr_numpyro(one: Entry, _: float, clock: Clock) -> Looks:

@@ -4,9 +4,9 @@
 their models; `data` reads the collection from a directory that the caller names; `check`
 holds every model against the reference draws:
 
-    python -m benchmarks.posteriordb.check --data-dir DIR
+    python -m benchmarks posteriordb.check --data-dir DIR
 
 The benchmark compares `fit` with the stock guide on all of them:
 
-    python -m benchmarks.posteriordb --data-dir DIR --out OUT
+    python -m benchmarks posteriordb --data-dir DIR --out OUT
 """

@@ -1,6 +1,6 @@
 """`fit` against stock AutoMultivariateNormal and Adam, on the posteriors of posteriordb.
 
-    python -m benchmarks.posteriordb --data-dir DIR --out OUT
+    python -m benchmarks posteriordb --data-dir DIR --out OUT
 
 Four stages, each of which keeps its results in OUT and leaves alone what is there:
 
@@ -12,6 +12,8 @@ report    tables, OUT/report-PPL.txt and the performance profile OUT/profile-PPL
 
 Without --stage all are run, in Pyro without `stock`. All is in double precision, and every
 figure but the seconds follows from the seeds.
+
+Time: hours. Data: an extract of posteriordb.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from benchmarks.machine import describe
+from examples.machine import describe
 
 from .careful import careful_run
 from .data import load_index

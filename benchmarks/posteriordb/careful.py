@@ -1,10 +1,10 @@
 """The best full-covariance Gaussian, as well as a slow and careful run finds it.
 
-From each of several starts the Bayesian learning rule climbs the bound on fixed quasi-random
+From each of several starts the Bayesian learning rule ascends the bound on fixed quasi-random
 draws, with exact Hessians and steps that move the Gaussian by one nat at most and never lower
 the bound; then once more on more draws. From the best of these, steps on fresh draws,
 averaged in natural parameters, remove what is left of the draws' randomness. The run shares no
-code with the packages that it is to judge.
+code with the packages that it is compared with.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from scipy.linalg import cho_factor, cho_solve
 from .bounds import CHUNK, LOG_2_PI, Bound, BoundEvaluator, normal_draws
 from .target import Target
 
-# Draws of the first and of the second climb; those of the second in every averaged step, too.
-CLIMBS = (2**9, 2**12)
-MAX_CLIMB_STEPS = 200
+# Draws of the first and of the second ascent; those of the second in every averaged step, too.
+ASCENTS = (2**9, 2**12)
+MAX_ASCENT_STEPS = 200
 NUM_AVERAGED = 48
 AVERAGED_RHO = 0.5
-# Nats: the Kullback-Leibler divergence of one step, and what a climb's last step gains.
+# Nats: the Kullback-Leibler divergence of one step, and what an ascent's last step gains.
 MAX_STEP = 1.0
 MIN_GAIN = 1e-7
 MIN_RHO = 1e-6
-# Nats: the divergence of two climbs that ended at one optimum, and how much worse than the
+# Nats: the divergence of two ascents that ended at one optimum, and how much worse than the
 # best an optimum is that more draws will not make the best.
 SAME = 1e-3
 HOPELESS = 0.5
@@ -124,10 +124,10 @@ def step(gaussian: Gaussian, at: Expectations, rho: float) -> Gaussian:
     return Gaussian(gaussian.mean + rho * np.linalg.solve(precision, at.gradient), precision)
 
 
-def climb(evaluate: Evaluator, start: Gaussian, noise: np.ndarray) -> Gaussian:
+def ascend(evaluate: Evaluator, start: Gaussian, noise: np.ndarray) -> Gaussian:
     """To a maximum of the bound on these draws."""
     here, rho = start, 1.0
-    for _ in range(MAX_CLIMB_STEPS):
+    for _ in range(MAX_ASCENT_STEPS):
         at = evaluate(here, noise)
         if not at.is_finite:
             break
@@ -151,7 +151,7 @@ def average(evaluate: Evaluator, start: Gaussian, seed: int) -> Gaussian:
     """The mean of the natural parameters over steps on fresh draws."""
     here, natural = start, []
     for index in range(NUM_AVERAGED):
-        noise = normal_draws(CLIMBS[-1], len(start.mean), seed + index)
+        noise = normal_draws(ASCENTS[-1], len(start.mean), seed + index)
         rho = AVERAGED_RHO
         while (there := step(here, evaluate(here, noise), rho)).divergence(here) > MAX_STEP:
             rho /= 2
@@ -203,7 +203,7 @@ def careful_run(
     others: Iterable[tuple[str, np.ndarray, np.ndarray]] = (),
     seed: int = 1000,
 ) -> Best:
-    """Climb from all starts, and average from where the best of them ended.
+    """Ascend from all starts, and average from where the best of them ended.
 
     :param others: more starts: name, mean and covariance.
     :param seed: of the draws, none of which `evaluator` may have.
@@ -212,14 +212,14 @@ def careful_run(
     candidates = starts(target)
     for name, mean, cov in others:
         candidates[name] = Gaussian(mean, np.linalg.inv(cov))
-    for index, num_draws in enumerate(CLIMBS):
+    for index, num_draws in enumerate(ASCENTS):
         noise = normal_draws(num_draws, target.dim, seed + index)
         if index:
             candidates = distinct(candidates, lambda g: evaluate.bound(g, noise))  # noqa: B023
-        candidates = {name: climb(evaluate, g, noise) for name, g in candidates.items()}
+        candidates = {name: ascend(evaluate, g, noise) for name, g in candidates.items()}
     bounds = {name: evaluator(g.mean, g.cov).value for name, g in candidates.items()}
     start = max(bounds, key=bounds.get)
-    candidates["average"] = average(evaluate, candidates[start], seed + len(CLIMBS))
+    candidates["average"] = average(evaluate, candidates[start], seed + len(ASCENTS))
     final = {name: evaluator(g.mean, g.cov) for name, g in candidates.items()}
     winner = max(final, key=lambda name: final[name].value)
     gaussian = candidates[winner]

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.results import is_certified, num_gradients
+
 from .runs import Run
 from .scores import Scorer
 from .target import Target
@@ -60,11 +62,11 @@ def fit_run(scorer: Scorer, ppl: str, seed: int) -> Run:
         posterior=target.name,
         method=METHOD,
         seed=seed,
-        evaluations=result.num_evaluations,
+        evaluations=num_gradients(result),
         seconds=result.seconds,
         mean=mean.tolist(),
         cov=cov.tolist(),
         score=scorer(mean, cov),
-        converged=result.converged,
+        converged=is_certified(result),
         reason=result.reason,
     )

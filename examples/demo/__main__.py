@@ -16,13 +16,12 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from benchmarks.machine import describe
-from benchmarks.pages import ROOT
 from examples.demo import credit
 from examples.demo.bound import ExactBound
 from examples.demo.race import Result, race, warm_up
 from examples.demo.report import publish, show
 from examples.demo.settings import METHODS, PRIOR_SCALE
+from examples.machine import describe
 
 PPLS = {"pyro": "Pyro", "numpyro": "NumPyro"}
 
@@ -54,7 +53,7 @@ def main() -> None:
     if arguments.publish:
         about = f"`python -m examples.demo --publish`, seed {arguments.seed}; {describe()}"
         publish(results, optimum, about)
-        plot_bound(results, optimum, ROOT / "docs" / "demo_bound.png")
+        plot_bound(results, optimum, Path("docs", "demo_bound.png"))
     console.print(f"Plots: {folder / 'bound.png'} and {folder / 'posterior.png'}", highlight=False)
 
 
@@ -102,7 +101,9 @@ def _arguments() -> argparse.Namespace:
         "--out-dir", type=Path, default=Path("demo_output"), help="for the plots (demo_output/)"
     )
     parser.add_argument(
-        "--publish", action="store_true", help="also write the CSV, table and picture of docs/"
+        "--publish",
+        action="store_true",
+        help="also write the CSV, table and picture of docs/, from the top of a checkout",
     )
     return parser.parse_args()
 

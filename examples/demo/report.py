@@ -5,10 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import pages
-from benchmarks.machine import describe
 from examples.demo.race import Result
 from examples.demo.settings import BOUND_DRAWS, TRIED
+from examples.machine import describe
 
 
 def show(console: Console, results: list[Result], optimum: float) -> None:
@@ -44,7 +43,9 @@ def show(console: Console, results: list[Result], optimum: float) -> None:
 
 
 def publish(results: list[Result], optimum: float, about: str) -> None:
-    """Write ``docs/benchmarks/demo.csv``, and its table on the demo's page."""
+    """Write ``docs/benchmarks/demo.csv``, and its table on the demo's page; in a checkout only."""
+    from benchmarks import pages
+
     pages.write("demo.csv", [_row(result, optimum) for result in results], about)
 
 

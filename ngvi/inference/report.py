@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ngvi.inference.diagnostics import USABLE, Diagnostics
-from ngvi.inference.outcome import BY_MODES
+from ngvi.inference.mode_centred import BY_MODES
 from ngvi.inference.trace import Trace
 
 #: The fraction of the steps whose losses make the final bound.
@@ -56,7 +56,7 @@ def report(result: Any, complete: bool) -> str:
 
     :param complete: with the diagnostics, which are computed if they are not known.
     """
-    state = "converged" if result.converged else "NOT converged"
+    state = result.verdict if result.converged else "NOT converged"
     steps = "step" if result.num_steps == 1 else "steps"
     lines = [f"FitResult: {state} after {result.num_steps} {steps}, {result.seconds:.1f} s"]
 
@@ -72,8 +72,8 @@ def report(result: Any, complete: bool) -> str:
         add("locals", tried)
     add(
         "evaluations",
-        f"{result.num_evaluations:,} = {result.num_gradients:,} gradients + "
-        f"{result.num_hessian_products:,} Hessian-vector products",
+        f"{result.cost.gradients:,} gradients, {result.cost.products:,} Hessian-vector products, "
+        f"{result.cost.values:,} values",
     )
     add("bound", _nats(result.bound, result.bound_error))
     if hint := reparametrize(result):
@@ -95,13 +95,12 @@ def report(result: Any, complete: bool) -> str:
 
 def by_modes(result: Any) -> str:
     """What came of a second fit, in words, or nothing."""
-    for start in result.starts:
+    for start in result.restarts:
         if start.name == BY_MODES:
-            if start.kept != "kept":
-                return f"as they are; by their modes given the rest the bound is {start.kept}"
-            return (
-                f"by their modes given the rest; as they are the bound is {result.starts[1].kept}"
-            )
+            if start.status != "kept":
+                return f"as they are; by their modes given the rest the bound is {start.status}"
+            other = result.restarts[-1].status
+            return f"by their modes given the rest; as they are the bound is {other}"
     return ""
 
 
@@ -124,17 +123,19 @@ def reparametrize(result: Any) -> tuple[str, ...]:
     guide = result.guide
     if type(guide).__name__ != "NaturalGaussianGuide" or guide.create_plates is not None:
         return ()
-    audit = result.audit
-    if by_modes(result) or audit is None or not audit.spread > WIDE_SPREAD:
+    validation = result.validation
+    if by_modes(result) or validation is None or not validation.spread > WIDE_SPREAD:
         return ()
-    if audit.is_rare:  # a few draws in a tail, as of a half-Cauchy scale, are no spread
+    if (
+        validation.is_heavy_tailed
+    ):  # a few draws in a tail, as of a half-Cauchy scale, are no spread
         return ()
     names = [s.name for s in guide.sites if any(plate.size > 1 for plate in s.plates)]
     if not names:
         return ()
     first = ", ".join(map(repr, names[:NUM_MARGINALS])) + ", ..." * (len(names) > NUM_MARGINALS)
     return (
-        f"log w varies by {result.audit.spread:.1f} nats. If {first} are independent in",
+        f"log w varies by {result.validation.spread:.1f} nats. If {first} are independent in",
         "plates given the rest, guide=ReparametrizedGaussianGuide(model) may raise the bound",
     )
 

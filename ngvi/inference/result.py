@@ -12,14 +12,39 @@ import numpy as np
 
 from ngvi.errors import check_flag, check_model
 from ngvi.inference import arviz_bridge, saved
-from ngvi.inference.audit import Audit
 from ngvi.inference.diagnostics import NUM_DRAWS, Diagnostics
-from ngvi.inference.outcome import Ended
+from ngvi.inference.outcome import NOT_CONVERGED, Restart
 from ngvi.inference.picture import plot_result
+from ngvi.inference.problem import Cost
 from ngvi.inference.report import final_bound, report
 from ngvi.inference.resampling import Posterior, corrected
 from ngvi.inference.saved import Saved
 from ngvi.inference.trace import Trace
+from ngvi.inference.validation import Validation
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FoundOptimum:
+    """One optimum of the bound.
+
+    :ivar params: all parameters of model and guide there, by their names.
+    :ivar bound: in nats, from independent draws.
+    :ivar bound_error: its standard error.
+    :ivar num_starts: how many starts, drawn alike, have led to it.
+    :ivar is_certified: whether its search has ended there, within the tolerance.
+    """
+
+    params: dict[str, Any]
+    bound: float
+    bound_error: float
+    num_starts: int
+    is_certified: bool
+
+    def __repr__(self) -> str:
+        return (
+            f"FoundOptimum(bound={self.bound:.3f}, bound_error={self.bound_error:.2g}, "
+            f"num_starts={self.num_starts}, is_certified={self.is_certified})"
+        )
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -39,21 +64,19 @@ class Result:
     params: dict[str, Any]
     #: What each step looked like.
     trace: Trace
-    #: Whether the bound is at its optimum, to the tolerance that was asked for.
-    converged: bool
+    #: ``"certified"``: the bound is within the tolerance of this optimum, and no better one is
+    #: likely; ``"local"``: others have not been ruled out; or ``"not converged"``.
+    verdict: str
     #: Why the fit stopped and, if it has not converged, what to try.
     reason: str
-    num_steps: int
-    #: Gradients of the log density.
-    num_gradients: int
-    #: Hessian-vector products; a Hessian of ``d`` latents counts as ``d``.
-    num_hessian_products: int
-    #: Values of the log density at draws, besides those of gradients.
-    num_values: int = 0
+    #: Gradients, Hessian-vector products and values of the log density.
+    cost: Cost
     #: What independent draws said of the posterior at the end.
-    audit: Audit | None = None
-    #: Where each start ended, the one that is kept first.
-    starts: tuple[Ended, ...] = ()
+    validation: Validation | None = None
+    #: Where the starts have led, the one that is kept first.
+    restarts: tuple[Restart, ...] = ()
+    #: All optima that were found, the best first.
+    optima: tuple[FoundOptimum, ...] = ()
     #: Wall-clock time of the fit.
     seconds: float
 
@@ -203,9 +226,14 @@ class Result:
     # -- how it went ------------------------------------------------------------------
 
     @property
-    def num_evaluations(self) -> int:
-        """Gradient equivalents: gradients and Hessian-vector products."""
-        return self.num_gradients + self.num_hessian_products
+    def converged(self) -> bool:
+        """Whether the upper 95 % limit of what is left to this optimum is at most the tolerance."""
+        return self.verdict != NOT_CONVERGED
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that led to the optimum."""
+        return len(self.trace)
 
     @property
     def losses(self) -> np.ndarray:
@@ -227,9 +255,9 @@ class Result:
         return self._final_bound()[1]
 
     def _final_bound(self) -> tuple[float, float]:
-        if self.audit is None:
+        if self.validation is None:
             return final_bound(self.trace)
-        return self.audit.bound, self.audit.error
+        return self.validation.bound, self.validation.error
 
     # -- the posterior ----------------------------------------------------------------
 

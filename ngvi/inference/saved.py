@@ -14,23 +14,16 @@ import numpy as np
 
 from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.inference import store
-from ngvi.inference.audit import Audit
-from ngvi.inference.outcome import Ended
+from ngvi.inference.outcome import Restart
+from ngvi.inference.problem import Cost
 from ngvi.inference.trace import Trace
+from ngvi.inference.validation import Validation
 
 #: See ``Result._at_a_third``.
 AtAThird = Callable[[Any, tuple[int, ...], Any], float]
-FORMAT, VERSION = "ngvi.result", 1
+FORMAT, VERSION = "ngvi.result", 2
 #: Fields of a result that JSON holds as they are.
-PLAIN = (
-    "converged",
-    "reason",
-    "num_steps",
-    "num_gradients",
-    "num_hessian_products",
-    "num_values",
-    "seconds",
-)
+PLAIN = ("verdict", "reason", "seconds")
 
 
 @dataclasses.dataclass
@@ -53,8 +46,9 @@ class Saved:
         """Of a result: how the fit went."""
         found = {name: self.meta[name] for name in PLAIN}
         found["trace"] = Trace(**{k: a.tolist() for k, a in self.under("trace/").items()})
-        found["audit"] = self.meta["audit"] and Audit(*self.meta["audit"])
-        found["starts"] = tuple(Ended(*start) for start in self.meta["starts"])
+        found["cost"] = Cost(**self.meta["cost"])
+        found["validation"] = self.meta["validation"] and Validation(**self.meta["validation"])
+        found["restarts"] = tuple(Restart(*one) for one in self.meta["restarts"])
         return found
 
     def arguments(self, own: Callable[[np.ndarray], Any]) -> tuple[tuple, dict[str, Any]]:
@@ -162,8 +156,10 @@ def write(
         "version": VERSION,
         "library": result.library,
         **{name: getattr(result, name) for name in PLAIN},
-        "audit": None if result.audit is None else list(map(_number, result.audit)),
-        "starts": [list(start) for start in result.starts],
+        "cost": vars(result.cost),
+        "validation": result.validation
+        and {name: _number(value) for name, value in vars(result.validation).items()},
+        "restarts": [list(one) for one in result.restarts],
         "sites": sites_of(result._gaussians(), result._at_a_third),
         "structure": structure_of(result._gaussians()),
         "arguments": tree,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ngvi.inference.engine import Draws, Measured
+from ngvi.inference.problem import Estimate, Sample
 
 
 @dataclasses.dataclass
@@ -16,7 +16,7 @@ class Trace:
     losses: list[float] = dataclasses.field(default_factory=list)
     #: Standard errors of ``losses``, in nats.
     loss_errors: list[float] = dataclasses.field(default_factory=list)
-    #: Step sizes ``rho``; 1 is a whole natural-gradient step.
+    #: Step sizes; 1 is a whole natural-gradient step.
     step_sizes: list[float] = dataclasses.field(default_factory=list)
     #: Estimated distances of the bound to its optimum, in nats.
     distances: list[float] = dataclasses.field(default_factory=list)
@@ -31,22 +31,18 @@ class Trace:
         """In nats, infinite before the first step."""
         return self.losses[-1] if self.losses else math.inf
 
-    def add(self, measured: Measured, draws: list[Draws], rho: float, distance: float) -> float:
+    def add(self, estimate: Estimate, sample: Sample, step_size: float, distance: float) -> float:
         """Note a step.
 
-        :param measured: before it.
-        :param rho: its size.
+        :param estimate: of the bound before it.
         :param distance: of the bound to its optimum before it, in nats.
         :return: the loss in nats.
         """
-        values = measured.values
-        count = len(values)
-        self.losses.append(-measured.value)
-        error = float(values.std() / math.sqrt(count - 1)) if count > 1 else math.nan
-        self.loss_errors.append(error)
-        self.step_sizes.append(rho)
+        self.losses.append(-estimate.value)
+        self.loss_errors.append(estimate.error if len(estimate.values) > 1 else math.nan)
+        self.step_sizes.append(step_size)
         self.distances.append(distance)
-        self.num_draws.append(sum(len(group.points.weights) for group in draws))
+        self.num_draws.append(sum(len(group.points.weights) for group in sample))
         return self.losses[-1]
 
     def then(self, other: Trace) -> Trace:

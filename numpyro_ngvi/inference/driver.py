@@ -17,16 +17,18 @@ from jax import random
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.errors import check_model
-from ngvi.inference import run
-from ngvi.inference.batches import Batches, averaging
-from ngvi.inference.by_modes import check_reparametrize, is_worthwhile, tried
+from ngvi.inference import api
+from ngvi.inference import set_up as shared
+from ngvi.inference.batches import Batches
+from ngvi.inference.checkpoint import Checkpoint
+from ngvi.inference.data_passes import over_batches
 from ngvi.inference.diagnostics import undefined
-from ngvi.inference.engine import Engine
-from ngvi.inference.journal import Journal
+from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
+from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.page import FIT
-from ngvi.inference.settings import Settings, check_same_latents, check_start, warn_of_names
-from ngvi.inference.start import SCALES
+from ngvi.inference.problem import Problem
+from ngvi.inference.request import Request, check_same_latents, check_start, warn_of_names
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
@@ -52,12 +54,14 @@ def fit(
     curvature: str = "auto",
     tolerance: float = 0.05,
     max_steps: int = 1000,
+    exploration: float = 1.0,
     deterministic: bool = False,
     time_limit: float = math.inf,
     callback: Callable | None = None,
     checkpoint: str | PathLike | None = None,
     progress_bar: bool = True,
     batches: Any = None,
+    options: FitOptions | None = None,
     rng_key: jax.Array | None = None,
     **kwargs: Any,
 ) -> FitResult:
@@ -84,7 +88,16 @@ def fit(
     if batches is not None:
         batches = Batches(batches, args, kwargs, _with_numpy)
         args, kwargs = batches.first()
-    settings = Settings(tolerance, max_steps, deterministic, progress_bar, time_limit, callback)
+    request = Request(
+        tolerance,
+        max_steps,
+        exploration,
+        deterministic,
+        progress_bar,
+        time_limit,
+        callback,
+        options or FitOptions(),
+    )
     check_model(model)
     warn_of_names(fit, model, args, given)
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
@@ -93,51 +106,52 @@ def fit(
     init_key, seeds, result_key = _keys(rng_key)
     _check_numbers(args, {"rng_key": seeds, **kwargs})
     _check_processes((args, kwargs), time_limit, checkpoint)
-    journal = None
+    kept = None
     if checkpoint is not None:
         own = np.asarray(seeds).tolist()
-        journal = Journal(checkpoint, FitResult.library, own, keeps_seeds=True)
+        kept = Checkpoint(checkpoint, FitResult.library, own, keeps_seeds=True)
 
-    make_guide = run.guide_maker(NaturalGaussianGuide, family, init, create_plates)
+    make_guide = shared.guide_maker(NaturalGaussianGuide, family, init, create_plates)
     starts = STARTS if init_loc_fn is None else (init_loc_fn,)
     ready = set_up(model, args, kwargs, guide, make_guide, starts, init_key, curvature)
-    run.check_size(gaussians(ready.guide), family, guide, init)
-    engine: Any = ready.engine if batches is None else averaging(ready.engine, batches)
+    shared.check_size(gaussians(ready.guide), family, guide, init)
+    problem = ready.problem if batches is None else over_batches(ready.problem, batches)
     if not ready.has_start:
-        outcome = run.no_start(engine)
+        outcome = api.no_start(problem)
     else:
-        place = None
+        state = None
         if init is not None:
             check_same_latents(init, gaussians(ready.guide))
-            place = engine.parameters.restored(init.params)
+            state = problem.space.restored(init.params)
         elif guide is not None:
-            place = engine.parameters.initial
+            state = problem.space.initial
         rng = np.random.default_rng(0 if deterministic else np.asarray(seeds))
 
-        def search(engine: Engine, place: Any, used: int = 0) -> Outcome:
-            return run.search(engine, rng, settings, progress_bar, place, journal, used)
+        def search(problem: Problem, state: Any, num_steps: int = 0) -> Outcome:
+            return api.optimise(problem, rng, request, state, kept, num_steps)
 
-        def by_modes(mean: np.ndarray) -> run.Ready:
+        def by_modes(mean: np.ndarray) -> shared.Ready:
             def make(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
-                options: Any = {"init_loc_fn": init_loc_fn, "init_scale": SCALES[0]}
+                options: Any = {"init_loc_fn": init_loc_fn, "init_scale": shared.INIT_SCALE}
                 return ReparametrizedGaussianGuide(model, **options).begun_at(mean)
 
             return set_up(ready.model, args, kwargs, None, make, starts, init_key)
 
-        with journal or without_leaving():
-            outcome = search(engine, place)
-            if is_worthwhile(reparametrize, ready, outcome, tolerance):
+        with kept or without_leaving():
+            outcome = search(problem, state)
+            if is_worthwhile(reparametrize, ready, outcome, tolerance, request.options):
                 insists = reparametrize is True
                 ready, outcome = tried(ready, outcome, by_modes, search, rng, insists)
-        engine = ready.engine if batches is None else engine
+        problem = ready.problem if batches is None else problem
     result = FitResult(
         model=ready.model,
         args=args,
         kwargs=kwargs,
         guide=ready.guide,
-        params=jax.tree.map(jnp.asarray, engine.parameters.constrain(outcome.place)),
+        params=problem.space.params(outcome.optimum.state),
+        optima=api.found_optima(outcome, problem.space),
         rng_key=result_key,
-        **run.account(outcome, engine, settings, start_time, ready.error, gaussians(ready.guide)),
+        **api.account(outcome, problem, request, start_time, ready.error, gaussians(ready.guide)),
     )
     if batches is not None:
         vars(result)["diagnostics"] = undefined("undefined: the rows came in batches")
@@ -159,7 +173,7 @@ def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:
 
     :raises TypeError: naming them.
     """
-    traced = run.in_arguments(args, kwargs, _is_traced)
+    traced = shared.in_arguments(args, kwargs, _is_traced)
     if traced:
         raise TypeError(
             f"fit decides on numbers as it goes, and jax.jit, jax.vmap or jax.grad traces its "

@@ -1,4 +1,4 @@
-"""Draws from a posterior and their importance weights ``p(y, theta) / q(theta)``."""
+"""Group from a posterior and their importance weights ``p(y, theta) / q(theta)``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
 from ngvi.inference.diagnostics import NUM_DRAWS, Diagnostics, from_log_weights, undefined
+from ngvi.inference.problem import Rows
 from ngvi.inference.resampling import NUM_DRAWS as MANY_DRAWS
-from ngvi.inference.sweep import Rows
 from ngvi.latents.layout import sites_of_all
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
@@ -23,7 +23,7 @@ from numpyro_ngvi.tracing import LogDensity, latent_site, posteriors_in
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
 
-#: Draws share a pass as long as their intermediate results stay below.
+#: Group share a pass as long as their intermediate results stay below.
 BYTES_PER_PASS = 2**28
 
 #: Of the largest array. Radon, 919 homes: compiled in 2.8 instead of 6.8 s, 18 instead of 4 ms

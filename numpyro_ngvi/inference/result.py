@@ -203,7 +203,7 @@ class FitResult(Result):
             make_guide = saved.make_guide(REGISTRY.families, kinds)
         params = {name: cls._own(array) for name, array in saved.under("params/").items()}
         ready = set_up(model, args, kwargs, guide, make_guide, STARTS, random.key(0))
-        parameters: Any = ready.engine.parameters
+        parameters: Any = ready.problem.space
         own = parameters.constrain(parameters.initial)
         numbers = _flat(own)
         saved.check_same(gaussians(ready.guide), cls._at_a_third, numbers)

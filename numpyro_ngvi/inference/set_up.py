@@ -1,4 +1,4 @@
-"""From a model to a guide and an engine that are set up, wherever the model has a start."""
+"""From a model to a guide and an problem that are set up, wherever the model has a start."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from numpyro import handlers
 from numpyro.infer.initialization import init_to_median, init_to_uniform
 
 from ngvi.errors import NO_LATENTS, DiscreteLatentError, told_of_arguments
-from ngvi.inference import run
-from ngvi.inference.engine import Engine
+from ngvi.inference import set_up as shared
+from ngvi.inference.problem import Problem
 from numpyro_ngvi.guide import NaturalGaussianGuide
-from numpyro_ngvi.inference.engine import make_engine
 from numpyro_ngvi.inference.importance import gaussians
+from numpyro_ngvi.inference.problem import make_problem
 
 #: Strategies of a guide that ``fit`` makes.
 STARTS = (partial(init_to_uniform, radius=0.0), init_to_uniform, init_to_median)
@@ -33,8 +33,8 @@ def set_up(
     starts: Sequence[Callable],
     rng_key: jax.Array,
     curvature: str = "auto",
-) -> run.Ready:
-    """Set up guide and engine at the first start that will do.
+) -> shared.Ready:
+    """Set up guide and problem at the first start that will do.
 
     :param guide: the user's, or None.
     :param make_guide: makes another for a model and a strategy.
@@ -43,12 +43,12 @@ def set_up(
     :param curvature: as for ``fit``.
     """
 
-    def at(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
+    def at(model: Callable, init_loc_fn: Callable) -> tuple[Problem, Any]:
         own = make_guide(model, init_loc_fn) if guide is None else guide
-        engine = make_engine(model, own, args, kwargs, rng_key, curvature)
+        problem = make_problem(model, own, args, kwargs, rng_key, curvature)
         for part in gaussians(guide):
             part._latent_shapes.check_model(model, args, kwargs)
-        return engine, own
+        return problem, own
 
     def changed(model: Callable, error: Exception) -> Callable | None:
         if guide is not None:
@@ -59,10 +59,10 @@ def set_up(
             return config_enumerate(model)  # as NUTS does
         return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
 
-    nan_arguments = partial(run.in_arguments, args, kwargs, _holds_nan)
+    nan_arguments = partial(shared.in_arguments, args, kwargs, _holds_nan)
     with told_of_arguments(args, kwargs, "jnp.asarray"):
         hidden = partial(handlers.mask, mask=False)
-        return run.ready(model, starts, at, changed, hidden, nan_arguments)
+        return shared.ready(model, starts, at, changed, hidden, nan_arguments)
 
 
 def _has_parameters(model: Callable, args: tuple, kwargs: dict[str, Any]) -> bool:

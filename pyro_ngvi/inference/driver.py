@@ -19,16 +19,18 @@ from torch._C._functorch import maybe_current_level
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.errors import check_model
-from ngvi.inference import run
-from ngvi.inference.batches import Batches, averaging
-from ngvi.inference.by_modes import check_reparametrize, is_worthwhile, tried
+from ngvi.inference import api
+from ngvi.inference import set_up as shared_set_up
+from ngvi.inference.batches import Batches
+from ngvi.inference.checkpoint import Checkpoint
+from ngvi.inference.data_passes import over_batches
 from ngvi.inference.diagnostics import undefined
-from ngvi.inference.engine import Engine
-from ngvi.inference.journal import Journal
+from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
+from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.page import FIT
-from ngvi.inference.settings import Settings, check_same_latents, check_start, warn_of_names
-from ngvi.inference.start import SCALES
+from ngvi.inference.problem import Problem
+from ngvi.inference.request import Request, check_same_latents, check_start, warn_of_names
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
@@ -54,12 +56,14 @@ def fit(
     curvature: str = "auto",
     tolerance: float = 0.05,
     max_steps: int = 1000,
+    exploration: float = 1.0,
     deterministic: bool = False,
     time_limit: float = math.inf,
     callback: Callable | None = None,
     checkpoint: str | PathLike | None = None,
     progress_bar: bool = True,
     batches: Any = None,
+    options: FitOptions | None = None,
     process_group: Any = None,
     **kwargs: Any,
 ) -> FitResult:
@@ -96,7 +100,16 @@ def fit(
     if batches is not None:
         batches = Batches(batches, args, kwargs)
         args, kwargs = batches.first()
-    settings = Settings(tolerance, max_steps, deterministic, progress_bar, time_limit, callback)
+    request = Request(
+        tolerance,
+        max_steps,
+        exploration,
+        deterministic,
+        progress_bar,
+        time_limit,
+        callback,
+        options or FitOptions(),
+    )
     check_model(model)
     warn_of_names(fit, model, args, given)
     check_start(FitResult, family, guide, init, init_loc_fn, create_plates)
@@ -106,57 +119,60 @@ def fit(
     if batches is not None and process_group is not None:
         raise ValueError("batches= and process_group= do not go together: take one of them.")
     workers = None if process_group is None else Workers(process_group)
-    journal = None
+    kept = None
     if checkpoint is not None and (workers is None or workers.rank == 0):
-        journal = Journal(checkpoint, FitResult.library, seeds)
-        seeds = journal.seeds
+        kept = Checkpoint(checkpoint, FitResult.library, seeds)
+        seeds = kept.seeds
     if workers is not None:
         seeds = workers.object_of_first(seeds)
 
-    make_guide = run.guide_maker(NaturalGaussianGuide, family, init, create_plates)
+    make_guide = shared_set_up.guide_maker(NaturalGaussianGuide, family, init, create_plates)
     starts = STARTS if init_loc_fn is None else (init_loc_fn,)
     with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
 
-        def make_ready() -> run.Ready:
+        def make_ready() -> shared_set_up.Ready:
             ready = set_up(model, args, kwargs, guide, make_guide, starts, seeds[0], curvature)
-            run.check_size(gaussians(ready.guide), family, guide, init)
+            shared_set_up.check_size(gaussians(ready.guide), family, guide, init)
             if init is not None:
                 check_same_latents(init, gaussians(ready.guide))
-            facts = ready.engine.evaluator._plan.facts
+            facts = ready.problem.objective._plan.facts
             plain = not (facts.is_subsampled or facts.is_stochastic or facts.is_enumerated)
             if ready.has_start and plain:
                 check_graph(ready.model, ready.guide, args, kwargs)
             return ready
 
         ready = make_ready() if workers is None else shared(make_ready, workers)
-        engine: Any = ready.engine if batches is None else averaging(ready.engine, batches)
+        problem = ready.problem if batches is None else over_batches(ready.problem, batches)
         if not ready.has_start:
-            outcome = run.no_start(engine)
+            outcome = api.no_start(problem)
         else:
-            place = None
+            state = None
             if init is not None:
-                place = engine.parameters.restored(init.params)
+                state = problem.space.restored(init.params)
             elif guide is not None:
-                place = engine.parameters.initial
+                state = problem.space.initial
             rng = np.random.default_rng(0 if deterministic else seeds)
             keep()
 
-            def search(engine: Engine, place: Any, used: int = 0) -> Outcome:
-                return run.search(engine, rng, settings, progress_bar, place, journal, used)
+            def search(problem: Problem, state: Any, num_steps: int = 0) -> Outcome:
+                return api.optimise(problem, rng, request, state, kept, num_steps)
 
-            def by_modes(mean: np.ndarray) -> run.Ready:
+            def by_modes(mean: np.ndarray) -> shared_set_up.Ready:
                 def make(model: Callable, init_loc_fn: Callable) -> NaturalGaussianGuide:
-                    options: Any = {"init_loc_fn": init_loc_fn, "init_scale": SCALES[0]}
+                    options: Any = {
+                        "init_loc_fn": init_loc_fn,
+                        "init_scale": shared_set_up.INIT_SCALE,
+                    }
                     return ReparametrizedGaussianGuide(model, **options).begun_at(mean)
 
                 return set_up(ready.model, args, kwargs, None, make, starts, seeds[0])
 
-            with journal or nullcontext():
+            with kept or nullcontext():
                 if workers is None:
-                    outcome = search(engine, place)
+                    outcome = search(problem, state)
                 else:
-                    outcome = engine.evaluator.finished(partial(search, engine, place))
-                if is_worthwhile(reparametrize, ready, outcome, tolerance):
+                    outcome = problem.objective.finished(partial(search, problem, state))
+                if is_worthwhile(reparametrize, ready, outcome, tolerance, request.options):
                     insists, first = reparametrize is True, ready
                     store = pyro.get_param_store()
                     before = store.get_state()
@@ -165,16 +181,18 @@ def fit(
                         store.clear()
                         store.set_state(before)
                     else:
-                        engine = ready.engine
+                        problem = ready.problem
                         forget_others(first.guide)
-        params = engine.parameters.snapshot()
+        found = api.found_optima(outcome, problem.space)
+        params = problem.space.params(outcome.optimum.state)
     result = FitResult(
         model=ready.model,
         args=args,
         kwargs=kwargs,
         guide=ready.guide,
         params=params,
-        **run.account(outcome, engine, settings, start_time, ready.error, gaussians(ready.guide)),
+        optima=found,
+        **api.account(outcome, problem, request, start_time, ready.error, gaussians(ready.guide)),
     )
     if workers is not None and workers.size > 1:
         vars(result)["diagnostics"] = undefined("undefined: each worker has a part of the rows")

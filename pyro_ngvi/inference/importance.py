@@ -1,4 +1,4 @@
-"""Draws from a posterior and their importance weights ``p(y, theta) / q(theta)``."""
+"""Group from a posterior and their importance weights ``p(y, theta) / q(theta)``."""
 
 from __future__ import annotations
 

@@ -201,12 +201,12 @@ class FitResult(Result):
             make_guide = saved.make_guide(REGISTRY.families, kinds)
         with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
             ready = set_up(model, args, kwargs, guide, make_guide, STARTS, 0)
-            parameters: Any = ready.engine.parameters
+            parameters: Any = ready.problem.space
             own = parameters.snapshot()
             numbers = {name: _numpy(value) for name, value in own.items()}
             found = saved.check_same(gaussians(ready.guide), cls._at_a_third, numbers)
             params = {name: torch.from_numpy(found[name]).to(own[name]) for name in own}
-            parameters.write(parameters.restored(params, ordinary=True))
+            parameters.write(parameters.restored(params, with_own=True))
             keep()
         return {"model": ready.model, "guide": ready.guide, "params": params}
 

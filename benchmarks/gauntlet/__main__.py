@@ -1,0 +1,91 @@
+"""`fit` on models unlike those it was tuned on: what it claims, and what is so.
+
+    python -m benchmarks gauntlet run --ppl numpyro --which every --out fits.csv
+    python -m benchmarks gauntlet table fits.csv stock.csv --which all --failures
+    python -m benchmarks gauntlet compare old.csv new.csv
+    python -m benchmarks gauntlet best
+    python -m benchmarks gauntlet stock fits.csv --out stock.csv
+    python -m benchmarks gauntlet check
+
+`run` fits models of `models/` and writes a line of CSV for each fit, beside what the fit says the
+bound of the Gaussian that it returned, from fresh draws and the PPL's own density. Fits that are
+in the file are not done again. `table` sums up such files, by class, and `compare` two of them, fit
+by fit. `best` looks for the best bounds by long runs from many starts, which share no code with
+`fit` (`search.py`), and keeps them in `best.json`. `stock` runs AutoMultivariateNormal with Adam,
+at the best of three rates, for as many gradients as `fit` took. `check` compares the densities of
+both PPLs.
+
+`--family diagonal` is for mean fields, with best bounds of their own (`mean_field.py`).
+
+A third of the models are held out: a search that was tuned on the others is then tested on these.
+`--which every` takes them, and the rounds that were written later; `--which unseen` those of
+`benchmarks/unseen_models`, whose best bounds have a command of their own.
+
+Time: 15 minutes for the visible models in one PPL and precision. Data: none.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .bounds import best
+from .check import check
+from .compare import compare
+from .models import WHICH
+from .models.ppl import PPLS
+from .rows import DEFAULT
+from .runs import run
+from .stock import stock
+from .table import table
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    commands = found.add_subparsers(dest="command", required=True)
+    names = argparse.ArgumentParser(add_help=False)
+    names.add_argument("--models", default="*", help="patterns of class/model, by commas")
+    models = argparse.ArgumentParser(add_help=False, parents=[names])
+    models.add_argument("--which", choices=WHICH, default="visible")
+    of_family = argparse.ArgumentParser(add_help=False)
+    of_family.add_argument("--family", default=DEFAULT, help="of the Gaussians, by name")
+
+    one = commands.add_parser("run", parents=[models, of_family], help="fit models")
+    one.add_argument("--ppl", choices=PPLS, default="numpyro")
+    one.add_argument("--dtype", choices=("float32", "float64"), default="float64")
+    one.add_argument("--seeds", type=int, nargs="+", default=[0])
+    one.add_argument("--out", type=Path, required=True)
+    one.add_argument("--keep", type=Path, help="a folder for the Gaussians")
+    one.add_argument("--time-limit", type=float, default=240, help="seconds of a fit")
+    one.set_defaults(function=run)
+
+    one = commands.add_parser("table", parents=[models], help="sum up files of `run`")
+    one.add_argument("files", type=Path, nargs="+")
+    one.add_argument("--failures", action="store_true", help="also list what went wrong")
+    one.set_defaults(function=table)
+
+    one = commands.add_parser("compare", parents=[names], help="compare two files of `run`")
+    one.add_argument("old", type=Path)
+    one.add_argument("new", type=Path)
+    one.set_defaults(function=compare)
+
+    one = commands.add_parser("best", parents=[models, of_family], help="search for best bounds")
+    one.add_argument("--keep", type=Path, help="a folder with Gaussians of `run`")
+    one.add_argument("--again", action="store_true", help="also where a bound is known")
+    one.add_argument("--seed", type=int, default=0)
+    one.set_defaults(function=best)
+
+    one = commands.add_parser("stock", parents=[models], help="run the stock guide with Adam")
+    one.add_argument("file", type=Path, help="of `run`: gives the numbers of gradients")
+    one.add_argument("--out", type=Path, required=True)
+    one.set_defaults(function=stock)
+
+    one = commands.add_parser("check", parents=[models], help="compare Pyro's models and NumPyro's")
+    one.set_defaults(function=check)
+    return found
+
+
+if __name__ == "__main__":
+    arguments = parser().parse_args()
+    arguments.function(arguments)

@@ -1,0 +1,189 @@
+"""Fits of the gauntlet's models, and what each was worth by a density that is not ours."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.results import cost, is_certified, num_gradients, verdict
+from numpyro_ngvi.tracing.compilation import enable_x64
+
+from .bounds import keep, read_best
+from .models import Entry, chosen
+from .models.ppl import Ppl
+from .rows import FIELDS, appended, in_words, key_of, read
+from .target import Gaussian, Target
+
+#: What the best bounds known are of: Gaussians over all latents as they are.
+OPTIONS: dict[str, Any] = {"progress_bar": False, "reparametrize": False}
+
+
+def run(args: argparse.Namespace) -> None:
+    """The command: fits that the file does not have yet."""
+    done = set(map(key_of, read([args.out])))
+    with appended(args.out) as append:
+        for entry in chosen(args.models, args.which):
+            target = None
+            for seed in args.seeds:
+                wanted = {"class": entry.group, "model": entry.name, "ppl": args.ppl}
+                wanted |= {"dtype": args.dtype, "seed": seed, "family": args.family}
+                if key_of(wanted) in done:
+                    continue
+                with enable_x64(True):
+                    target = target or Target(entry)
+                row, gaussian = fit_row(entry, target, wanted, args.time_limit)
+                if gaussian is not None and args.keep is not None:
+                    keep(args.keep, row, gaussian)
+                append(row)
+                print(in_a_line(row), flush=True)
+            jax.clear_caches()
+
+
+def fit_row(
+    entry: Entry, target: Target, wanted: dict[str, Any], time_limit: float
+) -> tuple[dict[str, Any], Gaussian | None]:
+    """One fit and what it was worth.
+
+    :param wanted: the first fields of the row: the PPL, the precision, the seed and the family.
+    :param time_limit: seconds after which the fit is given up, which counts as an exception.
+    """
+    row: dict[str, Any] = {**dict.fromkeys(FIELDS, ""), **wanted}
+    begin = time.perf_counter()
+    try:
+        with warnings.catch_warnings(), precision(row["ppl"], row["dtype"]):
+            warnings.simplefilter("ignore")  # that it has not converged is in the table
+            with alarm(time_limit):
+                result, gaussian = FITS[row["ppl"]](entry, row["seed"], row["family"])
+            row |= claims(result)
+        with enable_x64(True):
+            gaussian = target.in_order(gaussian, [site.name for site in result.guide.sites])
+            row["true_bound"], row["true_error"] = target.bound(gaussian)
+    except Exception as error:  # noqa: BLE001  it goes into the table
+        row["exception"] = in_words(error)
+        row["seconds"] = row["seconds"] or round(time.perf_counter() - begin, 2)
+        return row, None
+    row["dim"] = len(gaussian.mean)
+    if (best := read_best(row["family"]).get(entry.name)) is not None:
+        row["gap"] = best.value - row["true_bound"]
+    return row, gaussian
+
+
+def fit_numpyro(entry: Entry, seed: int, family: str) -> tuple[Any, Gaussian]:
+    """The result, and its Gaussian in the order of the guide's sites."""
+    from numpyro_ngvi import fit
+
+    ppl = Ppl("numpyro")
+    key = jax.random.key(seed)
+    result = fit(entry.model(ppl), *entry.args(ppl), rng_key=key, family=family, **OPTIONS)
+    params = {k: np.asarray(v, float) for k, v in result.params.items() if not hasattr(v, "dim")}
+    return result, Gaussian(*moments(result.posterior, np.asarray), params)
+
+
+def fit_pyro(entry: Entry, seed: int, family: str) -> tuple[Any, Gaussian]:
+    """The result, and its Gaussian in the order of the guide's sites."""
+    import pyro
+
+    from pyro_ngvi import fit
+
+    ppl = Ppl("pyro")
+    pyro.clear_param_store()
+    pyro.set_rng_seed(seed)
+    result = fit(entry.model(ppl), *entry.args(ppl), family=family, **OPTIONS)
+    sites = {site.name for site in result.guide.sites}
+    params = {
+        name: value.numpy(force=True).astype(float)
+        for name, value in result.params.items()
+        if "." not in name and name not in sites
+    }
+    return result, Gaussian(*moments(result.posterior, lambda x: x.numpy(force=True)), params)
+
+
+FITS: dict[str, Callable[[Entry, int, str], tuple[Any, Gaussian]]] = {
+    "numpyro": fit_numpyro,
+    "pyro": fit_pyro,
+}
+
+
+def moments(posterior: Any, numpy: Callable) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and factor of a PPL's Gaussian, in double precision."""
+    if hasattr(posterior, "scale_tril"):
+        return numpy(posterior.loc).astype(float), numpy(posterior.scale_tril).astype(float)
+    mean = numpy(posterior.mean).astype(float)
+    if hasattr(posterior, "covariance_matrix"):
+        return mean, np.linalg.cholesky(numpy(posterior.covariance_matrix).astype(float))
+    return mean, np.diag(numpy(posterior.variance).astype(float) ** 0.5)  # independent
+
+
+def claims(result: Any) -> dict[str, Any]:
+    """What a result says of itself."""
+    reason = str(getattr(result, "reason", ""))
+    found = re.search(r"(?:within|estimated) ([-+.0-9e]+) nats", reason)
+    restarts = getattr(result, "restarts", getattr(result, "starts", ""))
+    return {
+        "converged": is_certified(result),
+        "verdict": verdict(result),
+        "reason": reason,
+        "claimed_bound": float(result.bound),
+        "claimed_error": float(result.bound_error),
+        "claimed_gap": found.group(1) if found else "",
+        "gradients": num_gradients(result),
+        "values": cost(result).values,
+        "steps": getattr(result, "num_steps", ""),
+        "seconds": round(result.seconds, 2),
+        "starts": re.sub(r"\s+", " ", str(restarts))[:2000],
+    }
+
+
+class _TimeIsUp(BaseException):
+    """Which no ``except Exception`` on the way takes for something else."""
+
+
+@contextmanager
+def alarm(seconds: float) -> Iterator[None]:
+    """Raise ``TimeoutError`` if what is inside takes longer."""
+
+    def give_up(*_: Any) -> None:
+        raise _TimeIsUp
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except _TimeIsUp:
+        raise TimeoutError(f"more than {seconds:g} s") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def precision(ppl: str, dtype: str) -> Any:
+    """A context in which floats are of this type."""
+    if ppl == "numpyro":
+        return enable_x64(dtype == "float64")
+    import torch
+
+    torch.set_default_dtype(getattr(torch, dtype))
+    return enable_x64(True)
+
+
+def in_a_line(row: dict[str, Any]) -> str:
+    """A row as it is printed."""
+    head = f"{row['model']:34s} {row['ppl']:8s}{row['dtype']:8s}{row['seed']:>2}"
+    if row["exception"]:
+        return f"{head}  {row['seconds']}s EXCEPTION {row['exception'][:200]}"
+    gap = f"{row['gap']:.3f}" if row["gap"] != "" else "?"
+    said = row["verdict"] or ("conv" if row["converged"] else "NOT ")
+    return (
+        f"{head} d={row['dim']:<3} {said} "
+        f"claimed {row['claimed_bound']:.3f} true {row['true_bound']:.3f}±{row['true_error']:.3f} "
+        f"gap {gap} grads {row['gradients']} values {row['values']} steps {row['steps']} "
+        f"{row['seconds']}s | {row['reason'][:110]}"
+    )

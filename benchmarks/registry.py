@@ -1,0 +1,35 @@
+"""The list of benchmarks, read from the first string of each script without importing it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).parent
+
+#: The last line of a script's docstring.
+LAST_LINE = re.compile(r"^Time: (.+?)\. Data: (.+)\.\Z", re.MULTILINE)
+
+
+class Script(NamedTuple):
+    """A benchmark."""
+
+    name: str  #: what follows ``python -m benchmarks``
+    about: str  #: what it measures, the first line of its docstring
+    time: str  #: roughly, on two cores
+    data: str  #: the files that it wants in the folder of ``--data-dir``
+    docstring: str
+    path: Path
+
+
+def scripts() -> Iterator[Script]:
+    """All benchmarks, by their names: modules whose docstring ends with that line."""
+    for path in sorted(FOLDER.rglob("*.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        if last := LAST_LINE.search(docstring):
+            parts = path.relative_to(FOLDER).with_suffix("").parts
+            name = ".".join(parts).removesuffix(".__main__")
+            yield Script(name, docstring.partition("\n")[0], *last.groups(), docstring, path)

@@ -1,0 +1,157 @@
+"""One fit from its start to its verdict, whatever the PPL."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from ngvi.inference.checkpoint import Checkpoint, recorded
+from ngvi.inference.checks import Context, first_finding
+from ngvi.inference.data_passes import over_minibatches
+from ngvi.inference.monitor import TimeLimitReached
+from ngvi.inference.multistart import MultiStart
+from ngvi.inference.optima import Optimum
+from ngvi.inference.options import SampleOptions
+from ngvi.inference.outcome import Ending, Outcome, in_words
+from ngvi.inference.problem import Problem, State
+from ngvi.inference.request import Request
+from ngvi.inference.result import FoundOptimum
+from ngvi.inference.search import Status
+from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
+from ngvi.inference.validation import Validation
+
+
+def optimise(
+    problem: Problem,
+    rng: np.random.Generator,
+    request: Request,
+    state: State | None = None,
+    checkpoint: Checkpoint | None = None,
+    num_steps: int = 0,
+) -> Outcome:
+    """Search for the optimum, and leave the guide where the search ended, whatever ends it.
+
+    :param state: begin here, and nowhere else; by default where it is best.
+    :param checkpoint: of the model's answers, which a killed run goes on from.
+    :param num_steps: of a search before this one.
+    """
+    problem = over_minibatches(problem, SampleOptions())
+    if checkpoint is not None:
+        if not num_steps:
+            state = checkpoint.begun(problem.space, state)
+        problem = recorded(problem, checkpoint)
+    with checkpoint or nullcontext(), request.monitor(num_steps) as monitor:
+        search = MultiStart(
+            problem,
+            rng,
+            request.tolerance,
+            request.options,
+            monitor,
+            request.exploration,
+            has_choice=not request.deterministic,
+        )
+        ending = None
+        try:
+            if search.solve(state) is None:
+                ending = Ending.NO_START
+        except TimeLimitReached:
+            ending = Ending.TIME_LIMIT  # hours of work, maybe: keep what there is
+        except KeyboardInterrupt:
+            ending = Ending.INTERRUPTED
+        except BaseException:
+            problem.space.write(search.so_far(validates=False).state)
+            raise
+        outcome = _outcome(search, ending)
+    problem.space.write(outcome.optimum.state)
+    return outcome
+
+
+def _outcome(search: MultiStart, ending: Ending | None) -> Outcome:
+    """What a search has come to, with what the checks find."""
+    best = search.so_far() if ending is not None else search.best
+    rank = search.options.multi_start.same
+    optima = sorted(search.optima, key=lambda one: one.rank(rank), reverse=True)
+    outcome = Outcome(best, optima, search.exploration, ending=ending)
+    if best.status is Status.OPTIMUM:
+        context = Context(search.problem, search.rng, search.tolerance, search.options)
+        outcome.finding = first_finding(context, best)
+        if outcome.finding is not None and outcome.finding.error == outcome.finding.error:
+            known = dataclasses.replace(best.validation, error=outcome.finding.error)
+            best.validation = known
+    return outcome
+
+
+def no_start(problem: Problem) -> Outcome:
+    """What a fit without any start comes to."""
+    initial = Optimum(problem.space.initial, Validation(-np.inf, np.nan))
+    return Outcome(initial, [initial], ending=Ending.NO_START)
+
+
+def account(
+    outcome: Outcome,
+    problem: Problem,
+    request: Request,
+    start_time: float,
+    error: Exception | None = None,
+    parts: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """What a result says of a fit, by its fields; a fit that has not converged also warns.
+
+    :param start_time: of the fit, by ``time.perf_counter()``.
+    :param error: why the model has no start, if it has none.
+    :param parts: the ``NaturalGaussianGuide`` in the guide.
+    """
+    best, why = outcome.optimum, error or problem.objective.fault
+    trace = best.trace
+    last_loss = np.inf if trace is None else trace.last_loss
+    reason = in_words(
+        outcome,
+        lambda: problem.space.stddevs(best.state),
+        request.tolerance,
+        request.max_steps,
+        f" ({why})" if why else "",
+        problem.rounding(last_loss),
+        request.exploration,
+    )
+    if not outcome.converged:
+        if num_beside_locals(parts) > MANY:
+            reason += MANY_HINT
+        warnings.warn(f"fit has not converged: {reason}.", stacklevel=3)
+    return {
+        "trace": trace,
+        "validation": None if problem.objective.is_subsampled else best.validation,
+        "restarts": outcome.restarts(request.options.multi_start.same),
+        "verdict": outcome.verdict,
+        "reason": reason,
+        "cost": dataclasses.replace(problem.objective.cost),
+        "seconds": time.perf_counter() - start_time,
+    }
+
+
+#: Optima that a result keeps.
+NUM_KEPT = 8
+
+
+def found_optima(outcome: Outcome, space: Any) -> tuple[FoundOptimum, ...]:
+    """The optima of a result, the best first.
+
+    :param space: of the problem; has a method ``params`` besides.
+    """
+    found = [one for one in outcome.optima if math.isfinite(one.validation.bound)]
+    return tuple(
+        FoundOptimum(
+            space.params(one.state),
+            one.validation.bound,
+            one.validation.error,
+            one.count,
+            one.is_certified,
+        )
+        for one in found[:NUM_KEPT]
+    )

@@ -1,0 +1,129 @@
+"""What may be wrong with an optimum, each with its sentence and what to try."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ngvi.inference.optima import Optimum
+from ngvi.inference.options import FitOptions
+from ngvi.inference.problem import Problem
+from ngvi.inference.validation import integrated, rare_loss
+
+#: Rounding of the bound of so many tolerances is the scale's fault, not that of too few steps.
+BEYOND_PRECISION = 1000.0
+
+
+class Finding(NamedTuple):
+    """What a check has found."""
+
+    name: str
+    sentence: str  #: what is wrong, and what to try
+    error: float = math.nan  #: of the bound, in nats, if it is known to that only
+
+
+class Context(NamedTuple):
+    """What a check needs besides the optimum."""
+
+    problem: Problem
+    rng: np.random.Generator
+    tolerance: float
+    options: FitOptions
+
+
+Check = Callable[[Context, Optimum], Finding | None]
+
+
+def support(context: Context, optimum: Optimum) -> Finding | None:
+    """Draws without a density."""
+    if context.problem.objective.is_subsampled or math.isfinite(optimum.validation.bound):
+        return None
+    return Finding(
+        "support",
+        "independent draws of the posterior meet points where the log density is not finite, so "
+        "that the bound is minus infinity: a likelihood that overflows, or a support that ends "
+        "within the reach of the latents. Bound or rescale these, or use double precision",
+    )
+
+
+def precision(context: Context, optimum: Optimum) -> Finding | None:
+    """Single precision that is far off."""
+    off = optimum.validation.rounded_up
+    if not off:
+        return None
+    return Finding(
+        "precision",
+        "single precision computes another log density than the model's: at draws of this "
+        f"posterior it is {abs(off):.3g} nats off, as where large numbers cancel. Use double "
+        "precision (jax.config.update('jax_enable_x64', True), or tensors of torch.float64), or "
+        "start elsewhere with init_loc_fn=",
+    )
+
+
+def gradients(context: Context, optimum: Optimum) -> Finding | None:
+    """Values that contradict the gradients."""
+    off = optimum.validation.mismatch
+    if not off > context.tolerance:
+        return None
+    return Finding(
+        "gradients",
+        "the log density at independent draws contradicts its gradients: it jumps, as with a "
+        "threshold or a rounding of latents in the model, or its gradients are cut off; values "
+        f"promise {off:.2g} nats that gradients do not see. Make the model smooth (a sigmoid for a "
+        "threshold, a sum over a discrete latent), or the bound is not at its optimum",
+    )
+
+
+def rare_losses(context: Context, optimum: Optimum) -> Finding | None:
+    """A bound that a few draws make up, which no validation is sure to meet."""
+    known, objective = optimum.validation, context.problem.objective
+    options = context.options.validation
+    if objective.is_subsampled or objective.rows is not None or not math.isfinite(known.bound):
+        return None
+    loss = rare_loss(context.problem, optimum.state, context.rng, known, options)
+    is_hardly_known = known.is_heavy_tailed and known.error > options.hardly_known
+    if loss < options.notable_loss and not is_hardly_known:
+        return None
+    error = max(known.error, loss)
+    return Finding(
+        "rare losses",
+        "at a few draws of the posterior the log density is so much lower than at all others that "
+        f"the bound is known to {error:.2g} nats only: a support that ends within the reach of the "
+        "latents, or a penalty in its place. Gradients at other draws see nothing of it, and a "
+        "narrower posterior may be better. Make the likelihood fall smoothly there, or bound the "
+        "latents",
+        error,
+    )
+
+
+def integral(context: Context, optimum: Optimum) -> Finding | None:
+    """An integrated bound that draws do not confirm; else it is the bound from then on."""
+    objective, known = context.problem.objective, optimum.validation
+    if not objective.is_exact or not math.isfinite(known.bound):
+        return None
+    options = context.options.validation
+    bound, error = integrated(context.problem, optimum.state, context.rng, options)
+    off = abs(bound - known.bound)
+    if off <= options.certain * known.error + error:
+        return None
+    return Finding(
+        "integral",
+        f"the bound as it is integrated is {off:.2g} nats off that of independent draws: the log "
+        "density is no sum of smooth terms. Use curvature='spherical'",
+    )
+
+
+#: In this order: the first that finds something is told.
+CHECKS: tuple[Check, ...] = (support, precision, gradients, rare_losses, integral)
+
+
+def first_finding(context: Context, optimum: Optimum) -> Finding | None:
+    """What the first check finds that finds something."""
+    for check in CHECKS:
+        found = check(context, optimum)
+        if found is not None:
+            return found
+    return None

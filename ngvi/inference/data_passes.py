@@ -1,0 +1,215 @@
+"""All rows of the data at every evaluation, a part at a time.
+
+Parts are minibatches of a plate that the model sees a part of, batches of arguments that need not
+fit the memory at once, or the rows of other processes. The plate of a part says how many rows there
+are in all, so that its bound is one of all rows, with the prior in it once. What an objective
+returns is linear in the log density: the weighted sum over the parts is that of all rows, and the
+fit is that of a model which sees them at once.
+
+A pass over minibatches takes as long as the plate has of them. It is worth it: their noise costs
+hundreds of steps of averaging to come within a tenth of a nat, and a Newton-like step on the whole
+bound costs one pass. Rows that do not fill a last minibatch are repeated in it: ``k`` times, and
+once more the first few, whose part is then taken off by a minibatch of these alone, and so on. The
+sum over all rows is exact, whatever the sizes are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ngvi.inference.batches import Batches, is_empty
+from ngvi.inference.options import SampleOptions
+from ngvi.inference.problem import (
+    Cost,
+    Direction,
+    Estimate,
+    Forwarding,
+    Problem,
+    Rows,
+    Sample,
+    State,
+    average,
+)
+
+
+def over_minibatches(problem: Problem, options: SampleOptions) -> Problem:
+    """A problem that sees all rows where the model sees minibatches, if they are few enough."""
+    rows = problem.objective.rows
+    if rows is None or rows.size > options.max_minibatches * rows.visited:
+        return problem
+    return problem.replace(objective=_Minibatches(problem.objective, rows))
+
+
+def over_batches(problem: Problem, batches: Batches) -> Problem:
+    """A problem that sees all of the user's batches at each evaluation."""
+    return problem.replace(objective=_Batches(problem.objective, batches))
+
+
+class _Minibatches(Forwarding):
+    """An objective that adds up the minibatches of a pass, in another random order for each
+    group.
+    """
+
+    def __init__(self, inner: Any, rows: Rows) -> None:
+        super().__init__(inner)
+        self._rows, self.is_subsampled = rows, False
+
+    def bound(self, state: State, sample: Sample) -> Estimate:
+        """Over all rows for each group that is not of one minibatch."""
+        found = []
+        for group in sample:
+            if group.one_batch:
+                found.append(self.inner.bound(state, [group]))
+                continue
+            parts, shares = minibatches(self._rows, group.seed)
+            found.append(average([self.inner.bound(state, [group], r) for r in parts], shares))
+        mean = average(found, [1.0 / len(found)] * len(found)).mean
+        values = np.concatenate([one.values for one in found])
+        return Estimate(values, np.concatenate([one.natural for one in found]), mean)
+
+    def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
+        self.cost.passes += 1
+        parts, shares = minibatches(self._rows, self.cost.passes)
+        return _sum([self.inner.log_density(state, theta, rows) for rows in parts], shares)
+
+    def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        parts, shares = minibatches(self._rows, 0)
+        found = [self.inner.gradient(state, theta, rows) for rows in parts]
+        values, gradients = zip(*found, strict=True)
+        return _sum(values, shares), _sum(gradients, shares)
+
+
+def minibatches(rows: Rows, seed: int) -> tuple[Iterator[np.ndarray], list[float]]:
+    """Minibatches that have all rows together, in a random order.
+
+    :return: the rows of each, and its share in the mean over them, which is that of all rows.
+    """
+    _, size, visited = rows
+    order = np.random.default_rng(seed).permutation(size)
+    rest = order[size - size % visited :]
+    found = list(order[: size - len(rest)].reshape(-1, visited))
+    share = visited / size
+    shares = [share] * len(found)
+    while len(rest):
+        # A sum over the rest is the k-th part of one over k times the rest and the first few more,
+        # less what these few have added.
+        count, more = divmod(visited, len(rest))
+        share /= count
+        found.append(np.resize(rest, visited))
+        shares.append(share)
+        rest, share = rest[:more], -share
+    return iter(found), shares
+
+
+class _Batches(Forwarding):
+    """An objective that adds up the user's batches.
+
+    :param inner: has a method ``see(args, kwargs)``, which returns the part of the rows that a
+        batch holds.
+    """
+
+    fault = ""
+
+    def __init__(self, inner: Any, batches: Batches) -> None:
+        super().__init__(inner)
+        self._batches, self.is_subsampled, self.rows = batches, False, None
+
+    def bound(self, state: State, sample: Sample) -> Estimate:
+        return self._sum(lambda: self.inner.bound(state, sample))
+
+    def score(self, state: State, sample: Sample) -> Estimate:
+        return self._sum(lambda: self.inner.score(state, sample))
+
+    def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, gradients = self._sum(lambda: self.inner.gradient(state, theta))
+        return values, gradients
+
+    def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
+        return self._sum(lambda: self.inner.log_density(state, theta))[0]
+
+    def in_double(self, state: State, theta: np.ndarray) -> None:
+        """Not of all batches."""
+
+    def _sum(self, evaluate: Callable[[], Any]) -> Any:
+        covered, total, answer = 0.0, None, None
+        self.fault = ""
+        before, of_first = dataclasses.replace(self.cost), None
+        for index, (args, kwargs) in enumerate(self._batches):
+            try:
+                share = self.inner.see(args, kwargs)
+                answer = evaluate()
+            except Exception as error:
+                if is_empty(args, kwargs):
+                    # Pyro adds its table of shapes to what was said.
+                    why = next(iter(str(error).splitlines()), type(error).__name__)
+                    raise ValueError(
+                        f"Batch {index} of batches=, counted from zero, has an array without "
+                        f"elements, and the model fails: {why} Leave an empty batch out."
+                    ) from error
+                error.add_note(f"It is batch {index} of batches=, counted from zero.")
+                raise
+            of_first = of_first or dataclasses.replace(self.cost)
+            found = [share * np.asarray(part, float) for part in parts_of(answer)]
+            total = found if total is None else [a + b for a, b in zip(total, found, strict=True)]
+            if not self.fault and not np.isfinite(found[0]).all():
+                self.fault = f"batch {index}, counted from zero, has log densities that are not"
+            covered += share
+        set_cost(self.cost, of_first or before)  # a pass over all rows is one evaluation
+        if not math.isclose(covered, 1.0, rel_tol=1e-6):
+            raise ValueError(
+                f"batches= cover {100 * covered:.6g}% of the rows that the plate is said to have: "
+                "fit wants every row once in each pass (a DataLoader without drop_last=)."
+            )
+        assert total is not None
+        return of_parts(answer, total)
+
+
+def set_cost(cost: Cost, other: Cost) -> None:
+    """Let one be what another is."""
+    for name, count in vars(other).items():
+        setattr(cost, name, count)
+
+
+def parts_of(answer: Any) -> list[Any]:
+    """The arrays of an objective's answer, each linear in the log density."""
+    if isinstance(answer, Estimate):
+        mean = answer.mean
+        return [answer.values, answer.natural, mean.natural, mean.gradient, *mean.parameters]
+    return list(answer) if isinstance(answer, tuple) else [answer]
+
+
+def of_parts(answer: Any, parts: list[np.ndarray]) -> Any:
+    """The answer of the kind of another one, of which :func:`parts_of` gives these."""
+    if isinstance(answer, Estimate):
+        values, naturals, natural, gradient, *parameters = parts
+        return Estimate(values, naturals, Direction(natural, gradient, parameters))
+    return parts
+
+
+def _sum(parts: Sequence[np.ndarray], shares: list[float]) -> np.ndarray:
+    return np.einsum("m,m...->...", shares, np.stack(parts))
+
+
+def fraction(plates: dict[str, tuple[int, int]], batch: str) -> float:
+    """Which part of all rows a batch has.
+
+    :param plates: for each that is seen in parts, how many rows are seen, and how many there are.
+    :param batch: an example for words.
+    :raises ValueError: if the model sees all rows of its plates, or plates say different things.
+    """
+    found = {name: visited / size for name, (visited, size) in plates.items()}
+    if not found:
+        raise ValueError(
+            "The model takes every batch for all rows: say how many there are in all, by "
+            f"{batch}, where y has the rows of the batch."
+        )
+    first = next(iter(found.values()))
+    if not all(math.isclose(part, first) for part in found.values()):
+        words = ", ".join(f"{100 * part:.4g}% of '{name}'" for name, part in found.items())
+        raise ValueError(f"A batch has {words}: all plates must have the same part of their rows.")
+    return first

@@ -1,0 +1,353 @@
+"""The way to an optimum of a bound without noise of its own: a model that sees all its data.
+
+A *stage* maximises the bound over a fixed sample of draws. It is then an ordinary function, whose
+gain can be measured, and the whole is retrospective approximation (Chen and Schmeiser, 2001): each
+stage starts where the one before ended, with more draws if theirs were too few.
+
+- The first stage has few draws and a broad start. Its steps are natural gradients within a trust
+  region in ``KL(q_new || q_old)``, tenfold after a step at whose end the bound still rises, a
+  quarter of the step's length after one that lost.
+- Where steps are small, pairs of steps and falls of the natural gradient correct the Fisher metric
+  (:mod:`~ngvi.inference.metric`), because a bound may be much flatter than the metric says.
+- A stage ends when the gain that a quadratic bound would still have is a fraction of the tolerance.
+  Fresh draws then say what is left (:mod:`~ngvi.inference.certificate`), or join the next stage's.
+- Draws that are never learnt from say whether the others are overfitted: the bound over few draws
+of
+  a density with kinks, or far from quadratic, may rise while the bound itself falls. Then, or where
+  a stage makes no progress, fresh draws at every step must go on
+  (:mod:`~ngvi.inference.stochastic`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+
+import numpy as np
+
+from ngvi.inference.certificate import Certificate, quadratic, stepped
+from ngvi.inference.metric import Corrected, Metric
+from ngvi.inference.model_parameters import with_model_parameters
+from ngvi.inference.problem import Estimate, Pairs, Problem, Sample, State, Step
+from ngvi.inference.search import Search, Status, Steps
+from ngvi.inference.validation import is_improper
+
+#: Rounding of the bound, in units of its precision.
+ROUNDING = 32.0
+
+
+class LocalSearch(Search):
+    """A search over fixed draws; see the module.
+
+    :param num_groups: of the first stage; None takes those that have the least points.
+    :ivar coarse_state: the end of the first stage, once it is there.
+    :ivar best: of the states that draws not learnt from have seen, the one that they like best.
+    """
+
+    def __init__(self, problem: Problem, *args, num_groups: int | None = None) -> None:
+        super().__init__(with_model_parameters(problem), *args)
+        self.sample: Sample = []
+        self.estimate: Estimate | None = None  #: at the state, over the sample
+        self.pairs: Pairs = []
+        self.radius, self.step_size = self.options.local.radius, 1.0
+        self.num_groups = num_groups
+        self.coarse_state: State = None
+        self.best = self.state
+        self.flattest = 1.0  #: the least curvature that was seen, of the metric's
+        self._stops_when_coarse = False
+        self._held_out: Sample = []
+        self._held_out_values: list[float] = []
+        self._unlearnt = 0  #: times in a row that these gained too little
+        self._metric_here: Metric | None = None
+
+    def coarsen(self, max_cost: float = math.inf, max_steps: float = math.inf) -> None:
+        """Advance to the end of the first stage."""
+        self._stops_when_coarse = True
+        self.advance(max_cost, max_steps)
+        self._stops_when_coarse = False
+
+    def certify(self, max_cost: float = math.inf) -> None:
+        """Say what is left to the optimum of the present state, which another search has found."""
+        self.flattest, self.coarse_state = 0.0, self.state
+        self._steps = self._last_stages()
+        self.advance(max_cost)
+
+    def refine(self, tolerance: float, max_cost: float = math.inf) -> None:
+        """Go on from an optimum to a smaller tolerance."""
+        self.tolerance, self.status = tolerance, None
+        self._steps = self._last_stages()
+        self.advance(max_cost)
+
+    def _is_at_a_rest(self) -> bool:
+        return self._stops_when_coarse and self.coarse_state is not None
+
+    # -- the stages -------------------------------------------------------------------
+
+    def _run(self) -> Steps:
+        options = self.options.local
+        count = self.num_groups or math.ceil(options.min_points / (2 * self.problem.space.dim + 1))
+        self._learn_from(count)
+        status = yield from self._stage(options.coarse_gap)
+        while (
+            status is Status.OVERFITTED
+            and options.more_draws * len(self.sample) <= options.max_groups
+        ):
+            self._go_to(self.best)
+            self._learn_from(options.more_draws * len(self.sample))
+            status = yield from self._stage(options.coarse_gap)
+        self.coarse_state = self.state
+        if status is not None:
+            return status
+        yield
+        self._use(self._fresh(max(2, len(self.sample))))
+        return (yield from self._last_stages())
+
+    def _last_stages(self) -> Steps:
+        """Stages until fresh draws say that little is left."""
+        options = self.options.local
+        for _ in range(self.options.certificate.max_rounds):
+            status = None
+            if self.sample:  # not of a state that another search has found
+                status = yield from self._stage(options.stage_part * self.tolerance)
+            # Near the optimum rounding may end a stage: fresh draws say whether it is one.
+            is_near = status in (Status.STUCK, Status.STALLED) and self.gap <= self.tolerance
+            if status is not None and not is_near:
+                return status
+            fresh = self._fresh(max(len(self.sample), self._least_groups()))
+            test, estimate = yield from self._test(fresh)
+            self.certificate, self.gap = test, test.upper
+            if test.is_met(self.tolerance):
+                self._record(estimate, fresh, 0.0)
+                return Status.OPTIMUM
+            if not self._has_more(test, fresh, estimate):
+                self._record(estimate, fresh, 0.0)
+                return Status.NOISE
+        return Status.RISING
+
+    def _test(self, fresh: Sample) -> Generator[None, None, tuple[Certificate, Estimate]]:
+        """What is left to the optimum, by draws that have not been learnt from."""
+        options, confidence = self.options.certificate, self.options.certificate.confidence
+        before = self.problem.objective.bound(self.state, fresh)
+        test = quadratic(self._metric(), before, confidence)
+        if not (test.is_met(self.tolerance) and self._may_be_flat()):
+            return test, before
+        old = self.state, self.sample, self.estimate
+        self.sample, self.estimate = fresh, before
+        is_flat = self._is_flat_family()
+        part = options.step_part_if_flat if is_flat else options.step_part
+        num_steps = options.num_steps_if_flat if is_flat else options.num_steps
+        yield from self._stage(part * self.tolerance, num_steps)
+        test = stepped(before, self.estimate, self._corrected().predicted, test.noise, confidence)
+        if test.is_met(self.tolerance):
+            self.state, self.sample, self.estimate = old
+            self._metric_here = None
+        return test, before
+
+    def _may_be_flat(self) -> bool:
+        options = self.options.certificate
+        is_known = self.flattest >= options.flat and not self._is_flat_family()
+        return not is_known or self.problem.space.dim <= options.few_latents
+
+    def _is_flat_family(self) -> bool:
+        space = self.problem.space
+        return self._metric().leaves_out_correlations or space.has_model_parameters
+
+    def _has_more(self, test: Certificate, fresh: Sample, estimate: Estimate) -> bool:
+        """Take more draws for the next stage, or the fresh ones; whether there are more."""
+        count, most = len(fresh), self.options.local.max_groups
+        allowed = self.options.certificate.noise_part * self.tolerance
+        is_noisy, has_moved = not test.noise <= allowed, self.sample is fresh
+        if is_noisy and count >= most:
+            return False
+        wanted = most
+        if math.isfinite(test.noise):
+            wanted = min(most, math.ceil(count * max(test.noise / allowed, 1.0)))
+        if (has_moved and is_noisy) or not self.sample:
+            self._use(self._fresh(min(most, max(wanted, 2 * count))))
+        elif wanted >= 4 * count or len(self.sample) + count > most:
+            self._use(self._fresh(wanted))
+        elif not has_moved:
+            self.sample = self.sample + fresh
+            self.estimate = self.estimate.joined(estimate)
+        return True
+
+    # -- one stage --------------------------------------------------------------------
+
+    def _stage(self, gap: float, max_steps: float = math.inf) -> Steps:
+        """Maximise the bound over the present draws.
+
+        :param gap: to be left, in nats.
+        :return: None at the optimum, or after so many steps; else why it stopped before.
+        """
+        options = self.options.local
+        self.radius, refused = max(self.radius, options.radius), 0
+        values = [self.estimate.value]
+        while len(values) <= max_steps:
+            found = self._corrected()
+            self.gap = found.predicted
+            if self.gap <= gap:
+                return None
+            if len(self.trace) >= self.monitor.max_steps:
+                return Status.MAX_STEPS
+            if self._is_stalled(values, gap):
+                return Status.STALLED
+            step = self._metric().step(found.direction, 1.0, self.radius)
+            if step is None:
+                return Status.STUCK
+            self.step_size = step.step_size
+            self._record(self.estimate, self.sample, step.step_size)
+            estimate = self.problem.objective.bound(step.state, self.sample)
+            ends = self._slope_at_the_end(step, estimate)
+            if ends is None:
+                refused += 1
+                self._refuse(step, refused)
+                if refused >= options.max_refused or not self.radius > 0:
+                    return Status.STUCK
+                yield
+                continue
+            refused = 0
+            gained = estimate.value - values[max(-len(values), -options.check_every)]
+            self._accept(step, ends, estimate)
+            values.append(estimate.value)
+            if len(self.trace) % options.check_every == 0:
+                if self._is_too_wide():
+                    return Status.UNBOUNDED
+                if self._is_overfitted(gained):
+                    return Status.OVERFITTED
+            yield
+        return None
+
+    def _corrected(self) -> Corrected:
+        """The corrected natural gradient, and what it promises."""
+        found = self._metric().corrected(self.estimate.mean)
+        if not found.gain > 0 and self.pairs:
+            self._forget()
+            found = self._metric().corrected(self.estimate.mean)
+        return found
+
+    def _is_stalled(self, values: list[float], gap: float) -> bool:
+        options = self.options.local
+        if len(values) <= options.stall_steps:
+            return False
+        gained = values[-1] - values[-1 - options.stall_steps]
+        return gained < max(0.5 * gap, options.stall_part * min(self.gap, abs(values[-1])))
+
+    def _slope_at_the_end(self, step: Step, estimate: Estimate) -> float | None:
+        """The bound's derivative along the step, at its end; None if the step is refused."""
+        options = self.options.local
+        value, new = self.estimate.value, estimate.value
+        with np.errstate(all="ignore"):
+            ends = float(estimate.mean.gradient @ step.change)
+        if not (math.isfinite(new) and math.isfinite(ends)):
+            return None
+        turned = ends < -step.slope and new < value
+        slack = min(options.slack * abs(step.slope), options.max_slack)
+        slack += ROUNDING * self.problem.rounding(value)
+        return None if turned or new < value - slack else ends
+
+    def _refuse(self, step: Step, refused: int) -> None:
+        """Try shorter steps, and soon without the memory.
+
+        :param refused: steps in a row.
+        """
+        self.radius = self.options.local.shrinkage * step.length
+        self._metric().refused()
+        if refused > 1:
+            self._forget()
+
+    def _accept(self, step: Step, ends: float, estimate: Estimate) -> None:
+        """Take the step, and learn from it.
+
+        :param ends: the slope of the bound at its end.
+        """
+        options, space = self.options.local, self.problem.space
+        if ends > 0:
+            self.radius = max(self.radius, options.growth * step.length)
+        elif ends < -options.turn * step.slope:
+            # The divergence of a step of no length is rounding, and may be negative.
+            self.radius = max(0.5 * step.length, ROUNDING * space.dim * space.eps)
+        is_short = self._is_short(step, ends)
+        self._metric().accepted(step, self.estimate.mean, estimate.mean, is_short)
+        if not is_short:
+            self.pairs.clear()
+        # Of long steps only one with other parameters is a pair: along a ridge of them and the
+        # Gaussians no metric says where to go.
+        if is_short or space.has_model_parameters:
+            fall = self.estimate.mean.natural - estimate.mean.natural
+            self.pairs.append((step.change, fall))
+            del self.pairs[: -max(self._metric().max_pairs, 1)]
+        self.state, self.estimate, self._metric_here = step.state, estimate, None
+
+    def _is_short(self, step: Step, ends: float) -> bool:
+        """Whether the metric is about the same at both ends of a step."""
+        options = self.options.local
+        low, length = sorted([step.length, step.backward])
+        is_alike = length < options.pair_ratio * low
+        if self._metric().leaves_out_correlations and ends < step.slope:
+            # Half the fall of the slope is the length that the step has for the bound itself.
+            length = min(length, 0.5 * (step.slope - ends))
+        dim = self.problem.space.dim
+        several = max(dim / options.pair_latents, 1.0) if is_alike else 1.0
+        return length <= options.pair_length * several
+
+    def _is_overfitted(self, gained: float) -> bool:
+        """Whether the bound rises over the draws of the stage alone.
+
+        :param gained: in nats, since the last time.
+        """
+        if not self._held_out:
+            return False
+        options, values = self.options.local, self._held_out_values
+        value = self.problem.objective.bound(self.state, self._held_out).value
+        if not values or value >= max(values):
+            self.best = self.state
+        values.append(value)
+        if len(values) < 2 or gained < options.min_gain:
+            return False
+        learnt = (values[-1] - values[-2]) / gained
+        self._unlearnt = 0 if learnt > options.learnt_part else self._unlearnt + 1
+        return not learnt > -options.learnt_part or self._unlearnt > 1
+
+    def _is_too_wide(self) -> bool:
+        """Whether a standard deviation is one that few posteriors have, and none stops it."""
+        stddevs = self.problem.space.stddevs(self.state).values()
+        if not any(np.max(sd) > self.options.local.too_wide for sd in stddevs):
+            return False
+        return is_improper(self.problem, self.state, self.rng, self.options.validation)
+
+    # -- draws and the metric ---------------------------------------------------------
+
+    def _least_groups(self) -> int:
+        """Of a test, which takes more where the bound may be flatter than the metric."""
+        points = self.options.certificate.min_points if self._may_be_flat() else 1
+        return max(2, math.ceil(points / self.problem.objective.groups.cost.num_gradients))
+
+    def _fresh(self, num_groups: int) -> Sample:
+        return self.problem.objective.sample(self.rng, num_groups)
+
+    def _use(self, sample: Sample) -> None:
+        self.sample = sample
+        self.estimate = self.problem.objective.bound(self.state, sample)
+        self._held_out = []
+
+    def _learn_from(self, num_groups: int) -> None:
+        """So many fresh groups, and as many that are held out; what is integrated needs none."""
+        self._use(self._fresh(num_groups))
+        if not self.problem.objective.is_exact:
+            self._held_out = self._fresh(num_groups)
+        self._held_out_values, self._unlearnt = [], 0
+
+    def _go_to(self, state: State) -> None:
+        self.state = state
+        self._forget()
+
+    def _metric(self) -> Metric:
+        if self._metric_here is None:
+            self._metric_here = self.problem.metric(self.state, self.pairs)
+            self.flattest = min(self.flattest, self._metric_here.flattest)
+        return self._metric_here
+
+    def _forget(self) -> None:
+        """Let the metric be all that is known of the bound's curvature."""
+        self.pairs.clear()
+        self._metric_here = None

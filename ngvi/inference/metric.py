@@ -1,0 +1,190 @@
+"""The metric of one state, and what earlier steps say of the bound's own curvature there.
+
+Half the squared Fisher norm of the natural gradient is the gain that a bound would have whose
+curvature is the metric. Where pairs of steps and falls of the natural gradient know better, they
+correct the direction, and with it the gain: L-BFGS with the Fisher metric in place of the identity
+(:mod:`~ngvi.optim.two_loop`).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from ngvi.inference.options import MetricOptions
+from ngvi.inference.problem import Direction, Estimate, Pairs, State, Step
+from ngvi.optim.two_loop import Pairs as Recursion
+from ngvi.optim.two_loop import two_loop
+
+
+class Corrected(NamedTuple):
+    """A direction after quasi-Newton correction."""
+
+    direction: Direction  #: its ``gradient`` is still the bound's, whose slopes a step has
+    gain: float  #: that a quadratic bound would have along it, in nats
+    fisher: float  #: the gain that the Fisher metric predicts, in nats
+
+    @property
+    def predicted(self) -> float:
+        """The larger of the two, in nats."""
+        return max(self.gain, self.fisher)
+
+
+class Metric:
+    """The metric of the Gaussians of one state; it knows no model.
+
+    A package says what the Fisher information times a direction is, and where a step leads.
+
+    :param state: the parameters.
+    :param size: ``n``, the numbers of a direction.
+    :param pairs: changes of the Gaussians, and the falls of the natural gradient along them, the
+        newest last.
+    :param leaves_out_correlations: whether the Gaussians do, so that the bound may be far flatter
+        than the metric, and steps long in it where they are short for the bound.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        size: int,
+        pairs: Pairs,
+        leaves_out_correlations: bool = False,
+        options: MetricOptions = MetricOptions(),  # noqa: B008  frozen
+    ) -> None:
+        self.state, self.size = state, size
+        self.leaves_out_correlations = leaves_out_correlations
+        long = leaves_out_correlations
+        self.max_pairs = min(
+            options.max_pairs_of_mean_field if long else options.max_pairs,
+            options.max_numbers // (2 * size),
+        )
+        self.min_curvature = options.min_curvature_of_mean_field if long else options.min_curvature
+        self._pairs = pairs[-self.max_pairs :] if self.max_pairs else []
+
+    @property
+    def flattest(self) -> float:
+        """The least curvature of the bound along the pairs, as a fraction of the metric's."""
+        return self._memory.flattest if self._pairs else 1.0
+
+    def scaled(self, natural: np.ndarray) -> np.ndarray:
+        """Directions as the metric has them, of those that were estimated."""
+        return natural
+
+    def gradients(self, naturals: np.ndarray) -> np.ndarray:
+        """The Fisher information times each row; shape ``(rows, n)``."""
+        raise NotImplementedError
+
+    def step(self, direction: Direction, step_size: float, radius: float) -> Step | None:
+        """A step along a direction, shorter if it would leave the trust region.
+
+        :param radius: the largest ``KL(new || old)``, in nats.
+        :return: None if no step leads to a finite Gaussian.
+        """
+        raise NotImplementedError
+
+    def accepted(self, step: Step, before: Direction, after: Direction, is_short: bool) -> None:
+        """Learn from a step that is taken; there is nothing to learn about Gaussians.
+
+        :param before: what was estimated at its beginning.
+        :param after: what was estimated at its end.
+        :param is_short: whether the metric is nearly the same at both.
+        """
+
+    def refused(self) -> None:
+        """Learn from a step that is not taken."""
+
+    def squares(self, naturals: np.ndarray) -> np.ndarray:
+        """The squared Fisher norm of each row."""
+        with np.errstate(all="ignore"):
+            return np.einsum("ij,ij->i", naturals, self.gradients(naturals)).astype(float)
+
+    def corrected(self, direction: Direction) -> Corrected:
+        """The quasi-Newton direction."""
+        natural, gradient, parameters = direction
+        natural = self.scaled(natural)
+        with np.errstate(all="ignore"):
+            fisher = 0.5 * float(gradient @ natural)
+            if not self._pairs:
+                return Corrected(Direction(natural, gradient, parameters), fisher, fisher)
+            natural = self._memory.correct(natural, gradient)
+            gain = 0.5 * float(gradient @ natural)
+            return Corrected(Direction(natural, gradient, parameters), gain, fisher)
+
+    def noise(self, estimate: Estimate) -> float:
+        """By how much, in nats, the optimum over other draws would be lower; from the groups."""
+        count = len(estimate.values)
+        deviations = self.scaled(estimate.natural - estimate.mean.natural)
+        found = map(self.corrected, map(Direction, deviations, self.gradients(deviations)))
+        total = sum(one.predicted for one in found)
+        return float(total) / (count * max(count - 1, 1))
+
+    @functools.cached_property
+    def _memory(self) -> Memory:
+        steps, falls = (np.stack(part) for part in zip(*self._pairs, strict=True))
+        of_steps, of_falls = np.split(self.gradients(np.concatenate([steps, falls])), 2)
+        return Memory(steps, falls, of_steps, of_falls, self.min_curvature)
+
+
+class Memory:
+    """Pairs of steps and falls of the natural gradient, seen from one state.
+
+    All that the recursion needs of its vectors is their inner products. Those of the pairs are
+    computed once for all directions of a state, and it runs on the coefficients of a sum of
+    vectors.
+
+    :param steps: changes of the Gaussians, the newest last; shape ``(pairs, n)``.
+    :param falls: of the natural gradient along them, shape ``(pairs, n)``.
+    :param of_steps: the Fisher information times the steps, shape ``(pairs, n)``.
+    :param of_falls: the Fisher information times the falls, shape ``(pairs, n)``.
+    :param min_curvature: pairs count that have this fraction of the metric's curvature.
+    """
+
+    def __init__(
+        self,
+        steps: np.ndarray,
+        falls: np.ndarray,
+        of_steps: np.ndarray,
+        of_falls: np.ndarray,
+        min_curvature: float,
+    ) -> None:
+        # Rows: the steps, then the falls.
+        self._vectors = np.concatenate([steps, falls])
+        self._products = self._along(np.concatenate([of_steps, of_falls]).T)
+        squares, fall_squares = np.split(self._products.diagonal(), 2)
+        curvature = self._products[: len(steps), len(steps) :].diagonal()
+        eps = float(np.finfo(steps.dtype).eps) ** 0.5
+        used = (curvature > min_curvature * squares) & (
+            curvature > eps * np.sqrt(np.abs(squares * fall_squares))
+        )
+        used &= (squares > 0) & (fall_squares > 0)  # and did not overflow
+        #: The least curvature that counts, as a fraction of the metric's; one without pairs.
+        self.flattest = float(np.min(curvature[used] / squares[used], initial=1.0))
+        self._weights = np.where(used, 1.0 / np.where(used, curvature, 1.0), 0.0)
+
+    def correct(self, natural: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """The quasi-Newton direction.
+
+        :param natural: a natural gradient, shape ``(n,)``.
+        :param gradient: the Fisher information times it, shape ``(n,)``.
+        """
+        # A vector is its coefficients of the direction, the steps and the falls.
+        along = self._along(gradient)
+        unit = np.eye(1 + len(along))
+        steps, falls = np.split(unit[1:], 2)
+        of_steps, of_falls = np.split(np.column_stack([along, self._products]), 2)
+        # Gradients are natural ones already: what the metric makes of a gradient is itself.
+        pairs = Recursion(steps, falls, of_steps, of_falls, self._weights)
+        amounts = two_loop(pairs, unit[0], lambda rest: rest)[1:].astype(natural.dtype)
+        return natural + amounts @ self._vectors
+
+    def _along(self, gradients: np.ndarray) -> np.ndarray:
+        """Products of the pairs with gradients.
+
+        Those of a fall over a cliff overflow in single precision. Such a pair does not count, and
+        what a weight of zero multiplies must be finite.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            products = (self._vectors @ gradients).astype(float)
+        return np.where(np.isfinite(products), products, 0.0)

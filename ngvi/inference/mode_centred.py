@@ -1,0 +1,187 @@
+"""A second fit, with locals by their conditional modes, where the first one leaves a gap.
+
+How the spread of locals depends on the globals no Gaussian over all latents follows, and the
+importance weights of its draws tell: by how much their average, an estimate of the evidence, is
+above the bound. Where the gap is ten times the tolerance, and the model has locals that are
+independent of each other given the rest, a
+:class:`~ngvi.guide.reparametrized.ReparametrizedGaussianGuide` is fitted as well. It begins at the
+globals of the first fit, so that few steps do and no other optima are looked for again. What has
+the better bound over the same draws is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ngvi.inference.monitor import Monitor
+from ngvi.inference.options import FitOptions
+from ngvi.inference.outcome import Outcome
+from ngvi.inference.problem import Problem, State
+from ngvi.inference.search import Status
+
+#: The name of a second fit among the restarts of a result.
+BY_MODES = "locals by their modes"
+#: Ends that other locals would not change.
+FINAL = (Status.MAX_STEPS, Status.UNBOUNDED)
+#: Arguments of ``fit`` that leave no choice of the latents' coordinates.
+NO_CHOICE = "guide", "init", "family", "create_plates", "curvature", "batches", "process_group"
+
+
+def check_reparametrize(given: dict[str, Any]) -> bool | str:
+    """``fit``'s argument: False, True or ``"auto"``.
+
+    :param given: all arguments of ``fit``.
+    :return: the same; False beside one that leaves no choice.
+    :raises ValueError: for anything else, or for True beside one of these.
+    """
+    reparametrize = given["reparametrize"]
+    if not (isinstance(reparametrize, bool) or reparametrize == "auto"):
+        raise ValueError(f"reparametrize must be 'auto', True or False, got {reparametrize!r}.")
+    others = [name for name in NO_CHOICE if not _is_default(given.get(name))]
+    if others and reparametrize is True:
+        raise ValueError(
+            f"reparametrize=True is ignored beside {others[0]}=. Leave one of them out; "
+            "guide=ReparametrizedGaussianGuide(model, family=...) is for a family of your own."
+        )
+    return False if others else reparametrize
+
+
+def _is_default(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value == "auto")
+
+
+def is_worthwhile(
+    reparametrize: bool | str, first: Any, outcome: Outcome, tolerance: float, options: FitOptions
+) -> bool:
+    """Whether a second fit is to be tried.
+
+    :param reparametrize: what :func:`check_reparametrize` returned.
+    :param first: what was set up for the first fit.
+    :param outcome: of that.
+    :param tolerance: of the fit, in nats.
+    """
+    problem, optimum = first.problem, outcome.optimum
+    is_final = outcome.ending is not None or outcome.finding is not None or optimum.status in FINAL
+    if reparametrize is False or is_final or problem.objective.is_subsampled:
+        return False
+    if reparametrize is True:
+        return True
+    are_local = [any(plate.size > 1 for plate in site.plates) for site in first.guide.sites]
+    # Given parameters of the model's own the map of the locals is one affine map: of latents that
+    # all are local a Gaussian family has the same optimum in both coordinates.
+    may_gain = not (problem.space.has_model_parameters and all(are_local))
+    least = options.mode_centred_gap * tolerance
+    return any(are_local) and may_gain and optimum.validation.gap > least
+
+
+def tried(
+    first: Any,
+    outcome: Outcome,
+    set_up: Callable[[np.ndarray], Any],
+    search: Callable[[Problem, State, int], Outcome],
+    rng: np.random.Generator,
+    insists: bool = False,
+) -> tuple[Any, Outcome]:
+    """Fit again, and compare.
+
+    :param first: what was set up for the first fit.
+    :param outcome: of the first fit.
+    :param set_up: the same with a ``ReparametrizedGaussianGuide`` whose Newton's method begins at
+        the given latent vector.
+    :param search: from a state, after so many steps.
+    :param insists: whether the user is told why it cannot be tried.
+    :return: what was set up for the better fit, and its outcome, with evaluations of both.
+    """
+    optimum = outcome.optimum
+    try:
+        second = set_up(first.problem.space.mean(optimum.state))
+        if not second.has_start:
+            raise second.error
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  the first fit is there
+        if insists:
+            warnings.warn(
+                "reparametrize=True has had no effect, and the Gaussian over all latents is kept: "
+                f"{error}",
+                stacklevel=4,
+            )
+        return first, outcome
+    try:
+        other = search(second.problem, _begun(first, outcome, second), len(optimum.trace))
+    except Exception as error:
+        if _is_of_callback(error):
+            raise
+        warnings.warn(f"A second fit, with {BY_MODES}, has failed: {error}", stacklevel=4)
+        return first, outcome
+    is_better, kept = _compared(first.problem, outcome, second.problem, other, rng)
+    if insists and not is_better and not other.converged:
+        names = ", ".join(repr(name) for group in second.guide._blocks.sites for name in group)
+        warnings.warn(
+            "reparametrize=True has had no effect, and the Gaussian over all latents is kept: the "
+            f"fit with {BY_MODES} came to no better end. Maybe {names} have none given the others; "
+            "the report of fit(..., guide=ReparametrizedGaussianGuide(model)) tells.",
+            stacklevel=4,
+        )
+    costs = [one.problem.objective.cost for one in (first, second)]
+    total = costs[0] + costs[1]
+    for cost in costs:
+        cost.__dict__.update(vars(total))
+    return (second if is_better else first), kept
+
+
+def _is_of_callback(error: Exception) -> bool:
+    """Whether the user's function has raised it, which may be to end the fit."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code is Monitor.after_step.__code__ for frame, _ in frames)
+
+
+def _begun(first: Any, outcome: Outcome, second: Any) -> State:
+    """Globals of the first fit, independent of each other, and standardised locals; the model's own
+    parameters are those of the first fit.
+    """
+    mask, space, state = second.guide._blocks.mask, first.problem.space, outcome.optimum.state
+    stddevs = space.stddevs(state)
+    sd = np.concatenate([stddevs[site.name] for site in second.guide.sites])
+    mean = np.where(mask, 0.0, space.mean(state))
+    new = second.problem.space
+    begun = new.at(mean, np.where(mask, 1.0, sd))
+    pairs = zip(space.model_parameters(state), new.model_parameters(begun), strict=True)
+    steps = [found - initial for found, initial in pairs]
+    return new.moved(begun, steps) if steps else begun
+
+
+def _compared(
+    first: Problem, outcome: Outcome, second: Problem, other: Outcome, rng: np.random.Generator
+) -> tuple[bool, Outcome]:
+    """Whether the second fit is better, and the outcome of the one that is kept.
+
+    A fit that has converged is not given up for one that has not.
+    """
+    noise = rng.standard_normal((2 * FitOptions().validation.max_draws, first.space.dim))
+    with np.errstate(invalid="ignore"):
+        gains = second.log_weights(other.optimum.state, noise)
+        gains = gains - first.log_weights(outcome.optimum.state, noise)
+        gain, error = float(gains.mean()), float(gains.std()) / math.sqrt(len(gains) - 1)
+    # Not if NaN.
+    is_better = gain > 2 * error and (other.converged or not outcome.converged)
+    words = "not finite"
+    if abs(gain) < 1e6:  # not if NaN
+        words = f"{abs(gain):.2f} nats {'below' if (gain > 0) is is_better else 'above'}"
+    if not is_better and not other.converged:
+        words += ", not at its optimum"
+    other.optimum.name = BY_MODES
+    if not is_better:
+        return False, dataclasses.replace(
+            outcome, by_modes=words, second=other.optimum, ending=other.ending or outcome.ending
+        )
+    other.optimum.count = outcome.optimum.count
+    other.optimum.trace = outcome.optimum.trace.then(other.optimum.trace)
+    return True, dataclasses.replace(
+        other, exploration=outcome.exploration, by_modes=words, second=outcome.optimum
+    )

@@ -1,0 +1,324 @@
+"""What a fit needs of a model and a guide: the seam between deciding and computing.
+
+A *state* holds the parameters of model and guide. Only the two parts of a :class:`Problem` look
+into it: the :class:`Objective`, which runs the model, and the :class:`StateSpace`, which makes and
+reads states. Everything else is numpy's. A *natural gradient* is a change of all Gaussians of a
+state, its coordinates one after another. The *gradient* that belongs to it is the Fisher
+information of the state times it, and its products with other changes are their Fisher inner
+products.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ngvi.families.points import Points
+
+if TYPE_CHECKING:
+    from ngvi.inference.metric import Metric
+    from ngvi.inference.samples import Groups
+
+#: The parameters of model and guide.
+State = Any
+#: Changes of the Gaussians, and the falls of the natural gradient along them.
+Pairs = list[tuple[np.ndarray, np.ndarray]]
+
+#: Values of a log density that cost as much as its gradient, by reverse mode (Griewank and Walther,
+#: 2008, section 4.6: at most four).
+VALUES_OF_A_GRADIENT = 3
+
+
+class Group(NamedTuple):
+    """One group of draws: points, and the seed of everything else that is random."""
+
+    points: Points
+    seed: int
+    one_batch: bool = False  #: whether one minibatch is enough for it, where a pass sees all rows
+
+
+Sample = list[Group]
+
+
+class Direction(NamedTuple):
+    """A natural gradient of the bound, or a correction of it."""
+
+    natural: np.ndarray  #: shape ``(n,)``
+    gradient: np.ndarray  #: the Fisher information of the state times the gradient of the bound's
+    parameters: Sequence[np.ndarray] = ()  #: gradients of the model's own parameters
+
+
+class Estimate(NamedTuple):
+    """The bound and its natural gradient over groups of draws, at one state."""
+
+    values: np.ndarray  #: the bound of each group, in nats, shape ``(groups,)``
+    natural: np.ndarray  #: the natural gradient of each, shape ``(groups, n)``
+    mean: Direction  #: the average over all groups
+
+    @property
+    def value(self) -> float:
+        """The average bound in nats."""
+        return float(self.values.mean())
+
+    @property
+    def error(self) -> float:
+        """Its standard error in nats, by the scatter of the groups."""
+        return float(self.values.std()) / max(len(self.values) - 1, 1) ** 0.5
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the bound is, in every group."""
+        return bool(np.isfinite(self.values).all())
+
+    def repeated(self, count: int) -> Estimate:
+        """What so many groups find where there is no noise."""
+        return Estimate(np.tile(self.values, count), np.tile(self.natural, (count, 1)), self.mean)
+
+    def joined(self, other: Estimate) -> Estimate:
+        """With further groups at the same state."""
+        share = len(self.values) / (len(self.values) + len(other.values))
+        return average([self, other], [share, 1.0 - share])._replace(
+            values=np.concatenate([self.values, other.values]),
+            natural=np.concatenate([self.natural, other.natural]),
+        )
+
+
+def average(estimates: Sequence[Estimate], shares: Sequence[float]) -> Estimate:
+    """The weighted sum of estimates; of groups' numbers only the mean's if they have other groups.
+
+    :param shares: a weight for each.
+    """
+
+    def mixed(parts: Sequence[np.ndarray]) -> np.ndarray:
+        return sum(
+            (share * np.asarray(part) for share, part in zip(shares, parts, strict=True)),
+            start=np.zeros((), np.asarray(parts[0]).dtype),
+        )
+
+    means = [one.mean for one in estimates]
+    parameters = zip(*(mean.parameters for mean in means), strict=True)
+    mean = Direction(
+        mixed([mean.natural for mean in means]),
+        mixed([mean.gradient for mean in means]),
+        [mixed(parts) for parts in parameters],
+    )
+    if len({len(one.values) for one in estimates}) > 1:
+        return Estimate(estimates[0].values, estimates[0].natural, mean)
+    return Estimate(
+        mixed([one.values for one in estimates]), mixed([one.natural for one in estimates]), mean
+    )
+
+
+class Step(NamedTuple):
+    """Where a step leads."""
+
+    state: State
+    change: np.ndarray  #: from the old Gaussians to the new ones
+    slope: float  #: of the bound along the change, at its beginning, in nats
+    length: float  #: ``KL(new || old)`` in nats
+    backward: float  #: ``KL(old || new)`` in nats
+    step_size: float
+
+
+@dataclasses.dataclass
+class Cost:
+    """What has been evaluated of a log density."""
+
+    gradients: int = 0
+    products: int = 0  #: Hessian-vector products; a Hessian of ``d`` latents counts as ``d``
+    values: int = 0  #: besides those that come with gradients
+    passes: int = 0  #: over all minibatches, of values
+
+    @property
+    def evaluations(self) -> int:
+        """Gradients and Hessian-vector products."""
+        return self.gradients + self.products
+
+    @property
+    def total(self) -> float:
+        """All of it, in gradients."""
+        return self.evaluations + self.values / VALUES_OF_A_GRADIENT
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            *(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
+
+
+class Rows(NamedTuple):
+    """The plate of which a model sees a part."""
+
+    plate: str
+    size: int  #: of the plate
+    visited: int  #: rows of a minibatch
+
+
+class Objective(Protocol):
+    """Runs the model.
+
+    :ivar dim: ``d``, the number of latents of all Gaussians.
+    :ivar cost: of everything so far.
+    :ivar is_subsampled: whether the model sees minibatches.
+    :ivar rows: the plate that they are of, if it is one and the model can be given its rows.
+    :ivar estimator: its name, one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
+    :ivar groups: of what a group of draws is made.
+    :ivar is_exact: whether :meth:`bound` integrates, so that its draws bring no noise.
+    :ivar fault: which part of the data had no finite log density, in words; or nothing.
+    """
+
+    dim: int
+    cost: Cost
+    is_subsampled: bool
+    rows: Rows | None
+    estimator: str
+    groups: Groups
+    is_exact: bool
+    fault: str
+
+    def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:
+        """Fresh groups of draws."""
+
+    def bound(self, state: State, sample: Sample) -> Estimate:
+        """The bound and its natural gradient; not finite where the model is not.
+
+        :param sample: of :meth:`sample`, or groups of few random draws, which have Stein's lemma.
+        """
+
+    def score(self, state: State, sample: Sample) -> Estimate:
+        """As :meth:`bound`, from values of the log density alone (the score function); the model's
+        own parameters get no gradient.
+        """
+
+    def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The log density and its gradient at vectors of all latents, shape ``(N, d)``, each by
+        itself.
+        """
+
+    def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
+        """At vectors of all latents, shape ``(N, d)``, with the state's parameters of the model."""
+
+    def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
+        """As :meth:`log_density`, in double precision; None where that cannot be."""
+
+    def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+        """Draws of all latents from the model's prior, shape ``(count, d)``; None if it has none
+        that can be sampled.
+        """
+
+
+class StateSpace(Protocol):
+    """Makes states, and reads them.
+
+    :ivar initial: the state before the first step.
+    :ivar dim: ``d``, the number of latents of all Gaussians.
+    :ivar eps: the precision of the floating point numbers.
+    :ivar has_model_parameters: whether the model has parameters of its own.
+    """
+
+    initial: State
+    dim: int
+    eps: float
+    has_model_parameters: bool
+
+    def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> State:
+        """The initial state with ``N(mean, diag(scale^2))``; by default with its own mean."""
+
+    def mean_field(self, state: State) -> State:
+        """A state of independent latents with the same means and standard deviations."""
+
+    def draw(self, state: State, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``, shape ``(N,)``."""
+
+    def square_distance(self, state: State, theta: np.ndarray) -> float:
+        """The squared Mahalanobis distance of one latent vector from the state's mean."""
+
+    def mean(self, state: State) -> np.ndarray:
+        """The mean of all latents, shape ``(d,)``."""
+
+    def stddevs(self, state: State) -> dict[str, np.ndarray]:
+        """Standard deviations of the unconstrained latents, by the model's sites."""
+
+    def model_parameters(self, state: State) -> list[np.ndarray]:
+        """The parameters of the model's own, unconstrained."""
+
+    def moved(self, state: State, steps: list[np.ndarray]) -> State:
+        """The state after steps of the model's own parameters."""
+
+    def arrays(self, state: State) -> list[np.ndarray]:
+        """The numbers of a state, in a fixed order, for a file."""
+
+    def of_arrays(self, arrays: list[np.ndarray]) -> State:
+        """The state of which :meth:`arrays` are these."""
+
+    def write(self, state: State) -> None:
+        """Make a state that of the guide, if the guide keeps its parameters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A bound to be maximised."""
+
+    objective: Objective
+    space: StateSpace
+    #: The metric of a state, corrected by pairs of the quasi-Newton memory.
+    metric: Callable[[State, Pairs], Metric]
+
+    def log_weights(self, state: State, noise: np.ndarray) -> np.ndarray:
+        """``log p(y, theta) - log q(theta)`` in nats, at whitened draws of shape ``(N, d)``."""
+        theta, log_q = self.space.draw(state, noise)
+        return self.objective.log_density(state, theta) - log_q
+
+    def rounding(self, value: float) -> float:
+        """One unit of rounding of a log density or a bound, in nats."""
+        return self.space.eps * abs(value)
+
+    def replace(self, **changes: Any) -> Problem:
+        """With other parts."""
+        return dataclasses.replace(self, **changes)
+
+
+class Forwarding:
+    """An objective that does some things in its own way, and leaves the others to another.
+
+    :param inner: the other.
+    """
+
+    def __init__(self, inner: Objective) -> None:
+        self.inner = inner
+        self.dim, self.cost, self.groups = inner.dim, inner.cost, inner.groups
+        self.is_subsampled, self.rows = inner.is_subsampled, inner.rows
+        self.estimator = inner.estimator
+
+    @property
+    def is_exact(self) -> bool:
+        """See :class:`Objective`."""
+        return self.inner.is_exact
+
+    @property
+    def fault(self) -> str:
+        """See :class:`Objective`."""
+        return self.inner.fault
+
+    def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:
+        return self.inner.sample(rng, num_groups)
+
+    def bound(self, state: State, sample: Sample) -> Estimate:
+        return self.inner.bound(state, sample)
+
+    def score(self, state: State, sample: Sample) -> Estimate:
+        return self.inner.score(state, sample)
+
+    def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.inner.gradient(state, theta)
+
+    def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
+        return self.inner.log_density(state, theta)
+
+    def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
+        return self.inner.in_double(state, theta)
+
+    def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+        return self.inner.prior(rng, count)

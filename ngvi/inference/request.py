@@ -1,0 +1,155 @@
+"""What the user of ``fit`` may ask for."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ngvi.conjugate.guide import ConjugateGuide
+from ngvi.errors import check_count, check_finite, check_flag
+from ngvi.inference.monitor import Monitor
+from ngvi.inference.options import FitOptions
+
+
+@dataclass(frozen=True)
+class Request:
+    """The numbers that the user asks for, checked; see ``fit``.
+
+    :raises ValueError: for a number that is none, or not positive.
+    """
+
+    tolerance: float
+    max_steps: int
+    exploration: float = 1.0
+    deterministic: bool = False
+    progress_bar: bool = False
+    time_limit: float = math.inf  #: in seconds, from now on
+    callback: Callable[[int, float, float], object] | None = None
+    options: FitOptions = field(default_factory=FitOptions)
+    started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tolerance", check_finite(self.tolerance, "tolerance"))
+        object.__setattr__(self, "max_steps", check_count(self.max_steps, "max_steps"))
+        for name in ("deterministic", "progress_bar"):
+            object.__setattr__(self, name, check_flag(getattr(self, name), name))
+        if not self.exploration >= 0:
+            raise ValueError(
+                "exploration must be a number, zero or more: gradients for other optima, per "
+                f"gradient that leads to the best, got {self.exploration!r}."
+            )
+        if not isinstance(self.options, FitOptions):
+            raise TypeError(f"options must be FitOptions(...), got {self.options!r}.")
+        if not self.time_limit > 0:
+            raise ValueError(f"time_limit must be positive, in seconds, got {self.time_limit!r}.")
+        if self.callback is not None and not callable(self.callback):
+            raise ValueError(
+                "callback must be a function of the number of steps, the bound and its distance to "
+                f"the optimum, got {self.callback!r}."
+            )
+
+    def monitor(self, num_steps: int = 0) -> Monitor:
+        """What watches a search.
+
+        :param num_steps: of one before it.
+        """
+        return Monitor(
+            self.max_steps,
+            self.progress_bar,
+            self.time_limit,
+            self.callback,
+            self.started,
+            num_steps,
+        )
+
+
+def warn_of_names(fit: Callable, model: Callable, args: tuple, given: dict[str, Any]) -> None:
+    """Warn if an option of ``fit`` has the name of one of the model's own arguments.
+
+    :param args: of the model, by place.
+    :param given: the options' values.
+    """
+    try:
+        own = list(inspect.signature(model).parameters)[len(args) :]
+    except (TypeError, ValueError):
+        return
+    for name, option in inspect.signature(fit).parameters.items():
+        is_option = option.kind is option.KEYWORD_ONLY
+        if is_option and name in own and given[name] is not option.default:
+            warnings.warn(
+                f"{name}= is taken as fit's own, and the model, which has an argument of this "
+                "name, does not see it. Pass the model's by its place.",
+                stacklevel=4,
+            )
+
+
+def check_start(
+    result_type: Any,
+    family: Any,
+    guide: Any,
+    init: Any,
+    init_loc_fn: Callable | None,
+    create_plates: Callable | None,
+) -> None:
+    """Refuse arguments of ``fit`` of which one would be ignored.
+
+    :param result_type: of the results of the package.
+    :raises TypeError: if ``init`` is no result.
+    :raises ValueError: naming the two arguments.
+    """
+    if init is not None and not isinstance(init, result_type):
+        raise TypeError(
+            f"init must be the result of an earlier fit of {result_type.library}, got a "
+            f"{type(init).__name__} of {type(init).__module__.partition('.')[0]}. To start the "
+            "mean somewhere, use init_loc_fn=init_to_value(values={...})."
+        )
+    if guide is not None and (not callable(guide) or isinstance(guide, type)):
+        raise TypeError(
+            f"guide must be a guide, such as NaturalGaussianGuide(model), got {guide!r}. A name "
+            "of a family is for family=."
+        )
+    if isinstance(guide, ConjugateGuide):
+        raise NotImplementedError(
+            "fit has no factors of sites: use svi = SVI(model, guide, BLR(), NaturalELBO()) with a "
+            "ConjugateGuide, or fit(model, ...), whose Gaussian takes those sites as well."
+        )
+    given = {
+        "family": not (isinstance(family, str) and family == "auto"),
+        "init_loc_fn": init_loc_fn is not None,
+        "create_plates": create_plates is not None,
+    }
+    for name in given if guide is not None else ():
+        if given[name]:
+            raise ValueError(
+                f"{name}= is ignored beside guide=, which has its own. Give it to the guide, "
+                f"NaturalGaussianGuide(model, ..., {name}=...), or leave guide= out."
+            )
+    if init is not None and given["family"] and family != init.family_name:
+        raise ValueError(
+            f"family={family!r} is ignored beside init=, which goes on with its own, "
+            f"{init.family_name!r}. Leave family= out, or start anew without init=."
+        )
+
+
+def check_same_latents(init: Any, parts: list[Any]) -> None:
+    """Refuse the result of another model as ``init``.
+
+    :param parts: the ``NaturalGaussianGuide`` in the guide, set up.
+    :raises ValueError: naming the first site that differs.
+    """
+    old = {site.name: site.shape for part in init._gaussians() for site in part.sites}
+    new = {site.name: site.shape for part in parts for site in part.sites}
+    for name in {**new, **old}:
+        if old.get(name) != new.get(name):
+            has, needs = (
+                f"of shape {sites[name]}" if name in sites else "missing" for sites in (old, new)
+            )
+            raise ValueError(
+                f"init= is the result of another model: the latent site '{name}' is {has} there, "
+                f"and {needs} here (unconstrained). It must have the same latents."
+            )

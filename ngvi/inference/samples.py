@@ -1,0 +1,184 @@
+"""Groups of draws: where their points are.
+
+Where locals are independent given the globals, the log density is a sum of terms each of which sees
+one local and its ancestors, a *chain* in the forest of the latents. Points in all ``d`` dimensions
+are then more than is needed: those of :mod:`ngvi.families.points` in ``k`` dimensions, to which the
+coordinates of the latent vector are dealt out so that no two of a chain share one, are as exact for
+every chain, and so for their sum. A cubic log density has no noise at ``2 k + 1`` points instead of
+``2 d + 1``, and no Hessian is needed. Which locals share a dimension, and with which sign, is
+random in each group, so that estimates are unbiased.
+
+What is left is the noise of higher degrees, of each local's density with its ancestors. It grows
+with the number of locals, and takes many groups where these are hundreds. There chains are short
+beside them, and points that are exact for polynomials of degree 5 on each chain are no more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ngvi.estimators.choice import cost_of_group
+from ngvi.estimators.options import DEFAULTS
+from ngvi.estimators.table import EstimateCost
+from ngvi.families.points import Points, num_quintic, quintic_points, spherical_points
+from ngvi.inference.options import SampleOptions
+from ngvi.inference.problem import Group, Sample
+from ngvi.latents.forest import Forest
+
+OPTIONS = SampleOptions()
+
+
+@dataclasses.dataclass(frozen=True)
+class ChainCubature:
+    """How coordinates of a latent vector are dealt out to few dimensions.
+
+    :param forest: of the latents.
+    :param dim: ``k``, the number of dimensions.
+    :param many: how many blocks of one depth may differ.
+    :param is_quintic: whether the points are exact for polynomials of degree 5 on each chain, or 3.
+    """
+
+    forest: Forest
+    dim: int
+    many: int
+    is_quintic: bool = False
+
+    @classmethod
+    def of(cls, forest: Forest, options: SampleOptions = OPTIONS) -> ChainCubature | None:
+        """For a forest of locals; None where the dimensions would be more than half of all."""
+        least = cls.with_many(forest, 1)
+        wanted = min(options.share_of_latents * forest.dim, options.max_chain_dim)
+        several = sum(_sizes(forest, is_single=False).values())
+        many = int((wanted - least.dim) / several) + 1 if several and wanted > least.dim else 1
+        cubic = cls.with_many(forest, many)
+        if 2 * cubic.dim > forest.dim:
+            return None
+        many = 1 + max((options.quintic_dim - least.dim) // several, 0) if several else 1
+        quintic = dataclasses.replace(cls.with_many(forest, many), is_quintic=True)
+        most = options.quintic_points * cubic.num_points
+        return quintic if quintic.dim > 1 and quintic.num_points <= most else cubic
+
+    @classmethod
+    def of_guide(cls, guide: Any) -> ChainCubature | None:
+        """For a guide that is one Gaussian of a model with locals."""
+        forest = getattr(guide, "paths", None)
+        return None if forest is None else cls.of(forest)
+
+    @classmethod
+    def with_many(cls, forest: Forest, many: int) -> ChainCubature:
+        """With so many different blocks of one depth."""
+        single, several = (_sizes(forest, is_single) for is_single in (True, False))
+        return cls(forest, sum(single.values()) + many * sum(several.values()), many)
+
+    @property
+    def num_points(self) -> int:
+        """Of a group."""
+        return num_quintic(self.dim) if self.is_quintic else 2 * self.dim + 1
+
+    def points(self, rng: np.random.Generator, num_groups: int) -> list[Points]:
+        """Fresh groups of points of all latents."""
+        draw = quintic_points if self.is_quintic else spherical_points
+        return [self.spread(rng, group) for group in draw(rng, self.dim, num_groups)]
+
+    def spread(self, rng: np.random.Generator, points: Points) -> Points:
+        """Points of all latents from points in ``k`` dimensions."""
+        noise = np.empty((len(points.noise), self.forest.dim))
+        single, several = (_sizes(self.forest, is_single) for is_single in (True, False))
+        starts, start = {}, 0
+        for is_single, sizes in ((True, single), (False, several)):
+            for depth, size in sizes.items():
+                starts[is_single, depth] = start
+                start += size if is_single else self.many * size
+        pieces = self.forest.split_indices()
+        for index, (group, piece) in enumerate(zip(self.forest.groups, pieces, strict=True)):
+            is_single, depth = group.num == 1, len(self.forest.ancestors(index))
+            stratum = rng.permutation(group.num) % self.many
+            first = starts[is_single, depth] + group.size * stratum
+            signs = rng.choice((-1.0, 1.0), piece.shape)
+            noise[:, piece] = signs * points.noise[:, first + np.arange(group.size)[:, None]]
+        return Points(noise, points.weights)
+
+
+def _sizes(forest: Forest, is_single: bool) -> dict[int, int]:
+    """By depth the largest block, of groups of one block or of several."""
+    sizes: dict[int, int] = {}
+    for index, group in enumerate(forest.groups):
+        if (group.num == 1) == is_single:
+            depth = len(forest.ancestors(index))
+            sizes[depth] = max(sizes.get(depth, 0), group.size)
+    return sizes
+
+
+class Groups(NamedTuple):
+    """What a group of draws is made of."""
+
+    dim: int
+    cost: EstimateCost  #: of one
+    cubature: ChainCubature | None = None  #: that orthogonal points are spread over
+
+    @classmethod
+    def of(
+        cls,
+        estimator: str,
+        dim: int,
+        products: int,
+        data_size: int,
+        cubature: ChainCubature | None = None,
+    ) -> Groups:
+        """As many draws as cost about what a group of orthogonal points would.
+
+        :param products: Hessian-vector products that a Hessian takes.
+        :param data_size: numbers in the model's largest argument.
+        :param cubature: of the log density, if it is a sum over locals.
+        """
+        if estimator != "spherical" or cubature is None:
+            return cls(dim, cost_of_group(estimator, dim, products, data_size))
+        return cls(dim, EstimateCost(cubature.num_points, cubature.num_points, 0, 1), cubature)
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether a group of orthogonal points costs so much that a mean-field run comes first."""
+        has_points = self.cubature is None and self.cost.num_groups > 0
+        return has_points and self.cost.num_gradients > OPTIONS.dear_group
+
+    def few(
+        self, rng: np.random.Generator, num_groups: int, count: int = DEFAULTS.num_stein
+    ) -> Sample:
+        """Groups of few random draws, which see one minibatch each."""
+        groups = Groups(self.dim, EstimateCost(count, count, 0)).sample(rng, num_groups)
+        return [group._replace(one_batch=True) for group in groups]
+
+    def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:
+        """Fresh groups of draws."""
+        if self.cubature is not None:
+            points = self.cubature.points(rng, num_groups)
+        elif self.cost.num_groups:
+            points = spherical_points(rng, self.dim, num_groups)
+        else:
+            points = [self._antithetic(rng) for _ in range(num_groups)]
+        seeds = rng.integers(2**31, size=num_groups)
+        return [Group(group, int(seed)) for group, seed in zip(points, seeds, strict=True)]
+
+    def _antithetic(self, rng: np.random.Generator) -> Points:
+        parts: list[np.ndarray] = []
+        for count in (self.cost.num_hessians, self.cost.num_gradients - self.cost.num_hessians):
+            half = rng.standard_normal((-(-count // 2), self.dim))
+            parts.extend((half, -half[: count // 2]))
+        noise = np.concatenate(parts)
+        return Points(noise, np.full(len(noise), 1.0 / len(noise)))
+
+
+def antithetic_sample(
+    rng: np.random.Generator, dim: int, num_groups: int, group_size: int
+) -> Sample:
+    """Fresh groups of pairs of opposite draws, for the score function."""
+    half = rng.standard_normal((num_groups, group_size // 2, dim))
+    weights = np.full(group_size, 1.0 / group_size)
+    seeds = rng.integers(2**31, size=num_groups)
+    return [
+        Group(Points(np.concatenate([noise, -noise]), weights), int(seed))
+        for noise, seed in zip(half, seeds, strict=True)
+    ]

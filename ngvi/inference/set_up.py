@@ -1,0 +1,187 @@
+"""From a model to a guide and a problem that are set up, wherever the model has a start."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
+from ngvi.inference.options import StartOptions
+from ngvi.inference.problem import Problem
+
+#: More latents than fit is for, if they are no locals.
+MANY, OF_LOCALS = 10_000, ("sparse_precision", "block_diagonal")
+CHEAP_STEPS = (
+    "learn by many cheap steps, on minibatches: SVI with NaturalGaussianGuide(model, 'diagonal', "
+    "init_scale=0.01), IVON() and NaturalELBO(1, 'stein')"
+)
+#: Of a guide that fit makes.
+INIT_SCALE = StartOptions().scales[0]
+MANY_HINT = f". Of more than {MANY:,} latents, a network's say, {CHEAP_STEPS}"
+
+
+def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None:
+    """Refuse, before the first step, a network that nobody insists to fit.
+
+    :param parts: the ``NaturalGaussianGuide`` in the guide, set up.
+    :param family: the user's, as guide and earlier result: with one of them it is a warning.
+    :raises ValueError: saying what to write instead.
+    """
+    dim = num_beside_locals(parts)
+    if dim <= MANY:
+        return
+    problem = (
+        f"The model has {dim:,} latents without locals, a network's say, and fit would take hours: "
+        f"{CHEAP_STEPS}."
+    )
+    if isinstance(family, str) and family == "auto" and guide is None and init is None:
+        raise ValueError(f"{problem} To fit them all the same, name a family, family='diagonal'.")
+    warnings.warn(f"{problem} time_limit= and Ctrl-C keep what there is.", stacklevel=4)
+
+
+def guide_maker(guide: Any, family: Any, init: Any, create_plates: Any) -> Callable:
+    """What makes the guide of a fit from a model and an ``init_loc_fn``.
+
+    :param guide: a package's ``NaturalGaussianGuide``.
+    :param init: the result to begin at, whose guide is made again; or None.
+    """
+
+    def make_guide(model: Callable, init_loc_fn: Callable) -> Any:
+        make = partial(guide, family=family) if init is None else init._gaussian().again
+        return make(
+            model, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE, create_plates=create_plates
+        )
+
+    return make_guide
+
+
+def num_beside_locals(parts: Sequence[Any]) -> int:
+    """Latents of families that couple all of them: many are dear."""
+    return sum(part.latent_dim for part in parts if part.family.name not in OF_LOCALS)
+
+
+class Ready(NamedTuple):
+    """What is set up."""
+
+    problem: Any  #: a ``Problem`` of the package's
+    guide: Any
+    model: Callable  #: marked for enumeration, or with a latent, if it must be
+    error: Exception | None  #: of the first start that failed
+    has_start: bool  #: whether the density is finite anywhere
+
+
+def ready(
+    model: Callable,
+    starts: Sequence[Any],
+    at: Callable[[Callable, Any], tuple[Problem, Any]],
+    changed: Callable[[Callable, Exception], Callable | None],
+    without_densities: Callable[[Callable], Callable],
+    nan_arguments: Callable[[], str],
+) -> Ready:
+    """Guide and problem at the first start that will do.
+
+    :param starts: ways to initialise the guide.
+    :param at: sets up problem and guide for a model and one of these.
+    :param changed: see :func:`with_what_it_needs`.
+    :param without_densities: the model with log densities of zero, so that a guide can be set up.
+    :param nan_arguments: see :func:`first_that_starts`.
+    """
+
+    def first(model: Callable) -> tuple[Any, Exception | None]:
+        return first_that_starts(partial(at, model), starts, InvalidStartError, nan_arguments)
+
+    model, made, error = with_what_it_needs(model, first, changed)
+    try:
+        problem, guide = made or at(without_densities(model), starts[0])
+    except Exception:
+        if error is None:
+            raise
+        raise error from None  # there is no result to put it into
+    return Ready(problem, guide, model, error, made is not None)
+
+
+def first_that_starts(
+    set_up: Callable[[Any], Any],
+    starts: Iterable[Any],
+    error_type: type[Exception],
+    nan_arguments: Callable[[], str],
+) -> tuple[Any, Exception | None]:
+    """The first set-up that succeeds.
+
+    :param set_up: sets up guide and problem for one of the starts.
+    :param starts: ways to initialise the guide.
+    :param error_type: the error of a start that is none.
+    :param nan_arguments: which of the model's arguments hold NaN, in words.
+    :return: what was set up, or None; and the error of the first start that failed.
+    :raises ValueError: if the model cannot run, whatever its start.
+    """
+    error = refused = None
+    for start in starts:
+        try:
+            return set_up(start), error
+        except DiscreteLatentError:
+            raise
+        except error_type as raised:
+            error = error or raised
+        except ValueError as raised:
+            # Both PPLs refuse the parameters of a distribution that are NaN at this start.
+            where = nan_arguments()
+            if not where:
+                error, refused = error or raised, raised
+                continue
+            hint = f"(Its {where} holds NaN, which is the cause if the model does not expect it.)"
+            raise ValueError(f"The model cannot run: {raised}\n{hint}") from raised
+    if refused is not None and not isinstance(error, error_type):
+        raise refused  # the last one, as the first start's own may be none of the others'
+    return None, error
+
+
+def with_what_it_needs(
+    model: Callable,
+    first: Callable[[Callable], tuple[Any, Exception | None]],
+    changed: Callable[[Callable, Exception], Callable | None],
+) -> tuple[Callable, Any, Exception | None]:
+    """A model that has a bound, unasked: its discrete latents marked, or with a continuous one.
+
+    :param first: see :func:`first_that_starts`.
+    :param changed: the model without an error's cause, or None.
+    :return: the model, and what ``first`` returns for it.
+    :raises DiscreteLatentError: if marking did not help, or is not fit's to do.
+    :raises NoLatentsError: if there is nothing to learn.
+    """
+    tried: set[type] = set()
+    while True:
+        try:
+            return model, *first(model)
+        except (DiscreteLatentError, NoLatentsError) as error:
+            other = None if type(error) in tried else changed(model, error)
+            if other is None:
+                raise
+            tried.add(type(error))
+            model = other
+
+
+def in_arguments(args: tuple, kwargs: dict[str, Any], holds: Callable[[Any], bool]) -> str:
+    """Which of a model's arguments hold something, in words."""
+    named = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
+    return ", ".join(name for name, value in named.items() if holds(value))
+
+
+def check_coordinates(
+    name: str, old: dict[str, tuple] | None, new: dict[str, tuple], dim: int
+) -> None:
+    """Raise a ``ValueError`` if ``init=`` holds a Gaussian of another kind.
+
+    :param name: of the guide's part.
+    :param old: the shapes of the earlier result's coordinates, or None if it has none of the name.
+    :param new: the shapes of the model's.
+    :param dim: the number of the model's latents.
+    """
+    if old != new:
+        count = "no" if not old or "loc" not in old else old["loc"][0]
+        raise ValueError(
+            f"init= holds {count} latents for '{name}', and the model has {dim}: it must be the "
+            "result of a model with the same latents, and of the same family."
+        )

@@ -1,0 +1,294 @@
+"""Where runs begin: where the model itself says, and broad, because tight starts end in poor
+optima.
+
+- The guide's own start is ``N(m, I)`` on the unconstrained scale, with the mean ``m`` of its
+  ``init_loc_fn``; narrower ones, if the bound or its gradient overflows there.
+- The prior's is ``N(prior mean, prior sd^2)``, where these are others: data in thousands leave a
+  model's latents far from zero, and its scales collapse from a start that knows nothing of them.
+- A mean-field run comes first where one group of orthogonal points costs as much as tens of its
+steps.
+- Draws of the prior and points of a box, and modes to which ascents from them lead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ngvi.inference.map_ascent import map_ascents
+from ngvi.inference.monitor import Monitor
+from ngvi.inference.options import FitOptions
+from ngvi.inference.problem import Forwarding, Problem, Sample, State
+from ngvi.inference.stochastic import StochasticSearch
+
+#: Quartiles of a normal distribution are so many standard deviations apart.
+QUARTILES, APART = (0.25, 0.75), 1.349
+#: Widths of single latents at a mode lie between these; so many halvings of the interval of their
+#: logarithms find them to a factor of 1.4.
+LEAST_WIDTH, MOST_WIDTH, NUM_HALVINGS = 1e-6, 1e3, 5
+#: Factors of a mean field's standard deviations: some of its draws may have no density.
+FINE_SCALES = (1.0, 0.7, 0.5, 0.35, 0.2)
+
+GUIDE, PRIOR, MEAN_FIELD, HIGH_POINT, DRAW = (
+    "the guide's start",
+    "the prior",
+    "a mean-field run",
+    "a point of high density",
+    "a draw",
+)
+MODE, OTHER_PARAMETERS, MISSED = "a mode", "other parameters", "where the posterior is missed"
+
+
+class Start(NamedTuple):
+    """A state where the bound is finite."""
+
+    state: State
+    name: str  #: in words
+    value: float = -math.inf  #: of the bound over a few draws, in nats
+
+
+@dataclasses.dataclass(frozen=True)
+class Prior:
+    """What a model says of its latents before it sees data, on the unconstrained scale.
+
+    :ivar mean: the median of each latent, shape ``(d,)``.
+    :ivar sd: the standard deviation by the quartiles of each, shape ``(d,)``.
+    :ivar draws: shape ``(N, d)``.
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    draws: np.ndarray
+
+
+class Starts:
+    """Makes starts of a problem.
+
+    :param num_groups: of draws, over which a bound must be finite.
+    """
+
+    def __init__(
+        self, problem: Problem, rng: np.random.Generator, options: FitOptions, num_groups: int
+    ) -> None:
+        self.problem, self.rng, self.options = problem, rng, options
+        self.num_groups = num_groups
+        self._others: list[np.ndarray] | None = None
+
+    @functools.cached_property
+    def prior(self) -> Prior | None:
+        """The model's, or None if it cannot be sampled."""
+        if self.problem.objective.is_subsampled:
+            return None
+        count = self.options.starts.num_prior
+        draws = self.problem.objective.prior(self.rng, count)
+        if draws is None:
+            return None
+        draws = draws[np.isfinite(draws).all(1)]
+        if len(draws) < count // 2:
+            return None
+        low, high = np.quantile(draws, QUARTILES, 0)
+        sd = (high - low) / APART
+        return Prior(np.median(draws, 0), np.where(sd > 0, sd, 1.0), draws)
+
+    # -- one start --------------------------------------------------------------------
+
+    def own(self) -> Start | None:
+        """The guide's, or as near to it as the bound is finite."""
+        space, options = self.problem.space, self.options.starts
+        sample = self._sample()
+        return (
+            self.usable(space.initial, GUIDE, sample)
+            or self._first(None, 1.0, options.scales[1:], GUIDE, sample)
+            or self.high_point()
+            or self._first(None, 1.0, options.narrow_scales, GUIDE, sample)
+        )
+
+    def of_prior(self) -> Start | None:
+        """The prior's, or a narrower one; None where it is about the guide's."""
+        options, prior = self.options.starts, self.prior
+        if prior is None:
+            return None
+        mean = self.problem.space.mean(self.problem.space.initial)
+        low, high = options.usual_scales
+        is_far = np.abs(prior.mean - mean) > options.far
+        if not (is_far | (prior.sd < low) | (prior.sd > high)).any():
+            return None
+        return self._first(prior.mean, prior.sd, options.scales, PRIOR, self._sample())
+
+    def mean_field(self, monitor: Monitor, start: Start) -> Start | None:
+        """Where a few steps of a mean field lead, with few fresh draws at each."""
+        options = self.options.starts
+        problem = self.problem.replace(objective=_FewDraws(self.problem.objective))
+        state = self.problem.space.mean_field(start.state)
+        gap = options.mean_field_gap
+        search = StochasticSearch(problem, self.rng, gap, self.options, monitor, state)
+        search.most_groups = search.num_groups
+        search.advance(max_steps=options.mean_field_steps)
+        space = self.problem.space
+        sd = np.concatenate(list(space.stddevs(search.state).values()))
+        scales = (*FINE_SCALES, *options.scales[1:])
+        sample = self._sample()
+        found = self._at_scales(space.mean(search.state), sd, scales, MEAN_FIELD, sample)
+        steps = self._parameter_steps(search.state)
+        for one in found:
+            if not steps:
+                return one
+            moved = self.usable(space.moved(one.state, steps), MEAN_FIELD, sample)
+            if moved is not None:
+                return moved
+        return None
+
+    def high_point(self) -> Start | None:
+        """Uphill from the guide's mean and from points of high density, where all else fails."""
+        space, options = self.problem.space, self.options.starts
+        sample = self._sample()
+        sd = 1.0 if self.prior is None else np.minimum(self.prior.sd, 1.0)
+        # About the guide's own mean as narrow as it takes: elsewhere the density may be a plateau.
+        scales: tuple[float, ...] = options.scales + options.narrow_scales
+        for point in (space.mean(space.initial), *self.highest(5)):
+            (end,) = map_ascents(self.problem, space.initial, point[None], options)
+            if math.isfinite(end.height):
+                found = self._highest(self._at_scales(end.mean, sd, scales, HIGH_POINT, sample))
+                if found is not None:
+                    return found
+            scales = options.scales
+        return None
+
+    def at(self, mean: np.ndarray, name: str, is_mode: bool = False) -> Start | None:
+        """About a mean, with the scale whose bound is best.
+
+        :param is_mode: whether it is a mode, where each latent has a scale of its own.
+        """
+        options, sample = self.options.starts, self._sample()
+        if is_mode:
+            found = self._first(mean, self.widths(mean), (1.0,), name, sample)
+            if found is not None:
+                return found
+        return self._highest(
+            self._at_scales(mean, 1.0, options.scales[1:], name, sample)
+        ) or self._first(mean, 1.0, options.narrow_scales, name, sample)
+
+    def other_parameters(self, start: Start) -> Start | None:
+        """Other values of the model's own parameters, as far from the given ones as these are from
+        zero, and at least as a factor of a scale is.
+        """
+        steps = []
+        for value in self.problem.space.model_parameters(start.state):
+            sd = max(float(np.sqrt(np.mean(np.square(value)))), 1.0 if value.size == 1 else 0.1)
+            steps.append((sd * self.rng.standard_normal(value.shape)).astype(value.dtype))
+        sample, space = self._sample(), self.problem.space
+        narrower = (space.at(None, scale) for scale in self.options.starts.scales[1:])
+        for state in (start.state, *narrower):
+            found = self.usable(space.moved(state, steps), OTHER_PARAMETERS, sample)
+            if found is not None:
+                return found
+        return None
+
+    def usable(self, state: State, name: str, sample: Sample | None = None) -> Start | None:
+        """A state as a start, if the bound and its natural gradient are finite there."""
+        problem = self.problem
+        estimate = problem.objective.bound(state, sample or self._sample())
+        if not estimate.is_finite:
+            return None
+        metric = problem.metric(state, [])
+        # The slope along the direction itself is NaN if any of its numbers is.
+        if not math.isfinite(metric.corrected(estimate.mean).gain):
+            return None
+        if metric.step(estimate.mean, 1.0, self.options.local.radius) is None:
+            return None
+        return Start(state, name, estimate.value)
+
+    # -- points -----------------------------------------------------------------------
+
+    def points(self, count: int) -> np.ndarray:
+        """The next of the prior's draws and of a box that have a density, drawn alike.
+
+        :return: shape ``(n, d)``; fewer than asked for where there are no more.
+        """
+        if self._others is None:
+            points, values = self._pool
+            finite = np.flatnonzero(np.isfinite(values))
+            self._others = list(points[self.rng.permutation(finite)])
+        found, self._others = self._others[:count], self._others[count:]
+        return np.reshape(found, (-1, self.problem.space.dim))
+
+    def highest(self, count: int) -> np.ndarray:
+        """Those of the highest density, the highest first; shape ``(n, d)``."""
+        points, values = self._pool
+        order = np.argsort(-np.where(np.isfinite(values), values, -np.inf))[:count]
+        return points[order[np.isfinite(values[order])]]
+
+    def widths(self, mean: np.ndarray) -> np.ndarray:
+        """How far from a mode, along each latent alone, the log density falls by half a nat.
+
+        These are the standard deviations of the best mean field, if the posterior is a Gaussian.
+
+        :return: shape ``(d,)``.
+        """
+        initial, dim = self.problem.space.initial, len(mean)
+        log_density = functools.partial(self.problem.objective.log_density, initial)
+        low, high = np.full(dim, LEAST_WIDTH), np.full(dim, MOST_WIDTH)
+        (level,) = log_density(mean[None])
+        for _ in range(NUM_HALVINGS):
+            middle = np.sqrt(low * high)
+            steps = np.diag(middle)
+            values = log_density(np.concatenate([mean + steps, mean - steps]))
+            with np.errstate(invalid="ignore", over="ignore"):  # beside the support's edges
+                fall = level - values.reshape(2, dim).mean(0)
+            is_narrow = fall < self.options.starts.width_fall  # not where it is NaN
+            low, high = np.where(is_narrow, middle, low), np.where(is_narrow, high, middle)
+        return np.sqrt(low * high)
+
+    @functools.cached_property
+    def _pool(self) -> tuple[np.ndarray, np.ndarray]:
+        """Points and their log densities."""
+        options, space = self.options.starts, self.problem.space
+        points = self.rng.uniform(-options.box, options.box, (options.num_box, space.dim))
+        if self.prior is not None:
+            points = np.concatenate([self.prior.draws, points])
+        return points, self.problem.objective.log_density(space.initial, points)
+
+    # -- scales -----------------------------------------------------------------------
+
+    def _sample(self) -> Sample:
+        return self.problem.objective.sample(self.rng, self.num_groups)
+
+    def _at_scales(
+        self,
+        mean: np.ndarray | None,
+        sd: float | np.ndarray,
+        scales: Iterable[float],
+        name: str,
+        sample: Sample,
+    ) -> Iterator[Start]:
+        """The usable starts at one mean."""
+        for scale in scales:
+            start = self.usable(self.problem.space.at(mean, scale * sd), name, sample)
+            if start is not None:
+                yield start
+
+    def _first(self, *where) -> Start | None:
+        return next(self._at_scales(*where), None)
+
+    @staticmethod
+    def _highest(starts: Iterable[Start]) -> Start | None:
+        return max(starts, key=lambda start: start.value, default=None)
+
+    def _parameter_steps(self, state: State) -> list[np.ndarray]:
+        space = self.problem.space
+        pairs = zip(
+            space.model_parameters(state), space.model_parameters(space.initial), strict=True
+        )
+        return [new - old for new, old in pairs]
+
+
+class _FewDraws(Forwarding):
+    """An objective of groups of few random draws, one minibatch each."""
+
+    def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:
+        return self.groups.few(rng, num_groups)

@@ -1,0 +1,223 @@
+"""What independent draws say of a state, which no search has seen.
+
+Only values of the log density enter, so that a validation shares no assumption with a search: not
+that gradients are the values' (a jump has none), not that few points stand for all (heavy tails),
+not that fixed draws are not overfitted. Single precision is not believed either: rounding is small
+next to the numbers that are rounded, and these may be far larger than the log density that is left
+of them. What is left then is smooth, has an optimum, and is wrong; nothing in the same precision
+can see it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from ngvi.inference.options import ValidationOptions
+from ngvi.inference.problem import Problem, State
+
+#: Units of precision above which numbers are not double.
+SINGLE = 1e-10
+#: A draw that stands for less than this part of a Gaussian is one that nobody meets.
+NEVER_MET = 1e-6
+#: Standard errors from which on a loss is sure; and an average of what is never negative is twenty
+#: times its mean with a probability of one in twenty at most (Markov's inequality).
+SURE, UNLIKELY = 2.0, 20.0
+#: A component of a unit vector that is not rounding alone.
+PART_OF_AXIS = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """The bound of one state, from draws of its own."""
+
+    bound: float  #: the mean of ``log w``, in nats; minus infinity if a draw has no density
+    error: float  #: its standard error
+    #: The gain in nats that a natural gradient by the score function promises, as far as it is
+    #: certain: values contradict the gradients by so much.
+    mismatch: float = 0.0
+    #: The standard deviation of ``log w``, in nats: half its square is about ``KL(q || p)``, where
+    #: that is small.
+    spread: float = 0.0
+    #: By how much the logarithm of the weights' average is above the bound, in nats: an estimate
+    #: from below of ``KL(q || p)``.
+    gap: float = 0.0
+    #: By how much the log density is rounded up at the draws, in nats, beyond what rounding of its
+    #: own size can explain; the bound is less by that.
+    rounded_up: float = 0.0
+    #: Whether a few of the draws make up most of the variance: others may be as far off, and have
+    #: not been met.
+    is_heavy_tailed: bool = False
+
+    @property
+    def lower(self) -> float:
+        """The bound less two standard errors."""
+        return self.bound - 2 * self.error if math.isfinite(self.bound) else -math.inf
+
+
+def num_draws(problem: Problem, options: ValidationOptions) -> int:
+    """How many draws a validation takes: few for a model that was fitted by few gradients."""
+    count = problem.objective.cost.gradients // 2
+    return int(np.clip(count, options.min_draws, options.max_draws))
+
+
+def validate(
+    problem: Problem, state: State, rng: np.random.Generator, options: ValidationOptions
+) -> Validation:
+    """The bound by independent draws, and whether their values agree with the state's gradient.
+
+    With the whitened draws ``z``, the natural gradient of the bound for the mean and for the
+    standard deviations is ``E[log w z]`` and ``E[log w (z^2 - 1)] / sqrt(2)`` (the score function),
+    both zero at the optimum. Half its squared norm, less what noise adds, is the gain it promises.
+    """
+    noise = rng.standard_normal((num_draws(problem, options), problem.space.dim))
+    theta, log_q = problem.space.draw(state, noise)
+    values = problem.objective.log_density(state, theta)
+    weights, count = values - log_q, len(values)
+    if not np.isfinite(weights).all():
+        return Validation(-math.inf, math.nan)
+    some = slice(options.num_in_double)
+    rounded_up = float(np.mean(excess(problem, state, theta[some], values[some], options)))
+    centred = (weights - weights.mean())[:, None]
+    scores = centred * np.concatenate([noise, (noise**2 - 1.0) / math.sqrt(2.0)], 1)
+    with np.errstate(over="ignore", invalid="ignore"):  # of draws 1e77 nats down nothing is sure
+        means, variances = scores.mean(0), scores.var(0) / (count - 1)
+        signal = float(np.sum(means**2 - variances))
+        sure = signal - options.certain * math.sqrt(2.0 * float(np.sum(variances**2)))
+        spread = float(weights.std())
+    top = weights.max()
+    return Validation(
+        bound=float(weights.mean()) - rounded_up,
+        error=spread / math.sqrt(count - 1),
+        mismatch=0.5 * max(0.0, sure),
+        spread=spread,
+        gap=float(np.log(np.mean(np.exp(weights - top))) + top - weights.mean()),
+        rounded_up=rounded_up,
+        is_heavy_tailed=_is_by_few(centred[:, 0], options),
+    )
+
+
+def _is_by_few(gaps: np.ndarray, options: ValidationOptions) -> bool:
+    """Whether a few of these make up most of the sum of their squares."""
+    squares = (gaps / max(np.abs(gaps).max(), np.finfo(float).tiny)) ** 2
+    few = max(3, int(options.few_part * len(squares)))
+    return bool(2.0 * np.sort(squares)[-few:].sum() > squares.sum())
+
+
+def integrated(
+    problem: Problem, state: State, rng: np.random.Generator, options: ValidationOptions
+) -> tuple[float, float]:
+    """The bound as an exact objective integrates it, and what that may be off by, in nats."""
+    objective = problem.objective
+    bound = objective.bound(state, objective.sample(rng, 1)).value
+    units = options.rounding_units * problem.rounding(bound)
+    return bound, max(options.of_integral, units)
+
+
+def rare_loss(
+    problem: Problem,
+    state: State,
+    rng: np.random.Generator,
+    known: Validation,
+    options: ValidationOptions,
+) -> float:
+    """By how much the bound is below what a validation has found, in nats, if that is not noise.
+
+    A support that ends four standard deviations from the mean, with a penalty of ``1e4`` nats
+    beyond it, costs a nat, and a validation of 1000 draws is not likely to meet one of those that
+    pay. Of most of the draws here one whitened latent is stretched. They count by their weights
+    under the Gaussian, which are four at most; draws without a density count for nothing.
+
+    Where a recursion explodes, one draw is enormously lower than all others. Then the standard
+    error is as large as the loss, whatever the loss is, and the loss counts by its own size.
+
+    :param known: of the state.
+    :return: zero, if not a few draws make it up, or of more latents than can be stretched in turn.
+    """
+    dim, plain, stretch = problem.space.dim, options.plain_part, options.stretch
+    if dim > options.max_rare_dim:
+        return 0.0
+    count = options.rare_draws * num_draws(problem, options)
+    noise = rng.standard_normal((count, dim))
+    rows = np.arange(int(plain * count), count)
+    noise[rows, rng.integers(dim, size=len(rows))] *= stretch
+    ratios = np.exp(np.minimum(0.5 * (1.0 - stretch**-2) * noise**2, 700.0)) / stretch
+    weights = 1.0 / (plain + (1.0 - plain) * np.mean(ratios, 1))
+    with np.errstate(invalid="ignore"):
+        losses = weights * (known.bound - problem.log_weights(state, noise))
+    losses = np.where(np.isfinite(losses), losses, 0.0)
+    loss = float(losses.mean())
+    with np.errstate(over="ignore"):
+        error = math.hypot(float(losses.std()) / math.sqrt(count - 1), known.error)
+    met = float(np.mean(np.where(weights > NEVER_MET * count, losses, 0.0)))
+    is_sure = loss > SURE * error or met > UNLIKELY * options.notable_loss
+    return loss if is_sure and _is_by_few(losses - loss, options) else 0.0
+
+
+def difference(
+    problem: Problem, old: State, new: State, rng: np.random.Generator, count: int
+) -> tuple[float, float]:
+    """By how much the bound of one state is above another's, and the standard error, in nats.
+
+    Both see the same noise, so that states close to each other are told apart.
+
+    :param count: of draws.
+    """
+    noise = rng.standard_normal((count, problem.space.dim))
+    with np.errstate(invalid="ignore"):
+        gains = problem.log_weights(new, noise) - problem.log_weights(old, noise)
+    if not np.isfinite(gains).all():
+        return math.nan, math.nan
+    return float(gains.mean()), float(gains.std()) / math.sqrt(count - 1)
+
+
+def is_improper(
+    problem: Problem, state: State, rng: np.random.Generator, options: ValidationOptions
+) -> bool:
+    """Whether a Gaussian gains without limit as it widens along its longest axis.
+
+    Where the posterior is flat, a standard deviation ``f`` times as large adds ``log f`` to the
+    bound, however large ``f`` is. Tails that are heavy, but integrable, lose more than that.
+    """
+    noise = rng.standard_normal((options.widened_draws, problem.space.dim))
+    theta, _ = problem.space.draw(state, noise)
+    gaps = theta - problem.space.mean(state)
+    if not np.isfinite(gaps).all():
+        return True
+    axis = np.linalg.svd(gaps / np.abs(gaps).max(), full_matrices=False)[2][0]
+    before = problem.objective.log_density(state, theta)
+
+    def is_flat(axis: np.ndarray) -> bool:
+        along = (gaps @ axis)[:, None] * axis
+        for factor in options.wider:
+            widened = problem.objective.log_density(state, theta + (factor - 1.0) * along)
+            if not float(np.mean(widened - before)) + math.log(factor) > 0.5 * math.log(factor):
+                return False
+        return True
+
+    # Of an axis this long rounding alone moves the latents that the data determine.
+    return is_flat(axis) or is_flat(np.where(np.abs(axis) > PART_OF_AXIS, axis, 0.0))
+
+
+def excess(
+    problem: Problem,
+    state: State,
+    theta: np.ndarray,
+    values: np.ndarray,
+    options: ValidationOptions,
+) -> np.ndarray:
+    """By how many nats values are too high, as far as they are wrong: zero if they can be believed.
+
+    :param theta: vectors of all latents, shape ``(N, d)``.
+    :param values: the log density there, finite.
+    :return: shape ``(N,)``.
+    """
+    if not len(theta) or problem.space.eps < SINGLE:
+        return np.zeros(len(theta))
+    found = problem.objective.in_double(state, theta)
+    if found is None or not np.isfinite(found).all():
+        return np.zeros(len(theta))
+    gaps, allowed = values - found, options.wrong_part * np.abs(values)
+    return np.where(np.abs(gaps) > np.maximum(options.wrong, allowed), gaps, 0.0)

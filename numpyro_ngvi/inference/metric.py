@@ -1,0 +1,89 @@
+"""The metric of a state's Gaussians, and their steps, in three compiled programs.
+
+They are compiled once for all fits with the same families, whatever the number of directions.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ngvi.families.direction import Families, dual
+from ngvi.families.path import JointPath
+from ngvi.inference import metric
+from ngvi.inference.problem import Direction, Pairs, State, Step
+from ngvi.optim.trust_region import longest_within
+from numpyro_ngvi.families.coordinates import families_in, replace_families
+from numpyro_ngvi.optim.algebra import algebra
+from numpyro_ngvi.tracing.compilation import blocks, compiled
+
+
+class Metric(metric.Metric):
+    """The metric of the families of a state; see :class:`ngvi.inference.metric.Metric`.
+
+    :param state: the parameters.
+    :param pairs: of the quasi-Newton memory.
+    """
+
+    def __init__(self, state: State, pairs: Pairs) -> None:
+        self._families = families_in(state)
+        size = sum(np.size(leaf) for leaf in jax.tree.leaves(self._families))
+        restricted = any(family.leaves_out_correlations for family in self._families)
+        super().__init__(state, size, pairs, leaves_out_correlations=restricted)
+
+    def gradients(self, naturals: np.ndarray) -> np.ndarray:
+        at_once = 2 * max(self.max_pairs, 1)  # so many have the pairs
+        some = blocks(naturals, at_once)
+        found = [np.asarray(_gradients(self._families, block)) for block in some]
+        return np.concatenate(found)[: len(naturals)]
+
+    def step(self, direction: Direction, step_size: float, radius: float) -> Step | None:
+        dtype = direction.natural.dtype.type
+        moved, change, numbers = _advance(
+            self._families, direction.natural, dtype(step_size), dtype(radius)
+        )
+        change = np.asarray(change)
+        length, backward, step_size = np.asarray(numbers).tolist()
+        with np.errstate(all="ignore"):
+            slope = float(direction.gradient @ change)
+        if not (np.isfinite(slope) and length <= radius):
+            return None
+        state = replace_families(self.state, moved)
+        return Step(state, change, slope, length, backward, step_size)
+
+
+def flat(families: Families) -> jax.Array:
+    """All coordinates, one after another."""
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(families)])
+
+
+def unflat(vector: jax.Array, like: Families) -> Families:
+    """The inverse of :func:`flat`, for families like these."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    parts = jnp.split(vector, ends)
+    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    return jax.tree.unflatten(structure, shaped)
+
+
+def gradient_of(families: Families, direction: Families) -> jax.Array:
+    """``F`` times a direction, whose products with others are their Fisher inner products."""
+    return flat(dual(families, direction))
+
+
+@partial(compiled, runs_few=True)
+def _gradients(families: Families, vectors: jax.Array) -> jax.Array:
+    return jax.vmap(lambda vector: gradient_of(families, unflat(vector, families)))(vectors)
+
+
+@partial(compiled, runs_few=True)
+def _advance(
+    families: Families, vector: jax.Array, rho: jax.Array, radius: jax.Array
+) -> tuple[Families, jax.Array, jax.Array]:
+    path = JointPath(families, unflat(vector, families))
+    attempt, length, rho = longest_within(algebra, radius, path, rho)
+    moved, backward = path.end(attempt), path.backward_kl(attempt)
+    return moved, flat(moved) - flat(families), jnp.stack([length, backward, rho])

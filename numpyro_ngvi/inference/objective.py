@@ -1,0 +1,405 @@
+"""What a fit evaluates: the bound with its natural gradient, in one program for all groups."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import random
+from numpyro import handlers
+from numpyro.distributions.transforms import biject_to
+from numpyro.infer.initialization import init_to_uniform
+
+from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, choose, points_at_once
+from ngvi.estimators.score import score_direction
+from ngvi.families.points import Points
+from ngvi.inference.data_passes import fraction
+from ngvi.inference.problem import Cost, Direction, Estimate, Sample
+from ngvi.inference.samples import ChainCubature, Groups
+from numpyro_ngvi import estimators as curvature
+from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.families.coordinates import families_in
+from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from numpyro_ngvi.inference.importance import compiles_longer_than_it_runs, subsampled_plates
+from numpyro_ngvi.inference.metric import flat, gradient_of
+from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
+from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
+from numpyro_ngvi.tracing.arguments import Arguments
+from numpyro_ngvi.tracing.compilation import blocks, compiled, in_double_precision
+
+#: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
+#: do. Passes cost next to nothing to run, and a loop to compile: HERS, 9,172 rows, takes 40 ms for
+#: 129 gradients at once, and 20 ms by 16; toenail, 1,908 rows, 3.1 and 1.9 ms for 75, by 38.
+ROWS_AT_ONCE, FEWEST_AT_ONCE = 2**17, 16
+#: Where modes are searched for, all draws of a pass wait for the slowest of them: by 4, and not 16,
+#: a gradient takes 1.6 instead of 2.8 ms (HERS); by 4, and not 64, 0.25 instead of 0.6 (toenail).
+MODES_AT_ONCE = 4
+#: Data of more numbers than these, 256 MiB, are not copied to double precision.
+MOST_NUMBERS = 2**25
+#: Points of a pass in double precision.
+POINTS_IN_DOUBLE = 16
+
+
+class Objective:
+    """Runs a model with a guide; see :class:`ngvi.inference.problem.Objective`.
+
+    :param model: a NumPyro model.
+    :param guide: a guide with one or more ``NaturalGaussianGuide``.
+    :param space: of both.
+    :param estimator: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: Callable,
+        args: tuple,
+        kwargs: dict[str, Any],
+        space: StateSpace,
+        estimator: str = "auto",
+    ) -> None:
+        check_curvature(estimator, CURVATURES_OF_FIT)
+        self.model, self.guide, self._space = model, guide, space
+        self.cost, self.fault, self.dim = Cost(), "", space.dim
+        self._arguments = Arguments(args, kwargs)
+        products = max(curvature.num_products(family) for family in families_in(space.initial))
+        obstacle = functools.partial(self._obstacle, args, kwargs)
+        cubature = ChainCubature.of_guide(guide)
+        options: dict[str, Any] = {"has_paths": cubature is not None, "guide": guide}
+        if self._is_plain():
+            options["not_additive"] = functools.partial(self._not_additive, args, kwargs)
+        choice = choose(estimator, self.dim, products, obstacle, **options)
+        kind = self.estimator = choice.curvature
+        data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
+        self.groups = Groups.of(kind, self.dim, products, data_size, cubature)
+        self.sample, self._cost = self.groups.sample, self.groups.cost
+        num_rows = max(
+            (np.shape(array)[0] for array in self._arguments.arrays if np.ndim(array)), default=1
+        )
+        start = space.constrain(not_gaussian(space.initial))
+        plates = subsampled_plates(model, start, args, kwargs)
+        self.is_subsampled = bool(plates)
+        self.rows = rows = plates[0] if len(plates) == 1 else None
+        visited = rows.visited / rows.size if rows else 1.0
+        visited_size = math.ceil(visited * data_size)
+        is_short = compiles_longer_than_it_runs(guide, data_size)
+        # The many operations of Newton's method run long enough for what takes longer to compile.
+        has_modes = isinstance(guide, ReparametrizedGaussianGuide) and not is_short
+        self._at_once = _at_once(visited_size, math.ceil(visited * num_rows), has_modes)
+        self._at_once_by_value = (1 if has_modes else 4) * self._at_once
+        self._values_at_once = points_at_once(visited_size)
+        self._estimator = curvature.make_estimator(kind, self._cost, self._at_once)
+        self._by_few = curvature.make_estimator("stein", self._cost, self._at_once)
+        self._fractions: dict[tuple, float] = {}
+        num_numbers = data_size * self._cost.num_gradients if has_modes else 0
+        self._group = compiled(self._one_group, runs_once=is_short, num_numbers=num_numbers)
+        self._some = compiled(self._some_values, runs_once=is_short, num_numbers=num_numbers)
+        self._double: Callable | None = compiled(
+            self._some_values, runs_once=True, num_numbers=data_size
+        )
+        self._point = compiled(self._one_point)
+
+    def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
+        """Look at a batch of the data, and tell which part of all rows it is."""
+        self._arguments.take(args, kwargs)
+        shapes = tuple(np.shape(array) for array in self._arguments.arrays)
+        if shapes not in self._fractions:
+            start = self._space.constrain(not_gaussian(self._space.initial))
+            plates = subsampled_plates(self.model, start, args, kwargs)
+            parts = {rows.plate: (rows.visited, rows.size) for rows in plates}
+            words = "numpyro.plate('data', num_rows, subsample_size=len(y))"
+            self._fractions[shapes] = fraction(parts, words)
+        return self._fractions[shapes]
+
+    @property
+    def is_exact(self) -> bool:
+        """See :class:`ngvi.inference.problem.Objective`."""
+        return self.estimator == "quadrature" and not self.is_subsampled
+
+    def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
+        """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
+        if self.is_exact and not self._has_few(sample[0].points) and len(sample) > 1:
+            return self.bound(state, sample[:1], rows).repeated(len(sample))
+        self.cost.gradients += sum(len(group.points.weights) for group in sample)
+        self.cost.products += len(sample) * self._cost.num_products
+        dtype, found = self._space.dtype, []
+        for group in sample:
+            points = Points(*(part.astype(dtype) for part in group.points))
+            seed = np.uint32(group.seed)
+            found.append(self._compiled(self._group, state, points, seed, _whole(rows)))
+        values, naturals, gradients, parameters = zip(*jax.device_get(found), strict=True)
+        naturals = np.stack(naturals)
+        leaves = zip(*map(jax.tree.leaves, parameters), strict=True)
+        with np.errstate(over="ignore", invalid="ignore"):  # which the search sees
+            mean = Direction(
+                naturals.mean(0),
+                sum(gradients) / len(sample),
+                [sum(leaf) / len(sample) for leaf in leaves],
+            )
+        return Estimate(np.array(values, float), naturals, mean)
+
+    def score(self, state: State, sample: Sample) -> Estimate:
+        # All groups at once: each by itself would be filled up to a whole pass.
+        noise = np.stack([group.points.noise for group in sample])
+        theta, log_q = self._space.draw(state, noise.reshape(-1, self.dim))
+        rows = []
+        log_weights = (self.log_density(state, theta) - log_q).reshape(len(sample), -1)
+        for of_group, weights in zip(noise, log_weights, strict=True):
+            found = _by_values(
+                posteriors(state),
+                self._by_site(of_group.astype(self._space.dtype)),
+                weights.astype(self._space.dtype),
+            )
+            rows.append((weights.mean(), *map(np.asarray, found)))
+        values, naturals, gradients = map(np.stack, zip(*rows, strict=True))
+        return Estimate(values, naturals, Direction(naturals.mean(0), gradients.mean(0)))
+
+    def gradient(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        self.cost.gradients += len(theta)
+        points, own = theta.astype(self._space.dtype), not_gaussian(state)
+        # One after another: no program is compiled for each number of points.
+        found = [self._compiled(self._point, own, point, _whole(rows)) for point in points]
+        values, gradients = zip(*jax.device_get(found), strict=True)
+        return np.array(values, float), np.stack(gradients).astype(float)
+
+    def log_density(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
+    ) -> np.ndarray:
+        self.cost.values += len(theta)
+        points = theta.astype(self._space.dtype)
+        found = [
+            np.asarray(
+                self._compiled(self._some, state, some, np.uint32(index), _whole(rows)), float
+            )
+            for index, some in enumerate(blocks(points, self._values_at_once))
+        ]
+        return np.concatenate(found)[: len(theta)]
+
+    def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
+        """None for a model that is random, insists on single precision, finds modes, or has more
+        data than are to be copied.
+        """
+        if self.is_subsampled or isinstance(self.guide, ReparametrizedGaussianGuide):
+            return None  # whose modes are found in the precision of the guide
+        if self._double is None or sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
+            return None
+        self.cost.values += 2 * len(theta)
+        theta = theta.astype(self._space.dtype)  # the same points as in single precision
+        state, points, arrays = map(_in_double, (state, theta, self._arguments.arrays))
+
+        def run(seed: np.uint32) -> np.ndarray:
+            some_points = blocks(points, POINTS_IN_DOUBLE)
+            found = [self._double(state, some, seed, None, arrays) for some in some_points]
+            return np.concatenate(found)[: len(theta)]
+
+        try:
+            with in_double_precision():
+                one, other = map(run, np.arange(2, dtype=np.uint32))
+        except Exception:  # noqa: BLE001  a model need not be one for double precision
+            self._double = None  # nor is it traced for that again
+            return None
+        return one if np.array_equal(one, other, equal_nan=True) else None
+
+    def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+        if type(self.guide) is not NaturalGaussianGuide or self.guide.create_plates is not None:
+            return None
+        seed = np.uint32(rng.integers(2**31))
+        sample = compiled(functools.partial(self._prior, count=count), runs_once=True)
+        try:
+            return np.asarray(self._compiled(sample, seed), float)
+        except Exception:  # noqa: BLE001  a prior need not be one that can be sampled
+            return None
+
+    def _compiled(self, function: Callable, *inputs: Any) -> Any:
+        try:
+            return function(*inputs, self._arguments.arrays)
+        except (TypeError, ValueError, IndexError):
+            if not self._arguments.arrays:
+                raise
+            self._arguments.hold_constant()  # the model does what cannot be traced
+            return function(*inputs, self._arguments.arrays)
+
+    # -- compiled ---------------------------------------------------------------------
+
+    def _one_point(
+        self, own: State, theta: jax.Array, rows: jax.Array | None, arrays: list
+    ) -> tuple[jax.Array, jax.Array]:
+        density = self._density(arrays, random.key(0), rows)
+        params = self._space.constrain({**self._space.initial, **own})
+        return jax.value_and_grad(
+            lambda theta: density(self._by_site(theta), params, random.key(0))
+        )(theta)
+
+    def _some_values(
+        self,
+        state: State,
+        theta: jax.Array,
+        seed: jax.Array,
+        rows: jax.Array | None,
+        arrays: list,
+    ) -> jax.Array:
+        model_key, guide_key = random.split(random.key(seed))
+        density, params = self._density(arrays, model_key, rows), self._space.constrain(state)
+        keys = random.split(guide_key, len(theta))
+
+        def value(one: tuple) -> jax.Array:
+            return density(self._by_site(one[0]), params, one[1])
+
+        return curvature.in_passes(value, (theta, keys), self._at_once_by_value)
+
+    def _prior(self, seed: jax.Array, arrays: list, count: int) -> jax.Array:
+        args, kwargs = self._arguments.rebuilt(arrays)
+        params = self._space.constrain(not_gaussian(self._space.initial))
+
+        def one(key: jax.Array) -> jax.Array:
+            model = handlers.substitute(handlers.seed(self.model, key), data=params)
+            with handlers.block():
+                trace = handlers.trace(
+                    handlers.substitute(model, substitute_fn=_anywhere)
+                ).get_trace(*args, **kwargs)
+            parts = []
+            for site in self.guide.sites:
+                fn, value = trace[site.name]["fn"], trace[site.name]["value"]
+                parts.append(jnp.ravel(biject_to(fn.support).inv(value)))
+            return jnp.concatenate(parts)
+
+        return jax.vmap(one)(random.split(random.key(seed), count))
+
+    def _one_group(
+        self,
+        state: State,
+        points: Points,
+        seed: jax.Array,
+        rows: jax.Array | None,
+        arrays: list,
+    ) -> tuple:
+        model_key, guide_key = random.split(random.key(seed))
+        density, here = self._density(arrays, model_key, rows), posteriors(state)
+        keys = jnp.broadcast_to(guide_key, (len(points.weights),))
+        points = curvature.PointsBySite(self._by_site(points.noise), points.weights, keys)
+
+        def log_density(latents: dict[str, jax.Array], others: State, key: jax.Array) -> jax.Array:
+            return density(latents, self._space.constrain({**state, **others}), key)
+
+        estimator = self._by_few if self._has_few(points) else self._estimator
+        estimate = estimator(log_density, here, points, not_gaussian(state))
+        first = points.some(slice(len(estimate.values)))
+        # Not finite, if a value is not: the search is to see it.
+        gains = first.weights * (estimate.values - curvature.log_q(here, first.noise))
+        value = jnp.sum(gains) / jnp.sum(first.weights)
+        found = [estimate.directions[site] for site in here]
+        of_direction = gradient_of(list(here.values()), found)
+        return value, flat(found), of_direction, estimate.params
+
+    def _density(
+        self, arrays: list, model_key: jax.Array, rows: jax.Array | None = None
+    ) -> LogDensity:
+        args, kwargs = self._arguments.rebuilt(arrays)
+        model, guide = self.model, self.guide
+        if rows is not None:
+            # The guide's plates, where it makes them, are what the model replays.
+            model, guide = (
+                handlers.substitute(one, data={self.rows.plate: rows}) for one in (model, guide)
+            )
+        return LogDensity(model, guide, args, kwargs, model_key)
+
+    def _by_site(self, noise: jax.Array) -> dict[str, jax.Array]:
+        dims = self._space.dims
+        ends = np.cumsum(list(dims.values()))[:-1]
+        return dict(zip(dims, jnp.split(noise, ends, -1), strict=True))
+
+    def _has_few(self, points: Points) -> bool:
+        """Whether these are draws for Stein's lemma."""
+        if self.estimator == "quadrature":
+            return len(points.weights) > 1
+        return len(points.weights) < self._cost.num_gradients
+
+    def _is_plain(self) -> bool:
+        """Whether nothing is random, and all parameters are the Gaussian's."""
+        has_model_parameters = self._space.has_model_parameters
+        return type(self.guide) is NaturalGaussianGuide and not has_model_parameters
+
+    def _not_additive(self, args: tuple, kwargs: dict) -> Exception | None:
+        """Why the log density is no sum of terms, or None."""
+        density = LogDensity(self.model, self.guide, args, kwargs, random.key(0))
+        initial = self._space.initial
+        params = self._space.constrain(initial)
+        return curvature.why_not_additive(
+            lambda latents, _, key: density(latents, params, key),
+            posteriors(initial),
+            (),
+            random.key(0),
+        )
+
+    def _obstacle(self, args: tuple, kwargs: dict) -> Exception | None:
+        """Why the log density has no Hessians, or None."""
+        density = LogDensity(self.model, self.guide, args, kwargs, random.key(0))
+        initial = self._space.initial
+        params = self._space.constrain(initial)
+        here = posteriors(initial)
+        run = self.model, self.guide, args, kwargs
+        missed = functools.partial(sites_with_missed_curvature, *run, here, params)
+        means = {site: family.mean for site, family in here.items()}
+        return hessian_obstacle(density, means, params, random.key(0), missed)
+
+
+def _at_once(data_size: int, num_rows: int, has_modes: bool) -> int:
+    """How many draws share a pass of a program.
+
+    :param data_size: numbers in the model's largest argument, those of them that it visits.
+    :param num_rows: in its longest one, likewise.
+    :param has_modes: whether each draw is a search for modes, of many data.
+    """
+    most = points_at_once(data_size)
+    if jax.default_backend() != "cpu":
+        return most
+    if has_modes:
+        return MODES_AT_ONCE
+    return min(most, max(FEWEST_AT_ONCE, ROWS_AT_ONCE // max(num_rows, 1)))
+
+
+@compiled
+def _by_values(
+    here: dict[str, Family], noise: dict[str, jax.Array], log_weights: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    found = [score_direction(family, log_weights, noise[site]) for site, family in here.items()]
+    return flat(found), gradient_of(list(here.values()), found)
+
+
+def _whole(rows: np.ndarray | None) -> np.ndarray | None:
+    """Rows as JAX's own integers."""
+    return None if rows is None else rows.astype(np.int32)
+
+
+def _in_double(tree: Any) -> Any:
+    """Floating point numbers as numpy's of double precision, all else as it is.
+
+    An array that JAX has seen is copied: it may be known there in single precision.
+    """
+
+    def converted(leaf: Any) -> Any:
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+            return np.array(leaf, np.float64)
+        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+    return jax.tree.map(converted, tree)
+
+
+def _anywhere(site: dict[str, Any]) -> jax.Array | None:
+    """A point for sites whose prior is improper, and cannot be sampled."""
+    if site["type"] == "sample" and not site["is_observed"]:
+        fn = site["fn"]
+        while hasattr(fn, "base_dist"):
+            fn = fn.base_dist
+        if isinstance(fn, dist.ImproperUniform):
+            return init_to_uniform(site)
+    return None

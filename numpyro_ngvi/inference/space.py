@@ -1,0 +1,166 @@
+"""The parameters of model and guide: a *state* is their pytree, unconstrained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ngvi.inference.set_up import check_coordinates
+from ngvi.latents.layout import pieces
+from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.families.coordinates import families_in, replace_families
+from numpyro_ngvi.families.diagonal import Diagonal
+from numpyro_ngvi.inference.importance import gaussians
+from numpyro_ngvi.tracing import latent_site, posteriors_in
+from numpyro_ngvi.tracing.compilation import blocks, compiled
+
+State = dict[str, Any]
+
+#: Group are made in blocks of one shape. An audit's 1,000 are four at d = 10; one draw is a block
+#: as well, which is to be cheap.
+MOST_DRAWS_AT_ONCE, NUMBERS_AT_ONCE = 256, 2**16
+
+
+class StateSpace:
+    """Makes states, and reads them; see :class:`ngvi.inference.problem.StateSpace`.
+
+    :param guide: the guide, which is set up.
+    :param initial: the parameters before the first step.
+    :param constrain: from unconstrained to constrained parameters; with ``invert=True`` back.
+    """
+
+    def __init__(self, guide: Any, initial: State, constrain: Callable[..., State]) -> None:
+        self.guide, self.initial, self.constrain = guide, initial, constrain
+        families = posteriors(initial)
+        self.dims = {site: family.dim for site, family in families.items()}
+        self.dim = sum(self.dims.values())
+        self.dtype = families_in(initial)[0].loc.dtype
+        self.eps = max(float(jnp.finfo(q.loc.dtype).eps) for q in families.values())
+        self.has_model_parameters = bool(jax.tree.leaves(not_gaussian(initial)))
+
+    def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> State:
+        mean = self.mean(self.initial) if mean is None else mean
+        scales = self._split(np.broadcast_to(scale, mean.shape))
+        families = _initial(families_in(self.initial), self._split(mean), scales)
+        return replace_families(self.initial, families)
+
+    def mean_field(self, state: State) -> State:
+        families = families_in(state)
+        found = [Diagonal(q.mean, sd) for q, sd in zip(families, _stddevs(families), strict=True)]
+        return replace_families(state, found)
+
+    def draw(self, state: State, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        at_once = max(1, min(MOST_DRAWS_AT_ONCE, NUMBERS_AT_ONCE // self.dim))
+        some, families = blocks(noise, at_once), families_in(state)
+        theta, log_q = zip(*(_draws(families, self._split(block)) for block in some), strict=True)
+        found = (np.concatenate(parts)[: len(noise)] for parts in (theta, log_q))
+        return tuple(part.astype(float) for part in found)
+
+    def square_distance(self, state: State, theta: np.ndarray) -> float:
+        return float(_square_distance(families_in(state), self._split(theta)))
+
+    def _split(self, vectors: np.ndarray) -> list[np.ndarray]:
+        ends = np.cumsum(list(self.dims.values()))[:-1]
+        return [part.astype(self.dtype) for part in np.split(vectors, ends, -1)]
+
+    def mean(self, state: State) -> np.ndarray:
+        return np.concatenate([np.asarray(q.mean, float) for q in families_in(state)])
+
+    def stddevs(self, state: State) -> dict[str, np.ndarray]:
+        found = _stddevs(families_in(state))
+        stddevs = {site: np.asarray(sd, float) for site, sd in zip(self.dims, found, strict=True)}
+        named: dict[str, np.ndarray] = {}
+        for part in gaussians(self.guide):
+            named.update(pieces(part.sites, stddevs[latent_site(part._parameter_name)]))
+        return named or stddevs
+
+    def model_parameters(self, state: State) -> list[np.ndarray]:
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(not_gaussian(state))]
+
+    def moved(self, state: State, steps: list[np.ndarray]) -> State:
+        leaves, structure = jax.tree.flatten(not_gaussian(state))
+        new = [np.asarray(leaf) + step for leaf, step in zip(leaves, steps, strict=True)]
+        return {**state, **jax.tree.unflatten(structure, new)}
+
+    def params(self, state: State) -> dict[str, Any]:
+        """All parameters of model and guide, constrained, by their names."""
+        return jax.tree.map(jnp.asarray, self.constrain(state))
+
+    def write(self, state: State) -> None:
+        """Nothing: the guide keeps no parameters."""
+
+    def arrays(self, state: State) -> list[np.ndarray]:
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+
+    def of_arrays(self, arrays: list[np.ndarray]) -> State:
+        return jax.tree.unflatten(jax.tree.structure(self.initial), map(jnp.asarray, arrays))
+
+    def restored(self, params: dict[str, Any]) -> State:
+        """The state of an earlier result's parameters; where those of the model's own are of other
+        shapes, with the initial ones.
+
+        :param params: constrained, as a result has them.
+        :raises ValueError: if its latents are not this model's.
+        """
+        state = dict(self.initial)
+        found = self.constrain(params, invert=True) if self.has_model_parameters else {}
+        for name, own in self.initial.items():
+            if isinstance(own, Family):
+                check_coordinates(name, _shapes(params.get(name)), _shapes(own), own.dim)
+                state[name] = jax.tree.map(
+                    lambda new, dtype=own.loc.dtype: jnp.asarray(new, dtype), params[name]
+                )
+            elif name in found and jax.tree.map(jnp.shape, own) == jax.tree.map(
+                jnp.shape, found[name]
+            ):
+                state[name] = jax.tree.map(
+                    lambda new, old: jnp.asarray(new, old.dtype), found[name], own
+                )
+        return state
+
+
+def posteriors(state: State) -> dict[str, Family]:
+    """By site, in the order of ``families_in``, which is that of the sorted parameters' names."""
+    return posteriors_in({name: state[name] for name in sorted(state)})
+
+
+def not_gaussian(state: State) -> State:
+    """The parameters that are not Gaussian."""
+    return {name: value for name, value in state.items() if not isinstance(value, Family)}
+
+
+def _shapes(family: Any) -> dict[str, tuple] | None:
+    if not isinstance(family, Family):
+        return None
+    return {name: np.shape(value) for name, value in family.coordinates().items()}
+
+
+@partial(compiled, runs_once=True)
+def _initial(
+    families: list[Family], locs: list[jax.Array], scales: list[jax.Array]
+) -> list[Family]:
+    parts = zip(families, locs, scales, strict=True)
+    return [family.initial(loc, scale) for family, loc, scale in parts]
+
+
+@partial(compiled, runs_few=True)
+def _draws(families: list[Family], noise: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    pairs = list(zip(families, noise, strict=True))
+    log_q = sum(family.noise_log_prob(z) - family.log_det_scale() for family, z in pairs)
+    return jnp.concatenate([family.sample(z) for family, z in pairs], -1), log_q
+
+
+@partial(compiled, runs_once=True)
+def _square_distance(families: list[Family], theta: list[jax.Array]) -> jax.Array:
+    pairs = zip(families, theta, strict=True)
+    return sum(jnp.sum(family.whiten(one[None]) ** 2) for family, one in pairs)
+
+
+@partial(compiled, runs_once=True)
+def _stddevs(families: list[Family]) -> list[jax.Array]:
+    return [family.stddev for family in families]

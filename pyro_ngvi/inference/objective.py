@@ -1,0 +1,351 @@
+"""What a fit evaluates: the bound with its natural gradient, many groups of draws in a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from pyro import poutine
+from pyro.distributions import ImproperUniform
+from pyro.distributions.transforms import biject_to
+from pyro.infer.autoguide.initialization import InitMessenger
+from torch import Tensor
+
+from ngvi.estimators.choice import choose
+from ngvi.estimators.score import score_direction
+from ngvi.inference.data_passes import fraction
+from ngvi.inference.problem import Cost, Direction, Estimate, Group, Rows, Sample
+from ngvi.inference.samples import ChainCubature, Groups
+from pyro_ngvi import estimators
+from pyro_ngvi.estimators import (
+    FromGradients,
+    PointsBySite,
+    log_q,
+    make_estimator,
+    make_plan,
+    num_products,
+)
+from pyro_ngvi.estimators.differentiate import gradients_of
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from pyro_ngvi.inference.metric import EachRow, flat, gradient_of
+from pyro_ngvi.inference.space import State, StateSpace
+from pyro_ngvi.parallel.rows import SeesRows
+from pyro_ngvi.tracing import LogDensity
+from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
+
+#: If so many draws of a prior fail, all would.
+FEW_DRAWS = 5
+#: Data of more numbers than these, 256 MiB, are not copied to double precision.
+MOST_NUMBERS = 2**25
+
+
+class Objective:
+    """Runs a model with a guide; see :class:`ngvi.inference.problem.Objective`.
+
+    :param model: a Pyro model.
+    :param guide: a guide with one or more ``NaturalGaussianGuide``.
+    :param space: of both, which gets the guide's families here.
+    :param estimator: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: Callable,
+        args: tuple,
+        kwargs: dict[str, Any],
+        space: StateSpace,
+        estimator: str = "auto",
+    ) -> None:
+        self.args, self.kwargs = args, kwargs
+        self.cost, self.fault = Cost(), ""
+        self._model, self._guide = model, guide
+        self._space, self._each_row = space, EachRow()
+        # As NUTS takes it.
+        self._plan, self._density = make_plan(model, guide, args, kwargs, validate=False)
+        space.bind(self._density.posteriors)
+        self.dim = space.dim
+        products = max(num_products(family) for family in space.initial.families)
+        cubature = ChainCubature.of_guide(guide)
+        not_additive = self._not_additive if self._is_plain() else None
+        options = {"has_paths": cubature is not None, "guide": guide, "not_additive": not_additive}
+        choice = choose(estimator, self.dim, products, self._obstacle, **options)
+        data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
+        groups = Groups.of(choice.curvature, self.dim, products, data_size, cubature)
+        self.estimate_as(choice.curvature, groups)
+        self._fractions: dict[tuple, float] = {}
+        self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None
+        indices, sizes = self._density.minibatch.indices, self._density.minibatch.sizes
+        if len(indices) == 1:
+            ((plate, visited),) = indices.items()
+            self.rows = Rows(plate, sizes[plate], len(visited))
+
+    def estimate_as(self, estimator: str, groups: Groups) -> None:
+        """Take this estimator, which is not ``"auto"``, of these groups."""
+        self.estimator, self.groups, self.sample = estimator, groups, groups.sample
+        self._cost = groups.cost
+        self._estimator = make_estimator(estimator, groups.cost, self._plan)
+        self._by_few = make_estimator("stein", groups.cost, self._plan)
+
+    def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
+        """Look at a batch of the data, and tell which part of all rows it is."""
+        self.args, self.kwargs, self.is_subsampled = args, kwargs, False
+        self._density = self._plan.density(args, kwargs)
+        shapes = tuple(tuple(tensor.shape) for tensor in _tensors((args, kwargs)))
+        if shapes not in self._fractions:
+            seen = SeesRows(self._model)
+            with repeatable_noise(), quiet(), poutine.block(), torch.no_grad():
+                trace = poutine.trace(self._guide).get_trace(*args, **kwargs)
+                poutine.replay(seen, trace=trace)(*args, **kwargs)
+            parts = {name: part for name, part in seen.parts.items() if part.visited < part.size}
+            self._fractions[shapes] = fraction(parts, "pyro.plate('data', num_rows, subsample=y)")
+        return self._fractions[shapes]
+
+    @property
+    def is_exact(self) -> bool:
+        """See :class:`ngvi.inference.problem.Objective`."""
+        return self.estimator == "quadrature" and not self._is_random
+
+    @property
+    def _is_random(self) -> bool:
+        return self._plan.facts.is_stochastic or self.is_subsampled
+
+    @torch.no_grad()
+    def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
+        """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
+        has_few = self.estimator == "quadrature" and len(sample[0].points.weights) > 1
+        if self.is_exact and not has_few and len(sample) > 1:
+            return self.bound(state, sample[:1], rows).repeated(len(sample))
+        self.cost.gradients += sum(len(group.points.weights) for group in sample)
+        self.cost.products += len(sample) * self._cost.num_products
+        self._space.put(state)
+        if self._is_random or not isinstance(self._estimator, FromGradients):
+            found = [self._seeded(state, group, rows) for group in sample]
+        else:
+            found = [self._measured(state, self._density, sample)]
+        bounds, naturals, parameters = zip(*found, strict=True)
+        naturals = torch.cat(naturals)
+        mean = naturals.mean(0)
+        direction = Direction(
+            mean.cpu().numpy(),
+            gradient_of(state.families, mean).cpu().numpy(),
+            [np.mean(list(map(_numpy, parts)), 0) for parts in zip(*parameters, strict=True)],
+        )
+        return Estimate(_numpy(torch.cat(bounds)), naturals.cpu().numpy(), direction)
+
+    @torch.no_grad()
+    def score(self, state: State, sample: Sample) -> Estimate:
+        here, rows = self._space.by_site(state), []
+        noise = np.stack([group.points.noise for group in sample])
+        theta, log_q = self._space.draw(state, noise.reshape(-1, self.dim))
+        log_weights = (self.log_density(state, theta) - log_q).reshape(len(sample), -1)
+        for of_group, of_draws in zip(noise, log_weights, strict=True):
+            weights = torch.as_tensor(of_draws).to(state.families[0].loc)
+            by_site = self._space.split(of_group)
+            found = [score_direction(q, weights, by_site[site]) for site, q in here.items()]
+            rows.append(flat(found))
+        naturals = torch.stack(rows)
+        mean = naturals.mean(0)
+        direction = Direction(mean.cpu().numpy(), gradient_of(state.families, mean).cpu().numpy())
+        return Estimate(log_weights.mean(1), naturals.cpu().numpy(), direction)
+
+    @torch.no_grad()
+    def gradient(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        self.cost.gradients += len(theta)
+        self._space.put(state)
+        is_random = self._plan.facts.is_stochastic or (self.is_subsampled and rows is None)
+        # What one point gives shall not depend on the others.
+        at_once = 1 if is_random else self._plan.draws_per_pass(self.args, self.kwargs)
+        parts = [theta[i : i + at_once] for i in range(0, len(theta), at_once)]
+        values, gradients = zip(*(self._gradients_at(some, rows) for some in parts), strict=True)
+        return np.concatenate(values), np.concatenate(gradients)
+
+    def _gradients_at(
+        self, theta: np.ndarray, rows: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        latents = self._space.split(theta)
+        at = {site: value.requires_grad_() for site, value in latents.items()}
+        with repeatable_noise(), torch.enable_grad():
+            torch.manual_seed(0)
+            values = self._new_density(rows)(at)
+            gradients = gradients_of(values.sum(), list(at.values()))
+        return _numpy(values), np.concatenate([_numpy(part) for part in gradients], 1)
+
+    @torch.no_grad()
+    def log_density(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
+    ) -> np.ndarray:
+        self.cost.values += len(theta)
+        self._space.put(state)
+        return self._in_passes(self._space.split(theta), lambda: self._new_density(rows))
+
+    @torch.no_grad()
+    def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
+        is_random = self.is_subsampled or self._plan.facts.is_stochastic
+        if is_random or isinstance(self._guide, ReparametrizedGaussianGuide):
+            return None  # whose modes are found in the precision of the guide
+        if sum(tensor.numel() for tensor in _tensors((self.args, self.kwargs))) > MOST_NUMBERS:
+            return None
+        self.cost.values += len(theta)
+        self._space.put(state)
+        latents = _in_double(self._space.split(theta))
+        try:
+            with repeatable_noise():  # it runs the guide
+                density = self._plan.density(*_in_double((self.args, self.kwargs)))
+            return self._in_passes(latents, lambda: density)
+        except Exception:  # noqa: BLE001  a model need not be one for double precision
+            return None
+
+    @torch.no_grad()
+    def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+        guide = self._guide
+        if type(guide) is not NaturalGaussianGuide or guide.create_plates is not None:
+            return None
+        self._space.put(self._space.initial)
+        draws: list[np.ndarray] = []
+        # A draw at which a covariance is singular, or the model raises, takes none from the others.
+        with repeatable_noise(), quiet(), NanCholesky():
+            torch.manual_seed(int(rng.integers(2**31)))
+            while len(draws) < count:
+                draws.append(self._prior_draw(guide))
+                if len(draws) >= min(FEW_DRAWS, count) and np.isnan(draws).all():
+                    return None  # a prior need not be one that can be sampled
+        return np.stack(draws)
+
+    def _prior_draw(self, guide: NaturalGaussianGuide) -> np.ndarray:
+        """One draw; NaN if the model raises."""
+        model = InitMessenger(_anywhere)(self._model)
+        try:
+            with poutine.block():
+                trace = poutine.trace(model).get_trace(*self.args, **self.kwargs)
+        except Exception:  # noqa: BLE001  it is the user's
+            return np.full(self.dim, np.nan)
+        parts = []
+        for site in guide.sites:
+            node = trace.nodes[site.name]
+            parts.append(biject_to(node["fn"].support).inv(node["value"]).reshape(-1))
+        return _numpy(torch.cat(parts))
+
+    def _in_passes(
+        self, latents: dict[str, Tensor], density: Callable[[], LogDensity]
+    ) -> np.ndarray:
+        """The log density at latent vectors by site, shape ``(N,)``.
+
+        :param density: gives that of each pass.
+        """
+        at_once = self._plan.draws_per_pass(self.args, self.kwargs)
+
+        def evaluate(start: int) -> Tensor:
+            some = {site: value[start : start + at_once] for site, value in latents.items()}
+            with repeatable_noise():
+                torch.manual_seed(start)
+                return density()(some)
+
+        starts = range(0, len(next(iter(latents.values()))), at_once)
+        return np.concatenate([_numpy(evaluate(start)) for start in starts])
+
+    # -- groups -----------------------------------------------------------------------
+
+    def _seeded(self, state: State, group: Group, rows: np.ndarray | None) -> tuple:
+        with repeatable_noise():
+            torch.manual_seed(group.seed)
+            return self._measured(state, self._new_density(rows), [group])
+
+    def _new_density(self, rows: np.ndarray | None = None) -> LogDensity:
+        """With a minibatch of its own, or these rows."""
+        if rows is not None:
+            indices = self._density.minibatch.indices
+            indices[self.rows.plate] = torch.as_tensor(rows).to(indices[self.rows.plate])
+        elif self.is_subsampled:
+            return self._plan.density(self.args, self.kwargs)
+        return self._density
+
+    def _measured(self, state: State, density: LogDensity, sample: Sample) -> tuple:
+        """The groups' bounds and directions, and the mean gradients of the model's
+        parameters.
+        """
+        here = self._space.by_site(state)
+        noise = self._space.split(np.concatenate([group.points.noise for group in sample]))
+        weights = np.concatenate([group.points.weights for group in sample])
+        points = PointsBySite(noise, torch.as_tensor(weights).to(state.families[0].loc))
+        evaluate = estimators.Differentiator(density, self._plan, list(self._space.live.values()))
+        if not isinstance(self._estimator, FromGradients):
+            estimate = self._estimator(evaluate, here, points)
+            first = points.some(slice(len(estimate.values)))
+            bound = (estimate.values - log_q(here, first.noise)).mean()
+            rows = flat(list(estimate.directions.values()))[None]
+            return bound[None], rows, [gradient for _, gradient in estimate.params]
+        found, count = evaluate(here, points, weighted=True), len(sample)
+        has_few = len(weights) < count * self._cost.num_gradients
+        estimator = self._by_few if has_few else self._estimator
+        gains = points.weights * (found.values - log_q(here, points.noise))
+        rows = [
+            estimator.of_groups(
+                family,
+                found.gradients[site].reshape(count, -1, family.dim),
+                noise[site].reshape(count, -1, family.dim),
+                found.kept.reshape(count, -1),
+                self._rows,
+            )
+            for site, family in here.items()
+        ]
+        parameters = [gradient / count for _, gradient in found.params]
+        return gains.reshape(count, -1).sum(-1), torch.cat(rows, -1), parameters
+
+    def _rows(self, function: Callable[..., Family], *stacks: Tensor) -> Tensor:
+        return self._each_row(lambda *rows: flat([function(*rows)]), *stacks)
+
+    def _is_plain(self) -> bool:
+        """Whether nothing is random, and all parameters are the Gaussian's."""
+        is_random = self._plan.facts.is_stochastic
+        has_model_parameters = self._space.has_model_parameters
+        return (
+            type(self._guide) is NaturalGaussianGuide and not has_model_parameters and not is_random
+        )
+
+    def _not_additive(self) -> Exception | None:
+        return estimators.why_not_additive(self._density)
+
+    def _obstacle(self) -> Exception | None:
+        return self._plan.hessian_obstacle(self._density)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    if isinstance(tree, Tensor):
+        return [tree]
+    parts = list(tree.values()) if isinstance(tree, dict) else tree
+    if not isinstance(parts, (list, tuple)):
+        return []
+    return [tensor for part in parts for tensor in _tensors(part)]
+
+
+def _in_double(tree: Any) -> Any:
+    """Floating point tensors in double precision, all else as it is."""
+    if isinstance(tree, Tensor):
+        return tree.double() if tree.is_floating_point() else tree
+    if isinstance(tree, dict):
+        return {key: _in_double(part) for key, part in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(map(_in_double, tree))
+    return tree
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
+
+
+def _anywhere(site: dict[str, Any]) -> Tensor | None:
+    """A point for sites whose prior is improper, and cannot be sampled."""
+    fn = site["fn"]
+    while hasattr(fn, "base_dist"):
+        fn = fn.base_dist
+    if not isinstance(fn, ImproperUniform):
+        return None
+    # Pyro's init_to_uniform draws from the prior, to know the shape.
+    to_support = biject_to(site["fn"].support)
+    return to_support(4.0 * torch.rand(to_support.inverse_shape(site["fn"].shape())) - 2.0)

@@ -1,0 +1,43 @@
+"""The problem of a Pyro model and its guide."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
+from ngvi.inference.problem import Problem
+from pyro_ngvi.inference.importance import check_has_gaussian
+from pyro_ngvi.inference.metric import EachRow, Metric
+from pyro_ngvi.inference.objective import Objective
+from pyro_ngvi.inference.space import StateSpace
+from pyro_ngvi.tracing.messengers import repeatable_noise
+
+
+def make_problem(
+    model: Callable,
+    guide: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    seed: int = 0,
+    curvature: str = "auto",
+) -> Problem:
+    """Set up guide and parameters.
+
+    :param model: a Pyro model.
+    :param guide: a guide with one or more ``NaturalGaussianGuide``.
+    :param seed: for the initial parameters. Pyro's own random numbers are left as they are.
+    :param curvature: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
+    :raises ValueError: for a guide without a Gaussian, an unknown curvature, or Hessians of a log
+        density that has none.
+    """
+    check_curvature(curvature, CURVATURES_OF_FIT)
+    check_has_gaussian(guide)
+    with repeatable_noise(), torch.enable_grad():
+        torch.manual_seed(seed)
+        space = StateSpace(model, guide, args, kwargs)
+        objective = Objective(model, guide, args, kwargs, space, curvature)
+    return Problem(objective, space, functools.partial(Metric, each_row=EachRow()))

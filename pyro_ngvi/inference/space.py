@@ -1,0 +1,207 @@
+"""The parameters of model and guide: between the parameter store and states."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.distributions import transform_to
+from torch.distributions.constraints import real
+
+from ngvi.inference.set_up import check_coordinates
+from ngvi.latents.layout import pieces
+from pyro_ngvi.estimators import log_q
+from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.coordinates import coordinate_of
+from pyro_ngvi.families.diagonal import Diagonal
+from pyro_ngvi.inference.importance import gaussians
+from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
+
+
+class State(NamedTuple):
+    """StateSpace of model and guide, through which no gradient flows."""
+
+    families: list[Family]  #: in the order of ``StateSpace.dims``
+    parameters: dict[
+        str, Tensor
+    ]  #: of the model's own, unconstrained, by their names in the parameter store
+
+
+class StateSpace:
+    """Makes states, and reads them; see :class:`ngvi.inference.problem.StateSpace`.
+
+    The parameters in the store stay as they are: only those of the model's own are live, those of
+    the last evaluation. :meth:`write` makes a state that of the guide.
+
+    :param model: a Pyro model.
+    :param guide: its guide, which is set up here.
+    """
+
+    def __init__(self, model: Callable, guide: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        self.model, self.guide, self.args, self.kwargs = model, guide, args, kwargs
+        leaves = {name: leaf for name, (leaf, _) in self._all().items()}
+        self.live = {
+            name: leaf
+            for name, leaf in leaves.items()
+            if coordinate_of(leaf) is None and leaf.requires_grad
+        }
+        self.has_model_parameters = bool(self.live)
+
+    def bind(self, posteriors: dict[str, Family]) -> None:
+        """Take the guide's families.
+
+        :param posteriors: with live coordinates, by the guide's sites.
+        """
+        self._live = {site: posteriors[site] for site in sorted(posteriors)}
+        self.dims = {site: family.detach().dim for site, family in self._live.items()}
+        self.dim = sum(self.dims.values())
+        self.initial = State(
+            [family.detach().map(torch.clone) for family in self._live.values()],
+            {name: leaf.detach().clone() for name, leaf in self.live.items()},
+        )
+        self.eps = max(torch.finfo(family.loc.dtype).eps for family in self.initial.families)
+
+    # -- states -----------------------------------------------------------------------
+
+    def by_site(self, state: State) -> dict[str, Family]:
+        """The families by the guide's sites."""
+        return dict(zip(self.dims, state.families, strict=True))
+
+    def split(self, vectors: np.ndarray) -> dict[str, Tensor]:
+        """Vectors of all latents, by the guide's sites; shape ``(..., d)``."""
+        parts = np.split(vectors, np.cumsum(list(self.dims.values()))[:-1], -1)
+        return {
+            site: torch.as_tensor(part).to(family.loc)
+            for part, (site, family) in zip(parts, self.by_site(self.initial).items(), strict=True)
+        }
+
+    def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> State:
+        mean = self.mean(self.initial) if mean is None else mean
+        locs, scales = self.split(mean), self.split(np.broadcast_to(scale, mean.shape).copy())
+        families = self.by_site(self.initial).items()
+        return self.initial._replace(
+            families=[family.initial(locs[site], scales[site]) for site, family in families]
+        )
+
+    def mean_field(self, state: State) -> State:
+        return state._replace(families=[Diagonal(q.mean, q.stddev) for q in state.families])
+
+    @torch.no_grad()
+    def draw(self, state: State, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        families, by_site = self.by_site(state), self.split(noise)
+        theta = [family.sample(by_site[site]) for site, family in families.items()]
+        return _numpy(torch.cat(theta, -1)), _numpy(log_q(families, by_site))
+
+    @torch.no_grad()
+    def square_distance(self, state: State, theta: np.ndarray) -> float:
+        latents, families = self.split(theta), self.by_site(state).items()
+        return sum(float(family.whiten(latents[s][None]).square().sum()) for s, family in families)
+
+    def mean(self, state: State) -> np.ndarray:
+        return np.concatenate([_numpy(family.mean) for family in state.families])
+
+    def stddevs(self, state: State) -> dict[str, np.ndarray]:
+        stddevs = {site: _numpy(q.stddev) for site, q in self.by_site(state).items()}
+        named: dict[str, np.ndarray] = {}
+        for part in gaussians(self.guide):
+            named.update(pieces(part.sites, stddevs.get(f"_{part._pyro_name}_latent", ())))
+        return named or stddevs
+
+    def model_parameters(self, state: State) -> list[np.ndarray]:
+        return [value.detach().cpu().numpy() for value in state.parameters.values()]
+
+    def moved(self, state: State, steps: list[np.ndarray]) -> State:
+        new = {
+            name: value + torch.as_tensor(step).to(value)
+            for (name, value), step in zip(state.parameters.items(), steps, strict=True)
+        }
+        return state._replace(parameters=new)
+
+    def arrays(self, state: State) -> list[np.ndarray]:
+        families = [value for q in state.families for value in q.coordinates().values()]
+        return [value.detach().cpu().numpy() for value in (*families, *state.parameters.values())]
+
+    def of_arrays(self, arrays: list[np.ndarray]) -> State:
+        left = iter(arrays)
+
+        def read(like: Tensor) -> Tensor:
+            return torch.as_tensor(next(left)).to(like)
+
+        families = [family.map(read) for family in self.initial.families]
+        return State(families, {name: read(v) for name, v in self.initial.parameters.items()})
+
+    def restored(self, params: dict[str, Tensor], with_own: bool = False) -> State:
+        """The initial state with the Gaussians of an earlier result's parameters.
+
+        :param with_own: with the model's own parameters as well.
+        :raises ValueError: if its latents are not this model's.
+        """
+        families = []
+        for family in self._live.values():
+            owner = coordinate_of(_leaf(family.loc)).owner
+            own = family.coordinates()
+            old = {name: params[key] for name in own if (key := f"{owner}.{name}") in params}
+            check_coordinates(owner, _shapes(old), _shapes(own), family.dim)
+            values = {name: value.detach().to(own[name]) for name, value in old.items()}
+            families.append(dataclasses.replace(family, **values))
+        others = self.initial.parameters
+        if with_own:
+            constraints = pyro.get_param_store().get_state()["constraints"]
+            others = {
+                name: transform_to(constraints.get(name, real)).inv(params[name]).to(like)
+                for name, like in others.items()
+            }
+        return State(families, others)
+
+    # -- the parameter store ----------------------------------------------------------
+
+    @torch.no_grad()
+    def put(self, state: State) -> None:
+        """Let the model see the model's own parameters of a state."""
+        for name, value in state.parameters.items():
+            self.live[name].copy_(value)
+
+    def params(self, state: State) -> dict[str, Tensor]:
+        """All parameters of model and guide, constrained, by their names in the store."""
+        self.write(state)
+        return self.snapshot()
+
+    @torch.no_grad()
+    def write(self, state: State) -> None:
+        self.put(state)
+        for live, new in zip(self._live.values(), state.families, strict=True):
+            live.map(lambda value, other: _leaf(value).copy_(other), new)
+
+    @torch.no_grad()
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of all parameters, constrained, by their names in the store."""
+        with repeatable_noise():
+            return {name: value.clone() for name, (_, value) in self._all().items()}
+
+    def _all(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Unconstrained and constrained parameters that guide and model have in a run."""
+        with poutine.block(), poutine.trace(param_only=True) as capture:
+            trace = poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
+            with quiet(), NanCholesky():  # at a draw, where the model may be invalid
+                poutine.replay(self.model, trace=trace)(*self.args, **self.kwargs)
+        sites = capture.trace.nodes.items()
+        return {name: (_leaf(site["value"]), site["value"].detach()) for name, site in sites}
+
+
+def _shapes(coordinates: dict[str, Tensor]) -> dict[str, tuple]:
+    return {name: tuple(value.shape) for name, value in coordinates.items()}
+
+
+def _leaf(value: Tensor) -> Tensor:
+    """The unconstrained tensor in the store, of a parameter's value."""
+    return getattr(value, "unconstrained", lambda: value)()
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
