@@ -73,21 +73,7 @@ def choose(
     :raises ValueError: if Hessians are asked for, and there are none.
     """
     if curvature == "auto":
-        is_structured = products < dim
-        least = options.min_quadrature_dim
-        if is_structured:
-            least = options.min_structured_quadrature_dim
-        may_integrate = dim >= least and products <= options.max_spherical_dim and not partners
-        if may_integrate and not_additive is not None and not_additive() is None:
-            return EstimatorChoice("quadrature")
-        if has_paths:
-            return EstimatorChoice("spherical")
-        otherwise = "spherical" if dim <= options.max_spherical_dim else "stein"
-        is_cheap = partners or options.cheap_hessian * products <= dim
-        if not is_cheap or products > options.max_products:
-            return EstimatorChoice(otherwise)
-        error = obstacle()
-        return EstimatorChoice("hessian" if error is None else otherwise, error and str(error))
+        return _automatic(dim, products, obstacle, not_additive, partners, has_paths, options)
     needs = ESTIMATORS[curvature].needs
     if needs is Needs.TERMS:
         reason: Any = "guide or model have draws or parameters of their own"
@@ -104,6 +90,32 @@ def choose(
             f"{error}. Use curvature='spherical' or curvature='stein', which need gradients only."
         ) from error
     return EstimatorChoice(curvature)
+
+
+def _automatic(
+    dim: int,
+    products: int,
+    obstacle: Callable[[], Exception | None],
+    not_additive: Callable[[], Exception | None] | None,
+    partners: bool,
+    has_paths: bool,
+    options: EstimatorOptions,
+) -> EstimatorChoice:
+    """What ``"auto"`` stands for; see :func:`choose`."""
+    least = options.min_quadrature_dim
+    if products < dim:
+        least = options.min_structured_quadrature_dim
+    may_integrate = dim >= least and products <= options.max_spherical_dim and not partners
+    if may_integrate and not_additive is not None and not_additive() is None:
+        return EstimatorChoice("quadrature")
+    if has_paths:
+        return EstimatorChoice("spherical")
+    otherwise = "spherical" if dim <= options.max_spherical_dim else "stein"
+    is_cheap = partners or options.cheap_hessian * products <= dim
+    if not is_cheap or products > options.max_products:
+        return EstimatorChoice(otherwise)
+    error = obstacle()
+    return EstimatorChoice("hessian") if error is None else EstimatorChoice(otherwise, str(error))
 
 
 def _names(guide: Any) -> str:

@@ -84,9 +84,8 @@ class Spherical(Estimator):
         E[hess l] = sum_k w_k grad l(theta_k) (S (theta_k - mu))^T
 
     are exact for a quadratic log density; the second is a central difference of gradients in
-    ``d`` orthogonal directions, with steps of the size of ``q`` itself. Measured on 22 posteriors
-    of posteriordb, at their optima: the squared Fisher norm of the noise is 20 to 10^6 times
-    smaller than with a pair of exact Hessians and their gradients, which costs as much.
+    ``d`` orthogonal directions, with steps of the size of ``q`` itself. At an optimum the noise is
+    far smaller than with a pair of exact Hessians and their gradients, which costs as much.
     """
 
     @classmethod
