@@ -5,19 +5,18 @@ model.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize
 
+from ngvi.inference.lockstep import Ask, in_lockstep
 from ngvi.inference.options import StartOptions
 from ngvi.inference.problem import Problem, State
-from ngvi.optim.two_loop import Pairs, two_loop
 
-#: Armijo's condition, and what one halving of a step may be at least (Nocedal and Wright, 2006).
-ARMIJO, SHORTEST, LONGEST = 1e-4, 0.1, 0.5
-#: Pairs of the memory, attempts at a step.
-NUM_PAIRS, MAX_ATTEMPTS = 10, 20
+#: What a line search comes back from.
+OUTSIDE = 1e300
 #: Heights of one mode, in nats, differ by so much, or by so many units of rounding.
 SAME_HEIGHT, UNITS = 0.1, 4.0
 #: A Gaussian's Newton step that leads so near to a mode has met it, in standard deviations.
@@ -80,100 +79,47 @@ def map_ascents(
     factor: np.ndarray | None = None,
     known: KnownMode | None = None,
 ) -> list[Ascent]:
-    """Uphill from several points.
+    """Uphill by L-BFGS from several points.
 
     :param state: which has the model's own parameters.
     :param points: shape ``(N, d)``.
     :param factor: of a covariance, shape ``(d, d)``, in whose whitened coordinates to ascend.
     :param known: a mode at which an ascent ends early.
     """
-    runs = [_ascent(point, options, factor, known) for point in points]
-    ends: list[Ascent | None] = [None] * len(runs)
-    asked = {index: next(run) for index, run in enumerate(runs)}
-    while asked:
-        values, gradients = problem.objective.gradient(state, np.stack(list(asked.values())))
-        answers = zip(list(asked), values, gradients, strict=True)
-        asked = {}
-        for index, value, gradient in answers:
-            try:
-                asked[index] = runs[index].send((float(value), gradient))
-            except StopIteration as end:
-                ends[index] = end.value
-    return [
-        end._replace(rounding=UNITS * problem.rounding(end.height))
-        for end in ends
-        if end is not None
-    ]
+    highest = [Ascent(point, -math.inf, False) for point in points]
 
+    def ascend(index: int, ask: Ask) -> None:
+        def loss(z: np.ndarray) -> tuple[float, np.ndarray]:
+            theta = points[index] + (z if factor is None else factor @ z)
+            value, gradient = ask(theta)
+            if not (math.isfinite(value) and np.isfinite(gradient).all()):
+                return OUTSIDE, np.zeros_like(z)
+            if value > highest[index].height:
+                highest[index] = Ascent(theta, value, False)
+            if known is not None and known.is_met(theta, value, gradient):
+                highest[index] = known.mode
+                raise _MetError
+            return -value, -(gradient if factor is None else factor.T @ gradient)
 
-Answer = tuple[float, np.ndarray]
-
-
-def _ascent(
-    point: np.ndarray,
-    options: StartOptions,
-    factor: np.ndarray | None,
-    known: KnownMode | None,
-) -> Generator[np.ndarray, Answer, Ascent]:
-    """One ascent, which yields a point and is sent its value and gradient."""
-    theta, pairs = point, _Memory(is_whitened=factor is not None)
-    value, gradient = yield theta
-    if not (math.isfinite(value) and np.isfinite(gradient).all()):
-        return Ascent(point, -math.inf, False)
-    slope_of = (lambda g: g) if factor is None else (lambda g: factor.T @ g)
-    change_of = (lambda z: z) if factor is None else (lambda z: factor @ z)
-    for _ in range(options.ascent_steps):
-        if known is not None and known.is_met(theta, value, gradient):
-            return known.mode
-        slope = slope_of(gradient)
-        direction = pairs.direction(slope)
-        rise = float(slope @ direction)
-        if pairs.is_scaled and 0.5 * rise < options.ascent_gap:
-            return Ascent(theta, value, True)
-        size = 1.0 if pairs.is_scaled else min(1.0, 1.0 / max(float(np.linalg.norm(slope)), 1e-300))
-        for _ in range(MAX_ATTEMPTS):
-            new = theta + change_of(size * direction)
-            higher, new_gradient = yield new
-            is_finite = math.isfinite(higher) and bool(np.isfinite(new_gradient).all())
-            if is_finite and higher >= value + ARMIJO * size * rise:
-                break
-            fall = value + size * rise - higher if is_finite else math.inf
-            size *= float(np.clip(0.5 * size * rise / fall if fall > 0 else 0.0, SHORTEST, LONGEST))
-        else:
-            return Ascent(theta, value, False)
-        pairs.add(size * direction, slope - slope_of(new_gradient))
-        theta, value, gradient = new, higher, new_gradient
-    return Ascent(theta, value, False)
-
-
-class _Memory:
-    """Pairs of L-BFGS for a maximum."""
-
-    def __init__(self, is_whitened: bool) -> None:
-        self._pairs: list[tuple[np.ndarray, np.ndarray]] = []
-        self._scale, self.is_scaled = 1.0, is_whitened
-
-    def add(self, step: np.ndarray, fall: np.ndarray) -> None:
-        product = float(step @ fall)
-        if not product > np.finfo(float).eps * float(fall @ fall):
+        limits = {"maxiter": options.ascent_steps}
+        if factor is not None:
+            limits["gtol"] = options.ascent_gradient
+        try:
+            end = minimize(
+                loss, np.zeros_like(points[index]), jac=True, method="L-BFGS-B", options=limits
+            )
+        except _MetError:
             return
-        self._pairs = [*self._pairs[1 - NUM_PAIRS :], (step, fall)]
-        self._scale, self.is_scaled = product / float(fall @ fall), True
+        # Where values are equal by rounding it ends as well, on a slope that leads far up.
+        with np.errstate(over="ignore", invalid="ignore"):  # beside an overflow of the density
+            left = 0.5 * float(end.jac @ (end.hess_inv @ end.jac))
+        is_mode = bool(end.success) and left < SAME_HEIGHT
+        highest[index] = highest[index]._replace(is_mode=is_mode)
 
-    def direction(self, slope: np.ndarray) -> np.ndarray:
-        if not self._pairs:
-            return slope
-        steps, falls = (np.stack(part) for part in zip(*self._pairs, strict=True))
-        weights = 1.0 / np.einsum("ij,ij->i", steps, falls)
-        pairs = Pairs(steps, falls, steps, falls, weights)
-        return two_loop(pairs, slope, lambda rest: self._scale * rest)
+    tasks = [partial(ascend, index) for index in range(len(points))]
+    in_lockstep(tasks, partial(problem.objective.gradient, state))
+    return [one._replace(rounding=UNITS * problem.rounding(one.height)) for one in highest]
 
 
-def by_height(modes: Sequence[Ascent]) -> list[list[Ascent]]:
-    """Modes of the same height together, the highest first: they may be mirror images of one."""
-    parts: list[list[Ascent]] = []
-    for mode in sorted(modes, key=lambda one: -one.height):
-        if not parts or parts[-1][-1].height - mode.height > SAME_HEIGHT + mode.rounding:
-            parts.append([])
-        parts[-1].append(mode)
-    return parts
+class _MetError(Exception):
+    """An ascent has come to a known mode."""

@@ -175,21 +175,27 @@ class MultiStart:
                 run = self._take_best()
                 noise = 2 * math.hypot(self.best.validation.error, run.validation.error)
                 if run.level > self.best.validation.bound - options.rough_gap - noise:
-                    self._finish(run)
+                    before = self.best
+                    found = self._finish(run)
+                    slack = self.options.local.coarse_gap
+                    if same_bound(before.validation, found.validation, slack):
+                        return  # the same end twice: noise or a ridge, which no start is without
                 else:
                     self._lower(run)
 
     def _other_starts(self) -> Iterator[Start]:
-        """Points of high density, and any others, uphill from where they are."""
+        """Modes to which ascents lead, the highest first, and in turn with them any points."""
+        count = self.options.multi_start.num_starts
+        points = np.concatenate([self.starts.highest(2), self.starts.points(count)])
+        ends = sorted(self._ascents(points), key=lambda end: (not end.is_mode, -end.height))
         if start := self.starts.high_point():
             yield start
-        for point in (
-            *self.starts.highest(1),
-            *self.starts.points(self.options.multi_start.num_starts),
-        ):
-            for end in self._ascents(point[None]):
+        for end, point in zip(ends, points, strict=True):
+            if math.isfinite(end.height):
                 if start := self.starts.at(end.mean, MODE, end.is_mode):
                     yield start
+            if start := self.starts.at(point, DRAW):
+                yield start
 
     def _higher(self, own: Start, alone: bool) -> Start:
         """Of a model that sees minibatches."""
@@ -207,13 +213,12 @@ class MultiStart:
         """More starts until one comes to its coarse end; if none does, the best half of them goes
         on with twice the steps, until two are left.
         """
-        options = self.options.multi_start
-        points = [*self.starts.highest(2), *self.starts.points(options.num_starts)]
-        for point in points[: options.num_starts - len(self.runs)]:
-            start = self.starts.at(point, DRAW)
-            if start is not None and _has_come_to_its_coarse_end(
-                self._coarse(start, options.first_steps)
-            ):
+        options, others = self.options.multi_start, self._other_starts()
+        while len(self.runs) < options.num_starts:
+            start = next(others, None)
+            if start is None:
+                break
+            if _has_come_to_its_coarse_end(self._coarse(start, options.first_steps)):
                 return
         steps = options.first_steps
         while len(self.runs) > 2:
@@ -346,28 +351,44 @@ class MultiStart:
             return self._begin_with_other_parameters(count, limit)
         points = self.starts.points(count)
         if not self.exploration.num_starts:  # chosen for their height, they do not count
-            for end in self._ascents(self.starts.highest(2)):
-                self._led_by(end, limit)
-        for end in sorted(self._ascents(points), key=lambda end: -end.height):
-            if math.isfinite(end.height):
-                self._count(self._led_by(end, limit))
+            highest = self.starts.highest(2)
+            for point, end in zip(highest, self._ascents(highest), strict=True):
+                self._led_by(point, end, limit)
+        cost = self.problem.objective.cost
+        for point, end in zip(points, self._ascents(points), strict=True):
+            if math.isfinite(end.height) and (self._known(end) or cost.total < limit):
+                self._count(self._led_by(point, end, limit))
         return len(points) > 0
 
-    def _led_by(self, end: Ascent, limit: float) -> Optimum | None:
-        """The optimum to which the end of an ascent leads."""
+    def _led_by(self, point: np.ndarray, end: Ascent, limit: float) -> Optimum | None:
+        """The optimum to which a point leads.
+
+        A run begins where the ascent has come to. If that is so high that it has hardly any mass,
+        as in a funnel, it begins at the point, as broad as the prior.
+
+        :param end: of the ascent from it.
+        """
         known, cost = self._known(end), self.problem.objective.cost
         if known is not None or not cost.total < limit or not math.isfinite(end.height):
             return known
-        start = self.starts.at(end.mean, MODE, end.is_mode)
+        if end.height - self._level(self.best) < self._spread():
+            start = self.starts.at(end.mean, MODE, end.is_mode)
+        else:
+            start = self.starts.broad(point)
         known = None if start is None else self._follow(start, limit)
         if known is not None and end.is_mode:
             self._modes.append((end, known))
         return known
 
+    def _spread(self) -> float:
+        """The nats by which the log density of a Gaussian's draws is below its mode, and more."""
+        return 10.0 + 0.5 * self.problem.space.dim
+
     def _follow(self, start: Start, limit: float) -> Optimum | None:
         """The optimum to which a start leads, if a few steps tell."""
         cost = self.problem.objective.cost
-        run = self._coarse(start, self.options.multi_start.first_steps, limit - cost.total)
+        steps = 2 * self.options.multi_start.first_steps
+        run = self._coarse(start, steps, limit - cost.total)
         self.runs.remove(run)
         return self._lead(run, limit - cost.total)
 
@@ -393,11 +414,12 @@ class MultiStart:
 
     def _ascents(self, points: np.ndarray) -> list[Ascent]:
         """Uphill, in the coordinates of the best Gaussian where that is cheap."""
-        space, options, state = self.problem.space, self.options.starts, self.best.state
+        space, options = self.problem.space, self.options.starts
+        state = self.best.state if self.optima else space.initial
         factor = known = None
         if not len(points):
             return []
-        if space.dim <= options.max_whitened:
+        if self.optima and space.dim <= options.max_whitened:
             draws, _ = space.draw(state, np.eye(space.dim))
             factor = (draws - space.mean(state)).T
             known = KnownMode.of(self.problem, state, factor)
@@ -424,14 +446,14 @@ class MultiStart:
 
         :return: None if it is not known.
         """
-        best = self.best
+        best, rough = self.best, self.options.multi_start.rough_gap
         if run.validation is None:
             run.validation = self._validated(run.search.state, coarsely=True)
-        if not math.isfinite(run.level):
+        if not (math.isfinite(run.level) and run.validation.error < rough):
             return None
         gap = best.validation.bound - run.level
         noise = 2 * math.hypot(best.validation.error, run.validation.error)
-        if gap > self.options.multi_start.rough_gap + noise:
+        if gap > rough + noise:
             return self._lower(run)
         is_inside = self._is_inside(best.state, self.problem.space.mean(run.search.state))
         if is_inside and gap > -noise - self.options.multi_start.same:
@@ -451,9 +473,11 @@ class MultiStart:
         self.current = None
         if run.search.status is not Status.OPTIMUM:
             return None
-        if same_bound(best.validation, run.validation, same):
+        noise = math.hypot(best.validation.error, run.validation.error)
+        is_higher = run.level > best.validation.bound + noise
+        if same_bound(best.validation, run.validation, same) and not is_higher:
             return best
-        if run.level > best.validation.bound:
+        if is_higher:
             self.current = run
             run.search.refine(self.tolerance, limit - cost.total)
             run.validation = self._validated(run.search.state)
@@ -464,11 +488,11 @@ class MultiStart:
         """Another optimum that is far below the best, or one that has been met before."""
         if not _has_come_to_its_coarse_end(run):
             return None  # it was on its way
-        new = self._optimum(run)
-        slack = self.options.local.coarse_gap
+        new, options = self._optimum(run), self.options.multi_start
+        gap = self.best.validation.bound - new.validation.bound
+        slack = max(self.options.local.coarse_gap, options.alike * gap)
         for one in self.optima:
-            noise = 2 * math.hypot(one.validation.error, new.validation.error)
-            if abs(one.validation.bound - new.validation.bound) < slack + noise:
+            if same_bound(one.validation, new.validation, slack):
                 return one
         self.optima.append(new)
         return new

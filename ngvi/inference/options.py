@@ -197,14 +197,16 @@ class MultiStartOptions:
     rough_gap: float = 2.0
     #: Gradients for other optima, per gradient that led to the best one.
     exploration: float = 1.0
-    #: ... and so many in any case: what eight starts take where latents are few.
-    exploration_floor: int = 5_000
+    #: ... and so many in any case: what the shortest run of NUTS takes, 2,000 times ten leapfrogs.
+    exploration_floor: int = 20_000
     #: Gradients of a search with fresh draws at every step, or by values, where nothing else helps.
-    max_persistence: int = 100_000
+    max_persistence: int = 50_000
     #: The probability that ``num_starts`` more starts find a better optimum, at most.
     unseen: float = 0.1
     #: Bounds within this, in nats, and the noise of both are of one optimum.
     same: float = 0.1
+    #: Lower optima are one if their gaps to the best differ by this part: only heights count.
+    alike: float = 0.25
     #: Standard deviations of a draw's squared distance, beyond which a point is outside a Gaussian.
     outside: float = 6.0
 
@@ -228,8 +230,8 @@ class StartOptions:
     #: Steps of an ascent, and the latents up to which it is in whitened coordinates.
     ascent_steps: int = 100
     max_whitened: int = 500
-    #: An ascent ends when so many nats are left.
-    ascent_gap: float = 0.05
+    #: In whitened coordinates an ascent ends where no slope is above this, in nats.
+    ascent_gradient: float = 1e-2
     #: Widths about a mode where the log density has fallen by so many nats, to a factor of 1.4.
     width_fall: float = 0.5
     #: Mean-field steps that come first where a group is dear, and what they leave, in nats.

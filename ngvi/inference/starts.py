@@ -173,6 +173,12 @@ class Starts:
             self._at_scales(mean, 1.0, options.scales[1:], name, sample)
         ) or self._first(mean, 1.0, options.narrow_scales, name, sample)
 
+    def broad(self, mean: np.ndarray) -> Start | None:
+        """About a mean, as broad as the prior, or as it can be."""
+        sd = 1.0 if self.prior is None else self.prior.sd
+        options = self.options.starts
+        return self._first(mean, sd, options.scales, DRAW, self._sample())
+
     def other_parameters(self, start: Start) -> Start | None:
         """Other values of the model's own parameters, as far from the given ones as these are from
         zero, and at least as a factor of a scale is.
