@@ -31,7 +31,7 @@ from numpyro_ngvi.inference.metric import flat, gradient_of
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
-from numpyro_ngvi.tracing.compilation import blocks, compiled, in_double_precision
+from numpyro_ngvi.tracing.compilation import blocks, compiled, enable_x64
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
 #: do. Passes cost next to nothing to run, and a loop to compile: HERS, 9,172 rows, takes 40 ms for
@@ -201,7 +201,7 @@ class Objective:
             return np.concatenate(found)[: len(theta)]
 
         try:
-            with in_double_precision():
+            with enable_x64(True):
                 one, other = map(run, np.arange(2, dtype=np.uint32))
         except Exception:  # noqa: BLE001  a model need not be one for double precision
             self._double = None  # nor is it traced for that again

@@ -11,7 +11,7 @@ import jax.numpy as jnp  # noqa: E402
 from numpyro_ngvi.tracing.compilation import (  # noqa: E402
     MANY_NUMBERS,
     compiled,
-    in_single_precision,
+    enable_x64,
 )
 
 
@@ -23,7 +23,7 @@ def test_sums_of_products_over_many_rows_are_right(options):
     def of_rows(rows):
         return jax.vmap(lambda row: jnp.sum((jnp.eye(3, dtype=row.dtype) @ row) ** 2))(rows)
 
-    with in_single_precision():
+    with enable_x64(False):
         rows = jnp.zeros((count, 3)).at[:, 0].set(jnp.arange(count, dtype=float))
         found = np.asarray(compiled(of_rows, **options)(rows))
     np.testing.assert_allclose(found, np.arange(count, dtype=float) ** 2, rtol=1e-6)
