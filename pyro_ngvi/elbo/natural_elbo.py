@@ -35,7 +35,7 @@ from pyro_ngvi.estimators.quadrature import Quadrature
 from pyro_ngvi.estimators.stein import Stein, stein_direction
 from pyro_ngvi.families.low_rank_precision import MOMENTS
 from pyro_ngvi.guide.local_latents import SHARED_OUT
-from pyro_ngvi.host import Foresight, Reads
+from pyro_ngvi.host import Reads
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
@@ -75,7 +75,6 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         super().__init__(num_particles=num_particles, max_plate_nesting=max_plate_nesting)
         self.vectorize_particles = vectorize_particles
         self._set_up: _SetUp | None = None
-        self._foresight = Foresight()
 
     #: Whether it gives guides the values of sites that have factors.
     gives_conjugate_sites = True
@@ -149,56 +148,34 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         here = {site: family.detach() for site, family in density.posteriors.items()}
         # Workers with a part of the rows each would not agree on how noisy a step is.
         adapts = cost.max_batches > 1 and MOMENTS.get() is None
-        estimates: list[Estimate] = []
-        bounds, numbers = list[Tensor](), list[Callable]()
-        noise, square, goes_on = 0.0, 0.0, True
+        reads, noise, square = Reads(), 0.0, 0.0
+        estimates, bounds, numbers = list[Estimate](), list[Tensor](), list[Callable]()
 
-        def estimated(points: PointsBySite) -> tuple[Reads, tuple[Estimate, Tensor, Callable]]:
-            evaluate = Differentiator(density, plan, [] if estimates else None)
-            reported = list[Any]()
+        def on_values(points: PointsBySite, values: Tensor, kept: Tensor) -> None:
+            # Those of quadrature have the whole entropy in them, without noise.
+            counts = {} if isinstance(estimator, Quadrature) else _visited(density)
+            bounds.append(_bound(values, here, points, kept, counts))
+            numbers.append(reads.later(bounds[-1]))
 
-            def listener(points: PointsBySite, values: Tensor, kept: Tensor) -> None:
-                # Those of quadrature have the whole entropy in them, without noise.
-                counts = {} if isinstance(estimator, Quadrature) else _visited(density)
-                reported.append(_bound(values, here, points, kept, counts))
-                reported.append(evaluate.reads.later(reported[0]))
-
-            evaluate.listener = listener
+        while not estimates or (adapts and is_noisy(len(estimates), noise, square)):
+            leaves = [] if estimates else None
+            evaluate = Differentiator(density, plan, leaves, on_values, reads)
+            points = self._points(here, cost)
             estimate = estimator(evaluate, here, points)
-            for site, weights in _visited(density).items():
-                of_entropy = None
-                if isinstance(estimator, Stein):
-                    drawn = of_kept(points.noise[site], estimate.kept)
-                    of_entropy = stein_direction(torch.zeros_like(drawn), drawn, here[site])
-                estimate.directions[site] = natural_gradient_of_visits(
-                    here[site], estimate.directions[site], weights, of_entropy
-                )
-            return evaluate.reads, (estimate, *reported)
-
-        while goes_on:
-            compute = functools.partial(estimated, self._points(here, cost))
-            (estimate, bound, number), spread = self._foresight(
-                # Workers with a part of the rows each would not agree on what holds.
-                compute,
-                lambda found: found[0].spread if adapts else (),
-                MOMENTS.get() is None,
-            )
+            _count_visits(density, here, points, estimate, isinstance(estimator, Stein))
             estimates.append(estimate)
-            bounds.append(bound)
-            numbers.append(number)
-            goes_on = adapts
             if adapts:
-                noise, square = noise + spread[0], square + spread[1]
-                goes_on = is_noisy(len(estimates), noise, square)
-        number = sum(bound for one in numbers for bound in one()) / len(numbers)
-        self._count(sum(estimate.num_dropped() for estimate in estimates), stacklevel=6)
+                of_noise, of_square = reads.now(*estimate.spread)
+                noise, square = noise + of_noise, square + of_square
         count = len(estimates)
+        number = sum(bound for one in numbers for bound in one()) / count
+        self._count(sum(estimate.num_dropped() for estimate in estimates), stacklevel=6)
         directions = [list(estimate.directions.values()) for estimate in estimates]
         mean = directions[0]
         if count > 1:
             mean = direction.scale(1 / count, functools.reduce(direction.add, directions))
-        bound = sum(bounds) / count
-        return dict(zip(here, mean, strict=True)), bound, number, estimates[0].params
+        by_site = dict(zip(here, mean, strict=True))
+        return by_site, sum(bounds) / count, number, estimates[0].params
 
     def _get_trace(
         self, model: Callable, guide: Callable, args: tuple, kwargs: dict
@@ -273,6 +250,20 @@ def _visited(density: LogDensity) -> dict[str, Tensor]:
     Where workers visit all elements between them, the sum of what they find is of all.
     """
     return {} if SHARED_OUT.get() else density.visited
+
+
+def _count_visits(
+    density: LogDensity, here: Families, points: PointsBySite, estimate: Estimate, is_stein: bool
+) -> None:
+    """Change the directions of a minibatch of a guide's latents (:mod:`ngvi.guide.visits`)."""
+    for site, weights in _visited(density).items():
+        of_entropy = None
+        if is_stein:
+            drawn = of_kept(points.noise[site], estimate.kept)
+            of_entropy = stein_direction(torch.zeros_like(drawn), drawn, here[site])
+        estimate.directions[site] = natural_gradient_of_visits(
+            here[site], estimate.directions[site], weights, of_entropy
+        )
 
 
 def _bound(
