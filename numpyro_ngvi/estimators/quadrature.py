@@ -25,7 +25,7 @@ from ngvi.estimators.nodes import (
 from ngvi.estimators.points import Families, PointsBySite, log_q
 from ngvi.estimators.quadrature import Integrand, Pull, Push, expectations, num_probes
 from numpyro_ngvi.estimators.moments import Density, Estimate
-from numpyro_ngvi.tracing.terms import terms_of
+from numpyro_ngvi.tracing.additive_terms import terms_of
 
 #: Numbers of a term at all nodes that are computed together; a few nodes always are, as sums over
 #: them are products of matrices.

@@ -22,6 +22,7 @@ from pyro_ngvi.tracing import (
     LogDensity,
     ModelFacts,
     NoiseState,
+    choose_particles,
     examples,
     hessian_misses_curvature,
     inspect,
@@ -145,7 +146,7 @@ def make_plan(
     if validate:
         density.validate(centre)
     if vectorize_particles:
-        density.choose_particles(_line(centre, step, 2))
+        choose_particles(density, _line(centre, step, 2))
     _warn_of_unregistered(density, _line(centre, step, 2))
     # The difference leaves out the data, which all draws share; no more draws than that takes.
     two, three = (_saved_bytes(density, _line(centre, step, num)) for num in (2, 3))

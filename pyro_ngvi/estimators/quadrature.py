@@ -28,8 +28,8 @@ from ngvi.estimators.quadrature import Integrand, Pull, Push, expectations, num_
 from pyro_ngvi.estimators.differentiate import Differentiator, gradients_of, leaves_of
 from pyro_ngvi.estimators.moments import Estimate, map_structure
 from pyro_ngvi.tracing import LogDensity
+from pyro_ngvi.tracing.additive_terms import terms_of
 from pyro_ngvi.tracing.messengers import quiet
-from pyro_ngvi.tracing.terms import terms_of
 
 #: Numbers of a term at all nodes that are computed together.
 NUMBERS_AT_ONCE = 2**18

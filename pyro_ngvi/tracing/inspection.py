@@ -11,9 +11,9 @@ from pyro import poutine
 from pyro.distributions.util import is_identically_zero
 from pyro.poutine.util import site_is_subsample
 
-from pyro_ngvi.tracing.messengers import NanCholesky, is_subsampled, quiet
+from pyro_ngvi.tracing.messengers import NanCholesky, quiet
 from pyro_ngvi.tracing.partly_observed import idle_latents
-from pyro_ngvi.tracing.sites import factor_of, family_of, is_enumerated
+from pyro_ngvi.tracing.sites import factor_of, family_of, is_enumerated, is_subsampled
 
 #: Distributions that draw nothing: of fixed values, and of :func:`pyro.factor`.
 NO_DRAWS = ("Delta", "Drawn", "Unit")

@@ -30,3 +30,9 @@ def factor_of(site: dict[str, Any]) -> Factor | None:
     """The factor that a ``ConjugateGuide`` draws that site from."""
     factor = getattr(site["fn"], "factor", None)
     return factor if isinstance(factor, Factor) else None
+
+
+def is_subsampled(site: dict[str, Any]) -> bool:
+    """Whether a plate's subsample site draws a part of the plate."""
+    size = site["fn"].subsample_size
+    return size is not None and size < site["fn"].size

@@ -269,7 +269,7 @@ def _cut_off(torch, x):
 def test_what_torch_does_unseen_is_refused(function, words):
     """Views of a tensor that is written into, and branches, depend on latents like all else."""
     torch = pytest.importorskip("torch")
-    from pyro_ngvi.tracing.terms import terms_of
+    from pyro_ngvi.tracing.additive_terms import terms_of
 
     with pytest.raises(NotAdditiveError, match=words):
         terms_of(lambda x: function(torch, x), [torch.zeros(3)])

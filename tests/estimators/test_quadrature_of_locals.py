@@ -64,7 +64,7 @@ def calculus(ppl):
 
 
 def expected(ppl, function, families):
-    terms = ppl.module("tracing.terms").terms_of(function, [q.mean for q in families])
+    terms = ppl.module("tracing.additive_terms").terms_of(function, [q.mean for q in families])
     check_paths(terms, families, calculus(ppl))
     return expectations(terms, families, calculus(ppl))
 
@@ -150,7 +150,7 @@ def test_a_kink_beside_a_scale_that_is_learnt_is_refused(ppl, stddev, power):
     def laplace(theta):
         return -(abs(theta[1:]) * ppl.np.exp(-power * theta[0])).sum()
 
-    terms = ppl.module("tracing.terms").terms_of(laplace, [q.mean])
+    terms = ppl.module("tracing.additive_terms").terms_of(laplace, [q.mean])
     with pytest.raises(NotAdditiveError, match="kink"):
         check_smooth(terms, [q], calculus(ppl))
 

@@ -185,18 +185,18 @@ def _with_rule(
         value.shape in ((), shapes[0]) and (value.is_constant or value.shape == shapes[0])
         for value in inputs
     )
-    if is_each and _goes_by_elements(inner, shapes[0]):
-        op = Op(Kind.EACH, _alone(program, equation), equation.primitive.name)
+    if is_each and _goes_by_elements(inner):
+        op = Op(Kind.EACH, _single(program, equation), equation.primitive.name)
         return [reader.apply(op, inputs, shapes[0])]
     return _run(reader, inner, inputs)
 
 
-def _goes_by_elements(program: Any, shape: tuple[int, ...]) -> bool:
+def _goes_by_elements(program: Any) -> bool:
     program = getattr(program, "jaxpr", program)
     for equation in program.eqns:
         name = equation.primitive.name
         if name in (*_CALLS, *_CUSTOM):
-            if not _goes_by_elements(_inner(equation), shape):
+            if not _goes_by_elements(_inner(equation)):
                 return False
         elif name == "broadcast_in_dim" and equation.invars[0].aval.shape == ():
             pass  # of a number
@@ -214,10 +214,10 @@ def _bound(equation: Any, *values: Any) -> Any:
     return equation.primitive.bind(*values, **equation.params)
 
 
-def _alone(program: Any, equation: Any) -> Callable[..., Any]:
+def _single(program: Any, equation: Any) -> Callable[..., Any]:
     """An operation with a rule of its own, as a function."""
     given = [atom for atom in equation.invars if not hasattr(atom, "val")]
-    alone = program.replace(
+    single = program.replace(
         constvars=(),
         invars=given,
         outvars=equation.outvars,
@@ -229,7 +229,7 @@ def _alone(program: Any, equation: Any) -> Callable[..., Any]:
     def run(*values: Any) -> Any:
         pairs = zip(equation.invars, values, strict=True)
         some = [value for atom, value in pairs if not hasattr(atom, "val")]
-        (result,) = jax.core.eval_jaxpr(alone, (), *some)
+        (result,) = jax.core.eval_jaxpr(single, (), *some)
         return result
 
     return run
