@@ -224,7 +224,8 @@ def test_the_packages_have_the_same_files():
         "parallel/rows.py",
         "parallel/workers.py",
         "tracing/batching.py",
-        "tracing/enumeration.py",
         "tracing/inspection.py",
         "tracing/messengers.py",
+        "tracing/minibatch.py",
+        "tracing/particles.py",
     }

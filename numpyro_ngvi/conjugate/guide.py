@@ -29,7 +29,7 @@ from numpyro_ngvi.guide.checks import subsampled_latents
 from numpyro_ngvi.guide.landing import calling_elbo
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.guide.prototype import started_trace
-from numpyro_ngvi.pytree import tell_flax
+from numpyro_ngvi.pytree import register_with_flax
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.sites import is_enumerated
@@ -232,7 +232,7 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         if not rest:
             self._guides = [first]
         first.prototype_trace = self.prototype_trace = trace
-        tell_flax()
+        register_with_flax()
 
     def _density(
         self, plain: dict[str, Any], rest: list[str], args: tuple, kwargs: dict

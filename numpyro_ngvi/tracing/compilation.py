@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jaxlib
@@ -28,8 +28,15 @@ _AT_ONCE = {
     "xla_llvm_disable_expensive_passes": True,
 }
 
-#: Of so many numbers a program is long at work on them, and of so few for a millisecond.
-MANY_NUMBERS, FEW_NUMBERS = 2**17, 2**16
+
+class ProgramSizes(NamedTuple):
+    """How many numbers a program works on decides how it is compiled."""
+
+    many: int = 2**17  #: from here on it is long at work on them: compiled as ever
+    few: int = 2**16  #: up to here for a millisecond: compiled at once, if it runs tens of times
+
+
+SIZES = ProgramSizes()
 
 
 def compiled(
@@ -45,7 +52,7 @@ def compiled(
     @functools.cache
     def program(is_short: bool) -> Callable:
         options = _AT_ONCE if is_short else _SOONER
-        options = _RIGHT if num_numbers >= MANY_NUMBERS else options
+        options = _RIGHT if num_numbers >= SIZES.many else options
         known = {name: value for name, value in options.items() if _is_known(name, value)}
         return jax.jit(function, compiler_options=known or None)
 
@@ -54,7 +61,7 @@ def compiled(
         leaves = jax.tree.leaves(args)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return function(*args)  # a part of another program, whose options hold
-        is_small = runs_few and sum(map(np.size, leaves)) <= FEW_NUMBERS
+        is_small = runs_few and sum(map(np.size, leaves)) <= SIZES.few
         return program(runs_once or is_small)(*args)
 
     return call

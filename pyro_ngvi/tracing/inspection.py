@@ -1,4 +1,4 @@
-"""What one run of model and guide tells about all of them."""
+"""What one run of model and guide shows about all of them."""
 
 from __future__ import annotations
 

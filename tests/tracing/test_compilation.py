@@ -9,13 +9,13 @@ pytest.importorskip("numpyro")
 import jax.numpy as jnp  # noqa: E402
 
 from numpyro_ngvi.tracing.compilation import (  # noqa: E402
-    MANY_NUMBERS,
+    SIZES,
     compiled,
     enable_x64,
 )
 
 
-@pytest.mark.parametrize("options", [{}, {"runs_once": True}, {"num_numbers": MANY_NUMBERS}])
+@pytest.mark.parametrize("options", [{}, {"runs_once": True}, {"num_numbers": SIZES.many}])
 def test_sums_of_products_over_many_rows_are_right(options):
     """A plain ``jax.jit`` gets the last rows wrong on CPUs in jaxlib 0.10.2."""
     count = 2**15 + 1

@@ -550,7 +550,7 @@ def test_the_minibatch_of_known_arguments_takes_no_run():
         assert count == 0
         assert actual == expected and torch.equal(after, then)
     assert drawn(9)[-1] == 1
-    size.value = 2  # of which the arguments tell nothing
+    size.value = 2  # of which the arguments show nothing
     density, indices, _, count = drawn(9)
     assert (len(indices), count) == (3, 0)
     assert torch.isfinite(density({site: torch.zeros(1, 1)})).all()
