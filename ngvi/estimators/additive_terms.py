@@ -179,6 +179,13 @@ class Reader:
             return self._each(op, inputs, shape)
         raise NotAdditiveError(f"{op.name.split(' ')[0]} of a value of kind {level.name}")
 
+    def filled(self, node: Node, shape: tuple[int, ...], xp: Any) -> Node:
+        """A value among larger ones as one of them; a constant number stays what it is."""
+        if node.shape == shape or (node.is_constant and node.shape == ()):
+            return node
+        fill = Op(Kind.COPY, lambda value: xp.broadcast_to(value, shape), f"fill {shape}")
+        return self.apply(fill, [node], shape)
+
     def _linear(self, op: Op, inputs: Sequence[Node], shape: tuple, level: Level) -> Node:
         if level is Level.AFFINE:
             return Node(level, shape, op, inputs)

@@ -59,6 +59,34 @@ def num_products(family: Family) -> int:
     return int(family.hessian_probes().max()) + 1
 
 
+class Examples(NamedTuple):
+    """A log density as a sum over examples and a rest: ``sum(scale * log_lik) + rest``."""
+
+    log_likelihood: Array  #: in nats, without the plates' scale, shape ``(..., N)``
+    scale: Array  #: how many examples each stands for, shape ``(..., N)``
+    rest: Array  #: prior, Jacobians, partners; shape ``(...)``
+
+
+def check_not_enumerated(is_enumerated: bool) -> None:
+    """Refuse examples of a model with latents that are summed out.
+
+    :raises ValueError: saying what to use.
+    """
+    if is_enumerated:
+        raise ValueError(
+            "curvature='gauss_newton' needs the likelihood of each example, which a model with "
+            "enumerated latents does not have site by site: use curvature='hessian'."
+        )
+
+
+def without_plate(site: str, ppl: str) -> str:
+    """In words, of an observed site that has no examples."""
+    return (
+        f"curvature='gauss_newton' sums over examples, but the observed site '{site}' is in no "
+        f"plate: put it into {ppl}.plate('data', len(y)), or use curvature='hessian'."
+    )
+
+
 def aligned(groups: Iterable[Sequence[tuple[Array, Array]]]) -> tuple[list[Array], list[Array]]:
     """The log likelihoods by example of groups of sites, and how their sums are scaled.
 

@@ -6,4 +6,4 @@ from numpyro_ngvi.tracing.differentiability import (
     sites_without_hessian,
 )
 from numpyro_ngvi.tracing.log_density import LogDensity, factors_in, latent_site, posteriors_in
-from numpyro_ngvi.tracing.per_example import Examples, examples
+from numpyro_ngvi.tracing.per_example import examples

@@ -125,7 +125,7 @@ def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) ->
         words += f" {[id(place) for place in places]}"
         run = _from_places(run, places)
     if kind in _BY_ELEMENTS:
-        inputs = [_filled(reader, value, shapes[0]) for value in inputs]
+        inputs = [reader.filled(value, shapes[0], jnp) for value in inputs]
     return [reader.apply(Op(kind, run, words), inputs, shapes[0])]
 
 
@@ -140,14 +140,6 @@ def _is_finite_check(equation: Any, inputs: list[Node]) -> bool:
         if not isinstance(node.value, jax.core.Tracer)
     ]
     return name == "ne" and any(is_infinite)
-
-
-def _filled(reader: Reader, node: Node, shape: tuple[int, ...]) -> Node:
-    """A number among arrays, or an array among larger ones, as one of them."""
-    if node.shape == shape or (node.is_constant and node.shape == ()):
-        return node
-    fill = Op(Kind.COPY, lambda value: jnp.broadcast_to(value, shape), f"fill {shape}")
-    return reader.apply(fill, [node], shape)
 
 
 def _from_places(run: Callable[..., Any], places: list[Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
-from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays
+from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays, Examples
 from pyro_ngvi.estimators.differentiate import Curvature, Parts
 from pyro_ngvi.estimators.hessian import (
     BYTES_AT_ONCE,
@@ -26,7 +26,7 @@ from pyro_ngvi.estimators.per_example.layers import UnknownLayerError
 from pyro_ngvi.estimators.per_example.rows import ExampleRows, KeptRows
 from pyro_ngvi.estimators.per_example.squares import Recorder, squares
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.tracing import Examples, LogDensity, examples
+from pyro_ngvi.tracing import LogDensity, examples
 
 
 @shared_doc(table.GaussNewton, table.Hessian)

@@ -149,7 +149,7 @@ class _Tape(TorchDispatchMode):
                 Op(kind, lambda value: value.reshape(shape), f"reshape {shape}"), nodes, shape
             )
         if kind in _BY_ELEMENTS:
-            nodes = [self._filled(node, shape) for node in nodes]
+            nodes = [self._reader.filled(node, shape, torch) for node in nodes]
 
         def run(*values: Tensor) -> Tensor:
             given = list(leaves)
@@ -175,13 +175,6 @@ class _Tape(TorchDispatchMode):
         if not is_own or other is None or func._overloadname not in other.overloads():
             raise NotAdditiveError(f"{name}, which writes into a tensor")
         return getattr(other, func._overloadname)
-
-    def _filled(self, node: Node, shape: tuple[int, ...]) -> Node:
-        """A value among larger ones, as one of them."""
-        if node.shape in (shape, ()) and (node.is_constant or node.shape == shape):
-            return node
-        fill = Op(Kind.COPY, lambda value: value.expand(shape), f"fill {shape}")
-        return self._reader.apply(fill, [node], shape)
 
 
 def _place(tensor: Tensor) -> int:
