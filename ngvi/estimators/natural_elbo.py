@@ -1,4 +1,4 @@
-"""The variational bound with second-order natural gradients: what it is told, and what it decides.
+"""The variational bound with second-order natural gradients: its options, and its choices.
 
 The packages' ``elbo`` draw the points, evaluate them, and make a gradient of the directions.
 """
