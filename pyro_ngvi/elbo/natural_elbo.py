@@ -158,7 +158,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             numbers.append(reads.later(bounds[-1]))
 
         while not estimates or (adapts and is_noisy(len(estimates), noise, square)):
-            leaves = [] if estimates else None
+            leaves: list[Tensor] | None = [] if estimates else None
             evaluate = Differentiator(density, plan, leaves, on_values, reads)
             points = self._points(here, cost)
             estimate = estimator(evaluate, here, points)
