@@ -1,10 +1,8 @@
 """Dataclasses as pytrees that JAX tells apart.
 
 ``jax.tree_util.register_dataclass`` (JAX 0.10.2) calls the structures of two classes equal if their
-numbers of fields and their static fields are: only their hashes differ. ``jax.jit`` finds a
-program by a table of seven bits of the hash and by equality, so that one call in a hundred or so
-ran the program that had been compiled for another class: a step of ``Covariance`` became that of
-``CovarianceCholesky``. Structures of ``register_pytree_with_keys`` are equal for one class only.
+numbers of fields and their static fields are, so that now and then ``jax.jit`` runs the program
+that was compiled for another class. Those of ``register_pytree_with_keys`` are equal for one only.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from jax.tree_util import GetAttrKey
 
 Class = TypeVar("Class", bound=type)
 
-#: Classes that Flax has not been told of.
+#: Classes that Flax does not know.
 _unknown_to_flax: list[tuple[type, list[str]]] = []
 
 
@@ -51,14 +49,14 @@ def register(cls: Class) -> Class:
     return cls
 
 
-def tell_flax() -> None:
+def register_with_flax() -> None:
     """Let ``flax.serialization.to_bytes`` take families, if Flax has been imported."""
     flax = sys.modules.get("flax.serialization")
     while flax is not None and _unknown_to_flax:
-        _tell(flax, *_unknown_to_flax.pop())
+        _register(flax, *_unknown_to_flax.pop())
 
 
-def _tell(flax: Any, cls: type, names: list[str]) -> None:
+def _register(flax: Any, cls: type, names: list[str]) -> None:
     def to_state(tree: Any) -> dict[str, Any]:
         return {name: flax.to_state_dict(getattr(tree, name)) for name in names}
 

@@ -10,7 +10,7 @@ Here is the algebra that finds the terms of a program, without tensors. A packag
 operations of a log density one after another, says of each which :class:`Kind` it is, and
 :meth:`Reader.apply` follows what is constant, affine in the latents, a function of a few affine
 functions element by element, or a sum of such. An operation that fits nowhere is a
-:class:`NotASumError`, and other estimators take over.
+:class:`NotAdditiveError`, and other estimators take over.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ngvi.estimators.choice import MAX_QUADRATURE_NUMBERS
+from ngvi.estimators.options import DEFAULTS
 
 #: Affine functions that a term may see.
-MAX_ROOTS = 2
+MAX_PREDICTORS = 2
 
 
-class NotASumError(Exception):
+class NotAdditiveError(Exception):
     """The log density is no sum of terms of a few affine functions; says which operation."""
 
 
@@ -68,8 +68,6 @@ class Node:
     """A value of the program.
 
     :ivar shape: its own.
-    :ivar form: of an affine or local value: the same as a function of :attr:`roots`, element by
-        element, where it is not itself the root.
     """
 
     def __init__(
@@ -83,19 +81,26 @@ class Node:
         self.level, self.shape, self.inputs = level, shape, tuple(inputs)
         self.op: Any = op
         self.value = value  #: of a constant
-        self.form: Form | None = None
+        self._form: Form | None = None
 
     @property
     def is_constant(self) -> bool:
         """Whether the latents do not matter."""
         return self.level is Level.CONSTANT
 
+    @property
+    def form(self) -> Form:
+        """As a function of its predictors, element by element; by default it is one itself."""
+        if self._form is None:
+            self._form = Form(self)
+        return self._form
+
 
 class Form:
-    """An elementwise expression: a root, a constant, or an operation on such.
+    """An elementwise expression: a predictor, a constant, or an operation on such.
 
-    :param node: the root, or the constant.
-    :param roots: all affine values in it.
+    :param node: the predictor, or the constant.
+    :param predictors: all affine values in it.
     """
 
     def __init__(
@@ -104,31 +109,36 @@ class Form:
         self.node, self.parts = node, tuple(parts)
         self.op: Any = op
         if node is not None:
-            self.roots: tuple[Node, ...] = () if node.is_constant else (node,)
+            self.predictors: tuple[Node, ...] = () if node.is_constant else (node,)
         else:
-            self.roots = tuple(dict.fromkeys(itertools.chain(*(part.roots for part in parts))))
+            found = itertools.chain(*(part.predictors for part in parts))
+            self.predictors = tuple(dict.fromkeys(found))
 
 
 class Term(NamedTuple):
     """A local value of which the log density is a linear function."""
 
     node: Node
-    roots: tuple[Node, ...]
+    predictors: tuple[Node, ...]
 
-    def value(self, roots: Sequence[Any]) -> Any:
-        """Of the values of the roots, element by element."""
-        known: dict[int, Any] = {
-            id(root): value for root, value in zip(self.roots, roots, strict=True)
-        }
+    def value(
+        self, predictors: Sequence[Any], constant: Callable[[Any], Any] = lambda value: value
+    ) -> Any:
+        """Of the values of the predictors, element by element.
+
+        :param constant: of a constant what goes with such values.
+        """
+        known: dict[int, Any] = dict(zip(map(id, self.predictors), predictors, strict=True))
 
         def of(form: Form) -> Any:
             if form.node is not None:
-                return known[id(form.node)] if not form.node.is_constant else form.node.value
+                node = form.node
+                return constant(node.value) if node.is_constant else known[id(node)]
             if id(form) not in known:
                 known[id(form)] = form.op.run(*map(of, form.parts))
             return known[id(form)]
 
-        return of(_form(self.node))
+        return of(self.node.form)
 
 
 class Reader:
@@ -141,7 +151,7 @@ class Reader:
 
     def latent(self, shape: tuple[int, ...]) -> Node:
         """A vector of latents."""
-        return _rooted(Node(Level.AFFINE, tuple(shape)))
+        return Node(Level.AFFINE, tuple(shape))
 
     def constant(self, value: Any, shape: tuple[int, ...] = ()) -> Node:
         """What the latents do not change."""
@@ -152,7 +162,7 @@ class Reader:
 
         :param inputs: its arguments, of the shape of the result where it goes element by element,
             or constants without one.
-        :raises NotASumError: if it fits nowhere.
+        :raises NotAdditiveError: if it fits nowhere.
         """
         varying = [node for node in inputs if not node.is_constant]
         if not varying:
@@ -167,28 +177,36 @@ class Reader:
             return self._sum(op, inputs, shape, level)
         if kind is Kind.EACH and level <= Level.LOCAL:
             return self._each(op, inputs, shape)
-        raise NotASumError(f"{op.name.split(' ')[0]} of a value of kind {level.name}")
+        raise NotAdditiveError(f"{op.name.split(' ')[0]} of a value of kind {level.name}")
+
+    def filled(self, node: Node, shape: tuple[int, ...], xp: Any) -> Node:
+        """A value among larger ones as one of them; a constant number stays what it is."""
+        if node.shape == shape or (node.is_constant and node.shape == ()):
+            return node
+        fill = Op(Kind.COPY, lambda value: xp.broadcast_to(value, shape), f"fill {shape}")
+        return self.apply(fill, [node], shape)
 
     def _linear(self, op: Op, inputs: Sequence[Node], shape: tuple, level: Level) -> Node:
         if level is Level.AFFINE:
-            return _rooted(Node(level, shape, op, inputs))
+            return Node(level, shape, op, inputs)
         return Node(Level.SUM, shape, op, inputs)
 
     def _sum(self, op: Op, inputs: Sequence[Node], shape: tuple, level: Level) -> Node:
         if level is Level.SUM:
             return Node(level, shape, op, inputs)
-        counts = [len(_form(node).roots) for node in inputs]
+        counts = [len(node.form.predictors) for node in inputs]
         together = self._each(op, inputs, shape, check=False)
-        if len(_form(together).roots) <= max(1 if level is Level.AFFINE else 0, *counts):
+        if len(together.form.predictors) <= max(1 if level is Level.AFFINE else 0, *counts):
             together.level = level
             return together
         return self._linear(op, inputs, shape, level)
 
     def _each(self, op: Op, inputs: Sequence[Node], shape: tuple, *, check: bool = True) -> Node:
         node = Node(Level.LOCAL, shape, op, inputs)
-        node.form = Form(op=op, parts=[_form(node) for node in inputs])
-        if check and len(node.form.roots) > MAX_ROOTS:
-            raise NotASumError(f"{op.name.split(' ')[0]} of {len(node.form.roots)} affine values")
+        node._form = Form(op=op, parts=[node.form for node in inputs])
+        if check and len(node.form.predictors) > MAX_PREDICTORS:
+            count = len(node.form.predictors)
+            raise NotAdditiveError(f"{op.name.split(' ')[0]} of {count} affine values")
         return node
 
     def _copy(self, op: Op, inputs: Sequence[Node], shape: tuple, level: Level) -> Node:
@@ -198,19 +216,19 @@ class Reader:
         name, is_number = op.name, math.prod(inner.shape) == 1
         if is_number:
             name = f"fill {shape}"  # whichever way a number is spread
-        is_root = _form(inner).node is inner
-        if is_root:
+        is_predictor = inner.form.node is inner
+        if is_predictor:
             first = self._numbers.get(id(inner), inner)
             if is_number and first.shape == shape:
                 return first
             key = (id(first), name, shape)
             if key not in self._copies:
-                self._copies[key] = copy = _rooted(Node(Level.AFFINE, shape, op, inputs))
+                self._copies[key] = copy = Node(Level.AFFINE, shape, op, inputs)
                 if is_number and math.prod(shape) == 1:
                     self._numbers[id(copy)] = first
             return self._copies[key]
         node = Node(level, shape, op, inputs)
-        node.form = self._copied(_form(inner), op, name, inner.shape, shape)
+        node._form = self._copied(inner.form, op, name, inner.shape, shape)
         return node
 
     def _copied(self, form: Form, op: Op, name: str, old: tuple, shape: tuple) -> Form:
@@ -223,13 +241,13 @@ class Reader:
         elif form.node.is_constant and form.node.shape != old:  # a number for all entries
             copied = form
         else:
-            copied = _form(self.apply(op, [form.node], shape))
+            copied = self.apply(op, [form.node], shape).form
         copied.origin = form  # type: ignore[attr-defined]  # which keeps its identity alive
         self._forms[key] = copied
         return copied
 
 
-class Sum(NamedTuple):
+class AdditiveTerms(NamedTuple):
     """A log density by its terms."""
 
     result: Node
@@ -237,7 +255,7 @@ class Sum(NamedTuple):
     terms: tuple[Term, ...]
 
     @classmethod
-    def of(cls, result: Node, latents: Sequence[Node]) -> Sum:
+    def of(cls, result: Node, latents: Sequence[Node]) -> AdditiveTerms:
         """Of the scalar that a program returns for vectors of latents."""
         found: dict[int, Node] = {}
         nodes, seen = [result], set()
@@ -250,30 +268,31 @@ class Sum(NamedTuple):
                 nodes.extend(node.inputs)
             else:
                 found[id(node)] = node
-        return cls(
-            result, tuple(latents), tuple(Term(node, _form(node).roots) for node in found.values())
-        )
+        terms = (Term(node, node.form.predictors) for node in found.values())
+        return cls(result, tuple(latents), tuple(terms))
 
     @property
-    def roots(self) -> tuple[Node, ...]:
+    def predictors(self) -> tuple[Node, ...]:
         """All affine values."""
-        return tuple(dict.fromkeys(root for term in self.terms for root in term.roots))
+        return tuple(dict.fromkeys(one for term in self.terms for one in term.predictors))
 
-    def numbers(self) -> dict[int, int]:
-        """The places of the roots, by their identity."""
-        return {id(root): number for number, root in enumerate(self.roots)}
+    @property
+    def places(self) -> list[list[int]]:
+        """Of each term, which of all affine values it sees."""
+        index = {id(one): k for k, one in enumerate(self.predictors)}
+        return [[index[id(one)] for one in term.predictors] for term in self.terms]
 
     def check_size(self, dim: int) -> None:
         """Refuse what would not fit.
 
         :param dim: ``d``, the number of latents.
-        :raises NotASumError: for too many numbers in the Jacobians, or none.
+        :raises NotAdditiveError: for too many numbers in the Jacobians, or none.
         """
         if not self.terms:
-            raise NotASumError("no latent changes it")
-        numbers = dim * sum(math.prod(root.shape) for root in self.roots)
-        if numbers > MAX_QUADRATURE_NUMBERS:
-            raise NotASumError(f"the Jacobians of its terms would have {numbers:.1e} numbers")
+            raise NotAdditiveError("no latent changes it")
+        numbers = dim * sum(math.prod(one.shape) for one in self.predictors)
+        if numbers > DEFAULTS.max_jacobian_numbers:
+            raise NotAdditiveError(f"the Jacobians of its terms would have {numbers:.1e} numbers")
 
     def value(self, of_terms: Sequence[Any]) -> Any:
         """The log density, of the values of its terms."""
@@ -298,17 +317,6 @@ def evaluate(nodes: Sequence[Node], known: dict[int, Any]) -> list[Any]:
     return [of(node) for node in nodes]
 
 
-def _rooted(node: Node) -> Node:
-    node.form = Form(node)
-    return node
-
-
-def _form(node: Node) -> Form:
-    if node.form is None:
-        node.form = Form(node)
-    return node.form
-
-
 def _has_simpler(node: Node) -> bool:
     """Whether its parts cost less: of a sum one may see fewer affine values, and of one number for
     all rows one is enough.
@@ -320,8 +328,8 @@ def _has_simpler(node: Node) -> bool:
         return math.prod(parts[0].shape) < math.prod(node.shape)
     if _kind_here(node.op, node.inputs) is not Kind.SUM:
         return False
-    fewest = min(len(_form(part).roots) for part in parts)
-    return fewest < len(_form(node).roots) or any(map(_has_simpler, parts))
+    fewest = min(len(part.form.predictors) for part in parts)
+    return fewest < len(node.form.predictors) or any(map(_has_simpler, parts))
 
 
 def _kind_here(op: Op, inputs: Sequence[Node]) -> Kind:
@@ -333,6 +341,6 @@ def _kind_here(op: Op, inputs: Sequence[Node]) -> Kind:
         return Kind.SUM if varies[0] and sum(varies) == 1 else Kind.EACH
     if op.kind is Kind.BILINEAR:
         if sum(varies) > 1:
-            raise NotASumError(f"{op.name.split(' ')[0]} of two values that vary")
+            raise NotAdditiveError(f"{op.name.split(' ')[0]} of two values that vary")
         return Kind.LINEAR
     return op.kind

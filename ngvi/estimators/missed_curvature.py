@@ -14,18 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-#: Half the segment's length in standard deviations of ``q``: long enough to meet the kinks of a
-#: likelihood, if it has any.
-_STEP = 0.5
-
-#: Gauss-Legendre nodes on the segment, or on each panel of it.
-NUM_NODES = 5
-
-#: A suspicion is checked again with so many panels: of a smooth function it goes away.
-MANY_PANELS = 16
-
-#: A Hessian that misses more than this part of the gradient's change is no curvature.
-MAX_DEFECT = 0.3
+from ngvi.estimators.options import DEFAULTS
 
 #: A function's gradients and Hessian's products with ``v`` at some nodes, each of shape ``(n, d)``;
 #: None where it has no Hessian.
@@ -37,7 +26,7 @@ def half_segment(dim: int) -> np.ndarray:
 
     Each coordinate goes on as far, for a kink may be in any.
     """
-    return _STEP * np.random.default_rng(0).choice([-1.0, 1.0], dim)
+    return DEFAULTS.half_segment * np.random.default_rng(0).choice([-1.0, 1.0], dim)
 
 
 def missed(
@@ -53,12 +42,12 @@ def missed(
     :param eps: of the precision in which they are computed.
     """
     suspects: set[str] | None = None
-    for panels in (1, MANY_PANELS):
+    for panels in (1, DEFAULTS.segment_panels):
         nodes, weights = _quadrature(panels)
         suspects = {
             name
             for name, along in at_nodes(nodes, suspects).items()
-            if along is None or _defect(*along, step, weights, eps) > MAX_DEFECT
+            if along is None or _defect(*along, step, weights, eps) > DEFAULTS.max_defect
         }
         if not suspects:
             break
@@ -81,7 +70,7 @@ def what_is_missed(names: list[str], reason: str | None = None) -> str:
 
 def _quadrature(panels: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes on [-1, 1], the two ends first, and the weights of the others."""
-    nodes, weights = np.polynomial.legendre.leggauss(NUM_NODES)
+    nodes, weights = np.polynomial.legendre.leggauss(DEFAULTS.segment_nodes)
     centres = (2.0 * np.arange(panels) + 1.0) / panels - 1.0
     nodes = (centres[:, None] + nodes / panels).reshape(-1)
     return np.concatenate([[-1.0, 1.0], nodes]), np.tile(weights / panels, panels)

@@ -1,4 +1,4 @@
-"""The variational bound with second-order natural gradients: what it is told, and what it decides.
+"""The variational bound with second-order natural gradients: its options, and its choices.
 
 The packages' ``elbo`` draw the points, evaluate them, and make a gradient of the directions.
 """
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ngvi.errors import check_count, check_flag
-from ngvi.estimators.choice import Cost, check_curvature, choose, cost_of_step
+from ngvi.estimators.choice import check_curvature, choose, cost_of_step
+from ngvi.estimators.table import EstimateCost
 
 
 class NaturalELBO:
@@ -94,16 +95,16 @@ class NaturalELBO:
         obstacle: Callable[[], Exception | None],
         partners: bool,
         couples: Iterable[Any],
-        unlike: Callable[[], Exception | None] | None,
+        not_additive: Callable[[], Exception | None] | None,
         guide: Any,
         stacklevel: int,
-    ) -> tuple[str, Cost]:
+    ) -> tuple[str, EstimateCost]:
         """The estimator's name, ``"auto"`` resolved, and what it evaluates.
 
         :param obstacle: see :func:`ngvi.estimators.choice.choose`, as for the other arguments.
         :param couples: what the families couple.
         """
-        options = {"unlike": unlike, "partners": partners, "guide": guide}
+        options = {"not_additive": not_additive, "partners": partners, "guide": guide}
         choice = choose(self.curvature, dim, products, obstacle, **options)
         if choice.obstacle is not None:
             warnings.warn(

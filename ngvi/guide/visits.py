@@ -34,8 +34,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple
 
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import Arrays, Families
+from ngvi.estimators import points
+from ngvi.estimators.points import Arrays, Families
 from ngvi.families.base import Array, Family
 from ngvi.latents import subsampling
 from ngvi.latents.layout import Site
@@ -201,13 +201,13 @@ def log_q(family: Family, noise: Array, weights: Array) -> Array:
 
 
 def log_q_of_visits(here: Families, noise: Arrays, visited: Arrays) -> Array:
-    """:func:`ngvi.estimators.kinds.log_q`, by the estimate (1) where a minibatch visits a part.
+    """:func:`ngvi.estimators.points.log_q`, by the estimate (1) where a minibatch visits a part.
 
     :param visited: ``w`` of (1), by those sites.
     """
     whole = {site: family for site, family in here.items() if site not in visited}
     parts = [log_q(here[site], noise[site], weights) for site, weights in visited.items()]
-    return sum(parts, start=estimators.log_q(whole, noise))
+    return sum(parts, start=points.log_q(whole, noise))
 
 
 def of_visits(family: Any, weights: Array) -> Any:

@@ -34,8 +34,8 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
     whatever they tell; or ``False``. See :mod:`ngvi.inference.by_modes`. ``result.starts`` and
     the report tell; ``result.posterior`` is then over standardised locals.
 :param curvature: ``"spherical"`` (gradients at orthogonal points,
-    :class:`~ngvi.estimators.kinds.Spherical`), ``"quadrature"`` (no points, where the log density
-    allows it, :class:`~ngvi.estimators.kinds.Quadrature`), ``"hessian"``, ``"stein"``, or
+    :class:`~ngvi.estimators.table.Spherical`), ``"quadrature"`` (no points, where the log density
+    allows it, :class:`~ngvi.estimators.table.Quadrature`), ``"hessian"``, ``"stein"``, or
     ``"auto"``: quadrature where it can be, from 100 latents on or 2000 of a structured family, else
     the first where the model has locals (:mod:`~ngvi.inference.paths`), Hessians where the family's
     take few products, or the first up to 2000.

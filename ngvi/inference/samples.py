@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.estimators.choice import NUM_STEIN, Cost, cost_of_group
+from ngvi.estimators.choice import cost_of_group
+from ngvi.estimators.options import DEFAULTS
+from ngvi.estimators.table import EstimateCost
 from ngvi.families.points import Points, num_quintic, quintic_points, spherical_points
 from ngvi.inference.options import SampleOptions
 from ngvi.inference.problem import Group, Sample
@@ -114,7 +116,7 @@ class Groups(NamedTuple):
     """What a group of draws is made of."""
 
     dim: int
-    cost: Cost  #: of one
+    cost: EstimateCost  #: of one
     cubature: ChainCubature | None = None  #: that orthogonal points are spread over
 
     @classmethod
@@ -134,7 +136,7 @@ class Groups(NamedTuple):
         """
         if estimator != "spherical" or cubature is None:
             return cls(dim, cost_of_group(estimator, dim, products, data_size))
-        return cls(dim, Cost(cubature.num_points, cubature.num_points, 0, 1), cubature)
+        return cls(dim, EstimateCost(cubature.num_points, cubature.num_points, 0, 1), cubature)
 
     @property
     def is_dear(self) -> bool:
@@ -142,9 +144,11 @@ class Groups(NamedTuple):
         has_points = self.cubature is None and self.cost.num_groups > 0
         return has_points and self.cost.num_gradients > OPTIONS.dear_group
 
-    def few(self, rng: np.random.Generator, num_groups: int, count: int = NUM_STEIN) -> Sample:
+    def few(
+        self, rng: np.random.Generator, num_groups: int, count: int = DEFAULTS.num_stein
+    ) -> Sample:
         """Groups of few random draws, which see one minibatch each."""
-        groups = Groups(self.dim, Cost(count, count, 0)).sample(rng, num_groups)
+        groups = Groups(self.dim, EstimateCost(count, count, 0)).sample(rng, num_groups)
         return [group._replace(one_batch=True) for group in groups]
 
     def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:

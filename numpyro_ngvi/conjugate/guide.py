@@ -29,7 +29,7 @@ from numpyro_ngvi.guide.checks import subsampled_latents
 from numpyro_ngvi.guide.landing import calling_elbo
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.guide.prototype import started_trace
-from numpyro_ngvi.pytree import tell_flax
+from numpyro_ngvi.pytree import register_with_flax
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.sites import is_enumerated
@@ -215,8 +215,8 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
             self._given[name] = jnp.asarray(one.mean, loc.dtype)
         if not rest:
             self._guides = [first]
-        first.prototype_trace, self.prototype_trace = sites, trace
-        tell_flax()
+        first.prototype_trace = self.prototype_trace = trace
+        register_with_flax()
 
     def _density(self, rest: list[str], args: tuple, kwargs: dict) -> tuple[Callable, str]:
         """The log density and its gradient at values of the sites, and the dtype."""

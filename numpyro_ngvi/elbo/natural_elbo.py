@@ -15,33 +15,27 @@ from numpyro.infer.elbo import ELBO
 from ngvi._docs import shared_doc
 from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import natural_elbo as elbo
-from ngvi.estimators.additive_terms import NotASumError
-from ngvi.estimators.choice import MAX_BATCHES, Cost, is_noisy, points_at_once
-from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
-from numpyro_ngvi.conjugate.guide import ConjugateSites
-from numpyro_ngvi.elbo.host import tell_host
+from ngvi.estimators.additive_terms import NotAdditiveError
+from ngvi.estimators.choice import is_noisy, points_at_once
+from ngvi.estimators.options import DEFAULTS
+from ngvi.estimators.table import EstimateCost
+from ngvi.guide.visits import log_q_of_visits
+from numpyro_ngvi.elbo.step import ElboStep, GuideSetUp, check_same_model
 from numpyro_ngvi.estimators import (
     Families,
-    Points,
+    PointsBySite,
     make_estimator,
     num_products,
     orthogonal_points,
     standard_normal,
-    unlike,
+    why_not_additive,
 )
 from numpyro_ngvi.estimators.moments import Estimate, dot, finite_draws, in_passes, masked_mean
-from numpyro_ngvi.estimators.stein import stein_direction
-from numpyro_ngvi.estimators.threefry import split
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import (
     LogDensity,
     conjugate_sites_in,
-    examples,
-    hessian_obstacle,
-    latent_site,
     posteriors_in,
-    sites_with_missed_curvature,
 )
 from numpyro_ngvi.tracing.arguments import typed_key
 
@@ -61,7 +55,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
     can_infer_discrete = True
     #: In the mutable state: give it, and a step returns there how many draws it has left out, and
-    #: its program calls nobody. Such a program can be kept on disk.
+    #: its program calls nobody. Such a program can be kept on disk, and JAX starts it sooner.
     COUNT = "_ngvi_num_dropped"
 
     def __init__(
@@ -80,7 +74,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
     @property
     def num_dropped(self) -> int:
-        jax.block_until_ready((jax.live_arrays(), self._counts))  # steps have yet to count theirs
+        jax.block_until_ready(self._counts)
+        jax.effects_barrier()  # steps of the stock SVI have yet to count theirs
         self._add_counts(stacklevel=3)
         return self._num_dropped
 
@@ -103,110 +98,94 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The loss in nats, whose gradient is the natural gradient, and the mutable state."""
-        param_map = dict(param_map)
-        is_returned = param_map.pop(self.COUNT, None) is not None
-        model_key, guide_key, *_ = keys = split(typed_key(rng_key), 2 + MAX_BATCHES)
-        draw_keys = keys[2:]
-        told = _Told(model, guide)  # before the guide runs again
+        params = dict(param_map)
+        is_returned = params.pop(self.COUNT, None) is not None
+        model_key, guide_key, *_ = keys = random.split(typed_key(rng_key), 2 + DEFAULTS.max_batches)
+        set_up = GuideSetUp(model, guide)  # before the guide runs again
         density = LogDensity(model, guide, args, kwargs, model_key)
-        _check_same_model(density, guide)
-        posteriors = posteriors_in(param_map)
-        if not posteriors:  # every latent is a conjugate site
-            value, mutable_state = density.with_mutable_state({}, param_map, guide_key)
-            mutable_state = _where_finite(mutable_state, param_map)
-            mutable_state = _with_count(mutable_state, is_returned, jnp.zeros(()))
-            return {"loss": -value, "mutable_state": mutable_state}
-        here, frozen = jax.lax.stop_gradient((posteriors, param_map))
-        visited = {}
-        if told.has_plates:
-            visited = density.visited(here, frozen, guide_key)
-        partners = not all(
-            isinstance(part, (NaturalGaussianGuide, ConjugateSites))
-            for part in getattr(guide, "_guides", [guide])
+        check_same_model(density, guide)
+        posteriors, num_dropped = posteriors_in(params), jnp.zeros(())
+        if posteriors:
+            step = ElboStep.of(density, set_up, posteriors, params, guide_key)
+            loss, mutable_state, num_dropped = self._step(step, posteriors, params, keys[2:])
+        else:  # every latent is a conjugate site
+            value, mutable_state = density.with_mutable_state({}, params, guide_key)
+            loss = -value
+        mutable_state = _where_finite(mutable_state, params)
+        if is_returned:
+            mutable_state = {**(mutable_state or {}), self.COUNT: num_dropped.astype(int)}
+        else:
+            count = functools.partial(jax.debug.callback, self._count, num_dropped)
+            jax.lax.cond(num_dropped > 0, count, lambda: None)
+        return {"loss": loss, "mutable_state": mutable_state}
+
+    # -- a step -----------------------------------------------------------------------
+
+    def _step(
+        self, step: ElboStep, posteriors: Families, params: dict[str, Any], draw_keys: jax.Array
+    ) -> tuple[jax.Array, Any, jax.Array]:
+        """The loss, the model's mutable state, and how many draws were left out."""
+        density, here = step.density, step.here
+        curvature, cost = self._estimator_of(step)
+        data = jax.tree.leaves((density.args, density.kwargs))
+        at_once = points_at_once(max(map(np.size, data), default=1))
+        estimator = make_estimator(
+            curvature, cost, at_once, split=step.examples, partners=step.has_partners
         )
-        means = {site: family.mean for site, family in here.items()}
-        obstacle = functools.partial(
-            hessian_obstacle, density, means, frozen, guide_key, told.missed_curvature
-        )
-
-        def at(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> jax.Array:
-            return density(latents, frozen, key)
-
-        def unlike_sum() -> Exception | None:
-            if len(posteriors) < len(param_map):
-                return NotASumError("the model has parameters of its own")
-            is_asked_for = self.curvature == "quadrature"
-            return unlike(at, here, (), guide_key, check=False) or told.unlike_sum(is_asked_for)
-
-        curvature, cost = self._chosen(
-            sum(family.dim for family in here.values()),
-            max(map(num_products, here.values())),
-            obstacle,
-            partners,
-            (family.couples() for family in here.values()),
-            None if partners else unlike_sum,
-            guide,
-            stacklevel=1,
-        )
-        if curvature == "gauss_newton":
-            check_no_conjugate_sites(one.site for one in conjugate_sites_in(param_map).values())
-        at_once = points_at_once(max(map(np.size, jax.tree.leaves((args, kwargs))), default=1))
-
-        def by_examples(latents: dict[str, jax.Array], _: Any, key: jax.Array) -> tuple:
-            return tuple(examples(density, latents, frozen, key))
-
-        estimator = make_estimator(curvature, cost, at_once, split=by_examples, partners=partners)
 
         def batch(draw_key: jax.Array) -> tuple[Estimate, jax.Array]:
-            points = self._points(draw_key, guide_key, here, cost, partners)
-            estimate = estimator(at, here, points)
-            directions = dict(estimate.directions)
-            for site, weights in visited.items():
-                of_entropy = None
-                if curvature == "stein":
-                    noise = points.noise[site]
-                    nothing = jnp.zeros_like(noise)
-                    of_entropy = stein_direction(here[site], nothing, noise, estimate.kept)
-                directions[site] = natural_gradient_of_visits(
-                    here[site], directions[site], weights, of_entropy
-                )
-            estimate = estimate._replace(directions=directions)
+            points = self._points(draw_key, step, cost)
+            estimate = estimator(step.log_density, here, points)
+            estimate = step.with_visits(estimate, points, curvature == "stein")
             # Those of quadrature have the whole entropy in them, and no noise that others cancel.
-            counts = {} if curvature == "quadrature" else visited
+            counts = {} if curvature == "quadrature" else step.visited
             return estimate, _bound(estimate.values, estimate.kept, here, points, counts)
 
         together = _until_quiet if cost.max_batches > 1 else _once
-        summary = jax.lax.stop_gradient(together(batch, draw_keys))
-        if not is_returned:
-            summary = tell_host(self._count, summary.num_dropped, summary)
-        directions, value, kept, num_dropped = summary
-        mutable_state = None
-        if curvature == "mean" or len(posteriors) < len(param_map):
-            points = self._points(draw_keys[0], guide_key, here, cost, partners)
-            first = points.some(slice(cost.num_hessians))
-            kept = jnp.broadcast_to(kept[: cost.num_hessians], (cost.num_hessians,))
+        found = jax.lax.stop_gradient(together(batch, draw_keys))
+        value, mutable_state = found.value, None
+        if curvature == "mean" or len(posteriors) < len(params):
+            first = self._points(draw_keys[0], step, cost).some(slice(cost.num_hessians))
+            kept = jnp.broadcast_to(found.kept[: cost.num_hessians], (cost.num_hessians,))
             values, first, mutable_state = self._differentiable_values(
-                density, here, first, param_map, kept, at_once
+                step, first, params, kept, at_once
             )
-            value = _bound(values, kept & finite_draws(values), here, first, visited)
-        loss = -value
-        for site, family in posteriors.items():
-            loss = loss - _as_gradient(directions[site], family)
-        mutable_state = _where_finite(mutable_state, param_map)
-        mutable_state = _with_count(mutable_state, is_returned, num_dropped)
-        return {"loss": loss, "mutable_state": mutable_state}
+            value = _bound(values, kept & finite_draws(values), here, first, step.visited)
+        gradients = (_as_gradient(found.directions[site], q) for site, q in posteriors.items())
+        return -value - sum(gradients), mutable_state, found.num_dropped
 
-    # -- the value --------------------------------------------------------------------
+    def _estimator_of(self, step: ElboStep) -> tuple[str, EstimateCost]:
+        families = step.here.values()
+
+        def not_additive() -> Exception | None:
+            if len(step.here) < len(step.params):
+                return NotAdditiveError("the model has parameters of its own")
+            is_asked_for = self.curvature == "quadrature"
+            reason = why_not_additive(step.log_density, step.here, (), step.guide_key, check=False)
+            return reason or step.set_up.not_additive(is_asked_for)
+
+        curvature, cost = self._chosen(
+            sum(family.dim for family in families),
+            max(map(num_products, families)),
+            step.hessian_obstacle,
+            step.has_partners,
+            (family.couples() for family in families),
+            None if step.has_partners else not_additive,
+            step.density.guide,
+            stacklevel=1,
+        )
+        if curvature == "gauss_newton":
+            check_no_conjugate_sites(one.site for one in conjugate_sites_in(step.params).values())
+        return curvature, cost
 
     def _differentiable_values(
         self,
-        density: LogDensity,
-        here: Families,
-        points: Points,
+        step: ElboStep,
+        points: PointsBySite,
         params: dict[str, Any],
         kept: jax.Array,
         at_once: int,
-    ) -> tuple[jax.Array, Points, Any]:
+    ) -> tuple[jax.Array, PointsBySite, Any]:
         """The log density as a function of the ordinary parameters.
 
         :return: values at the draws, the points that they belong to, and the model's mutable
@@ -222,9 +201,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
         def particle(argument: Any) -> tuple[jax.Array, Any]:
             latents, key = argument
-            return density.with_mutable_state(latents, params, key)
+            return step.density.with_mutable_state(latents, params, key)
 
-        arguments = (points.of(here), points.keys)
+        arguments = (points.of(step.here), points.keys)
         if count == 1:
             value, mutable_state = particle(jax.tree.map(lambda leaf: leaf[0], arguments))
             return value[None], points, mutable_state
@@ -237,22 +216,21 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
     # -- draws ------------------------------------------------------------------------
 
-    def _points(
-        self, key: jax.Array, guide_key: jax.Array, here: Families, cost: Cost, partners: bool
-    ) -> Points:
-        count = cost.num_gradients
-        if not partners:  # there are no other draws than those of the latent vectors
-            keys = jnp.broadcast_to(guide_key, (count,))
+    def _points(self, key: jax.Array, step: ElboStep, cost: EstimateCost) -> PointsBySite:
+        here, count = step.here, cost.num_gradients
+        if not step.has_partners:  # there are no other draws than those of the latent vectors
+            keys = jnp.broadcast_to(step.guide_key, (count,))
         elif cost.num_groups:  # differences of gradients are those of the same draws
-            keys = jnp.repeat(random.split(guide_key, cost.num_groups), count // cost.num_groups)
+            of_groups = random.split(step.guide_key, cost.num_groups)
+            keys = jnp.repeat(of_groups, count // cost.num_groups)
         else:
-            keys = random.split(guide_key, count)
+            keys = random.split(step.guide_key, count)
         dims = [family.dim for family in here.values()]
         dtype = next(iter(here.values())).loc.dtype
         if cost.num_groups:
             joined, weights = orthogonal_points(key, sum(dims), cost.num_groups, dtype)
             parts = jnp.split(joined, np.cumsum(dims)[:-1], -1)
-            return Points(dict(zip(here, parts, strict=True)), weights, keys)
+            return PointsBySite(dict(zip(here, parts, strict=True)), weights, keys)
         of_sites = random.split(key, len(here)) if len(here) > 1 else key[None]
         noise = {
             site: standard_normal(
@@ -265,7 +243,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             )
             for of_site, (site, family) in zip(of_sites, here.items(), strict=True)
         }
-        return Points(noise, jnp.full(count, 1.0 / count, dtype), keys)
+        return PointsBySite(noise, jnp.full(count, 1.0 / count, dtype), keys)
 
 
 class _Summary(NamedTuple):
@@ -323,7 +301,7 @@ def _bound(
     values: jax.Array,
     kept: jax.Array,
     here: Families,
-    points: Points,
+    points: PointsBySite,
     visited: dict[str, jax.Array],
 ) -> jax.Array:
     """In nats, of the first draws that are kept, as many as there are values; NaN of none.
@@ -347,78 +325,6 @@ def _where_finite(mutable_state: Any, before: dict[str, Any]) -> Any:
     numbers = [x for x in jax.tree.leaves(mutable_state) if jnp.issubdtype(x.dtype, jnp.inexact)]
     finite = jnp.isfinite(sum((jnp.sum(0 * x) for x in numbers), jnp.zeros(())))
     return jax.tree.map(lambda new, old: jnp.where(finite, new, old), mutable_state, old)
-
-
-def _with_count(mutable_state: Any, is_returned: bool, num_dropped: jax.Array) -> Any:
-    if not is_returned:
-        return mutable_state
-    return {**(mutable_state or {}), NaturalELBO.COUNT: num_dropped.astype(int)}
-
-
-def _check_same_model(density: LogDensity, guide: Any) -> None:
-    """Refuse the guide of another model, of which NumPyro would only warn.
-
-    :raises ValueError: naming the guide's sites that the model lacks.
-    """
-    for part in getattr(guide, "_guides", [guide]):
-        if isinstance(part, NaturalGaussianGuide):
-            part._latent_shapes.require_sites(density.sites)
-
-
-class _Told:
-    """What is known of the model where a guide starts, in whose trace nothing has a value.
-
-    By the arguments that the guide was set up with; where these were traced as well, nothing is
-    known, and nothing found.
-    """
-
-    def __init__(self, model: Callable, guide: Callable) -> None:
-        parts = getattr(guide, "_guides", [guide])
-        self._parts = [part for part in parts if isinstance(part, NaturalGaussianGuide)]
-        self._run = model, guide
-        self._arguments = self._parts[0].take_arguments() if self._parts else None
-        self._params = {}
-        if self._arguments is not None:
-            self._params = {part._parameter_name: part._initial_posterior for part in self._parts}
-        self._here = {latent_site(name): family for name, family in self._params.items()}
-
-    @property
-    def has_plates(self) -> bool:
-        """Whether the user makes the plates of a guide, which may hold more than a minibatch."""
-        return any(part.create_plates is not None for part in self._parts)
-
-    def missed_curvature(self) -> list[str] | None:
-        """Which sites' curvature is not their Hessian's, as :func:`hessian_obstacle` asks."""
-        if not self._parts:
-            return None
-        first = self._parts[0]
-        if self._arguments is not None:
-            first.missed_curvature = sites_with_missed_curvature(
-                *self._run, *self._arguments, self._here, self._params
-            )
-        return first.missed_curvature
-
-    def unlike_sum(self, is_asked_for: bool) -> Exception | None:
-        """Why the log density is no sum of smooth terms, or is not known to be one.
-
-        :param is_asked_for: whether to trust it to be one where nothing is known.
-        """
-        if not self._parts:
-            return None
-        first = self._parts[0]
-        if self._arguments is not None:
-            with jax.ensure_compile_time_eval():
-                key = random.key(0)
-            # With numbers at hand it would draw some, and these may be no valid parameters.
-            density = LogDensity(*self._run, *self._arguments, key)
-            with jax.ensure_compile_time_eval():
-                first.unlike_sum = unlike(
-                    lambda latents, _, key: density(latents, self._params, key), self._here, (), key
-                )
-        elif first.unlike_sum is None and not first.is_looked_at:
-            return None if is_asked_for else NotASumError("nothing is known of its numbers")
-        first.is_looked_at = True
-        return first.unlike_sum
 
 
 @jax.custom_jvp

@@ -1,4 +1,4 @@
-"""Squares of the gradients of single examples; see :class:`ngvi.estimators.kinds.GaussNewton`."""
+"""Squares of the gradients of single examples; see :class:`ngvi.estimators.table.GaussNewton`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import jax
 import jax.numpy as jnp
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import Arrays, Families
-from numpyro_ngvi.estimators.example_rows import ExampleRows
+from ngvi.estimators import table
+from ngvi.estimators.points import Arrays, Families
 from numpyro_ngvi.estimators.hessian import Hessian, value_gradients_hessians
 from numpyro_ngvi.estimators.moments import Density, Gradients, masked_mean
-from numpyro_ngvi.estimators.squares import by_rows
+from numpyro_ngvi.estimators.per_example.rows import ExampleRows
+from numpyro_ngvi.estimators.per_example.squares import by_rows
 from numpyro_ngvi.families.base import Family
 
 #: Numbers in the gradients of the examples that are squared at once. Arenas of more than 32 MB are
 #: new pages for every run, even where the branch that needs them is not taken.
 NUMBERS_OF_ROWS = 2**20
 
-#: ``split(latents, ordinary, key)``: log likelihoods ``(N,)``, how many examples each stands for
+#: ``split(latents, params, key)``: log likelihoods ``(N,)``, how many examples each stands for
 #: ``(N,)``, and the rest of the log density, a scalar.
 Split = Callable[[Arrays, Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
 
-@shared_doc(estimators.GaussNewton, Hessian)
+@shared_doc(table.GaussNewton, Hessian)
 @dataclasses.dataclass(frozen=True)
 class GaussNewton(Hessian):
     """:param split: the log density by examples."""
@@ -35,36 +35,29 @@ class GaussNewton(Hessian):
     split: Split
 
     def at(
-        self, density: Density, here: Families, latents: Arrays, ordinary: Any, key: jax.Array
+        self, density: Density, here: Families, latents: Arrays, params: Any, key: jax.Array
     ) -> tuple[Gradients, dict[str, Any]]:
-        def rest(latents: Arrays, ordinary: Any, key: jax.Array) -> jax.Array:
-            return self.split(latents, ordinary, key)[2]
+        def rest(latents: Arrays, params: Any, key: jax.Array) -> jax.Array:
+            return self.split(latents, params, key)[2]
 
-        found, of_rest = value_gradients_hessians(rest, here, latents, ordinary, key, is_rest=True)
-        log_likelihood, scale, _ = self.split(latents, ordinary, key)
-        scale = jax.lax.stop_gradient(scale)
+        def log_likelihoods(latents: Arrays, params: Any = params) -> jax.Array:
+            return self.split(latents, params, key)[0]
 
-        def of(latents: Arrays) -> jax.Array:
-            return self.split(latents, ordinary, key)[0]
-
-        if _are_many(scale, latents):
-            slopes, squares = _of_many(of, latents, scale, here)
-        else:
-            slopes, squares = _at_once(of, latents, scale, here)
-        by_site = {site: found.by_site[site] + slopes[site] for site in here}
-        hessians = {
-            site: (of_rest[site], squares[site])
-            if family.keeps_rows
-            else jax.tree.map(jnp.subtract, of_rest[site], squares[site])
-            for site, family in here.items()
-        }
-
-        def likelihood(ordinary: Any) -> jax.Array:
-            return jnp.sum(scale * self.split(latents, ordinary, key)[0])
-
-        of_ordinary = jax.tree.map(jnp.add, found.ordinary, jax.grad(likelihood)(ordinary))
-        value = found.values + jnp.sum(scale * log_likelihood)
-        return Gradients(value, by_site, of_ordinary), hessians
+        found, of_rest = value_gradients_hessians(rest, here, latents, params, key, is_rest=True)
+        scale = jax.lax.stop_gradient(self.split(latents, params, key)[1])
+        of_examples = _of_many if _are_many(scale, latents) else _at_once
+        slopes, squares = of_examples(log_likelihoods, latents, scale, here)
+        by_site, hessians = {}, {}
+        for site, family in here.items():
+            by_site[site] = found.by_site[site] + slopes[site]
+            hessians[site] = of_rest[site], squares[site]
+            if not family.keeps_rows:
+                hessians[site] = jax.tree.map(jnp.subtract, *hessians[site])
+        value, of_params = jax.value_and_grad(
+            lambda params: jnp.sum(scale * log_likelihoods(latents, params))
+        )(params)
+        of_params = jax.tree.map(jnp.add, found.params, of_params)
+        return Gradients(found.values + value, by_site, of_params), hessians
 
     def direction(self, family: Family, gradient: jax.Array, hessians: Any, kept: Any) -> Family:
         if not family.keeps_rows:
@@ -118,19 +111,13 @@ def _of_many(
         slopes = jax.vjp(function, latents)[1](scale)[0]
         return slopes, _in_chunks(function, latents, scale, here)
 
-    examples = by_rows(function, latents)
+    examples = by_rows(function, latents, scale)
     if examples is None:
         return in_chunks()
-    make, holds = examples(scale)
-
-    def quickly() -> tuple[Arrays, dict[str, Any]]:
-        rows = make()
-        found = {site: _of_rows(family, rows[site]) for site, family in here.items()}
-        slopes, squares = ({site: both[i] for site, both in found.items()} for i in (0, 1))
-        return slopes, squares
-
-    found = quickly()  # inside the condition convolutions would take a third longer
-    return jax.lax.cond(holds, lambda: found, in_chunks)
+    rows, holds = examples  # inside the condition convolutions would take a third longer
+    found = {site: _of_rows(family, rows[site]) for site, family in here.items()}
+    quickly = tuple({site: both[i] for site, both in found.items()} for i in (0, 1))
+    return jax.lax.cond(holds, lambda: quickly, in_chunks)
 
 
 def _of_rows(family: Family, rows: ExampleRows) -> tuple[jax.Array, Any]:
@@ -139,9 +126,9 @@ def _of_rows(family: Family, rows: ExampleRows) -> tuple[jax.Array, Any]:
         return rows.sums()
     if hasattr(family, "squares_of_examples"):
         return rows.gradient(), family.squares_of_examples(rows)
-    if family.keeps_rows:
-        return rows.gradient(), rows.entries(0, family.dim)
-    return rows.gradient(), rows.summed(lambda some: family.outer_products(some, some))
+    entries = rows.entries(0, family.dim)
+    squares = entries if family.keeps_rows else family.outer_products(entries, entries)
+    return rows.gradient(), squares
 
 
 def _in_chunks(

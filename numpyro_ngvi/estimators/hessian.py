@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import (
+from ngvi.estimators import table
+from ngvi.estimators.points import (
     MAX_PROBED_DIAGONAL,
     Arrays,
     Families,
-    Points,
+    PointsBySite,
     num_products,
     scales,
 )
@@ -41,7 +41,7 @@ NUMBERS_AT_ONCE = 2**20
 MAX_BATCHED_PRODUCTS = 128
 
 
-@shared_doc(estimators.Hessian)
+@shared_doc(table.Hessian)
 @dataclasses.dataclass(frozen=True)
 class Hessian:
     """:param at_once: how many draws share a pass of gradients."""
@@ -50,18 +50,18 @@ class Hessian:
     at_once: int
 
     def __call__(
-        self, density: Density, here: Families, points: Points, ordinary: Any = ()
+        self, density: Density, here: Families, points: PointsBySite, params: Any = ()
     ) -> Estimate:
         latents = points.of(here)
-        first = (_first(latents, self.num_hessians), points.keys[: self.num_hessians])
+        first = jax.tree.map(lambda leaf: leaf[: self.num_hessians], (latents, points.keys))
         found, hessians = over_draws(
-            lambda draw: self.at(density, here, draw[0], ordinary, draw[1]), first, here
+            lambda draw: self.at(density, here, draw[0], params, draw[1]), first, here
         )
         kept = finite = finite_draws((found.values, found.by_site, hessians))
         values = found.values
         if len(points.weights) > len(kept):
             rest = jax.tree.map(lambda leaf: leaf[len(kept) :], (latents, points.keys))
-            more = gradients(density, rest[0], ordinary, rest[1], self.at_once)
+            more = gradients(density, rest[0], params, rest[1], self.at_once)
             found = jax.tree.map(lambda *parts: jnp.concatenate(parts), found, more)
             kept = jnp.concatenate([kept, finite_draws((more.values, more.by_site))])
         directions = {
@@ -70,8 +70,8 @@ class Hessian:
             )
             for site, family in here.items()
         }
-        of_ordinary = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.ordinary)
-        return Estimate(directions, values, kept, of_ordinary)
+        of_params = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.params)
+        return Estimate(directions, values, kept, of_params)
 
     def direction(self, family: Family, gradient: jax.Array, hessians: Any, kept: Any) -> Family:
         """The natural gradient from the parts of the Hessian at the draws that are kept."""
@@ -79,17 +79,17 @@ class Hessian:
         return family.bonnet_price(gradient, hessian)
 
     def at(
-        self, density: Density, here: Families, latents: Arrays, ordinary: Any, key: jax.Array
+        self, density: Density, here: Families, latents: Arrays, params: Any, key: jax.Array
     ) -> tuple[Gradients, dict[str, Any]]:
         """Value, gradients, and the families' parts of the Hessian at one draw."""
-        return value_gradients_hessians(density, here, latents, ordinary, key)
+        return value_gradients_hessians(density, here, latents, params, key)
 
 
 def value_gradients_hessians(
     density: Density,
     here: Families,
     latents: Arrays,
-    ordinary: Any,
+    params: Any,
     key: jax.Array,
     *,
     is_rest: bool = False,
@@ -101,12 +101,10 @@ def value_gradients_hessians(
     """
 
     def first(latents: Arrays) -> tuple[Arrays, tuple]:
-        value, (of_latents, of_ordinary) = jax.value_and_grad(density, (0, 1))(
-            latents, ordinary, key
-        )
-        return of_latents, (value, of_ordinary)
+        value, (of_latents, of_params) = jax.value_and_grad(density, (0, 1))(latents, params, key)
+        return of_latents, (value, of_params)
 
-    by_site, push, (value, of_ordinary) = jax.linearize(first, latents, has_aux=True)
+    by_site, push, (value, of_params) = jax.linearize(first, latents, has_aux=True)
     hessians = {}
     for site, family in here.items():
 
@@ -120,7 +118,7 @@ def value_gradients_hessians(
         else:
             products = _products(product, family, latents[site].dtype)
             hessians[site] = family.assemble_hessian(products)
-    return Gradients(value, by_site, of_ordinary), hessians
+    return Gradients(value, by_site, of_params), hessians
 
 
 def over_draws(function: Callable, arguments: Any, here: Families) -> Any:
@@ -133,10 +131,6 @@ def over_draws(function: Callable, arguments: Any, here: Families) -> Any:
     return jax.lax.map(function, arguments)
 
 
-def _first(latents: Arrays, count: int) -> Arrays:
-    return {site: value[:count] for site, value in latents.items()}
-
-
 def _products(product: Callable, family: Family, dtype: jnp.dtype) -> jax.Array:
     number = jnp.asarray(family.hessian_probes())
     count = num_products(family)
@@ -144,7 +138,7 @@ def _products(product: Callable, family: Family, dtype: jnp.dtype) -> jax.Array:
     def of_probe(index: jax.Array) -> jax.Array:
         return product((number == index).astype(dtype))
 
-    indices = jnp.asarray(np.arange(count))
+    indices = np.arange(count)
     if count <= PRODUCTS_AT_ONCE:
         return jax.vmap(of_probe)(indices)
     return jax.lax.map(of_probe, indices, batch_size=PRODUCTS_AT_ONCE)

@@ -1,4 +1,4 @@
-"""The delta method; see :class:`ngvi.estimators.kinds.Mean`."""
+"""The delta method; see :class:`ngvi.estimators.table.Mean`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import Families, Points
+from ngvi.estimators import table
+from ngvi.estimators.points import Families, PointsBySite
 from numpyro_ngvi.estimators.hessian import Hessian
 from numpyro_ngvi.estimators.moments import Density, Estimate
 
 
-@shared_doc(estimators.Mean)
+@shared_doc(table.Mean)
 @dataclasses.dataclass(frozen=True)
 class Mean:
     """It has no values at draws."""
@@ -22,10 +22,10 @@ class Mean:
     partners: bool
 
     def __call__(
-        self, density: Density, here: Families, points: Points, ordinary: Any = ()
+        self, density: Density, here: Families, points: PointsBySite, params: Any = ()
     ) -> Estimate:
         points = points if self.partners else points.some(slice(1))
         noise = {site: jnp.zeros_like(value) for site, value in points.noise.items()}
         count = len(points.weights)
-        found = Hessian(count, count)(density, here, points._replace(noise=noise), ordinary)
+        found = Hessian(count, count)(density, here, points._replace(noise=noise), params)
         return found._replace(values=found.values[:0])

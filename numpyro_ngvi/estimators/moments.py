@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ngvi.estimators.kinds import Arrays, Families
+from ngvi.estimators.points import Arrays, Families
 from ngvi.families.dense import Spread
 
-#: ``density(latents, ordinary, key)``: the log density at one draw, a scalar. ``ordinary`` is a
+#: ``density(latents, params, key)``: the log density at one draw, a scalar. ``params`` is a
 #: pytree of whatever else is to be differentiated, the key is that of the guide's other draws.
 Density = Callable[[Arrays, Any, jax.Array], jax.Array]
 
@@ -22,7 +22,7 @@ class Estimate(NamedTuple):
     directions: Families  #: the natural gradients of the bound
     values: jax.Array  #: of the log density at the first draws, shape ``(M,)``
     kept: jax.Array  #: which draws count, booleans of shape ``(N,)``
-    ordinary: Any  #: the mean gradient for ``ordinary``
+    params: Any  #: the mean gradient for ``params``
     spread: Spread | None = None  #: of groups of points, all families together
 
 
@@ -31,19 +31,19 @@ class Gradients(NamedTuple):
 
     values: jax.Array  #: shape ``(N,)``
     by_site: Arrays  #: shapes ``(N, d)``
-    ordinary: Any  #: a leading axis of ``N``
+    params: Any  #: a leading axis of ``N``
 
 
 def gradients(
-    density: Density, latents: Arrays, ordinary: Any, keys: jax.Array, at_once: int
+    density: Density, latents: Arrays, params: Any, keys: jax.Array, at_once: int
 ) -> Gradients:
     """Values and gradients of the log density, of all sites in one pass."""
 
     def at(argument: Any) -> Gradients:
-        value, (of_latents, of_ordinary) = jax.value_and_grad(density, (0, 1))(
-            argument[0], ordinary, argument[1]
+        value, (of_latents, of_params) = jax.value_and_grad(density, (0, 1))(
+            argument[0], params, argument[1]
         )
-        return Gradients(value, of_latents, of_ordinary)
+        return Gradients(value, of_latents, of_params)
 
     return in_passes(at, (latents, keys), at_once)
 

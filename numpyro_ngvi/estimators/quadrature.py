@@ -1,4 +1,4 @@
-"""Expectations of single terms; see :class:`ngvi.estimators.kinds.Quadrature`."""
+"""Expectations of single terms; see :class:`ngvi.estimators.table.Quadrature`."""
 
 from __future__ import annotations
 
@@ -11,43 +11,38 @@ import jax.numpy as jnp
 import numpy as np
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.additive_terms import Sum, Term
-from ngvi.estimators.kinds import Families, Points, log_q
-from ngvi.estimators.quadrature import (
-    MISSED,
-    OfNodes,
-    OfTerm,
-    Pull,
-    Push,
-    Spread,
-    check_paths,
-    check_smooth,
-    expectations,
+from ngvi.estimators import table
+from ngvi.estimators.additive_terms import AdditiveTerms, Term
+from ngvi.estimators.additivity import check_paths, check_smooth
+from ngvi.estimators.nodes import (
+    NodeSums,
+    PredictorCovariance,
+    TermMoments,
     max_halvings,
     nodes,
-    num_probes,
     pairs,
 )
+from ngvi.estimators.points import Families, PointsBySite, log_q
+from ngvi.estimators.quadrature import Integrand, Pull, Push, expectations, num_probes
 from numpyro_ngvi.estimators.moments import Density, Estimate
-from numpyro_ngvi.tracing.terms import terms_of
+from numpyro_ngvi.tracing.additive_terms import terms_of
 
 #: Numbers of a term at all nodes that are computed together; a few nodes always are, as sums over
 #: them are products of matrices.
 NUMBERS_AT_ONCE, FEWEST_AT_ONCE = 2**15, 4
 
 
-@shared_doc(estimators.Quadrature)
+@shared_doc(table.Quadrature)
 @dataclasses.dataclass(frozen=True)
 class Quadrature:
     """The terms are found whenever it is traced."""
 
     def __call__(
-        self, density: Density, here: Families, points: Points, ordinary: Any = ()
+        self, density: Density, here: Families, points: PointsBySite, params: Any = ()
     ) -> Estimate:
         # Large numbers cancel at the optimum; a GPU's default (tf32) keeps ten bits of them.
         with jax.default_matmul_precision("highest"):
-            terms = find_terms(density, here, ordinary, points.keys[0])
+            terms = find_terms(density, here, params, points.keys[0])
             found = expectations(terms, list(here.values()), JaxCalculus())
             directions = {
                 site: family.bonnet_price(*part)
@@ -56,19 +51,19 @@ class Quadrature:
         entropy = sum(family.entropy() for family in here.values())
         # Values at draws without their noise: minus log q they are the bound, each of them.
         values = found.value + entropy + log_q(here, points.noise)
-        nothing = jax.tree.map(jnp.zeros_like, ordinary)
+        nothing = jax.tree.map(jnp.zeros_like, params)
         kept = jnp.broadcast_to(found.is_finite, values.shape)
         return Estimate(directions, values, kept, nothing)
 
 
-def find_terms(density: Density, here: Families, ordinary: Any, key: jax.Array) -> Sum:
+def find_terms(density: Density, here: Families, params: Any, key: jax.Array) -> AdditiveTerms:
     """Those of a log density.
 
-    :raises NotASumError: naming an operation, if it is no sum of such terms.
+    :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
     """
 
     def of_vectors(*vectors: jax.Array) -> jax.Array:
-        return density(dict(zip(here, vectors, strict=True)), ordinary, key)
+        return density(dict(zip(here, vectors, strict=True)), params, key)
 
     found = terms_of(of_vectors, [family.mean for family in here.values()])
     found.check_size(sum(num_probes(family) for family in here.values()))
@@ -99,45 +94,8 @@ class JaxCalculus:
     ) -> tuple[jax.Array, list[jax.Array]]:
         return jax.value_and_grad(function)(at)
 
-    def mean(self, term: Term, means: list[jax.Array], spread: Spread) -> OfTerm:
-        dtype, dim = means[0].dtype, len(means)
-        points, distance = nodes(dim)
-        points, eps = jnp.asarray(points, dtype), float(jnp.finfo(dtype).eps)
-
-        def at_some(noise: jax.Array) -> OfNodes:
-            found = jax.vmap(lambda z: derivatives(term.value, spread.at(means, z)))(noise)
-            return OfNodes.at(noise, found, means, spread, jnp)
-
-        wanted = max(NUMBERS_AT_ONCE // max(1, means[0].size), FEWEST_AT_ONCE)
-        at_once = _divisor(len(points), wanted)
-        points = points.reshape(-1, at_once, dim)
-        shapes = jax.eval_shape(at_some, points[0])
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-        def sums_of(halvings: jax.Array) -> OfNodes:
-            count = 2**halvings
-
-            def add_all(number: jax.Array, sums: OfNodes) -> OfNodes:
-                digits = number // count ** jnp.arange(dim) % count
-                shift = ((digits + 0.5) / count - 0.5).astype(dtype) * distance
-
-                def add(sums: OfNodes, noise: jax.Array) -> tuple[OfNodes, None]:
-                    return sums.plus(at_some(noise + shift)), None
-
-                return jax.lax.scan(add, sums, points)[0]
-
-            return jax.lax.fori_loop(0, count**dim, add_all, nothing)
-
-        def halve(state: tuple) -> tuple:
-            halvings, _, _ = state
-            sums = sums_of(halvings)
-            return halvings + 1, sums.missed(spread, eps, jnp), sums
-
-        def goes_on(state: tuple) -> jax.Array:
-            return (state[0] <= max_halvings(means[0].size, dim)) & (state[1] > MISSED)
-
-        start = 0, jnp.asarray(jnp.inf, dtype), nothing
-        return jax.lax.while_loop(goes_on, halve, start)[2].mean()
+    def means(self, integrands: list[Integrand]) -> list[TermMoments]:
+        return [_mean(*one) for one in integrands]
 
     def compiled(self, function: Callable) -> Callable:
         return jax.jit(function)
@@ -151,12 +109,50 @@ class JaxCalculus:
         @jax.jit
         def at(t: jax.Array, half: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
             steps = [step.astype(one.dtype) for one, step in zip(centre, half, strict=True)]
-            roots = [
+            predictors = [
                 one + t.astype(one.dtype) * step for one, step in zip(centre, steps, strict=True)
             ]
-            return jax.jvp(term.value, (roots,), (steps,))
+            return jax.jvp(term.value, (predictors,), (steps,))
 
         return lambda t, half: jax.device_get(at(t, half))
+
+
+def _mean(term: Term, means: list[jax.Array], covariance: PredictorCovariance) -> TermMoments:
+    dtype, dim = means[0].dtype, len(means)
+    points, distance = nodes(dim)
+    points, eps = jnp.asarray(points, dtype), float(jnp.finfo(dtype).eps)
+
+    def at_some(noise: jax.Array) -> NodeSums:
+        found = jax.vmap(lambda z: derivatives(term.value, covariance.at(means, z)))(noise)
+        return NodeSums.at(noise, found, means, covariance, jnp)
+
+    wanted = max(NUMBERS_AT_ONCE // max(1, means[0].size), FEWEST_AT_ONCE)
+    points = points.reshape(-1, _divisor(len(points), wanted), dim)
+    shapes = jax.eval_shape(at_some, points[0])
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def sums_of(halvings: jax.Array) -> NodeSums:
+        count = 2**halvings
+
+        def add_all(number: jax.Array, sums: NodeSums) -> NodeSums:
+            digits = number // count ** jnp.arange(dim) % count
+            shift = ((digits + 0.5) / count - 0.5).astype(dtype) * distance
+
+            def add(sums: NodeSums, noise: jax.Array) -> tuple[NodeSums, None]:
+                return jax.tree.map(jnp.add, sums, at_some(noise + shift)), None
+
+            return jax.lax.scan(add, sums, points)[0]
+
+        return jax.lax.fori_loop(0, count**dim, add_all, nothing)
+
+    def halve(state: tuple) -> tuple:
+        sums = sums_of(state[0])
+        return state[0] + 1, sums.misses(covariance, eps, jnp), sums
+
+    def goes_on(state: tuple) -> jax.Array:
+        return (state[0] <= max_halvings(means[0].size, dim)) & state[1]
+
+    return jax.lax.while_loop(goes_on, halve, (0, jnp.array(True), nothing))[2].mean()
 
 
 def _divisor(number: int, most: int) -> int:
@@ -164,30 +160,32 @@ def _divisor(number: int, most: int) -> int:
     return max(count for count in range(1, max(most, 1) + 1) if number % count == 0)
 
 
-def derivatives(function: Callable[[list[jax.Array]], jax.Array], at: list[jax.Array]) -> OfTerm:
+def derivatives(
+    function: Callable[[list[jax.Array]], jax.Array], at: list[jax.Array]
+) -> TermMoments:
     """Of a function that goes element by element."""
 
     def along(one: Callable, index: int) -> Callable:
-        def derivative(roots: list[jax.Array]) -> jax.Array:
-            tangents = [jnp.full_like(root, k == index) for k, root in enumerate(roots)]
-            return jax.jvp(one, (roots,), (tangents,))[1]
+        def derivative(predictors: list[jax.Array]) -> jax.Array:
+            tangents = [jnp.full_like(value, k == index) for k, value in enumerate(predictors)]
+            return jax.jvp(one, (predictors,), (tangents,))[1]
 
         return derivative
 
     firsts = [along(function, index) for index in range(len(at))]
     seconds = [along(firsts[one], two) for one, two in pairs(len(at))]
-    return OfTerm(function(at), [each(at) for each in firsts], [each(at) for each in seconds])
+    return TermMoments(function(at), [each(at) for each in firsts], [each(at) for each in seconds])
 
 
-def unlike(
-    density: Density, here: Families, ordinary: Any, key: jax.Array, *, check: bool = True
+def why_not_additive(
+    density: Density, here: Families, params: Any, key: jax.Array, *, check: bool = True
 ) -> Exception | None:
     """Why a log density is no sum of smooth terms, or None.
 
     :param check: whether to look for kinks; not while it is traced.
     """
     try:
-        terms = find_terms(density, here, ordinary, key)
+        terms = find_terms(density, here, params, key)
         if check:
             check_paths(terms, list(here.values()), JaxCalculus())
             check_smooth(terms, list(here.values()), JaxCalculus())

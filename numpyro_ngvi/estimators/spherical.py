@@ -1,4 +1,4 @@
-"""Gradients at orthogonal points; see :class:`ngvi.estimators.kinds.Spherical`."""
+"""Gradients at orthogonal points; see :class:`ngvi.estimators.table.Spherical`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import numpy as np
 from jax import random
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import Families, Points
+from ngvi.estimators import table
+from ngvi.estimators.points import Families, PointsBySite
 from ngvi.families.points import LEVELS, radius_polynomial
 from numpyro_ngvi.estimators.moments import Density, Estimate, dot, finite_draws, gradients
-from numpyro_ngvi.estimators.threefry import unrolled
 from numpyro_ngvi.linalg.matrices import matrices
 
 
-@shared_doc(estimators.Spherical)
+@shared_doc(table.Spherical)
 @dataclasses.dataclass(frozen=True)
 class Spherical:
     """:param at_once: how many points share a pass.
@@ -31,10 +30,10 @@ class Spherical:
     num_groups: int = 1
 
     def __call__(
-        self, density: Density, here: Families, points: Points, ordinary: Any = ()
+        self, density: Density, here: Families, points: PointsBySite, params: Any = ()
     ) -> Estimate:
         latents = points.of(here)
-        found = gradients(density, latents, ordinary, points.keys, self.at_once)
+        found = gradients(density, latents, params, points.keys, self.at_once)
         kept = finite_draws((found.values, found.by_site))
         weights = _without(points, kept)
         directions, spreads = {}, []
@@ -47,14 +46,12 @@ class Spherical:
                 weighted, points.noise[site], self.num_groups
             )
             spreads.append(spread)
-        of_ordinary = jax.tree.map(
-            lambda leaf: jnp.tensordot(points.weights, leaf, 1), found.ordinary
-        )
+        of_params = jax.tree.map(lambda leaf: jnp.tensordot(points.weights, leaf, 1), found.params)
         together = jax.tree.map(lambda *parts: sum(parts), *spreads) if spreads else None
-        return Estimate(directions, found.values, kept, of_ordinary, together)
+        return Estimate(directions, found.values, kept, of_params, together)
 
 
-def _without(points: Points, kept: jax.Array) -> jax.Array:
+def _without(points: PointsBySite, kept: jax.Array) -> jax.Array:
     """The weights without the points that are not kept: as if they were like the others."""
     squares = sum(matrices.row_products(noise, noise) for noise in points.noise.values())
     weights = jnp.where(kept, points.weights, 0)
@@ -76,7 +73,7 @@ def orthogonal_points(
     """
     # One call, as that of jax.random.normal, for another takes as long again to compile.
     lowest = np.nextafter(np.array(-1, dtype), np.array(0, dtype))
-    uniform = random.uniform(unrolled(key), (num_groups * dim * dim + 1,), dtype, lowest, 1.0)
+    uniform = random.uniform(key, (num_groups * dim * dim + 1,), dtype, lowest, 1.0)
     strata = 0.5 + np.arange(num_groups, dtype=dtype) / num_groups
     levels = (0.5 * uniform[-1] + strata) % 1.0
     levels = 2.0 * jnp.clip(levels, *LEVELS) - 1.0

@@ -1,4 +1,4 @@
-"""Gradients alone; see :class:`ngvi.estimators.kinds.Stein`."""
+"""Gradients alone; see :class:`ngvi.estimators.table.Stein`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import Families, Points
+from ngvi.estimators import table
+from ngvi.estimators.points import Families, PointsBySite
 from numpyro_ngvi.estimators.moments import Density, Estimate, finite_draws, gradients, masked_mean
 from numpyro_ngvi.families.base import Family
 
 
-@shared_doc(estimators.Stein)
+@shared_doc(table.Stein)
 @dataclasses.dataclass(frozen=True)
 class Stein:
     """:param at_once: how many draws share a pass."""
@@ -23,16 +23,16 @@ class Stein:
     at_once: int
 
     def __call__(
-        self, density: Density, here: Families, points: Points, ordinary: Any = ()
+        self, density: Density, here: Families, points: PointsBySite, params: Any = ()
     ) -> Estimate:
-        found = gradients(density, points.of(here), ordinary, points.keys, self.at_once)
+        found = gradients(density, points.of(here), params, points.keys, self.at_once)
         kept = finite_draws((found.values, found.by_site))
         directions = {
             site: stein_direction(family, found.by_site[site], points.noise[site], kept)
             for site, family in here.items()
         }
-        of_ordinary = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.ordinary)
-        return Estimate(directions, found.values, kept, of_ordinary)
+        of_params = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.params)
+        return Estimate(directions, found.values, kept, of_params)
 
 
 def stein_direction(

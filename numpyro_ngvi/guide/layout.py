@@ -11,8 +11,8 @@ import numpy as np
 
 from ngvi.guide.layout import latent_sites
 from ngvi.latents.layout import Dependencies, Layout, hessian_near
+from numpyro_ngvi.tracing.additive_terms import is_sum_of_terms
 from numpyro_ngvi.tracing.dependencies import energy_of, hessian_product, posterior_dependencies
-from numpyro_ngvi.tracing.terms import is_sum_of_terms
 
 
 def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:

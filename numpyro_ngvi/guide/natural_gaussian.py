@@ -64,7 +64,7 @@ from numpyro_ngvi.guide.local_latents import (
 )
 from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
 from numpyro_ngvi.guide.prototype import CompiledPrototype
-from numpyro_ngvi.pytree import tell_flax
+from numpyro_ngvi.pytree import register_with_flax
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.partly_observed import idle_latents
 
@@ -115,7 +115,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
         self._told: tuple[tuple, dict] | None = None
         self.missed_curvature: list[str] | None = None  # what NaturalELBO has found, of sites
-        self.unlike_sum: Exception | None = None  # likewise, of all, ...
+        self.not_additive: Exception | None = None  # likewise, of all, ...
         self.is_looked_at = False  #: ... once it was looked for
         check_model(model)
         super().__init__(
@@ -157,7 +157,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         except Exception:
             self.prototype_trace = None
             raise
-        tell_flax()
+        register_with_flax()
         initial = partial(self.family.initial, scale=self._init_scale)
         self._initial_posterior = compiled(initial, runs_once=True)(self._init_latent)
         self._latent_shapes = LatentShapes(

@@ -25,7 +25,7 @@ from numpyro.distributions.transforms import (
 from numpyro_ngvi.families import Diagonal, Family
 from numpyro_ngvi.families.dense import DenseFamily
 from numpyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
-from numpyro_ngvi.tracing.compilation import FEW_NUMBERS, compiled
+from numpyro_ngvi.tracing.compilation import SIZES, compiled
 
 
 class NaturalNormal(StructuredNormal):
@@ -80,7 +80,7 @@ def _drawing(shape: tuple[int, ...]) -> Callable:
         displaced = family.displaced(noise)
         return family.draw_at(displaced), [noise, displaced]
 
-    return compiled(drawn, runs_once=math.prod(shape) <= FEW_NUMBERS)
+    return compiled(drawn, runs_once=math.prod(shape) <= SIZES.few)
 
 
 @singledispatch

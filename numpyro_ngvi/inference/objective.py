@@ -31,7 +31,7 @@ from numpyro_ngvi.inference.metric import flat, gradient_of
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
-from numpyro_ngvi.tracing.compilation import blocks, compiled, in_double_precision
+from numpyro_ngvi.tracing.compilation import blocks, compiled, enable_x64
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
 #: do. Passes cost next to nothing to run, and a loop to compile: HERS, 9,172 rows, takes 40 ms for
@@ -71,8 +71,9 @@ class Objective:
         products = max(curvature.num_products(family) for family in families_in(space.initial))
         obstacle = functools.partial(self._obstacle, args, kwargs)
         cubature = ChainCubature.of_guide(guide)
-        unlike = functools.partial(self._unlike, args, kwargs) if self._is_plain() else None
-        options = {"unlike": unlike, "has_paths": cubature is not None, "guide": guide}
+        options: dict[str, Any] = {"has_paths": cubature is not None, "guide": guide}
+        if self._is_plain():
+            options["not_additive"] = functools.partial(self._not_additive, args, kwargs)
         choice = choose(estimator, self.dim, products, obstacle, **options)
         kind = self.estimator = choice.curvature
         data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
@@ -200,7 +201,7 @@ class Objective:
             return np.concatenate(found)[: len(theta)]
 
         try:
-            with in_double_precision():
+            with enable_x64(True):
                 one, other = map(run, np.arange(2, dtype=np.uint32))
         except Exception:  # noqa: BLE001  a model need not be one for double precision
             self._double = None  # nor is it traced for that again
@@ -283,7 +284,7 @@ class Objective:
         model_key, guide_key = random.split(random.key(seed))
         density, here = self._density(arrays, model_key, rows), posteriors(state)
         keys = jnp.broadcast_to(guide_key, (len(points.weights),))
-        points = curvature.Points(self._by_site(points.noise), points.weights, keys)
+        points = curvature.PointsBySite(self._by_site(points.noise), points.weights, keys)
 
         def log_density(latents: dict[str, jax.Array], others: State, key: jax.Array) -> jax.Array:
             return density(latents, self._space.constrain({**state, **others}), key)
@@ -296,7 +297,7 @@ class Objective:
         value = jnp.sum(gains) / jnp.sum(first.weights)
         found = [estimate.directions[site] for site in here]
         of_direction = gradient_of(list(here.values()), found)
-        return value, flat(found), of_direction, estimate.ordinary
+        return value, flat(found), of_direction, estimate.params
 
     def _density(
         self, arrays: list, model_key: jax.Array, rows: jax.Array | None = None
@@ -326,12 +327,12 @@ class Objective:
         has_model_parameters = self._space.has_model_parameters
         return type(self.guide) is NaturalGaussianGuide and not has_model_parameters
 
-    def _unlike(self, args: tuple, kwargs: dict) -> Exception | None:
+    def _not_additive(self, args: tuple, kwargs: dict) -> Exception | None:
         """Why the log density is no sum of terms, or None."""
         density = LogDensity(self.model, self.guide, args, kwargs, random.key(0))
         initial = self._space.initial
         params = self._space.constrain(initial)
-        return curvature.unlike(
+        return curvature.why_not_additive(
             lambda latents, _, key: density(latents, params, key),
             posteriors(initial),
             (),

@@ -2,9 +2,9 @@
 
 A process that waits in a reduction cannot be interrupted from Python, so one that would wait for
 ever has to be ended. JAX does so where a process is killed or falls silent. It doesn't where one
-raises or leaves: that one waits at its exit for the others, the others wait for it in a reduction,
-and all of them are alive. Here each process tells, and asks, by the key-value store of JAX's
-coordination service.
+raises or leaves: that one waits at its exit for the others, and they for it in a reduction. Here
+each process reports its end, and asks for the others', in the key-value store of JAX's
+coordination service, which the first process holds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,8 @@ from typing import Any
 
 import jax
 
-#: Where a process says that it is there, that it fails, and after how many steps it leaves.
-THERE, FAILED, LEFT = "ngvi/there/", "ngvi/told/failed/", "ngvi/told/left/"
-TOLD = "ngvi/told/"
-#: Seconds between two questions; each is a small message to the first process.
-PERIOD = 1.0
+#: Where a process reports that it is there, and how it ends.
+THERE, ENDED = "ngvi/there/", "ngvi/ended/"
 
 _watch: _Watch | None = None
 
@@ -37,14 +34,13 @@ def watch_processes(timeout: float = 10.0) -> None:
     or for a loop of your own. It starts a thread, once, which asks once a second and ends at an
     ordinary exit.
 
-    - A process that raises an exception that nobody catches tells the others, which then end.
-    - One that leaves, by ``sys.exit`` say, in the midst of ``fit`` or after fewer calls of
-      ``SVI.step`` than others have begun tells them as well. Where others wait for it in a program
-      of yours, JAX ends them, ``shutdown_timeout_seconds=`` of ``jax.distributed.initialize`` later
-      (300).
+    - When a process raises an exception that nobody catches, the others end.
+    - So they do when one leaves, by ``sys.exit`` say, in the midst of ``fit`` or after fewer calls
+      of ``SVI.step`` than they have begun. Where others wait for it in a program of yours, JAX ends
+      them, ``shutdown_timeout_seconds=`` of ``jax.distributed.initialize`` later (300).
     - If the first process, to which all report, is there and silent for longer than the timeout,
       the others end. If it is killed, JAX ends them at once, by an error of its own.
-    - Of another one that is killed or silent JAX tells, ``heartbeat_timeout_seconds=`` later (100).
+    - If another one is killed or silent, JAX does, ``heartbeat_timeout_seconds=`` later (100).
     - Before ``jax.distributed.initialize`` has returned nobody watches: for a process that is lost
       by then, or has never begun, the others wait ``initialization_timeout=`` (300).
 
@@ -52,7 +48,7 @@ def watch_processes(timeout: float = 10.0) -> None:
     JAX's abort.
 
     >>> from numpyro_ngvi.parallel import watch_processes
-    >>> watch_processes()   # a process alone has nobody to watch
+    >>> watch_processes()   # a single process has nobody to watch
 
     :param timeout: in seconds.
     :raises ValueError: if it isn't positive.
@@ -63,11 +59,9 @@ def watch_processes(timeout: float = 10.0) -> None:
     state = _state()
     if state.client is None or state.num_processes < 2:
         return
-    if _watch is not None and _watch.client is state.client:
-        _watch.timeout = timeout
-        return
-    _watch = _Watch(state.client, state.process_id, state.num_processes, timeout)
-    _watch.begin()
+    if _watch is None or _watch.client is not state.client:
+        _watch = _Watch(state.client, state.process_id, state.num_processes)
+    _watch.timeout = timeout
 
 
 def watch_those_of(arguments: Any) -> bool:
@@ -89,16 +83,16 @@ def count_step() -> None:
 def without_leaving() -> Iterator[None]:
     """In which a process that leaves has failed, for the others cannot go on without it."""
     watch = _watch
-    if watch is None:
-        yield
-        return
-    watch.is_needed = True
+    if watch is not None:
+        watch.is_needed = True
     try:
         yield
     except Exception:
-        watch.is_needed = False  # raised by all of them, or told of if nobody catches it
+        if watch is not None:
+            watch.is_needed = False  # all of them raise, or one raises what nobody catches
         raise
-    watch.is_needed = False
+    if watch is not None:
+        watch.is_needed = False
 
 
 def _state() -> Any:
@@ -109,38 +103,34 @@ def _state() -> Any:
 
 
 class _Watch:
-    def __init__(self, client: Any, rank: int, size: int, timeout: float) -> None:
-        self.client, self.timeout = client, timeout
-        self.num_steps, self.is_needed = 0, False
-        self._rank, self._size = str(rank), size
-        self._has_failed = False
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ngvi-watch", daemon=True)
+    """Reports how this process ends, and ends it when another one has failed."""
 
-    def begin(self) -> None:
+    timeout = 10.0
+    period = 1.0  #: seconds between two questions; each is a small message to the first process
+
+    def __init__(self, client: Any, rank: int, size: int) -> None:
+        self.client, self.num_steps, self.is_needed = client, 0, False
+        self._rank, self._size, self._has_failed = str(rank), size, False
+        self._is_over = threading.Event()
         before = sys.excepthook
 
         def hook(kind: type, error: BaseException, trace: Any) -> None:
             before(kind, error, trace)
-            self._tell(kind, error)
+            self._fail(f"{kind.__name__}: {error}".splitlines()[0][:500])
 
         sys.excepthook = hook
         atexit.register(self._at_exit)
-        self.client.key_value_set(THERE + self._rank, "", allow_overwrite=True)
+        client.key_value_set(THERE + self._rank, "", allow_overwrite=True)
+        self._thread = threading.Thread(target=self._run, name="ngvi-watch", daemon=True)
         self._thread.start()
 
-    def _tell(self, kind: type, error: BaseException) -> None:
-        """Tell the others of an exception that ends this process."""
-        line = f"{kind.__name__}: {error}".splitlines()[0]
-        self._fail(line[:500])
-
-    def _fail(self, words: str) -> None:
+    def _fail(self, why: str) -> None:
         self._has_failed = True
-        self._set(FAILED, words)
+        self._report(f"failed {why}")
 
-    def _set(self, folder: str, words: str) -> None:
+    def _report(self, end: str) -> None:
         try:
-            self.client.key_value_set(folder + self._rank, words, allow_overwrite=True)
+            self.client.key_value_set(ENDED + self._rank, end, allow_overwrite=True)
         except Exception:  # noqa: BLE001  the first process is gone, which they see for themselves
             return
 
@@ -150,56 +140,48 @@ class _Watch:
             self._fail("it left in the midst of fit")
         if self._has_failed:  # keep watching: nobody may be there to wait for
             return
-        self._set(LEFT, str(self.num_steps))
-        self._ends.set()
+        self._report(f"left {self.num_steps}")
+        self._is_over.set()
         self._thread.join(self.timeout)
-
-    def _is_over(self) -> bool:
-        return self._ends.is_set() or _state().client is not self.client
 
     def _run(self) -> None:
         last_answer = time.monotonic()
-        while not self._ends.wait(PERIOD):
+        while not self._is_over.wait(self.period) and _state().client is self.client:
             try:
                 # Which gives up, as the question after it would not.
                 self.client.blocking_key_value_get(THERE + self._rank, int(1000 * self.timeout))
-                told = self.client.key_value_dir_get(TOLD)
+                ends = dict(self.client.key_value_dir_get(ENDED))
             except Exception as error:  # noqa: BLE001  whatever it is, there was no answer
                 silence = time.monotonic() - last_answer
                 if silence > self.timeout:
-                    self._end(
-                        f"the first process has not answered for {silence:.0f} s, and this one "
-                        f"would wait for it for ever ({error})".splitlines()[0]
-                    )
-            else:
-                last_answer = time.monotonic()
-                if not self._has_failed and (why := self._lost(dict(told))):
-                    self._end(
-                        f"{why}, and this one would wait for it for ever; its own output says why"
-                    )
-            if self._is_over():
-                return
+                    why = f"the first process has not answered for {silence:.0f} s"
+                    self._end(f"{why}, and this one would wait for it for ever ({error})")
+                continue
+            last_answer = time.monotonic()
+            why = "" if self._has_failed else self._lost(ends)
+            if why:
+                self._end(
+                    f"{why}, and this one would wait for it for ever; its own output says why"
+                )
 
-    def _lost(self, told: dict[str, str]) -> str:
+    def _lost(self, ends: dict[str, str]) -> str:
         """Why another process is not to be waited for, in words; or nothing."""
-        for key, words in told.items():
-            rank = key.rsplit("/", 1)[-1]
+        for key, end in ends.items():
+            rank, (kind, _, words) = key.rsplit("/", 1)[-1], end.partition(" ")
             if rank == self._rank:
                 continue
-            if key.startswith(FAILED):
+            if kind == "failed":
                 return f"process {rank} has failed ({words})"
             if int(words) < self.num_steps:
                 return f"process {rank} has left after {words} of this one's {self.num_steps} steps"
         return ""
 
     def _end(self, why: str) -> None:
-        if self._is_over():
+        if self._is_over.is_set() or _state().client is not self.client:
             return
+        line = f"numpyro_ngvi: process {self._rank} of {self._size} ends: {why}".splitlines()[0]
         try:
-            print(
-                f"numpyro_ngvi: process {self._rank} of {self._size} ends: {why}.", file=sys.stderr
-            )
-            sys.stderr.flush()
+            print(f"{line}.", file=sys.stderr, flush=True)
             sys.stdout.flush()
         finally:  # a closed pipe must not keep it alive
             os._exit(1)

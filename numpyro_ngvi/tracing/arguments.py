@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,6 +29,16 @@ class Arguments:
     def hold_constant(self) -> None:
         """Let the arrays be constants."""
         self._dynamic, self.arrays = [], []
+
+    def call(self, program: Callable, *inputs: Any) -> Any:
+        """``program(*inputs, arrays)``; the arrays become constants where they cannot be traced."""
+        try:
+            return program(*inputs, self.arrays)
+        except (TypeError, ValueError, IndexError):
+            if not self.arrays:
+                raise
+            self.hold_constant()
+            return program(*inputs, self.arrays)
 
     def take(self, args: tuple, kwargs: dict) -> None:
         """Other arguments, whose arrays may differ.

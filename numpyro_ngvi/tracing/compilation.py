@@ -1,10 +1,9 @@
 """``jax.jit`` for programs of our own, which in a new process take longer to compile than to run.
 
-On a CPU most of XLA's compilation is spent on kernels, one after another, 20 to 150 ms each.
-Without its newer emitters of fused kernels a program is there in 60% of the time, and as fast
-(measured on regressions with 10 to 300 latents; at 10^5 latents a step takes 1.2 times as long, and
-they are left in); without LLVM's optimisation in an eighth, but up
-to nine times as slow. NumPyro's own programs, and those that a user compiles, are compiled as ever.
+On a CPU most of XLA's compilation is spent on kernels, one after another. Without its newer
+emitters of fused kernels a program is there in 60% of the time, and as fast, unless it works on
+very many numbers; without LLVM's optimisation in an eighth, but up to nine times as slow. NumPyro's
+own programs, and those that a user compiles, are compiled as ever.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jaxlib
 import numpy as np
 
-#: The CPU's sums over more than 32,768 numbers are wrong in jaxlib 0.10.2, silently: the log
-#: likelihood of 110 rows under a Beta distribution, at 300 draws at once, by hundreds of nats
+#: The CPU's sums over more than 32,768 numbers are wrong in jaxlib 0.10.2, silently
 #: (https://github.com/jax-ml/jax/issues/39103). pyproject.toml excludes that version; where it is
 #: there all the same, our own programs do without YNNPACK's fusions.
 _RIGHT = {"xla_cpu_experimental_ynn_fusion_type": ""} if jaxlib.__version__ == "0.10.2" else {}
@@ -29,11 +27,16 @@ _AT_ONCE = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
 }
-_OPTIONS = {"as ever": _RIGHT, "sooner": _SOONER, "at once": _AT_ONCE}
 
 
-#: Of so many numbers a program is long at work on them, and of so few for a millisecond.
-MANY_NUMBERS, FEW_NUMBERS = 2**17, 2**16
+class ProgramSizes(NamedTuple):
+    """How many numbers a program works on decides how it is compiled."""
+
+    many: int = 2**17  #: from here on it is long at work on them: compiled as ever
+    few: int = 2**16  #: up to here for a millisecond: compiled at once, if it runs tens of times
+
+
+SIZES = ProgramSizes()
 
 
 def compiled(
@@ -48,19 +51,32 @@ def compiled(
 
     @functools.cache
     def program(is_short: bool) -> Callable:
-        kind = "at once" if is_short else "sooner"
-        options = _known("as ever" if num_numbers >= MANY_NUMBERS else kind)
-        return jax.jit(function, compiler_options=options)
+        options = _AT_ONCE if is_short else _SOONER
+        options = _RIGHT if num_numbers >= SIZES.many else options
+        known = {name: value for name, value in options.items() if _is_known(name, value)}
+        return jax.jit(function, compiler_options=known or None)
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
         leaves = jax.tree.leaves(args)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return function(*args)  # a part of another program, whose options hold
-        is_small = runs_few and sum(map(np.size, leaves)) <= FEW_NUMBERS
+        is_small = runs_few and sum(map(np.size, leaves)) <= SIZES.few
         return program(runs_once or is_small)(*args)
 
     return call
+
+
+@functools.cache
+def _is_known(name: str, value: Any) -> bool:
+    """Whether XLA has an option, on the device that is used by default."""
+    if jax.default_backend() != "cpu":
+        return False
+    try:
+        jax.jit(lambda: 0).lower().compile(compiler_options={name: value})
+    except Exception:  # noqa: BLE001  an option that is not known is not wanted
+        return False
+    return True
 
 
 def blocks(rows: np.ndarray, at_once: int) -> list[np.ndarray]:
@@ -72,39 +88,10 @@ def blocks(rows: np.ndarray, at_once: int) -> list[np.ndarray]:
     return np.split(padded, len(padded) // at_once)
 
 
-def in_double_precision() -> contextlib.AbstractContextManager:
-    """In which JAX computes in double precision, in this thread and for as long as it lasts."""
-    return enable_x64(True)
-
-
-def in_single_precision() -> contextlib.AbstractContextManager:
-    """In which it does not."""
-    return enable_x64(False)
-
-
 def enable_x64(is_on: bool) -> contextlib.AbstractContextManager:
-    """``jax.enable_x64``, in versions before it too."""
+    """``jax.enable_x64``, in versions before it too: the precision of what this thread computes."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(is_on)
     from jax.experimental import enable_x64 as experimental  # its place before JAX 0.8
 
     return experimental(is_on)
-
-
-@functools.cache
-def _known(kind: str) -> dict[str, Any] | None:
-    """Those of our options that XLA has, on the device that is used by default."""
-    if jax.default_backend() != "cpu":
-        return None
-    wanted = _OPTIONS[kind]
-    if not wanted or _are_known(wanted):
-        return wanted or None
-    return {name: value for name, value in wanted.items() if _are_known({name: value})} or None
-
-
-def _are_known(options: dict[str, Any]) -> bool:
-    try:
-        jax.jit(lambda: 0).lower().compile(compiler_options=options)
-    except Exception:  # noqa: BLE001  an option that is not known is not wanted
-        return False
-    return True

@@ -52,25 +52,23 @@ def hessian_product(
         differentiated twice or is not finite there.
     """
     arguments = Arguments(args, kwargs)
-    for as_constants in (False, True):
-        if as_constants:  # the model reads its data as it is traced
-            arguments.hold_constant()
-        data = arguments.arrays
-        product = _hessian_product(model, arguments, unpack)
 
-        def checked(
-            vectors: np.ndarray, product: Callable = product, data: list = data
-        ) -> np.ndarray:
-            # One by one, for one program whatever their number: compiling it takes longest.
-            rows = [product(at, data, jnp.asarray(vector, at.dtype)) for vector in vectors]
-            return np.stack([np.asarray(row) for row in rows])
+    @partial(compiled, runs_few=True)
+    def product(latent: jax.Array, vector: jax.Array, arrays: list) -> jax.Array:
+        energy = energy_of(model, *arguments.rebuilt(arrays))
+        gradient = jax.grad(lambda latent: energy(unpack(latent)))
+        return -jax.jvp(gradient, (latent,), (vector,))[1]
 
-        try:
-            finite = np.isfinite(checked(np.ones((1, at.shape[-1])))).all()
-        except Exception:  # noqa: BLE001
-            continue  # an operation without a second derivative, of any kind
-        return checked if finite else None
-    return None
+    def products(vectors: np.ndarray) -> np.ndarray:
+        # One by one, for one program whatever their number: compiling it takes longest.
+        rows = [arguments.call(product, at, jnp.asarray(row, at.dtype)) for row in vectors]
+        return np.stack([np.asarray(row) for row in rows])
+
+    try:
+        finite = np.isfinite(products(np.ones((1, at.shape[-1])))).all()
+    except Exception:  # noqa: BLE001
+        return None  # an operation without a second derivative, of any kind
+    return products if finite else None
 
 
 def energy_of(
@@ -84,18 +82,6 @@ def energy_of(
             return potential_energy(seeded, args, kwargs, unconstrained)
 
     return energy
-
-
-def _hessian_product(model: Callable, arguments: Arguments, unpack: Callable) -> Callable:
-    def energy(latent: jax.Array, data: list) -> jax.Array:
-        return energy_of(model, *arguments.rebuilt(data))(unpack(latent))
-
-    @partial(compiled, runs_few=True)
-    def product(latent: jax.Array, data: list, vector: jax.Array) -> jax.Array:
-        gradient = jax.grad(lambda latent: energy(latent, data))
-        return -jax.jvp(gradient, (latent,), (vector,))[1]
-
-    return product
 
 
 def _plates(model: Callable, args: tuple, kwargs: dict) -> dict[str, set[str]]:

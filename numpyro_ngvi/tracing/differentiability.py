@@ -1,4 +1,8 @@
-"""Which sites keep a model from having a Hessian."""
+"""Whether a model has a Hessian, whether that is its curvature
+(:mod:`ngvi.estimators.missed_curvature`), and if not, which sites are the reason.
+
+Programs are asked first, and numbers only where a gradient may jump.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import random
 
-from ngvi.estimators.missed_curvature import what_is_missed
+from ngvi.estimators.missed_curvature import Along, half_segment, missed, what_is_missed
+from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.tracing.arguments import Arguments
+from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.log_density import Latents, LogDensity
 from numpyro_ngvi.tracing.per_example import site_log_probs
+
+#: Operations at which a gradient may jump; what is differentiated as a maximum has them, too.
+_JUMPS = {"sign", "floor", "ceil", "round", "clamp", "sort", "argmax", "argmin", "is_finite"}
+_JUMPS |= {"gt", "lt", "ge", "le", "eq", "ne"}
+#: Their bodies take other arguments than they do themselves.
+_LOOPS = ("scan", "while")
 
 
 def hessian_obstacle(
@@ -26,7 +41,7 @@ def hessian_obstacle(
     raises.
 
     :param missed: finds out which sites have a curvature that is not their Hessian's; None if the
-        log density has none. It is called if the gradient may jump (:func:`may_jump`).
+        log density has none. It is called if the gradient may jump.
     """
 
     def function(values: Latents) -> jax.Array:
@@ -34,15 +49,13 @@ def hessian_obstacle(
 
     jax.eval_shape(function, latents)
     try:
-        twice = _twice(function, latents)
+        twice = _differentiated_twice(function, latents)
     except Exception as error:  # noqa: BLE001
         names = sites_without_hessian(density, latents, params, guide_key)
         reason = ValueError(what_is_missed(names, str(error)))
         reason.__cause__ = error
         return reason
-    if not may_jump(twice.jaxpr):
-        return None
-    found = missed()
+    found = missed() if _may_jump(twice) else None
     return None if found is None else ValueError(what_is_missed(found))
 
 
@@ -59,31 +72,103 @@ def sites_without_hessian(
     def log_probs(values: Latents) -> dict[str, jax.Array]:
         return site_log_probs(density, values, params, guide_key)[0]
 
-    def of_site(name: str) -> Callable[[Latents], jax.Array]:
-        return lambda values: jnp.sum(log_probs(values)[name])
+    def has_hessian(name: str) -> bool:
+        try:
+            _differentiated_twice(lambda values: jnp.sum(log_probs(values)[name]), latents)
+        except Exception:  # noqa: BLE001  whatever JAX says where there is none
+            return False
+        return True
 
-    names = jax.eval_shape(log_probs, latents)
-    return [name for name in names if why_no_hessian(of_site(name), latents) is not None]
+    return [name for name in jax.eval_shape(log_probs, latents) if not has_hessian(name)]
 
 
-def why_no_hessian(function: Callable[[Any], jax.Array], point: Any) -> Exception | None:
-    """What JAX says when it is asked for a second derivative, None if it has one.
+def sites_with_missed_curvature(
+    model: Callable,
+    guide: Callable,
+    args: tuple,
+    kwargs: dict,
+    here: dict[str, Family],
+    params: dict[str, Any],
+) -> list[str] | None:
+    """Which sites have a curvature that is not their Hessian's; None if the log density has none.
 
-    Only traces abstractly; nothing is evaluated.
+    Compiles a gradient and a product with the Hessian, and runs them seven times; where they
+    disagree, once more 82 times, and for each site. In the trace of another program it needs
+    arguments that are no part of that. Of arrays that several processes share nothing is found.
 
-    :param function: scalar, of a pytree.
-    :param point: arrays of the shapes of its argument.
+    :param here: the guide's Gaussians by the site that draws from them.
+    :param params: all parameters of model and guide, or some, where they can find the others.
     """
-    try:
-        _twice(function, point)
-    except Exception as error:  # noqa: BLE001
-        return error
-    return None
+    arguments = Arguments(args, kwargs)
+    if not all(getattr(array, "is_fully_addressable", True) for array in arguments.arrays):
+        return None
+
+    def density_of(arrays: list) -> LogDensity:
+        return LogDensity(model, guide, *arguments.rebuilt(arrays), key)
+
+    def whole(at: Latents, params: dict[str, Any], arrays: list) -> dict[str, jax.Array]:
+        return {"": density_of(arrays)(at, params, key)}
+
+    def by_site(at: Latents, params: dict[str, Any], arrays: list) -> dict[str, jax.Array]:
+        log_probs = site_log_probs(density_of(arrays), at, params, key)[0]
+        return {name: jnp.sum(value) for name, value in log_probs.items()}
+
+    with jax.ensure_compile_time_eval():
+        key = random.key(0)
+        centre = {site: family.mean for site, family in here.items()}
+        step = {site: _step(family) for site, family in here.items()}
+        if not _missed(whole, centre, step, params, arguments):
+            return None
+        if density_of(arguments.arrays).is_enumerated:  # there is no log density of a site
+            return []
+        return _missed(by_site, centre, step, params, arguments)
 
 
-def _twice(function: Callable[[Any], jax.Array], point: Any) -> Any:
-    """The program of a product with the Hessian.
+def _step(family: Family) -> jax.Array:
+    whitened = jnp.asarray(half_segment(family.dim), family.loc.dtype)
+    return family.sample(whitened) - family.mean
 
+
+def _missed(
+    functions: Callable[[Latents, dict[str, Any], list], dict[str, jax.Array]],
+    centre: Latents,
+    step: Latents,
+    params: dict[str, Any],
+    arguments: Arguments,
+) -> list[str]:
+    """Which of the functions change other than their Hessians say."""
+
+    def run(t: jax.Array, centre: Latents, step: Latents, params: Any, arrays: list) -> Any:
+        def function(latents: Latents) -> dict[str, jax.Array]:
+            return functions(latents, params, arrays)
+
+        here = jax.tree.map(lambda theta, v: theta + t.astype(theta.dtype) * v, centre, step)
+        return function(here), *jax.jvp(jax.jacrev(function), (here,), (step,))
+
+    program = compiled(run, runs_once=True)
+
+    def at_nodes(nodes: np.ndarray, names: set[str] | None) -> dict[str, Along]:
+        # One after another: a loop in a program fails while JAX 0.7 traces another one.
+        found = [arguments.call(program, np.asarray(t), centre, step, params) for t in nodes]
+        values, gradients, products = jax.tree.map(lambda *parts: np.stack(parts), *found)
+        return {
+            name: (_joined(gradients[name]), _joined(products[name]))
+            for name, value in values.items()
+            if (names is None or name in names) and np.isfinite(value).all()
+        }
+
+    eps = float(jnp.finfo(jax.tree.leaves(step)[0].dtype).eps)
+    return missed(at_nodes, _joined(step), eps)
+
+
+def _joined(by_site: dict[str, Any]) -> np.ndarray:
+    return np.concatenate([np.asarray(part, float) for part in by_site.values()], -1)
+
+
+def _differentiated_twice(function: Callable[[Any], jax.Array], point: Any) -> Any:
+    """The program of a product with the Hessian of a function of a pytree, which is only traced.
+
+    :param point: arrays of the shapes of its argument.
     :raises Exception: whatever JAX says where there is none.
     """
 
@@ -99,15 +184,10 @@ def _twice(function: Callable[[Any], jax.Array], point: Any) -> Any:
             (closed.consts, jax.tree.leaves(point)),
         )
         jax.jit(lambda c, x: jax.core.eval_jaxpr(closed.jaxpr, c, *x)).lower(*shapes)
-    return closed
+    return closed.jaxpr
 
 
-#: Operations at which a gradient may jump; what is differentiated as a maximum has them, too.
-_JUMPS = {"sign", "floor", "ceil", "round", "clamp", "sort", "argmax", "argmin", "is_finite"}
-_JUMPS |= {"gt", "lt", "ge", "le", "eq", "ne"}
-
-
-def may_jump(jaxpr: Any, depends: list[bool] | None = None) -> bool:
+def _may_jump(jaxpr: Any, depends: list[bool] | None = None) -> bool:
     """Whether a program has an operation whose result jumps as its arguments go on.
 
     Smooth functions may have some as well, such as ``log1p(exp(-abs(x)))``; one without any has no
@@ -123,19 +203,15 @@ def may_jump(jaxpr: Any, depends: list[bool] | None = None) -> bool:
         of_arguments = [not hasattr(var, "val") and var in on for var in equation.invars]
         if not any(of_arguments):
             continue
-        if equation.primitive.name in _JUMPS:
+        name = equation.primitive.name
+        if name in _JUMPS:
             return True
         for part in _parts(equation):
-            # Loops and branches take other arguments than their bodies: all may go on.
-            same = len(part.invars) == len(of_arguments)
-            if may_jump(part, of_arguments if same and not _is_loop(equation) else None):
+            is_same = name not in _LOOPS and len(part.invars) == len(of_arguments)
+            if _may_jump(part, of_arguments if is_same else None):
                 return True
         on.update(equation.outvars)
     return False
-
-
-def _is_loop(equation: Any) -> bool:
-    return equation.primitive.name in ("scan", "while")
 
 
 def _primitives(jaxpr: Any) -> Iterator[str]:

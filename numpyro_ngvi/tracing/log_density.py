@@ -11,27 +11,25 @@ model's plates; it is left for a guide that has enumerated sites of its own.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import random
 from numpyro import handlers
-from numpyro.distributions import Delta
 from numpyro.infer.elbo import TraceEnum_ELBO
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import compute_log_probs
-from numpyro.primitives import Messenger
 from numpyro.util import _validate_model, check_model_guide_match
 
 from ngvi.conjugate.site import ConjugateSite, num_columns, signs_of_runs
-from ngvi.errors import scaled_guide, unequal_scales
 from ngvi.latents.partly_observed import is_rest
 from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.tracing.enumeration import enumerated_log_density
+from numpyro_ngvi.tracing.given_latents import AsDrawn, SharePlates, Unscaled, Visited
 from numpyro_ngvi.tracing.partly_observed import ProperWhereObserved, idle_in
-from numpyro_ngvi.tracing.sites import is_enumerated
+from numpyro_ngvi.tracing.sites import is_enumerated, scale_of
 
 _SUFFIX = "_posterior"
 
@@ -69,95 +67,6 @@ def conjugate_sites_in(params: dict[str, Any]) -> dict[str, ConjugateSite]:
     return {name: value for name, value in params.items() if isinstance(value, ConjugateSite)}
 
 
-class SharePlates(Messenger):
-    """A guide whose subsampled plates (``create_plates=``) are those of ``key`` in every run.
-
-    Its own draws may differ from run to run.
-
-    :param key: a JAX random key.
-    """
-
-    def __init__(self, guide: Callable, key: jax.Array) -> None:
-        super().__init__(guide)
-        self.key = key
-
-    def process_message(self, site: dict[str, Any]) -> None:
-        if site["type"] == "plate" and site["kwargs"]["rng_key"] is None:
-            number = zlib.crc32(site["name"].encode())
-            site["kwargs"]["rng_key"] = random.fold_in(self.key, number)
-
-
-class Unscaled(Messenger):
-    """A guide whose draws count once.
-
-    :param sites: the names of its draws.
-    """
-
-    def __init__(self, guide: Callable, sites: Iterable[str]) -> None:
-        super().__init__(guide)
-        self.sites = frozenset(sites)
-
-    def postprocess_message(self, site: dict[str, Any]) -> None:
-        if site["type"] == "sample" and site["name"] in self.sites and _scale(site) != 1.0:
-            raise ValueError(scaled_guide(site["scale"], "handlers.scale"))
-
-
-class AsDrawn(Messenger):
-    """A guide whose deterministic sites are not compared, entry by entry, with what they drew."""
-
-    def process_message(self, site: dict[str, Any]) -> None:
-        if site["type"] == "sample" and type(site["fn"]) is Delta and site["value"] is None:
-            site["fn"] = _Drawn(site["fn"].v, site["fn"].log_density, site["fn"].event_dim)
-
-
-class _Drawn(Delta):
-    def log_prob(self, value: jax.Array) -> jax.Array:
-        return self.log_density
-
-
-class Visited(Messenger):
-    """A guide whose visits of latent vectors are recorded (:mod:`ngvi.guide.visits`).
-
-    :ivar weights: how often the minibatch counts each coordinate, by those sites of which it visits
-        a part.
-    """
-
-    def __init__(self, guide: Callable) -> None:
-        super().__init__(guide)
-        self.weights: dict[str, jax.Array] = {}
-
-    def process_message(self, site: dict[str, Any]) -> None:
-        if site["type"] == "sample" and site["infer"].get("is_visited"):
-            self.weights[site["name"]] = site["fn"].family.weights
-
-
-class SitesOfScale(Messenger):
-    """The sites of a model that count so many times, once: NumPyro's sum over enumerated values
-    would scale its terms.
-
-    :param scale: as :func:`_scale` has it.
-    """
-
-    def __init__(self, model: Callable, scale: float | None) -> None:
-        super().__init__(model)
-        self.scale = scale
-
-    def process_message(self, site: dict[str, Any]) -> None:
-        if site["type"] != "sample":
-            return
-        if _scale(site) != self.scale:
-            site["fn"] = site["fn"].mask(False)
-            site["infer"] = {**site["infer"], "enumerate": None}
-        elif self.scale is not None:
-            site["scale"] = None
-
-
-def _scale(site: dict[str, Any]) -> float | None:
-    """How many times a site counts, by its plates or ``handlers.scale``; None if not a number."""
-    scale = 1.0 if site["scale"] is None else site["scale"]
-    return float(scale) if isinstance(scale, (int, float)) else None
-
-
 class LogDensity:
     """``log p(y, theta)`` of a model, for one minibatch.
 
@@ -182,7 +91,7 @@ class LogDensity:
         self.is_enumerated = any(map(is_enumerated, trace))
         dims = [frame.dim for site in trace for frame in site["cond_indep_stack"]]
         self.max_plate_nesting = -min(dims, default=0)
-        self._scales = tuple(dict.fromkeys(map(_scale, trace)))
+        self._scales = tuple(dict.fromkeys(map(scale_of, trace)))
 
     def __call__(self, latents: Latents, params: dict[str, Any], guide_key: jax.Array) -> jax.Array:
         """The log density in nats, a scalar.
@@ -254,8 +163,6 @@ class LogDensity:
     def _summed_out(
         self, model_key: jax.Array, params: dict[str, Any], model: Callable, guide: Callable
     ) -> jax.Array:
-        from numpyro.contrib.funsor import enum, log_density
-
         log_q, trace = compute_log_probs(guide, self.args, self.kwargs, params)
         if any(is_enumerated(site) for site in trace.values() if site["type"] == "sample"):
             loss = TraceEnum_ELBO().loss(model_key, params, model, guide, *self.args, **self.kwargs)
@@ -263,14 +170,10 @@ class LogDensity:
         draws = {name: site["value"] for name, site in trace.items() if name not in params}
         run_key, _ = random.split(model_key)  # as the stock ELBOs do
         model = handlers.substitute(handlers.seed(model, run_key), data={**params, **draws})
-        total = -sum(log_q.values())
-        if len(self._scales) > 1:
-            _check_scales(enum(model, -1 - self.max_plate_nesting), self.args, self.kwargs)
-        for scale in self._scales:
-            of_scale = model if self._scales == (1.0,) else SitesOfScale(model, scale)
-            summed = enum(of_scale, -1 - self.max_plate_nesting)
-            total = total + (scale or 1.0) * log_density(summed, self.args, self.kwargs, {})[0]
-        return total
+        run = enumerated_log_density(
+            model, self.args, self.kwargs, self._scales, self.max_plate_nesting
+        )
+        return run - sum(log_q.values())
 
     def conditioned_guide(
         self,
@@ -297,27 +200,6 @@ class LogDensity:
 
 def _mutable(trace: dict[str, Any]) -> dict[str, Any]:
     return {name: site["value"] for name, site in trace.items() if site["type"] == "mutable"}
-
-
-def _check_scales(model: Callable, args: tuple, kwargs: dict) -> None:
-    """Refuse a site that counts differently often from an enumerated latent that it depends on.
-
-    :param model: enumerated.
-    :raises ValueError: naming both.
-    """
-    from numpyro.contrib.funsor import plate_to_enum_plate
-    from numpyro.contrib.funsor.enum_messenger import trace as packed_trace
-
-    with handlers.block(), plate_to_enum_plate():
-        trace = packed_trace(model).get_trace(*args, **kwargs)
-    latents = {name: _scale(site) for name, site in trace.items() if is_enumerated(site)}
-    for name, site in trace.items():
-        if site["type"] != "sample":
-            continue
-        for dim in site["infer"]["dim_to_name"].values():
-            latent = dim.rpartition("_PREV_")[-1]  # as NumPyro calls it in the step after
-            if latent in latents and latents[latent] != _scale(site):
-                raise ValueError(unequal_scales(latent, name))
 
 
 def _shapes(model: Callable, args: tuple, kwargs: dict) -> list[dict[str, Any]]:

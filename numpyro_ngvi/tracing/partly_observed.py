@@ -13,7 +13,7 @@ from numpyro.distributions import biject_to
 from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
-from ngvi.latents.partly_observed import is_rest
+from ngvi.latents.partly_observed import is_rest, standard_log_prob
 
 
 class ProperWhereObserved(Messenger):
@@ -121,15 +121,6 @@ class _StandardWhere(dist.Distribution):
         return self.fn.sample(key, sample_shape)
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        transform = biject_to(self.support)
-        z = transform.inv(value)
-        extra = self.event_dim - transform.codomain.event_dim
-        other = -_sum_events(transform.log_abs_det_jacobian(z, value), extra)
-        normal = dist.Normal(jnp.zeros_like(z), 1.0).log_prob(z)
-        other = other + _sum_events(normal, transform.domain.event_dim + extra)
+        other = standard_log_prob(biject_to(self.support), value, self.event_dim)
         # The given distribution leaves these elements out: it is zero there.
         return self.fn.log_prob(value) + jnp.where(self.there, other / self._scale, 0.0)
-
-
-def _sum_events(value: jax.Array, count: int) -> jax.Array:
-    return value.sum(tuple(range(-count, 0)))

@@ -6,7 +6,7 @@ plates share their examples: their log likelihoods are added.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +14,8 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer.util import compute_log_probs
 
-from ngvi.estimators.kinds import aligned
+from ngvi.estimators.points import Examples, aligned, check_not_enumerated, without_plate
 from numpyro_ngvi.tracing.log_density import Latents, LogDensity
-
-
-class Examples(NamedTuple):
-    """A log density as a sum over examples and a rest: ``sum(scale * log_lik) + rest``."""
-
-    log_likelihood: jax.Array  #: in nats, without the plates' scale, shape ``(N,)``
-    scale: jax.Array  #: how many examples each stands for, shape ``(N,)``
-    rest: jax.Array  #: prior, Jacobians, partners; a scalar
 
 
 def site_log_probs(
@@ -55,11 +47,7 @@ def examples(
     :raises ValueError: if an observed site is in no plate, or if there are no observed sites, or
         if the model has enumerated latents.
     """
-    if density.is_enumerated:
-        raise ValueError(
-            "curvature='gauss_newton' needs the likelihood of each example, which a model with "
-            "enumerated latents does not have site by site: use curvature='hessian'."
-        )
+    check_not_enumerated(density.is_enumerated)
     log_probs, trace, rest = site_log_probs(density, latents, params, guide_key)
     rest = -rest
     groups: dict[tuple, list[tuple[jax.Array, Any]]] = {}
@@ -70,11 +58,7 @@ def examples(
             continue
         frames = sorted(site["cond_indep_stack"], key=lambda frame: frame.dim)
         if not frames:
-            raise ValueError(
-                f"curvature='gauss_newton' sums over examples, but the observed site '{name}' is "
-                "in no plate: put it into numpyro.plate('data', len(y)), or use "
-                "curvature='hessian'."
-            )
+            raise ValueError(without_plate(name, "numpyro"))
         scale = jnp.asarray(1.0 if site["scale"] is None else site["scale"], log_prob.dtype)
         axes = tuple(log_prob.ndim + frame.dim for frame in frames)
         others = tuple(axis for axis in range(log_prob.ndim) if axis not in axes)

@@ -13,3 +13,9 @@ def is_enumerated(site: dict[str, Any]) -> bool:
         and site["infer"].get("enumerate") is not None
         and site["fn"].support.is_discrete
     )
+
+
+def scale_of(site: dict[str, Any]) -> float | None:
+    """How many times a site counts, by its plates or ``handlers.scale``; None if not a number."""
+    scale = 1.0 if site["scale"] is None else site["scale"]
+    return float(scale) if isinstance(scale, (int, float)) else None

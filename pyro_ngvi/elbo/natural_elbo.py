@@ -14,27 +14,28 @@ from torch import Tensor
 from ngvi._docs import shared_doc
 from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import natural_elbo as elbo
-from ngvi.estimators.choice import Cost, is_noisy
+from ngvi.estimators.choice import is_noisy
+from ngvi.estimators.table import EstimateCost
 from ngvi.families import direction
 from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
 from pyro_ngvi.estimators import (
-    Evaluator,
+    Differentiator,
     Families,
     Plan,
-    Points,
+    PointsBySite,
     make_estimator,
     make_plan,
     num_products,
     orthogonal_points,
     standard_normal,
-    unlike,
+    why_not_additive,
 )
 from pyro_ngvi.estimators.moments import Estimate, concatenated, of_kept
 from pyro_ngvi.estimators.quadrature import Quadrature
 from pyro_ngvi.estimators.stein import Stein, stein_direction
 from pyro_ngvi.families.low_rank_precision import MOMENTS
 from pyro_ngvi.guide.local_latents import SHARED_OUT
-from pyro_ngvi.host import Foresight, Reads
+from pyro_ngvi.host import Reads
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
@@ -74,7 +75,6 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         super().__init__(num_particles=num_particles, max_plate_nesting=max_plate_nesting)
         self.vectorize_particles = vectorize_particles
         self._set_up: _SetUp | None = None
-        self._foresight = Foresight()
 
     #: Whether it gives guides the values of conjugate sites.
     gives_conjugate_sites = True
@@ -137,7 +137,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                 loss = loss - _as_gradient(getattr(directions[site], name), value)
         return loss, -number
 
-    def _estimated(self, plan: Plan, density: LogDensity, estimator: Any, cost: Cost) -> tuple:
+    def _estimated(
+        self, plan: Plan, density: LogDensity, estimator: Any, cost: EstimateCost
+    ) -> tuple:
         """Natural gradients, the bound as a tensor and read, and gradients of other parameters.
 
         Batches of points follow until their mean has little noise
@@ -146,55 +148,34 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         here = {site: family.detach() for site, family in density.posteriors.items()}
         # Workers with a part of the rows each would not agree on how noisy a step is.
         adapts = cost.max_batches > 1 and MOMENTS.get() is None
-        estimates: list[Estimate] = []
-        bounds, numbers = list[Tensor](), list[Callable]()
-        noise, square, goes_on = 0.0, 0.0, True
+        reads, noise, square = Reads(), 0.0, 0.0
+        estimates, bounds, numbers = list[Estimate](), list[Tensor](), list[Callable]()
 
-        def estimated(points: Points) -> tuple[Reads, tuple[Estimate, Tensor, Callable]]:
-            evaluate, told = Evaluator(density, plan, [] if estimates else None), list[Any]()
+        def on_values(points: PointsBySite, values: Tensor, kept: Tensor) -> None:
+            # Those of quadrature have the whole entropy in them, without noise.
+            counts = {} if isinstance(estimator, Quadrature) else _visited(density)
+            bounds.append(_bound(values, here, points, kept, counts))
+            numbers.append(reads.later(bounds[-1]))
 
-            def tell(points: Points, values: Tensor, kept: Tensor) -> None:
-                # Those of quadrature have the whole entropy in them, without noise.
-                counts = {} if isinstance(estimator, Quadrature) else _visited(density)
-                told.append(_bound(values, here, points, kept, counts))
-                told.append(evaluate.reads.later(told[0]))
-
-            evaluate.tell = tell
+        while not estimates or (adapts and is_noisy(len(estimates), noise, square)):
+            leaves: list[Tensor] | None = [] if estimates else None
+            evaluate = Differentiator(density, plan, leaves, on_values, reads)
+            points = self._points(here, cost)
             estimate = estimator(evaluate, here, points)
-            for site, weights in _visited(density).items():
-                of_entropy = None
-                if isinstance(estimator, Stein):
-                    drawn = of_kept(points.noise[site], estimate.kept)
-                    of_entropy = stein_direction(torch.zeros_like(drawn), drawn, here[site])
-                estimate.directions[site] = natural_gradient_of_visits(
-                    here[site], estimate.directions[site], weights, of_entropy
-                )
-            return evaluate.reads, (estimate, *told)
-
-        while goes_on:
-            compute = functools.partial(estimated, self._points(here, cost))
-            (estimate, bound, number), spread = self._foresight(
-                # Workers with a part of the rows each would not agree on what holds.
-                compute,
-                lambda found: found[0].spread if adapts else (),
-                MOMENTS.get() is None,
-            )
+            _count_visits(density, here, points, estimate, isinstance(estimator, Stein))
             estimates.append(estimate)
-            bounds.append(bound)
-            numbers.append(number)
-            goes_on = adapts
             if adapts:
-                noise, square = noise + spread[0], square + spread[1]
-                goes_on = is_noisy(len(estimates), noise, square)
-        number = sum(bound for one in numbers for bound in one()) / len(numbers)
-        self._count(sum(estimate.num_dropped() for estimate in estimates), stacklevel=6)
+                of_noise, of_square = reads.now(*estimate.spread)
+                noise, square = noise + of_noise, square + of_square
         count = len(estimates)
+        number = sum(bound for one in numbers for bound in one()) / count
+        self._count(sum(estimate.num_dropped() for estimate in estimates), stacklevel=6)
         directions = [list(estimate.directions.values()) for estimate in estimates]
         mean = directions[0]
         if count > 1:
             mean = direction.scale(1 / count, functools.reduce(direction.add, directions))
-        bound = sum(bounds) / count
-        return dict(zip(here, mean, strict=True)), bound, number, estimates[0].ordinary
+        by_site = dict(zip(here, mean, strict=True))
+        return by_site, sum(bounds) / count, number, estimates[0].params
 
     def _get_trace(
         self, model: Callable, guide: Callable, args: tuple, kwargs: dict
@@ -222,9 +203,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         obstacle = functools.partial(plan.hessian_obstacle, density)
         partners = plan.facts.is_stochastic
         couples = (family.couples() for family in here.values())
-        unlike_sum = None if partners else functools.partial(unlike, density)
+        not_additive = None if partners else functools.partial(why_not_additive, density)
         name, cost = self._chosen(
-            dim, products, obstacle, partners, couples, unlike_sum, guide, stacklevel=6
+            dim, products, obstacle, partners, couples, not_additive, guide, stacklevel=6
         )
         if name == "gauss_newton":
             check_no_conjugate_sites(density.conjugate_sites)
@@ -233,13 +214,13 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
     # -- draws ------------------------------------------------------------------------
 
-    def _points(self, here: Families, cost: Cost) -> Points:
+    def _points(self, here: Families, cost: EstimateCost) -> PointsBySite:
         """The draws of a step; those that have values, and Hessians, come first."""
         like = next(iter(here.values())).loc
         if cost.num_groups:
             dims = [family.dim for family in here.values()]
             joined, weights = orthogonal_points(sum(dims), cost.num_groups, like)
-            return Points(dict(zip(here, joined.split(dims, -1), strict=True)), weights)
+            return PointsBySite(dict(zip(here, joined.split(dims, -1), strict=True)), weights)
         noise: dict[str, list[Tensor]] = {site: [] for site in here}
         for count in (cost.num_hessians, cost.num_gradients - cost.num_hessians):
             for site, family in here.items() if count else ():
@@ -252,7 +233,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                     )
                 )
         weights = like.new_full((cost.num_gradients,), 1.0 / cost.num_gradients)
-        return Points({site: concatenated(parts) for site, parts in noise.items()}, weights)
+        return PointsBySite({site: concatenated(parts) for site, parts in noise.items()}, weights)
 
 
 class _SetUp(NamedTuple):
@@ -271,8 +252,22 @@ def _visited(density: LogDensity) -> dict[str, Tensor]:
     return {} if SHARED_OUT.get() else density.visited
 
 
+def _count_visits(
+    density: LogDensity, here: Families, points: PointsBySite, estimate: Estimate, is_stein: bool
+) -> None:
+    """Change the directions of a minibatch of a guide's latents (:mod:`ngvi.guide.visits`)."""
+    for site, weights in _visited(density).items():
+        of_entropy = None
+        if is_stein:
+            drawn = of_kept(points.noise[site], estimate.kept)
+            of_entropy = stein_direction(torch.zeros_like(drawn), drawn, here[site])
+        estimate.directions[site] = natural_gradient_of_visits(
+            here[site], estimate.directions[site], weights, of_entropy
+        )
+
+
 def _bound(
-    values: Tensor, here: Families, points: Points, kept: Tensor, visited: dict[str, Tensor]
+    values: Tensor, here: Families, points: PointsBySite, kept: Tensor, visited: dict[str, Tensor]
 ) -> Tensor:
     """The weighted mean of ``log p - log q``, NaN if no draw is left."""
     gains = values - log_q_of_visits(here, points.noise, visited)

@@ -1,19 +1,21 @@
-"""``E_q[grad l]`` and ``E_q[hess l]`` as natural gradients; see :mod:`ngvi.estimators.kinds`."""
+"""``E_q[grad l]`` and ``E_q[hess l]`` as natural gradients; see :mod:`ngvi.estimators.table`."""
 
 from __future__ import annotations
 
+import sys
 from typing import Protocol
 
-from ngvi.estimators.choice import Cost
-from ngvi.estimators.kinds import Families, Points, log_q, num_products
+from ngvi.estimators.points import Families, PointsBySite, log_q, num_products
+from ngvi.estimators.table import EstimateCost, new_estimator
+from pyro_ngvi.estimators.differentiate import Differentiator, FromGradients
 from pyro_ngvi.estimators.draws import standard_normal
-from pyro_ngvi.estimators.evaluate import Evaluator, FromGradients
 from pyro_ngvi.estimators.gauss_newton import GaussNewton
 from pyro_ngvi.estimators.hessian import Hessian, HessianProducts
 from pyro_ngvi.estimators.mean import Mean
 from pyro_ngvi.estimators.moments import Estimate
 from pyro_ngvi.estimators.plan import Plan, make_plan
-from pyro_ngvi.estimators.quadrature import Quadrature, unlike
+from pyro_ngvi.estimators.quadrature import Quadrature, why_not_additive
+from pyro_ngvi.estimators.score import Score
 from pyro_ngvi.estimators.spherical import Spherical, orthogonal_points
 from pyro_ngvi.estimators.stein import Stein, stein_direction
 
@@ -21,7 +23,7 @@ from pyro_ngvi.estimators.stein import Stein, stein_direction
 class Estimator(Protocol):
     """Estimates the natural gradients of the bound."""
 
-    def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Estimate:
         """The estimate from some points.
 
         :param evaluate: runs the log density.
@@ -30,21 +32,18 @@ class Estimator(Protocol):
         """
 
 
-def make_estimator(curvature: str, cost: Cost, plan: Plan) -> Estimator:
+def make_estimator(curvature: str, cost: EstimateCost, plan: Plan) -> Estimator:
     """The estimator of this name.
 
-    :param curvature: one of :data:`ngvi.estimators.choice.CURVATURES`, not ``"auto"``.
+    :param curvature: one of :data:`ngvi.estimators.table.ESTIMATORS`.
     :param cost: how many draws have a Hessian.
     :param plan: what is known of the model.
     """
-    if curvature == "spherical":
-        return Spherical(cost.num_groups if cost.max_batches > 1 else 1)
-    if curvature == "quadrature":
-        return Quadrature()
-    if curvature == "hessian":
-        return Hessian(cost.num_hessians)
-    if curvature == "gauss_newton":
-        return GaussNewton(cost.num_hessians, plan.bytes_per_draw)
-    if curvature == "mean":
-        return Mean(plan.facts.is_stochastic)
-    return Stein()
+    return new_estimator(
+        curvature,
+        sys.modules[__name__],
+        num_hessians=cost.num_hessians,
+        num_groups=cost.num_groups if cost.max_batches > 1 else 1,
+        bytes_per_draw=plan.bytes_per_draw,
+        partners=plan.facts.is_stochastic,
+    )

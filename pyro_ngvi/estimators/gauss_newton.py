@@ -1,4 +1,4 @@
-"""Squares of the gradients of single examples; see :class:`ngvi.estimators.kinds.GaussNewton`."""
+"""Squares of the gradients of single examples; see :class:`ngvi.estimators.table.GaussNewton`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import MAX_PROBED_DIAGONAL, Arrays
-from pyro_ngvi.estimators.evaluate import Curvature, Parts
-from pyro_ngvi.estimators.example_rows import ExampleRows, KeptByRows
+from ngvi.estimators import table
+from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays, Examples
+from pyro_ngvi.estimators.differentiate import Curvature, Parts
 from pyro_ngvi.estimators.hessian import (
     BYTES_AT_ONCE,
     MAX_AT_ONCE,
@@ -23,13 +22,14 @@ from pyro_ngvi.estimators.hessian import (
     one_by_one,
 )
 from pyro_ngvi.estimators.moments import finite_draws, map_structure, of_kept
-from pyro_ngvi.estimators.squares import Recorder, squares
-from pyro_ngvi.estimators.uses import OtherUseError
+from pyro_ngvi.estimators.per_example.layers import UnknownLayerError
+from pyro_ngvi.estimators.per_example.rows import ExampleRows, KeptRows
+from pyro_ngvi.estimators.per_example.squares import Recorder, squares
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.tracing import Examples, LogDensity, examples
+from pyro_ngvi.tracing import LogDensity, examples
 
 
-@shared_doc(estimators.GaussNewton, estimators.Hessian)
+@shared_doc(table.GaussNewton, table.Hessian)
 @dataclasses.dataclass(frozen=True)
 class GaussNewton(Hessian):
     """:param bytes_per_draw: of the intermediate results of one draw."""
@@ -51,59 +51,68 @@ class GaussNewton(Hessian):
             for q in density.posteriors.values()
         )
         split = examples(density, latents, recorded if by_rows else None)
-        plain = (split.scale * split.log_likelihood).sum(-1)
-        recorders = recorders[-len(plain) :]
-        parts = Parts(plain + split.rest, split.rest, (split, recorders))
-        if not by_rows:
-            return parts
+        of_examples = (split.scale * split.log_likelihood).sum(-1)
+        recorders, count = recorders[-len(of_examples) :], split.scale.shape[-1]
         # What the squares are made of comes with the gradient, in one backward pass.
-        count = split.scale.shape[-1]
-        results = [use.result for one in recorders for use in one.of_examples(count)]
-        return parts._replace(plain=plain, between=results)
+        results = [layer.result for one in recorders for layer in one.of_examples(count)]
+        return Parts(of_examples, split.rest, results, (split, recorders))
 
-    def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
+    def curvature(
+        self, parts: Parts, products: Callable, theta: Tensor, q: Family, slopes: tuple
+    ) -> Curvature:
         """The rest's Hessians minus the examples' squares."""
-        split, recorders = parts.rest
+        split, recorders = parts.examples
         rest = exact(products, q, is_rest=True)
         if recorders:
             try:
-                entries, rows = self._by_rows(split, recorders, theta, q, parts.slopes)
-                return KeptByRows(rest, entries, rows) if rows else SquaresByRows(rest, entries)
-            except OtherUseError:
+                return self._by_rows(rest, split, recorders, theta, q, slopes)
+            except UnknownLayerError:
                 self.known[0] = None
         rows = example_gradients(
             split.log_likelihood, theta, bytes_per_product=self.bytes_per_draw * len(theta)
         )
-        return Squares(rest, rows, split.scale, q)
+        return minus_squares(rest, rows, split.scale, q)
 
     def _by_rows(
         self,
+        rest: Curvature,
         split: Examples,
         recorders: list[Recorder],
         theta: Tensor,
         q: Family,
         slopes: tuple[Tensor, Sequence[Tensor]],
-    ) -> tuple[Tensor, list[ExampleRows]]:
-        """Sums of squares, shape ``(K, d)``, and rows of each draw if the family keeps them."""
-        (gradient, deltas), found, rows = slopes, [], []
+    ) -> Curvature:
+        """By rows of activations, which a family may keep.
+
+        :raises UnknownLayerError: if weights do not meet them in a known way.
+        """
+        (gradient, deltas), sums, rows = slopes, [], []
         for k, recorder in enumerate(recorders):
             scale = split.scale[k]
-            uses = recorder.of_examples(len(scale))
-            for use in uses if q.keeps_rows else ():
-                use.kept = []
             own = gradient if len(recorders) == 1 else _alone(gradient, k)
-            draw = recorder, split.log_likelihood[k], scale, theta, self.known[0]
-            found.append(squares(*draw, (own, deltas[: len(uses)])))
+            layers = recorder.of_examples(len(scale))
+            of_draw, deltas = deltas[: len(layers)], deltas[len(layers) :]
+            for layer in layers if q.keeps_rows else ():
+                layer.kept = []
+            run = recorder, split.log_likelihood[k], scale, theta, self.known[0]
+            sums.append(squares(*run, (own, of_draw)))
             if q.keeps_rows:
                 positive = torch.where(scale > 0, scale, 1.0)
-                rows.append(ExampleRows(uses, deltas[: len(uses)], positive, theta, k))
-            deltas = deltas[len(uses) :]
-        return sum(found[1:], found[0]), rows
+                rows.append(ExampleRows(layers, of_draw, positive, theta, k))
+        entries = sum(sums[1:], sums[0])
+
+        def total(kept: Tensor | None) -> Any:
+            of_rest = rest.total(kept)
+            if not rows:
+                return of_rest - of_kept(entries, kept).sum(0)
+            return KeptRows(of_rest, rows if kept is None else _where(rows, kept))
+
+        return Curvature(lambda: rest.finite() & finite_draws(entries), total)
 
     def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
         if not family.keeps_rows:
             return super().direction(family, gradient, total, count)
-        return total.price(family, gradient, count)
+        return total.direction(family, gradient, count)
 
 
 def _alone(gradient: Tensor, k: int) -> Tensor:
@@ -113,41 +122,11 @@ def _alone(gradient: Tensor, k: int) -> Tensor:
     return alone
 
 
-@dataclasses.dataclass
-class SquaresByRows:
-    """The Gauss-Newton estimate of the Hessian's diagonal at each of ``K`` draws.
-
-    :param rest: the exact one of what is not an example.
-    :param entries: sums of squares, shape ``(K, d)``.
-    """
-
-    rest: Curvature
-    entries: Tensor
-
-    def finite(self) -> Tensor:
-        return self.rest.finite() & finite_draws(self.entries)
-
-    def total(self, kept: Tensor | None) -> Any:
-        return self.rest.total(kept) - of_kept(self.entries, kept).sum(0)
+def _where(rows: list, kept: Tensor) -> list:
+    return [one for one, is_kept in zip(rows, kept.tolist(), strict=True) if is_kept]
 
 
-@dataclasses.dataclass
-class Rows:
-    """The total for a family that keeps them: scaled, shape ``(N, d)``, beside a diagonal."""
-
-    rest: Tensor
-    rows: Tensor
-
-    def plus(self, other: Rows) -> Rows:
-        """Of the draws of both."""
-        return Rows(self.rest + other.rest, torch.cat([self.rows, other.rows]))
-
-    def price(self, family: Family, gradient: Tensor, count: int) -> Family:
-        """The natural gradient from so many draws."""
-        return family.price_of_rows(gradient, self.rows / count**0.5, -self.rest / count)
-
-
-class Squares:
+def minus_squares(rest: Curvature, gradients: Tensor, scale: Tensor, family: Family) -> Curvature:
     """The Gauss-Newton estimate of the Hessian at each of ``K`` draws.
 
     :param rest: exact Hessians of what is not an example.
@@ -156,19 +135,15 @@ class Squares:
     :param family: what part of the Hessian is needed.
     """
 
-    def __init__(self, rest: Curvature, gradients: Tensor, scale: Tensor, family: Family) -> None:
-        self.rest, self.gradients, self.scale, self.family = rest, gradients, scale, family
+    def total(kept: Tensor | None) -> Any:
+        rows = of_kept(gradients, kept).flatten(0, 1)
+        weights = of_kept(scale, kept).reshape(-1, 1)
+        if family.keeps_rows:
+            return KeptRows(rest.total(kept), [weights.sqrt() * rows])
+        curvature = family.outer_products(weights * rows, rows)
+        return map_structure(torch.sub, rest.total(kept), curvature)
 
-    def finite(self) -> Tensor:
-        return self.rest.finite() & finite_draws(self.gradients, self.scale)
-
-    def total(self, kept: Tensor | None) -> Any:
-        rows = of_kept(self.gradients, kept).flatten(0, 1)
-        scale = of_kept(self.scale, kept).reshape(-1, 1)
-        if self.family.keeps_rows:
-            return Rows(self.rest.total(kept), scale.sqrt() * rows)
-        curvature = self.family.outer_products(scale * rows, rows)
-        return map_structure(torch.sub, self.rest.total(kept), curvature)
+    return Curvature(lambda: rest.finite() & finite_draws(gradients, scale), total)
 
 
 def example_gradients(

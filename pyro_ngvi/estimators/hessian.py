@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import MAX_PROBED_DIAGONAL, Arrays, Families, Points, scales
-from pyro_ngvi.estimators.evaluate import Curvature, Evaluator, Parts
+from ngvi.estimators import table
+from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays, Families, PointsBySite, scales
+from pyro_ngvi.estimators.differentiate import Curvature, Differentiator, Parts, sums_by_leaf
 from pyro_ngvi.estimators.moments import (
     Estimate,
     concatenated,
@@ -38,19 +38,19 @@ BYTES_AT_ONCE = 2**23
 MAX_AT_ONCE = 256
 
 
-@shared_doc(estimators.Hessian)
+@shared_doc(table.Hessian)
 @dataclasses.dataclass(frozen=True)
 class Hessian:
     """With the products of :class:`HessianProducts`."""
 
     num_hessians: int
 
-    def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Estimate:
         first = evaluate(here, points.some(slice(self.num_hessians)), self)
         found = [first]
         if len(points.weights) > self.num_hessians:
             found.append(evaluate(here, points.some(slice(self.num_hessians, None))))
-        num_kept, count = first.num_kept, sum(one.num_kept for one in found)
+        num_kept, count = first.count(), sum(one.count() for one in found)
         directions = {}
         for site, family in here.items():
             if not num_kept:
@@ -59,26 +59,28 @@ class Hessian:
             gradients = [of_kept(one.gradients[site], one.some_kept) for one in found]
             gradient = concatenated(gradients).mean(0)
             directions[site] = self.direction(family, gradient, first.hessians[site], num_kept)
-        sums: dict[int, tuple[Tensor, Tensor]] = {}
-        for one in found:
-            for leaf, gradient in one.ordinary:
-                before = sums.get(id(leaf), (leaf, 0.0))[1]
-                sums[id(leaf)] = leaf, before + gradient / count
-        ordinary = list(sums.values())
+        sums = sums_by_leaf(pair for one in found for pair in one.params)
+        params = [(leaf, gradient / count) for leaf, gradient in sums]
         dropped = len(points.weights) - count
-        return Estimate(directions, first.values, first.kept, lambda: dropped, ordinary)
+        return Estimate(directions, first.values, first.kept, lambda: dropped, params)
 
     def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
         """The natural gradient from the sum of the parts of so many Hessians."""
         return family.bonnet_price(gradient, map_structure(lambda h: h / count, total))
 
     def parts(self, density: LogDensity, latents: Arrays) -> Parts:
-        """The log density, all of which is differentiated twice."""
-        values = density(latents)
-        return Parts(values, values)
+        """The log density at some draws, all of which is differentiated twice."""
+        return Parts(None, density(latents))
 
-    def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
-        """Exact Hessians."""
+    def curvature(
+        self, parts: Parts, products: Callable, theta: Tensor, q: Family, slopes: tuple
+    ) -> Curvature:
+        """One site's curvature at the same draws: exact Hessians.
+
+        :param products: gives the products of the Hessian of ``parts.twice`` with a family's
+            probes, or its ``diagonal``.
+        :param slopes: gradients of ``parts.once``, for the site's draws and for what is between.
+        """
         return exact(products, q)
 
 
@@ -121,12 +123,9 @@ class HessianProducts:
         :return: shape ``(m, K, d)``.
         :raises RuntimeError: if no way works.
         """
-        number, count = on_device(probes, theta, torch.int64), int(probes.max()) + 1
-        products = [
-            self._with((number == some[:, None]).to(theta), gradient, theta, evaluate)
-            for some in _passes(count, theta, bytes_per_product)
-        ]
-        return torch.cat(products)
+        number = on_device(probes, theta, torch.int64)
+        count, at = int(probes.max()) + 1, (gradient, theta, evaluate)
+        return torch.cat([found for _, found in self._all(number, count, at, bytes_per_product)])
 
     def diagonal(
         self,
@@ -146,14 +145,23 @@ class HessianProducts:
         excess = torch.addcmul(scaled, vectors[1], whole, value=-1).abs_()
         if not (excess.sub_(whole.abs(), alpha=tolerance) > 0).any():
             return whole
-        number = torch.arange(theta.shape[-1], device=theta.device)
+        dim, at = theta.shape[-1], (gradient, theta, evaluate)
+        number = torch.arange(dim, device=theta.device)
         entries = [
-            self._with((number == some[:, None]).to(theta), gradient, theta, evaluate)[
-                torch.arange(len(some)), :, some
-            ]
-            for some in _passes(len(number), theta, bytes_per_product)
+            found[torch.arange(len(some)), :, some]
+            for some, found in self._all(number, dim, at, bytes_per_product)
         ]
         return torch.cat(entries).mT
+
+    def _all(
+        self, number: Tensor, count: int, at: tuple, bytes_per_product: float
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Products with the indicators of so many numbers, as many together as fit."""
+        theta = at[1]
+        of_one = max(bytes_per_product, theta.nbytes, 1.0)
+        at_once = int(min(max(BYTES_AT_ONCE // of_one, 1), MAX_AT_ONCE))
+        for some in torch.arange(count, device=theta.device).split(at_once):
+            yield some, self._with((number == some[:, None]).to(theta), *at)
 
     def _with(self, vectors: Tensor, gradient: Tensor, theta: Tensor, evaluate: Callable) -> Tensor:
         """Products with some vectors, of shape ``(m, d)``, in the way that works."""
@@ -174,13 +182,6 @@ def _ones_and_scales(dim: int, dtype: torch.dtype, device: torch.device) -> Tens
     """Vectors that tell whether a Hessian is diagonal, shape ``(2, dim)``."""
     scale = torch.as_tensor(scales(dim)).to(device, dtype)
     return torch.stack([torch.ones_like(scale), scale])
-
-
-def _passes(count: int, theta: Tensor, bytes_per_product: float) -> tuple[Tensor, ...]:
-    """Indices of the products that are computed together."""
-    of_one = max(bytes_per_product, theta.nbytes, 1.0)
-    at_once = int(min(max(BYTES_AT_ONCE // of_one, 1), MAX_AT_ONCE))
-    return torch.arange(count, device=theta.device).split(at_once)
 
 
 def batched(outputs: Tensor, inputs: Tensor, vectors: Tensor, evaluate: Any = None) -> Tensor:
@@ -213,41 +214,28 @@ def _forward_over_reverse(
         return torch.stack([torch.func.jvp(of_density, (here,), (v,))[1] for v in vectors])
 
 
-class Hessians:
+def hessians(products: Tensor, family: Family) -> Curvature:
     """The Hessian at each of ``K`` draws, as far as a family needs it.
 
     :param products: from :class:`HessianProducts`, shape ``(m, K, d)``.
     :param family: whose part of the Hessian it is.
     """
 
-    def __init__(self, products: Tensor, family: Family) -> None:
-        self.products, self.family = products, family
+    def total(kept: Tensor | None) -> Any:
+        return family.assemble_hessian((products if kept is None else products[:, kept]).sum(1))
 
-    def finite(self) -> Tensor:
-        return finite_draws(self.products.movedim(1, 0))
-
-    def total(self, kept: Tensor | None) -> Any:
-        products = self.products if kept is None else self.products[:, kept]
-        return self.family.assemble_hessian(products.sum(1))
+    return Curvature(lambda: finite_draws(products.movedim(1, 0)), total)
 
 
-class Diagonals:
+def diagonals(entries: Tensor) -> Curvature:
     """The diagonal of the Hessian at each of ``K`` draws, for a family that needs no more.
 
     :param entries: shape ``(K, d)``.
     """
-
-    def __init__(self, entries: Tensor) -> None:
-        self.entries = entries
-
-    def finite(self) -> Tensor:
-        return finite_draws(self.entries)
-
-    def total(self, kept: Tensor | None) -> Tensor:
-        return of_kept(self.entries, kept).sum(0)
+    return Curvature(lambda: finite_draws(entries), lambda kept: of_kept(entries, kept).sum(0))
 
 
-def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Hessians | Diagonals:
+def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Curvature:
     """The Hessians, as far as a family needs them.
 
     :param is_rest: whether they are of what examples leave, of which a family that keeps their
@@ -255,5 +243,5 @@ def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Hessi
     """
     is_diagonal = family.reads_diagonal and family.dim > MAX_PROBED_DIAGONAL
     if is_diagonal or (is_rest and family.keeps_rows):
-        return Diagonals(products(family, diagonal=True))
-    return Hessians(products(family), family)
+        return diagonals(products(family, diagonal=True))
+    return hessians(products(family), family)

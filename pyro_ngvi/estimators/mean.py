@@ -1,4 +1,4 @@
-"""The delta method; see :class:`ngvi.estimators.kinds.Mean`."""
+"""The delta method; see :class:`ngvi.estimators.table.Mean`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import dataclasses
 import torch
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import Families, Points
-from pyro_ngvi.estimators.evaluate import Evaluator
+from ngvi.estimators import table
+from ngvi.estimators.points import Families, PointsBySite
+from pyro_ngvi.estimators.differentiate import Differentiator
 from pyro_ngvi.estimators.hessian import Hessian
 from pyro_ngvi.estimators.moments import Estimate
 
 
-@shared_doc(estimators.Mean)
+@shared_doc(table.Mean)
 @dataclasses.dataclass(frozen=True)
 class Mean:
     """It has values at the draws."""
 
     partners: bool
 
-    def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Estimate:
         values = evaluate(here, points)
         at_mean = points if self.partners else points.some(slice(1))
         noise = {site: torch.zeros_like(z) for site, z in at_mean.noise.items()}
         found = Hessian(len(at_mean.weights))(evaluate, here, at_mean._replace(noise=noise))
-        ordinary = [(leaf, gradient / values.num_kept) for leaf, gradient in values.ordinary]
-        return Estimate(found.directions, values.values, values.kept, values.num_dropped, ordinary)
+        params = [(leaf, gradient / values.count()) for leaf, gradient in values.params]
+        return Estimate(found.directions, values.values, values.kept, values.num_dropped, params)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ngvi.estimators.kinds import Families
+from ngvi.estimators.points import Families
 from ngvi.families.dense import Spread
 from pyro_ngvi.families.base import Family
 
@@ -20,7 +20,7 @@ class Estimate(NamedTuple):
     values: Tensor  #: of the log density at the first draws, shape ``(M,)``
     kept: Tensor  #: which of these count, booleans of shape ``(M,)``
     num_dropped: Callable[[], int]  #: of all draws
-    ordinary: list[tuple[Tensor, Tensor]]  #: other parameters, and their mean gradients
+    params: list[tuple[Tensor, Tensor]]  #: other parameters, and their mean gradients
     spread: Spread | None = None  #: of groups of points, all families together
 
 

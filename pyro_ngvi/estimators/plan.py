@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ngvi.estimators.kinds import Arrays
 from ngvi.estimators.missed_curvature import half_segment, what_is_missed
-from pyro_ngvi.estimators.evaluate import gradients_of, ordinary_leaves
+from ngvi.estimators.points import Arrays
+from pyro_ngvi.estimators.differentiate import gradients_of, leaves_of
 from pyro_ngvi.estimators.hessian import HessianProducts
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import (
     LogDensity,
     ModelFacts,
     NoiseState,
+    choose_particles,
     examples,
     hessian_misses_curvature,
     inspect,
@@ -111,7 +112,7 @@ class Plan:
         """Let ``products`` find a way that works; raises if there is none."""
         state = NoiseState()
         latents = {site: theta[None].clone().requires_grad_() for site, theta in centre.items()}
-        gradients = gradients_of(density(latents).sum(), list(latents.values()), True)
+        gradients = gradients_of(density(latents).sum(), list(latents.values()), create_graph=True)
         for (site, theta), gradient in zip(latents.items(), gradients, strict=True):
 
             def again(theta: Tensor, site: str = site) -> Tensor:
@@ -145,7 +146,7 @@ def make_plan(
     if validate:
         density.validate(centre)
     if vectorize_particles:
-        density.choose_particles(_line(centre, step, 2))
+        choose_particles(density, _line(centre, step, 2))
     _warn_of_unregistered(density, _line(centre, step, 2))
     # The difference leaves out the data, which all draws share; no more draws than that takes.
     two, three = (_saved_bytes(density, _line(centre, step, num)) for num in (2, 3))
@@ -157,7 +158,7 @@ def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:
     """Warn of weights that are neither latents nor parameters, so that nothing learns them."""
     latents = {site: value.requires_grad_() for site, value in latents.items()}
     with torch.enable_grad(), Registered() as registered:
-        leaves = ordinary_leaves(density(latents), latents)
+        leaves = leaves_of(density(latents), latents)
     shapes = [tuple(leaf.shape) for leaf in leaves if id(leaf) not in registered.tensors]
     if shapes:
         warnings.warn(

@@ -1,4 +1,4 @@
-"""Gradients at orthogonal points; see :class:`ngvi.estimators.kinds.Spherical`."""
+"""Gradients at orthogonal points; see :class:`ngvi.estimators.table.Spherical`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import Families, Points
+from ngvi.estimators import table
+from ngvi.estimators.points import Families, PointsBySite
 from ngvi.families.dense import DenseFamily, Spread
 from ngvi.families.points import spherical_points
-from pyro_ngvi.estimators.evaluate import Evaluated, Evaluator, FromGradients
+from pyro_ngvi.estimators.differentiate import Differentiator, Evaluated, FromGradients
 from pyro_ngvi.estimators.moments import Estimate
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.forest import SparsePrecision
 from pyro_ngvi.host import on_device
 
 
-@shared_doc(estimators.Spherical)
+@shared_doc(table.Spherical)
 @dataclasses.dataclass(frozen=True)
 class Spherical(FromGradients):
     """All groups share their passes.
@@ -32,7 +32,7 @@ class Spherical(FromGradients):
     weighted = True
     num_groups: int = 1
 
-    def __call__(self, evaluate: Evaluator, here: Families, points: Points) -> Estimate:
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Estimate:
         if self.num_groups == 1:
             return super().__call__(evaluate, here, points)
         found = evaluate(here, points, weighted=True)
@@ -45,10 +45,12 @@ class Spherical(FromGradients):
             spreads.append(spread)
         spread = Spread(*map(sum, zip(*spreads, strict=True)))
         return Estimate(
-            directions, found.values, found.kept, found.num_dropped, found.ordinary, spread
+            directions, found.values, found.kept, found.num_dropped, found.params, spread
         )
 
-    def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
+    def direction(
+        self, site: str, family: Family, found: Evaluated, points: PointsBySite
+    ) -> Family:
         weighted = self._weighted(found.gradients[site], found, points)
         return family.price_of_points(weighted, points.noise[site])
 
@@ -64,7 +66,7 @@ class Spherical(FromGradients):
         of_draws = family.scores(noise.reshape(-1, family.dim)).reshape(noise.shape)
         return rows(direction, weighted, of_draws)
 
-    def _weighted(self, gradients: Tensor, found: Evaluated, points: Points) -> Tensor:
+    def _weighted(self, gradients: Tensor, found: Evaluated, points: PointsBySite) -> Tensor:
         """Without the draws that are left out, for which the others stand; NaN of none."""
         squares = points.weights * sum(z.square().sum(-1) for z in points.noise.values())
         part = torch.where(found.kept, squares, 0.0).sum() / squares.sum()

@@ -1,4 +1,4 @@
-"""Gradients alone; see :class:`ngvi.estimators.kinds.Stein`."""
+"""Gradients alone; see :class:`ngvi.estimators.table.Stein`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.estimators import kinds as estimators
-from ngvi.estimators.kinds import Points
-from pyro_ngvi.estimators.evaluate import Evaluated, FromGradients
+from ngvi.estimators import table
+from ngvi.estimators.points import PointsBySite
+from pyro_ngvi.estimators.differentiate import Evaluated, FromGradients
 from pyro_ngvi.estimators.moments import of_kept
 from pyro_ngvi.families.base import Family, Priced
 
 
-@shared_doc(estimators.Stein)
+@shared_doc(table.Stein)
 @dataclasses.dataclass(frozen=True)
 class Stein(FromGradients):
     """Draws that are not finite are left out."""
 
     weighted = False
 
-    def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
+    def direction(
+        self, site: str, family: Family, found: Evaluated, points: PointsBySite
+    ) -> Family:
         kept = found.some_kept
         return stein_direction(
             of_kept(found.gradients[site], kept), of_kept(points.noise[site], kept), family

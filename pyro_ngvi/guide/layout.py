@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ngvi.guide.layout import latent_sites
 from ngvi.latents.layout import Dependencies, Layout, hessian_near
+from pyro_ngvi.tracing.additive_terms import is_sum_of_terms
 from pyro_ngvi.tracing.dependencies import hessian_product, log_density, posterior_dependencies
-from pyro_ngvi.tracing.terms import is_sum_of_terms
 
 
 def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:

@@ -21,13 +21,13 @@ from ngvi.inference.samples import ChainCubature, Groups
 from pyro_ngvi import estimators
 from pyro_ngvi.estimators import (
     FromGradients,
-    Points,
+    PointsBySite,
     log_q,
     make_estimator,
     make_plan,
     num_products,
 )
-from pyro_ngvi.estimators.evaluate import gradients_of
+from pyro_ngvi.estimators.differentiate import gradients_of
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.inference.metric import EachRow, flat, gradient_of
@@ -70,8 +70,8 @@ class Objective:
         self.dim = space.dim
         products = max(num_products(family) for family in space.initial.families)
         cubature = ChainCubature.of_guide(guide)
-        unlike = self._unlike if self._is_plain() else None
-        options = {"unlike": unlike, "has_paths": cubature is not None, "guide": guide}
+        not_additive = self._not_additive if self._is_plain() else None
+        options = {"has_paths": cubature is not None, "guide": guide, "not_additive": not_additive}
         choice = choose(estimator, self.dim, products, self._obstacle, **options)
         data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
         groups = Groups.of(choice.curvature, self.dim, products, data_size, cubature)
@@ -173,7 +173,7 @@ class Objective:
         with repeatable_noise(), torch.enable_grad():
             torch.manual_seed(0)
             values = self._new_density(rows)(at)
-            gradients = gradients_of(values.sum(), list(at.values()), False)
+            gradients = gradients_of(values.sum(), list(at.values()))
         return _numpy(values), np.concatenate([_numpy(part) for part in gradients], 1)
 
     @torch.no_grad()
@@ -272,14 +272,14 @@ class Objective:
         here = self._space.by_site(state)
         noise = self._space.split(np.concatenate([group.points.noise for group in sample]))
         weights = np.concatenate([group.points.weights for group in sample])
-        points = Points(noise, torch.as_tensor(weights).to(state.families[0].loc))
-        evaluate = estimators.Evaluator(density, self._plan, list(self._space.live.values()))
+        points = PointsBySite(noise, torch.as_tensor(weights).to(state.families[0].loc))
+        evaluate = estimators.Differentiator(density, self._plan, list(self._space.live.values()))
         if not isinstance(self._estimator, FromGradients):
             estimate = self._estimator(evaluate, here, points)
             first = points.some(slice(len(estimate.values)))
             bound = (estimate.values - log_q(here, first.noise)).mean()
             rows = flat(list(estimate.directions.values()))[None]
-            return bound[None], rows, [gradient for _, gradient in estimate.ordinary]
+            return bound[None], rows, [gradient for _, gradient in estimate.params]
         found, count = evaluate(here, points, weighted=True), len(sample)
         has_few = len(weights) < count * self._cost.num_gradients
         estimator = self._by_few if has_few else self._estimator
@@ -294,7 +294,7 @@ class Objective:
             )
             for site, family in here.items()
         ]
-        parameters = [gradient / count for _, gradient in found.ordinary]
+        parameters = [gradient / count for _, gradient in found.params]
         return gains.reshape(count, -1).sum(-1), torch.cat(rows, -1), parameters
 
     def _rows(self, function: Callable[..., Family], *stacks: Tensor) -> Tensor:
@@ -308,8 +308,8 @@ class Objective:
             type(self._guide) is NaturalGaussianGuide and not has_model_parameters and not is_random
         )
 
-    def _unlike(self) -> Exception | None:
-        return estimators.unlike(self._density)
+    def _not_additive(self) -> Exception | None:
+        return estimators.why_not_additive(self._density)
 
     def _obstacle(self) -> Exception | None:
         return self._plan.hessian_obstacle(self._density)

@@ -65,7 +65,7 @@ class Algebra(rule.Algebra):
         return self._reads.later(*values)
 
     def measured(self, compute: Callable, measure: Callable) -> tuple[Any, list[float]]:
-        return self._reads.foreseen(compute, measure)
+        return self._reads.measured(compute, measure)
 
     def cast(self, number: float, like: Families) -> float:
         return number

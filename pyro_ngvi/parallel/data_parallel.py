@@ -73,7 +73,7 @@ class DataParallel(ELBO):
     def __init__(self, elbo: Any, process_group: Any = None) -> None:
         super().__init__(num_particles=elbo.num_particles, max_plate_nesting=elbo.max_plate_nesting)
         self.elbo, self.workers = elbo, Workers(process_group)
-        self._set_up: _SetUp | None = None
+        self._set_up: _Shared | None = None
 
     def loss(self, model: Callable, guide: Callable, *args: Any, **kwargs: Any) -> float:
         """Minus the bound of all rows in nats."""
@@ -155,7 +155,7 @@ class DataParallel(ELBO):
             for leaf, part in zip(some, total.split([leaf.numel() for leaf in some]), strict=True):
                 leaf.grad = part.reshape(leaf.shape)
 
-    def _new_set_up(self, model: Callable, guide: Callable, args: tuple, kwargs: dict) -> _SetUp:
+    def _new_set_up(self, model: Callable, guide: Callable, args: tuple, kwargs: dict) -> _Shared:
         """Make the parameters, and take those of the first worker.
 
         :raises ValueError: if the workers' parameters or plates are not the same.
@@ -190,10 +190,10 @@ class DataParallel(ELBO):
                 leaf.copy_(self.workers.of_first(leaf))
         trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
         has_locals = self.workers.size > 1 and any(visited)
-        return _SetUp(seen, guide, plates, trained, has_locals)
+        return _Shared(seen, guide, plates, trained, has_locals)
 
 
-class _SetUp(NamedTuple):
+class _Shared(NamedTuple):
     """What the first call with a model and a guide found out."""
 
     seen: SeesRows

@@ -1,4 +1,4 @@
-"""The processes of a group of ``torch.distributed``, and what they tell each other."""
+"""The processes of a group of ``torch.distributed``, and what they send each other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Workers:
     def total(self, tensor: Tensor) -> Tensor:
         """The sum over the workers, the same bits on all of them."""
         sent = tensor.to(self._device, copy=True)
-        self._tell(lambda: dist.all_reduce(sent, group=self.group))
+        self._collect(lambda: dist.all_reduce(sent, group=self.group))
         return sent.to(tensor.device)
 
     def rows(self, tensor: Tensor) -> Tensor:
@@ -59,13 +59,13 @@ class Workers:
         sent = torch.cat([tensor, tensor.new_zeros(count - len(tensor), tensor.shape[-1])])
         sent = sent.to(self._device)
         found = [torch.empty_like(sent) for _ in range(self.size)]
-        self._tell(lambda: dist.all_gather(found, sent, group=self.group))
+        self._collect(lambda: dist.all_gather(found, sent, group=self.group))
         return torch.cat(found).to(tensor.device)
 
     def of_first(self, tensor: Tensor) -> Tensor:
         """The first worker's tensor, which has the same shape and type on all of them."""
         sent = tensor.detach().to(self._device).contiguous()
-        self._tell(lambda: dist.broadcast(sent, self._first, group=self.group))
+        self._collect(lambda: dist.broadcast(sent, self._first, group=self.group))
         return sent.to(tensor.device)
 
     def table(self, numbers: list[float]) -> np.ndarray:
@@ -81,13 +81,13 @@ class Workers:
     def object_of_first(self, value: Any) -> Any:
         """The first worker's object, of anything that pickles."""
         values, options = [value], {"group": self.group, "device": torch.device(self._device)}
-        self._tell(lambda: dist.broadcast_object_list(values, self._first, **options))
+        self._collect(lambda: dist.broadcast_object_list(values, self._first, **options))
         return values[0]
 
     def of_all(self, value: Any) -> list[Any]:
         """Every worker's object, in the order of their ranks."""
         values = [None] * self.size
-        self._tell(lambda: dist.all_gather_object(values, value, group=self.group))
+        self._collect(lambda: dist.all_gather_object(values, value, group=self.group))
         return values
 
     @contextmanager
@@ -133,7 +133,7 @@ class Workers:
         if words:
             raise WorkerLostError(f"Another worker has failed, that of rank {', '.join(words)}.")
 
-    def _tell(self, collective: Callable[[], Any]) -> None:
+    def _collect(self, collective: Callable[[], Any]) -> None:
         try:
             collective()
         except RuntimeError as error:

@@ -4,4 +4,5 @@ from pyro_ngvi.tracing.differentiability import hessian_misses_curvature, sites_
 from pyro_ngvi.tracing.inspection import ModelFacts, inspect
 from pyro_ngvi.tracing.log_density import LogDensity
 from pyro_ngvi.tracing.messengers import NoiseState
-from pyro_ngvi.tracing.per_example import Examples, examples
+from pyro_ngvi.tracing.particles import choose_particles
+from pyro_ngvi.tracing.per_example import examples

@@ -1,4 +1,4 @@
-"""What tells arguments of a model from others of another kind."""
+"""What distinguishes arguments of a model from others of another kind."""
 
 from __future__ import annotations
 

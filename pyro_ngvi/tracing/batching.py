@@ -1,17 +1,12 @@
 """Operations whose derivatives torch would compute slowly in batches, written otherwise.
 
-``torch.vmap`` takes ``binary_cross_entropy_with_logits`` apart into a dozen elementary operations,
-whose second derivatives cost five times as much as its own: for the logistic likelihood of German
-credit (d = 49, ten draws) 36 ms instead of 7 ms for all Hessians. Here it stays whole.
-
-The product of a matrix of data with batches of vectors becomes as many products as there are
-batches, each of which reads the data anew. The transposed product is a single one, of all vectors:
-8 against 42 GFlop/s for a design of 8992 x 1025.
-
-``x[mask] = number`` has no batches at all, and is what ``Multinomial.log_prob`` does.
-
-``x = torch.zeros(n)`` is no batch, so that ``x[t] = ...`` cannot take one: inside
-:class:`BatchedTensors` it is.
+- ``torch.vmap`` takes ``binary_cross_entropy_with_logits`` apart into a dozen elementary
+  operations, whose second derivatives cost five times as much as its own. Here it stays whole.
+- The product of a matrix of data with batches of vectors becomes as many products as there are
+  batches, each of which reads the data anew. The transposed product is a single one.
+- ``x[mask] = number`` has no batches at all, and is what ``Multinomial.log_prob`` does.
+- ``x = torch.zeros(n)`` is no batch, so that ``x[t] = ...`` cannot take one: inside
+  :class:`BatchedTensors` it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one run of model and guide tells about all of them."""
+"""What one run of model and guide shows about all of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pyro import poutine
 from pyro.distributions.util import is_identically_zero
 from pyro.poutine.util import site_is_subsample
 
-from pyro_ngvi.tracing.messengers import NanCholesky, is_subsampled, quiet
+from pyro_ngvi.tracing.messengers import NanCholesky, quiet
 from pyro_ngvi.tracing.partly_observed import idle_latents
-from pyro_ngvi.tracing.sites import conjugate_site_of, family_of, is_enumerated
+from pyro_ngvi.tracing.sites import conjugate_site_of, family_of, is_enumerated, is_subsampled
 
 #: Distributions that draw nothing: of fixed values, and of :func:`pyro.factor`.
 NO_DRAWS = ("Delta", "Drawn", "Unit")

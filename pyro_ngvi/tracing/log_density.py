@@ -7,7 +7,7 @@ enumerated latents. Parameters are live.
 
 Several draws share one run: under ``torch.vmap``, which asks nothing of the model's shapes;
 inside an outer plate, for models that broadcast and have operations without a batching rule; or
-in a loop. :meth:`LogDensity.choose_particles` finds out.
+in a loop. :func:`~pyro_ngvi.tracing.particles.choose_particles` finds out.
 """
 
 from __future__ import annotations
@@ -24,26 +24,21 @@ from pyro.infer.enum import get_importance_trace
 from pyro.infer.traceenum_elbo import _compute_dice_elbo
 from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
-from torch.utils.checkpoint import CheckpointError
 
 from ngvi.conjugate.site import num_columns, signs_of_runs
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing.arguments import signature
 from pyro_ngvi.tracing.batching import BatchedDerivatives, BatchedTensors
 from pyro_ngvi.tracing.enumeration import enumerated_log_density
-from pyro_ngvi.tracing.inspection import ModelFacts
-from pyro_ngvi.tracing.messengers import (
+from pyro_ngvi.tracing.given_latents import (
     GivenLatents,
-    Minibatch,
-    NanCholesky,
     NoNewLatents,
-    PartnerDraws,
     Posteriors,
-    UnknownMinibatch,
     check_no_latent_is_gone,
-    quiet,
-    repeatable_noise,
 )
+from pyro_ngvi.tracing.inspection import ModelFacts
+from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
+from pyro_ngvi.tracing.minibatch import Minibatch, UnknownMinibatch
 from pyro_ngvi.tracing.partly_observed import ProperWhereObserved
 
 #: Draws of the latent vectors by the name of the guide's sample site.
@@ -51,9 +46,6 @@ Latents = dict[str, Tensor]
 
 #: The plate of draws that share a run.
 PARTICLES = "num_particles_vectorized"
-
-#: Two ways to evaluate the same density differ by less, relatively.
-AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 
 class LogDensity:
@@ -199,66 +191,11 @@ class LogDensity:
         """Traces of model and guide at one draw; packed if there is something to sum out."""
         return self._traces(self.model, self._given(latents), self.facts.max_plate_nesting)
 
-    # -- how draws share a run --------------------------------------------------------
-
-    def choose_particles(self, latents: Latents) -> None:
-        r"""Decide how draws share a run, and keep it in \`facts\`.
-
-        The fastest way is taken that runs and gives the values and gradients of the loop.
-
-        :param latents: a few draws, each of shape ``(K, d)``.
-        """
-        ends = {site: value[[0, -1]].requires_grad_() for site, value in latents.items()}
-        for particles in self._ways():
-            partners = PartnerDraws(self.facts.partners, self._plate_dim)
-            try:
-                self.facts.particles = particles
-                with partners:
-                    actual = self._value_and_gradient(ends)
-                    self.facts.particles = "loop"
-                    expected = self._one_by_one(partners, ends)
-            except Exception:  # noqa: BLE001
-                continue  # whatever the model cannot do in this way, the loop can
-            if _agree(actual, expected):
-                self.facts.particles = particles
-                return
-        self.facts.particles = "loop"
-        try:
-            self._value_and_gradient({site: value[:1] for site, value in ends.items()})
-        except CheckpointError:
-            # What a model checkpoints is run again in the backward pass, where it is not rewritten.
-            self.facts.rewrites = False
-            self.choose_particles(latents)
-        except Exception:  # noqa: BLE001
-            pass  # for others to tell
-
-    def _one_by_one(self, partners: PartnerDraws, latents: Latents) -> Tensor:
-        rows = []
-        for k in range(len(next(iter(latents.values())))):
-            partners.index = k
-            draw = {site: value[k : k + 1].detach() for site, value in latents.items()}
-            rows.append(self._value_and_gradient({s: v.requires_grad_() for s, v in draw.items()}))
-        return torch.cat(rows)
-
-    def _value_and_gradient(self, latents: Latents) -> Tensor:
-        with torch.enable_grad():
-            values = self(latents)
-            parts = [values.unsqueeze(-1)]
-            if values.requires_grad:
-                leaves = list(latents.values())
-                parts += torch.autograd.grad(values.sum(), leaves, materialize_grads=True)
-        return torch.cat(parts, -1).detach()
-
-    def _ways(self) -> list[str]:
-        facts = self.facts
-        # Distributions draw in place, which torch.vmap does not allow.
-        ways = [] if facts.is_stochastic else ["vmap"]
-        if facts.is_reparameterized and not facts.guide_is_enumerated:
-            ways.append("plate")
-        return ways if facts.is_stochastic else [*ways, "writing vmap"]
+    # -- runs -------------------------------------------------------------------------
 
     @property
-    def _plate_dim(self) -> int:
+    def plate_dim(self) -> int:
+        """That of a plate of draws."""
         return -1 - self.facts.max_plate_nesting
 
     def _retried(
@@ -282,8 +219,6 @@ class LogDensity:
                 raise
             facts.is_indefinite = True  # from now on at the price of one more torch mode
         return self._retried(evaluate, is_recorded, rewrites)
-
-    # -- runs -------------------------------------------------------------------------
 
     def validate(self, latents: Latents) -> None:
         """One run with Pyro's validation as the user has set it.
@@ -324,7 +259,7 @@ class LogDensity:
         return torch.stack(runs).mean(0)
 
     def _run_in_a_plate(self, latents: Latents, given: Latents) -> Tensor:
-        dim = self._plate_dim
+        dim = self.plate_dim
         num_draws = len(next(iter(latents.values())))
         shape = (num_draws, *[1] * (-1 - dim))
         latents = {site: v.reshape(*shape, v.shape[-1]) for site, v in latents.items()}
@@ -396,10 +331,3 @@ def _stack(results: list[Any]) -> Any:
     if isinstance(first, dict):
         return {name: _stack([result[name] for result in results]) for name in first}
     return type(first)(*map(_stack, map(list, zip(*results, strict=True))))
-
-
-def _agree(actual: Tensor, expected: Tensor) -> bool:
-    tolerance = AGREEMENT.get(expected.dtype, 1e-2)
-    return actual.shape == expected.shape and torch.allclose(
-        actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True
-    )

@@ -12,7 +12,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to
 
-from ngvi.latents.partly_observed import is_rest
+from ngvi.latents.partly_observed import is_rest, standard_log_prob
 
 
 class ProperWhereObserved(Messenger):
@@ -123,14 +123,5 @@ class _StandardWhere(dist.TorchDistribution):
         return _StandardWhere(self.fn.expand(batch_shape), self.counts, self._scale)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        transform = biject_to(self.support)
-        z = transform.inv(value)
-        extra = self.event_dim - transform.codomain.event_dim
-        other = -_sum_events(transform.log_abs_det_jacobian(z, value), extra)
-        normal = dist.Normal(torch.zeros_like(z), 1.0).log_prob(z)
-        other = other + _sum_events(normal, transform.domain.event_dim + extra)
+        other = standard_log_prob(biject_to(self.support), value, self.event_dim)
         return torch.where(self.counts, self.fn.log_prob(value), other / self._scale)
-
-
-def _sum_events(value: Tensor, count: int) -> Tensor:
-    return value.sum(list(range(-count, 0))) if count else value

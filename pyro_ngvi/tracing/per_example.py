@@ -8,22 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
-from ngvi.estimators.kinds import aligned
+from ngvi.estimators.points import Examples, aligned, check_not_enumerated, without_plate
 from pyro_ngvi.tracing.log_density import Latents, LogDensity
-
-
-class Examples(NamedTuple):
-    """A log density as a sum over examples and a rest: ``sum(scale * log_lik) + rest``."""
-
-    log_likelihood: Tensor  #: in nats, without the plates' scale, shape ``(K, N)``
-    scale: Tensor  #: how many examples each stands for, shape ``(K, N)``
-    rest: Tensor  #: prior, Jacobians, partners; shape ``(K,)``
 
 
 def examples(
@@ -38,11 +30,7 @@ def examples(
     :raises ValueError: if an observed site is in no plate, or if there are no observed sites, or
         if the model has enumerated latents.
     """
-    if density.facts.is_enumerated or density.facts.guide_is_enumerated:
-        raise ValueError(
-            "curvature='gauss_newton' needs the likelihood of each example, which a model with "
-            "enumerated latents does not have site by site: use curvature='hessian'."
-        )
+    check_not_enumerated(density.facts.is_enumerated or density.facts.guide_is_enumerated)
 
     def split(draw: Latents) -> Examples:
         with nullcontext() if around is None else around():
@@ -62,11 +50,7 @@ def _split(density: LogDensity, latents: Latents) -> Examples:
             rest = rest + site["log_prob_sum"]
             continue
         if not site["cond_indep_stack"]:
-            raise ValueError(
-                f"curvature='gauss_newton' sums over examples, but the observed site '{name}' is "
-                "in no plate: put it into pyro.plate('data', len(y)), or use "
-                "curvature='hessian'."
-            )
+            raise ValueError(without_plate(name, "pyro"))
         frames = sorted(
             (frame for frame in site["cond_indep_stack"] if frame.vectorized),
             key=lambda frame: frame.dim,

@@ -30,3 +30,9 @@ def conjugate_site_of(site: dict[str, Any]) -> ConjugateSite | None:
     """The density that a ``ConjugateGuide`` draws that site from."""
     found = getattr(site["fn"], "conjugate_site", None)
     return found if isinstance(found, ConjugateSite) else None
+
+
+def is_subsampled(site: dict[str, Any]) -> bool:
+    """Whether a plate's subsample site draws a part of the plate."""
+    size = site["fn"].subsample_size
+    return size is not None and size < site["fn"].size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ngvi.estimators.choice import MAX_BATCHES
+from ngvi.estimators.options import DEFAULTS
 from tests.models import (
     exact_posterior,
     logistic,
@@ -122,7 +122,7 @@ def test_a_noisy_step_takes_more_groups_of_points_and_a_quiet_one_does_not(ppl):
     noisy, quiet = (wavy(ppl), ()), (logistic(ppl), logistic_data())
     np.testing.assert_allclose(directions(5, *quiet), directions(5, *quiet, **fixed), rtol=1e-9)
     ratio = directions(40, *noisy).var(0).sum() / directions(40, *noisy, **fixed).var(0).sum()
-    assert 0.5 / MAX_BATCHES < ratio < 2.0 / MAX_BATCHES
+    assert 0.5 / DEFAULTS.max_batches < ratio < 2.0 / DEFAULTS.max_batches
 
 
 @pytest.mark.fast_in_numpyro(

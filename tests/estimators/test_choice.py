@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ngvi.estimators.additive_terms import NotASumError
+from ngvi.estimators.additive_terms import NotAdditiveError
 from ngvi.estimators.choice import (
     CURVATURES,
     CURVATURES_OF_FIT,
-    MAX_BATCHES,
-    MAX_PRODUCTS,
-    MAX_SPHERICAL_DIM,
-    MIN_QUADRATURE_DIM,
-    MIN_STRUCTURED_QUADRATURE_DIM,
     check_curvature,
     choose,
     cost_of_group,
@@ -20,6 +15,8 @@ from ngvi.estimators.choice import (
     is_noisy,
     points_at_once,
 )
+from ngvi.estimators.options import DEFAULTS
+from ngvi.estimators.table import ESTIMATORS
 
 
 def no_hessian():
@@ -35,10 +32,10 @@ def never():
     [
         (1, 1, "spherical"),
         (50, 50, "spherical"),  # dense, or a diagonal of a dense Hessian
-        (MAX_SPHERICAL_DIM + 1, MAX_SPHERICAL_DIM + 1, "stein"),
+        (DEFAULTS.max_spherical_dim + 1, DEFAULTS.max_spherical_dim + 1, "stein"),
         (800, 5, "hessian"),  # structured
         (50_000, 5, "hessian"),
-        (100_000, MAX_PRODUCTS + 1, "stein"),
+        (100_000, DEFAULTS.max_products + 1, "stein"),
     ],
 )
 def test_auto_takes_hessians_where_they_are_cheap_and_else_gradients(dim, products, expected):
@@ -60,29 +57,31 @@ def test_beside_partners_that_draw_auto_takes_many_random_draws():
 
 def test_auto_integrates_by_terms_where_latents_are_many_and_it_can():
     def no_sum():
-        return NotASumError("cholesky")
+        return NotAdditiveError("cholesky")
 
-    many = MIN_QUADRATURE_DIM
-    assert choose("auto", many, many, never, unlike=lambda: None).curvature == "quadrature"
-    assert choose("auto", many, many, never, unlike=no_sum).curvature == "spherical"
+    many = DEFAULTS.min_quadrature_dim
+    assert choose("auto", many, many, never, not_additive=lambda: None).curvature == "quadrature"
+    assert choose("auto", many, many, never, not_additive=no_sum).curvature == "spherical"
     assert choose("auto", many, many, never).curvature == "spherical"
-    assert choose("auto", many - 1, many - 1, never, unlike=never).curvature == "spherical"
-    assert choose("auto", many, 5, lambda: None, unlike=never).curvature == "hessian"
-    assert choose("quadrature", 3, 3, never, unlike=lambda: None).curvature == "quadrature"
-    for unlike, words in ((no_sum, "cholesky"), (None, "parameters of their own")):
+    assert choose("auto", many - 1, many - 1, never, not_additive=never).curvature == "spherical"
+    assert choose("auto", many, 5, lambda: None, not_additive=never).curvature == "hessian"
+    assert choose("quadrature", 3, 3, never, not_additive=lambda: None).curvature == "quadrature"
+    for not_additive, words in ((no_sum, "cholesky"), (None, "parameters of their own")):
         with pytest.raises(ValueError, match=f"{words}.*'spherical'"):
-            choose("quadrature", 3, 3, never, unlike=unlike)
+            choose("quadrature", 3, 3, never, not_additive=not_additive)
 
 
 def test_of_structured_families_auto_integrates_where_locals_are_thousands():
     def no_sum():
-        return NotASumError("cholesky")
+        return NotAdditiveError("cholesky")
 
-    many = MIN_STRUCTURED_QUADRATURE_DIM
-    assert choose("auto", many, 5, never, unlike=lambda: None).curvature == "quadrature"
-    assert choose("auto", many, 5, lambda: None, unlike=no_sum).curvature == "hessian"
-    assert choose("auto", many, 5, never, unlike=no_sum, has_paths=True).curvature == "spherical"
-    fewer = choose("auto", many - 1, 5, never, unlike=never, has_paths=True)
+    many = DEFAULTS.min_structured_quadrature_dim
+    assert choose("auto", many, 5, never, not_additive=lambda: None).curvature == "quadrature"
+    assert choose("auto", many, 5, lambda: None, not_additive=no_sum).curvature == "hessian"
+    assert (
+        choose("auto", many, 5, never, not_additive=no_sum, has_paths=True).curvature == "spherical"
+    )
+    fewer = choose("auto", many - 1, 5, never, not_additive=never, has_paths=True)
     assert fewer.curvature == "spherical"
 
 
@@ -104,7 +103,8 @@ def test_an_unknown_name_is_refused(curvature):
 
 
 def test_fit_knows_those_of_which_a_bound_over_fixed_draws_has_the_gradient():
-    assert set(CURVATURES_OF_FIT) < set(CURVATURES)
+    assert set(CURVATURES_OF_FIT) - {"score"} < set(CURVATURES)
+    assert set(CURVATURES_OF_FIT) | set(CURVATURES) == {"auto", *ESTIMATORS}
     with pytest.raises(ValueError, match="'auto', 'spherical', 'quadrature', 'hessian', 'stein'"):
         check_curvature("mean", CURVATURES_OF_FIT)
 
@@ -120,7 +120,7 @@ def test_two_particles_make_a_group_of_orthogonal_points():
 
 
 def test_more_groups_may_follow_only_where_their_noise_is_known_and_no_number_is_given():
-    assert cost_of_step("spherical", 7, 7, 10, adapts=True).max_batches == MAX_BATCHES
+    assert cost_of_step("spherical", 7, 7, 10, adapts=True).max_batches == DEFAULTS.max_batches
     assert cost_of_step("spherical", 7, 7, 10, num_gradients=16, adapts=True).max_batches == 1
     assert cost_of_step("spherical", 7, 7, 2, adapts=True).max_batches == 1  # of one group
     assert cost_of_step("hessian", 7, 7, 10, adapts=True).max_batches == 1
@@ -132,7 +132,7 @@ def test_a_step_is_noisy_while_a_whole_one_loses_a_quarter_of_a_nat_by_its_noise
     assert is_noisy(2, 2.4, 20.0)
     assert not is_noisy(2, 1.6, 20.0)  # two batches with a noise of 0.8 each
     assert not is_noisy(1, 0.6, 1000.0)  # which its own length hides
-    assert not is_noisy(MAX_BATCHES, 1e2, 1.0)
+    assert not is_noisy(DEFAULTS.max_batches, 1e2, 1.0)
     assert is_noisy(1, 29.0, 60.0) and not is_noisy(1, 31.0, 60.0)  # far out in a tail
     assert not is_noisy(1, float("nan"), float("nan"))
 

@@ -18,8 +18,8 @@ import torch
 from ngvi.latents import forest
 from pyro_ngvi import NaturalGaussianGuide
 from pyro_ngvi.estimators import HessianProducts, plan
-from pyro_ngvi.estimators.gauss_newton import GaussNewton, Squares, _columns, _rows
-from pyro_ngvi.estimators.hessian import Diagonals, Hessians
+from pyro_ngvi.estimators.gauss_newton import GaussNewton, _columns, _rows, minus_squares
+from pyro_ngvi.estimators.hessian import diagonals, hessians
 from pyro_ngvi.estimators.moments import finite_draws, map_structure, plus
 from pyro_ngvi.estimators.stein import stein_direction
 from pyro_ngvi.families import CovarianceCholesky, Diagonal, LowRankPrecision, MatrixNormal
@@ -109,13 +109,13 @@ def test_totals_leave_out_what_is_not_kept():
     theta, gradient, exact = draws()
     products = HessianProducts()(gradient, theta, np.arange(4), log_density)
     products[:, 1] = torch.nan
-    hessians = Hessians(products, CovarianceCholesky(torch.zeros(4), torch.eye(4)))
-    assert hessians.finite().tolist() == [True, False, True]
-    assert torch.allclose(hessians.total(hessians.finite()), exact[[0, 2]].sum(0))
-    diagonal = Hessians(products, Diagonal(torch.zeros(4), torch.ones(4)))
+    dense = hessians(products, CovarianceCholesky(torch.zeros(4), torch.eye(4)))
+    assert dense.finite().tolist() == [True, False, True]
+    assert torch.allclose(dense.total(dense.finite()), exact[[0, 2]].sum(0))
+    diagonal = hessians(products, Diagonal(torch.zeros(4), torch.ones(4)))
     expected = exact[[0, 2]].sum(0).diagonal()
     assert torch.allclose(diagonal.total(diagonal.finite()), expected)
-    diagonal = Diagonals(products.diagonal(dim1=0, dim2=2))
+    diagonal = diagonals(products.diagonal(dim1=0, dim2=2))
     assert torch.allclose(diagonal.total(diagonal.finite()), expected)
 
 
@@ -131,10 +131,10 @@ def test_rows_and_columns_give_the_same_gradients_of_examples(gradients, at_once
 
 def test_gauss_newton_subtracts_squares_from_the_rest():
     family = CovarianceCholesky(torch.zeros(2), torch.eye(2))
-    rest = Hessians(torch.zeros(2, 3, 2), family)
+    rest = hessians(torch.zeros(2, 3, 2), family)
     rows, scale = torch.randn(3, 5, 2), torch.full((3, 5), 2.0)
     rows[2, 0] = torch.inf
-    curvature = Squares(rest, rows, scale, family)
+    curvature = minus_squares(rest, rows, scale, family)
     kept = curvature.finite()
     assert kept.tolist() == [True, True, False]
     expected = -2.0 * torch.einsum("kni,knj->ij", rows[:2], rows[:2])
@@ -146,7 +146,7 @@ def test_low_rank_gets_the_gradients_of_examples_and_no_matrix(monkeypatch):
     start = LowRankPrecision(rank=2).initial(torch.zeros(4), 1.0)
     rest, rows, scale = torch.randn(3, 4), torch.randn(3, 5, 4), torch.rand(3, 5)
     rest[1, 0] = torch.nan
-    curvature = Squares(Diagonals(rest), rows, scale, start)
+    curvature = minus_squares(diagonals(rest), rows, scale, start)
     kept = curvature.finite()
     parts = [curvature.total(kept & (torch.arange(3) == draw)) for draw in (0, 2)]
     estimator, gradient = GaussNewton(3, 0.0), torch.randn(4)

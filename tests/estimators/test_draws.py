@@ -104,17 +104,3 @@ def test_quasi_random_draws_estimate_second_moments_better(backend):
 
 def test_beyond_the_sequences_dimension_draws_are_random(backend):
     assert draws(backend, 2, 22_000, quasi_random=True).shape == (2, 22_000)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_bits_without_a_loop_are_those_of_jax(numpyro_backend, dtype):
-    import jax
-
-    from numpyro_ngvi.estimators.threefry import split, unrolled
-
-    key, other = jax.random.key(3), jax.random.key(3, impl="rbg")
-    numbers = [jax.random.uniform(one, (7, 3), dtype) for one in (key, unrolled(key))]
-    np.testing.assert_array_equal(*numbers)
-    keys = [jax.random.key_data(one) for one in (jax.random.split(key, 5), split(key, 5))]
-    np.testing.assert_array_equal(*keys)
-    assert unrolled(other) is other

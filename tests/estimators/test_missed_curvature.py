@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ngvi.estimators.missed_curvature import MANY_PANELS, NUM_NODES, missed, what_is_missed
+from ngvi.estimators.missed_curvature import missed, what_is_missed
+from ngvi.estimators.options import DEFAULTS
 
 CENTRE, STEP = np.array([0.1, -0.2]), np.array([0.5, 0.4])
 EPS = np.finfo(float).eps
@@ -33,7 +34,7 @@ def wave(x):
 def test_what_is_smooth_is_looked_at_once():
     names, calls = verdict(cubic=(lambda x: x**2, lambda x: 2.0 * x))
     assert names == []
-    assert calls == [(NUM_NODES + 2, None)]
+    assert calls == [(DEFAULTS.segment_nodes + 2, None)]
 
 
 def test_a_kink_is_named_and_what_is_merely_wavy_is_not():
@@ -41,7 +42,7 @@ def test_a_kink_is_named_and_what_is_merely_wavy_is_not():
     waves = (wave, lambda x: 30.0 * np.cos(30.0 * x))
     names, calls = verdict(kink=kink, waves=waves, line=(np.ones_like, np.zeros_like))
     assert names == ["kink"]
-    assert calls[1] == (MANY_PANELS * NUM_NODES + 2, {"kink", "waves"})
+    assert calls[1] == (DEFAULTS.segment_panels * DEFAULTS.segment_nodes + 2, {"kink", "waves"})
 
 
 def test_a_half_kink_counts_and_a_tenth_does_not():
@@ -65,7 +66,9 @@ def test_what_is_not_finite_is_not_judged(bad):
 
 
 def test_rounding_is_no_kink():
-    noise = np.random.default_rng(0).normal(size=(NUM_NODES * MANY_PANELS + 2, 2))
+    noise = np.random.default_rng(0).normal(
+        size=(DEFAULTS.segment_nodes * DEFAULTS.segment_panels + 2, 2)
+    )
 
     def rounded(x):
         return 1e6 + 1e-9 * noise[: len(x)]

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ngvi.latents import forest
-from numpyro_ngvi.estimators import GaussNewton, Hessian, Points, Spherical, Stein, hessian
+from numpyro_ngvi.estimators import GaussNewton, Hessian, PointsBySite, Spherical, Stein, hessian
 from numpyro_ngvi.estimators import gauss_newton as of_examples
 
 DIM, NUM_DRAWS, NUM_DATA = 4, 6, 9
@@ -53,7 +53,7 @@ def run(estimator, draws, context, family, log_density=density):
 
     def estimate(draws, context):
         weights = jnp.full(len(draws), 1 / len(draws))
-        points = Points({"x": family.whiten(draws)}, weights, context)
+        points = PointsBySite({"x": family.whiten(draws)}, weights, context)
         return estimator(of_latents, {"x": family}, points)
 
     return jax.jit(estimate, compiler_options=QUICKLY)(draws, context)
@@ -162,7 +162,7 @@ def test_one_evaluation_serves_all_sites(numpyro_backend, rng):
     }
     noise = {name: jnp.asarray(rng.normal(size=(NUM_DRAWS, 2))) for name in families}
     weights, keys = jnp.full(NUM_DRAWS, 1 / NUM_DRAWS), jnp.zeros(NUM_DRAWS)
-    points = Points(noise, weights, keys)
+    points = PointsBySite(noise, weights, keys)
     calls = []
 
     def both(latents, ordinary, key):
@@ -183,7 +183,7 @@ def test_one_evaluation_serves_all_sites(numpyro_backend, rng):
             return density(jnp.concatenate([parts["a"], parts["b"]]), 0.0)
 
         here = {name: families[name]}
-        given = Points({name: noise[name]}, weights, draws[other])
+        given = PointsBySite({name: noise[name]}, weights, draws[other])
         expected = directions(alone, here, given)[name]
         for one, reference in zip(
             jax.tree.leaves(together[name]), jax.tree.leaves(expected), strict=True

@@ -7,16 +7,24 @@ import math
 import numpy as np
 import pytest
 
-from ngvi.estimators.additive_terms import Kind, Level, NotASumError, Op, Reader, Sum, evaluate
-from ngvi.estimators.kinds import Points
-from ngvi.estimators.quadrature import nodes
+from ngvi.estimators.additive_terms import (
+    AdditiveTerms,
+    Kind,
+    Level,
+    NotAdditiveError,
+    Op,
+    Reader,
+    evaluate,
+)
+from ngvi.estimators.nodes import nodes
+from ngvi.estimators.points import PointsBySite
 from tests.ppl import SLOW_IN_NUMPYRO
 
 COUNTS = np.array([3.0, 0.0, 7.0])
 
 
 def effects(ppl):
-    """Counts with effects of a learned mean and scale: terms of one and of two roots."""
+    """Counts with effects of a learned mean and scale: terms of one and of two predictors."""
     y = ppl.array(COUNTS)
 
     def model():
@@ -102,7 +110,7 @@ def test_products_have_all_bits_where_a_gpu_would_drop_some(ppl):
 
     def estimate(loc):
         family = ppl.families.CovarianceCholesky(loc, ppl.array(np.eye(3)))
-        points = Points(
+        points = PointsBySite(
             {"w": ppl.array(np.ones((2, 3)))}, ppl.np.zeros(2), jax.random.split(jax.random.key(0))
         )
         return quadrature.Quadrature()(density, {"w": family}, points)
@@ -130,7 +138,7 @@ def slightly_kinked(ppl):
     return model
 
 
-def three_roots(ppl):
+def three_predictors(ppl):
     def model():
         a, b, c = (ppl.sample(name, ppl.dist.Normal(0.0, 1.0)) for name in "abc")
         ppl.sample("y", ppl.dist.Normal(ppl.np.exp(a * b * c), 1.0), obs=ppl.array(0.3))
@@ -171,7 +179,7 @@ def flat(ppl):
     [
         (kinked, "a kink or a jump"),
         (slightly_kinked, "a kink or a jump"),
-        (three_roots, "affine"),
+        (three_predictors, "affine"),
         (own_parameter, "its own"),
         (flat, "no latent"),
         (ordered, "(copy_|of kind SUM)"),
@@ -261,13 +269,13 @@ def _cut_off(torch, x):
 def test_what_torch_does_unseen_is_refused(function, words):
     """Views of a tensor that is written into, and branches, depend on latents like all else."""
     torch = pytest.importorskip("torch")
-    from pyro_ngvi.tracing.terms import terms_of
+    from pyro_ngvi.tracing.additive_terms import terms_of
 
-    with pytest.raises(NotASumError, match=words):
+    with pytest.raises(NotAdditiveError, match=words):
         terms_of(lambda x: function(torch, x), [torch.zeros(3)])
 
 
-def test_the_terms_of_a_sweep_over_minibatches_are_those_of_its_rows(ppl):
+def test_the_terms_of_a_pass_over_minibatches_are_those_of_its_rows(ppl):
     """All of its questions have all rows once, and no noise of other minibatches."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=12)
@@ -338,13 +346,17 @@ def test_terms_of_a_program_are_found_and_give_its_value(rng):
     assert product.level is Level.LOCAL
     first = reader.apply(TOTAL, [product], ())
     second = reader.apply(TOTAL, [reader.apply(MULTIPLY, [b, b], (3,))], ())
-    terms = Sum.of(reader.apply(ADD, [first, second], ()), [b, c])
-    counts = sorted(len(term.roots) for term in terms.terms)
+    terms = AdditiveTerms.of(reader.apply(ADD, [first, second], ()), [b, c])
+    counts = sorted(len(term.predictors) for term in terms.terms)
     assert counts == [1, 2]  # the predictor and c, not c twice; and b
     at = {id(b): rng.normal(size=3), id(c): np.array(0.3)}
     expected = np.exp(X.value @ at[id(b)] - y.value).sum() * np.exp(0.6) + at[id(b)] @ at[id(b)]
-    of_roots = dict(zip(map(id, terms.roots), evaluate(terms.roots, at), strict=True))
-    values = [term.value([of_roots[id(root)] for root in term.roots]) for term in terms.terms]
+    of_predictors = dict(
+        zip(map(id, terms.predictors), evaluate(terms.predictors, at), strict=True)
+    )
+    values = [
+        term.value([of_predictors[id(one)] for one in term.predictors]) for term in terms.terms
+    ]
     assert terms.value(values) == pytest.approx(expected)
 
 
@@ -373,14 +385,14 @@ def test_parts_that_see_less_are_terms_of_their_own(rng):
     rows = reader.apply(SUBTRACT, [product, of_shape], (4,))
     negative = reader.apply(operation(Kind.SUM, np.negative), [rows], (4,))
     assert negative.level is Level.LOCAL
-    terms = Sum.of(reader.apply(TOTAL, [negative], ()), [b, c])
-    assert sorted((len(term.roots), term.node.shape) for term in terms.terms) == [
+    terms = AdditiveTerms.of(reader.apply(TOTAL, [negative], ()), [b, c])
+    assert sorted((len(term.predictors), term.node.shape) for term in terms.terms) == [
         (1, ()),
         (2, (4,)),
     ]
     at = {id(b): rng.normal(size=4), id(c): np.array(0.3)}
-    known = dict(zip(map(id, terms.roots), evaluate(terms.roots, at), strict=True))
-    values = [term.value([known[id(root)] for root in term.roots]) for term in terms.terms]
+    known = dict(zip(map(id, terms.predictors), evaluate(terms.predictors, at), strict=True))
+    values = [term.value([known[id(one)] for one in term.predictors]) for term in terms.terms]
     expected = 4 * np.exp(np.exp(0.3)) - np.exp(at[id(b)] + 0.3).sum()
     assert terms.value(values) == pytest.approx(expected)
 
@@ -389,12 +401,12 @@ def test_what_fits_nowhere_is_refused(rng):
     reader = Reader()
     vectors = [reader.latent((4,)) for _ in range(3)]
     product = reader.apply(MULTIPLY, vectors[:2], (4,))
-    with pytest.raises(NotASumError, match="3 affine"):
+    with pytest.raises(NotAdditiveError, match="3 affine"):
         reader.apply(MULTIPLY, [product, vectors[2]], (4,))
-    with pytest.raises(NotASumError, match="two values that vary"):
+    with pytest.raises(NotAdditiveError, match="two values that vary"):
         reader.apply(DOT, vectors[:2], ())
     total = reader.apply(TOTAL, [product], ())
-    with pytest.raises(NotASumError, match="of kind SUM"):
+    with pytest.raises(NotAdditiveError, match="of kind SUM"):
         reader.apply(EXP, [total], ())
 
 
@@ -437,7 +449,7 @@ def test_a_wide_gaussian_is_resolved(ppl):
         np.testing.assert_allclose(-one, other, rtol=1e-4)
 
 
-def test_wide_gaussians_of_two_roots_are_resolved(ppl):
+def test_wide_gaussians_of_two_predictors_are_resolved(ppl):
     """A Student's t of scale one under a standard deviation of 30 of its location."""
     y, mean, root = 25.0, np.array([3.0, 0.2]), np.array([[30.0, 0.0], [0.05, 0.1]])
 

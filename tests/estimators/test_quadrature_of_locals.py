@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from ngvi.estimators.additive_terms import NotASumError
-from ngvi.estimators.quadrature import check_paths, check_smooth, expectations, num_probes
+from ngvi.estimators.additive_terms import NotAdditiveError
+from ngvi.estimators.additivity import check_paths, check_smooth
+from ngvi.estimators.quadrature import expectations, num_probes
 from ngvi.latents.forest import forest_from_indices
 
 #: Of two globals, two regions and three places in each: counts by place.
@@ -63,7 +64,7 @@ def calculus(ppl):
 
 
 def expected(ppl, function, families):
-    terms = ppl.module("tracing.terms").terms_of(function, [q.mean for q in families])
+    terms = ppl.module("tracing.additive_terms").terms_of(function, [q.mean for q in families])
     check_paths(terms, families, calculus(ppl))
     return expectations(terms, families, calculus(ppl))
 
@@ -99,12 +100,12 @@ def test_a_term_that_sees_several_locals_is_refused(ppl, rng):
         """Of one region and a place in the other."""
         return -ppl.np.cosh(theta[2] + theta[9]).sum()
 
-    def two_roots(theta):
+    def two_predictors(theta):
         return -(theta[4:7] ** 2 * ppl.np.exp(theta[7:])).sum()
 
     one = family(ppl, "sparse_precision", rng)
-    for function in (neighbours, cousins, two_roots):
-        with pytest.raises(NotASumError, match="several locals"):
+    for function in (neighbours, cousins, two_predictors):
+        with pytest.raises(NotAdditiveError, match="several locals"):
             expected(ppl, function, [one])
         expected(ppl, function, [dense(ppl, one)])
 
@@ -122,7 +123,7 @@ def test_a_term_that_sees_locals_of_two_plates_is_refused(ppl):
         return -ppl.np.cosh(theta[:2] + theta[3:5]).sum()
 
     expected(ppl, apart, [one])
-    with pytest.raises(NotASumError, match="several locals"):
+    with pytest.raises(NotAdditiveError, match="several locals"):
         expected(ppl, crossed, [one])
 
 
@@ -143,14 +144,14 @@ def test_blocks_that_share_no_columns_may_be_seen_together(ppl):
 @pytest.mark.parametrize("stddev", [0.3, 1.0])
 @pytest.mark.parametrize("power", [1.0, 2.0])
 def test_a_kink_beside_a_scale_that_is_learnt_is_refused(ppl, stddev, power):
-    """Along both roots ``exp`` of the one grows past the kink in the other."""
+    """Along both predictors ``exp`` of the one grows past the kink in the other."""
     q = ppl.family("covariance_cholesky", np.full(3, 2.0), stddev * np.eye(3))
 
     def laplace(theta):
         return -(abs(theta[1:]) * ppl.np.exp(-power * theta[0])).sum()
 
-    terms = ppl.module("tracing.terms").terms_of(laplace, [q.mean])
-    with pytest.raises(NotASumError, match="kink"):
+    terms = ppl.module("tracing.additive_terms").terms_of(laplace, [q.mean])
+    with pytest.raises(NotAdditiveError, match="kink"):
         check_smooth(terms, [q], calculus(ppl))
 
 

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 
 from ngvi.latents import forest
 from numpyro_ngvi import families
-from numpyro_ngvi.estimators import gauss_newton, uses
-from numpyro_ngvi.estimators.squares import by_rows
+from numpyro_ngvi.estimators import gauss_newton
+from numpyro_ngvi.estimators.per_example import layers
+from numpyro_ngvi.estimators.per_example.squares import by_rows
 from tests.ppl import QUICKLY
 
 NUM, IN, HIDDEN, OUT = 6, 5, 4, 3
@@ -66,15 +67,14 @@ def compare(function, latents):
     # Latents are arguments: what hangs on constants alone jaxlib 0.7.0 folds wrongly, convolutions
     # whose results are transposed.
     def found(latents, scale):
-        examples = by_rows(function, latents)
+        examples = by_rows(function, latents, scale)
         assert examples is not None
-        make, holds = examples(scale)
+        found, holds = examples
         parts = {}
-        for site, rows in make().items():
+        for site, rows in found.items():
             dim = latents[site].size
             some = rows.entries(1, dim - 1)
-            gram = rows.summed(lambda entries: entries.T @ entries)
-            parts[site] = (*rows.sums(), rows.gradient(), rows.entries(0, dim), some, gram)
+            parts[site] = (*rows.sums(), rows.gradient(), rows.entries(0, dim), some)
         return parts, holds
 
     actual, holds = jax.jit(found, compiler_options=QUICKLY)(latents, scale)
@@ -87,7 +87,6 @@ def compare(function, latents):
             scale @ rows,
             scaled,
             scaled[:, 1:-1],
-            scaled.T @ scaled,
         )
         for one, other in zip(actual[site], expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
@@ -148,7 +147,7 @@ def test_gradients_of_convolutions_are_those_of_a_loop_over_examples(layout, win
 
 @pytest.mark.parametrize("at_once", [1, 400])
 def test_a_few_examples_at_a_time_have_the_same_gradients(at_once, rng, monkeypatch):
-    monkeypatch.setattr(uses, "NUMBERS_AT_ONCE", at_once)
+    monkeypatch.setattr(layers, "NUMBERS_AT_ONCE", at_once)
     compare(*network(rng))
     compare(*convolutions(rng, "Flax", "plain"))
 
@@ -199,8 +198,8 @@ def test_a_matrix_of_latents_that_is_a_weight_has_outer_products(rng):
         x = jnp.tanh(images @ latents["w"][: IN * 4].reshape(IN, 4))
         return jnp.sum(jnp.sin(x @ latents["w"][IN * 4 :].reshape(3, 4).T), 1)
 
-    make, _ = by_rows(function, {"w": jnp.asarray(rng.normal(size=IN * 4 + 12))})(jnp.ones(NUM))
-    rows = make()["w"]
+    latents = {"w": jnp.asarray(rng.normal(size=IN * 4 + 12))}
+    rows = by_rows(function, latents, jnp.ones(NUM))[0]["w"]
     for start, *shape in ((0, IN, 4), (IN * 4, 3, 4)):
         x, y = rows.outer(start, *shape)
         outer = (x[:, :, None] * y[:, None]).reshape(NUM, -1)
@@ -229,7 +228,7 @@ def test_positions_that_are_taken_for_examples_are_noticed(rng):
 
 
 def holds(function, latents):
-    return jax.jit(lambda scale: by_rows(function, latents)(scale)[1])(jnp.ones(NUM))
+    return jax.jit(lambda scale: by_rows(function, latents, scale)[1])(jnp.ones(NUM))
 
 
 def test_other_uses_of_a_weight_are_refused(rng):
@@ -248,9 +247,8 @@ def test_other_uses_of_a_weight_are_refused(rng):
         "with another weight": lambda w: rows[:, 0] * (w[0] * w[1]) + rows @ w,
     }
     for name, function in uses.items():
-        assert by_rows(lambda latents, f=function: f(latents["w"]), {"w": jnp.ones(3)}) is None, (
-            name
-        )
+        latents, scale = {"w": jnp.ones(3)}, jnp.ones(NUM)
+        assert by_rows(lambda latents, f=function: f(latents["w"]), latents, scale) is None, name
     assert holds(lambda latents: jnp.sin(rows @ latents["w"]), {"w": jnp.ones(3)})
 
 
@@ -264,7 +262,7 @@ def test_a_network_that_fits_its_examples_is_no_network_whose_examples_depend_on
         return jax.nn.log_softmax(logits + surely)[jnp.arange(NUM), labels]
 
     latents = {"w": 0.1 * jnp.ones(IN * OUT, jnp.float32)}
-    assert by_rows(function, latents)(jnp.ones(NUM, jnp.float32))[1]
+    assert by_rows(function, latents, jnp.ones(NUM, jnp.float32))[1]
 
 
 # -- what families take -----------------------------------------------------------------------

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from numpyro_ngvi.estimators.squares import by_rows
-from pyro_ngvi.estimators import squares
-from pyro_ngvi.estimators.example_rows import ExampleRows
+from numpyro_ngvi.estimators.per_example.squares import by_rows
+from pyro_ngvi.estimators.per_example import squares
+from pyro_ngvi.estimators.per_example.rows import ExampleRows
 from tests.ppl import QUICKLY
 
 NUM, SIDE = 5, 8
@@ -60,8 +60,11 @@ def test_gradients_of_examples_are_the_same_in_both_packages(rng):
     rows = ExampleRows(uses, deltas, of_examples, of_draw, 0)
 
     def found(theta, scale):
-        make, holds = by_rows(lambda at: of_numpyro(at["x"], images, labels), {"x": theta})(scale)
-        own, start = make()["x"], sum(SIZES[:3])
+        def function(at):
+            return of_numpyro(at["x"], images, labels)
+
+        by_site, holds = by_rows(function, {"x": theta}, scale)
+        own, start = by_site["x"], sum(SIZES[:3])
         return own.sums()[1], own.entries(0, theta.size), own.outer(start, *SHAPES[3]), holds
 
     compiled = jax.jit(found, compiler_options=QUICKLY)

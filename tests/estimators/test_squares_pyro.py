@@ -13,10 +13,11 @@ from torch import nn
 
 from ngvi.latents import forest
 from pyro_ngvi import NaturalELBO, NaturalGaussianGuide
-from pyro_ngvi.estimators import gauss_newton, squares, uses
-from pyro_ngvi.estimators.example_rows import ExampleRows
-from pyro_ngvi.estimators.squares import Recorder
-from pyro_ngvi.estimators.uses import OtherUseError
+from pyro_ngvi.estimators import gauss_newton
+from pyro_ngvi.estimators.per_example import layers, squares
+from pyro_ngvi.estimators.per_example.layers import UnknownLayerError
+from pyro_ngvi.estimators.per_example.rows import ExampleRows
+from pyro_ngvi.estimators.per_example.squares import Recorder
 
 NUM = 6
 
@@ -72,7 +73,7 @@ class Sequences(nn.Module):
 
 @pytest.mark.parametrize("at_once", [2, 2**22])
 def test_the_sums_are_those_of_a_loop_over_examples(at_once, monkeypatch):
-    monkeypatch.setattr(uses, "NUMBERS_AT_ONCE", at_once)
+    monkeypatch.setattr(layers, "NUMBERS_AT_ONCE", at_once)
     dense = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2, bias=False))
     compare(*with_weights(dense, torch.randn(NUM, 3)))
     compare(*with_weights(dense, torch.randn(NUM, 3), lambda theta: 0.5 * theta.exp()))
@@ -90,7 +91,7 @@ def test_the_sums_are_those_of_a_loop_over_examples(at_once, monkeypatch):
 def test_other_uses_of_a_weight_are_refused():
     rows = torch.randn(NUM, 3)
     alone = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2))
-    with pytest.raises(OtherUseError):
+    with pytest.raises(UnknownLayerError):
         compare(*with_weights(alone, rows))
     compare(*with_weights(alone.eval(), rows))
     uses = {
@@ -103,7 +104,7 @@ def test_other_uses_of_a_weight_are_refused():
         "not at all": lambda w: w.sum() * rows[:, 0],
     }
     for name, function in uses.items():
-        with pytest.raises(OtherUseError):
+        with pytest.raises(UnknownLayerError):
             compare(lambda theta, f=function: f(theta.reshape(3, 3)), 9)
             raise AssertionError(name)
 
@@ -191,7 +192,7 @@ def test_matrices_of_latents_that_are_weights_have_outer_products_as_rows():
     theta = torch.zeros(1, count, dtype=torch.float32, requires_grad=True)
     weight = theta[0].reshape(3, -1)
     delta, scale = y.float(), torch.linspace(1, 2, NUM)
-    use = next(uses.product(x.float(), weight, x.float() @ weight))
+    use = next(layers.product(x.float(), weight, x.float() @ weight))
     rows = ExampleRows([use], [delta], scale.float(), theta, 0)
     left, right = rows.outer(0, 3, count // 3)
     torch.testing.assert_close(left, x.float())
@@ -204,4 +205,4 @@ def test_matrices_of_latents_that_are_weights_have_outer_products_as_rows():
 
 
 def refuse(*_):
-    raise OtherUseError
+    raise UnknownLayerError

@@ -312,7 +312,9 @@ def test_draws_of_such_a_guide_share_a_run_in_pyro(pyro_backend):
     tracing, model = ppl.module("tracing"), _growth(ppl)
     facts = tracing.inspect(model, guide, data, {})
     density = tracing.LogDensity(model, guide, data, {}, facts)
-    density.choose_particles({_site(ppl, guide): ppl.array(np.stack([LATENT, 0.5 * LATENT]))})
+    tracing.choose_particles(
+        density, {_site(ppl, guide): ppl.array(np.stack([LATENT, 0.5 * LATENT]))}
+    )
     assert facts.particles == "vmap" and not facts.partners and not facts.is_stochastic
 
 

@@ -124,10 +124,10 @@ def _end(folder, who, how, kill_after=None, sign=signal.SIGKILL, timeout=TIMEOUT
         for place, path in zip(places, outputs, strict=True)
     ]
     try:
-        while not (told := re.search(r"^at ([\d.]+)$", outputs[who].read_text(), re.MULTILINE)):
+        while not (line := re.search(r"^at ([\d.]+)$", outputs[who].read_text(), re.MULTILINE)):
             assert runs[who].poll() is None, outputs[who].read_text()[-2000:]
             time.sleep(0.05)
-        ended = float(told[1])
+        ended = float(line[1])
         if kill_after is not None:
             time.sleep(kill_after)
             ended = time.time()
@@ -185,7 +185,7 @@ def test_a_process_that_raises_ends_the_other_and_itself(folder, who):
 )
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_process_that_leaves_others_waiting_ends_them_and_itself(folder, who, how, words):
-    """By ``sys.exit``, which is no exception that anybody is told of."""
+    """By ``sys.exit``, which is no exception that anybody hears of."""
     _needs_a_timeout()
     (code, errors, seconds), (_, _, own_seconds) = _end(folder, who, how)
     assert code not in (0, -signal.SIGKILL)
@@ -194,7 +194,7 @@ def test_a_process_that_leaves_others_waiting_ends_them_and_itself(folder, who, 
 
 
 def test_a_first_process_that_falls_silent_ends_the_other_before_jax_would(folder):
-    """It is stopped, and its connections are open; JAX waits for as many seconds as it was told."""
+    """It is stopped, and its connections are open; JAX waits for as many seconds as were given."""
     _needs_a_timeout()
     ((code, errors, seconds),) = _end(folder, 0, "goes on", 1.0, signal.SIGSTOP, timeout=100)
     assert code == 1

@@ -137,7 +137,7 @@ def with_locals(name: str, rank: int, size: int) -> dict[str, Any]:
 
 def work(name: str, rank: int, size: int) -> dict[str, Any]:
     """A worker's products of matrices in a step, counted, by the number of its rows."""
-    # With a given number of draws no products tell how far groups of them are apart.
+    # With a given number of draws no products show how far groups of them are apart.
     loss = NaturalELBO(num_gradients=100)
     rows, guide = data(rank, size or 1), NaturalGaussianGuide(model)
     svi = SVI(model, guide, BLR(), DataParallel(loss) if size else loss)
@@ -148,7 +148,7 @@ def work(name: str, rank: int, size: int) -> dict[str, Any]:
 
 
 def failing(name: str, rank: int, size: int) -> dict[str, Any]:
-    """What a worker is told where the last one fails, or all are wrong; and when, in seconds."""
+    """What a worker hears where the last one fails, or all are wrong; and when, in seconds."""
     X, y = data(rank, size)
     is_last = rank == size - 1
     num_rows = len(y) if name == "whole" else NUM_ROWS

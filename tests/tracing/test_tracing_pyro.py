@@ -20,12 +20,14 @@ from pyro.infer.reparam import LocScaleReparam
 
 from pyro_ngvi.tracing import (
     LogDensity,
+    choose_particles,
     hessian_misses_curvature,
     inspect,
     sites_without_hessian,
 )
 from pyro_ngvi.tracing.batching import BatchedDerivatives
-from pyro_ngvi.tracing.messengers import Minibatch, quiet
+from pyro_ngvi.tracing.messengers import quiet
+from pyro_ngvi.tracing.minibatch import Minibatch
 
 WAYS = ["loop", "vmap", "plate"]
 
@@ -87,7 +89,7 @@ def test_draws_share_a_run_where_the_model_allows(name):
     model, args = getattr(models, name)(load("pyro")), arguments()
     guide, density = set_up(model, args, {})
     (site,) = density.posteriors
-    density.choose_particles({site: torch.randn(4, guide.latent_dim)})
+    choose_particles(density, {site: torch.randn(4, guide.latent_dim)})
     assert density.facts.particles == "vmap"
 
 
@@ -100,7 +102,7 @@ def test_draws_share_a_run_with_counts_whose_density_fills_a_mask():
 
     _, density = set_up(model, (), {})
     (site,) = density.posteriors
-    density.choose_particles({site: torch.randn(4, 3)})
+    choose_particles(density, {site: torch.randn(4, 3)})
     assert density.facts.particles == "vmap"
 
 
@@ -133,7 +135,7 @@ def test_draws_share_a_run_that_writes_into_a_tensor_without_batches(likelihood)
     (site,) = density.posteriors
     latents = {site: torch.randn(4, 2)}
     expected = density(latents)
-    density.choose_particles(latents)
+    choose_particles(density, latents)
     assert density.facts.particles == "writing vmap"
     assert torch.allclose(density(latents), expected, rtol=1e-12)
 
@@ -146,7 +148,7 @@ def test_a_model_that_cannot_share_a_run_is_looped_over():
 
     _, density = set_up(model, (), {})
     (site,) = density.posteriors
-    density.choose_particles({site: torch.randn(4, 2)})
+    choose_particles(density, {site: torch.randn(4, 2)})
     assert density.facts.particles == "loop"
     assert density({site: torch.randn(4, 2)}).shape == (4,)
 
@@ -284,7 +286,7 @@ def test_partners_count_with_their_own_log_q(particles):
     guide, density = set_up(model, (), {}, particles, guide)
     assert density.facts.is_stochastic
     (site,) = density.posteriors
-    density.choose_particles({site: torch.randn(2, 1)})
+    choose_particles(density, {site: torch.randn(2, 1)})
     assert density.facts.particles == "plate"
     density.facts.particles = particles
     draws = torch.tensor([[0.3], [-2.0]])
@@ -412,7 +414,7 @@ def curvature_verdict(log_likelihood):
 
     _, density = set_up(model, (), {})
     (site,) = density.posteriors
-    density.choose_particles({site: torch.randn(2, 2)})
+    choose_particles(density, {site: torch.randn(2, 2)})
     at = {site: torch.tensor([0.1, -0.2])}, {site: torch.tensor([0.5, 0.4])}
     return hessian_misses_curvature(density, *at), sites_without_hessian(density, *at)
 
@@ -548,7 +550,7 @@ def test_the_minibatch_of_known_arguments_takes_no_run():
         assert count == 0
         assert actual == expected and torch.equal(after, then)
     assert drawn(9)[-1] == 1
-    size.value = 2  # of which the arguments tell nothing
+    size.value = 2  # of which the arguments show nothing
     density, indices, _, count = drawn(9)
     assert (len(indices), count) == (3, 0)
     assert torch.isfinite(density({site: torch.zeros(1, 1)})).all()

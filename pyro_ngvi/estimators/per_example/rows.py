@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_ngvi.estimators.evaluate import Curvature
-from pyro_ngvi.estimators.moments import finite_draws
-from pyro_ngvi.estimators.squares import derivatives
-from pyro_ngvi.estimators.uses import Use
+from pyro_ngvi.estimators.per_example.layers import Layer
+from pyro_ngvi.estimators.per_example.squares import derivatives
 
 #: Numbers of entries are sent back in two digits, which no precision rounds.
 BASE = 2**11
@@ -27,7 +25,7 @@ BASE = 2**11
 class ExampleRows:
     """``sqrt(s_n) g_n`` of all examples ``n`` at one draw, as parts of a matrix ``(N, d)``.
 
-    :param uses: of weights.
+    :param layers: of weights.
     :param deltas: slopes of the log likelihoods times ``scale`` for their results.
     :param scale: positive, shape ``(N,)``.
     :param theta: the latent vectors that the draw is from, shape ``(K, d)``.
@@ -35,23 +33,23 @@ class ExampleRows:
     """
 
     def __init__(
-        self, uses: list[Use], deltas: Sequence[Tensor], scale: Tensor, theta: Tensor, k: int
+        self, layers: list[Layer], deltas: Sequence[Tensor], scale: Tensor, theta: Tensor, k: int
     ) -> None:
-        self._uses, self._known = uses, dict[int, Tensor]()
+        self._uses, self._known = layers, dict[int, Tensor]()
         self._root = root = scale.sqrt()
         self._deltas = []
         for delta in deltas:
             of_rows = root.repeat_interleave(len(delta) // len(root))
             self._deltas.append(delta.detach() / of_rows.reshape(-1, *[1] * (delta.dim() - 1)))
         self._count = len(scale)
-        sizes = [use.weight.numel() for use in uses]
-        self._starts = [sum(sizes[:i]) for i in range(len(uses) + 1)]
+        sizes = [layer.weight.numel() for layer in layers]
+        self._starts = [sum(sizes[:i]) for i in range(len(layers) + 1)]
         number = torch.arange(sum(sizes), device=theta.device)
 
         def pulled(values: Tensor) -> Tensor:
-            parts = zip(values.to(theta).split(sizes), uses, strict=True)
-            vectors = [part.reshape(use.weight.shape) for part, use in parts]
-            return derivatives([use.weight for use in uses], [theta], vectors)[0][k].detach()
+            parts = zip(values.to(theta).split(sizes), layers, strict=True)
+            vectors = [part.reshape(layer.weight.shape) for part, layer in parts]
+            return derivatives([layer.weight for layer in layers], [theta], vectors)[0][k].detach()
 
         self._factor = pulled(torch.ones_like(number))
         safe = torch.where(self._factor == 0, 1.0, self._factor)
@@ -87,72 +85,49 @@ class ExampleRows:
         if int(place[0]) not in self._starts or not (self._factor[start:][: len(place)] == 1).all():
             return None
         index = self._starts.index(int(place[0]))
-        use, delta = self._uses[index], self._deltas[index]
-        if not use.is_outer(delta, self._count):
+        layer, delta = self._uses[index], self._deltas[index]
+        if not layer.is_outer(delta, self._count):
             return None
-        sides = use.sides(use.rows, delta)
+        sides = layer.sides(layer.rows, delta)
         numbers = torch.arange(rows * columns, device=place.device) + self._starts[index]
-        if use.weight.shape == (rows, columns) and torch.equal(place, numbers):
+        if layer.weight.shape == (rows, columns) and torch.equal(place, numbers):
             return sides
         turned = numbers.reshape(columns, rows).mT.reshape(-1)
-        if use.weight.shape == (columns, rows) and torch.equal(place, turned):
+        if layer.weight.shape == (columns, rows) and torch.equal(place, turned):
             return sides[::-1]
         return None
 
     def _flat(self, index: int) -> Tensor:
         """Of all entries of a weight, shape ``(N, numel)``."""
         if index not in self._known:
-            use = self._uses[index]
-            if use.kept:  # of scaled log likelihoods
-                rows = torch.cat(use.kept).flatten(1) / self._root[:, None]
+            layer = self._uses[index]
+            if layer.kept:  # of scaled log likelihoods
+                rows = torch.cat(layer.kept).flatten(1) / self._root[:, None]
             else:
-                rows = use.of_examples(self._deltas[index], self._count).flatten(1)
+                rows = layer.of_examples(self._deltas[index], self._count).flatten(1)
             self._known[index] = rows
         return self._known[index]
 
 
 @dataclasses.dataclass
-class RowsByUse:
-    """The total for a family that keeps rows, beside a diagonal.
+class KeptRows:
+    """The total for a family that takes gradients of examples as they are, beside a diagonal.
 
-    :param draws: the rows of each draw.
+    :param draws: of each draw ``sqrt(s_n) g_n``, by layers or as a matrix ``(N, d)``.
     """
 
     rest: Tensor
-    draws: list[ExampleRows]
+    draws: list[ExampleRows | Tensor]
 
-    def plus(self, other: RowsByUse) -> RowsByUse:
+    def plus(self, other: KeptRows) -> KeptRows:
         """Of the draws of both."""
-        return RowsByUse(self.rest + other.rest, self.draws + other.draws)
+        return KeptRows(self.rest + other.rest, self.draws + other.draws)
 
     @torch.no_grad()  # activations have graphs
-    def price(self, family: Any, gradient: Tensor, count: int) -> Any:
+    def direction(self, family: Any, gradient: Tensor, count: int) -> Any:
         """The natural gradient from so many draws."""
-        diagonal = -self.rest / count
-        if hasattr(family, "price_of_examples"):
+        diagonal, is_by_layer = -self.rest / count, isinstance(self.draws[0], ExampleRows)
+        if is_by_layer and hasattr(family, "price_of_examples"):
             return family.price_of_examples(gradient, self.draws, 1 / count, diagonal)
-        rows = torch.cat([draw.entries(0, family.dim) for draw in self.draws])
-        return family.price_of_rows(gradient, rows / count**0.5, diagonal)
-
-
-@dataclasses.dataclass
-class KeptByRows:
-    """The Gauss-Newton estimate of the Hessian at each of ``K`` draws, for such a family.
-
-    :param rest: the exact one of what is not an example, its diagonal.
-    :param entries: sums of squares, shape ``(K, d)``.
-    :param draws: the examples' rows.
-    """
-
-    rest: Curvature
-    entries: Tensor
-    draws: list[ExampleRows]
-
-    def finite(self) -> Tensor:
-        return self.rest.finite() & finite_draws(self.entries)
-
-    def total(self, kept: Tensor | None) -> RowsByUse:
-        draws = self.draws
-        if kept is not None:
-            draws = [one for one, is_kept in zip(draws, kept.tolist(), strict=True) if is_kept]
-        return RowsByUse(self.rest.total(kept), draws)
+        rows = [draw.entries(0, family.dim) if is_by_layer else draw for draw in self.draws]
+        return family.price_of_rows(gradient, torch.cat(rows) / count**0.5, diagonal)

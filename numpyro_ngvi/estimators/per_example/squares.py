@@ -26,83 +26,71 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
-from ngvi.estimators.kinds import Arrays
-from numpyro_ngvi.estimators.example_rows import ExampleRows, Met
-from numpyro_ngvi.estimators.uses import (
-    OtherUseError,
-    Use,
+from ngvi.estimators.points import Arrays
+from numpyro_ngvi.estimators.per_example.layers import (
+    Layer,
+    UnknownLayerError,
     Weight,
     addition,
     convolution,
     product,
 )
+from numpyro_ngvi.estimators.per_example.rows import ExampleRows, Met
 
 #: What moves entries about.
 MOVES = {"slice", "reshape", "squeeze", "transpose", "rev", "copy", "convert_element_type"}
 #: What is a program of its own.
 INLINED = {"jit", "pjit", "closed_call", "custom_jvp_call", "remat", "checkpoint"}
 
-#: By site, made when called: where that is, its intermediate results are.
-Make = Callable[[], dict[str, ExampleRows]]
-
 
 def by_rows(
-    function: Callable[[Arrays], jax.Array], latents: Arrays
-) -> Callable[[jax.Array], tuple[Make, jax.Array]] | None:
-    """The examples' gradients, if all weights meet rows of examples.
+    function: Callable[[Arrays], jax.Array], latents: Arrays, scale: jax.Array
+) -> tuple[dict[str, ExampleRows], jax.Array] | None:
+    """The examples' gradients by site, if all weights meet rows of examples, and whether they are
+    right.
 
     :param function: from latent vectors by site to log likelihoods, shape ``(N,)``.
-    :return: from scales ``s`` of shape ``(N,)`` to the gradients, and whether they are right; or
-        None.
+    :param scale: ``s``, shape ``(N,)``.
     """
     closed = jax.make_jaxpr(function)(latents)
     (count,) = closed.out_avals[0].shape
 
-    def run(uses: _Uses) -> jax.Array:
+    def run(layers: _Layers) -> jax.Array:
         args = [Weight(leaf, site, np.arange(leaf.size)) for site, leaf in sorted(latents.items())]
-        (result,) = _run(closed.jaxpr, closed.consts, args, uses)
+        (result,) = _run(closed.jaxpr, closed.consts, args, layers)
         if isinstance(result, Weight):
-            raise OtherUseError("not at all")
+            raise UnknownLayerError("not at all")
         return result
 
-    found = _Uses(count, [], [], None)
+    found = _Layers(count, [], [], None)
     try:
         jax.eval_shape(lambda: run(found))
-    except OtherUseError:
+    except UnknownLayerError:
         return None
     for site, latent in latents.items():
-        times = np.zeros(latent.size, int)
-        for use in found.uses:
-            if use.site == site:
-                np.add.at(times, use.index.ravel(), 1)
-        if (times > 1).any():
+        own = [layer.index.ravel() for layer in found.layers if layer.site == site]
+        if own and np.bincount(np.concatenate(own), minlength=latent.size).max() > 1:
             return None
 
-    def examples(scale: jax.Array) -> tuple[Make, jax.Array]:
-        def shifted(zeros: list[jax.Array]) -> tuple[jax.Array, list]:
-            uses = _Uses(count, [], [], iter(zeros))
-            return run(uses), uses.rows
+    def shifted(zeros: list[jax.Array]) -> tuple[jax.Array, list]:
+        layers = _Layers(count, [], [], iter(zeros))
+        return run(layers), layers.rows
 
-        nothing = [jnp.zeros(use.result.shape, use.result.dtype) for use in found.uses]
-        _, pull, rows = jax.vjp(shifted, nothing, has_aux=True)
-        # By powers of two rounding is the same, however much cancels.
-        factor = 2.0 ** np.random.default_rng(0).integers(-8, 9, count).astype(scale.dtype)
-        root = jnp.sqrt(scale)
-        deltas, others = (
-            [use.delta(slope) for use, slope in zip(found.uses, slopes, strict=True)]
-            for slopes in (*pull(root), *pull(root * factor))
-        )
-
-        def make() -> dict[str, ExampleRows]:
-            met = [Met(*one) for one in zip(found.uses, rows, deltas, strict=True)]
-            return {
-                site: ExampleRows([one for one in met if one.use.site == site], root, latent)
-                for site, latent in latents.items()
-            }
-
-        return make, _are_alone(deltas, others, factor)
-
-    return examples
+    nothing = [jnp.zeros(layer.result.shape, layer.result.dtype) for layer in found.layers]
+    _, pull, rows = jax.vjp(shifted, nothing, has_aux=True)
+    # By powers of two rounding is the same, however much cancels.
+    factor = 2.0 ** np.random.default_rng(0).integers(-8, 9, count).astype(scale.dtype)
+    root = jnp.sqrt(scale)
+    deltas, others = (
+        [layer.delta(slope) for layer, slope in zip(found.layers, slopes, strict=True)]
+        for slopes in (*pull(root), *pull(root * factor))
+    )
+    met = [Met(*one) for one in zip(found.layers, rows, deltas, strict=True)]
+    by_site = {
+        site: ExampleRows([one for one in met if one.layer.site == site], root, latent)
+        for site, latent in latents.items()
+    }
+    return by_site, _are_alone(deltas, others, factor)
 
 
 def _are_alone(deltas: list[jax.Array], others: list[jax.Array], factor: np.ndarray) -> jax.Array:
@@ -118,20 +106,20 @@ def _are_alone(deltas: list[jax.Array], others: list[jax.Array], factor: np.ndar
     return jnp.stack(holds).all()
 
 
-class _Uses(NamedTuple):
+class _Layers(NamedTuple):
     num_examples: int
-    uses: list[Use]
-    rows: list[jax.Array | None]  #: of the uses, by examples
-    zeros: Iterator[jax.Array] | None  #: like the uses' results; None while they are being found
+    layers: list[Layer]
+    rows: list[jax.Array | None]  #: of the layers, by examples
+    zeros: Iterator[jax.Array] | None  #: like the layers' results; None while they are being found
 
-    def met(self, use: Use, rows: jax.Array | None, result: jax.Array) -> jax.Array:
+    def met(self, layer: Layer, rows: jax.Array | None, result: jax.Array) -> jax.Array:
         """The result of a meeting, which is noted."""
-        self.uses.append(use)
+        self.layers.append(layer)
         self.rows.append(rows)
         return result if self.zeros is None else result + next(self.zeros)
 
 
-def _run(jaxpr: Any, consts: Any, args: list, uses: _Uses) -> list:
+def _run(jaxpr: Any, consts: Any, args: list, layers: _Layers) -> list:
     """Evaluate a program some of whose arguments are weights."""
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
     for equation in _needed(jaxpr):
@@ -144,9 +132,9 @@ def _run(jaxpr: Any, consts: Any, args: list, uses: _Uses) -> list:
         elif equation.primitive.name in INLINED:
             inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
             consts = getattr(inner, "consts", ())
-            found = _run(getattr(inner, "jaxpr", inner), consts, values, uses)
+            found = _run(getattr(inner, "jaxpr", inner), consts, values, layers)
         else:
-            found = _of_weight(equation, values, uses)
+            found = _of_weight(equation, values, layers)
         env.update(zip(equation.outvars, found, strict=True))
     return [v.val if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
 
@@ -161,16 +149,16 @@ def _needed(jaxpr: Any) -> list:
     return found[::-1]
 
 
-def _of_weight(equation: Any, values: list, uses: _Uses) -> list:
+def _of_weight(equation: Any, values: list, layers: _Layers) -> list:
     """The results of an operation on a weight."""
-    name, count = equation.primitive.name, uses.num_examples
+    name, count = equation.primitive.name, layers.num_examples
 
     def bind(*operands: Any) -> jax.Array:
         return equation.primitive.bind(*operands, **equation.params)
 
     (at, weight), *others = [(i, v) for i, v in enumerate(values) if isinstance(v, Weight)]
     if others:
-        raise OtherUseError(name)
+        raise UnknownLayerError(name)
     if name in MOVES and not weight.is_repeated:
         index = _moved(name, bind, weight.index)
         return [weight._replace(value=bind(weight.value), index=index)]
@@ -181,7 +169,7 @@ def _of_weight(equation: Any, values: list, uses: _Uses) -> list:
     if name == "broadcast_in_dim":
         return [weight._replace(value=bind(weight.value), index=_spread(equation, weight))]
     if len(values) != 2:
-        raise OtherUseError(name)
+        raise UnknownLayerError(name)
     rows = values[1 - at]
     if name == "mul" and isinstance(equation.invars[1 - at], Literal):
         factor = float(rows)
@@ -189,14 +177,14 @@ def _of_weight(equation: Any, values: list, uses: _Uses) -> list:
     result = bind(rows, weight.value) if at else bind(weight.value, rows)
     like = jax.ShapeDtypeStruct(result.shape, result.dtype)
     if name in ("add", "sub"):
-        use = addition(weight, -1.0 if name == "sub" and at else 1.0, like, count)
+        layer = addition(weight, -1.0 if name == "sub" and at else 1.0, like, count)
     elif name == "dot_general":
-        use = product(equation, weight, rows, bool(at), like, count)
+        layer = product(equation, weight, rows, bool(at), like, count)
     elif name == "conv_general_dilated" and at:
-        use = convolution(equation, weight, rows, like, count)
+        layer = convolution(equation, weight, rows, like, count)
     else:
-        raise OtherUseError(name)
-    return [uses.met(*use, result)]
+        raise UnknownLayerError(name)
+    return [layers.met(*layer, result)]
 
 
 def _spread(equation: Any, weight: Weight) -> np.ndarray:

@@ -11,7 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ngvi.estimators.additive_terms import Kind, Level, Node, NotASumError, Op, Reader, Sum
+from ngvi.estimators.additive_terms import (
+    AdditiveTerms,
+    Kind,
+    Level,
+    Node,
+    NotAdditiveError,
+    Op,
+    Reader,
+)
 
 _KINDS = {
     Kind.COPY: "broadcast_in_dim reshape squeeze expand_dims transpose slice rev copy copy_p",
@@ -34,18 +42,18 @@ _CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 _PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
-def terms_of(function: Callable[..., jax.Array], latents: Sequence[jax.Array]) -> Sum:
+def terms_of(function: Callable[..., jax.Array], latents: Sequence[jax.Array]) -> AdditiveTerms:
     """The terms of a log density.
 
     :param function: of the latent vectors.
     :param latents: of their shapes; they are the nodes of the result.
-    :raises NotASumError: naming an operation, if it is no sum of such terms.
+    :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
     """
     program = jax.make_jaxpr(function)(*latents)
     reader = Reader()
     inputs = [reader.latent(np.shape(value)) for value in latents]
     (result,) = _run(reader, program, inputs)
-    return Sum.of(result, inputs)
+    return AdditiveTerms.of(result, inputs)
 
 
 def is_sum_of_terms(function: Callable[[jax.Array], jax.Array], latent: jax.Array) -> bool:
@@ -107,7 +115,7 @@ def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) ->
         ]
         return [reader.apply(op, inputs, shape) for op, shape in zip(pieces, shapes, strict=True)]
     if len(shapes) > 1:
-        raise NotASumError(name)
+        raise NotAdditiveError(name)
     kind = _kind(equation, inputs)
     if kind is Kind.COPY and name == "reduce_sum":  # of one number, which is to be any constant's
         run = functools.partial(jnp.reshape, shape=shapes[0])
@@ -117,7 +125,7 @@ def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) ->
         words += f" {[id(place) for place in places]}"
         run = _from_places(run, places)
     if kind in _BY_ELEMENTS:
-        inputs = [_filled(reader, value, shapes[0]) for value in inputs]
+        inputs = [reader.filled(value, shapes[0], jnp) for value in inputs]
     return [reader.apply(Op(kind, run, words), inputs, shapes[0])]
 
 
@@ -132,14 +140,6 @@ def _is_finite_check(equation: Any, inputs: list[Node]) -> bool:
         if not isinstance(node.value, jax.core.Tracer)
     ]
     return name == "ne" and any(is_infinite)
-
-
-def _filled(reader: Reader, node: Node, shape: tuple[int, ...]) -> Node:
-    """A number among arrays, or an array among larger ones, as one of them."""
-    if node.shape == shape or (node.is_constant and node.shape == ()):
-        return node
-    fill = Op(Kind.COPY, lambda value: jnp.broadcast_to(value, shape), f"fill {shape}")
-    return reader.apply(fill, [node], shape)
 
 
 def _from_places(run: Callable[..., Any], places: list[Any]) -> Callable[..., Any]:
@@ -164,7 +164,7 @@ def _kind(equation: Any, inputs: list[Node]) -> Kind:
     if name == "pad" and inputs[1].is_constant:
         return Kind.LINEAR
     if name not in _KIND_OF:
-        raise NotASumError(name)
+        raise NotAdditiveError(name)
     return _KIND_OF[name]
 
 
@@ -177,18 +177,18 @@ def _with_rule(
         value.shape in ((), shapes[0]) and (value.is_constant or value.shape == shapes[0])
         for value in inputs
     )
-    if is_each and _goes_by_elements(inner, shapes[0]):
-        op = Op(Kind.EACH, _alone(program, equation), equation.primitive.name)
+    if is_each and _goes_by_elements(inner):
+        op = Op(Kind.EACH, _single(program, equation), equation.primitive.name)
         return [reader.apply(op, inputs, shapes[0])]
     return _run(reader, inner, inputs)
 
 
-def _goes_by_elements(program: Any, shape: tuple[int, ...]) -> bool:
+def _goes_by_elements(program: Any) -> bool:
     program = getattr(program, "jaxpr", program)
     for equation in program.eqns:
         name = equation.primitive.name
         if name in (*_CALLS, *_CUSTOM):
-            if not _goes_by_elements(_inner(equation), shape):
+            if not _goes_by_elements(_inner(equation)):
                 return False
         elif name == "broadcast_in_dim" and equation.invars[0].aval.shape == ():
             pass  # of a number
@@ -206,10 +206,10 @@ def _bound(equation: Any, *values: Any) -> Any:
     return equation.primitive.bind(*values, **equation.params)
 
 
-def _alone(program: Any, equation: Any) -> Callable[..., Any]:
+def _single(program: Any, equation: Any) -> Callable[..., Any]:
     """An operation with a rule of its own, as a function."""
     given = [atom for atom in equation.invars if not hasattr(atom, "val")]
-    alone = program.replace(
+    single = program.replace(
         constvars=(),
         invars=given,
         outvars=equation.outvars,
@@ -221,7 +221,7 @@ def _alone(program: Any, equation: Any) -> Callable[..., Any]:
     def run(*values: Any) -> Any:
         pairs = zip(equation.invars, values, strict=True)
         some = [value for atom, value in pairs if not hasattr(atom, "val")]
-        (result,) = jax.core.eval_jaxpr(alone, (), *some)
+        (result,) = jax.core.eval_jaxpr(single, (), *some)
         return result
 
     return run

@@ -17,12 +17,12 @@ from torch.nn import functional
 NUMBERS_AT_ONCE = 2**22
 
 
-class OtherUseError(Exception):
+class UnknownLayerError(Exception):
     """A weight is used in another way."""
 
 
 @dataclasses.dataclass
-class Use:
+class Layer:
     """A weight meets rows of examples.
 
     :param by_example: from activations and ``delta`` of some examples to their gradients for the
@@ -77,20 +77,20 @@ class Use:
 # -- the ways to meet -------------------------------------------------------------------------
 
 
-def product(rows: Tensor, weight: Tensor, result: Tensor) -> Iterator[Use]:
+def product(rows: Tensor, weight: Tensor, result: Tensor) -> Iterator[Layer]:
     """``rows @ weight``."""
     if weight.dim() == 2 and rows.dim() >= 2:
-        yield Use(weight, rows, result, _outer, lambda x, delta: (x, delta))
+        yield Layer(weight, rows, result, _outer, lambda x, delta: (x, delta))
 
 
-def linear(rows: Tensor, weight: Tensor, result: Tensor) -> Iterator[Use]:
+def linear(rows: Tensor, weight: Tensor, result: Tensor) -> Iterator[Layer]:
     """``rows @ weight^T``."""
     if weight.dim() == 2 and rows.dim() >= 2:
 
         def by_example(rows: Tensor, delta: Tensor) -> Tensor:
             return _outer(rows, delta).mT
 
-        yield Use(weight, rows, result, by_example, lambda x, delta: (delta, x))
+        yield Layer(weight, rows, result, by_example, lambda x, delta: (delta, x))
 
 
 def _outer(rows: Tensor, delta: Tensor) -> Tensor:
@@ -99,7 +99,9 @@ def _outer(rows: Tensor, delta: Tensor) -> Tensor:
     return rows.reshape(*delta.shape[:2], rows.shape[-1]).mT @ delta
 
 
-def addition(weight: Tensor, result: Tensor, shape: tuple[int, ...] | None = None) -> Iterator[Use]:
+def addition(
+    weight: Tensor, result: Tensor, shape: tuple[int, ...] | None = None
+) -> Iterator[Layer]:
     """A weight that is added to every row.
 
     :param shape: of the weight, as it is broadcast.
@@ -112,7 +114,7 @@ def addition(weight: Tensor, result: Tensor, shape: tuple[int, ...] | None = Non
             each = delta.sum(1).sum_to_size(len(delta), *shape[1:])
             return each.reshape(len(delta), *weight.shape)
 
-        yield Use(weight, None, result, by_example)
+        yield Layer(weight, None, result, by_example)
 
 
 def convolution(
@@ -123,7 +125,7 @@ def convolution(
     padding: Any,
     dilation: Any,
     groups: int | None,
-) -> Iterator[Use]:
+) -> Iterator[Layer]:
     """Of images; not by groups."""
     if rows.dim() != 4 or isinstance(padding, str) or groups not in (None, 1):
         return
@@ -136,4 +138,4 @@ def convolution(
         each = (delta.flatten(3) @ patches.mT).sum(1)
         return each.reshape(len(delta), *weight.shape)
 
-    yield Use(weight, rows, result, by_example)
+    yield Layer(weight, rows, result, by_example)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ngvi.estimators.additive_terms import Kind, Node, NotASumError, Op, Reader, Sum
+from ngvi.estimators.additive_terms import AdditiveTerms, Kind, Node, NotAdditiveError, Op, Reader
 from pyro_ngvi.tracing.messengers import quiet
 
 _KINDS = {
@@ -42,12 +42,12 @@ _OF_SHAPES |= {f"new_{name}" for name in ("zeros", "ones", "full", "empty", "emp
 _BY_ELEMENTS = (Kind.EACH, Kind.SUM, Kind.PRODUCT, Kind.QUOTIENT)
 
 
-def terms_of(function: Callable[..., Tensor], latents: Sequence[Tensor]) -> Sum:
+def terms_of(function: Callable[..., Tensor], latents: Sequence[Tensor]) -> AdditiveTerms:
     """The terms of a log density.
 
     :param function: of the latent vectors.
     :param latents: at which it is run, once; they are the nodes of the result.
-    :raises NotASumError: naming an operation, if it is no sum of such terms.
+    :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
     """
     vectors = [vector.detach().clone() for vector in latents]
     tape = _Tape(vectors)
@@ -55,7 +55,7 @@ def terms_of(function: Callable[..., Tensor], latents: Sequence[Tensor]) -> Sum:
         result = function(*vectors)
     if tape.unread is not None:
         raise tape.unread
-    return Sum.of(tape.node(result), tape.latents)
+    return AdditiveTerms.of(tape.node(result), tape.latents)
 
 
 def is_sum_of_terms(function: Callable[[Tensor], Tensor], latent: Tensor) -> bool:
@@ -75,28 +75,28 @@ class _Tape(TorchDispatchMode):
         self._reader = Reader()
         self.latents = [self._reader.latent(tuple(vector.shape)) for vector in latents]
         # The tensors are kept, so that no other gets the identity of one of them.
-        self._known: dict[int, tuple[Tensor, Node | NotASumError]] = {
+        self._known: dict[int, tuple[Tensor, Node | NotAdditiveError]] = {
             id(vector): (vector, node) for vector, node in zip(latents, self.latents, strict=True)
         }
         # Memory of what depends on the latents, and where it was written into.
         self._memory = {_place(vector) for vector in latents}
-        self._written: dict[int, NotASumError] = {}
-        self.unread: NotASumError | None = None  #: a number that the model has read
+        self._written: dict[int, NotAdditiveError] = {}
+        self.unread: NotAdditiveError | None = None  #: a number that the model has read
 
     def node(self, tensor: Tensor) -> Node:
         """What is known of a tensor.
 
-        :raises NotASumError: if an operation fitted nowhere.
+        :raises NotAdditiveError: if an operation fitted nowhere.
         """
         place = _place(tensor)
         if place in self._written:
             raise self._written[place]
         if id(tensor) not in self._known:
             if place in self._memory:  # as with ``.data``, which nobody sees being taken
-                raise NotASumError("a tensor that shares the memory of another")
+                raise NotAdditiveError("a tensor that shares the memory of another")
             return self._reader.constant(tensor, tuple(tensor.shape))
         found = self._known[id(tensor)][1]
-        if isinstance(found, NotASumError):
+        if isinstance(found, NotAdditiveError):
             raise found
         return found
 
@@ -113,13 +113,13 @@ class _Tape(TorchDispatchMode):
             if not isinstance(output, Tensor):
                 # Elsewhere the model may go on otherwise.
                 name = func.overloadpacket.__name__
-                self.unread = NotASumError(f"{name}: the model reads a number")
+                self.unread = NotAdditiveError(f"{name}: the model reads a number")
                 continue
             try:
-                found: Node | NotASumError = self._read(
+                found: Node | NotAdditiveError = self._read(
                     func, leaves, structure, output, index if is_several else None
                 )
-            except NotASumError as error:  # it may be that nothing depends on it
+            except NotAdditiveError as error:  # it may be that nothing depends on it
                 found = error
                 if func._schema.is_mutable:  # all views of this memory see it
                     self._written[_place(output)] = error
@@ -142,14 +142,14 @@ class _Tape(TorchDispatchMode):
         kind = _kind(func, name, leaves, nodes, output)
         if name in ("index", "index_select", "gather"):
             if any(not node.is_constant for node in nodes[1:]):
-                raise NotASumError(f"{name} at places that vary")
+                raise NotAdditiveError(f"{name} at places that vary")
             places, nodes = places[:1], nodes[:1]
         if kind is Kind.COPY and name in ("sum", "mean"):  # of one number, whatever its type
             return self._reader.apply(
                 Op(kind, lambda value: value.reshape(shape), f"reshape {shape}"), nodes, shape
             )
         if kind in _BY_ELEMENTS:
-            nodes = [self._filled(node, shape) for node in nodes]
+            nodes = [self._reader.filled(node, shape, torch) for node in nodes]
 
         def run(*values: Tensor) -> Tensor:
             given = list(leaves)
@@ -173,15 +173,8 @@ class _Tape(TorchDispatchMode):
         is_own = output is leaves[0] and len(shared) == 1 and shared[0] is output
         other = getattr(torch.ops.aten, name.removesuffix("_"), None)
         if not is_own or other is None or func._overloadname not in other.overloads():
-            raise NotASumError(f"{name}, which writes into a tensor")
+            raise NotAdditiveError(f"{name}, which writes into a tensor")
         return getattr(other, func._overloadname)
-
-    def _filled(self, node: Node, shape: tuple[int, ...]) -> Node:
-        """A value among larger ones, as one of them."""
-        if node.shape in (shape, ()) and (node.is_constant or node.shape == shape):
-            return node
-        fill = Op(Kind.COPY, lambda value: value.expand(shape), f"fill {shape}")
-        return self._reader.apply(fill, [node], shape)
 
 
 def _place(tensor: Tensor) -> int:
@@ -199,14 +192,14 @@ def _kind(func: Any, name: str, leaves: list[Any], nodes: list[Node], output: Te
         return Kind.COPY
     if name in ("addmm", "addmv", "baddbmm"):
         if not (nodes[1].is_constant or nodes[2].is_constant):
-            raise NotASumError(f"{name} of two values that vary")
+            raise NotAdditiveError(f"{name} of two values that vary")
         return Kind.LINEAR
     if name == "div" and any(isinstance(leaf, str) for leaf in leaves):
-        raise NotASumError(f"{name} with rounding")
+        raise NotAdditiveError(f"{name} with rounding")
     if name == "where" and not nodes[0].is_constant:
         return Kind.EACH
     if name not in _KIND_OF:
-        raise NotASumError(name)
+        raise NotAdditiveError(name)
     if name == "binary_cross_entropy_with_logits" and 0 not in leaves[2:]:
-        raise NotASumError(f"{name} of a mean")
+        raise NotAdditiveError(f"{name} of a mean")
     return _KIND_OF[name]

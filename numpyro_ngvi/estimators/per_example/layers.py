@@ -34,12 +34,12 @@ class Weight(NamedTuple):
         return self.index.shape != self.value.shape
 
 
-class OtherUseError(Exception):
+class UnknownLayerError(Exception):
     """A weight is used in another way."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Use:
+class Layer:
     """A weight meets rows of ``N`` examples.
 
     :param index: the entries of the latent vector that are ``W``, shape ``(K, M)``.
@@ -112,26 +112,17 @@ class Use:
         return jnp.matmul(left.mT, right, precision=self.precision)
 
     def _chunks(self, *arrays: jax.Array | None) -> tuple:
-        """A few examples each; zeros fill the last ones up."""
+        """A few examples each, shapes ``(chunks, n, ...)``; zeros fill the last ones up."""
         (inputs, outputs), (count, positions, _) = self.index.shape, arrays[1].shape
         numbers = inputs * outputs + (inputs * positions if self.patches else 0)
-        return chunks(arrays, count, numbers)
+        num = max(1, min(count, -(-count * numbers // NUMBERS_AT_ONCE)))
+        size = -(-count // num)
 
+        def cut(array: jax.Array) -> jax.Array:
+            missing = [(0, -count % size), *[(0, 0)] * (array.ndim - 1)]
+            return jnp.pad(array, missing).reshape(-1, size, *array.shape[1:])
 
-def chunks(tree: Any, count: int, numbers: int) -> Any:
-    """A few examples each, shapes ``(chunks, n, ...)``; zeros fill the last ones up.
-
-    :param tree: of arrays with a leading axis of ``count`` examples.
-    :param numbers: that each of them takes.
-    """
-    num = max(1, min(count, -(-count * numbers // NUMBERS_AT_ONCE)))
-    size = -(-count // num)
-
-    def cut(array: jax.Array) -> jax.Array:
-        missing = [(0, -count % size), *[(0, 0)] * (array.ndim - 1)]
-        return jnp.pad(array, missing).reshape(-1, size, *array.shape[1:])
-
-    return jax.tree.map(cut, tree)
+        return jax.tree.map(cut, arrays)
 
 
 # -- the ways to meet -------------------------------------------------------------------------
@@ -139,15 +130,15 @@ def chunks(tree: Any, count: int, numbers: int) -> Any:
 
 def product(
     equation: Any, weight: Weight, rows: jax.Array, is_left: bool, result: Any, count: int
-) -> tuple[Use, jax.Array]:
+) -> tuple[Layer, jax.Array]:
     """A dense layer.
 
     :param is_left: whether the rows are the left operand.
-    :return: the use, and its rows by examples, shape ``(N, T, K)``.
+    :return: the layer, and its rows by examples, shape ``(N, T, K)``.
     """
     contracted, batch = equation.params["dimension_numbers"]
     if weight.is_repeated or any(batch):
-        raise OtherUseError("dot_general")
+        raise UnknownLayerError("dot_general")
     of_rows, of_weight = contracted if is_left else contracted[::-1]
     free = [axis for axis in range(rows.ndim) if axis not in of_rows]
     outputs = [axis for axis in range(weight.value.ndim) if axis not in of_weight]
@@ -158,19 +149,12 @@ def product(
     axes = [*(start + free.index(axis) for axis in ordered), *range(shift, shift + len(outputs))]
     size = int(np.prod([rows.shape[axis] for axis in of_rows]))
     index = weight.index.transpose(*of_weight, *outputs).reshape(size, -1)
-    use = Use(
-        weight.site,
-        index,
-        weight.factor,
-        count,
-        result,
-        tuple(axes),
-        precision=equation.params["precision"],
-    )
-    return use, rows.transpose(*ordered, *of_rows).reshape(count, -1, size)
+    own = weight.site, index, weight.factor, count, result, tuple(axes)
+    layer = Layer(*own, precision=equation.params["precision"])
+    return layer, rows.transpose(*ordered, *of_rows).reshape(count, -1, size)
 
 
-def addition(weight: Weight, sign: float, result: Any, count: int) -> tuple[Use, None]:
+def addition(weight: Weight, sign: float, result: Any, count: int) -> tuple[Layer, None]:
     """What is added to all rows, as a bias.
 
     :param sign: minus one if it is subtracted.
@@ -179,21 +163,21 @@ def addition(weight: Weight, sign: float, result: Any, count: int) -> tuple[Use,
     if len(sizes) != len(result.shape) or any(
         size not in (1, whole) for size, whole in zip(sizes, result.shape, strict=True)
     ):
-        raise OtherUseError("add")
+        raise UnknownLayerError("add")
     spread = [axis for axis, size in enumerate(sizes) if size == 1]
     example = examples_axis([result.shape[axis] for axis in spread], count)
     outputs = [axis for axis, size in enumerate(sizes) if size != 1]
     axes = spread[example], *spread[:example], *spread[example + 1 :], *outputs
     index = weight.index.reshape(1, -1)
-    return Use(weight.site, index, sign * weight.factor, count, result, axes), None
+    return Layer(weight.site, index, sign * weight.factor, count, result, axes), None
 
 
 def convolution(
     equation: Any, weight: Weight, rows: jax.Array, result: Any, count: int
-) -> tuple[Use, jax.Array]:
+) -> tuple[Layer, jax.Array]:
     """A convolution whose kernel is the weight.
 
-    :return: the use, and its rows by examples, shape ``(N, T, ..., channels)``.
+    :return: the layer, and its rows by examples, shape ``(N, T, ..., channels)``.
     """
     given = equation.params
     groups = given["feature_group_count"], given["batch_group_count"]
@@ -201,7 +185,7 @@ def convolution(
     of_rows, of_kernel, of_result = names.lhs_spec, names.rhs_spec, names.out_spec
     is_first = examples_axis([rows.shape[of_rows[0]]], count) == 0
     if weight.is_repeated or groups != (1, 1) or not is_first:
-        raise OtherUseError("conv_general_dilated")
+        raise UnknownLayerError("conv_general_dilated")
     outputs, channels, *window = of_kernel
     is_last = channels > min(window, default=-1)  # in the kernel's own order (1) need not be turned
     inputs = (*window, channels) if is_last else (channels, *window)
@@ -229,18 +213,10 @@ def convolution(
         return found.reshape(len(rows), -1, size)
 
     axes = (of_result[0], *of_result[2:], of_result[1])
-    use = Use(
-        weight.site,
-        index,
-        weight.factor,
-        count,
-        result,
-        axes,
-        patches,
-        given["precision"],
-    )
+    own = weight.site, index, weight.factor, count, result, axes
+    layer = Layer(*own, patches, given["precision"])
     ordered = rows.transpose(of_rows[0], *of_rows[2:], of_rows[1])
-    return use, ordered.reshape(count, -1, *ordered.shape[1:])
+    return layer, ordered.reshape(count, -1, *ordered.shape[1:])
 
 
 def examples_axis(sizes: list[int], count: int) -> int:
@@ -248,10 +224,10 @@ def examples_axis(sizes: list[int], count: int) -> int:
 
     That it is the right one is found out by the weights of the examples.
 
-    :raises OtherUseError: if there is none.
+    :raises UnknownLayerError: if there is none.
     """
     if count in sizes:
         return sizes.index(count)
     if sizes and sizes[0] and sizes[0] % count == 0:
         return 0
-    raise OtherUseError("of no examples")
+    raise UnknownLayerError("of no examples")

@@ -9,28 +9,28 @@ that it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_ngvi.estimators.uses import Use, chunks
+from numpyro_ngvi.estimators.per_example.layers import Layer
 
 
 class Met(NamedTuple):
-    """A use at one draw."""
+    """A layer at one draw."""
 
-    use: Use
+    layer: Layer
     rows: jax.Array | None  #: by examples; None of what is added
     delta: jax.Array  #: slopes of the log likelihoods times ``sqrt(s_n)``, shape ``(N, T, M)``
 
 
 class Piece(NamedTuple):
-    """Latents that one use has, or that none has."""
+    """Latents that one layer has, or that none has."""
 
     numbers: np.ndarray  #: which, ascending
-    use: int | None
+    layer: int | None
 
 
 class ExampleRows:
@@ -44,11 +44,11 @@ class ExampleRows:
     def __init__(self, met: Sequence[Met], root: jax.Array, latent: jax.Array) -> None:
         self._met, self._root, self._latent = met, root, latent
         self._known = dict[int, jax.Array]()
-        self._pieces = _pieces([one.use for one in met], latent.size)
+        self._pieces = _pieces([one.layer for one in met], latent.size)
 
     def entries(self, start: int, stop: int) -> jax.Array:
         """Of the latents from ``start`` on, shape ``(N, stop - start)``."""
-        return self._joined(self._of_use, start, stop, len(self._root))
+        return self._joined(self._of_layer, start, stop, len(self._root))
 
     def outer(self, start: int, rows: int, columns: int) -> tuple[jax.Array, jax.Array] | None:
         """``x_n`` and ``y_n``, if latents that are a matrix have ``x_n y_n^T``; else None.
@@ -56,70 +56,52 @@ class ExampleRows:
         :return: shapes ``(N, rows)`` and ``(N, columns)``.
         """
         wanted = np.arange(start, start + rows * columns).reshape(rows, columns)
-        for use, x, delta in self._met:
-            if use.is_outer(x, delta):
-                if np.array_equal(use.index, wanted):
+        for layer, x, delta in self._met:
+            if layer.is_outer(x, delta):
+                if np.array_equal(layer.index, wanted):
                     return x[:, 0], delta[:, 0]
-                if np.array_equal(use.index.T, wanted):
+                if np.array_equal(layer.index.T, wanted):
                     return delta[:, 0], x[:, 0]
         return None
 
     def gradient(self) -> jax.Array:
         """``sum_n s_n g_n``, shape ``(d,)``."""
 
-        def of_use(number: int) -> jax.Array:
-            gradient = self._met[number].use.gradient(*self._met[number][1:], self._root)
+        def of_layer(number: int) -> jax.Array:
+            gradient = self._met[number].layer.gradient(*self._met[number][1:], self._root)
             if gradient is None:
-                return jnp.tensordot(self._root, self._of_use(number), 1)
+                return jnp.tensordot(self._root, self._of_layer(number), 1)
             return gradient
 
-        return self._joined(of_use, 0, self._latent.size)
+        return self._joined(of_layer, 0, self._latent.size)
 
     def sums(self) -> tuple[jax.Array, jax.Array]:
         """``sum_n s_n g_n`` and ``sum_n s_n g_n^2``, shape ``(d,)``, without rows of all."""
-        found = [one.use.sums(*one[1:], self._root) for one in self._met]
+        found = [one.layer.sums(*one[1:], self._root) for one in self._met]
         gradient, squares = (
             self._joined(lambda number, which=which: found[number][which], 0, self._latent.size)
             for which in (0, 1)
         )
         return gradient, squares
 
-    def summed(self, function: Callable[[jax.Array], Any]) -> Any:
-        """The sum of a function of the rows of a few examples, shape ``(n, d)``, zero at zero."""
-        given = [(one.rows, one.delta) for one in self._met], self._root
-
-        def of_some(some: tuple) -> Any:
-            met = [Met(one.use, *own) for one, own in zip(self._met, some[0], strict=True)]
-            rows = ExampleRows(met, some[1], self._latent)
-            return function(rows.entries(0, self._latent.size))
-
-        parts = chunks(given, len(self._root), self._latent.size)
-        shapes = jax.eval_shape(of_some, jax.tree.map(lambda array: array[0], parts))
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-        def add(total: Any, some: tuple) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, of_some(some)), None
-
-        return jax.lax.scan(add, nothing, parts)[0]
-
-    def _of_use(self, number: int) -> jax.Array:
+    def _of_layer(self, number: int) -> jax.Array:
         """Of all entries of a weight, shape ``(N, K, M)``."""
         if number not in self._known:
-            use, *own = self._met[number]
-            self._known[number] = use.all_examples(*own)
+            layer, *own = self._met[number]
+            self._known[number] = layer.all_examples(*own)
         return self._known[number]
 
     def _joined(
-        self, of_use: Callable[[int], jax.Array], start: int, stop: int, *lead: int
+        self, of_layer: Callable[[int], jax.Array], start: int, stop: int, *lead: int
     ) -> jax.Array:
-        """Of the latents from ``start`` on, from arrays ``(..., K, M)`` by use."""
+        """Of the latents from ``start`` on, from arrays ``(..., K, M)`` by layer."""
         met = [one for one in self._pieces if one.numbers[0] < stop and start <= one.numbers[-1]]
         if start == stop or not met:
             return jnp.zeros((*lead, 0), self._latent.dtype)
         parts = [
             jnp.zeros((*lead, one.numbers.size))
-            if one.use is None
-            else _in_order(of_use(one.use), self._met[one.use].use.index)
+            if one.layer is None
+            else _in_order(of_layer(one.layer), self._met[one.layer].layer.index)
             for one in met
         ]
         found = jnp.concatenate([part.astype(self._latent.dtype) for part in parts], -1)
@@ -131,9 +113,9 @@ class ExampleRows:
         return found[..., order[np.searchsorted(numbers[order], np.arange(start, stop))]]
 
 
-def _pieces(uses: Sequence[Use], size: int) -> list[Piece]:
+def _pieces(layers: Sequence[Layer], size: int) -> list[Piece]:
     """All latents, in as few pieces as there are, by their first ones."""
-    pieces = [Piece(np.sort(use.index, None), number) for number, use in enumerate(uses)]
+    pieces = [Piece(np.sort(layer.index, None), number) for number, layer in enumerate(layers)]
     missing = np.ones(size, bool)
     for piece in pieces:
         missing[piece.numbers] = False

@@ -25,7 +25,14 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from pyro_ngvi.estimators.uses import OtherUseError, Use, addition, convolution, linear, product
+from pyro_ngvi.estimators.per_example.layers import (
+    Layer,
+    UnknownLayerError,
+    addition,
+    convolution,
+    linear,
+    product,
+)
 
 _PRODUCTS = {torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__}
 _SUMS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__}
@@ -34,15 +41,15 @@ _SUMS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__}
 class Recorder(TorchFunctionMode):
     """Records where weights meet activations.
 
-    Latents and ordinary parameters, and what is made of them alone, require gradients and may be
+    Latents and model parameters, and what is made of them alone, require gradients and may be
     weights; what has met one is an activation.
 
-    :ivar uses: in the order of the run.
+    :ivar layers: in the order of the run.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.uses: list[Use] = []
+        self.layers: list[Layer] = []
         self._active: dict[int, Tensor] = {}
 
     def __torch_function__(
@@ -60,14 +67,14 @@ class Recorder(TorchFunctionMode):
             return result
         if made:
             found = list(self._found(func, args, kwargs, result))
-            self.uses += found
+            self.layers += found
             if found or self._sees_active(args) or self._sees_active(kwargs.values()):
                 self._active.update((id(one), one) for one in made)
         return result
 
-    def of_examples(self, count: int) -> list[Use]:
-        """The uses with as many rows for each of ``count`` examples."""
-        return [use for use in self.uses if len(use.result) % count == 0]
+    def of_examples(self, count: int) -> list[Layer]:
+        """The layers with as many rows for each of ``count`` examples."""
+        return [layer for layer in self.layers if len(layer.result) % count == 0]
 
     def _sees_active(self, values: Iterable) -> bool:
         return any(
@@ -78,7 +85,7 @@ class Recorder(TorchFunctionMode):
     def _is_weight(self, value: Any) -> bool:
         return isinstance(value, Tensor) and value.requires_grad and id(value) not in self._active
 
-    def _found(self, func: Callable, args: tuple, kwargs: dict, result: Tensor) -> Iterator[Use]:
+    def _found(self, func: Callable, args: tuple, kwargs: dict, result: Tensor) -> Iterator[Layer]:
         if func in _PRODUCTS and len(args) == 2 and not kwargs:
             rows, weight = args
             if self._is_weight(weight) and not self._is_weight(rows):
@@ -121,15 +128,15 @@ def squares(
     :param theta: the latent vectors that the draw is from, shape ``(K, d)``.
     :param known: kinds of runs of which the latents are known to be in one weight each.
     :param slopes: the gradients of ``(scale * log_likelihood).sum()`` for ``theta`` and for the
-        results of the uses of examples, if these are known.
+        results of the layers of examples, if these are known.
     :return: shape ``(K, d)``, zero for the other draws.
-    :raises OtherUseError: if weights are used in another way.
+    :raises UnknownLayerError: if weights are used in another way.
     """
     count = len(scale)
-    uses = recorder.of_examples(count)
-    if not uses:
-        raise OtherUseError
-    results = [use.result for use in uses]
+    layers = recorder.of_examples(count)
+    if not layers:
+        raise UnknownLayerError
+    results = [layer.result for layer in layers]
     numbers = np.random.default_rng(0)  # of its own
     # By powers of two rounding is the same, however much cancels.
     factors = torch.as_tensor(2.0 ** numbers.integers(-8, 9, count)).to(scale)
@@ -139,16 +146,12 @@ def squares(
         gradient, deltas = slopes
     others = derivatives((scale * factors * log_likelihood).sum(), results)
     tolerance = torch.finfo(theta.dtype).eps ** 0.5
-    for one, other in zip(deltas, others, strict=True):
-        one, other = one.reshape(count, -1), other.reshape(count, -1)
-        one = factors[:, None] * one
-        size = one.abs().amax(1, keepdim=True)  # single entries may have cancelled
-        if ((one - other).abs() > tolerance * size).any():
-            raise OtherUseError
+    if not _are_alone(deltas, others, factors, tolerance):
+        raise UnknownLayerError
     positive = torch.where(scale > 0, scale, 1.0)
     with torch.no_grad():
-        found = [use.sums(delta, positive) for use, delta in zip(uses, deltas, strict=True)]
-    weights = [use.weight for use in uses]
+        found = [layer.sums(delta, positive) for layer, delta in zip(layers, deltas, strict=True)]
+    weights = [layer.weight for layer in layers]
 
     def pulled(values: Iterable[Tensor]) -> Tensor:
         return derivatives(weights, [theta], list(values))[0]
@@ -158,15 +161,28 @@ def squares(
     sums = factor * pulled(squared for _, squared in found)
     rounding = tolerance * (scale.sum() * sums).sqrt()
     if ((pulled(slope for slope, _ in found) - gradient).abs() > rounding).any():
-        raise OtherUseError
-    kind = tuple((tuple(use.weight.shape), tuple(use.result.shape)) for use in uses)
+        raise UnknownLayerError
+    kind = tuple((tuple(layer.weight.shape), tuple(layer.result.shape)) for layer in layers)
     if kind not in known:
         some = [torch.as_tensor(numbers.random(weight.shape)).to(weight) for weight in weights]
         square, both = pulled(some).square(), factor * pulled(one.square() for one in some)
         if ((square - both).abs() > tolerance * both.abs()).any():
-            raise OtherUseError
+            raise UnknownLayerError
         known.add(kind)
     return sums
+
+
+def _are_alone(
+    deltas: Sequence[Tensor], others: Sequence[Tensor], factors: Tensor, tolerance: float
+) -> bool:
+    """Whether ``delta`` with other weights of the examples has these as factors."""
+    for one, other in zip(deltas, others, strict=True):
+        one, other = (delta.reshape(len(factors), -1) for delta in (one, other))
+        one = factors[:, None] * one
+        size = one.abs().amax(1, keepdim=True)  # single entries may have cancelled
+        if ((one - other).abs() > tolerance * size).any():
+            return False
+    return True
 
 
 def derivatives(outputs: Any, inputs: list[Tensor], vectors: Any = None) -> tuple[Tensor, ...]:

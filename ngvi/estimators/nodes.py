@@ -1,0 +1,175 @@
+"""Quadrature of a term over its predictors, in one or two dimensions.
+
+Nodes are equidistant, and more are taken where they miss a part: under a wide prior a probability
+goes from 0 to 1 between two of them. Bonnet's and Price's theorems tell, for ``a = mu + L z`` and
+each ``z_k``: ``E[f z_k] = sum_j L_jk E[f_j]`` and ``E[f_i z_k] = sum_j L_jk E[f_ij]``, of which by
+such nodes the sides differ by what these miss.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ngvi.estimators.options import DEFAULTS
+from ngvi.families.base import Array
+
+
+@functools.cache
+def nodes(dim: int) -> tuple[np.ndarray, float]:
+    """For expectations under ``N(0, I)``, to be weighted by its density.
+
+    None is at the mean: there functions such as ``log(1 + exp(x))`` are spelt by cases.
+
+    :return: the nodes, shape ``(Q, dim)``, and their distance.
+    """
+    distance, farthest = DEFAULTS.node_distances[dim - 1], DEFAULTS.farthest_node
+    count = math.ceil(farthest / distance)
+    at = (np.arange(-count, count) + 0.5) * distance
+    points = np.array(list(itertools.product(at, repeat=dim)))
+    return points[np.sum(points**2, 1) <= farthest**2], distance
+
+
+def halved_nodes(dim: int, halvings: int) -> np.ndarray:
+    """Nodes whose distances have been halved so often."""
+    points, distance = nodes(dim)
+    one = ((np.arange(2**halvings) + 0.5) / 2**halvings - 0.5) * distance
+    shifts = np.stack(np.meshgrid(*[one] * dim), -1).reshape(-1, dim)
+    return (points[:, None] + shifts).reshape(-1, dim)
+
+
+def max_halvings(size: int, dim: int) -> int:
+    """How often the distances of :func:`nodes` may be halved.
+
+    :param size: numbers of the term.
+    """
+    most = max(DEFAULTS.max_node_numbers // (len(nodes(dim)[0]) * max(size, 1)), 1)
+    return min(DEFAULTS.max_halvings, (most.bit_length() - 1) // dim)
+
+
+def pairs(count: int) -> list[tuple[int, int]]:
+    """Those of predictors, each once."""
+    return list(itertools.combinations_with_replacement(range(count), 2))
+
+
+class TermMoments(NamedTuple):
+    """Expectations of a term, or its values, element by element."""
+
+    value: Array
+    first: Sequence[Array]  #: derivatives, by predictor
+    second: Sequence[Array]  #: by the pairs of :func:`pairs`
+
+
+class PredictorCovariance(NamedTuple):
+    """Of the predictors of a term, element by element."""
+
+    factor: list[list[Array]]  #: rows of ``L``, the Cholesky factors
+    stddevs: list[Array]
+
+    @classmethod
+    def of(cls, slopes: Sequence[Array], xp: Any) -> PredictorCovariance:
+        """Of ``J C`` by predictor, with a last axis that the covariance sums over."""
+        factor: list[list[Array]] = []
+        for one, slope in enumerate(slopes):
+            row: list[Array] = []
+            for two in range(one):
+                rest = sum(a * b for a, b in zip(row, factor[two], strict=False))
+                below, is_safe = factor[two][two], factor[two][two] > 0
+                quotient = ((slope * slopes[two]).sum(-1) - rest) / xp.where(is_safe, below, 1.0)
+                row.append(xp.where(is_safe, quotient, 0.0))
+            rest = (slope**2).sum(-1) - sum(part**2 for part in row)
+            row.append(xp.sqrt(xp.where(rest > 0, rest, 0.0)))
+            factor.append(row)
+        return cls(factor, [xp.sqrt(sum(part**2 for part in row)) for row in factor])
+
+    def at(self, means: Sequence[Array], noise: Sequence[Any]) -> list[Array]:
+        """``mu + L z``."""
+        return [
+            mean + sum(part * z for part, z in zip(row, noise, strict=False))
+            for mean, row in zip(means, self.factor, strict=True)
+        ]
+
+    def along(self, parts: Sequence[Array], k: int) -> Array:
+        """``sum_j L_jk x_j``."""
+        return sum(row[k] * x for row, x in zip(self.factor[k:], parts[k:], strict=True))
+
+
+class NodeSums(NamedTuple):
+    """Sums over nodes of a function ``f`` of predictors, element by element, with their weights."""
+
+    value: Array
+    first: list[Array]  #: derivatives, by predictor
+    second: list[Array]  #: by the pairs of :func:`pairs`
+    kept: Array  #: weights of the nodes where all of these are finite
+    value_z: list[Array]  #: of ``f z_k``, by ``k``
+    first_z: list[Array]  #: of ``f_i z_k``, by predictor and ``k``
+    size: Array  #: of what is rounded, in units of it
+    lost: Array  #: weights of the others, which may be too small to be seen in a sum of all
+
+    @classmethod
+    def at(
+        cls,
+        noise: Array,
+        found: TermMoments,
+        means: Sequence[Array],
+        covariance: PredictorCovariance,
+        xp: Any,
+    ) -> NodeSums:
+        """The sums over some nodes, which are products of matrices.
+
+        :param noise: the nodes, shape ``(B, dim)``.
+        :param found: at these, with a first axis of them.
+        """
+        is_finite = xp.isfinite(found.value + sum(found.first) + sum(found.second))
+
+        def kept(part: Array) -> Array:
+            return xp.where(is_finite, part, 0.0)
+
+        def total(weights: Array, part: Array) -> Array:
+            return xp.tensordot(weights, part, 1)
+
+        value, first, second = kept(found.value), *(list(map(kept, x)) for x in found[1:])
+        weight, dim = xp.exp(-0.5 * (noise**2).sum(-1)), noise.shape[-1]
+        with_z = xp.stack([weight, *(weight * noise[:, k] for k in range(dim))])
+        stddevs = covariance.stddevs
+        slope = sum(s * abs(x) for s, x in zip(stddevs, first, strict=True))
+        for (one, two), x in zip(pairs(dim), second, strict=True):
+            slope = slope + stddevs[one] * stddevs[two] * abs(x)
+        scaled = zip(means, stddevs, strict=True)
+        units = 1.0 + sum(abs(mean) / xp.where(s > 0, s, 1.0) for mean, s in scaled)
+        ones = xp.ones_like(value)
+        of_value, *of_first = (total(with_z, part) for part in (value, *first))
+        return cls(
+            of_value[0],
+            [part[0] for part in of_first],
+            [total(weight, part) for part in second],
+            total(weight, kept(ones)),
+            [of_value[1 + k] for k in range(dim)],
+            [part[1 + k] for part in of_first for k in range(dim)],
+            total(weight * abs(noise).sum(-1), abs(value) + units * slope),
+            total(weight, ones - kept(ones)),
+        )
+
+    def misses(self, covariance: PredictorCovariance, eps: float, xp: Any) -> Array:
+        """Whether the nodes miss too much of all elements; of those that are finite everywhere."""
+        count = len(self.first)
+        second = dict(zip(pairs(count), self.second, strict=True))
+        missed = -DEFAULTS.rounding_units * eps * self.size
+        for k in range(count):
+            missed = missed + abs(covariance.along(self.first, k) - self.value_z[k])
+            for i in range(count):
+                row = [second[min(i, j), max(i, j)] for j in range(count)]
+                gap = abs(covariance.along(row, k) - self.first_z[count * i + k])
+                missed = missed + covariance.stddevs[i] * gap
+        is_counted = (missed > 0) & (self.lost == 0)
+        return xp.where(is_counted, missed / self.kept, 0.0).sum() > DEFAULTS.max_missed
+
+    def mean(self) -> TermMoments:
+        """NaN where nothing is finite."""
+        first, second = ([x / self.kept for x in part] for part in (self.first, self.second))
+        return TermMoments(self.value / self.kept, first, second)

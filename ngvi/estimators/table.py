@@ -1,0 +1,241 @@
+"""``E_q[grad l]`` and ``E_q[hess l]`` of a log density ``l``, as natural gradients of the bound.
+
+An *estimator* takes what evaluates a log density, the families of all sites, and points; one
+evaluation gives the natural gradients of all of them. ``NaturalELBO`` and ``fit`` use the same.
+
+To add one: a class here, with its equation, what it needs and what it costs, and a line in
+:data:`ESTIMATORS`; a file with a frozen dataclass of the same name in the packages' ``estimators``.
+:func:`ngvi.estimators.choice.choose` says when ``"auto"`` takes it, and ``tests/estimators``
+compares it with moments by quadrature.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any, ClassVar, NamedTuple
+
+from ngvi.estimators.options import EstimatorOptions
+
+
+class Needs(enum.Enum):
+    """What an estimator asks of the log density."""
+
+    VALUES = "values"
+    GRADIENTS = "gradients"
+    HESSIANS = "second derivatives"
+    EXAMPLES = "gradients of single examples"
+    TERMS = "a sum of terms of a few affine functions"
+
+
+class EstimateCost(NamedTuple):
+    """What one estimate is made from."""
+
+    num_hessians: int  #: at the first draws; or values, where no draw has a Hessian
+    num_gradients: int  #: at all draws; or values, where no draw has a gradient
+    num_products: int  #: Hessian-vector products
+    num_groups: int = 0  #: of orthogonal points, with ``"spherical"``
+    max_batches: int = 1  #: of as many groups each, while they are noisy
+
+
+class Size(NamedTuple):
+    """By which the cost of an estimate is decided."""
+
+    dim: int  #: ``d``, the number of latents of all Gaussians
+    products: int  #: Hessian-vector products that the Hessian takes, as much as is needed of it
+    num_particles: int = 1  #: ``K``; see ``NaturalELBO``
+    num_gradients: int | None = None  #: over how many draws to average the gradient, if given
+    adapts: bool = False  #: whether more groups may follow
+    data_size: int = 1  #: numbers in the model's largest argument
+
+
+class Estimator:
+    """One way to the natural gradient of the bound.
+
+    :cvar needs: what it asks of the log density.
+    :cvar of_step: whether ``NaturalELBO`` offers it.
+    :cvar of_fit: whether ``fit`` does: a bound over fixed draws has the gradient that it gives.
+    """
+
+    needs: ClassVar[Needs] = Needs.GRADIENTS
+    of_step: ClassVar[bool] = True
+    of_fit: ClassVar[bool] = True
+
+    @classmethod
+    def cost_of_step(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
+        """What ``NaturalELBO`` evaluates in a step."""
+        has_products = cls.needs in (Needs.HESSIANS, Needs.TERMS)
+        return EstimateCost(size.num_particles, size.num_particles, has_products * size.products)
+
+    @classmethod
+    def cost_of_group(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
+        """What ``fit`` evaluates in a group of draws: about as much, whatever the estimator."""
+        return EstimateCost(options.num_stein, options.num_stein, 0)
+
+
+class Spherical(Estimator):
+    """The natural gradient of the bound from gradients at orthogonal points.
+
+    There is no Hessian, and little noise. The points and weights ``w_k`` are those of
+    :mod:`ngvi.families.points`: the weighted second moment of a group is exactly ``I``, so that by
+    Bonnet's theorem and Stein's lemma
+
+        E[grad l] = sum_k w_k grad l(theta_k),
+        E[hess l] = sum_k w_k grad l(theta_k) (S (theta_k - mu))^T
+
+    are exact for a quadratic log density; the second is a central difference of gradients in
+    ``d`` orthogonal directions, with steps of the size of ``q`` itself. At an optimum the noise is
+    far smaller than with a pair of exact Hessians and their gradients, which costs as much.
+    """
+
+    @classmethod
+    def cost_of_step(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
+        points, given = 2 * size.dim + 1, size.num_gradients
+        groups = -(-size.num_particles // options.particles_per_group)
+        if given is not None:
+            groups = max(1, -(-given // points))
+        batches = options.max_batches if size.adapts and given is None and groups > 1 else 1
+        return EstimateCost(groups * points, groups * points, 0, groups, batches)
+
+    @classmethod
+    def cost_of_group(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
+        return EstimateCost(2 * size.dim + 1, 2 * size.dim + 1, 0, 1)
+
+
+class Hessian(Estimator):
+    """``E[grad l]`` and ``E[hess l]`` by automatic differentiation.
+
+    A family names its probes (:meth:`~ngvi.families.base.Family.hessian_probes`); one
+    Hessian-vector product each gives its part of the Hessian. A gradient costs as much as one of
+    these many products, and most of the noise is the gradient's: it is averaged over more draws.
+
+    :param num_hessians: ``K``, at how many of the draws Hessians are taken, the first.
+    """
+
+    needs = Needs.HESSIANS
+
+    @classmethod
+    def cost_of_step(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
+        return _with_gradients(size.num_particles, size.products, size, options)
+
+    @classmethod
+    def cost_of_group(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
+        in_memory = options.max_numbers_at_once // size.data_size
+        affordable = min(size.dim // size.products, options.max_hessians, in_memory)
+        hessians = max(options.min_hessians, 2 * (affordable // 2))
+        return _with_gradients(hessians, size.products, size, options)
+
+
+class GaussNewton(Estimator):
+    """Squares of the gradients of single examples in place of the Hessian, as in VOGN.
+
+    For a likelihood of independent examples, ``-hess log p(y_i | theta)`` is replaced by
+    ``g_i g_i^T``, positive semi-definite, and equal to it in expectation over the model's own
+    data (Tan, S5.1; Swaroop, VOGN). What is not an example, the prior above all, keeps its exact
+    Hessian; beside a low-rank precision of many latents its diagonal, as in SLANG.
+    """
+
+    needs = Needs.EXAMPLES
+    of_fit = False
+
+    @classmethod
+    def cost_of_step(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
+        # Of a network the squares of all examples cost a few gradients, not ``d`` of them.
+        of_one = 1 if size.dim > options.max_spherical_dim else size.products
+        return _with_gradients(size.num_particles, of_one, size, options)
+
+
+class Stein(Estimator):
+    """The natural gradient of the bound from gradients of the log density, by Stein's lemma.
+
+    ``E[hess l] = E[S (theta - mu) grad l^T]`` (Lin, Khan and Schmidt, 2019, *Stein's lemma for the
+    reparameterization trick with exponential family mixtures*): the estimate behind IVON. It
+    equals the reparameterised gradient of the bound, which the families turn into a natural
+    gradient without forming a matrix; ``log q`` is differentiated through the draws alone
+    (sticking the landing), so that the noise vanishes where ``q`` is exact.
+    """
+
+
+class Mean(Estimator):
+    """``grad l`` and ``hess l`` at the mean of ``q`` in place of their averages: the delta method.
+
+    :param partners: whether the guide draws more than latent vectors: over its other draws the
+        mean's gradient is averaged.
+    """
+
+    needs = Needs.HESSIANS
+    of_fit = False
+
+
+class Quadrature(Estimator):
+    """``E[l]``, ``E[grad l]`` and ``E[hess l]`` by quadrature, term by term.
+
+    For a log density that is a sum of terms of one or two affine functions ``a = J theta + b`` of
+    the latents (:mod:`ngvi.estimators.additive_terms`), which under ``q`` are Gaussian, with means
+    ``J mu + b`` and covariances ``J Sigma J^T``:
+
+        E[grad l] = sum J^T E[f'(a)],   E[hess l] = sum J^T E[f''(a)] J.
+
+    There are no draws, and no noise. The cost is that of the products with the ``J``, ``n d^2``
+    for ``n`` terms of ``d`` latents, about as much as ``d`` gradients of a linear model; of a
+    model with locals ``n m^2`` with ``m`` coordinates of a local and its ancestors.
+    """
+
+    needs = Needs.TERMS
+
+    @classmethod
+    def cost_of_group(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
+        return EstimateCost(1, 1, size.products)  # as many with the terms' Jacobians
+
+
+class Score(Estimator):
+    """The natural gradient of the bound from values alone, for log densities that jump.
+
+    With the score function (:func:`ngvi.estimators.score.score_direction`), at random draws. Any
+    log density will do; the price is noise. Parameters of the model's own get no gradient.
+    """
+
+    needs = Needs.VALUES
+    of_step = False
+
+    @classmethod
+    def cost_of_group(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
+        return EstimateCost(options.num_score, options.num_score, 0)
+
+
+#: All estimators by name.
+ESTIMATORS: dict[str, type[Estimator]] = {
+    "spherical": Spherical,
+    "quadrature": Quadrature,
+    "hessian": Hessian,
+    "gauss_newton": GaussNewton,
+    "stein": Stein,
+    "mean": Mean,
+    "score": Score,
+}
+
+
+def new_estimator(name: str, package: Any, **given: Any) -> Any:
+    """A package's estimator.
+
+    :param name: in :data:`ESTIMATORS`.
+    :param package: whose class of the same name it is.
+    :param given: its fields, and those of others.
+    """
+    cls = getattr(package, ESTIMATORS[name].__name__)
+    names = [field.name for field in dataclasses.fields(cls)]
+    return cls(**{name: value for name, value in given.items() if name in names})
+
+
+def _with_gradients(
+    num_hessians: int, products: int, size: Size, options: EstimatorOptions
+) -> EstimateCost:
+    """Hessians, and gradients at more draws.
+
+    :param products: Hessian-vector products, or gradients, that one costs.
+    """
+    added = min(options.gradients_per_hessian - 1, int(options.max_added_cost * products))
+    gradients = size.num_gradients
+    if gradients is None:
+        gradients = num_hessians * (1 + added)
+    return EstimateCost(num_hessians, gradients, num_hessians * size.products)

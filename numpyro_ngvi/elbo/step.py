@@ -1,0 +1,143 @@
+"""What a step of ``NaturalELBO`` knows of a model and its guide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import random
+
+from ngvi.estimators.additive_terms import NotAdditiveError
+from ngvi.guide.visits import natural_gradient_of_visits
+from numpyro_ngvi.conjugate.guide import ConjugateSites
+from numpyro_ngvi.estimators import Families, PointsBySite, why_not_additive
+from numpyro_ngvi.estimators.moments import Estimate
+from numpyro_ngvi.estimators.stein import stein_direction
+from numpyro_ngvi.guide import NaturalGaussianGuide
+from numpyro_ngvi.tracing import (
+    LogDensity,
+    examples,
+    hessian_obstacle,
+    latent_site,
+    sites_with_missed_curvature,
+)
+
+
+class ElboStep(NamedTuple):
+    """A log density with its minibatch, and where the guide is; without derivatives for that."""
+
+    density: LogDensity
+    set_up: GuideSetUp
+    here: Families
+    params: dict[str, Any]  #: of model and guide
+    guide_key: jax.Array
+    visited: dict[str, jax.Array]  #: how often each coordinate counts, where a part is visited
+    has_partners: bool  #: whether the guide draws more than latent vectors
+
+    @classmethod
+    def of(
+        cls,
+        density: LogDensity,
+        set_up: GuideSetUp,
+        posteriors: Families,
+        params: dict[str, Any],
+        guide_key: jax.Array,
+    ) -> ElboStep:
+        """Of values that are differentiated."""
+        here, params = jax.lax.stop_gradient((posteriors, params))
+        visited = density.visited(here, params, guide_key) if set_up.has_plates else {}
+        parts = getattr(density.guide, "_guides", [density.guide])
+        ours = NaturalGaussianGuide, ConjugateSites
+        partners = not all(isinstance(part, ours) for part in parts)
+        return cls(density, set_up, here, params, guide_key, visited, partners)
+
+    def log_density(self, latents: dict[str, jax.Array], _: Any, key: jax.Array) -> jax.Array:
+        return self.density(latents, self.params, key)
+
+    def examples(self, latents: dict[str, jax.Array], _: Any, key: jax.Array) -> tuple:
+        return tuple(examples(self.density, latents, self.params, key))
+
+    def hessian_obstacle(self) -> Exception | None:
+        means = {site: family.mean for site, family in self.here.items()}
+        run = self.density, means, self.params, self.guide_key
+        return hessian_obstacle(*run, self.set_up.missed_curvature)
+
+    def with_visits(self, estimate: Estimate, points: PointsBySite, is_stein: bool) -> Estimate:
+        """With the directions of a minibatch of a guide's latents (:mod:`ngvi.guide.visits`)."""
+        directions = dict(estimate.directions)
+        for site, weights in self.visited.items():
+            family, noise, of_entropy = self.here[site], points.noise[site], None
+            if is_stein:
+                of_entropy = stein_direction(family, jnp.zeros_like(noise), noise, estimate.kept)
+            directions[site] = natural_gradient_of_visits(
+                family, directions[site], weights, of_entropy
+            )
+        return estimate._replace(directions=directions)
+
+
+class GuideSetUp:
+    """What is known of the model where a guide starts, in whose trace nothing has a value.
+
+    By the arguments that the guide was set up with; where these were traced as well, nothing is
+    known, and nothing found.
+    """
+
+    def __init__(self, model: Callable, guide: Callable) -> None:
+        parts = getattr(guide, "_guides", [guide])
+        self._parts = [part for part in parts if isinstance(part, NaturalGaussianGuide)]
+        self._run = model, guide
+        self._arguments = self._parts[0].take_arguments() if self._parts else None
+        self._params = {}
+        if self._arguments is not None:
+            self._params = {part._parameter_name: part._initial_posterior for part in self._parts}
+        self._here = {latent_site(name): family for name, family in self._params.items()}
+
+    @property
+    def has_plates(self) -> bool:
+        """Whether the user makes the plates of a guide, which may hold more than a minibatch."""
+        return any(part.create_plates is not None for part in self._parts)
+
+    def missed_curvature(self) -> list[str] | None:
+        """Which sites' curvature is not their Hessian's, as :func:`hessian_obstacle` asks."""
+        if not self._parts:
+            return None
+        first = self._parts[0]
+        if self._arguments is not None:
+            first.missed_curvature = sites_with_missed_curvature(
+                *self._run, *self._arguments, self._here, self._params
+            )
+        return first.missed_curvature
+
+    def not_additive(self, is_asked_for: bool) -> Exception | None:
+        """Why the log density is no sum of smooth terms, or is not known to be one.
+
+        :param is_asked_for: whether to trust it to be one where nothing is known.
+        """
+        if not self._parts:
+            return None
+        first = self._parts[0]
+        if self._arguments is not None:
+            with jax.ensure_compile_time_eval():
+                key = random.key(0)
+            # With numbers at hand it would draw some, and these may be no valid parameters.
+            density = LogDensity(*self._run, *self._arguments, key)
+            with jax.ensure_compile_time_eval():
+                first.not_additive = why_not_additive(
+                    lambda latents, _, key: density(latents, self._params, key), self._here, (), key
+                )
+        elif first.not_additive is None and not first.is_looked_at:
+            return None if is_asked_for else NotAdditiveError("nothing is known of its numbers")
+        first.is_looked_at = True
+        return first.not_additive
+
+
+def check_same_model(density: LogDensity, guide: Any) -> None:
+    """Refuse the guide of another model, of which NumPyro would only warn.
+
+    :raises ValueError: naming the guide's sites that the model lacks.
+    """
+    for part in getattr(guide, "_guides", [guide]):
+        if isinstance(part, NaturalGaussianGuide):
+            part._latent_shapes.require_sites(density.sites)
