@@ -3,8 +3,8 @@
 ``jax.tree_util.register_dataclass`` (JAX 0.10.2) calls the structures of two classes equal if their
 numbers of fields and their static fields are: only their hashes differ. ``jax.jit`` finds a
 program by a table of seven bits of the hash and by equality, so that one call in a hundred or so
-ran the program that had been compiled for another class: a step of ``Covariance`` became that of
-``CovarianceCholesky``. Structures of ``register_pytree_with_keys`` are equal for one class only.
+ran the program that had been compiled for another class. Structures of
+``register_pytree_with_keys`` are equal for one class only.
 """
 
 from __future__ import annotations

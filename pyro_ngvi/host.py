@@ -18,8 +18,8 @@ What is left, and why, besides the loss; ``tests/test_host_reads.py`` counts it:
   read the products that their step size follows from. The arithmetic between these numbers would be
   a hundred small kernels (:class:`~pyro_ngvi.optim.algebra.Algebra`), and a step size that
   came a step late would be another rule.
-- ``Precision`` and ``Covariance`` read whether ``S + dS`` is definite, which is known after the
-  length, and decides between a sum and eigenvectors; ``VON`` whether its step is.
+- ``VON`` reads whether its step is definite, which decides between a sum and eigenvectors; so do
+  the benchmarks' families by a whole matrix.
 - Factors of sites have a rule of their own, whose slopes come after those of the Gaussian's.
 - Of ``LowRankPrecision`` eigenvalues and singular values, for which torch itself waits.
 

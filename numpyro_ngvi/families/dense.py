@@ -8,13 +8,13 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 
-from ngvi.families import covariance, covariance_cholesky, precision, precision_cholesky
+from ngvi.families import covariance_cholesky, precision_cholesky
 from ngvi.families.dense import DenseFamily
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.linalg.matrices import solve_columns
 from numpyro_ngvi.pytree import register
 
-__all__ = ["Covariance", "CovarianceCholesky", "DenseFamily", "Precision", "PrecisionCholesky"]
+__all__ = ["CovarianceCholesky", "DenseFamily", "PrecisionCholesky"]
 
 
 @register
@@ -40,11 +40,3 @@ class CovarianceCholesky(covariance_cholesky.CovarianceCholesky, Family):
 
 @register
 class PrecisionCholesky(precision_cholesky.PrecisionCholesky, Family): ...
-
-
-@register
-class Covariance(covariance.Covariance, Family): ...
-
-
-@register
-class Precision(precision.Precision, Family): ...

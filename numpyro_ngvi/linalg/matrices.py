@@ -35,10 +35,8 @@ class Matrices(definite.Definite):
     xp = jnp
     small_dim = 512  # under vmap the number of draws cannot be seen
 
-    precision_root = jax.jit(definite.Definite.precision_root, static_argnames=("self", "floor"))
+    precision_root = jax.jit(definite.Definite.precision_root, static_argnames="self")
     covariance_root = jax.jit(definite.Definite.covariance_root, static_argnames="self")
-    definite_sum = jax.jit(definite.Definite.definite_sum, static_argnames=("self", "floor"))
-    definite_square = jax.jit(definite.Definite.definite_square, static_argnames="self")
 
     def tensor(self, values: Any, like: jax.Array) -> jax.Array:
         return jnp.asarray(values, like.dtype)

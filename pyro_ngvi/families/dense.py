@@ -9,11 +9,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ngvi.families import covariance, covariance_cholesky, precision, precision_cholesky
+from ngvi.families import covariance_cholesky, precision_cholesky
 from ngvi.families.dense import DenseFamily
 from pyro_ngvi.families.base import Family
 
-__all__ = ["Covariance", "CovarianceCholesky", "DenseFamily", "Precision", "PrecisionCholesky"]
+__all__ = ["CovarianceCholesky", "DenseFamily", "PrecisionCholesky"]
 
 
 class CovarianceCholesky(covariance_cholesky.CovarianceCholesky, Family):
@@ -32,9 +32,3 @@ class CovarianceCholesky(covariance_cholesky.CovarianceCholesky, Family):
 
 
 class PrecisionCholesky(precision_cholesky.PrecisionCholesky, Family): ...
-
-
-class Covariance(covariance.Covariance, Family): ...
-
-
-class Precision(precision.Precision, Family): ...

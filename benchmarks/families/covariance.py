@@ -27,6 +27,8 @@ from ngvi.families.path import WhitenedPath
 from ngvi.linalg.definite import CovarianceStep, CovarianceSteps
 from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
 
+from .symmetric import definite_square, definite_sum
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Covariance(DenseFamily):
@@ -118,14 +120,17 @@ class Covariance(DenseFamily):
         )
 
         def finish(_: Any, step: CovarianceStep) -> Any:
-            covariance, _ = self.ops.definite_square(root @ step.root, self.covariance_matrix)
-            return type(self)(self.loc + root @ step.shift, covariance)
+            return self._end(self.loc + root @ step.shift, root @ step.root)
 
         return WhitenedPath([block], CovarianceSteps(self.ops), finish)
 
     def retract(self, step: Self) -> Self:
         """:class:`Family`'s; an indefinite ``Sigma + dSigma`` is corrected."""
-        covariance, _ = self.ops.definite_sum(
-            self.covariance_matrix, step.covariance, MIN_SHRINKAGE**2
+        covariance, _ = definite_sum(
+            self.ops, self.covariance_matrix, step.covariance, MIN_SHRINKAGE**2
         )
         return type(self)(self.loc + step.loc, covariance)
+
+    def _end(self, loc: Array, root: Array) -> Self:
+        """``N(loc, R R^T)`` after a step from here."""
+        return type(self)(loc, definite_square(self.ops, root, self.covariance_matrix)[0])

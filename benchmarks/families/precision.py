@@ -35,6 +35,8 @@ from ngvi.families.path import WhitenedPath
 from ngvi.linalg.definite import PrecisionStep, PrecisionSteps
 from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
 
+from .symmetric import definite_sum
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Precision(DenseFamily):
@@ -114,14 +116,14 @@ class Precision(DenseFamily):
         return type(self)(loc, -(symmetric(root @ hessian @ root.mT) + self.precision_matrix))
 
     def natural_step(self, direction: Self, step_size: Array | float) -> Self:
-        return self._bound()._moved(direction, step_size)
+        return self._bound()._end(direction, step_size)
 
     def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         direction, root = type(self)(of_mean * direction.loc, direction.precision), self._root()
         block = self.ops.congruence(root, direction.precision), direction.loc @ root
 
         def finish(step_size: Any, _: PrecisionStep) -> Any:
-            return self._moved(direction, step_size)
+            return self._end(direction, step_size)
 
         return WhitenedPath([block], PrecisionSteps(self.ops), finish, is_of_direction=True)
 
@@ -134,11 +136,11 @@ class Precision(DenseFamily):
 
     def retract(self, step: Self) -> Self:
         """:class:`Family`'s, by equation (2); an indefinite ``S + dS`` is corrected."""
-        return self._moved(step, 1.0, MIN_SHRINKAGE**2)
+        return self._end(step, 1.0, MIN_SHRINKAGE**2)
 
-    def _moved(self, direction: Self, step_size: Array | float, floor: float = 0.0) -> Self:
+    def _end(self, direction: Self, step_size: Array | float, floor: float = 0.0) -> Self:
         old = self.precision_matrix
-        new, root = self.ops.definite_sum(old, step_size * direction.precision, floor)
+        new, root = definite_sum(self.ops, old, step_size * direction.precision, floor)
         shift = self.ops.divide(root, old @ direction.loc)
         return type(self)(self.loc + step_size * shift, new)  # (2)
 
