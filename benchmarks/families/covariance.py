@@ -42,7 +42,6 @@ class Covariance(DenseFamily):
     covariance: Array = None
 
     name: ClassVar[str] = "covariance"
-    relative_scale_step: ClassVar[float] = 0.01
 
     def initial(self, loc: Array, scale: float | Array) -> Self:
         return type(self)(loc, self.xp.diag(scale**2 * self.xp.ones_like(loc)))
@@ -80,12 +79,12 @@ class Covariance(DenseFamily):
         noise = self.ops.solve_rows(root, value - self.loc)
         return self.noise_log_prob(noise) - self.ops.log_abs_det(root)
 
-    def displacement(self, change: Self, noise: Array) -> Array:
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
         root = self.lower_factor
         inner = root.mT @ (change.covariance + change.covariance.mT) @ root
         return change.loc @ root + noise @ self.ops.halve_diagonal(inner).mT
 
-    def log_det_displacement(self, change: Self) -> Array:
+    def log_det_jvp(self, change: Self) -> Array:
         return (symmetric(self._bound().covariance) * change.covariance).sum()
 
     def natural_gradient(self, gradient: Self) -> Self:
@@ -107,7 +106,7 @@ class Covariance(DenseFamily):
     def whitened_rows(self, gradients: Array) -> Array:
         return gradients @ self.lower_factor
 
-    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
+    def natural_gradient_from_whitened(self, gradient: Array, hessian: Array) -> Self:
         root = self.lower_factor
         curvature = symmetric(root @ hessian @ root.mT)
         return type(self)(root @ gradient, curvature + self.covariance_matrix)

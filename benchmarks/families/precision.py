@@ -38,6 +38,14 @@ from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
 from .symmetric import definite_sum
 
 
+class PathOfDirection(WhitenedPath):
+    """Steps whose ends are made of the direction, which the family corrects itself."""
+
+    def damped(self, step_size: Any) -> Self:
+        """As it is."""
+        return self
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Precision(DenseFamily):
     """Gaussian with a dense covariance, by the inverse of it.
@@ -50,7 +58,6 @@ class Precision(DenseFamily):
     precision: Array = None
 
     name: ClassVar[str] = "precision"
-    relative_scale_step: ClassVar[float] = 0.01
 
     def initial(self, loc: Array, scale: float | Array) -> Self:
         return type(self)(loc, self.xp.diag(self.xp.ones_like(loc) / scale**2))
@@ -83,12 +90,12 @@ class Precision(DenseFamily):
         root = self._root()
         return self.noise_log_prob((value - self.loc) @ root) + self.ops.log_abs_det(root)
 
-    def displacement(self, change: Self, noise: Array) -> Array:
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
         root = self._root()
         inner = root.mT @ (change.precision + change.precision.mT) @ root
         return self.ops.solve_lower(root, change.loc) - noise @ self.ops.halve_diagonal(inner)
 
-    def log_det_displacement(self, change: Self) -> Array:
+    def log_det_jvp(self, change: Self) -> Array:
         return -(symmetric(self._bound().precision) * change.precision).sum()
 
     def natural_gradient(self, gradient: Self) -> Self:
@@ -110,7 +117,7 @@ class Precision(DenseFamily):
     def whitened_rows(self, gradients: Array) -> Array:
         return self.ops.solve_rows(self._root(), gradients)
 
-    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
+    def natural_gradient_from_whitened(self, gradient: Array, hessian: Array) -> Self:
         root = self._root()
         loc = self.ops.solve_lower(root, gradient, trans=True)
         return type(self)(loc, -(symmetric(root @ hessian @ root.mT) + self.precision_matrix))
@@ -125,12 +132,12 @@ class Precision(DenseFamily):
         def finish(step_size: Any, _: PrecisionStep) -> Any:
             return self._end(direction, step_size)
 
-        return WhitenedPath([block], PrecisionSteps(self.ops), finish, is_of_direction=True)
+        return PathOfDirection([block], PrecisionSteps(self.ops), finish)
 
     def corrected(self, direction: Self, step_size: Array | float) -> Self:
         root = self._root()
         change = self.ops.congruence(root, direction.precision)
-        _, (change,) = self.ops.calmed(step_size * change)
+        _, (change,) = self.ops.damped(step_size * change)
         change = symmetric(root @ change @ root.mT) / step_size
         return type(self)(direction.loc, change)
 

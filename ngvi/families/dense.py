@@ -44,15 +44,15 @@ class DenseFamily(Family):
     def num_parameters(self) -> int:
         return self.dim + self.dim * (self.dim + 1) // 2
 
-    def price_of_points(self, gradients: Array, noise: Array) -> Self:
+    def natural_gradient_from_points(self, gradients: Array, noise: Array) -> Self:
         """:class:`Family`'s, without a solve for the draws."""
         rows = self.whitened_rows(gradients)
-        return self.price_of_whitened(rows.sum(0), symmetric(rows.mT @ noise))
+        return self.natural_gradient_from_whitened(rows.sum(0), symmetric(rows.mT @ noise))
 
-    def price_of_groups(
+    def natural_gradient_from_groups(
         self, gradients: Array, noise: Array, num_groups: int
     ) -> tuple[Self, Spread]:
-        """:meth:`price_of_points`, and how far the groups' directions are from it.
+        """:meth:`natural_gradient_from_points`, and how far the groups' directions are from it.
 
         :param gradients: group after group, times weights of which each group has an equal share.
         """
@@ -61,18 +61,20 @@ class DenseFamily(Family):
         )
         means, hessians = self.ops.sum_rows(rows), symmetric(rows.mT @ points)
         # The inner products of all pairs of groups, of directions in whitened coordinates.
-        inner = (hessians + self._identity() / num_groups).reshape(num_groups, -1)
+        inner = (hessians + self.ops.eye(self.dim, self.loc) / num_groups).reshape(num_groups, -1)
         products = means @ means.mT + 0.5 * (inner @ inner.mT)
         square = products.sum()
         of_each = self.ops.diagonals(products).sum()
         noise = (num_groups * of_each - square) / (num_groups - 1)
-        return self.price_of_whitened(means.sum(0), hessians.sum(0)), Spread(noise, square)
+        return self.natural_gradient_from_whitened(means.sum(0), hessians.sum(0)), Spread(
+            noise, square
+        )
 
     def whitened_rows(self, gradients: Array) -> Array:
         """``C^T g`` for each of the rows ``g``, shape ``(N, d)``."""
         raise NotImplementedError
 
-    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
+    def natural_gradient_from_whitened(self, gradient: Array, hessian: Array) -> Self:
         """:meth:`bonnet_price` from ``C^T E[grad l]`` and ``C^T E[hess l] C``, symmetric."""
         raise NotImplementedError
 

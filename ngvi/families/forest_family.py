@@ -26,7 +26,6 @@ class ForestFamily(Family):
     factor_name: ClassVar[str]
     #: 1 for a factor of the covariance, -1 for one of the precision.
     power: ClassVar[int]
-    has_parts: ClassVar[bool] = True
 
     #: A package's matrices of a forest.
     _arrow: ClassVar[type[Arrow]]
@@ -55,7 +54,7 @@ class ForestFamily(Family):
 
     # -- natural gradients ------------------------------------------------------------
 
-    def log_det_displacement(self, change: Self) -> Array:
+    def log_det_jvp(self, change: Self) -> Array:
         return 0.5 * self.power * (self._packed() * change._packed()).sum()
 
     def natural_gradient(self, gradient: Self) -> Self:
@@ -73,6 +72,10 @@ class ForestFamily(Family):
         return self._with(loc, factor.solve_transpose_products(symmetric))
 
     # -- steps ------------------------------------------------------------------------
+
+    def has_parts(self) -> bool:
+        """Each block has columns of the factor of its own."""
+        return True
 
     def moved_latents(self, direction: Self) -> Array:
         ones = self._split(self.xp.ones_like(self.loc))

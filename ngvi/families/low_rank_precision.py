@@ -67,7 +67,6 @@ class LowRankPrecision(Family):
     rank: int = dataclasses.field(default=10, kw_only=True, metadata={"static": True})
 
     name: ClassVar[str] = "low_rank"
-    relative_scale_step: ClassVar[float] = 0.01
     leaves_out_correlations: ClassVar[bool] = True
     #: A package's matrices of this form.
     _low_rank: ClassVar[type[LowRank]]
@@ -124,7 +123,7 @@ class LowRankPrecision(Family):
 
     # -- natural gradients ------------------------------------------------------------
 
-    def displacement(self, change: Self, noise: Array) -> Array:
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
         # natural_gradient(change), but its factor only in products with delta: each array of size
         # d r that is made, and each use of one, is one more pass through memory.
         matrix, solve = self._matrix, self.ops.solve_rows
@@ -148,7 +147,7 @@ class LowRankPrecision(Family):
         moved = moved + matrix.rows_of(across, self.factor)
         return moved / self.xp.sqrt(self.diagonal)  # (3), by C^-1 Sigma = C^T
 
-    def log_det_displacement(self, change: Self) -> Array:
+    def log_det_jvp(self, change: Self) -> Array:
         n = self.natural_gradient(change)
         both = (self._matrix.divide_factor() * n.factor).sum()
         return -both - 0.5 * (self.variance * n.diagonal).sum()
@@ -193,12 +192,11 @@ class LowRankPrecision(Family):
         loc = self._matrix.divide(gradient)
         return self._with(loc, factor - self.factor, diagonal - self.diagonal)
 
-    @property
-    def keeps_rows(self) -> bool:  # type: ignore[override]
+    def keeps_rows(self) -> bool:
         """Whether a dense matrix would be too large."""
         return self.dim > forest.MAX_DENSIFIED_DIM
 
-    def price_of_rows(self, gradient: Array, rows: Array, diagonal: Array) -> Self:
+    def natural_gradient_from_rows(self, gradient: Array, rows: Array, diagonal: Array) -> Self:
         """:meth:`bonnet_price` of ``-E[hess l] = rows^T rows + diag(diagonal)``, see the module.
 
         By an eigenproblem of size ``N``: O(d N (N + r)).
@@ -227,7 +225,7 @@ class LowRankPrecision(Family):
         return self._with(self.loc + step_size * shift, new.factor, new.diagonal)
 
     def corrected(self, direction: Self, step_size: Array | float) -> Self:
-        """As :meth:`~ngvi.linalg.definite.Definite.calmed` does, of ``dU`` by its size in ``D``."""
+        """As :meth:`~ngvi.linalg.definite.Definite.damped` does, of ``dU`` by its size in ``D``."""
         diagonal = self._bound().diagonal
         size = self.xp.sqrt((direction.factor**2 / diagonal[:, None]).sum())
         share = 1.0 / self.ops.at_least(step_size * size, 1.0)

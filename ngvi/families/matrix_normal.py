@@ -108,10 +108,7 @@ class MatrixNormal(Family):
     )
 
     name: ClassVar[str] = "matrix_normal"
-    relative_scale_step: ClassVar[float] = 0.01
     leaves_out_correlations: ClassVar[bool] = True
-    attempts_are_dear: ClassVar[bool] = True
-    moves_elements: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.sites is not None and not isinstance(self.sites, tuple):
@@ -226,7 +223,7 @@ class MatrixNormal(Family):
 
     # -- natural gradients ------------------------------------------------------------
 
-    def displacement(self, change: Self, noise: Array) -> Array:
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
         parts, of_loc = self._split(noise), self._split(self._transposed(change.loc))
         rows, columns = self._inner(change)
         moved = [
@@ -236,11 +233,11 @@ class MatrixNormal(Family):
         rest = of_loc.rest + 0.5 * self.scale * change.scale * parts.rest
         return self._join(moved, rest)
 
-    def _displacement_transpose(self, noise: Array, slope: Array) -> Self:
-        """The transpose of :meth:`displacement`, a linear function of the slope.
+    def _draw_vjp(self, noise: Array, slope: Array) -> Self:
+        """The transpose of :meth:`draw_jvp`, a linear function of the slope.
 
         :param noise: ``z``, shape ``(..., d)``.
-        :param slope: of a function of the displaced noise, shape ``(..., d)``.
+        :param slope: of a function of the reparametrised noise, shape ``(..., d)``.
         :return: the natural gradient of that function.
         """
         slope = slope.reshape(-1, self.dim)
@@ -254,7 +251,7 @@ class MatrixNormal(Family):
         of_scale = 0.5 * self.scale * (of_noise.rest * noise.rest).sum(0)
         return self._moved(self.centred().sample(slope.sum(0)), rows, columns, of_scale)
 
-    def log_det_displacement(self, change: Self) -> Array:
+    def log_det_jvp(self, change: Self) -> Array:
         of_rows = (self._bound().row_tril * change.row_tril).sum()
         of_columns = (self.column_tril * change.column_tril).sum()
         return 0.25 * (of_rows + of_columns) + 0.5 * (self.scale * change.scale).sum()
@@ -350,6 +347,12 @@ class MatrixNormal(Family):
                 ]
         return self._whitened(direction.loc), self.xp.concatenate(parts)
 
+    def fisher_products(self, directions: Sequence[Self], others: Sequence[Self] = ()) -> Any:
+        found = [self._isometric(one) for one in (*directions, *others)]
+        means, scales = ([[pair[i]] for pair in found] for i in (0, 1))
+        num = len(directions)
+        return self.ops.products(means[:num], means), self.ops.products(scales[:num], scales)
+
     # -- curvature --------------------------------------------------------------------
 
     def assemble_hessian(self, products: Array) -> tuple[Array, Array, Array]:
@@ -385,30 +388,31 @@ class MatrixNormal(Family):
         scale = 0.5 * self.scale * (self.scale**2 * diagonal + 1.0)
         return self._moved(self.covariance_times(gradient), rows, columns, scale)
 
-    @property
-    def keeps_rows(self) -> bool:  # type: ignore[override]
+    def keeps_rows(self) -> bool:
         """Whether a dense matrix would be too large."""
         return self.dim > forest.MAX_DENSIFIED_DIM
 
-    def price_of_rows(self, gradient: Array, rows: Array, diagonal: Array) -> Self:
+    def natural_gradient_from_rows(self, gradient: Array, rows: Array, diagonal: Array) -> Self:
         """:meth:`bonnet_price` of ``-E[hess l] = rows^T rows + diag(diagonal)``.
 
         :param rows: scaled gradients of single examples, shape ``(N, d)``.
         :param diagonal: of the rest, such as a prior's, shape ``(d,)``.
         """
-        return self.price_of_squares(gradient, self.outer_products(rows, rows), diagonal)
+        return self.natural_gradient_from_squares(
+            gradient, self.outer_products(rows, rows), diagonal
+        )
 
-    def price_of_examples(
+    def natural_gradient_from_examples(
         self, gradient: Array, draws: Sequence[Any], share: float, diagonal: Array
     ) -> Self:
-        """:meth:`price_of_rows` where rows need not be written down.
+        """:meth:`natural_gradient_from_rows` where rows need not be written down.
 
         :param draws: each as :meth:`squares_of_examples` takes it.
         :param share: of every draw.
         """
         found = [self.squares_of_examples(draw) for draw in draws]
         total = tuple(share * sum(same) for same in zip(*found, strict=True))
-        return self.price_of_squares(gradient, total, diagonal)
+        return self.natural_gradient_from_squares(gradient, total, diagonal)
 
     def squares_of_examples(self, draw: Any) -> tuple[Array, Array, Array]:
         """:meth:`outer_products` of rows with themselves.
@@ -437,10 +441,10 @@ class MatrixNormal(Family):
         of_rest = (self.xp.concatenate(rest, -1) ** 2).sum(0)
         return _pack(self, rows), _pack(self, columns), of_rest
 
-    def price_of_squares(
+    def natural_gradient_from_squares(
         self, gradient: Array, of_rows: tuple[Array, Array, Array], diagonal: Array
     ) -> Self:
-        """:meth:`price_of_rows` from what :meth:`outer_products` of the rows gives."""
+        """:meth:`natural_gradient_from_rows` from what :meth:`outer_products` of the rows gives."""
         parts = self._split(diagonal)
         more = [
             (
@@ -454,6 +458,10 @@ class MatrixNormal(Family):
         return self.bonnet_price(gradient, total)
 
     # -- steps ------------------------------------------------------------------------
+
+    def attempts_are_costly(self) -> bool:
+        """By the factorisation and the inverse of each factor."""
+        return True
 
     def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         """The steps to (5)."""

@@ -47,7 +47,7 @@ class ArrowSteps:
 
     ops: Definite
 
-    def calmed(self, rho: Array | float, half: Arrow) -> Arrow:
+    def damped(self, rho: Array | float, half: Arrow) -> Arrow:
         """As it is: the square of an arrow is none, and no conditional variance leaps anyway."""
         return half
 

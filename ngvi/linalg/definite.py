@@ -85,7 +85,7 @@ class Definite(Matrices):
         """``1 / M`` for the scalar case, elementwise."""
         return 1.0 / self.positive(change, change)
 
-    def calmed(self, *changes: Array) -> tuple[Array, list[Array]]:
+    def damped(self, *changes: Array) -> tuple[Array, list[Array]]:
         """``-rho P`` of a curvature that is noise for the most part, so that a step is none of it.
 
         One draw's curvature has eigenvalues of both signs, far beyond one. Halving what would be
@@ -206,9 +206,9 @@ class CovarianceSteps:
 
     ops: Definite
 
-    def calmed(self, rho: Array | float, change: Array) -> Array:
-        """The change whose step of ``rho`` is :meth:`Definite.calmed`."""
-        return self.ops.calmed(rho * change)[1][0] / rho
+    def damped(self, rho: Array | float, change: Array) -> Array:
+        """The change whose step of ``rho`` is :meth:`Definite.damped`."""
+        return self.ops.damped(rho * change)[1][0] / rho
 
     def along(self, rho: Array | float, change: Array, shift: Array) -> CovarianceStep:
         """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
@@ -241,7 +241,7 @@ class PrecisionSteps:
 
     ops: Definite
 
-    calmed = CovarianceSteps.calmed
+    damped = CovarianceSteps.damped
 
     def along(self, rho: Array | float, change: Array, shift: Array) -> PrecisionStep:
         """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""

@@ -68,6 +68,13 @@ class Matrices:
         """Euclidean norm of all elements of all tensors, where their squares overflow too."""
         raise NotImplementedError
 
+    def products(self, left: Sequence[Sequence[Array]], right: Sequence[Sequence[Array]]) -> Any:
+        """Of each of ``k`` lists of tensors with each of ``n``, the sum of all products.
+
+        :return: ``k`` rows of ``n`` numbers.
+        """
+        raise NotImplementedError
+
     def at_least(self, values: Array, floor: float) -> Array:
         """``values``, none below ``floor``."""
         raise NotImplementedError
@@ -129,6 +136,10 @@ class Matrices:
         :param rhs: ``b``, shape ``(d,)`` or ``(d, n)``.
         """
         raise NotImplementedError
+
+    def solve_columns(self, tril: Array, columns: Array) -> Array:
+        """:meth:`solve_lower`, for more columns than rows."""
+        return self.solve_lower(tril, columns)
 
     def inverse_small(self, tril: Array) -> Array:
         """:meth:`inverse_lower` by one solution."""

@@ -54,7 +54,7 @@ class GaussNewton(Hessian):
         by_site = {site: found.by_site[site] + slopes[site] for site in here}
         hessians = {
             site: (of_rest[site], squares[site])
-            if family.keeps_rows
+            if family.keeps_rows()
             else jax.tree.map(jnp.subtract, of_rest[site], squares[site])
             for site, family in here.items()
         }
@@ -67,21 +67,21 @@ class GaussNewton(Hessian):
         return Gradients(value, by_site, of_ordinary), hessians
 
     def direction(self, family: Family, gradient: jax.Array, hessians: Any, kept: Any) -> Family:
-        if not family.keeps_rows:
+        if not family.keeps_rows():
             return super().direction(family, gradient, hessians, kept)
         of_rest, rows = hessians
-        if hasattr(family, "price_of_squares"):
+        if hasattr(family, "natural_gradient_from_squares"):
             sums = jax.tree.map(lambda leaf: masked_mean(leaf, kept), rows)
-            return family.price_of_squares(gradient, sums, -masked_mean(of_rest, kept))
+            return family.natural_gradient_from_squares(gradient, sums, -masked_mean(of_rest, kept))
         weights = jnp.where(kept, 1.0, 0.0).astype(rows.dtype) / jnp.sum(kept)
         rows = jnp.where(kept[:, None, None], jnp.sqrt(weights)[:, None, None] * rows, 0)
         rows = rows.reshape(-1, rows.shape[-1])
-        return family.price_of_rows(gradient, rows, -masked_mean(of_rest, kept))
+        return family.natural_gradient_from_rows(gradient, rows, -masked_mean(of_rest, kept))
 
 
 def _takes_rows(family: Family) -> bool:
     """Whether nothing less than all rows will do."""
-    return family.keeps_rows and not hasattr(family, "price_of_squares")
+    return family.keeps_rows() and not hasattr(family, "natural_gradient_from_squares")
 
 
 def _squares(family: Family, rows: jax.Array, scale: jax.Array) -> Any:
@@ -135,11 +135,11 @@ def _of_many(
 
 def _of_rows(family: Family, rows: ExampleRows) -> tuple[jax.Array, Any]:
     """The gradient of the sum over examples, and what :func:`_squares` has, of one site."""
-    if family.reads_diagonal:
+    if family.reads_diagonal():
         return rows.sums()
     if hasattr(family, "squares_of_examples"):
         return rows.gradient(), family.squares_of_examples(rows)
-    if family.keeps_rows:
+    if family.keeps_rows():
         return rows.gradient(), rows.entries(0, family.dim)
     return rows.gradient(), rows.summed(lambda some: family.outer_products(some, some))
 

@@ -15,7 +15,7 @@ from ngvi.linalg import definite
 #: XLA's cumulative sum is slow on a CPU; products with triangles of this size are not.
 CUMSUM_BLOCK = 32
 
-#: Up to this dimension :func:`solve_columns` takes blocks of so many rows. A call of BLAS for more
+#: Up to this dimension ``solve_columns`` takes blocks of so many rows. A call of BLAS for more
 #: than a thousand numbers wakes other threads: 40 microseconds where the work takes 10, and on a
 #: busy machine milliseconds.
 SMALL_TRIANGLE = 128
@@ -67,6 +67,14 @@ class Matrices(definite.Definite):
         info = jnp.finfo(norm.dtype)
         plain = (norm > info.tiny**0.25) & (norm < info.max)
         return jax.lax.cond(plain, lambda _: norm, _scaled_norm, tensors)
+
+    def products(
+        self, left: Sequence[Sequence[jax.Array]], right: Sequence[Sequence[jax.Array]]
+    ) -> list[list[jax.Array]]:
+        def product(one: Sequence[jax.Array], other: Sequence[jax.Array]) -> jax.Array:
+            return sum(jnp.sum(a * b) for a, b in zip(one, other, strict=True))
+
+        return [[product(one, other) for other in right] for one in left]
 
     def at_least(self, values: jax.Array, floor: float) -> jax.Array:
         return jnp.maximum(values, floor)
@@ -149,6 +157,18 @@ class Matrices(definite.Definite):
         found = triangular_solve(tril.mT, rows, left_side=False, lower=False, transpose_a=trans)
         return found.mT if rhs.ndim > 1 else found[0]
 
+    def solve_columns(self, tril: jax.Array, columns: jax.Array) -> jax.Array:
+        # By the inverses of small blocks of a small triangle.
+        dim = len(tril)
+        if dim > SMALL_TRIANGLE:
+            return self.solve_lower(tril, columns)
+        solved = columns[:0]
+        for start in range(0, dim, BLAS_BLOCK):
+            rows = slice(start, min(start + BLAS_BLOCK, dim))
+            rest = columns[rows] - tril[rows, :start] @ solved
+            solved = jnp.concatenate([solved, self.inverse_lower(tril[rows, rows]) @ rest])
+        return solved
+
     def inverse_small(self, tril: jax.Array) -> jax.Array:
         if tril.shape[-1] == 1:
             return 1.0 / tril
@@ -167,23 +187,6 @@ def _scaled_norm(tensors: Sequence[jax.Array]) -> jax.Array:
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(tensor)) for tensor in tensors]))
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
     return unit * jnp.sqrt(_sum_of_squares([tensor / unit for tensor in tensors]))
-
-
-def solve_columns(tril: jax.Array, columns: jax.Array) -> jax.Array:
-    """``T^-1 B`` for many columns, by the inverses of small blocks of a small ``T``.
-
-    :param tril: ``T``, lower triangular, shape ``(d, d)``.
-    :param columns: ``B``, shape ``(d, n)``.
-    """
-    dim = len(tril)
-    if dim > SMALL_TRIANGLE:
-        return matrices.solve_lower(tril, columns)
-    solved = columns[:0]
-    for start in range(0, dim, BLAS_BLOCK):
-        rows = slice(start, min(start + BLAS_BLOCK, dim))
-        rest = columns[rows] - tril[rows, :start] @ solved
-        solved = jnp.concatenate([solved, matrices.inverse_lower(tril[rows, rows]) @ rest])
-    return solved
 
 
 def row_cumsum(matrix: jax.Array) -> jax.Array:

@@ -129,10 +129,10 @@ class RowsByUse:
     def price(self, family: Any, gradient: Tensor, count: int) -> Any:
         """The natural gradient from so many draws."""
         diagonal = -self.rest / count
-        if hasattr(family, "price_of_examples"):
-            return family.price_of_examples(gradient, self.draws, 1 / count, diagonal)
+        if hasattr(family, "natural_gradient_from_examples"):
+            return family.natural_gradient_from_examples(gradient, self.draws, 1 / count, diagonal)
         rows = torch.cat([draw.entries(0, family.dim) for draw in self.draws])
-        return family.price_of_rows(gradient, rows / count**0.5, diagonal)
+        return family.natural_gradient_from_rows(gradient, rows / count**0.5, diagonal)
 
 
 @dataclasses.dataclass

@@ -47,7 +47,7 @@ class GaussNewton(Hessian):
             return recorders[-1]
 
         by_rows = self.known[0] is not None and all(
-            q.keeps_rows or (q.reads_diagonal and q.dim > MAX_PROBED_DIAGONAL)
+            q.keeps_rows() or (q.reads_diagonal() and q.dim > MAX_PROBED_DIAGONAL)
             for q in density.posteriors.values()
         )
         split = examples(density, latents, recorded if by_rows else None)
@@ -89,19 +89,19 @@ class GaussNewton(Hessian):
         for k, recorder in enumerate(recorders):
             scale = split.scale[k]
             uses = recorder.of_examples(len(scale))
-            for use in uses if q.keeps_rows else ():
+            for use in uses if q.keeps_rows() else ():
                 use.kept = []
             own = gradient if len(recorders) == 1 else _alone(gradient, k)
             draw = recorder, split.log_likelihood[k], scale, theta, self.known[0]
             found.append(squares(*draw, (own, deltas[: len(uses)])))
-            if q.keeps_rows:
+            if q.keeps_rows():
                 positive = torch.where(scale > 0, scale, 1.0)
                 rows.append(ExampleRows(uses, deltas[: len(uses)], positive, theta, k))
             deltas = deltas[len(uses) :]
         return sum(found[1:], found[0]), rows
 
     def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
-        if not family.keeps_rows:
+        if not family.keeps_rows():
             return super().direction(family, gradient, total, count)
         return total.price(family, gradient, count)
 
@@ -144,7 +144,9 @@ class Rows:
 
     def price(self, family: Family, gradient: Tensor, count: int) -> Family:
         """The natural gradient from so many draws."""
-        return family.price_of_rows(gradient, self.rows / count**0.5, -self.rest / count)
+        return family.natural_gradient_from_rows(
+            gradient, self.rows / count**0.5, -self.rest / count
+        )
 
 
 class Squares:
@@ -165,7 +167,7 @@ class Squares:
     def total(self, kept: Tensor | None) -> Any:
         rows = of_kept(self.gradients, kept).flatten(0, 1)
         scale = of_kept(self.scale, kept).reshape(-1, 1)
-        if self.family.keeps_rows:
+        if self.family.keeps_rows():
             return Rows(self.rest.total(kept), scale.sqrt() * rows)
         curvature = self.family.outer_products(scale * rows, rows)
         return map_structure(torch.sub, self.rest.total(kept), curvature)

@@ -39,7 +39,7 @@ class Spherical(FromGradients):
         directions, spreads = {}, []
         for site, family in here.items():
             weighted = self._weighted(found.gradients[site], found, points)
-            directions[site], spread = family.price_of_groups(
+            directions[site], spread = family.natural_gradient_from_groups(
                 weighted, points.noise[site], self.num_groups
             )
             spreads.append(spread)
@@ -50,13 +50,13 @@ class Spherical(FromGradients):
 
     def direction(self, site: str, family: Family, found: Evaluated, points: Points) -> Family:
         weighted = self._weighted(found.gradients[site], found, points)
-        return family.price_of_points(weighted, points.noise[site])
+        return family.natural_gradient_from_points(weighted, points.noise[site])
 
     def of_groups(
         self, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
     ) -> Tensor:
         if isinstance(family, (DenseFamily, SparsePrecision)):
-            return rows(family.price_of_points, weighted, noise)
+            return rows(family.natural_gradient_from_points, weighted, noise)
 
         def direction(weighted: Tensor, scores: Tensor) -> Family:
             return family.bonnet_price(weighted.sum(0), family.outer_products(weighted, scores))

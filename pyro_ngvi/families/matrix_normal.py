@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ngvi.families import matrix_normal
-from pyro_ngvi.families.base import Displaced, Priced
+from pyro_ngvi.families.base import ExplicitDraws, Reparametrised
 
 
-class MatrixNormal(matrix_normal.MatrixNormal, Priced):
-    def displaced(self, noise: Tensor) -> Tensor:
-        return Displaced.apply(noise, *self.coordinates().values(), self.detach())
+class MatrixNormal(matrix_normal.MatrixNormal, ExplicitDraws):
+    def reparametrised(self, noise: Tensor) -> Tensor:
+        return Reparametrised.apply(noise, *self.coordinates().values(), self.detach())
 
     # A step asks for these of one direction twice, for its slopes and its path.
 
@@ -36,11 +36,3 @@ class MatrixNormal(matrix_normal.MatrixNormal, Priced):
         if name not in known or any(a is not b for a, b in zip(known[name][0], given, strict=True)):
             known[name] = given, compute()
         return known[name][1]
-
-    def fisher_products(
-        self, directions: Sequence[Self], others: Sequence[Self] = ()
-    ) -> tuple[Tensor, Tensor]:
-        columns = zip(*(self._isometric(one) for one in (*directions, *others)), strict=True)
-        means, scales = map(torch.stack, columns)
-        num = len(directions)
-        return means[:num] @ means.mT, scales[:num] @ scales.mT
