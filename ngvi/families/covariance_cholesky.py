@@ -127,9 +127,8 @@ class CovarianceCholesky(DenseFamily):
         return self.ops.products(means[:num], means), self.ops.products(scales[:num], scales)
 
     def retract(self, step: Self) -> Self:
-        old, new = self._bound().scale_tril, self.scale_tril + step.scale_tril
-        diagonal = self.ops.keep_off_zero(old.diagonal(), new.diagonal())
-        return type(self)(self.loc + step.loc, self.ops.with_diagonal(new, diagonal))
+        new = self.ops.add_off_zero(self._bound().scale_tril, step.scale_tril)
+        return type(self)(self.loc + step.loc, new)
 
     def _whitened(self, direction: Self) -> tuple[Array, Array]:
         """``X = C^-1 dC``, and ``C^-1 dmu``."""

@@ -34,10 +34,6 @@ class Diagonal(Family):
     def couples(self) -> str:
         return "none"
 
-    def describe(self) -> str:
-        """The structure in words."""
-        return "independent latents"
-
     @property
     def num_parameters(self) -> int:
         return 2 * self.dim
@@ -65,20 +61,6 @@ class Diagonal(Family):
 
     def draw_jvp(self, change: Self, noise: Array) -> Array:
         return self._bound().scale * (change.loc + 0.5 * change.scale * noise)
-
-    def _transposed(self, vector: Array) -> Array:
-        return self._bound().scale * vector
-
-    def _draw_vjp(self, noise: Array, slope: Array) -> Self:
-        """The transpose of :meth:`draw_jvp`, a linear function of the slope.
-
-        :param noise: ``z``, shape ``(..., d)``.
-        :param slope: of a function of the reparametrised noise, shape ``(..., d)``.
-        :return: the natural gradient of that function.
-        """
-        slope = (self._bound().scale * slope).reshape(-1, self.dim)
-        of_scale = 0.5 * (slope * noise.reshape(-1, self.dim)).sum(0)
-        return type(self)(slope.sum(0), of_scale)
 
     def log_det_jvp(self, change: Self) -> Array:
         return (0.5 * self.scale * change.scale).sum()

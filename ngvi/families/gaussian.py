@@ -93,7 +93,7 @@ class Gaussian:
 
     def describe(self) -> str:
         """The structure in words."""
-        return "one dense block"
+        return "independent latents" if self.couples() == "none" else "one dense block"
 
     # -- moments ----------------------------------------------------------------------
 

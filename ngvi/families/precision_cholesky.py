@@ -121,11 +121,10 @@ class PrecisionCholesky(DenseFamily):
         return WhitenedPath([block], PrecisionSteps(self.ops), finish)
 
     def retract(self, step: Self) -> Self:
-        old, new = self._bound().precision_tril, self.precision_tril + step.precision_tril
-        diagonal = self.ops.keep_off_zero(old.diagonal(), new.diagonal())
-        new = self.ops.with_diagonal(new, diagonal)
+        old = self._bound().precision_tril
+        new = self.ops.add_off_zero(old, step.precision_tril)
         # A column that has changed its sign is the same T, but would turn the mean's step.
-        signs = self.xp.sign(diagonal) * self.xp.sign(old.diagonal())
+        signs = self.xp.sign(new.diagonal()) * self.xp.sign(old.diagonal())
         shift = self.ops.solve_lower(new, signs * (step.loc @ old), trans=True)  # (3)
         return type(self)(self.loc + shift, new)
 

@@ -283,6 +283,11 @@ class Matrices:
         """The sums of the rows of matrices, ``(..., n, d)`` to ``(..., d)``."""
         return matrix.sum(-2)
 
+    def add_off_zero(self, tril: Array, step: Array) -> Array:
+        """The sum of triangles, its diagonal as :meth:`keep_off_zero` has it."""
+        new = tril + step
+        return self.with_diagonal(new, self.keep_off_zero(tril.diagonal(), new.diagonal()))
+
     def keep_off_zero(self, old: Array, new: Array) -> Array:
         """``new``, or ``MIN_SHRINKAGE * |old|`` with its sign where it is smaller than that.
 

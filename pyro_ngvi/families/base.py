@@ -72,9 +72,21 @@ class Family(family.Family):
 class ExplicitDraws(Family):
     """A family whose natural gradient from draws is written out.
 
-    It has ``_transposed``, the transpose of what noise is multiplied by in a draw, and
-    ``_draw_vjp``, the transpose of :meth:`draw_jvp`.
+    It writes :meth:`_transposed` and :meth:`_draw_vjp`.
     """
+
+    def _transposed(self, vector: Tensor) -> Tensor:
+        """``C^T x``, shape ``(..., d)``."""
+        raise NotImplementedError
+
+    def _draw_vjp(self, noise: Tensor, slope: Tensor) -> Self:
+        """The transpose of :meth:`draw_jvp`, a linear function of the slope.
+
+        :param noise: ``z``, shape ``(..., d)``.
+        :param slope: of a function of the reparametrised noise, shape ``(..., d)``.
+        :return: the natural gradient of that function.
+        """
+        raise NotImplementedError
 
     def _natural_gradient_from_draws(self, gradients: Tensor, noise: Tensor) -> Self:
         """The natural gradient of the bound from gradients of the log density, by Stein's lemma.

@@ -38,12 +38,7 @@ class LowRankPrecision(low_rank_precision.LowRankPrecision, Family):
         return Reparametrised.apply(noise, *self.coordinates().values(), self.detach())
 
     def _draw_vjp(self, noise: Tensor, slope: Tensor) -> LowRankPrecision:
-        """The transpose of :meth:`draw_jvp`, a linear function of the slope.
-
-        :param noise: ``z``, shape ``(..., d)``.
-        :param slope: of a function of the reparametrised noise, shape ``(..., d)``.
-        :return: the natural gradient of that function.
-        """
+        """See :class:`~pyro_ngvi.families.base.ExplicitDraws`."""
         noise, slope = noise.reshape(-1, self.dim), slope.reshape(-1, self.dim)
         _, inverse, _ = self._matrix.metric()
         both, of_both = self._matrix.root_times(torch.cat([noise, slope]))

@@ -410,7 +410,7 @@ def test_one_step_is_exact_for_a_conjugate_model_of_this_form(backend, instance,
     new = family.natural_step(price_of(backend, family, of_loc, -precision), 1.0)
     assert relative_error(backend.numpy(new.loc), posterior.loc) < TOLERANCE
     assert relative_error(backend.numpy(new.covariance_matrix), posterior.covariance) < TOLERANCE
-    for a, b in zip(new._rows(), new._columns(), strict=True):
+    for a, b in new._root().pairs:
         pivots = [np.log(np.abs(np.diag(backend.numpy(x)))).mean() for x in (a, b)]
         np.testing.assert_allclose(*pivots, atol=1e-12)
 
