@@ -104,8 +104,8 @@ class Gaussian:
 
     @property
     def stddev(self) -> Array:
-        """Marginal standard deviations, shape ``(d,)``."""
-        raise NotImplementedError
+        """Marginal standard deviations, shape ``(d,)``; a family writes them or their squares."""
+        return self.xp.sqrt(self.variance)
 
     @property
     def variance(self) -> Array:

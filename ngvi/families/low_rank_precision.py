@@ -43,15 +43,14 @@ from typing import ClassVar, Self
 
 from ngvi.errors import check_rank
 from ngvi.families.base import Array, Family
-from ngvi.latents import forest
-from ngvi.latents.forest import check_dense
+from ngvi.families.low_rank_curvature import LowRankCurvature
 from ngvi.latents.layout import Layout
-from ngvi.linalg.low_rank import LowRank, initial_factor
+from ngvi.linalg.low_rank import initial_factor
 from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LowRankPrecision(Family):
+class LowRankPrecision(LowRankCurvature, Family):
     """Gaussian whose precision is of low rank, plus a diagonal.
 
     :param loc: mean, shape ``(d,)``.
@@ -68,8 +67,6 @@ class LowRankPrecision(Family):
 
     name: ClassVar[str] = "low_rank"
     leaves_out_correlations: ClassVar[bool] = True
-    #: A package's matrices of this form.
-    _low_rank: ClassVar[type[LowRank]]
 
     def __post_init__(self) -> None:
         check_rank(self.rank)
@@ -101,10 +98,6 @@ class LowRankPrecision(Family):
     def num_parameters(self) -> int:
         """Without the ``r (r - 1) / 2`` rotations of ``U``."""
         return self.dim * (self.rank + 2) - self.rank * (self.rank - 1) // 2
-
-    @property
-    def stddev(self) -> Array:
-        return self.xp.sqrt(self.variance)
 
     @property
     def variance(self) -> Array:
@@ -175,46 +168,6 @@ class LowRankPrecision(Family):
         diagonal = 0.5 * natural_gradient.diagonal / self.diagonal**2
         return self._with(loc, factor, diagonal)
 
-    # -- curvature --------------------------------------------------------------------
-
-    def assemble_hessian(self, products: Array) -> Array:
-        check_dense(self._bound())
-        return symmetric(products)
-
-    def outer_products(self, left: Array, right: Array) -> Array:
-        check_dense(self._bound())
-        return symmetric(left.mT @ right)
-
-    def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
-        """The direction to the rule's target, see the module; ``hessian`` is ``(d, d)``."""
-        self._bound()
-        factor, diagonal = self._matrix.near(-symmetric(hessian))
-        loc = self._matrix.divide(gradient)
-        return self._with(loc, factor - self.factor, diagonal - self.diagonal)
-
-    def keeps_rows(self) -> bool:
-        """Whether a dense matrix would be too large."""
-        return self.dim > forest.MAX_DENSIFIED_DIM
-
-    def natural_gradient_from_rows(self, gradient: Array, rows: Array, diagonal: Array) -> Self:
-        """:meth:`bonnet_price` of ``-E[hess l] = rows^T rows + diag(diagonal)``, see the module.
-
-        By an eigenproblem of size ``N``: O(d N (N + r)).
-
-        :param rows: scaled gradients of single examples, shape ``(N, d)``.
-        :param diagonal: of the rest, such as a prior's, shape ``(d,)``.
-        """
-        self._bound()
-        if rows.shape[0] < self.rank:
-            missing = self.xp.zeros_like(self.factor.mT[: self.rank - rows.shape[0]])
-            rows = self.xp.concatenate([rows, missing])
-        vectors = self.ops.eigh(rows @ rows.mT)[1][:, -self.rank :]
-        factor = rows.mT @ vectors
-        left, right = self.ops.svd(factor.mT @ self.factor)  # the rotation that is nearest
-        change = factor @ (left @ right) - self.factor
-        gain = (rows**2).sum(0) - (self.factor**2).sum(1) - 2.0 * (self.factor * change).sum(1)
-        return self._with(self._matrix.divide(gradient), change, diagonal - self.diagonal + gain)
-
     # -- steps ------------------------------------------------------------------------
 
     def natural_step(self, direction: Self, step_size: Array | float) -> Self:
@@ -233,26 +186,6 @@ class LowRankPrecision(Family):
         change = diagonal * (change + 0.5 * change**2) / step_size
         return self._with(direction.loc, share * direction.factor, change)
 
-    def mixed(self, rows: Array, diagonal: Array, step_size: Array | float) -> Self:
-        """SLANG's step of the precision, ``(1 - rho) S + rho (rows^T rows + diag(diagonal))``.
-
-        Projected to the leading ``rank`` directions of its low-rank part, by an eigenproblem of
-        size ``rank + N``, and a diagonal with which ``diag(S)`` is exact. O(d (r + N)^2).
-
-        :param rows: scaled gradients of single examples, shape ``(N, d)``.
-        :param diagonal: of the rest of the curvature, such as a prior's, non-negative, ``(d,)``.
-        :param step_size: ``rho``, in (0, 1].
-        """
-        self._bound()
-        parts = [(1.0 - step_size) ** 0.5 * self.factor, step_size**0.5 * rows.mT]
-        columns = self.xp.concatenate(parts, 1)
-        vectors = self.ops.eigh(columns.mT @ columns)[1][:, -self.rank :]
-        factor = columns @ vectors
-        rest = (columns**2).sum(1) - (factor**2).sum(1)
-        rest = self.ops.at_least(rest, 0.0)  # of rounding
-        mixture = (1.0 - step_size) * self.diagonal + step_size * diagonal
-        return self._with(self.loc, factor, mixture + rest)
-
     def _trace_ratio(self, other: Self) -> Array:
         spread = (other.factor * self._matrix.divide(other.factor.mT).mT).sum()
         return (other.diagonal * self.variance).sum() + spread
@@ -264,16 +197,7 @@ class LowRankPrecision(Family):
 
     # -- helpers ----------------------------------------------------------------------
 
-    def _with(self, loc: Array, factor: Array, diagonal: Array) -> Self:
-        return dataclasses.replace(self, loc=loc, factor=factor, diagonal=diagonal)
-
     def _end(self, factor: Array, diagonal: Array, floor: float) -> tuple[Array, Array]:
         """``U`` and ``D`` after a change."""
         ratio = diagonal / self._bound().diagonal
         return self.factor + factor, self.diagonal * self.ops.positive(ratio, ratio, floor)
-
-    @property
-    def _matrix(self) -> LowRank:
-        """The precision."""
-        self._bound()
-        return self._low_rank(self.factor, self.diagonal)

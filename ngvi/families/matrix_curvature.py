@@ -5,47 +5,22 @@ Equation numbers are those of :mod:`~ngvi.families.matrix_normal`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Self
 
 from ngvi.families.for_estimators import ForEstimators
 from ngvi.families.gaussian import Array
+from ngvi.families.matrix_coordinates import MatrixCoordinates
 from ngvi.latents import forest
 from ngvi.latents.forest import check_dense
-from ngvi.linalg.kronecker_root import KroneckerRoot, Pairs, summed, times
+from ngvi.linalg.kronecker_root import summed, times
 from ngvi.linalg.matrices import symmetric
 
 #: ``P`` and ``Q`` of (4), packed as the factors are, and the other latents' diagonal.
 Traces = tuple[Array, Array, Array]
 
 
-class MatrixCurvature(ForEstimators):
+class MatrixCurvature(MatrixCoordinates, ForEstimators):
     """The part of a Hessian that a matrix-normal family needs."""
-
-    matrices: Any
-
-    def _root(self) -> KroneckerRoot:
-        raise NotImplementedError
-
-    def _direction(self, loc: Array, inner: Pairs, scale: Array) -> Self:
-        raise NotImplementedError
-
-    def _packed(self, pairs: Pairs) -> tuple[Array, Array]:
-        """The first of all pairs one after another, flattened, and the second."""
-        rows, columns = (
-            self.xp.concatenate([factor.reshape(-1) for factor in side])
-            for side in zip(*pairs, strict=True)
-        )
-        return rows, columns
-
-    def _unpacked(self, *packed: Array) -> Pairs:
-        """The inverse of :meth:`_packed`."""
-        sides = []
-        for side, factors in enumerate(packed, 1):
-            sizes = [shape[side] for shape in self.matrices or ()]
-            pieces = self.ops.split(factors, [size**2 for size in sizes])
-            sides.append([x.reshape(size, size) for x, size in zip(pieces, sizes, strict=True)])
-        return list(zip(*sides, strict=True))
 
     def assemble_hessian(self, products: Array) -> Traces:
         """``P``, ``Q`` of (4), and the other latents' diagonal."""
@@ -98,20 +73,8 @@ class MatrixCurvature(ForEstimators):
         squares = self.outer_products(rows, rows)
         return self.natural_gradient_from_squares(gradient, squares, diagonal)
 
-    def natural_gradient_from_examples(
-        self, gradient: Array, draws: Sequence[Any], share: float, diagonal: Array
-    ) -> Self:
-        """:meth:`natural_gradient_from_rows` where rows need not be written down.
-
-        :param draws: each as :meth:`squares_of_examples` takes it.
-        :param share: of every draw.
-        """
-        found = [self.squares_of_examples(draw) for draw in draws]
-        total = tuple(share * sum(same) for same in zip(*found, strict=True))
-        return self.natural_gradient_from_squares(gradient, total, diagonal)
-
     def squares_of_examples(self, draw: Any) -> Traces:
-        """:meth:`outer_products` of rows with themselves.
+        """:meth:`outer_products` of rows with themselves, which need not be written down.
 
         In O(N (m^2 + n^2)) for a matrix whose rows are outer products.
 

@@ -129,8 +129,10 @@ class RowsByUse:
     def price(self, family: Any, gradient: Tensor, count: int) -> Any:
         """The natural gradient from so many draws."""
         diagonal = -self.rest / count
-        if hasattr(family, "natural_gradient_from_examples"):
-            return family.natural_gradient_from_examples(gradient, self.draws, 1 / count, diagonal)
+        if hasattr(family, "squares_of_examples"):
+            found = [family.squares_of_examples(draw) for draw in self.draws]
+            total = tuple(1 / count * sum(same) for same in zip(*found, strict=True))
+            return family.natural_gradient_from_squares(gradient, total, diagonal)
         rows = torch.cat([draw.entries(0, family.dim) for draw in self.draws])
         return family.natural_gradient_from_rows(gradient, rows / count**0.5, diagonal)
 
