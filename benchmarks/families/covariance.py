@@ -25,7 +25,7 @@ from ngvi.families.base import Array
 from ngvi.families.dense import DenseFamily
 from ngvi.families.path import WhitenedPath
 from ngvi.linalg.definite import CovarianceStep, CovarianceSteps
-from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
+from ngvi.linalg.matrices import symmetric
 
 from .symmetric import definite_square, definite_sum
 
@@ -126,7 +126,7 @@ class Covariance(DenseFamily):
     def retract(self, step: Self) -> Self:
         """:class:`Family`'s; an indefinite ``Sigma + dSigma`` is corrected."""
         covariance, _ = definite_sum(
-            self.ops, self.covariance_matrix, step.covariance, MIN_SHRINKAGE**2
+            self.ops, self.covariance_matrix, step.covariance, self.ops.min_shrinkage**2
         )
         return type(self)(self.loc + step.loc, covariance)
 

@@ -33,7 +33,7 @@ from ngvi.families.base import Array
 from ngvi.families.dense import DenseFamily
 from ngvi.families.path import WhitenedPath
 from ngvi.linalg.definite import PrecisionStep, PrecisionSteps
-from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
+from ngvi.linalg.matrices import symmetric
 
 from .symmetric import definite_sum
 
@@ -143,7 +143,7 @@ class Precision(DenseFamily):
 
     def retract(self, step: Self) -> Self:
         """:class:`Family`'s, by equation (2); an indefinite ``S + dS`` is corrected."""
-        return self._end(step, 1.0, MIN_SHRINKAGE**2)
+        return self._end(step, 1.0, self.ops.min_shrinkage**2)
 
     def _end(self, direction: Self, step_size: Array | float, floor: float = 0.0) -> Self:
         old = self.precision_matrix

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from ngvi.families.base import Array, Family
+from ngvi.latents.layout import Layout
 from ngvi.linalg.matrices import symmetric
-
-if TYPE_CHECKING:
-    from ngvi.latents.layout import Layout
-
-#: The most latents: a matrix of more has gigabytes, and a step several of them.
-MAX_DIM = 2**15
 
 
 class Spread(NamedTuple):
@@ -27,12 +22,15 @@ class DenseFamily(Family):
     Its part of a Hessian is the whole of it, shape ``(d, d)``.
     """
 
+    #: The most latents: a matrix of more has gigabytes, and a step several of them.
+    max_dim: ClassVar[int] = 2**15
+
     def for_layout(self, layout: Layout) -> Self:
         """The specification itself.
 
         :raises ValueError: for so many latents that a matrix would not fit the memory.
         """
-        if layout.dim > MAX_DIM:
+        if layout.dim > self.max_dim:
             raise ValueError(
                 f"family={self.name!r} would hold matrices of {layout.dim:,} x {layout.dim:,} for "
                 f"this model's latents, {layout.dim**2 / 2**28:,.0f} GB each in float32. Use "

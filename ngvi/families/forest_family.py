@@ -16,7 +16,8 @@ import numpy as np
 
 from ngvi.families.base import Array, Family
 from ngvi.latents.forest import Forest, forest_from_indices
-from ngvi.linalg.arrow import Arrow, Vector
+from ngvi.linalg.arrow import Arrow
+from ngvi.linalg.forest_blocks import Vector
 
 
 class ForestFamily(Family):

@@ -34,7 +34,8 @@ class LowRankCurvature(ForEstimators):
         return self._low_rank(self.factor, self.diagonal)
 
     def _with(self, loc: Array, factor: Array, diagonal: Array) -> Self:
-        return dataclasses.replace(self, loc=loc, factor=factor, diagonal=diagonal)
+        new = {"loc": loc, "factor": factor, "diagonal": diagonal}
+        return dataclasses.replace(self, **new)  # type: ignore[type-var]
 
     def assemble_hessian(self, products: Array) -> Array:
         check_dense(self._bound())

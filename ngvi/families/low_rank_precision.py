@@ -15,8 +15,8 @@ information ``F`` of ``(U, D)`` is singular. Orthogonal to the mean's, it is
       dU = S G B^-1 - U B^-1 sym(U^T G) B^-1 / 2,                                         (2)
 
   whose ``dU U^T + U dU^T`` is that of the pseudo-inverse of ``F``. A direction of ``U`` weaker than
-  ``MIN_STRENGTH`` (an eigenvalue of ``V^T V``) is treated as if it had that strength, because ``F``
-  vanishes where ``U`` does;
+  ``LowRank.min_strength`` (an eigenvalue of ``V^T V``) is treated as if it had that strength,
+  because ``F`` vanishes where ``U`` does;
 - approximate for ``D``: ``dD = 2 D^2 dL/dD``, the diagonal family's. The exact block is
   ``Sigma o Sigma / 2``, which is at most that, and tends to it where ``d >> r``. The block of ``F``
   between ``U`` and ``D``, of the same order, is left out.
@@ -46,7 +46,7 @@ from ngvi.families.base import Array, Family
 from ngvi.families.low_rank_curvature import LowRankCurvature
 from ngvi.latents.layout import Layout
 from ngvi.linalg.low_rank import initial_factor
-from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
+from ngvi.linalg.matrices import symmetric
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,7 +192,7 @@ class LowRankPrecision(LowRankCurvature, Family):
 
     def retract(self, step: Self) -> Self:
         """``lambda + step``; where ``D`` would not stay positive it is corrected."""
-        factor, diagonal = self._end(step.factor, step.diagonal, MIN_SHRINKAGE**2)
+        factor, diagonal = self._end(step.factor, step.diagonal, self.ops.min_shrinkage**2)
         return self._with(self.loc + step.loc, factor, diagonal)
 
     # -- helpers ----------------------------------------------------------------------

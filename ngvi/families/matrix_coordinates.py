@@ -87,7 +87,8 @@ class MatrixCoordinates(Gaussian):
     def _with(self, loc: Array, pairs: Pairs, scale: Array) -> Self:
         """These coordinates."""
         rows, columns = self._packed(pairs)
-        return dataclasses.replace(self, loc=loc, row_tril=rows, column_tril=columns, scale=scale)
+        new = {"loc": loc, "row_tril": rows, "column_tril": columns, "scale": scale}
+        return dataclasses.replace(self, **new)  # type: ignore[type-var]
 
     def _direction(self, loc: Array, inner: Pairs, scale: Array) -> Self:
         """The direction ``A X`` and ``B Y``."""

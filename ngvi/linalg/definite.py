@@ -37,9 +37,6 @@ from typing import Any, NamedTuple
 
 from ngvi.linalg.matrices import Array, Matrices, times
 
-#: What an eigenvalue of the new precision becomes that is not positive.
-SMALLEST = 0.5
-
 
 class Spectrum(NamedTuple):
     """Eigenvalues and eigenvectors of a symmetric matrix, and how large its numbers are."""
@@ -50,7 +47,10 @@ class Spectrum(NamedTuple):
 
 
 class Definite(Matrices):
-    """The roots of ``M``, and sums that stay positive definite."""
+    """The roots of ``M``."""
+
+    #: What an eigenvalue of the new precision becomes that is not positive.
+    smallest: float = 0.5
 
     def precision_root(self, change: Array) -> Array:
         """The lower triangular ``R`` with ``R R^T = M``, its diagonal positive.
@@ -119,14 +119,16 @@ class Definite(Matrices):
         return self.all(pivots**2 > self.rounding(sizes), pivots)
 
     def positive(self, change: Array, size: Array, floor: float = 0.0) -> Array:
-        """``1 + t`` where that is positive by more than rounding, else :data:`SMALLEST`.
+        """``1 + t`` where that is positive by more than rounding, else :attr:`smallest`.
 
         :param size: the magnitude of the numbers by whose rounding ``t`` may be off.
         :param floor: values up to this are corrected like those that are negative.
         """
         plain = 1.0 + change
         # What is not finite stays so: the optimiser is to see it.
-        return self.xp.where(plain > floor + self.rounding(size), plain, SMALLEST + 0.0 * plain)
+        return self.xp.where(
+            plain > floor + self.rounding(size), plain, self.smallest + 0.0 * plain
+        )
 
     def rounding(self, size: Array, terms: int = 4) -> Array:
         """What rounding may leave of a sum of so many terms of this size, and of 1."""

@@ -26,13 +26,51 @@ BLAS_BLOCK = 16
 SMALL_SUM = 2**15
 
 
-class Matrices(definite.Definite):
+class Sums(definite.Definite):
+    """Sums of many numbers, of which XLA makes a kernel each."""
+
+    xp = jnp
+
+    def norm(self, tensors: Sequence[jax.Array]) -> jax.Array:
+        norm = jnp.sqrt(_sum_of_squares(tensors))
+        # One pass, unless squares have overflowed (of a float32, from 1e19 on) or vanished.
+        info = jnp.finfo(norm.dtype)
+        plain = (norm > info.tiny**0.25) & (norm < info.max)
+        return jax.lax.cond(plain, lambda _: norm, _scaled_norm, tensors)
+
+    def products(
+        self, left: Sequence[Sequence[jax.Array]], right: Sequence[Sequence[jax.Array]]
+    ) -> list[list[jax.Array]]:
+        def product(one: Sequence[jax.Array], other: Sequence[jax.Array]) -> jax.Array:
+            return sum(jnp.sum(a * b) for a, b in zip(one, other, strict=True))
+
+        return [[product(one, other) for other in right] for one in left]
+
+    def all(self, flags: jax.Array, like: jax.Array) -> jax.Array:
+        return self.total(jnp.where(flags, 0, 1).astype(like.dtype)) == 0
+
+    def total(self, tensor: jax.Array) -> jax.Array:
+        if tensor.ndim > 1:  # by rows, or rounding would add up
+            tensor = self.row_products(tensor, jnp.ones_like(tensor)).reshape(-1)
+        return self.row_products(tensor, jnp.ones_like(tensor))
+
+    def row_products(self, left: jax.Array, right: jax.Array) -> jax.Array:
+        if left.size > SMALL_SUM:
+            return super().row_products(left, right)
+        last, batch = left.ndim - 1, tuple(range(left.ndim - 1))
+        dimensions = ((last,), (last,)), (batch, batch)
+        return jax.lax.dot_general(left, right, dimensions, jax.lax.Precision.HIGHEST)
+
+    def sum_rows(self, matrix: jax.Array) -> jax.Array:
+        return self.row_products(matrix.mT, jnp.ones_like(matrix.mT))
+
+
+class Matrices(Sums):
     """What JAX does in its own way.
 
     Some functions are compiled: outside of a compiled step a ``cond`` is compiled at every call.
     """
 
-    xp = jnp
     small_dim = 512  # under vmap the number of draws cannot be seen
 
     precision_root = jax.jit(definite.Definite.precision_root, static_argnames="self")
@@ -61,21 +99,6 @@ class Matrices(definite.Definite):
     ) -> jax.Array:
         return (amount * one + other_amount * other).astype(one.dtype)
 
-    def norm(self, tensors: Sequence[jax.Array]) -> jax.Array:
-        norm = jnp.sqrt(_sum_of_squares(tensors))
-        # One pass, unless squares have overflowed (of a float32, from 1e19 on) or vanished.
-        info = jnp.finfo(norm.dtype)
-        plain = (norm > info.tiny**0.25) & (norm < info.max)
-        return jax.lax.cond(plain, lambda _: norm, _scaled_norm, tensors)
-
-    def products(
-        self, left: Sequence[Sequence[jax.Array]], right: Sequence[Sequence[jax.Array]]
-    ) -> list[list[jax.Array]]:
-        def product(one: Sequence[jax.Array], other: Sequence[jax.Array]) -> jax.Array:
-            return sum(jnp.sum(a * b) for a, b in zip(one, other, strict=True))
-
-        return [[product(one, other) for other in right] for one in left]
-
     def at_least(self, values: jax.Array, floor: float) -> jax.Array:
         return jnp.maximum(values, floor)
 
@@ -96,24 +119,6 @@ class Matrices(definite.Definite):
 
     def with_diagonal(self, matrix: jax.Array, diagonal: jax.Array) -> jax.Array:
         return jnp.where(jnp.eye(len(matrix), dtype=bool), diagonal[:, None], matrix)
-
-    def all(self, flags: jax.Array, like: jax.Array) -> jax.Array:
-        return self.total(jnp.where(flags, 0, 1).astype(like.dtype)) == 0
-
-    def total(self, tensor: jax.Array) -> jax.Array:
-        if tensor.ndim > 1:  # by rows, or rounding would add up
-            tensor = self.row_products(tensor, jnp.ones_like(tensor)).reshape(-1)
-        return self.row_products(tensor, jnp.ones_like(tensor))
-
-    def row_products(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        if left.size > SMALL_SUM:
-            return super().row_products(left, right)
-        last, batch = left.ndim - 1, tuple(range(left.ndim - 1))
-        dimensions = ((last,), (last,)), (batch, batch)
-        return jax.lax.dot_general(left, right, dimensions, jax.lax.Precision.HIGHEST)
-
-    def sum_rows(self, matrix: jax.Array) -> jax.Array:
-        return self.row_products(matrix.mT, jnp.ones_like(matrix.mT))
 
     def lower(self, matrix: jax.Array) -> jax.Array:
         # A small mask is a constant.
