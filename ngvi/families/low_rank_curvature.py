@@ -74,23 +74,3 @@ class LowRankCurvature(ForEstimators):
         change = factor @ (left @ right) - self.factor
         gain = (rows**2).sum(0) - (self.factor**2).sum(1) - 2.0 * (self.factor * change).sum(1)
         return self._with(self._matrix.divide(gradient), change, diagonal - self.diagonal + gain)
-
-    def mixed(self, rows: Array, diagonal: Array, step_size: Array | float) -> Self:
-        """SLANG's step of the precision, ``(1 - rho) S + rho (rows^T rows + diag(diagonal))``.
-
-        Projected to the leading ``rank`` directions of its low-rank part, by an eigenproblem of
-        size ``rank + N``, and a diagonal with which ``diag(S)`` is exact. O(d (r + N)^2).
-
-        :param rows: scaled gradients of single examples, shape ``(N, d)``.
-        :param diagonal: of the rest of the curvature, such as a prior's, non-negative, ``(d,)``.
-        :param step_size: ``rho``, in (0, 1].
-        """
-        self._bound()
-        parts = [(1.0 - step_size) ** 0.5 * self.factor, step_size**0.5 * rows.mT]
-        columns = self.xp.concatenate(parts, 1)
-        vectors = self.ops.eigh(columns.mT @ columns)[1][:, -self.rank :]
-        factor = columns @ vectors
-        rest = (columns**2).sum(1) - (factor**2).sum(1)
-        rest = self.ops.at_least(rest, 0.0)  # of rounding
-        mixture = (1.0 - step_size) * self.diagonal + step_size * diagonal
-        return self._with(self.loc, factor, mixture + rest)

@@ -31,9 +31,9 @@ gradient on the tangent space. It points at the rule's own target: ``U + dU, D +
 factor and diagonal of ``-E[hess l]``, projected to ``rank`` directions and a diagonal that keeps
 its diagonal, and turned to ``U``. So a step of one is the Bayesian learning rule's, and exact
 for a conjugate model whose posterior has this form. Shorter steps go straight there in ``(U, D)``.
-SLANG mixes ``S`` and its target instead (:meth:`LowRankPrecision.mixed` does): that is larger by
-``rho (1 - rho) dU dU^T``. Where ``dU`` is a noisy first-order gradient, this term would not average
-out as ``rho`` decreases, and would become most of the precision.
+SLANG mixes ``S`` and its target instead: that is larger by ``rho (1 - rho) dU dU^T``. Where ``dU``
+is a noisy first-order gradient, this term would not average out as ``rho`` decreases, and would
+become most of the precision.
 """
 
 from __future__ import annotations

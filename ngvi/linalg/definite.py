@@ -203,14 +203,21 @@ class CovarianceStep(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class CovarianceSteps:
-    """The :class:`CovarianceStep` of every size along a direction."""
+class DenseSteps:
+    """Steps of dense blocks along a direction."""
 
     ops: Definite
 
     def damped(self, rho: Array | float, change: Array) -> Array:
         """The change whose step of ``rho`` is :meth:`Definite.damped`."""
         return self.ops.damped(rho * change)[1][0] / rho
+
+    def _log(self, root: Array) -> Array:
+        return self.ops.xp.log(self.ops.diagonals(root))
+
+
+class CovarianceSteps(DenseSteps):
+    """The :class:`CovarianceStep` of every size along a direction."""
 
     def along(self, rho: Array | float, change: Array, shift: Array) -> CovarianceStep:
         """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
@@ -219,15 +226,12 @@ class CovarianceSteps:
 
     def kl(self, step: CovarianceStep) -> Array:
         """``KL(new || old)`` in nats, by (2)."""
-        return _divergence(self.ops, step.root, step.shift, self._log_root(step))
+        return _divergence(self.ops, step.root, step.shift, self._log(step.root))
 
     def backward_kl(self, step: CovarianceStep) -> Array:
         """``KL(old || new)`` in nats, by (2)."""
         shift = times(step.inverse, step.shift)
-        return _divergence(self.ops, step.inverse, shift, -self._log_root(step))
-
-    def _log_root(self, step: CovarianceStep) -> Array:
-        return self.ops.xp.log(self.ops.diagonals(step.root))
+        return _divergence(self.ops, step.inverse, shift, -self._log(step.root))
 
 
 class PrecisionStep(NamedTuple):
@@ -237,13 +241,8 @@ class PrecisionStep(NamedTuple):
     shift: Array  #: ``s``, shape ``(..., k)``
 
 
-@dataclasses.dataclass(frozen=True)
-class PrecisionSteps:
+class PrecisionSteps(DenseSteps):
     """The :class:`PrecisionStep` of every size along a direction."""
-
-    ops: Definite
-
-    damped = CovarianceSteps.damped
 
     def along(self, rho: Array | float, change: Array, shift: Array) -> PrecisionStep:
         """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
@@ -253,16 +252,13 @@ class PrecisionSteps:
     def kl(self, step: PrecisionStep) -> Array:
         """``KL(new || old)`` in nats, by (2)."""
         inverse = self.ops.inverse_lower(step.root)
-        return _divergence(self.ops, inverse, step.shift, -self._log_root(step))
+        return _divergence(self.ops, inverse, step.shift, -self._log(step.root))
 
     def backward_kl(self, step: PrecisionStep) -> Array:
         """``KL(old || new)`` in nats, by (2)."""
         return _divergence(
-            self.ops, step.root, times(step.root.mT, step.shift), self._log_root(step)
+            self.ops, step.root, times(step.root.mT, step.shift), self._log(step.root)
         )
-
-    def _log_root(self, step: PrecisionStep) -> Array:
-        return self.ops.xp.log(self.ops.diagonals(step.root))
 
 
 def _square_times(root: Array, vector: Array) -> Array:

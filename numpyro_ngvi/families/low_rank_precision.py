@@ -16,7 +16,6 @@ from numpyro_ngvi.pytree import register
     "euclidean_gradient",
     "bonnet_price",
     "natural_step",
-    "mixed",
     "_trace_ratio",
     "retract",
 )

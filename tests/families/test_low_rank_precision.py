@@ -325,17 +325,6 @@ def test_a_retraction_keeps_the_diagonal_positive(backend, rng):
         assert (backend.numpy(family.retract(step).diagonal) > 0).all()
 
 
-def test_mixed_is_the_projection_of_slang(backend, rng):
-    loc, factor, diagonal = random_coordinates(9, 3, rng)
-    rows, prior, rho = rng.normal(size=(7, 9)), rng.uniform(1, 2, 9), 0.3
-    new = make(backend, loc, factor, diagonal).mixed(backend.array(rows), backend.array(prior), rho)
-    low = (1 - rho) * factor @ factor.T + rho * rows.T @ rows
-    values, vectors = np.linalg.eigh(low)
-    leading = (vectors[:, -3:] * values[-3:]) @ vectors[:, -3:].T
-    expected = leading + np.diag((1 - rho) * diagonal + rho * prior + np.diag(low - leading))
-    assert relative_error(backend.numpy(new.precision_matrix), expected) < TOLERANCE
-
-
 @pytest.mark.parametrize("num_rows", [7, 2])
 def test_the_direction_of_rows_is_slangs_to_first_order_in_the_step(backend, num_rows, rng):
     loc, factor, diagonal = random_coordinates(9, 3, rng)
