@@ -9,7 +9,7 @@ from ngvi.latents.layout import Layout
 from ngvi.linalg.matrices import symmetric
 
 
-class Spread(NamedTuple):
+class GroupSpread(NamedTuple):
     """How far the directions of groups of points are from their mean, in nats."""
 
     noise: Array  #: squared Fisher norm of what the mean is off by
@@ -49,7 +49,7 @@ class DenseFamily(Family):
 
     def natural_gradient_from_groups(
         self, gradients: Array, noise: Array, num_groups: int
-    ) -> tuple[Self, Spread]:
+    ) -> tuple[Self, GroupSpread]:
         """:meth:`natural_gradient_from_points`, and how far the groups' directions are from it.
 
         :param gradients: group after group, times weights of which each group has an equal share.
@@ -64,7 +64,7 @@ class DenseFamily(Family):
         square = products.sum()
         of_each = self.ops.diagonals(products).sum()
         noise = (num_groups * of_each - square) / (num_groups - 1)
-        return self.natural_gradient_from_whitened(means.sum(0), hessians.sum(0)), Spread(
+        return self.natural_gradient_from_whitened(means.sum(0), hessians.sum(0)), GroupSpread(
             noise, square
         )
 

@@ -19,7 +19,7 @@ Shapes = tuple[tuple[int, int, int], ...]
 Pairs = list[tuple[Array, Array]]
 
 
-class Parts(NamedTuple):
+class MatrixParts(NamedTuple):
     """A vector by matrices, shapes ``(..., m, n)``, and other latents, shape ``(..., r)``."""
 
     matrices: list[Array]
@@ -45,14 +45,14 @@ class KroneckerRoot:
 
     # -- vectors ----------------------------------------------------------------------
 
-    def split(self, vector: Array) -> Parts:
+    def split(self, vector: Array) -> MatrixParts:
         """A vector ``(..., d)`` by matrices and other latents."""
         pieces = self.ops.split(vector, self._sizes())
         matrices = [
             piece.reshape(*vector.shape[:-1], m, n)
             for piece, (_, m, n) in zip(pieces[1::2], self.shapes, strict=True)
         ]
-        return Parts(matrices, self.ops.xp.concatenate(pieces[::2], -1))
+        return MatrixParts(matrices, self.ops.xp.concatenate(pieces[::2], -1))
 
     def join(self, matrices: list[Array], rest: Array) -> Array:
         """The inverse of :meth:`split`."""

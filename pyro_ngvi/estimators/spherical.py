@@ -12,7 +12,7 @@ from torch import Tensor
 from ngvi._docs import shared_doc
 from ngvi.estimators import kinds as estimators
 from ngvi.estimators.kinds import Families, Points
-from ngvi.families.dense import DenseFamily, Spread
+from ngvi.families.dense import DenseFamily, GroupSpread
 from ngvi.families.points import spherical_points
 from pyro_ngvi.estimators.evaluate import Evaluated, Evaluator, FromGradients
 from pyro_ngvi.estimators.moments import Estimate
@@ -43,7 +43,7 @@ class Spherical(FromGradients):
                 weighted, points.noise[site], self.num_groups
             )
             spreads.append(spread)
-        spread = Spread(*map(sum, zip(*spreads, strict=True)))
+        spread = GroupSpread(*map(sum, zip(*spreads, strict=True)))
         return Estimate(
             directions, found.values, found.kept, found.num_dropped, found.ordinary, spread
         )
