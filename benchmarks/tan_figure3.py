@@ -33,6 +33,7 @@ import numpy as np
 from examples.machine import describe
 
 from . import pages
+from .families import named
 from .horseshoe_crabs import crabs, design
 from .tan_table2 import (
     PRIOR_VARIANCE,
@@ -81,7 +82,7 @@ def exact_numpyro(method: str, family: str, num_steps: int) -> list[Run]:
     import jax.numpy as jnp
     import optax
 
-    from numpyro_ngvi import NAdam, Snngm, families
+    from numpyro_ngvi import NAdam, Snngm
     from numpyro_ngvi.tracing.compilation import enable_x64
 
     from .tan_methods import euclidean_adam
@@ -101,7 +102,7 @@ def exact_numpyro(method: str, family: str, num_steps: int) -> list[Run]:
 
     @jax.jit
     def paths(mean: jax.Array, scale: jax.Array) -> jax.Array:
-        q = getattr(families, family)().initial(mean, scale)
+        q = named("numpyro", family)().initial(mean, scale)
         return jax.lax.scan(step, (q, rule.init(q)), length=num_steps)[1]
 
     with enable_x64(True):
@@ -112,7 +113,6 @@ def exact_numpyro(method: str, family: str, num_steps: int) -> list[Run]:
 def exact_pyro(method: str, family: str, num_steps: int) -> list[Run]:
     import torch
 
-    from pyro_ngvi import families
     from pyro_ngvi.families.coordinates import Coordinate, mark
     from pyro_ngvi.optim.nadam import NAdamOptimizer
     from pyro_ngvi.optim.snngm import SnngmOptimizer
@@ -120,7 +120,7 @@ def exact_pyro(method: str, family: str, num_steps: int) -> list[Run]:
     rule, runs = {"NAdam": NAdamOptimizer, "Snngm": SnngmOptimizer}[method], []
     for mean, variance in STARTS:
         mu = torch.tensor([mean], dtype=torch.float64)
-        q = getattr(families, family)().initial(mu, math.sqrt(variance))
+        q = named("pyro", family)().initial(mu, math.sqrt(variance))
         for name, tensor in q.coordinates().items():
             mark(tensor, Coordinate(q.specification(), "q", name))
         optimiser, path = rule(q.coordinates().values(), lr=STEP_SIZE), []

@@ -40,6 +40,7 @@ import numpy as np
 from examples.machine import describe
 
 from . import pages
+from .families import named
 from .horseshoe_crabs import crabs, design
 from .results import cost
 
@@ -144,17 +145,13 @@ class Package:
             import jax
             import jax.numpy as jnp
 
-            from numpyro_ngvi import families
-
             jax.config.update("jax_enable_x64", True)
             self.array, self.numpy = jnp.asarray, np.asarray
         else:
             import torch
 
-            from pyro_ngvi import families
-
             self.array, self.numpy = torch.as_tensor, np.asarray
-        self.families = families
+        self.name = name
 
     def natural(
         self, family: str, model: Poisson, mu: np.ndarray, variance: float, old_mean: bool = False
@@ -164,7 +161,7 @@ class Package:
         :param family: the class that gives the coordinates.
         :param old_mean: whether the mean moves by the old ``Sigma``: xi and Theorem 1.
         """
-        start = getattr(self.families, family)().initial(self.array(mu), math.sqrt(variance))
+        start = named(self.name, family)().initial(self.array(mu), math.sqrt(variance))
 
         def moments(q: Any) -> tuple[np.ndarray, np.ndarray]:
             return self.numpy(q.mean), self.numpy(q.covariance_matrix)
@@ -196,9 +193,9 @@ def blr(model: Poisson, mu: np.ndarray, variance: float) -> Run:
     import jax
 
     from numpyro_ngvi import BLR
-    from numpyro_ngvi.families import Precision
 
-    optimiser, q = BLR(), Precision().initial(jax.numpy.asarray(mu), math.sqrt(variance))
+    start = named("numpyro", "Precision")()
+    optimiser, q = BLR(), start.initial(jax.numpy.asarray(mu), math.sqrt(variance))
     state, states = optimiser.init(q), [q]
     value = model.bound(np.asarray(q.mean), np.asarray(q.covariance_matrix))
     while len(states) <= MAX_STEPS:

@@ -25,6 +25,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.families import named
+from tests.reference import SYMMETRIC
+
 PPLS = ("numpyro", "pyro")
 
 #: Of a claim on both packages that JAX compiles for seconds: its half in NumPyro is a slow test.
@@ -165,8 +168,8 @@ class Ppl:
         return {
             "covariance_cholesky": self.families.CovarianceCholesky,
             "precision_cholesky": self.families.PrecisionCholesky,
-            "precision": self.families.Precision,
-            "covariance": self.families.Covariance,
+            "precision": named(self.name, "Precision"),
+            "covariance": named(self.name, "Covariance"),
             "diagonal": self.families.Diagonal,
         }[family]
 
@@ -208,7 +211,8 @@ class Ppl:
         """Empty Pyro's parameter store, in which two guides would share what has one name."""
 
     def guide(self, model: Callable, family: Any = "auto", **options: Any) -> Any:
-        """A ``NaturalGaussianGuide``."""
+        """A ``NaturalGaussianGuide``; its family may be one of the benchmarks' by name."""
+        family = self.family_class(family) if family in SYMMETRIC else family
         return self.package.NaturalGaussianGuide(model, family, **options)
 
     def guide_list(self, model: Callable, *parts: tuple) -> Any:

@@ -185,7 +185,7 @@ def test_the_type_of_data_that_torch_does_not_take_is_told_pyro():
 
 def test_more_latents_than_a_matrix_or_a_fit_takes_are_refused_at_once(ppl, monkeypatch):
     model = models.location(ppl)
-    monkeypatch.setattr("ngvi.families.dense.MAX_DIM", 0)
+    monkeypatch.setattr("ngvi.families.dense.DenseFamily.max_dim", 0)
     with pytest.raises(ValueError, match="family='precision' would hold matrices of 1 x 1.*'diag"):
         ppl.call(ppl.guide(model, "precision"), _data(ppl))
     monkeypatch.undo()

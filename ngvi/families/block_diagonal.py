@@ -53,7 +53,6 @@ class BlockDiagonal(ForestFamily):
     )
 
     name: ClassVar[str] = "block_diagonal"
-    relative_scale_step: ClassVar[float] = 0.01
     leaves_out_correlations: ClassVar[bool] = True
     factor_name: ClassVar[str] = "scale_tril"
     power: ClassVar[int] = 1
@@ -99,7 +98,7 @@ class BlockDiagonal(ForestFamily):
 
     # -- natural gradients ------------------------------------------------------------
 
-    def displacement(self, change: Self, noise: Array) -> Array:
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
         factor = self._factor()
         inner = factor.transpose_matmul(change._factor()).map_diagonal(
             self._arrow.ops.halve_diagonal

@@ -13,7 +13,7 @@ triangular products, O(d^3). For a draw ``theta = mu + C z`` with gradient
 
     dC_ij = z_j (sum_{k >= j} C_ik w_k  -  C_ij w_j / 2),                          (2)
 
-a reversed cumulative sum along each row. :meth:`CovarianceCholesky.displacement` is the
+a reversed cumulative sum along each row. :meth:`CovarianceCholesky.draw_jvp` is the
 transpose of (1) or (2). The entropy's natural gradient is ``C / 2``.
 
 The factor is stored as a full ``(d, d)`` array with zeros above the diagonal.
@@ -22,6 +22,7 @@ The factor is stored as a full ``(d, d)`` array with zeros above the diagonal.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from ngvi.families.base import Array
@@ -43,7 +44,6 @@ class CovarianceCholesky(DenseFamily):
     scale_tril: Array = None
 
     name: ClassVar[str] = "covariance_cholesky"
-    relative_scale_step: ClassVar[float] = 0.01
 
     def initial(self, loc: Array, scale: float | Array) -> Self:
         return type(self)(loc, self.xp.diag(scale * self.xp.ones_like(loc)))
@@ -69,7 +69,7 @@ class CovarianceCholesky(DenseFamily):
     def sample(self, noise: Array) -> Array:
         return self._bound().loc + noise @ self.scale_tril.mT
 
-    def displacement(self, change: Self, noise: Array) -> Array:
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
         tril = self._bound().scale_tril
         if self.ops.prefer_one_product(noise):
             of_scale = noise @ self.ops.halve_diagonal(tril.mT @ change.scale_tril).mT  # from (1)
@@ -79,7 +79,7 @@ class CovarianceCholesky(DenseFamily):
             of_scale = (tril * self.ops.centred_cumsum(terms)).sum(-2)
         return change.loc @ tril + of_scale
 
-    def log_det_displacement(self, change: Self) -> Array:
+    def log_det_jvp(self, change: Self) -> Array:
         return 0.5 * (self._bound().scale_tril * change.scale_tril).sum()
 
     def natural_gradient(self, gradient: Self) -> Self:
@@ -90,19 +90,19 @@ class CovarianceCholesky(DenseFamily):
     def euclidean_gradient(self, natural_gradient: Self) -> Self:
         (inner, shift), tril = self._whitened(natural_gradient), self.scale_tril
         # Of C^-T X^T, upper triangular, tril leaves the diagonal: as of X's own, once more.
-        doubled = (1.0 + self._identity()) * inner
+        doubled = (1.0 + self.ops.eye(self.dim, self.loc)) * inner
         of_mean, of_scale = (self.ops.solve_lower(tril, x, trans=True) for x in (shift, doubled))
         return type(self)(of_mean, self.ops.lower(of_scale))
 
     def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
         tril = self._bound().scale_tril
-        return self.price_of_whitened(tril.mT @ gradient, tril.mT @ hessian @ tril)
+        return self.natural_gradient_from_whitened(tril.mT @ gradient, tril.mT @ hessian @ tril)
 
     def whitened_rows(self, gradients: Array) -> Array:
         return gradients @ self._bound().scale_tril
 
-    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
-        tril, inner = self._bound().scale_tril, hessian + self._identity()
+    def natural_gradient_from_whitened(self, gradient: Array, hessian: Array) -> Self:
+        tril, inner = self._bound().scale_tril, hessian + self.ops.eye(self.dim, self.loc)
         return type(self)(tril @ gradient, tril @ self.ops.halve_diagonal(inner))
 
     def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
@@ -114,10 +114,21 @@ class CovarianceCholesky(DenseFamily):
 
         return WhitenedPath([block], CovarianceSteps(self.ops), finish)
 
+    def fisher_products(self, directions: Sequence[Self], others: Sequence[Self] = ()) -> Any:
+        # In whitened coordinates X = C^-1 dC, lower triangular, the metric of (1) is
+        # <dC, dC'> = sum_ij (1 + [i = j]) X_ij X'_ij: one solve for all directions together.
+        every = [*directions, *others]
+        columns = [x for one in every for x in (one.scale_tril, one.loc[:, None])]
+        tril, num = self._bound().scale_tril, len(directions)
+        whitened = self.ops.solve_columns(tril, self.xp.concatenate(columns, 1))
+        pieces = self.ops.split(whitened, [self.dim, 1] * len(every))
+        weights = self.xp.sqrt(1.0 + self.ops.eye(self.dim, self.loc))
+        means, scales = [[x] for x in pieces[1::2]], [[weights * x] for x in pieces[::2]]
+        return self.ops.products(means[:num], means), self.ops.products(scales[:num], scales)
+
     def retract(self, step: Self) -> Self:
-        old, new = self._bound().scale_tril, self.scale_tril + step.scale_tril
-        diagonal = self.ops.keep_off_zero(old.diagonal(), new.diagonal())
-        return type(self)(self.loc + step.loc, self.ops.with_diagonal(new, diagonal))
+        new = self.ops.add_off_zero(self._bound().scale_tril, step.scale_tril)
+        return type(self)(self.loc + step.loc, new)
 
     def _whitened(self, direction: Self) -> tuple[Array, Array]:
         """``X = C^-1 dC``, and ``C^-1 dmu``."""

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from ngvi.families.base import Array, Family
+from ngvi.latents.layout import Layout
 from ngvi.linalg.matrices import symmetric
 
-if TYPE_CHECKING:
-    from ngvi.latents.layout import Layout
 
-#: The most latents: a matrix of more has gigabytes, and a step several of them.
-MAX_DIM = 2**15
-
-
-class Spread(NamedTuple):
+class GroupSpread(NamedTuple):
     """How far the directions of groups of points are from their mean, in nats."""
 
     noise: Array  #: squared Fisher norm of what the mean is off by
@@ -27,12 +22,15 @@ class DenseFamily(Family):
     Its part of a Hessian is the whole of it, shape ``(d, d)``.
     """
 
+    #: The most latents: a matrix of more has gigabytes, and a step several of them.
+    max_dim: ClassVar[int] = 2**15
+
     def for_layout(self, layout: Layout) -> Self:
         """The specification itself.
 
         :raises ValueError: for so many latents that a matrix would not fit the memory.
         """
-        if layout.dim > MAX_DIM:
+        if layout.dim > self.max_dim:
             raise ValueError(
                 f"family={self.name!r} would hold matrices of {layout.dim:,} x {layout.dim:,} for "
                 f"this model's latents, {layout.dim**2 / 2**28:,.0f} GB each in float32. Use "
@@ -44,15 +42,15 @@ class DenseFamily(Family):
     def num_parameters(self) -> int:
         return self.dim + self.dim * (self.dim + 1) // 2
 
-    def price_of_points(self, gradients: Array, noise: Array) -> Self:
+    def natural_gradient_from_points(self, gradients: Array, noise: Array) -> Self:
         """:class:`Family`'s, without a solve for the draws."""
         rows = self.whitened_rows(gradients)
-        return self.price_of_whitened(rows.sum(0), symmetric(rows.mT @ noise))
+        return self.natural_gradient_from_whitened(rows.sum(0), symmetric(rows.mT @ noise))
 
-    def price_of_groups(
+    def natural_gradient_from_groups(
         self, gradients: Array, noise: Array, num_groups: int
-    ) -> tuple[Self, Spread]:
-        """:meth:`price_of_points`, and how far the groups' directions are from it.
+    ) -> tuple[Self, GroupSpread]:
+        """:meth:`natural_gradient_from_points`, and how far the groups' directions are from it.
 
         :param gradients: group after group, times weights of which each group has an equal share.
         """
@@ -61,18 +59,20 @@ class DenseFamily(Family):
         )
         means, hessians = self.ops.sum_rows(rows), symmetric(rows.mT @ points)
         # The inner products of all pairs of groups, of directions in whitened coordinates.
-        inner = (hessians + self._identity() / num_groups).reshape(num_groups, -1)
+        inner = (hessians + self.ops.eye(self.dim, self.loc) / num_groups).reshape(num_groups, -1)
         products = means @ means.mT + 0.5 * (inner @ inner.mT)
         square = products.sum()
         of_each = self.ops.diagonals(products).sum()
         noise = (num_groups * of_each - square) / (num_groups - 1)
-        return self.price_of_whitened(means.sum(0), hessians.sum(0)), Spread(noise, square)
+        return self.natural_gradient_from_whitened(means.sum(0), hessians.sum(0)), GroupSpread(
+            noise, square
+        )
 
     def whitened_rows(self, gradients: Array) -> Array:
         """``C^T g`` for each of the rows ``g``, shape ``(N, d)``."""
         raise NotImplementedError
 
-    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
+    def natural_gradient_from_whitened(self, gradient: Array, hessian: Array) -> Self:
         """:meth:`bonnet_price` from ``C^T E[grad l]`` and ``C^T E[hess l] C``, symmetric."""
         raise NotImplementedError
 

@@ -27,18 +27,12 @@ class Diagonal(Family):
     name: ClassVar[str] = "diagonal"
     relative_scale_step: ClassVar[float] = 0.1
     leaves_out_correlations: ClassVar[bool] = True
-    reads_diagonal: ClassVar[bool] = True
-    has_parts: ClassVar[bool] = True
 
     def initial(self, loc: Array, scale: float | Array) -> Self:
         return type(self)(loc, scale * self.xp.ones_like(loc))
 
     def couples(self) -> str:
         return "none"
-
-    def describe(self) -> str:
-        """The structure in words."""
-        return "independent latents"
 
     @property
     def num_parameters(self) -> int:
@@ -65,24 +59,10 @@ class Diagonal(Family):
     def sample(self, noise: Array) -> Array:
         return self._bound().loc + self.scale * noise
 
-    def displacement(self, change: Self, noise: Array) -> Array:
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
         return self._bound().scale * (change.loc + 0.5 * change.scale * noise)
 
-    def _transposed(self, vector: Array) -> Array:
-        return self._bound().scale * vector
-
-    def _displacement_transpose(self, noise: Array, slope: Array) -> Self:
-        """The transpose of :meth:`displacement`, a linear function of the slope.
-
-        :param noise: ``z``, shape ``(..., d)``.
-        :param slope: of a function of the displaced noise, shape ``(..., d)``.
-        :return: the natural gradient of that function.
-        """
-        slope = (self._bound().scale * slope).reshape(-1, self.dim)
-        of_scale = 0.5 * (slope * noise.reshape(-1, self.dim)).sum(0)
-        return type(self)(slope.sum(0), of_scale)
-
-    def log_det_displacement(self, change: Self) -> Array:
+    def log_det_jvp(self, change: Self) -> Array:
         return (0.5 * self.scale * change.scale).sum()
 
     def natural_gradient(self, gradient: Self) -> Self:
@@ -116,6 +96,10 @@ class Diagonal(Family):
         ratio = self.ops.new_variance_ratio(-2.0 * step_size * direction.scale / scale)
         loc = self.loc + step_size * ratio * direction.loc
         return type(self)(loc, scale * self.xp.sqrt(ratio))
+
+    def has_parts(self) -> bool:
+        """Each latent has a scale of its own."""
+        return True
 
     def moved_latents(self, direction: Self) -> Array:
         moves = (direction.loc != 0) | (direction.scale != 0)

@@ -1,9 +1,9 @@
 """The algebra of directions.
 
-A *place* is a list of Gaussians. A *direction* at it is a list of the same families, whose
-coordinates are a change of the Gaussians', a natural gradient, or a momentum of such. What
-``F``, the Fisher information of the place, makes of a direction is its *dual*: a Euclidean
-gradient, whose plain products with directions are Fisher inner products.
+A *direction* at a list of Gaussians is a list of the same families, whose coordinates are a
+change of the Gaussians', a natural gradient, or a momentum of such. What ``F``, the Fisher
+information of the Gaussians, makes of a direction is its *dual*: a Euclidean gradient, whose plain
+products with directions are Fisher inner products.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ import numpy as np
 
 from ngvi.families.base import Array, Family
 from ngvi.latents.forest import Forest, forest_from_indices
-from ngvi.linalg.arrow import Arrow, Vector
+from ngvi.linalg.arrow import Arrow
+from ngvi.linalg.forest_blocks import Vector
 
 
 class ForestFamily(Family):
@@ -26,7 +27,6 @@ class ForestFamily(Family):
     factor_name: ClassVar[str]
     #: 1 for a factor of the covariance, -1 for one of the precision.
     power: ClassVar[int]
-    has_parts: ClassVar[bool] = True
 
     #: A package's matrices of a forest.
     _arrow: ClassVar[type[Arrow]]
@@ -55,7 +55,7 @@ class ForestFamily(Family):
 
     # -- natural gradients ------------------------------------------------------------
 
-    def log_det_displacement(self, change: Self) -> Array:
+    def log_det_jvp(self, change: Self) -> Array:
         return 0.5 * self.power * (self._packed() * change._packed()).sum()
 
     def natural_gradient(self, gradient: Self) -> Self:
@@ -73,6 +73,10 @@ class ForestFamily(Family):
         return self._with(loc, factor.solve_transpose_products(symmetric))
 
     # -- steps ------------------------------------------------------------------------
+
+    def has_parts(self) -> bool:
+        """Each block has columns of the factor of its own."""
+        return True
 
     def moved_latents(self, direction: Self) -> Array:
         ones = self._split(self.xp.ones_like(self.loc))

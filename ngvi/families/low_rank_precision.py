@@ -15,8 +15,8 @@ information ``F`` of ``(U, D)`` is singular. Orthogonal to the mean's, it is
       dU = S G B^-1 - U B^-1 sym(U^T G) B^-1 / 2,                                         (2)
 
   whose ``dU U^T + U dU^T`` is that of the pseudo-inverse of ``F``. A direction of ``U`` weaker than
-  ``MIN_STRENGTH`` (an eigenvalue of ``V^T V``) is treated as if it had that strength, because ``F``
-  vanishes where ``U`` does;
+  ``LowRank.min_strength`` (an eigenvalue of ``V^T V``) is treated as if it had that strength,
+  because ``F`` vanishes where ``U`` does;
 - approximate for ``D``: ``dD = 2 D^2 dL/dD``, the diagonal family's. The exact block is
   ``Sigma o Sigma / 2``, which is at most that, and tends to it where ``d >> r``. The block of ``F``
   between ``U`` and ``D``, of the same order, is left out.
@@ -31,9 +31,9 @@ gradient on the tangent space. It points at the rule's own target: ``U + dU, D +
 factor and diagonal of ``-E[hess l]``, projected to ``rank`` directions and a diagonal that keeps
 its diagonal, and turned to ``U``. So a step of one is the Bayesian learning rule's, and exact
 for a conjugate model whose posterior has this form. Shorter steps go straight there in ``(U, D)``.
-SLANG mixes ``S`` and its target instead (:meth:`LowRankPrecision.mixed` does): that is larger by
-``rho (1 - rho) dU dU^T``. Where ``dU`` is a noisy first-order gradient, this term would not average
-out as ``rho`` decreases, and would become most of the precision.
+SLANG mixes ``S`` and its target instead: that is larger by ``rho (1 - rho) dU dU^T``. Where ``dU``
+is a noisy first-order gradient, this term would not average out as ``rho`` decreases, and would
+become most of the precision.
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ from typing import ClassVar, Self
 
 from ngvi.errors import check_rank
 from ngvi.families.base import Array, Family
-from ngvi.latents import forest
-from ngvi.latents.forest import check_dense
+from ngvi.families.low_rank_curvature import LowRankCurvature
 from ngvi.latents.layout import Layout
-from ngvi.linalg.low_rank import LowRank, initial_factor
-from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
+from ngvi.linalg.low_rank import initial_factor
+from ngvi.linalg.matrices import symmetric
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LowRankPrecision(Family):
+class LowRankPrecision(LowRankCurvature, Family):
     """Gaussian whose precision is of low rank, plus a diagonal.
 
     :param loc: mean, shape ``(d,)``.
@@ -67,10 +66,7 @@ class LowRankPrecision(Family):
     rank: int = dataclasses.field(default=10, kw_only=True, metadata={"static": True})
 
     name: ClassVar[str] = "low_rank"
-    relative_scale_step: ClassVar[float] = 0.01
     leaves_out_correlations: ClassVar[bool] = True
-    #: A package's matrices of this form.
-    _low_rank: ClassVar[type[LowRank]]
 
     def __post_init__(self) -> None:
         check_rank(self.rank)
@@ -104,10 +100,6 @@ class LowRankPrecision(Family):
         return self.dim * (self.rank + 2) - self.rank * (self.rank - 1) // 2
 
     @property
-    def stddev(self) -> Array:
-        return self.xp.sqrt(self.variance)
-
-    @property
     def variance(self) -> Array:
         return self._matrix.inverse_diagonal()
 
@@ -124,7 +116,7 @@ class LowRankPrecision(Family):
 
     # -- natural gradients ------------------------------------------------------------
 
-    def displacement(self, change: Self, noise: Array) -> Array:
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
         # natural_gradient(change), but its factor only in products with delta: each array of size
         # d r that is made, and each use of one, is one more pass through memory.
         matrix, solve = self._matrix, self.ops.solve_rows
@@ -148,7 +140,7 @@ class LowRankPrecision(Family):
         moved = moved + matrix.rows_of(across, self.factor)
         return moved / self.xp.sqrt(self.diagonal)  # (3), by C^-1 Sigma = C^T
 
-    def log_det_displacement(self, change: Self) -> Array:
+    def log_det_jvp(self, change: Self) -> Array:
         n = self.natural_gradient(change)
         both = (self._matrix.divide_factor() * n.factor).sum()
         return -both - 0.5 * (self.variance * n.diagonal).sum()
@@ -176,47 +168,6 @@ class LowRankPrecision(Family):
         diagonal = 0.5 * natural_gradient.diagonal / self.diagonal**2
         return self._with(loc, factor, diagonal)
 
-    # -- curvature --------------------------------------------------------------------
-
-    def assemble_hessian(self, products: Array) -> Array:
-        check_dense(self._bound())
-        return symmetric(products)
-
-    def outer_products(self, left: Array, right: Array) -> Array:
-        check_dense(self._bound())
-        return symmetric(left.mT @ right)
-
-    def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
-        """The direction to the rule's target, see the module; ``hessian`` is ``(d, d)``."""
-        self._bound()
-        factor, diagonal = self._matrix.near(-symmetric(hessian))
-        loc = self._matrix.divide(gradient)
-        return self._with(loc, factor - self.factor, diagonal - self.diagonal)
-
-    @property
-    def keeps_rows(self) -> bool:  # type: ignore[override]
-        """Whether a dense matrix would be too large."""
-        return self.dim > forest.MAX_DENSIFIED_DIM
-
-    def price_of_rows(self, gradient: Array, rows: Array, diagonal: Array) -> Self:
-        """:meth:`bonnet_price` of ``-E[hess l] = rows^T rows + diag(diagonal)``, see the module.
-
-        By an eigenproblem of size ``N``: O(d N (N + r)).
-
-        :param rows: scaled gradients of single examples, shape ``(N, d)``.
-        :param diagonal: of the rest, such as a prior's, shape ``(d,)``.
-        """
-        self._bound()
-        if rows.shape[0] < self.rank:
-            missing = self.xp.zeros_like(self.factor.mT[: self.rank - rows.shape[0]])
-            rows = self.xp.concatenate([rows, missing])
-        vectors = self.ops.eigh(rows @ rows.mT)[1][:, -self.rank :]
-        factor = rows.mT @ vectors
-        left, right = self.ops.svd(factor.mT @ self.factor)  # the rotation that is nearest
-        change = factor @ (left @ right) - self.factor
-        gain = (rows**2).sum(0) - (self.factor**2).sum(1) - 2.0 * (self.factor * change).sum(1)
-        return self._with(self._matrix.divide(gradient), change, diagonal - self.diagonal + gain)
-
     # -- steps ------------------------------------------------------------------------
 
     def natural_step(self, direction: Self, step_size: Array | float) -> Self:
@@ -227,7 +178,7 @@ class LowRankPrecision(Family):
         return self._with(self.loc + step_size * shift, new.factor, new.diagonal)
 
     def corrected(self, direction: Self, step_size: Array | float) -> Self:
-        """As :meth:`~ngvi.linalg.definite.Definite.calmed` does, of ``dU`` by its size in ``D``."""
+        """As :meth:`~ngvi.linalg.definite.Definite.damped` does, of ``dU`` by its size in ``D``."""
         diagonal = self._bound().diagonal
         size = self.xp.sqrt((direction.factor**2 / diagonal[:, None]).sum())
         share = 1.0 / self.ops.at_least(step_size * size, 1.0)
@@ -235,47 +186,18 @@ class LowRankPrecision(Family):
         change = diagonal * (change + 0.5 * change**2) / step_size
         return self._with(direction.loc, share * direction.factor, change)
 
-    def mixed(self, rows: Array, diagonal: Array, step_size: Array | float) -> Self:
-        """SLANG's step of the precision, ``(1 - rho) S + rho (rows^T rows + diag(diagonal))``.
-
-        Projected to the leading ``rank`` directions of its low-rank part, by an eigenproblem of
-        size ``rank + N``, and a diagonal with which ``diag(S)`` is exact. O(d (r + N)^2).
-
-        :param rows: scaled gradients of single examples, shape ``(N, d)``.
-        :param diagonal: of the rest of the curvature, such as a prior's, non-negative, ``(d,)``.
-        :param step_size: ``rho``, in (0, 1].
-        """
-        self._bound()
-        parts = [(1.0 - step_size) ** 0.5 * self.factor, step_size**0.5 * rows.mT]
-        columns = self.xp.concatenate(parts, 1)
-        vectors = self.ops.eigh(columns.mT @ columns)[1][:, -self.rank :]
-        factor = columns @ vectors
-        rest = (columns**2).sum(1) - (factor**2).sum(1)
-        rest = self.ops.at_least(rest, 0.0)  # of rounding
-        mixture = (1.0 - step_size) * self.diagonal + step_size * diagonal
-        return self._with(self.loc, factor, mixture + rest)
-
     def _trace_ratio(self, other: Self) -> Array:
         spread = (other.factor * self._matrix.divide(other.factor.mT).mT).sum()
         return (other.diagonal * self.variance).sum() + spread
 
     def retract(self, step: Self) -> Self:
         """``lambda + step``; where ``D`` would not stay positive it is corrected."""
-        factor, diagonal = self._end(step.factor, step.diagonal, MIN_SHRINKAGE**2)
+        factor, diagonal = self._end(step.factor, step.diagonal, self.ops.min_shrinkage**2)
         return self._with(self.loc + step.loc, factor, diagonal)
 
     # -- helpers ----------------------------------------------------------------------
-
-    def _with(self, loc: Array, factor: Array, diagonal: Array) -> Self:
-        return dataclasses.replace(self, loc=loc, factor=factor, diagonal=diagonal)
 
     def _end(self, factor: Array, diagonal: Array, floor: float) -> tuple[Array, Array]:
         """``U`` and ``D`` after a change."""
         ratio = diagonal / self._bound().diagonal
         return self.factor + factor, self.diagonal * self.ops.positive(ratio, ratio, floor)
-
-    @property
-    def _matrix(self) -> LowRank:
-        """The precision."""
-        self._bound()
-        return self._low_rank(self.factor, self.diagonal)

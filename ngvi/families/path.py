@@ -25,10 +25,10 @@ class Path:
     start: Any
     advance: Callable[[Any], Any]
 
-    def calmed(self, step_size: Any) -> Path:
+    def damped(self, step_size: Any) -> Path:
         """The path of a curvature that is noise for the most part, for a step of this size.
 
-        See :meth:`~ngvi.linalg.definite.Definite.calmed`; families without whitened steps correct
+        See :meth:`~ngvi.linalg.definite.Definite.damped`; families without whitened steps correct
         the direction (:meth:`~ngvi.families.base.Family.corrected`).
         """
         return self
@@ -64,22 +64,17 @@ class WhitenedPath:
     :param finish: the family, from ``rho`` and the blocks' steps.
     :param metrics: :meth:`metric`, from ``steps`` and the gradient, a function of the blocks'
         steps; None for the end's.
-    :param is_of_direction: whether ends are made of the direction and not of the steps, so that
-        the family has to calm the direction.
     """
 
     blocks: Sequence[tuple[Any, Any]]
     steps: Any
     finish: Callable[..., Any]
     metrics: Callable[[Any, Any], Callable[..., Any]] | None = None
-    is_of_direction: bool = False
 
-    def calmed(self, step_size: Any) -> WhitenedPath:
+    def damped(self, step_size: Any) -> WhitenedPath:
         """See :class:`Path`."""
-        if self.is_of_direction:
-            return self
         pairs = zip(self._steps(), self.blocks, strict=True)
-        blocks = [(steps.calmed(step_size, p), w) for steps, (p, w) in pairs]
+        blocks = [(steps.damped(step_size, p), w) for steps, (p, w) in pairs]
         return dataclasses.replace(self, blocks=blocks)
 
     def at(self, step_size: Any) -> Any:
@@ -126,9 +121,9 @@ class JointPath:
         pairs = zip(families, directions, strict=True)
         self._paths = [family.along(one, of_mean) for family, one in pairs]
 
-    def calmed(self, step_size: Any) -> JointPath:
+    def damped(self, step_size: Any) -> JointPath:
         """See :class:`Path`."""
-        return self._with([path.calmed(step_size) for path in self._paths])
+        return self._with([path.damped(step_size) for path in self._paths])
 
     def at(self, step_size: Any) -> list:
         """See :class:`Path`."""

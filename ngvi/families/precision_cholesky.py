@@ -48,7 +48,6 @@ class PrecisionCholesky(DenseFamily):
     precision_tril: Array = None
 
     name: ClassVar[str] = "precision_cholesky"
-    relative_scale_step: ClassVar[float] = 0.01
 
     def initial(self, loc: Array, scale: float | Array) -> Self:
         return type(self)(loc, self.xp.diag(self.xp.ones_like(loc) / scale))
@@ -74,7 +73,7 @@ class PrecisionCholesky(DenseFamily):
     def sample(self, noise: Array) -> Array:
         return self._bound().loc + self.ops.solve_rows(self.precision_tril, noise, trans=True)
 
-    def displacement(self, change: Self, noise: Array) -> Array:
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
         tril = self._bound().precision_tril
         if self.ops.prefer_one_product(noise):
             of_scale = noise @ self.ops.halve_diagonal(tril.mT @ change.precision_tril)  # from (1)
@@ -85,7 +84,7 @@ class PrecisionCholesky(DenseFamily):
             of_scale = (change.precision_tril * sums).sum(-2)
         return self._solve(change.loc) - of_scale
 
-    def log_det_displacement(self, change: Self) -> Array:
+    def log_det_jvp(self, change: Self) -> Array:
         return -0.5 * (self._bound().precision_tril * change.precision_tril).sum()
 
     def natural_gradient(self, gradient: Self) -> Self:
@@ -101,13 +100,15 @@ class PrecisionCholesky(DenseFamily):
 
     def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
         inverse = self.ops.inverse_lower(self._bound().precision_tril)
-        return self.price_of_whitened(inverse @ gradient, inverse @ hessian @ inverse.mT)
+        return self.natural_gradient_from_whitened(
+            inverse @ gradient, inverse @ hessian @ inverse.mT
+        )
 
     def whitened_rows(self, gradients: Array) -> Array:
         return self.ops.solve_rows(self._bound().precision_tril, gradients)
 
-    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
-        inner = self.ops.halve_diagonal(hessian + self._identity())
+    def natural_gradient_from_whitened(self, gradient: Array, hessian: Array) -> Self:
+        inner = self.ops.halve_diagonal(hessian + self.ops.eye(self.dim, self.loc))
         return type(self)(self._solve(gradient, trans=True), -self.precision_tril @ inner)
 
     def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
@@ -120,11 +121,10 @@ class PrecisionCholesky(DenseFamily):
         return WhitenedPath([block], PrecisionSteps(self.ops), finish)
 
     def retract(self, step: Self) -> Self:
-        old, new = self._bound().precision_tril, self.precision_tril + step.precision_tril
-        diagonal = self.ops.keep_off_zero(old.diagonal(), new.diagonal())
-        new = self.ops.with_diagonal(new, diagonal)
+        old = self._bound().precision_tril
+        new = self.ops.add_off_zero(old, step.precision_tril)
         # A column that has changed its sign is the same T, but would turn the mean's step.
-        signs = self.xp.sign(diagonal) * self.xp.sign(old.diagonal())
+        signs = self.xp.sign(new.diagonal()) * self.xp.sign(old.diagonal())
         shift = self.ops.solve_lower(new, signs * (step.loc @ old), trans=True)  # (3)
         return type(self)(self.loc + shift, new)
 

@@ -19,7 +19,7 @@ where ``T^T G`` is needed only where ``T`` has entries. This is Theorem 4: its
 ``H_i = T_i^T (A_i + T_i^-T T_gi^T G_gi)`` is the block ``T_i^T A_i + T_gi^T G_gi`` of ``T^T G``,
 and no triangular solve is left. For a draw ``theta = mu + T^-T z`` with gradient ``g``, in
 Tan's notation ``v = T^-1 g`` and ``u = T_d^-T T^T (theta - mu)``, it has ``G = -u v^T`` (S6.2);
-:meth:`~SparsePrecision.displacement` is the transpose, ``T^-1 dL/dmu - M^T z``. The entropy's
+:meth:`~SparsePrecision.draw_jvp` is the transpose, ``T^-1 dL/dmu - M^T z``. The entropy's
 natural gradient is ``-T / 2``, and Bonnet's and Price's, with ``H = E[hess l]``,
 
     dmu = S^-1 E[grad l],        dT = -T Phi(T^-1 H T^-T + I).                     (2)
@@ -68,7 +68,6 @@ class SparsePrecision(ForestFamily):
     structure: Any = dataclasses.field(default=None, kw_only=True, metadata={"static": True})
 
     name: ClassVar[str] = "sparse_precision"
-    relative_scale_step: ClassVar[float] = 0.01
     factor_name: ClassVar[str] = "precision_tril"
     power: ClassVar[int] = -1
     #: A package's family for a model without locals.
@@ -122,7 +121,7 @@ class SparsePrecision(ForestFamily):
 
     # -- natural gradients ------------------------------------------------------------
 
-    def displacement(self, change: Self, noise: Array) -> Array:
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
         factor, gradient = self._factor(), change._factor()
         of_loc = factor.solve_linear(self._split(change.loc))
         noise = self._split(noise)
@@ -156,7 +155,7 @@ class SparsePrecision(ForestFamily):
         whitened = factor.congruence(self._arrow.unpack(self.structure, hessian))
         return self._natural(factor, gradient, whitened)
 
-    def price_of_points(self, gradients: Array, noise: Array) -> Self:
+    def natural_gradient_from_points(self, gradients: Array, noise: Array) -> Self:
         """:class:`Family`'s, of less noise."""
         # Products of one local's gradient and another's noise, of which only the average over many
         # points is zero, are none of these: T^-1 H T^-T = E[(T^-1 grad l) z^T].

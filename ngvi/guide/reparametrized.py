@@ -170,7 +170,7 @@ class Reparametrization:
         if self.order == 1:
             point = point + self._newton(factors, slope)
         spread = [
-            self._ops.solve_transpose(factor, z)
+            self._ops.solve(factor, z, trans=True)
             for factor, z in zip(factors, self._local(latent), strict=True)
         ]
         theta = xp.where(self._mask, point + self._join(spread), latent)
@@ -227,7 +227,7 @@ class Reparametrization:
         """``H^-1 dl/db``, shape ``(d,)``."""
         ops = self._ops
         pairs = zip(factors, self._local(slope), strict=True)
-        return self._join([ops.solve_transpose(f, ops.solve(f, s)) for f, s in pairs])
+        return self._join([ops.solve(f, ops.solve(f, s), trans=True) for f, s in pairs])
 
     def _factors(self, products: Array) -> tuple[Vector, Array]:
         """Lower factors of the blocks of ``-`` Hessian, and which of them had to be repaired.

@@ -171,9 +171,9 @@ class VisitedFamily(NamedTuple):
         """See :class:`~ngvi.families.base.Family`."""
         return log_q(self.family.precondition(), noise, self.weights)
 
-    def sticking_log_prob(self, displaced: Array) -> Array:
+    def sticking_log_prob(self, reparametrised: Array) -> Array:
         """See :class:`~ngvi.families.base.Family`."""
-        return log_q(self.family.detach(), displaced, self.weights)
+        return log_q(self.family.detach(), reparametrised, self.weights)
 
 
 def refuse_bounds(site: str) -> None:

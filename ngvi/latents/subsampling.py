@@ -87,7 +87,7 @@ class MinibatchElements:
         forest = family.couples()
         if forest == "none" or not self.are_partial:
             return
-        if not isinstance(forest, Forest) or not family.moves_elements:
+        if not isinstance(forest, Forest) or not family.has_parts():
             self._refuse(family, next(site for site in self.sites if self.subsampled(site)))
         elements = self._elements()
         pieces = forest.split_indices()

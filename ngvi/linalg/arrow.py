@@ -7,128 +7,22 @@ Cholesky factors of such matrices have the same zeros, because the ancestors of 
 ancestors of one another. Every operation costs ``n k (k + a)`` or ``n k a^2`` for ``n`` blocks of
 size ``k`` with ``a`` coordinates in their ancestors: linear in ``n``.
 
-Vectors are lists with one tensor ``(..., k, n)`` a group (:meth:`Arrow.split`,
-:meth:`Arrow.join`). Which blocks meet, and in which order, is decided here; what a product or a
-factor of blocks is, :class:`~ngvi.linalg.batched.Batched` knows.
+Vectors are lists with one tensor ``(..., k, n)`` a group (``split`` and ``join`` of
+:class:`~ngvi.linalg.forest_blocks.ForestBlocks`). Which blocks meet, and in which order, is decided
+here; what a product or a factor of blocks is, :class:`~ngvi.linalg.batched.Batched` knows.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Self
 
-from ngvi.latents.forest import Forest
-from ngvi.linalg.batched import Batched
+from ngvi.linalg.forest_blocks import ForestBlocks, Vector
 from ngvi.linalg.matrices import Array
 
-Vector = list[Array]
 
-
-@dataclasses.dataclass(frozen=True)
-class Arrow:
-    """A matrix of a structure, or the lower half of a symmetric one.
-
-    :param structure: which blocks there are.
-    :param blocks: for each group its diagonal blocks ``(k, k, n)``, then those below it
-        ``(k_a, k, n)``, by ancestor, the nearest first.
-    """
-
-    structure: Forest = dataclasses.field(metadata={"static": True})
-    blocks: tuple[tuple[Array, ...], ...]
-
-    #: What computes with blocks, and with tensors of them.
-    ops: ClassVar[Batched]
-
-    # -- vectors ----------------------------------------------------------------------
-
-    @classmethod
-    def split(cls, structure: Forest, vector: Array) -> Vector:
-        """A vector ``(..., d)`` by groups."""
-        if structure.permutation is not None:
-            vector = vector[..., structure.permutation.order]
-        pieces: list[dict[int, dict[int, Array]]] = [{} for _ in structure.groups]
-        segments = cls.ops.split(vector, [run.num * run.width for run in structure.runs])
-        for run, segment in zip(structure.runs, segments, strict=True):
-            piece = segment.reshape(*vector.shape[:-1], run.num, run.width).mT
-            pieces[run.group].setdefault(run.block, {})[run.row] = piece
-        return [
-            cls.ops.concatenate(
-                [
-                    cls.ops.concatenate([rows[row] for row in sorted(rows)], -2)
-                    for _, rows in sorted(b.items())
-                ],
-                -1,
-            )
-            for b in pieces
-        ]
-
-    @classmethod
-    def join(cls, structure: Forest, vector: Vector) -> Array:
-        """The inverse of :meth:`split`."""
-        pieces = []
-        for run in structure.runs:
-            rows = slice(run.row, run.row + run.width)
-            blocks = slice(run.block, run.block + run.num)
-            piece = vector[run.group][..., rows, blocks].mT
-            pieces.append(piece.reshape(*piece.shape[:-2], run.num * run.width))
-        joined = cls.ops.concatenate(pieces, -1)
-        if structure.permutation is None:
-            return joined
-        return joined[..., structure.permutation.inverse]
-
-    # -- packing ----------------------------------------------------------------------
-
-    @classmethod
-    def unpack(cls, structure: Forest, packed: Array) -> Self:
-        """From one flat array of all blocks."""
-        shapes = structure.shapes()
-        # The derivative of one split is one concatenation; that of slices is a sum of zeros.
-        sizes = [math.prod(shape) for mine in shapes for shape in mine]
-        pieces = iter(cls.ops.split(packed, sizes))
-        blocks = tuple(tuple(next(pieces).reshape(shape) for shape in mine) for mine in shapes)
-        return cls(structure, blocks)
-
-    def pack(self) -> Array:
-        """All blocks as one flat array."""
-        return self.ops.concatenate(
-            [block.reshape(-1) for mine in self.blocks for block in mine], -1
-        )
-
-    @classmethod
-    def add_keeping_off_zero(cls, structure: Forest, old: Array, step: Array) -> Array:
-        """Two packed matrices' sum, its diagonal kept off zero as ``Matrices.keep_off_zero`` does.
-
-        On the packed tensors, because for a step it is the traffic of memory that counts.
-        """
-        raise NotImplementedError
-
-    @classmethod
-    def identity(cls, structure: Forest, like: Array) -> Self:
-        """The identity, with the dtype of ``like``."""
-        blocks = []
-        for first, *rest in structure.shapes():
-            diagonal = cls.ops.identity(first[0], first[2], like)
-            blocks.append((diagonal, *(cls.ops.zeros(shape, like) for shape in rest)))
-        return cls(structure, tuple(blocks))
-
-    def map_diagonal(self, function: Callable[[Array], Array]) -> Self:
-        """``function`` of the diagonal blocks, the rest as it is."""
-        blocks = tuple((function(diagonal), *below) for diagonal, *below in self.blocks)
-        return type(self)(self.structure, blocks)
-
-    def combine(self, function: Callable[..., Array], *others: Self) -> Self:
-        """``function`` of corresponding blocks."""
-        blocks = tuple(
-            tuple(function(*same) for same in zip(*mine, strict=True))
-            for mine in zip(self.blocks, *(other.blocks for other in others), strict=True)
-        )
-        return type(self)(self.structure, blocks)
-
-    def diagonals(self) -> Vector:
-        """The diagonal as a vector."""
-        return [self.ops.diagonal(mine[0]) for mine in self.blocks]
+class Arrow(ForestBlocks):
+    """A matrix of a structure, or the lower half of a symmetric one."""
 
     # -- with vectors -----------------------------------------------------------------
 
@@ -171,7 +65,7 @@ class Arrow:
             for ancestor, block in zip(self.structure.ancestors(index), below, strict=True):
                 above = self.at(index, result[ancestor])
                 rest = rest - self.ops.transpose_times(block, above)
-            result[index] = self.ops.solve_transpose(diagonal, rest)
+            result[index] = self.ops.solve(diagonal, rest, trans=True)
         return [result[index] for index in range(len(self.blocks))]
 
     def solve_linear(self, vector: Vector) -> Vector:
@@ -252,7 +146,7 @@ class Arrow:
             solved = self._chain_solve_transpose(index, below)
             for block, entry in zip(mine, solved, strict=True):
                 diagonal = diagonal - self.ops.matmul(self.ops.transpose(block), entry)
-            return [self.ops.tril(self.ops.solve_transpose_matrix(own, diagonal)), *solved]
+            return [self.ops.tril(self.ops.solve_matrix(own, diagonal, trans=True)), *solved]
 
         return self._by_column(column, other)
 
@@ -292,7 +186,12 @@ class Arrow:
             own, below = root(diagonal, below) if root else (ops.cholesky(diagonal), below)
             mine = [ops.transpose(ops.solve_matrix(own, ops.transpose(b))) for b in below]
             result.append((own, *mine))
-            self._add_products(rest, {index: result[-1]}, -1.0)
+            chain = self.structure.ancestors(index)
+            for row in range(len(chain)):
+                for column in range(row + 1):
+                    lower, place = chain[column], row - column
+                    product = self._gather_product(lower, mine[row], mine[column])
+                    rest[lower][place] = rest[lower][place] - product
         return type(self)(self.structure, tuple(result))
 
     # -- along the chain of a block's ancestors ---------------------------------------
@@ -336,57 +235,5 @@ class Arrow:
                 block = self._block_at(index, chain[upper], chain[place])
                 rest = rest - self.ops.matmul(self.ops.transpose(block), result[upper])
             own = self._block_at(index, chain[place], chain[place])
-            result[place] = self.ops.solve_transpose_matrix(own, rest)
+            result[place] = self.ops.solve_matrix(own, rest, trans=True)
         return [result[place] for place in range(len(chain))]
-
-    def _block(self, row: int, column: int) -> Array:
-        """The blocks in the rows of group ``row`` and the columns of group ``column``."""
-        if row == column:
-            return self.blocks[column][0]
-        return self.blocks[column][1 + self.structure.ancestors(column).index(row)]
-
-    def _block_at(self, index: int, row: int, column: int) -> Array:
-        return self.at(index, self._block(row, column))
-
-    def at(self, index: int, value: Array, expand: bool = False) -> Array:
-        """The ancestors' entries, once for each block of group ``index``."""
-        num = value.shape[-1]
-        repeats = self.structure.groups[index].num // num
-        if repeats == 1 or (num == 1 and not expand):
-            return value
-        return self.ops.repeat(value, repeats)
-
-    def _gather_up(self, ancestor: int, block: Array, vector: Array) -> Array:
-        """``block`` times ``vector``, summed over the blocks below each ancestor."""
-        num = self.structure.groups[ancestor].num
-        if num == 1:
-            return self.ops.contract(vector, block)[..., None]
-        product = self.ops.times(block, vector)
-        return product.reshape(*product.shape[:-1], num, -1).sum(-1)
-
-    def _gather_product(self, lower: int, left: Array, right: Array) -> Array:
-        """``left`` times ``right^T``, summed over the blocks below each one of ``lower``."""
-        num = self.structure.groups[lower].num
-        if num == 1:
-            return self.ops.contract(left, right)[..., None]
-        product = self.ops.matmul(left, self.ops.transpose(right))
-        return product.reshape(*product.shape[:-1], num, -1).sum(-1)
-
-    def _add_products(self, result: list, columns: Any, sign: float) -> None:
-        """Add ``T_ai T_bi^T`` of these columns ``i`` to the entries ``(a, b)`` of ``result``."""
-        items = columns.items() if isinstance(columns, dict) else enumerate(columns)
-        for index, (_, *mine) in items:
-            chain = self.structure.ancestors(index)
-            for row in range(len(chain)):
-                for column in range(row + 1):
-                    lower, place = chain[column], row - column
-                    product = self._gather_product(lower, mine[row], mine[column])
-                    result[lower][place] = result[lower][place] + sign * product
-
-
-def diagonal_slices(structure: Forest) -> list[tuple[int, int, int]]:
-    """For each group the size and number of its diagonal blocks, and the length of all its own."""
-    return [
-        (own[0], own[2], sum(math.prod(shape) for shape in (own, *below)))
-        for own, *below in structure.shapes()
-    ]

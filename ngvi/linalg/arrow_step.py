@@ -25,9 +25,10 @@ import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ngvi.linalg.arrow import Arrow, Vector
+from ngvi.linalg.arrow import Arrow
 from ngvi.linalg.batched import Batched
-from ngvi.linalg.definite import SMALLEST, Definite
+from ngvi.linalg.definite import Definite
+from ngvi.linalg.forest_blocks import Vector
 from ngvi.linalg.matrices import Array
 
 #: The largest entry of a step that is corrected: beyond, squares of a float32 overflow.
@@ -47,7 +48,7 @@ class ArrowSteps:
 
     ops: Definite
 
-    def calmed(self, rho: Array | float, half: Arrow) -> Arrow:
+    def damped(self, rho: Array | float, half: Arrow) -> Arrow:
         """As it is: the square of an arrow is none, and no conditional variance leaps anyway."""
         return half
 
@@ -91,7 +92,9 @@ class ArrowSteps:
     ) -> tuple[Array, list[Array]]:
         xp = self.ops.xp
         change = xp.moveaxis(diagonal, -1, 0) - self.ops.eye(len(diagonal), diagonal)
-        root, kept = (xp.moveaxis(x, 0, -1) for x in self.ops.raised_root(change, SMALLEST))
+        root, kept = (
+            xp.moveaxis(x, 0, -1) for x in self.ops.raised_root(change, self.ops.smallest)
+        )
         return root, [batched.matmul(block, kept) for block in below]
 
     def _log_det(self, step: ArrowStep) -> Array:

@@ -42,10 +42,6 @@ class Batched:
         """Zeros of the dtype and device of ``like``."""
         raise NotImplementedError
 
-    def split(self, tensor: Array, sizes: list[int]) -> Sequence[Array]:
-        """The last axis cut into pieces."""
-        return self.matrices.split(tensor, sizes)
-
     def _matmul(self, left: Array, right: Array) -> Array:
         """:meth:`matmul` of as many matrices on either side, of many terms."""
         raise NotImplementedError
@@ -101,43 +97,24 @@ class Batched:
 
     # -- solutions and factors --------------------------------------------------------
 
-    def solve(self, tril: Array, vector: Array) -> Array:
-        """Solve lower triangular ``(k, k, n)`` for ``(..., k, n)``."""
+    def solve(self, tril: Array, vector: Array, trans: bool = False) -> Array:
+        """``T^-1 x`` or ``T^-T x`` of lower triangular ``(k, k, n)`` for ``(..., k, n)``."""
         size = tril.shape[0]
         if size > SMALL:
-            return self._solve_lapack(tril, vector, trans=False)
-        if size == 1:
-            return vector / tril[0]
-        solution: list[Array] = []
-        for i in range(size):
-            rest = vector[..., i, :]
-            for j in range(i):
-                rest = rest - tril[i, j] * solution[j]
-            solution.append(rest / tril[i, i])
-        return self.xp.stack(solution, -2)
-
-    def solve_transpose(self, tril: Array, vector: Array) -> Array:
-        """Solve the transpose of lower triangular ``(k, k, n)`` for ``(..., k, n)``."""
-        size = tril.shape[0]
-        if size > SMALL:
-            return self._solve_lapack(tril, vector, trans=True)
+            return self._solve_lapack(tril, vector, trans)
         if size == 1:
             return vector / tril[0]
         solution: dict[int, Array] = {}
-        for i in reversed(range(size)):
+        for i in reversed(range(size)) if trans else range(size):
             rest = vector[..., i, :]
-            for j in range(i + 1, size):
-                rest = rest - tril[j, i] * solution[j]
+            for j in sorted(solution):
+                rest = rest - (tril[j, i] if trans else tril[i, j]) * solution[j]
             solution[i] = rest / tril[i, i]
         return self.xp.stack([solution[i] for i in range(size)], -2)
 
-    def solve_matrix(self, tril: Array, matrix: Array) -> Array:
-        """``tril^-1 matrix`` for ``(k, k, n)`` and ``(k, r, n)``."""
-        return self.transpose(self.solve(tril, self.transpose(matrix)))
-
-    def solve_transpose_matrix(self, tril: Array, matrix: Array) -> Array:
-        """``tril^-T matrix`` for ``(k, k, n)`` and ``(k, r, n)``."""
-        return self.transpose(self.solve_transpose(tril, self.transpose(matrix)))
+    def solve_matrix(self, tril: Array, matrix: Array, trans: bool = False) -> Array:
+        """:meth:`solve` for ``(k, r, n)``."""
+        return self.transpose(self.solve(tril, self.transpose(matrix), trans))
 
     def cholesky(self, matrix: Array) -> Array:
         """Lower factors of symmetric ``(k, k, n)``; NaN where one is not positive definite."""

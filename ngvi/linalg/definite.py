@@ -26,10 +26,6 @@ it goes follows from them, without another solution (:class:`CovarianceStep`,
 
     KL(new || old) = (tr M^-1 - k + |s|^2 + log |M|) / 2,
     KL(old || new) = (tr M - k + s^T M s - log |M|) / 2.                            (2)
-
-A symmetric matrix that is itself the coordinate, ``Sigma`` or ``Sigma^-1``, moves by
-:func:`definite_sum`: a sum ``S + dS`` that is positive definite is left as it is. Otherwise the
-eigenvalues of ``I + L^-1 dS L^-T``, with ``S = L L^T``, are corrected in the same way.
 """
 
 from __future__ import annotations
@@ -39,10 +35,7 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-from ngvi.linalg.matrices import Array, Matrices, symmetric, times
-
-#: What an eigenvalue of the new precision becomes that is not positive.
-SMALLEST = 0.5
+from ngvi.linalg.matrices import Array, Matrices, times
 
 
 class Spectrum(NamedTuple):
@@ -54,20 +47,20 @@ class Spectrum(NamedTuple):
 
 
 class Definite(Matrices):
-    """The roots of ``M``, and sums that stay positive definite."""
+    """The roots of ``M``."""
 
-    def precision_root(self, change: Array, floor: float = 0.0) -> Array:
+    #: What an eigenvalue of the new precision becomes that is not positive.
+    smallest: float = 0.5
+
+    def precision_root(self, change: Array) -> Array:
         """The lower triangular ``R`` with ``R R^T = M``, its diagonal positive.
 
         :param change: ``-rho P``, symmetric, shape ``(..., k, k)``.
-        :param floor: eigenvalues ``1 + t`` up to this are corrected like those that are negative.
         :return: shape ``(..., k, k)``.
         """
-        eye = self.eye(change.shape[-1], change)
-        factor = self.cholesky(eye + change)
-        of_rest = factor if floor == 0.0 else self.cholesky((1.0 - floor) * eye + change)
-        definite = self.likely(self._has_root(of_rest, change))
-        return self.cond(definite, lambda: factor, lambda: self._corrected_root(change, 0.5, floor))
+        factor = self.cholesky(self.eye(change.shape[-1], change) + change)
+        definite = self.likely(self._has_root(factor, change))
+        return self.cond(definite, lambda: factor, lambda: self._corrected_root(change, 0.5))
 
     def covariance_root(self, change: Array) -> tuple[Array, Array]:
         """The lower triangular ``R`` with ``R R^T = M^-1``, its diagonal positive, and ``R^-1``.
@@ -92,7 +85,7 @@ class Definite(Matrices):
         """``1 / M`` for the scalar case, elementwise."""
         return 1.0 / self.positive(change, change)
 
-    def calmed(self, *changes: Array) -> tuple[Array, list[Array]]:
+    def damped(self, *changes: Array) -> tuple[Array, list[Array]]:
         """``-rho P`` of a curvature that is noise for the most part, so that a step is none of it.
 
         One draw's curvature has eigenvalues of both signs, far beyond one. Halving what would be
@@ -126,14 +119,16 @@ class Definite(Matrices):
         return self.all(pivots**2 > self.rounding(sizes), pivots)
 
     def positive(self, change: Array, size: Array, floor: float = 0.0) -> Array:
-        """``1 + t`` where that is positive by more than rounding, else :data:`SMALLEST`.
+        """``1 + t`` where that is positive by more than rounding, else :attr:`smallest`.
 
         :param size: the magnitude of the numbers by whose rounding ``t`` may be off.
         :param floor: values up to this are corrected like those that are negative.
         """
         plain = 1.0 + change
         # What is not finite stays so: the optimiser is to see it.
-        return self.xp.where(plain > floor + self.rounding(size), plain, SMALLEST + 0.0 * plain)
+        return self.xp.where(
+            plain > floor + self.rounding(size), plain, self.smallest + 0.0 * plain
+        )
 
     def rounding(self, size: Array, terms: int = 4) -> Array:
         """What rounding may leave of a sum of so many terms of this size, and of 1."""
@@ -141,7 +136,10 @@ class Definite(Matrices):
         return 4 * math.sqrt(terms) * eps * self.at_least(abs(size), 1.0)
 
     def raised_root(self, change: Array, floor: float) -> tuple[Array, Array]:
-        """:meth:`precision_root`, and the projector on the eigenvectors that are not corrected."""
+        """:meth:`precision_root`, and the projector on the eigenvectors that are not corrected.
+
+        :param floor: eigenvalues ``1 + t`` up to this are corrected like those that are negative.
+        """
         if change.shape[-1] == 1:  # of numbers, LAPACK would be called for each
             value = self.positive(change, change, floor)
             kept = self.xp.where(value == 1.0 + change, self.xp.ones_like(change), 0.0)
@@ -150,47 +148,12 @@ class Definite(Matrices):
         projector = (vectors * kept[..., None, :]) @ vectors.mT
         return self._root_of(values, vectors, 0.5), projector
 
-    def definite_sum(self, matrix: Array, change: Array, floor: float = 0.0) -> tuple[Array, Array]:
-        """``S + dS``, corrected where it is not positive definite, and its lower Cholesky factor.
-
-        :param matrix: ``S``, symmetric positive definite, shape ``(d, d)``.
-        :param change: ``dS``, shape ``(d, d)``.
-        :param floor: the fraction of ``S`` that is kept in every direction.
-        """
-        total = symmetric(matrix + change)
-        margin = floor * matrix + self.xp.diag(self._rounding_of_sum(matrix, total))
-        definite = self.likely(self.xp.isfinite(self.cholesky(total - margin)).all())
-
-        def corrected() -> tuple[Array, Array]:
-            root = self.cholesky(matrix)
-            new_root = root @ self.precision_root(self.congruence(root, change), floor)
-            return self.definite_square(new_root, matrix)
-
-        return self.cond(definite, lambda: (total, self.cholesky(total)), corrected)
-
-    def definite_square(self, root: Array, old: Array) -> tuple[Array, Array]:
-        """``R R^T``, its diagonal raised where rounding could cost it an eigenvalue, its factor.
-
-        :param root: ``R``, lower triangular, shape ``(d, d)``.
-        :param old: the matrix before the step, shape ``(d, d)``.
-        """
-        square = root @ root.mT
-        margin = self.xp.diag(self._rounding_of_sum(old, square))
-        definite = self.likely(self.xp.isfinite(self.cholesky(square - margin)).all())
-        square = self.select(definite, square, square + 2 * margin)
-        return square, self.cholesky(square)
-
-    def _rounding_of_sum(self, old: Array, new: Array) -> Array:
-        # Of either: an optimiser that adds the difference of the two to the old one, as optax
-        # does, leaves the rounding of the larger.
-        largest = self.xp.maximum(old.diagonal(), new.diagonal())
-        return largest * self.rounding(self.xp.ones_like(largest), old.shape[-1])
-
     def _has_root(self, factor: Array, change: Array) -> Array:
         return self.is_definite(self.diagonals(factor), self.diagonals(change))
 
-    def _corrected_root(self, change: Array, power: float, floor: float = 0.0) -> Array:
-        return self._root_of(*self._eigen(change, floor)[:2], power)
+    def _corrected_root(self, change: Array, power: float) -> Array:
+        values, vectors, _ = self._eigen(change, 0.0)
+        return self._root_of(values, vectors, power)
 
     def _eigen(self, change: Array, floor: float) -> tuple[Array, Array, Array]:
         """Eigenvalues of ``M``, corrected, its eigenvectors, and which are not corrected."""
@@ -240,14 +203,21 @@ class CovarianceStep(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class CovarianceSteps:
-    """The :class:`CovarianceStep` of every size along a direction."""
+class DenseSteps:
+    """Steps of dense blocks along a direction."""
 
     ops: Definite
 
-    def calmed(self, rho: Array | float, change: Array) -> Array:
-        """The change whose step of ``rho`` is :meth:`Definite.calmed`."""
-        return self.ops.calmed(rho * change)[1][0] / rho
+    def damped(self, rho: Array | float, change: Array) -> Array:
+        """The change whose step of ``rho`` is :meth:`Definite.damped`."""
+        return self.ops.damped(rho * change)[1][0] / rho
+
+    def _log(self, root: Array) -> Array:
+        return self.ops.xp.log(self.ops.diagonals(root))
+
+
+class CovarianceSteps(DenseSteps):
+    """The :class:`CovarianceStep` of every size along a direction."""
 
     def along(self, rho: Array | float, change: Array, shift: Array) -> CovarianceStep:
         """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
@@ -256,15 +226,12 @@ class CovarianceSteps:
 
     def kl(self, step: CovarianceStep) -> Array:
         """``KL(new || old)`` in nats, by (2)."""
-        return _divergence(self.ops, step.root, step.shift, self._log_root(step))
+        return _divergence(self.ops, step.root, step.shift, self._log(step.root))
 
     def backward_kl(self, step: CovarianceStep) -> Array:
         """``KL(old || new)`` in nats, by (2)."""
         shift = times(step.inverse, step.shift)
-        return _divergence(self.ops, step.inverse, shift, -self._log_root(step))
-
-    def _log_root(self, step: CovarianceStep) -> Array:
-        return self.ops.xp.log(self.ops.diagonals(step.root))
+        return _divergence(self.ops, step.inverse, shift, -self._log(step.root))
 
 
 class PrecisionStep(NamedTuple):
@@ -274,13 +241,8 @@ class PrecisionStep(NamedTuple):
     shift: Array  #: ``s``, shape ``(..., k)``
 
 
-@dataclasses.dataclass(frozen=True)
-class PrecisionSteps:
+class PrecisionSteps(DenseSteps):
     """The :class:`PrecisionStep` of every size along a direction."""
-
-    ops: Definite
-
-    calmed = CovarianceSteps.calmed
 
     def along(self, rho: Array | float, change: Array, shift: Array) -> PrecisionStep:
         """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
@@ -290,16 +252,13 @@ class PrecisionSteps:
     def kl(self, step: PrecisionStep) -> Array:
         """``KL(new || old)`` in nats, by (2)."""
         inverse = self.ops.inverse_lower(step.root)
-        return _divergence(self.ops, inverse, step.shift, -self._log_root(step))
+        return _divergence(self.ops, inverse, step.shift, -self._log(step.root))
 
     def backward_kl(self, step: PrecisionStep) -> Array:
         """``KL(old || new)`` in nats, by (2)."""
         return _divergence(
-            self.ops, step.root, times(step.root.mT, step.shift), self._log_root(step)
+            self.ops, step.root, times(step.root.mT, step.shift), self._log(step.root)
         )
-
-    def _log_root(self, step: PrecisionStep) -> Array:
-        return self.ops.xp.log(self.ops.diagonals(step.root))
 
 
 def _square_times(root: Array, vector: Array) -> Array:

@@ -51,13 +51,13 @@ class KroneckerSteps:
 
     ops: Definite
 
-    def calmed(self, rho: Array | float, change: tuple[Array, Array]) -> tuple[Array, Array]:
+    def damped(self, rho: Array | float, change: tuple[Array, Array]) -> tuple[Array, Array]:
         """The changes whose step of ``rho`` is that of a curvature that is mostly noise.
 
-        See :meth:`~ngvi.linalg.definite.Definite.calmed`. The ``s`` of (2) is that of the traces
+        See :meth:`~ngvi.linalg.definite.Definite.damped`. The ``s`` of (2) is that of the traces
         of (1) alone: with the squares of noise in it every step would widen all of the matrix.
         """
-        share, new = self.ops.calmed(*(rho * one for one in change))
+        share, new = self.ops.damped(*(rho * one for one in change))
         means = [1.0 + one.diagonal().sum() / len(one) for one in new]
         of_traces = share[0] * rho * change[0].diagonal().sum() / len(change[0])
         wanted = 1.0 + of_traces + 0.5 * of_traces**2
@@ -141,7 +141,7 @@ class NumberSteps:
 
     ops: Definite
 
-    def calmed(self, rho: Array | float, change: Array) -> Array:
+    def damped(self, rho: Array | float, change: Array) -> Array:
         """As :meth:`~ngvi.families.base.Family.corrected` of a mean field."""
         return change + 0.5 * rho * change**2
 

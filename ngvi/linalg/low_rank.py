@@ -19,17 +19,6 @@ import numpy as np
 
 from ngvi.linalg.matrices import Array, Matrices, symmetric
 
-#: The eigenvalue of ``V^T V`` below which a direction's metric no longer falls.
-MIN_STRENGTH = 1e-3
-
-#: The eigenvalues of ``V^T V`` at the start: ``U = 0`` is a saddle, which no gradient leaves.
-INITIAL_STRENGTH = 0.1
-
-#: Improvements of the diagonal in a projection to low rank at most, and the change, relative
-#: to the largest entry of the diagonal, that is not worth another.
-PROJECTION_SWEEPS = 100
-PROJECTION_TOLERANCE = 1e-6
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LowRank:
@@ -44,6 +33,8 @@ class LowRank:
 
     #: What a package does with matrices.
     ops: ClassVar[Matrices]
+    #: The eigenvalue of ``V^T V`` below which a direction's metric stays what it is.
+    min_strength: ClassVar[float] = 1e-3
 
     # -- what a package writes, or may write better ------------------------------------
 
@@ -72,7 +63,7 @@ class LowRank:
     def metric(self) -> tuple[Array, Array, tuple[Array, Array]]:
         """``B = U^T S^-1 U``, its inverse, and the eigenvalues and eigenvectors of ``V^T V``.
 
-        ``B`` as if no eigenvalue were below ``MIN_STRENGTH``.
+        ``B`` as if no eigenvalue were below :attr:`min_strength`.
         """
         values, vectors = self.ops.eigh(self.strength())
         values = self.ops.at_least(values, 0.0)
@@ -82,7 +73,7 @@ class LowRank:
 
     def inverse_values(self, values: Array) -> Array:
         """The eigenvalues of ``B^-1`` from those of ``V^T V``."""
-        return 1.0 + 1.0 / self.ops.at_least(values, MIN_STRENGTH)
+        return 1.0 + 1.0 / self.ops.at_least(values, self.min_strength)
 
     def log_det(self) -> Array:
         """``log |S|``."""
@@ -128,25 +119,30 @@ class LowRank:
         inner = self.ops.solve_rows(self.shifted(self.root()), rows @ self.factor, trans=True)
         return sqrt * rows + self.rows_of(inner, self.factor) / sqrt
 
-    def near(self, matrix: Array) -> tuple[Array, Array]:
+    def near(
+        self, matrix: Array, max_iterations: int = 100, tolerance: float = 1e-6
+    ) -> tuple[Array, Array]:
         """``U`` and ``D`` with ``U U^T + D`` near a symmetric matrix, and its diagonal.
 
         Principal factor analysis: the leading directions of what the diagonal leaves, by subspace
         iteration from here, and the diagonal that they leave, in turn. Exact, once it has
         converged, where the matrix has that form. Where ``U`` would be more than the whole of a
         positive entry of the diagonal, it is half of it. ``U`` is turned to this one.
+
+        :param tolerance: the change of the diagonal, relative to its largest entry, that is not
+            worth another iteration.
         """
         xp, (dim, rank) = self.ops.xp, self.factor.shape
         whole = matrix.diagonal()
-        # Twice the rank: large negative eigenvalues may take a place, but not keep it.
+        # Twice the rank: large negative eigenvalues may come first, but do not stay.
         spare = self.ops.tensor(initial_factor(dim, min(rank, dim - rank)), self.factor)
         basis = xp.linalg.qr(xp.concatenate([self.factor, spare], 1))[0]
 
         def unsettled(state: tuple) -> Any:
             *_, count, change = state
-            return (count < PROJECTION_SWEEPS) & (change > PROJECTION_TOLERANCE)
+            return (count < max_iterations) & (change > tolerance)
 
-        def sweep(state: tuple) -> tuple:
+        def improved(state: tuple) -> tuple:
             basis, _, diagonal, count, _ = state
             basis = xp.linalg.qr(matrix @ basis - diagonal[:, None] * basis)[0]
             inner = basis.mT @ (matrix @ basis - diagonal[:, None] * basis)
@@ -159,9 +155,9 @@ class LowRank:
 
         far = xp.ones_like(self.diagonal[0])
         start = (basis, self.factor, self.diagonal, 0, far)
-        factor, diagonal = self.ops.while_loop(unsettled, sweep, start)[1:3]
+        factor, diagonal = self.ops.while_loop(unsettled, improved, start)[1:3]
         # Of an indefinite matrix the leading directions may be more than its diagonal: ``D`` would
-        # fall from step to step, and all other variances grow without end.
+        # shrink from step to step, and all other variances grow without end.
         beyond, half = (diagonal <= 0) & (whole > 0), 0.5 * whole
         tiny = float(xp.finfo(whole.dtype).tiny)
         share = half / self.ops.at_least((factor**2).sum(1), tiny)
@@ -171,7 +167,10 @@ class LowRank:
         return factor @ (left @ right), diagonal
 
 
-def initial_factor(dim: int, rank: int) -> np.ndarray:
-    """A faint ``U`` for ``D = I``, the same in every run, shape ``(d, rank)``."""
+def initial_factor(dim: int, rank: int, strength: float = 0.1) -> np.ndarray:
+    """A faint ``U`` for ``D = I``, the same in every run, shape ``(d, rank)``.
+
+    :param strength: the eigenvalues of ``V^T V``: ``U = 0`` is a saddle, which no gradient leaves.
+    """
     rows = np.random.default_rng(0).choice([-1.0, 1.0], (dim, rank))
-    return math.sqrt(INITIAL_STRENGTH / dim) * rows
+    return math.sqrt(strength / dim) * rows

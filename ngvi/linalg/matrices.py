@@ -1,18 +1,11 @@
-"""Products, solutions and roots of triangles, and what they need of a tensor library."""
+"""Products, solutions and roots of triangles."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
 
-import numpy as np
-
-#: A tensor of whichever library.
-Array = Any
-
-#: The fraction of a standard deviation (or Cholesky diagonal) that a step leaves at least.
-MIN_SHRINKAGE = 0.01
+from ngvi.linalg.library import Array as Array
+from ngvi.linalg.library import Library
 
 #: Products and quotients of larger triangles are taken in halves.
 SMALL_TRIANGLE = 128
@@ -28,113 +21,15 @@ def times(matrix: Array, vector: Array) -> Array:
     return (matrix @ vector[..., None])[..., 0]
 
 
-class Matrices:
-    """What is done with matrices.
+class Matrices(Library):
+    """What is done with matrices; it follows from what a package writes."""
 
-    A package writes what raises ``NotImplementedError`` here; the rest follows.
-    """
-
-    xp: Any  #: torch or ``jax.numpy``
     #: From this many draws in one call on, or up to this dimension, one O(d^3) product for all
     #: draws is cheaper than O(d^2) memory traffic for each.
     many_draws: int = 4
     small_dim: int = 0
-
-    # -- what a package writes --------------------------------------------------------
-
-    def tensor(self, values: Any, like: Array) -> Array:
-        """Numbers as a tensor of the dtype and device of ``like``."""
-        raise NotImplementedError
-
-    def scatter(self, size: int, places: np.ndarray, values: Array) -> Array:
-        """A vector that is zero but for ``values``."""
-        raise NotImplementedError
-
-    def eye(self, size: int, like: Array) -> Array:
-        """The identity of the dtype and device of ``like``."""
-        raise NotImplementedError
-
-    def scaled(self, factor: Array | float, tensor: Array) -> Array:
-        """``factor * tensor``, whose dtype stays."""
-        raise NotImplementedError
-
-    def combined(
-        self, amount: Array | float, one: Array, other_amount: Array | float, other: Array
-    ) -> Array:
-        """``amount * one + other_amount * other``, in the dtype of ``one``."""
-        raise NotImplementedError
-
-    def norm(self, tensors: Sequence[Array]) -> Any:
-        """Euclidean norm of all elements of all tensors, where their squares overflow too."""
-        raise NotImplementedError
-
-    def at_least(self, values: Array, floor: float) -> Array:
-        """``values``, none below ``floor``."""
-        raise NotImplementedError
-
-    def select(self, flag: Any, yes: Array, no: Array) -> Array:
-        """One of two tensors, both of which are known, by a boolean of no dimensions."""
-        raise NotImplementedError
-
-    def likely(self, flag: Array) -> Any:
-        """A boolean that is nearly always true, for :meth:`select` and :meth:`cond`.
-
-        A library that has to read it may take it to be true until it reads something else.
-        """
-        raise NotImplementedError
-
-    def cond(self, flag: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        """The result of one of two functions, of the same shapes; only that one is called."""
-        raise NotImplementedError
-
-    def while_loop(self, test: Callable, body: Callable, state: tuple) -> tuple:
-        """``body`` of ``body`` of ... ``state``, as long as ``test`` of it holds."""
-        raise NotImplementedError
-
-    def split(self, tensor: Array, sizes: list[int]) -> Sequence[Array]:
-        """The last axis cut into pieces."""
-        raise NotImplementedError
-
-    def with_diagonal(self, matrix: Array, diagonal: Array) -> Array:
-        """``matrix`` with another diagonal."""
-        raise NotImplementedError
-
-    def centred_cumsum(self, matrix: Array) -> Array:
-        """The cumulative sums along each row, less half of the entry itself."""
-        raise NotImplementedError
-
-    def cholesky(self, matrix: Array) -> Array:
-        """The lower Cholesky factor, NaN where there is none.
-
-        :param matrix: symmetric, shape ``(..., k, k)``.
-        """
-        raise NotImplementedError
-
-    def eigh(self, matrix: Array) -> tuple[Array, Array]:
-        """Eigenvalues and eigenvectors of symmetric matrices, NaN where there are none."""
-        raise NotImplementedError
-
-    def svd(self, matrix: Array) -> tuple[Array, Array]:
-        """``U`` and ``V^T`` of a singular value decomposition, NaN where there is none."""
-        raise NotImplementedError
-
-    def upper_factor(self, matrix: Array) -> Array:
-        """The triangle ``R`` of ``Q R``, shape ``(..., k, k)``."""
-        raise NotImplementedError
-
-    def solve_lower(self, tril: Array, rhs: Array, trans: bool = False) -> Array:
-        """``T^-1 b`` or ``T^-T b``, for a vector or for columns.
-
-        :param tril: ``T``, lower triangular, shape ``(d, d)``.
-        :param rhs: ``b``, shape ``(d,)`` or ``(d, n)``.
-        """
-        raise NotImplementedError
-
-    def inverse_small(self, tril: Array) -> Array:
-        """:meth:`inverse_lower` by one solution."""
-        raise NotImplementedError
-
-    # -- what follows -----------------------------------------------------------------
+    #: The fraction of a standard deviation (or Cholesky diagonal) that a step leaves at least.
+    min_shrinkage: float = 0.01
 
     def halve_diagonal(self, matrix: Array) -> Array:
         """``Phi``: the lower triangle with its diagonal halved (Tan, Lemma 1)."""
@@ -272,12 +167,17 @@ class Matrices:
         """The sums of the rows of matrices, ``(..., n, d)`` to ``(..., d)``."""
         return matrix.sum(-2)
 
+    def add_off_zero(self, tril: Array, step: Array) -> Array:
+        """The sum of triangles, its diagonal as :meth:`keep_off_zero` has it."""
+        new = tril + step
+        return self.with_diagonal(new, self.keep_off_zero(tril.diagonal(), new.diagonal()))
+
     def keep_off_zero(self, old: Array, new: Array) -> Array:
-        """``new``, or ``MIN_SHRINKAGE * |old|`` with its sign where it is smaller than that.
+        """``new``, or ``min_shrinkage * |old|`` with its sign where it is smaller than that.
 
         At zero ``q`` degenerates, and only there: beyond it lies its mirror image. A rule that
         keeps the sign would halve the coordinate at every step for as long as a momentum points
         at zero, which lasts longer than floating point numbers do.
         """
-        floor = MIN_SHRINKAGE * abs(old)
+        floor = self.min_shrinkage * abs(old)
         return self.xp.where(abs(new) < floor, self.xp.copysign(floor, new), new)

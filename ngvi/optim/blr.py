@@ -138,7 +138,7 @@ class BlrRule(NamedTuple):
         radius = progress.radius if self.max_kl == "auto" else self.max_kl
         path: Any = JointPath(families, steered, ratio if memory is None else 0.0)
         if self.is_noisy:
-            path = path.calmed(rho)
+            path = path.damped(rho)
         if memory is not None:
             path = AcceleratedPath(on, families, path, memory, ratio * shares.sizes(falls[0]))
         if radius is None:
@@ -146,7 +146,7 @@ class BlrRule(NamedTuple):
             length, taken = progress.length, rho
         else:
             first: Any = math.inf
-            if any(family.attempts_are_dear for family in families):
+            if any(family.attempts_are_costly() for family in families):
                 # Elsewhere what it saves is less than what shorter steps cost.
                 first = on.cast(trust_region.promising(on, progress, radius), families)
             attempt, length, taken = trust_region.longest_within(on, radius, path, rho, first)
@@ -247,7 +247,7 @@ class AcceleratedPath:
         pairs = list(zip(families, changes, strict=True))
         means = [old.loc + one for old, one in pairs]
         # KL(new || old) is a sum of the precisions' part, which the path has, and the mean's.
-        shift = sum((family.whiten_change(one) ** 2).sum() for family, one in pairs)
+        shift = sum((family.centred().whiten(one) ** 2).sum() for family, one in pairs)
         return attempt, means, self._path.kl(attempt) + 0.5 * shift
 
     def kl(self, attempt: tuple[list, list[Array], Number]) -> Number:

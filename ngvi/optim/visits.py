@@ -31,7 +31,7 @@ class Visits(NamedTuple):
 
 def none_yet(on: Algebra, families: Families) -> Visits | None:
     """Before the first step; None if no family has parts of single latents."""
-    if not any(family.has_parts for family in families):
+    if not any(family.has_parts() for family in families):
         return None
     return Visits(on.kept((0.0,), families), 0.0 * joined(on, [one.loc for one in families]))
 
@@ -52,7 +52,7 @@ class Shares:
         steps = self._steps = visits.steps[0] + 1.0
         pairs = zip(families, directions, strict=True)
         self._moved = [
-            f.moved_latents(d) if f.has_parts else f.xp.ones_like(d.loc) for f, d in pairs
+            f.moved_latents(d) if f.has_parts() else f.xp.ones_like(d.loc) for f, d in pairs
         ]
         counts = visits.counts + joined(on, self._moved)
         self.visits = Visits(on.kept((steps,), families), counts)
@@ -95,7 +95,7 @@ class Shares:
 
         def weighted() -> Families:
             rows = zip(families, directions, self._parts, self._moved, strict=True)
-            return [f.weighted(d, *weights(p, m)) if f.has_parts else d for f, d, p, m in rows]
+            return [f.weighted(d, *weights(p, m)) if f.has_parts() else d for f, d, p, m in rows]
 
         return self._cond(self._are_some()[0], weighted, lambda: directions)
 

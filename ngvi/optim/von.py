@@ -78,7 +78,7 @@ def ivon(algebra: Algebra, step_size: Rates | str, beta1: float, beta2: Any) -> 
     :meth:`~ngvi.families.base.Family.corrected`), so that great noise narrows ``q``, and is less
     then. By halving what would be negative alone it would widen ``q``, and run away. Of other
     families the noise of one draw is made smaller besides
-    (:meth:`~ngvi.linalg.definite.Definite.calmed`): a network of 466 weights has left every one of
+    (:meth:`~ngvi.linalg.definite.Definite.damped`): a network of 466 weights has left every one of
     them without that, for losses of ``1e13`` and more. The precision begins at ``1 / init_scale^2``
     of the guide.
     """

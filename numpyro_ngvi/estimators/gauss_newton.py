@@ -51,7 +51,7 @@ class GaussNewton(Hessian):
         for site, family in here.items():
             by_site[site] = found.by_site[site] + slopes[site]
             hessians[site] = of_rest[site], squares[site]
-            if not family.keeps_rows:
+            if not family.keeps_rows():
                 hessians[site] = jax.tree.map(jnp.subtract, *hessians[site])
         value, of_params = jax.value_and_grad(
             lambda params: jnp.sum(scale * log_likelihoods(latents, params))
@@ -60,21 +60,21 @@ class GaussNewton(Hessian):
         return Gradients(found.values + value, by_site, of_params), hessians
 
     def direction(self, family: Family, gradient: jax.Array, hessians: Any, kept: Any) -> Family:
-        if not family.keeps_rows:
+        if not family.keeps_rows():
             return super().direction(family, gradient, hessians, kept)
         of_rest, rows = hessians
-        if hasattr(family, "price_of_squares"):
+        if hasattr(family, "natural_gradient_from_squares"):
             sums = jax.tree.map(lambda leaf: masked_mean(leaf, kept), rows)
-            return family.price_of_squares(gradient, sums, -masked_mean(of_rest, kept))
+            return family.natural_gradient_from_squares(gradient, sums, -masked_mean(of_rest, kept))
         weights = jnp.where(kept, 1.0, 0.0).astype(rows.dtype) / jnp.sum(kept)
         rows = jnp.where(kept[:, None, None], jnp.sqrt(weights)[:, None, None] * rows, 0)
         rows = rows.reshape(-1, rows.shape[-1])
-        return family.price_of_rows(gradient, rows, -masked_mean(of_rest, kept))
+        return family.natural_gradient_from_rows(gradient, rows, -masked_mean(of_rest, kept))
 
 
 def _takes_rows(family: Family) -> bool:
     """Whether nothing less than all rows will do."""
-    return family.keeps_rows and not hasattr(family, "price_of_squares")
+    return family.keeps_rows() and not hasattr(family, "natural_gradient_from_squares")
 
 
 def _squares(family: Family, rows: jax.Array, scale: jax.Array) -> Any:
@@ -122,12 +122,12 @@ def _of_many(
 
 def _of_rows(family: Family, rows: ExampleRows) -> tuple[jax.Array, Any]:
     """The gradient of the sum over examples, and what :func:`_squares` has, of one site."""
-    if family.reads_diagonal:
+    if family.reads_diagonal():
         return rows.sums()
     if hasattr(family, "squares_of_examples"):
         return rows.gradient(), family.squares_of_examples(rows)
     entries = rows.entries(0, family.dim)
-    squares = entries if family.keeps_rows else family.outer_products(entries, entries)
+    squares = entries if family.keeps_rows() else family.outer_products(entries, entries)
     return rows.gradient(), squares
 
 

@@ -112,8 +112,8 @@ def value_gradients_hessians(
             nowhere = jax.tree.map(jnp.zeros_like, latents)
             return push({**nowhere, site: vector})[site]
 
-        is_diagonal = family.reads_diagonal and family.dim > MAX_PROBED_DIAGONAL
-        if is_diagonal or (is_rest and family.keeps_rows):
+        is_diagonal = family.reads_diagonal() and family.dim > MAX_PROBED_DIAGONAL
+        if is_diagonal or (is_rest and family.keeps_rows()):
             hessians[site] = diagonal(product, family.dim, latents[site].dtype)
         else:
             products = _products(product, family, latents[site].dtype)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ngvi.estimators.points import Arrays, Families
-from ngvi.families.dense import Spread
+from ngvi.families.dense import GroupSpread
 
 #: ``density(latents, params, key)``: the log density at one draw, a scalar. ``params`` is a
 #: pytree of whatever else is to be differentiated, the key is that of the guide's other draws.
@@ -23,7 +23,7 @@ class Estimate(NamedTuple):
     values: jax.Array  #: of the log density at the first draws, shape ``(M,)``
     kept: jax.Array  #: which draws count, booleans of shape ``(N,)``
     params: Any  #: the mean gradient for ``params``
-    spread: Spread | None = None  #: of groups of points, all families together
+    spread: GroupSpread | None = None  #: of groups of points, all families together
 
 
 class Gradients(NamedTuple):

@@ -40,9 +40,9 @@ class Spherical:
         for site, family in here.items():
             weighted = weights[:, None] * jnp.where(kept[:, None], found.by_site[site], 0)
             if self.num_groups == 1:
-                directions[site] = family.price_of_points(weighted, points.noise[site])
+                directions[site] = family.natural_gradient_from_points(weighted, points.noise[site])
                 continue
-            directions[site], spread = family.price_of_groups(
+            directions[site], spread = family.natural_gradient_from_groups(
                 weighted, points.noise[site], self.num_groups
             )
             spreads.append(spread)

@@ -48,9 +48,9 @@ def stein_direction(
 
     def bound(q: Family) -> jax.Array:
         # Its derivative is the bound's: the gradients are constants here.
-        displaced = q.displaced(noise)
-        along = jnp.sum(gradient * q.draw_at(displaced), -1)
-        return masked_mean(along - q.sticking_log_prob(displaced), kept)
+        reparametrised = q.reparametrised(noise)
+        along = jnp.sum(gradient * q.draw_at(reparametrised), -1)
+        return masked_mean(along - q.sticking_log_prob(reparametrised), kept)
 
     # Of no draws there is no direction, and the optimiser is to see it.
     nothing = jnp.where(jnp.any(kept), 0.0, jnp.nan).astype(noise.dtype)

@@ -2,12 +2,7 @@
 
 from ngvi.latents.picture import plot_structure
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.families.dense import (
-    Covariance,
-    CovarianceCholesky,
-    Precision,
-    PrecisionCholesky,
-)
+from numpyro_ngvi.families.dense import CovarianceCholesky, PrecisionCholesky
 from numpyro_ngvi.families.diagonal import Diagonal
 from numpyro_ngvi.families.forest import BlockDiagonal, SparsePrecision
 from numpyro_ngvi.families.low_rank_precision import LowRankPrecision
@@ -15,13 +10,11 @@ from numpyro_ngvi.families.matrix_normal import MatrixNormal
 
 __all__ = [
     "BlockDiagonal",
-    "Covariance",
     "CovarianceCholesky",
     "Diagonal",
     "Family",
     "LowRankPrecision",
     "MatrixNormal",
-    "Precision",
     "PrecisionCholesky",
     "SparsePrecision",
     "plot_structure",

@@ -7,7 +7,7 @@ evaluating it costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
@@ -39,8 +39,8 @@ class Family(family.Family):
     def precondition(self) -> Self:
         return _precondition(self)
 
-    def displaced(self, noise: jax.Array) -> jax.Array:
-        return _displaced(self, noise)
+    def reparametrised(self, noise: jax.Array) -> jax.Array:
+        return _reparametrised(self, noise)
 
     def draw_log_prob(self, noise: jax.Array) -> jax.Array:
         return self.noise_log_prob(noise) - _log_det_scale(self)
@@ -49,22 +49,6 @@ class Family(family.Family):
         # The transpose of whitening, which is affine: one solve for all.
         _, transposed = jax.vjp(self.whiten, noise)
         return transposed(noise)[0]
-
-    def fisher_products(
-        self, directions: Sequence[Self], others: Sequence[Self] = ()
-    ) -> tuple[list[list[jax.Array]], list[list[jax.Array]]]:
-
-        def row(dual: Self) -> tuple[list[jax.Array], list[jax.Array]]:
-            of_means, of_scales = [], []
-            for direction in (*directions, *others):
-                products = jax.tree.map(lambda a, b: jnp.sum(a * b), dual, direction)
-                of_mean, *of_scale = jax.tree.leaves(products)
-                of_means.append(of_mean)
-                of_scales.append(sum(of_scale))
-            return of_means, of_scales
-
-        rows = [row(self.euclidean_gradient(direction)) for direction in directions]
-        return [of_means for of_means, _ in rows], [of_scales for _, of_scales in rows]
 
     def _derivative(self, function: Callable[[Self], jax.Array], change: Self) -> jax.Array:
         return jax.jvp(function, (self,), (self.natural_gradient(change),))[1]
@@ -95,14 +79,14 @@ def _precondition_jvp(primals: Any, tangents: Any) -> Any:
 
 
 @jax.custom_jvp
-def _displaced(family: Family, noise: jax.Array) -> jax.Array:
+def _reparametrised(family: Family, noise: jax.Array) -> jax.Array:
     return noise
 
 
-@_displaced.defjvp
+@_reparametrised.defjvp
 def _displaced_jvp(primals: Any, tangents: Any) -> Any:
     (family, noise), (tangent, noise_tangent) = primals, tangents
-    return noise, noise_tangent + family.displacement(tangent, noise)
+    return noise, noise_tangent + family.draw_jvp(tangent, noise)
 
 
 @jax.custom_jvp
@@ -113,4 +97,4 @@ def _log_det_scale(family: Family) -> jax.Array:
 @_log_det_scale.defjvp
 def _log_det_scale_jvp(primals: Any, tangents: Any) -> Any:
     (family,), (tangent,) = primals, tangents
-    return family.log_det_scale(), family.log_det_displacement(tangent)
+    return family.log_det_scale(), family.log_det_jvp(tangent)

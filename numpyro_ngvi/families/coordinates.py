@@ -1,8 +1,9 @@
-"""Which parameters are the coordinates of a family, and which are ordinary.
+"""Which parameters are the coordinates of a family, and which the model has of its own.
 
 A family is a Gaussian's, or the exponential family of a site (:mod:`ngvi.conjugate`). In JAX the
 answer is in the types: a family is one node of the parameter pytree, and a gradient has the type
-of its family. Optimisers move families jointly and leave the rest to an ordinary optimiser.
+of its family. Optimisers move families jointly and leave the model's parameters to an optax
+optimiser.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def families_in(tree: Any) -> list[Family]:
     return [node for node in jax.tree.leaves(tree, is_leaf=is_family) if is_family(node)]
 
 
-def ordinary_mask(tree: Any) -> Any:
-    """``tree`` with True for every ordinary leaf and False for every family."""
+def model_parameter_mask(tree: Any) -> Any:
+    """``tree`` with True for every leaf of no family and False for every family."""
     return jax.tree.map(lambda node: not is_family(node), tree, is_leaf=is_family)
 
 

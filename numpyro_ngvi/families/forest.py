@@ -11,7 +11,7 @@ _compiled = compiled(
     "stddev",
     "whiten",
     "sample",
-    "displacement",
+    "draw_jvp",
     "natural_gradient",
     "euclidean_gradient",
     "assemble_hessian",

@@ -65,9 +65,9 @@ class NaturalNormal(StructuredNormal):
     def log_prob(self, value: jax.Array, intermediates: Any = None) -> jax.Array:
         if not intermediates:
             return self.family.precondition().log_prob(value)
-        noise, displaced = intermediates
+        noise, reparametrised = intermediates
         if self.sticking_the_landing:
-            return self.family.sticking_log_prob(displaced)
+            return self.family.sticking_log_prob(reparametrised)
         return self.family.draw_log_prob(noise)
 
 
@@ -77,8 +77,8 @@ def _drawing(shape: tuple[int, ...]) -> Callable:
 
     def drawn(key: jax.Array, family: Family) -> tuple[jax.Array, list[jax.Array]]:
         noise = jax.random.normal(key, shape, family.loc.dtype)
-        displaced = family.displaced(noise)
-        return family.draw_at(displaced), [noise, displaced]
+        reparametrised = family.reparametrised(noise)
+        return family.draw_at(reparametrised), [noise, reparametrised]
 
     return compiled(drawn, runs_once=math.prod(shape) <= SIZES.few)
 

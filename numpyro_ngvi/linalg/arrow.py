@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from ngvi.latents.forest import Forest
 from ngvi.linalg import arrow
-from ngvi.linalg.arrow import Vector, diagonal_slices
+from ngvi.linalg.forest_blocks import Vector, diagonal_slices
 from numpyro_ngvi.linalg.batched import batched
 from numpyro_ngvi.linalg.matrices import matrices
 from numpyro_ngvi.pytree import register

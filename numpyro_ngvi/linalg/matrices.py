@@ -15,7 +15,7 @@ from ngvi.linalg import definite
 #: XLA's cumulative sum is slow on a CPU; products with triangles of this size are not.
 CUMSUM_BLOCK = 32
 
-#: Up to this dimension :func:`solve_columns` takes blocks of so many rows. A call of BLAS for more
+#: Up to this dimension ``solve_columns`` takes blocks of so many rows. A call of BLAS for more
 #: than a thousand numbers wakes other threads: 40 microseconds where the work takes 10, and on a
 #: busy machine milliseconds.
 SMALL_TRIANGLE = 128
@@ -26,19 +26,55 @@ BLAS_BLOCK = 16
 SMALL_SUM = 2**15
 
 
-class Matrices(definite.Definite):
+class Sums(definite.Definite):
+    """Sums of many numbers, of which XLA makes a kernel each."""
+
+    xp = jnp
+
+    def norm(self, tensors: Sequence[jax.Array]) -> jax.Array:
+        norm = jnp.sqrt(_sum_of_squares(tensors))
+        # One pass, unless squares have overflowed (of a float32, from 1e19 on) or vanished.
+        info = jnp.finfo(norm.dtype)
+        plain = (norm > info.tiny**0.25) & (norm < info.max)
+        return jax.lax.cond(plain, lambda _: norm, _scaled_norm, tensors)
+
+    def products(
+        self, left: Sequence[Sequence[jax.Array]], right: Sequence[Sequence[jax.Array]]
+    ) -> list[list[jax.Array]]:
+        def product(one: Sequence[jax.Array], other: Sequence[jax.Array]) -> jax.Array:
+            return sum(jnp.sum(a * b) for a, b in zip(one, other, strict=True))
+
+        return [[product(one, other) for other in right] for one in left]
+
+    def all(self, flags: jax.Array, like: jax.Array) -> jax.Array:
+        return self.total(jnp.where(flags, 0, 1).astype(like.dtype)) == 0
+
+    def total(self, tensor: jax.Array) -> jax.Array:
+        if tensor.ndim > 1:  # by rows, or rounding would add up
+            tensor = self.row_products(tensor, jnp.ones_like(tensor)).reshape(-1)
+        return self.row_products(tensor, jnp.ones_like(tensor))
+
+    def row_products(self, left: jax.Array, right: jax.Array) -> jax.Array:
+        if left.size > SMALL_SUM:
+            return super().row_products(left, right)
+        last, batch = left.ndim - 1, tuple(range(left.ndim - 1))
+        dimensions = ((last,), (last,)), (batch, batch)
+        return jax.lax.dot_general(left, right, dimensions, jax.lax.Precision.HIGHEST)
+
+    def sum_rows(self, matrix: jax.Array) -> jax.Array:
+        return self.row_products(matrix.mT, jnp.ones_like(matrix.mT))
+
+
+class Matrices(Sums):
     """What JAX does in its own way.
 
     Some functions are compiled: outside of a compiled step a ``cond`` is compiled at every call.
     """
 
-    xp = jnp
     small_dim = 512  # under vmap the number of draws cannot be seen
 
-    precision_root = jax.jit(definite.Definite.precision_root, static_argnames=("self", "floor"))
+    precision_root = jax.jit(definite.Definite.precision_root, static_argnames="self")
     covariance_root = jax.jit(definite.Definite.covariance_root, static_argnames="self")
-    definite_sum = jax.jit(definite.Definite.definite_sum, static_argnames=("self", "floor"))
-    definite_square = jax.jit(definite.Definite.definite_square, static_argnames="self")
 
     def tensor(self, values: Any, like: jax.Array) -> jax.Array:
         return jnp.asarray(values, like.dtype)
@@ -63,13 +99,6 @@ class Matrices(definite.Definite):
     ) -> jax.Array:
         return (amount * one + other_amount * other).astype(one.dtype)
 
-    def norm(self, tensors: Sequence[jax.Array]) -> jax.Array:
-        norm = jnp.sqrt(_sum_of_squares(tensors))
-        # One pass, unless squares have overflowed (of a float32, from 1e19 on) or vanished.
-        info = jnp.finfo(norm.dtype)
-        plain = (norm > info.tiny**0.25) & (norm < info.max)
-        return jax.lax.cond(plain, lambda _: norm, _scaled_norm, tensors)
-
     def at_least(self, values: jax.Array, floor: float) -> jax.Array:
         return jnp.maximum(values, floor)
 
@@ -90,24 +119,6 @@ class Matrices(definite.Definite):
 
     def with_diagonal(self, matrix: jax.Array, diagonal: jax.Array) -> jax.Array:
         return jnp.where(jnp.eye(len(matrix), dtype=bool), diagonal[:, None], matrix)
-
-    def all(self, flags: jax.Array, like: jax.Array) -> jax.Array:
-        return self.total(jnp.where(flags, 0, 1).astype(like.dtype)) == 0
-
-    def total(self, tensor: jax.Array) -> jax.Array:
-        if tensor.ndim > 1:  # by rows, or rounding would add up
-            tensor = self.row_products(tensor, jnp.ones_like(tensor)).reshape(-1)
-        return self.row_products(tensor, jnp.ones_like(tensor))
-
-    def row_products(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        if left.size > SMALL_SUM:
-            return super().row_products(left, right)
-        last, batch = left.ndim - 1, tuple(range(left.ndim - 1))
-        dimensions = ((last,), (last,)), (batch, batch)
-        return jax.lax.dot_general(left, right, dimensions, jax.lax.Precision.HIGHEST)
-
-    def sum_rows(self, matrix: jax.Array) -> jax.Array:
-        return self.row_products(matrix.mT, jnp.ones_like(matrix.mT))
 
     def lower(self, matrix: jax.Array) -> jax.Array:
         # A small mask is a constant.
@@ -151,6 +162,18 @@ class Matrices(definite.Definite):
         found = triangular_solve(tril.mT, rows, left_side=False, lower=False, transpose_a=trans)
         return found.mT if rhs.ndim > 1 else found[0]
 
+    def solve_columns(self, tril: jax.Array, columns: jax.Array) -> jax.Array:
+        # By the inverses of small blocks of a small triangle.
+        dim = len(tril)
+        if dim > SMALL_TRIANGLE:
+            return self.solve_lower(tril, columns)
+        solved = columns[:0]
+        for start in range(0, dim, BLAS_BLOCK):
+            rows = slice(start, min(start + BLAS_BLOCK, dim))
+            rest = columns[rows] - tril[rows, :start] @ solved
+            solved = jnp.concatenate([solved, self.inverse_lower(tril[rows, rows]) @ rest])
+        return solved
+
     def inverse_small(self, tril: jax.Array) -> jax.Array:
         if tril.shape[-1] == 1:
             return 1.0 / tril
@@ -169,23 +192,6 @@ def _scaled_norm(tensors: Sequence[jax.Array]) -> jax.Array:
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(tensor)) for tensor in tensors]))
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
     return unit * jnp.sqrt(_sum_of_squares([tensor / unit for tensor in tensors]))
-
-
-def solve_columns(tril: jax.Array, columns: jax.Array) -> jax.Array:
-    """``T^-1 B`` for many columns, by the inverses of small blocks of a small ``T``.
-
-    :param tril: ``T``, lower triangular, shape ``(d, d)``.
-    :param columns: ``B``, shape ``(d, n)``.
-    """
-    dim = len(tril)
-    if dim > SMALL_TRIANGLE:
-        return matrices.solve_lower(tril, columns)
-    solved = columns[:0]
-    for start in range(0, dim, BLAS_BLOCK):
-        rows = slice(start, min(start + BLAS_BLOCK, dim))
-        rest = columns[rows] - tril[rows, :start] @ solved
-        solved = jnp.concatenate([solved, matrices.inverse_lower(tril[rows, rows]) @ rest])
-    return solved
 
 
 def row_cumsum(matrix: jax.Array) -> jax.Array:

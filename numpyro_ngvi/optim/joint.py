@@ -28,7 +28,7 @@ from ngvi.optim.with_factors import with_factors
 from numpyro_ngvi.families.coordinates import (
     families_in,
     is_family,
-    ordinary_mask,
+    model_parameter_mask,
     replace_families,
 )
 from numpyro_ngvi.linalg.matrices import matrices
@@ -63,7 +63,7 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
     """
     adapts = other is None
     other = adaptive_adam.adaptive_adam() if adapts else _as_optax(other)
-    ordinary, rule = optax.masked(other, ordinary_mask), with_factors(rule)
+    ordinary, rule = optax.masked(other, model_parameter_mask), with_factors(rule)
 
     def init(params: Any) -> JointState:
         families = families_in(params)
@@ -82,7 +82,7 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
         families = families_in(params)
         moved, rule_state = rule.step(families_in(gradients), state.rule, families, state.count)
         updates, other_state = gradients, state.other
-        if any(jax.tree.leaves(ordinary_mask(params))):
+        if any(jax.tree.leaves(model_parameter_mask(params))):
             updates, other_state = ordinary.update(gradients, state.other, params)
         updates = replace_families(updates, direction.subtract(moved, families))
         proposal = JointState(state.count + 1, state.num_skipped, rule_state, other_state)
@@ -113,7 +113,7 @@ def _masked(tree: Any) -> Any:
     return jax.tree.map(
         lambda node, use: node if use else optax.MaskedNode(),
         tree,
-        ordinary_mask(tree),
+        model_parameter_mask(tree),
         is_leaf=is_family,
     )
 

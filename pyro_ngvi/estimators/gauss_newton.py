@@ -47,7 +47,7 @@ class GaussNewton(Hessian):
             return recorders[-1]
 
         by_rows = self.known[0] is not None and all(
-            q.keeps_rows or (q.reads_diagonal and q.dim > MAX_PROBED_DIAGONAL)
+            q.keeps_rows() or (q.reads_diagonal() and q.dim > MAX_PROBED_DIAGONAL)
             for q in density.posteriors.values()
         )
         split = examples(density, latents, recorded if by_rows else None)
@@ -92,11 +92,11 @@ class GaussNewton(Hessian):
             own = gradient if len(recorders) == 1 else _alone(gradient, k)
             layers = recorder.of_examples(len(scale))
             of_draw, deltas = deltas[: len(layers)], deltas[len(layers) :]
-            for layer in layers if q.keeps_rows else ():
+            for layer in layers if q.keeps_rows() else ():
                 layer.kept = []
             run = recorder, split.log_likelihood[k], scale, theta, self.known[0]
             sums.append(squares(*run, (own, of_draw)))
-            if q.keeps_rows:
+            if q.keeps_rows():
                 positive = torch.where(scale > 0, scale, 1.0)
                 rows.append(ExampleRows(layers, of_draw, positive, theta, k))
         entries = sum(sums[1:], sums[0])
@@ -110,7 +110,7 @@ class GaussNewton(Hessian):
         return Curvature(lambda: rest.finite() & finite_draws(entries), total)
 
     def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
-        if not family.keeps_rows:
+        if not family.keeps_rows():
             return super().direction(family, gradient, total, count)
         return total.direction(family, gradient, count)
 
@@ -138,7 +138,7 @@ def minus_squares(rest: Curvature, gradients: Tensor, scale: Tensor, family: Fam
     def total(kept: Tensor | None) -> Any:
         rows = of_kept(gradients, kept).flatten(0, 1)
         weights = of_kept(scale, kept).reshape(-1, 1)
-        if family.keeps_rows:
+        if family.keeps_rows():
             return KeptRows(rest.total(kept), [weights.sqrt() * rows])
         curvature = family.outer_products(weights * rows, rows)
         return map_structure(torch.sub, rest.total(kept), curvature)

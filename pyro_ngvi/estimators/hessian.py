@@ -241,7 +241,7 @@ def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Curva
     :param is_rest: whether they are of what examples leave, of which a family that keeps their
         gradients as they are gets the diagonal.
     """
-    is_diagonal = family.reads_diagonal and family.dim > MAX_PROBED_DIAGONAL
-    if is_diagonal or (is_rest and family.keeps_rows):
+    is_diagonal = family.reads_diagonal() and family.dim > MAX_PROBED_DIAGONAL
+    if is_diagonal or (is_rest and family.keeps_rows()):
         return diagonals(products(family, diagonal=True))
     return hessians(products(family), family)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ngvi.estimators.points import Families
-from ngvi.families.dense import Spread
+from ngvi.families.dense import GroupSpread
 from pyro_ngvi.families.base import Family
 
 
@@ -21,7 +21,7 @@ class Estimate(NamedTuple):
     kept: Tensor  #: which of these count, booleans of shape ``(M,)``
     num_dropped: Callable[[], int]  #: of all draws
     params: list[tuple[Tensor, Tensor]]  #: other parameters, and their mean gradients
-    spread: Spread | None = None  #: of groups of points, all families together
+    spread: GroupSpread | None = None  #: of groups of points, all families together
 
 
 def nowhere(family: Family) -> Family:

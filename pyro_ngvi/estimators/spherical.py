@@ -12,7 +12,7 @@ from torch import Tensor
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite
-from ngvi.families.dense import DenseFamily, Spread
+from ngvi.families.dense import DenseFamily, GroupSpread
 from ngvi.families.points import spherical_points
 from pyro_ngvi.estimators.differentiate import Differentiator, Evaluated, FromGradients
 from pyro_ngvi.estimators.moments import Estimate
@@ -39,11 +39,11 @@ class Spherical(FromGradients):
         directions, spreads = {}, []
         for site, family in here.items():
             weighted = self._weighted(found.gradients[site], found, points)
-            directions[site], spread = family.price_of_groups(
+            directions[site], spread = family.natural_gradient_from_groups(
                 weighted, points.noise[site], self.num_groups
             )
             spreads.append(spread)
-        spread = Spread(*map(sum, zip(*spreads, strict=True)))
+        spread = GroupSpread(*map(sum, zip(*spreads, strict=True)))
         return Estimate(
             directions, found.values, found.kept, found.num_dropped, found.params, spread
         )
@@ -52,13 +52,13 @@ class Spherical(FromGradients):
         self, site: str, family: Family, found: Evaluated, points: PointsBySite
     ) -> Family:
         weighted = self._weighted(found.gradients[site], found, points)
-        return family.price_of_points(weighted, points.noise[site])
+        return family.natural_gradient_from_points(weighted, points.noise[site])
 
     def of_groups(
         self, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
     ) -> Tensor:
         if isinstance(family, (DenseFamily, SparsePrecision)):
-            return rows(family.price_of_points, weighted, noise)
+            return rows(family.natural_gradient_from_points, weighted, noise)
 
         def direction(weighted: Tensor, scores: Tensor) -> Family:
             return family.bonnet_price(weighted.sum(0), family.outer_products(weighted, scores))

@@ -13,7 +13,7 @@ from ngvi.estimators import table
 from ngvi.estimators.points import PointsBySite
 from pyro_ngvi.estimators.differentiate import Evaluated, FromGradients
 from pyro_ngvi.estimators.moments import of_kept
-from pyro_ngvi.families.base import Family, Priced
+from pyro_ngvi.families.base import ExplicitDraws, Family
 
 
 @shared_doc(table.Stein)
@@ -49,14 +49,14 @@ def stein_direction(gradients: Tensor, noise: Tensor, family: Family) -> Family:
     :param noise: ``z`` of the draws, shape ``(K, d)``.
     :return: the direction of ascent.
     """
-    if isinstance(family, Priced):
-        return family._price_of_draws(gradients, noise)
+    if isinstance(family, ExplicitDraws):
+        return family._natural_gradient_from_draws(gradients, noise)
     with torch.enable_grad():
         q = family.detach().map(lambda value: value.clone().requires_grad_())
         # Its derivative is the bound's: the gradients are constants here.
-        displaced = q.displaced(noise)
-        along = (gradients * q.draw_at(displaced)).sum(-1)
-        bound = (along - q.sticking_log_prob(displaced)).mean()
+        reparametrised = q.reparametrised(noise)
+        along = (gradients * q.draw_at(reparametrised)).sum(-1)
+        bound = (along - q.sticking_log_prob(reparametrised)).mean()
         names, leaves = zip(*q.coordinates().items(), strict=True)
         direction = torch.autograd.grad(bound, leaves, materialize_grads=True)
     return dataclasses.replace(q, **dict(zip(names, direction, strict=True)))

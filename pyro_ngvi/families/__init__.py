@@ -2,12 +2,7 @@
 
 from ngvi.latents.picture import plot_structure
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.families.dense import (
-    Covariance,
-    CovarianceCholesky,
-    Precision,
-    PrecisionCholesky,
-)
+from pyro_ngvi.families.dense import CovarianceCholesky, PrecisionCholesky
 from pyro_ngvi.families.diagonal import Diagonal
 from pyro_ngvi.families.forest import BlockDiagonal, SparsePrecision
 from pyro_ngvi.families.low_rank_precision import LowRankPrecision
@@ -15,13 +10,11 @@ from pyro_ngvi.families.matrix_normal import MatrixNormal
 
 __all__ = [
     "BlockDiagonal",
-    "Covariance",
     "CovarianceCholesky",
     "Diagonal",
     "Family",
     "LowRankPrecision",
     "MatrixNormal",
-    "Precision",
     "PrecisionCholesky",
     "SparsePrecision",
     "plot_structure",

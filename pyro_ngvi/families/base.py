@@ -8,7 +8,7 @@ ordinary operations, which ``torch.jit`` and ``torch.func`` understand.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -42,12 +42,12 @@ class Family(family.Family):
 
     def precondition(self) -> Self:
         here = self.detach()
-        displacement = here.natural_gradient(self.map(torch.sub, here))
-        return here.map(torch.add, displacement)
+        change = here.natural_gradient(self.map(torch.sub, here))
+        return here.map(torch.add, change)
 
-    def displaced(self, noise: Tensor) -> Tensor:
+    def reparametrised(self, noise: Tensor) -> Tensor:
         here = self.detach()
-        return noise + here.displacement(self.map(torch.sub, here), noise)
+        return noise + here.draw_jvp(self.map(torch.sub, here), noise)
 
     def scores(self, noise: Tensor) -> Tensor:
         here = self.detach()
@@ -57,20 +57,8 @@ class Family(family.Family):
 
     def draw_log_prob(self, noise: Tensor) -> Tensor:
         here = self.detach()
-        change = here.log_det_displacement(self.map(torch.sub, here))
+        change = here.log_det_jvp(self.map(torch.sub, here))
         return here.noise_log_prob(noise) - (here.log_det_scale() + change)
-
-    def fisher_products(
-        self, directions: Sequence[Self], others: Sequence[Self] = ()
-    ) -> tuple[Tensor, Tensor]:
-
-        def rows(first: Self, *rest: Self) -> Self:
-            return first.map(lambda *x: torch.stack([value.reshape(-1) for value in x]), *rest)
-
-        duals = rows(*[self.euclidean_gradient(direction) for direction in directions])
-        products = duals.map(lambda a, b: a @ b.mT, rows(*directions, *others)).coordinates()
-        of_means = products.pop("loc")
-        return of_means, sum(products.values())
 
     def _derivative(self, function: Callable[[Self], Tensor], change: Self) -> Tensor:
         names, tangents = self.coordinates(), self.natural_gradient(change).coordinates()
@@ -81,31 +69,43 @@ class Family(family.Family):
         return jvp(of_coordinates, tuple(names.values()), tuple(tangents.values()))[1]
 
 
-class Priced(Family):
+class ExplicitDraws(Family):
     """A family whose natural gradient from draws is written out.
 
-    It has ``_transposed``, the transpose of what noise is multiplied by in a draw, and
-    ``_displacement_transpose``.
+    It writes :meth:`_transposed` and :meth:`_draw_vjp`.
     """
 
-    def _price_of_draws(self, gradients: Tensor, noise: Tensor) -> Self:
+    def _transposed(self, vector: Tensor) -> Tensor:
+        """``C^T x``, shape ``(..., d)``."""
+        raise NotImplementedError
+
+    def _draw_vjp(self, noise: Tensor, slope: Tensor) -> Self:
+        """The transpose of :meth:`draw_jvp`, a linear function of the slope.
+
+        :param noise: ``z``, shape ``(..., d)``.
+        :param slope: of a function of the reparametrised noise, shape ``(..., d)``.
+        :return: the natural gradient of that function.
+        """
+        raise NotImplementedError
+
+    def _natural_gradient_from_draws(self, gradients: Tensor, noise: Tensor) -> Self:
         """The natural gradient of the bound from gradients of the log density, by Stein's lemma.
 
-        What autograd makes of :meth:`displaced` and :meth:`sticking_log_prob`, in half of the time.
+        As autograd does of :meth:`reparametrised` and :meth:`sticking_log_prob`, in half the time.
 
         :param gradients: at the draws, shape ``(K, d)``.
         :param noise: ``z`` of the draws, shape ``(K, d)``.
         """
         slope = (self._transposed(gradients) + noise) / len(noise)
-        return self._displacement_transpose(noise, slope)
+        return self._draw_vjp(noise, slope)
 
 
-class Displaced(torch.autograd.Function):
+class Reparametrised(torch.autograd.Function):
     """``noise``, whose derivative is a family's: ``apply(noise, *coordinates, family)``.
 
-    Not straight-through, as in :class:`Family`: that would compute the displacement of a zero,
+    Not straight-through, as in :class:`Family`: that would compute the jvp of a zero,
     and give autograd every product in it. Of a precision of low rank with ``d = 10^6`` it takes
-    three times as long. The family has ``_displacement_transpose``.
+    three times as long. The family has ``_draw_vjp``.
     """
 
     generate_vmap_rule = True
@@ -122,7 +122,7 @@ class Displaced(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        gradient = ctx.here._displacement_transpose(ctx.saved_tensors[0], slope)
+        gradient = ctx.here._draw_vjp(ctx.saved_tensors[0], slope)
         return slope, *gradient.coordinates().values(), None
 
     @staticmethod
@@ -133,5 +133,5 @@ class Displaced(torch.autograd.Function):
             name: torch.zeros_like(value) if tangent is None else tangent
             for (name, value), tangent in zip(values.items(), coordinates, strict=True)
         }
-        moved = ctx.here.displacement(dataclasses.replace(ctx.here, **change), ctx.saved_tensors[0])
+        moved = ctx.here.draw_jvp(dataclasses.replace(ctx.here, **change), ctx.saved_tensors[0])
         return moved if noise is None else noise + moved

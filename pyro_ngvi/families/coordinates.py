@@ -1,8 +1,8 @@
-"""Which parameters are the coordinates of a family, and which are ordinary.
+"""Which parameters are the coordinates of a family, and which the model has of its own.
 
 Pyro hands an optimiser an unordered set of tensors. So that it sees what it is moving, the
 guide marks each of its tensors with the family that the tensor belongs to. Optimisers move
-families jointly and leave the rest to an ordinary optimiser.
+families jointly and leave the model's parameters to a torch optimiser.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def coordinate_of(tensor: Tensor) -> Coordinate | None:
 
 
 def split(tensors: Iterable[Tensor]) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """Coordinates of families, by name in a fixed order, and ordinary parameters."""
-    natural, ordinary = {}, []
+    """Coordinates of families, by name in a fixed order, and the model's parameters."""
+    natural, model_parameters = {}, []
     for tensor in tensors:
         coordinate = coordinate_of(tensor)
         if coordinate is None:
-            ordinary.append(tensor)
+            model_parameters.append(tensor)
         else:
             natural[coordinate.name] = tensor
-    return dict(sorted(natural.items())), ordinary
+    return dict(sorted(natural.items())), model_parameters
 
 
 def families_in(tensors: Iterable[Tensor]) -> list[Family]:

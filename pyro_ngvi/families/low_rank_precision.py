@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi.families import low_rank_precision
-from pyro_ngvi.families.base import Displaced, Family
+from pyro_ngvi.families.base import Family, Reparametrised
 from pyro_ngvi.linalg.low_rank import LowRank
 
 #: Maps moments, and rows whose squares are one, to those that a direction is made of: the same,
@@ -27,21 +27,18 @@ class LowRankPrecision(low_rank_precision.LowRankPrecision, Family):
             gradient, hessian = shared(gradient, hessian)
         return super().bonnet_price(gradient, hessian)
 
-    def price_of_rows(self, gradient: Tensor, rows: Tensor, diagonal: Tensor) -> LowRankPrecision:
+    def natural_gradient_from_rows(
+        self, gradient: Tensor, rows: Tensor, diagonal: Tensor
+    ) -> LowRankPrecision:
         if (shared := MOMENTS.get()) is not None:
             gradient, diagonal, rows = shared(gradient, diagonal, rows=rows)
-        return super().price_of_rows(gradient, rows, diagonal)
+        return super().natural_gradient_from_rows(gradient, rows, diagonal)
 
-    def displaced(self, noise: Tensor) -> Tensor:
-        return Displaced.apply(noise, *self.coordinates().values(), self.detach())
+    def reparametrised(self, noise: Tensor) -> Tensor:
+        return Reparametrised.apply(noise, *self.coordinates().values(), self.detach())
 
-    def _displacement_transpose(self, noise: Tensor, slope: Tensor) -> LowRankPrecision:
-        """The transpose of :meth:`displacement`, a linear function of the slope.
-
-        :param noise: ``z``, shape ``(..., d)``.
-        :param slope: of a function of the displaced noise, shape ``(..., d)``.
-        :return: the natural gradient of that function.
-        """
+    def _draw_vjp(self, noise: Tensor, slope: Tensor) -> LowRankPrecision:
+        """See :class:`~pyro_ngvi.families.base.ExplicitDraws`."""
         noise, slope = noise.reshape(-1, self.dim), slope.reshape(-1, self.dim)
         _, inverse, _ = self._matrix.metric()
         both, of_both = self._matrix.root_times(torch.cat([noise, slope]))

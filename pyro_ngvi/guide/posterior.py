@@ -124,18 +124,18 @@ class NaturalNormal(StructuredNormal):
         loc = self.family.loc
         shape = self._extended_shape(torch.Size(sample_shape))
         noise = torch.randn(shape, dtype=loc.dtype, device=loc.device)
-        displaced = self.family.displaced(noise)
-        value = self.family.draw_at(displaced)
-        self._last_draw = value, noise, displaced
+        reparametrised = self.family.reparametrised(noise)
+        value = self.family.draw_at(reparametrised)
+        self._last_draw = value, noise, reparametrised
         return value
 
     def log_prob(self, value: Tensor) -> Tensor:
         value, _ = extract_provenance(value)  # TraceGraph_ELBO wraps values
         if self._last_draw is None or value is not self._last_draw[0]:
             return self.family.precondition().log_prob(value)
-        _, noise, displaced = self._last_draw
+        _, noise, reparametrised = self._last_draw
         if self.sticking_the_landing:
-            return self.family.sticking_log_prob(displaced)
+            return self.family.sticking_log_prob(reparametrised)
         return self.family.draw_log_prob(noise)
 
 

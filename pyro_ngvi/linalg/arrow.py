@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ngvi.latents.forest import Forest
 from ngvi.linalg import arrow
-from ngvi.linalg.arrow import diagonal_slices
+from ngvi.linalg.forest_blocks import diagonal_slices
 from pyro_ngvi.linalg.batched import batched
 from pyro_ngvi.linalg.matrices import matrices
 

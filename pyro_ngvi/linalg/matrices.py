@@ -46,6 +46,15 @@ class Matrices(definite.Definite):
         norms = [torch.linalg.vector_norm(tensor / unit) for tensor in tensors]
         return unit * torch.linalg.vector_norm(torch.stack(norms))
 
+    def products(
+        self, left: Sequence[Sequence[Tensor]], right: Sequence[Sequence[Tensor]]
+    ) -> Tensor:
+        def stacked(rows: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+            flat = [[tensor.reshape(-1) for tensor in row] for row in rows]
+            return [torch.stack(same) for same in zip(*flat, strict=True)]
+
+        return sum(a @ b.mT for a, b in zip(stacked(left), stacked(right), strict=True))
+
     def at_least(self, values: Tensor, floor: float) -> Tensor:
         return values.clamp(min=floor)
 

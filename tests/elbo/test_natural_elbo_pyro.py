@@ -20,11 +20,12 @@ from pyro.infer import SVI
 from pyro.infer.autoguide import AutoDelta, AutoGuideList, AutoNormal
 from pyro.infer.autoguide.initialization import init_to_value
 
+from benchmarks.families.in_pyro import Covariance, Precision
 from pyro_ngvi import BLR, NaturalGaussianGuide
 from pyro_ngvi.elbo import NaturalELBO
 from pyro_ngvi.tracing import LogDensity, inspect
 
-FAMILIES = ["covariance_cholesky", "precision_cholesky", "precision", "covariance", "diagonal"]
+FAMILIES = ["covariance_cholesky", "precision_cholesky", Precision, Covariance, "diagonal"]
 DENSE = FAMILIES[:-1]
 CURVATURES = ["hessian", "gauss_newton", "stein", "mean"]
 

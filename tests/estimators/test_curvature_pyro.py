@@ -151,7 +151,7 @@ def test_low_rank_gets_the_gradients_of_examples_and_no_matrix(monkeypatch):
     parts = [curvature.total(kept & (torch.arange(3) == draw)) for draw in (0, 2)]
     estimator, gradient = GaussNewton(3, 0.0), torch.randn(4)
     of_both = (scale.sqrt()[..., None] * rows / 2**0.5)[[0, 2]].flatten(0, 1)
-    expected = start.price_of_rows(gradient, of_both, -rest[[0, 2]].mean(0))
+    expected = start.natural_gradient_from_rows(gradient, of_both, -rest[[0, 2]].mean(0))
     for total in (curvature.total(kept), plus(*parts)):
         actual = estimator.direction(start, gradient, total, 2)
         for one, other in zip(
@@ -168,9 +168,9 @@ def test_gradients_of_draws_give_what_autograd_does(family):
 
     def bound(*coordinates):
         q = dataclasses.replace(start, **dict(zip(start.coordinates(), coordinates, strict=True)))
-        displaced = q.displaced(noise)
-        along = (gradients * q.draw_at(displaced)).sum(-1)
-        return (along - q.sticking_log_prob(displaced)).mean()
+        reparametrised = q.reparametrised(noise)
+        along = (gradients * q.draw_at(reparametrised)).sum(-1)
+        return (along - q.sticking_log_prob(reparametrised)).mean()
 
     leaves = tuple(start.coordinates().values())
     expected = torch.func.grad(bound, argnums=tuple(range(len(leaves))))(*leaves)

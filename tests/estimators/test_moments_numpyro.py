@@ -271,7 +271,7 @@ def test_a_large_family_gets_the_gradients_of_examples_and_no_matrix(
     actual = gauss_newton(split, draws, context, family).directions["x"]
     prior = (3 * draws**2).mean(0)
     means, rows = jnp.asarray(np.mean(gradients, 0)), jnp.asarray(np.concatenate(rows))
-    expected = family.price_of_rows(means, rows, prior)
+    expected = family.natural_gradient_from_rows(means, rows, prior)
     for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 

@@ -24,7 +24,9 @@ def direction(backend, family, gradient, points):
     gradients = backend.array(gradient(backend.numpy(draws)))
     weights = backend.array(points.weights)
     noise = backend.array(points.noise)
-    return backend.coordinates(family.price_of_points(weights[:, None] * gradients, noise))
+    return backend.coordinates(
+        family.natural_gradient_from_points(weights[:, None] * gradients, noise)
+    )
 
 
 def exact(backend, family, gradient, hessian):
@@ -85,13 +87,13 @@ def test_groups_tell_the_squared_fisher_norm_of_their_noise(backend, name, rng):
     weights = np.concatenate([g.weights for g in groups(backend, 2, num)]) / num
     draws = backend.numpy(family.sample(backend.array(noise)))
     weighted, noise = backend.array(weights[:, None] * np.sin(3.0 * draws)), backend.array(noise)
-    mean, spread = family.price_of_groups(weighted, noise, num)
-    together = backend.coordinates(family.price_of_points(weighted, noise))
+    mean, spread = family.natural_gradient_from_groups(weighted, noise, num)
+    together = backend.coordinates(family.natural_gradient_from_points(weighted, noise))
     for one, other in zip(backend.coordinates(mean), together, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
     rows = len(weights) // num
     each = [
-        family.price_of_points(num * weighted[i : i + rows], noise[i : i + rows])
+        family.natural_gradient_from_points(num * weighted[i : i + rows], noise[i : i + rows])
         for i in range(0, len(weights), rows)
     ]
     apart = [fisher.subtract([one], [mean]) for one in each]

@@ -92,9 +92,9 @@ def test_the_derivatives_of_a_draw_follow(backend, family, rng):
     natural = family.natural_gradient(change)
     amount = float(natural.log_scale)
     expected = backend.numpy(natural.loc) * np.exp(0.4) + amount * noise
-    moved = family.displacement(change, backend.array(noise))
+    moved = family.draw_jvp(change, backend.array(noise))
     np.testing.assert_allclose(backend.numpy(moved), expected, rtol=1e-13)
-    assert float(family.log_det_displacement(change)) == pytest.approx(3 * amount)
+    assert float(family.log_det_jvp(change)) == pytest.approx(3 * amount)
     gradient = backend.grad(lambda q: q.draw(backend.array(noise)).sum(), family)
     np.testing.assert_allclose(backend.numpy(gradient.loc), 2 * np.exp(-0.8), rtol=1e-13)
 

@@ -184,21 +184,21 @@ def test_a_draw_moves_along_the_natural_gradient(backend, instance, rng):
     eye = backend.array(np.eye(loc.size))
     root = (backend.numpy(family.sample(eye)) - loc).T
     expected = natural[0] - 0.5 * (noise @ root.T) @ change_of_s @ sigma
-    moved = backend.numpy(family.displacement(change, backend.array(noise))) @ root.T
+    moved = backend.numpy(family.draw_jvp(change, backend.array(noise))) @ root.T
     assert relative_error(moved, expected) < TOLERANCE
-    slope = float(family.log_det_displacement(change))
+    slope = float(family.log_det_jvp(change))
     np.testing.assert_allclose(slope, -0.5 * np.trace(sigma @ change_of_s), rtol=1e-9)
 
 
-def test_the_gradient_through_a_draw_is_the_transpose_of_its_displacement(backend, instance, rng):
+def test_the_gradient_through_a_draw_is_the_transpose_of_its_jvp(backend, instance, rng):
     loc, *_, family = instance
     noise, weights = (backend.array(rng.normal(size=(2, loc.size))) for _ in range(2))
     gradient = arrays_of(
-        backend, _grad(backend, lambda q: (q.displaced(noise) * weights).sum(), family)
+        backend, _grad(backend, lambda q: (q.reparametrised(noise) * weights).sum(), family)
     )
     for _ in range(3):
         change = change_of(backend, family, rng)
-        along = float((family.displacement(change, noise) * weights).sum())
+        along = float((family.draw_jvp(change, noise) * weights).sum())
         pairs = zip(gradient, arrays_of(backend, change), strict=True)
         np.testing.assert_allclose(sum((a * b).sum() for a, b in pairs), along, rtol=1e-8)
 
@@ -213,23 +213,23 @@ def _grad(backend, function, family):
     return make(backend, *(value.numpy() for value in values))
 
 
-def test_forward_mode_through_a_draw_is_its_displacement(backend, rng):
+def test_forward_mode_through_a_draw_is_its_jvp(backend, rng):
     import dataclasses
 
     family = make(backend, *random_coordinates(6, 2, rng))
     change = change_of(backend, family, rng)
     noise = backend.array(rng.normal(size=6))
-    expected = backend.numpy(family.displacement(change, noise))
+    expected = backend.numpy(family.draw_jvp(change, noise))
     if backend.name == "numpyro":
-        moved = backend.jvp(lambda q: q.displaced(noise), family, change)
+        moved = backend.jvp(lambda q: q.reparametrised(noise), family, change)
     else:
         import torch
 
         names = list(family.coordinates())
         moved = torch.func.jvp(
-            lambda *c: dataclasses.replace(family, **dict(zip(names, c, strict=True))).displaced(
-                noise
-            ),
+            lambda *c: dataclasses.replace(
+                family, **dict(zip(names, c, strict=True))
+            ).reparametrised(noise),
             tuple(family.coordinates().values()),
             tuple(change.coordinates().values()),
         )[1]
@@ -304,7 +304,7 @@ def test_an_entry_of_the_diagonal_that_would_not_be_positive_is_halved(backend, 
 
 
 @pytest.mark.parametrize("size", [0.01, 100.0])
-def test_the_noise_of_one_draw_is_calmed(backend, size, rng):
+def test_the_noise_of_one_draw_is_damped(backend, size, rng):
     loc, factor, diagonal = random_coordinates(9, 3, rng)
     change, of_diagonal = size * rng.normal(size=(9, 3)), size * rng.normal(size=9)
     family, rho = make(backend, loc, factor, diagonal), 0.3
@@ -325,23 +325,12 @@ def test_a_retraction_keeps_the_diagonal_positive(backend, rng):
         assert (backend.numpy(family.retract(step).diagonal) > 0).all()
 
 
-def test_mixed_is_the_projection_of_slang(backend, rng):
-    loc, factor, diagonal = random_coordinates(9, 3, rng)
-    rows, prior, rho = rng.normal(size=(7, 9)), rng.uniform(1, 2, 9), 0.3
-    new = make(backend, loc, factor, diagonal).mixed(backend.array(rows), backend.array(prior), rho)
-    low = (1 - rho) * factor @ factor.T + rho * rows.T @ rows
-    values, vectors = np.linalg.eigh(low)
-    leading = (vectors[:, -3:] * values[-3:]) @ vectors[:, -3:].T
-    expected = leading + np.diag((1 - rho) * diagonal + rho * prior + np.diag(low - leading))
-    assert relative_error(backend.numpy(new.precision_matrix), expected) < TOLERANCE
-
-
 @pytest.mark.parametrize("num_rows", [7, 2])
 def test_the_direction_of_rows_is_slangs_to_first_order_in_the_step(backend, num_rows, rng):
     loc, factor, diagonal = random_coordinates(9, 3, rng)
     rows, prior = rng.normal(size=(num_rows, 9)), rng.uniform(1, 2, 9)
     family, gradient = make(backend, loc, factor, diagonal), rng.normal(size=9)
-    direction = family.price_of_rows(*map(backend.array, (gradient, rows, prior)))
+    direction = family.natural_gradient_from_rows(*map(backend.array, (gradient, rows, prior)))
     change, of_diagonal = backend.numpy(direction.factor), backend.numpy(direction.diagonal)
     values, vectors = np.linalg.eigh(rows.T @ rows)
     leading = (vectors[:, -3:] * values[-3:]) @ vectors[:, -3:].T
@@ -442,16 +431,16 @@ def test_in_pieces_the_gradient_of_the_density_is_exact(numpyro_backend, rng, mo
         assert relative_error(actual, expected) < TOLERANCE
 
 
-def test_the_displacement_is_the_derivative_at_any_rank(numpyro_backend, rng, monkeypatch):
+def test_the_jvp_of_a_draw_is_the_derivative_at_any_rank(numpyro_backend, rng, monkeypatch):
     """Whether its products are written out as sums or not."""
     from numpyro_ngvi.linalg import low_rank
 
     family = make(numpyro_backend, *random_coordinates(12, 3, rng))
     change = change_of(numpyro_backend, family, rng)
     noise = numpyro_backend.array(rng.normal(size=12))
-    written_out = numpyro_backend.numpy(family.displacement(change, noise))
+    written_out = numpyro_backend.numpy(family.draw_jvp(change, noise))
     monkeypatch.setattr(low_rank, "MAX_WRITTEN_OUT", 0)
     _forget(family)
-    product = numpyro_backend.numpy(family.displacement(change, noise))
+    product = numpyro_backend.numpy(family.draw_jvp(change, noise))
     _forget(family)
     assert relative_error(product, written_out) < TOLERANCE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.families import named
 from ngvi.families.path import JointPath
 from ngvi.latents.forest import forest_from_indices
 
@@ -29,7 +30,7 @@ def start_and_direction(backend, name, rng):
 
 
 def _start_and_direction(backend, name, rng):
-    specification = getattr(backend.families, name)(**SPECIFICATIONS[name])
+    specification = named(backend.name, name)(**SPECIFICATIONS[name])
     family = specification.initial(backend.array(rng.normal(size=DIM)), 0.7)
     for curvature in (-1.0, 2.0):
         hessian = -np.eye(DIM) - np.ones((DIM, DIM)) + np.diag([curvature, 0, 0, 0, 0, curvature])

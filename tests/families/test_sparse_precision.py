@@ -220,7 +220,7 @@ def test_points_that_are_spread_over_locals_see_a_quadratic_exactly(
     paths = Paths.with_many(family.structure, many)
     noise, weights = paths.spread(rng, spherical_points(rng, paths.dim, 1)[0])
     gradients = linear + (loc + np.linalg.solve(tril.T, noise.T).T) @ hessian
-    found = backend.compiled(family.price_of_points)(
+    found = backend.compiled(family.natural_gradient_from_points)(
         backend.array(weights[:, None] * gradients), backend.array(noise)
     )
     slope = backend.array(linear + hessian @ loc)

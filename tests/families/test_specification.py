@@ -10,7 +10,7 @@ import pytest
 from ngvi.latents import layout as ngvi_layout
 from ngvi.latents.blocks import find_blocks
 from ngvi.latents.hierarchy import find_structure
-from tests.reference import ALL_FAMILIES, SCALE_NAME
+from tests.reference import ALL_FAMILIES, SCALE_NAME, SYMMETRIC
 
 
 @pytest.fixture
@@ -66,10 +66,17 @@ def test_coordinates_are_loc_and_the_scale_by_name(backend, family_name):
 def test_names_classes_and_instances_mean_the_same_specification(registry, backend, family_name):
     cls = backend.family_class(family_name)
     assert cls.name == family_name
-    for asked in (family_name, cls, cls()):
+    asked_by_name = () if family_name in SYMMETRIC else (family_name,)  # those are not ours
+    for asked in (*asked_by_name, cls, cls()):
         specification, reason = registry.requested(asked)
         assert type(specification) is cls and specification.loc is None
         assert reason
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+def test_a_family_of_the_benchmarks_is_not_known_by_name_but_where_it_is(registry, name):
+    with pytest.raises(ValueError, match=f"Unknown family='{name}'.*in benchmarks/families"):
+        registry.requested(name)
 
 
 def test_full_is_an_alias_and_auto_is_left_to_the_model(registry, backend):

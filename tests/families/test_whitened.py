@@ -74,6 +74,6 @@ def test_a_huge_coordinate_leaves_the_others_exact_in_float32(backend):
 
 def test_no_eigenvalue_falls_below_a_floor(whitened):
     change = np.diag([-0.5, -0.95, 2.0])
-    roots = np.diagonal(whitened("precision_root", change, 0.1))
+    roots = np.diagonal(whitened("raised_root", change, 0.1))
     # 0.05 is below the floor: one half instead.
     np.testing.assert_allclose(roots**2, [0.5, 0.5, 3.0], rtol=1e-12)

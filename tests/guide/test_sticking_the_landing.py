@@ -47,9 +47,9 @@ def _bound_gradient(ppl, log_density, sticking):
     """A function of the family and of the noise."""
 
     def estimate(q, z):
-        displaced = q.displaced(z)
-        log_q = q.sticking_log_prob(displaced) if sticking else q.draw_log_prob(z)
-        return log_density(q.draw_at(displaced)) - log_q
+        reparametrised = q.reparametrised(z)
+        log_q = q.sticking_log_prob(reparametrised) if sticking else q.draw_log_prob(z)
+        return log_density(q.draw_at(reparametrised)) - log_q
 
     gradient = ppl.gradient(estimate)
     return lambda family, z: ppl.coordinates(gradient(family, ppl.array(z)))

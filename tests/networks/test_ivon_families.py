@@ -1,7 +1,7 @@
 """``IVON()`` learns a network with every family, also from minibatches of many rows.
 
 One draw's curvature is noise of both signs, the larger the more rows a minibatch stands for. Where
-that is not calmed (:meth:`ngvi.linalg.definite.Definite.calmed`) losses of these runs end between
+that is not damped (:meth:`ngvi.linalg.definite.Definite.damped`) losses of these runs end between
 1e5 and 1e30, in both packages.
 """
 

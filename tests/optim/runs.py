@@ -116,7 +116,7 @@ class NumPyroSvi:
         from numpyro.infer import SVI
 
         self.backend, self.args = backend, tuple(map(backend.array, args))
-        self.guide = backend.package.NaturalGaussianGuide(model, family, **guide_options)
+        self.guide = backend.guide(model, family, **guide_options)
         self.svi = SVI(model, self.guide, optimiser, loss)
         self.state = initialised(self.svi, jax.random.key(seed), *self.args)
         self.update = jax.jit(self.svi.update, compiler_options=QUICKLY)
@@ -153,7 +153,7 @@ class PyroSvi:
 
         pyro.set_rng_seed(seed)
         self.backend, self.args = backend, tuple(map(backend.array, args))
-        self.guide = backend.package.NaturalGaussianGuide(model, family, **guide_options)
+        self.guide = backend.guide(model, family, **guide_options)
         self.guide(*self.args)
         self.svi = SVI(model, self.guide, optimiser, loss)
 

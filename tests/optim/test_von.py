@@ -213,7 +213,7 @@ def test_ivon_stays_positive_through_negative_curvature(backend, rng):
 @pytest.mark.parametrize(
     "family", ["covariance_cholesky", "covariance", "precision_cholesky", "precision"]
 )
-def test_a_noisy_curvature_of_a_dense_family_is_calmed(backend, family, rng):
+def test_a_noisy_curvature_of_a_dense_family_is_damped(backend, family, rng):
     """Eigenvalues beyond one are made smaller together, and ``1 + t + t^2 / 2`` is positive."""
     alpha, beta1, beta2 = 0.1, 0.9, 0.9
     mu, sigma = start(rng)

@@ -170,7 +170,9 @@ def _faulty(y: np.ndarray, spec: Spec) -> Any:
 
 def family_of(ppl: Any, spec: Spec) -> Any:
     """What a guide of the model is given as ``family``."""
-    return ppl.families.LowRankPrecision(rank=1) if spec.family == "low_rank" else spec.family
+    if spec.family == "low_rank":
+        return ppl.families.LowRankPrecision(rank=1)
+    return ppl.family_class("precision") if spec.family == "precision" else spec.family
 
 
 def tensors(ppl: Any, spec: Spec) -> dict[str, Any]:

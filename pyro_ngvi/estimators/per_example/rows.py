@@ -127,7 +127,9 @@ class KeptRows:
     def direction(self, family: Any, gradient: Tensor, count: int) -> Any:
         """The natural gradient from so many draws."""
         diagonal, is_by_layer = -self.rest / count, isinstance(self.draws[0], ExampleRows)
-        if is_by_layer and hasattr(family, "price_of_examples"):
-            return family.price_of_examples(gradient, self.draws, 1 / count, diagonal)
+        if is_by_layer and hasattr(family, "squares_of_examples"):
+            found = [family.squares_of_examples(draw) for draw in self.draws]
+            total = tuple(1 / count * sum(same) for same in zip(*found, strict=True))
+            return family.natural_gradient_from_squares(gradient, total, diagonal)
         rows = [draw.entries(0, family.dim) if is_by_layer else draw for draw in self.draws]
-        return family.price_of_rows(gradient, torch.cat(rows) / count**0.5, diagonal)
+        return family.natural_gradient_from_rows(gradient, torch.cat(rows) / count**0.5, diagonal)

@@ -33,7 +33,17 @@ from ngvi.families.base import Array
 from ngvi.families.dense import DenseFamily
 from ngvi.families.path import WhitenedPath
 from ngvi.linalg.definite import PrecisionStep, PrecisionSteps
-from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
+from ngvi.linalg.matrices import symmetric
+
+from .symmetric import definite_sum
+
+
+class PathOfDirection(WhitenedPath):
+    """Steps whose ends are made of the direction, which the family corrects itself."""
+
+    def damped(self, step_size: Any) -> Self:
+        """As it is."""
+        return self
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,7 +58,6 @@ class Precision(DenseFamily):
     precision: Array = None
 
     name: ClassVar[str] = "precision"
-    relative_scale_step: ClassVar[float] = 0.01
 
     def initial(self, loc: Array, scale: float | Array) -> Self:
         return type(self)(loc, self.xp.diag(self.xp.ones_like(loc) / scale**2))
@@ -81,12 +90,12 @@ class Precision(DenseFamily):
         root = self._root()
         return self.noise_log_prob((value - self.loc) @ root) + self.ops.log_abs_det(root)
 
-    def displacement(self, change: Self, noise: Array) -> Array:
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
         root = self._root()
         inner = root.mT @ (change.precision + change.precision.mT) @ root
         return self.ops.solve_lower(root, change.loc) - noise @ self.ops.halve_diagonal(inner)
 
-    def log_det_displacement(self, change: Self) -> Array:
+    def log_det_jvp(self, change: Self) -> Array:
         return -(symmetric(self._bound().precision) * change.precision).sum()
 
     def natural_gradient(self, gradient: Self) -> Self:
@@ -108,37 +117,37 @@ class Precision(DenseFamily):
     def whitened_rows(self, gradients: Array) -> Array:
         return self.ops.solve_rows(self._root(), gradients)
 
-    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
+    def natural_gradient_from_whitened(self, gradient: Array, hessian: Array) -> Self:
         root = self._root()
         loc = self.ops.solve_lower(root, gradient, trans=True)
         return type(self)(loc, -(symmetric(root @ hessian @ root.mT) + self.precision_matrix))
 
     def natural_step(self, direction: Self, step_size: Array | float) -> Self:
-        return self._bound()._moved(direction, step_size)
+        return self._bound()._end(direction, step_size)
 
     def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         direction, root = type(self)(of_mean * direction.loc, direction.precision), self._root()
         block = self.ops.congruence(root, direction.precision), direction.loc @ root
 
         def finish(step_size: Any, _: PrecisionStep) -> Any:
-            return self._moved(direction, step_size)
+            return self._end(direction, step_size)
 
-        return WhitenedPath([block], PrecisionSteps(self.ops), finish, is_of_direction=True)
+        return PathOfDirection([block], PrecisionSteps(self.ops), finish)
 
     def corrected(self, direction: Self, step_size: Array | float) -> Self:
         root = self._root()
         change = self.ops.congruence(root, direction.precision)
-        _, (change,) = self.ops.calmed(step_size * change)
+        _, (change,) = self.ops.damped(step_size * change)
         change = symmetric(root @ change @ root.mT) / step_size
         return type(self)(direction.loc, change)
 
     def retract(self, step: Self) -> Self:
         """:class:`Family`'s, by equation (2); an indefinite ``S + dS`` is corrected."""
-        return self._moved(step, 1.0, MIN_SHRINKAGE**2)
+        return self._end(step, 1.0, self.ops.min_shrinkage**2)
 
-    def _moved(self, direction: Self, step_size: Array | float, floor: float = 0.0) -> Self:
+    def _end(self, direction: Self, step_size: Array | float, floor: float = 0.0) -> Self:
         old = self.precision_matrix
-        new, root = self.ops.definite_sum(old, step_size * direction.precision, floor)
+        new, root = definite_sum(self.ops, old, step_size * direction.precision, floor)
         shift = self.ops.divide(root, old @ direction.loc)
         return type(self)(self.loc + step_size * shift, new)  # (2)
 

@@ -25,7 +25,9 @@ from ngvi.families.base import Array
 from ngvi.families.dense import DenseFamily
 from ngvi.families.path import WhitenedPath
 from ngvi.linalg.definite import CovarianceStep, CovarianceSteps
-from ngvi.linalg.matrices import MIN_SHRINKAGE, symmetric
+from ngvi.linalg.matrices import symmetric
+
+from .symmetric import definite_square, definite_sum
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,7 +42,6 @@ class Covariance(DenseFamily):
     covariance: Array = None
 
     name: ClassVar[str] = "covariance"
-    relative_scale_step: ClassVar[float] = 0.01
 
     def initial(self, loc: Array, scale: float | Array) -> Self:
         return type(self)(loc, self.xp.diag(scale**2 * self.xp.ones_like(loc)))
@@ -78,12 +79,12 @@ class Covariance(DenseFamily):
         noise = self.ops.solve_rows(root, value - self.loc)
         return self.noise_log_prob(noise) - self.ops.log_abs_det(root)
 
-    def displacement(self, change: Self, noise: Array) -> Array:
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
         root = self.lower_factor
         inner = root.mT @ (change.covariance + change.covariance.mT) @ root
         return change.loc @ root + noise @ self.ops.halve_diagonal(inner).mT
 
-    def log_det_displacement(self, change: Self) -> Array:
+    def log_det_jvp(self, change: Self) -> Array:
         return (symmetric(self._bound().covariance) * change.covariance).sum()
 
     def natural_gradient(self, gradient: Self) -> Self:
@@ -105,7 +106,7 @@ class Covariance(DenseFamily):
     def whitened_rows(self, gradients: Array) -> Array:
         return gradients @ self.lower_factor
 
-    def price_of_whitened(self, gradient: Array, hessian: Array) -> Self:
+    def natural_gradient_from_whitened(self, gradient: Array, hessian: Array) -> Self:
         root = self.lower_factor
         curvature = symmetric(root @ hessian @ root.mT)
         return type(self)(root @ gradient, curvature + self.covariance_matrix)
@@ -118,14 +119,17 @@ class Covariance(DenseFamily):
         )
 
         def finish(_: Any, step: CovarianceStep) -> Any:
-            covariance, _ = self.ops.definite_square(root @ step.root, self.covariance_matrix)
-            return type(self)(self.loc + root @ step.shift, covariance)
+            return self._end(self.loc + root @ step.shift, root @ step.root)
 
         return WhitenedPath([block], CovarianceSteps(self.ops), finish)
 
     def retract(self, step: Self) -> Self:
         """:class:`Family`'s; an indefinite ``Sigma + dSigma`` is corrected."""
-        covariance, _ = self.ops.definite_sum(
-            self.covariance_matrix, step.covariance, MIN_SHRINKAGE**2
+        covariance, _ = definite_sum(
+            self.ops, self.covariance_matrix, step.covariance, self.ops.min_shrinkage**2
         )
         return type(self)(self.loc + step.loc, covariance)
+
+    def _end(self, loc: Array, root: Array) -> Self:
+        """``N(loc, R R^T)`` after a step from here."""
+        return type(self)(loc, definite_square(self.ops, root, self.covariance_matrix)[0])

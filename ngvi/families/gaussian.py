@@ -1,0 +1,185 @@
+"""A Gaussian in some coordinates: its moments, its density and its natural gradient."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+from ngvi.latents.forest import Forest, check_dense
+from ngvi.latents.layout import Layout
+from ngvi.linalg.definite import Definite
+
+#: A tensor of whichever library.
+Array = Any
+
+
+class Gaussian:
+    """``q = N(mu, Sigma)``. See :mod:`ngvi.families.base` for what a family writes."""
+
+    ops: ClassVar[Definite]  #: what a package does with matrices
+    xp: ClassVar[Any]  #: torch or ``jax.numpy``, for functions that both spell alike
+
+    loc: Any  #: the mean, shape ``(d,)``; None in a specification
+
+    # -- construction -----------------------------------------------------------------
+
+    def for_layout(self, layout: Layout) -> Gaussian:
+        """The specification for a model whose latent vector has this layout.
+
+        Structured families find their blocks here; the others are what they are.
+
+        :raises ValueError: if the family does not fit the model.
+        """
+        return self
+
+    def initial(self, loc: Array, scale: float | Array) -> Self:
+        """``N(loc, diag(scale^2))`` in this family.
+
+        :param loc: mean, shape ``(d,)``; its dtype and device are the family's.
+        :param scale: standard deviation of every element, or of each; positive.
+        """
+        raise NotImplementedError
+
+    def _bound(self) -> Self:
+        if self.loc is None:
+            raise ValueError(
+                f"{type(self).__name__}() has no coordinates yet: it is only a "
+                "specification. Call .initial(loc, scale), or pass it as family= to "
+                "NaturalGaussianGuide."
+            )
+        return self
+
+    # -- coordinates ------------------------------------------------------------------
+
+    @property
+    def dim(self) -> int:
+        """The dimension ``d`` of the Gaussian."""
+        return self._bound().loc.shape[-1]
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of free coordinates, ``len(lambda)`` in Tan's Table 5."""
+        raise NotImplementedError
+
+    def coordinates(self) -> dict[str, Any]:
+        """The coordinate tensors by name."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]  # its subclasses are
+            if not field.metadata.get("static")
+        }
+
+    def map(self, function: Callable[..., Array], *others: Self) -> Self:
+        """``function`` of each coordinate, and of the same coordinate of ``others``."""
+        raise NotImplementedError
+
+    def detach(self) -> Self:
+        """The same Gaussian, through which no gradient flows."""
+        raise NotImplementedError
+
+    def free_coordinates(self) -> list[Any]:
+        """Tensors that hold every free coordinate once, and nothing else but zeros.
+
+        For the Euclidean norm of a direction over ``lambda`` (Tan's Table 5): of a symmetric
+        matrix it counts each off-diagonal element once.
+        """
+        return list(self._bound().coordinates().values())
+
+    def couples(self) -> str | Forest:
+        """Which latents the precision couples: ``"all"``, ``"none"``, ``"low_rank"`` or blocks."""
+        return "all"
+
+    def describe(self) -> str:
+        """The structure in words."""
+        return "independent latents" if self.couples() == "none" else "one dense block"
+
+    # -- moments ----------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Array:
+        """Mean, shape ``(d,)``."""
+        return self._bound().loc
+
+    @property
+    def stddev(self) -> Array:
+        """Marginal standard deviations, shape ``(d,)``; a family writes them or their squares."""
+        return self.xp.sqrt(self.variance)
+
+    @property
+    def variance(self) -> Array:
+        """Marginal variances, shape ``(d,)``."""
+        return self.stddev**2
+
+    @property
+    def covariance_matrix(self) -> Array:
+        """Dense covariance, shape ``(d, d)``.
+
+        :raises ValueError: if it would not fit.
+        """
+        centred = self.centred()
+        check_dense(self)
+        columns = centred.sample(self.ops.eye(self.dim, self.loc))
+        return columns.mT @ columns
+
+    @property
+    def precision_matrix(self) -> Array:
+        """Dense inverse covariance, shape ``(d, d)``.
+
+        :raises ValueError: if it would not fit.
+        """
+        centred = self.centred()
+        check_dense(self)
+        columns = centred.whiten(self.ops.eye(self.dim, self.loc))
+        return columns @ columns.mT
+
+    def centred(self) -> Self:
+        """``N(0, Sigma)``."""
+        return dataclasses.replace(self, loc=self.xp.zeros_like(self._bound().loc))  # type: ignore[type-var]
+
+    # -- density ----------------------------------------------------------------------
+
+    def log_det_scale(self) -> Array:
+        """``log |Sigma| / 2``, a scalar."""
+        raise NotImplementedError
+
+    def whiten(self, value: Array) -> Array:
+        """``z`` of :meth:`sample` for ``theta = value``; shape ``(..., d)``."""
+        raise NotImplementedError
+
+    def sample(self, noise: Array) -> Array:
+        """``theta = mu + C z`` for standard normal ``z``.
+
+        :param noise: ``z``, shape ``(..., d)``.
+        :return: ``theta``, shape ``(..., d)``.
+        """
+        raise NotImplementedError
+
+    def log_prob(self, value: Array) -> Array:
+        """``log q(value)`` in nats; ``value`` has shape ``(..., d)``, the result ``(...)``."""
+        return self.noise_log_prob(self.whiten(value)) - self.log_det_scale()
+
+    def noise_log_prob(self, noise: Array) -> Array:
+        """Log density of ``N(0, I)`` in nats; ``(..., d)`` to ``(...)``."""
+        normaliser = 0.5 * noise.shape[-1] * math.log(2.0 * math.pi)
+        return -0.5 * self.ops.row_products(noise, noise) - normaliser
+
+    # -- the Fisher information and steps ----------------------------------------------
+
+    def natural_gradient(self, gradient: Self) -> Self:
+        """``F^-1 g``. Its inverse is :meth:`euclidean_gradient`."""
+        raise NotImplementedError
+
+    def euclidean_gradient(self, natural_gradient: Self) -> Self:
+        """``F n``, the gradient whose natural gradient is ``n``."""
+        raise NotImplementedError
+
+    def retract(self, step: Self) -> Self:
+        """The family at ``lambda + step``, kept off the border of its domain.
+
+        A standard deviation (or the diagonal of a Cholesky factor) may cross zero: the sign
+        of a column changes nothing about ``Sigma``. It may not land there, and keeps one
+        hundredth of its size with the sign of the step's end.
+        """
+        raise NotImplementedError

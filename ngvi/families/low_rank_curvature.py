@@ -1,0 +1,76 @@
+"""Targets of the Bayesian learning rule of low rank, for the family of that form.
+
+They are directions to a precision ``U U^T + diag(D)`` near ``-E[hess l]``, as the head of
+:mod:`~ngvi.families.low_rank_precision` says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+from ngvi.families.for_estimators import ForEstimators
+from ngvi.families.gaussian import Array
+from ngvi.latents import forest
+from ngvi.latents.forest import check_dense
+from ngvi.linalg.low_rank import LowRank
+from ngvi.linalg.matrices import symmetric
+
+
+class LowRankCurvature(ForEstimators):
+    """Curvature of a family with a ``factor``, a ``diagonal`` and a ``rank``."""
+
+    #: A package's matrices of this form.
+    _low_rank: ClassVar[type[LowRank]]
+
+    factor: Any
+    diagonal: Any
+    rank: Any
+
+    @property
+    def _matrix(self) -> LowRank:
+        """The precision."""
+        self._bound()
+        return self._low_rank(self.factor, self.diagonal)
+
+    def _with(self, loc: Array, factor: Array, diagonal: Array) -> Self:
+        new = {"loc": loc, "factor": factor, "diagonal": diagonal}
+        return dataclasses.replace(self, **new)  # type: ignore[type-var]
+
+    def assemble_hessian(self, products: Array) -> Array:
+        check_dense(self._bound())
+        return symmetric(products)
+
+    def outer_products(self, left: Array, right: Array) -> Array:
+        check_dense(self._bound())
+        return symmetric(left.mT @ right)
+
+    def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
+        """The direction to the rule's target, see the module; ``hessian`` is ``(d, d)``."""
+        self._bound()
+        factor, diagonal = self._matrix.near(-symmetric(hessian))
+        loc = self._matrix.divide(gradient)
+        return self._with(loc, factor - self.factor, diagonal - self.diagonal)
+
+    def keeps_rows(self) -> bool:
+        """Whether a dense matrix would be too large."""
+        return self.dim > forest.MAX_DENSIFIED_DIM
+
+    def natural_gradient_from_rows(self, gradient: Array, rows: Array, diagonal: Array) -> Self:
+        """:meth:`bonnet_price` of ``-E[hess l] = rows^T rows + diag(diagonal)``, see the module.
+
+        By an eigenproblem of size ``N``: O(d N (N + r)).
+
+        :param rows: scaled gradients of single examples, shape ``(N, d)``.
+        :param diagonal: of the rest, such as a prior's, shape ``(d,)``.
+        """
+        self._bound()
+        if rows.shape[0] < self.rank:
+            missing = self.xp.zeros_like(self.factor.mT[: self.rank - rows.shape[0]])
+            rows = self.xp.concatenate([rows, missing])
+        vectors = self.ops.eigh(rows @ rows.mT)[1][:, -self.rank :]
+        factor = rows.mT @ vectors
+        left, right = self.ops.svd(factor.mT @ self.factor)  # the rotation that is nearest
+        change = factor @ (left @ right) - self.factor
+        gain = (rows**2).sum(0) - (self.factor**2).sum(1) - 2.0 * (self.factor * change).sum(1)
+        return self._with(self._matrix.divide(gradient), change, diagonal - self.diagonal + gain)

@@ -1,0 +1,108 @@
+"""Steps of matrices with a Kronecker covariance.
+
+Equation numbers are those of :mod:`~ngvi.families.matrix_normal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from ngvi.families.for_rules import ForRules
+from ngvi.families.gaussian import Array
+from ngvi.families.matrix_coordinates import MatrixCoordinates
+from ngvi.families.path import WhitenedPath
+from ngvi.linalg.kronecker import KroneckerSteps, NumberSteps
+from ngvi.linalg.kronecker_root import Pairs
+
+
+class MatrixSteps(MatrixCoordinates, ForRules):
+    """The steps of (5), and additions, whose redundant scale is where it belongs."""
+
+    def attempts_are_costly(self) -> bool:
+        """By the factorisation and the inverse of each factor."""
+        return True
+
+    def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
+        """The steps to (5)."""
+        root, stays = self._root(), isinstance(of_mean, float) and of_mean == 0.0
+        num = len(root.pairs)
+        shifts: list[Any] = [None] * (num + 1)
+        if not stays:
+            shift = root.split(of_mean * self._whitened_mean(direction))
+            shifts = [*shift.matrices, shift.rest]
+        changes: list[Any] = []
+        for pair in self._quotients(direction):
+            # Each factor moves with the whole scale, which both share, and the step divides by it.
+            traces = [2.0 * one.diagonal().sum() / len(one) for one in pair]
+            add = zip(pair, reversed(traces), strict=True)
+            changes.append(
+                tuple(self.ops.plus_diagonal(x + x.mT, -other, -1.0) for x, other in add)
+            )
+        changes.append(-2.0 * direction.scale / self.scale)
+        kronecker, numbers = KroneckerSteps(self.ops), NumberSteps(self.ops)
+
+        def finish(_: Any, *steps: Any) -> Any:
+            *of_matrices, of_rest = steps
+            moved = zip(root.pairs, of_matrices, strict=True)
+            product = self.ops.lower_product
+            pairs = [(product(a, s.rows.lower), product(b, s.columns.lower)) for (a, b), s in moved]
+            loc = self.loc
+            if not stays:
+                shifted = zip(pairs, of_matrices, strict=True)
+                matrices = [a @ kronecker.inner_shift(step) @ b.mT for (a, b), step in shifted]
+                loc = loc + root.join(matrices, self.scale * of_rest.shift)
+            scale = self.scale * self.xp.sqrt(of_rest.ratio)
+            return self._balanced(loc, pairs, scale, [step.size for step in of_matrices])
+
+        def metrics(_: Sequence[Any], gradient: Array) -> Any:
+            whitened = root.split(root.transpose_times(gradient))
+
+            def of_steps(*steps: Any) -> Array:
+                *of_matrices, of_rest = steps
+                rows = zip(root.pairs, of_matrices, whitened.matrices, strict=True)
+                moved = [a @ kronecker.metric(step, w) @ b.mT for (a, b), step, w in rows]
+                return root.join(moved, self.scale * of_rest.ratio * whitened.rest)
+
+            return of_steps
+
+        kinds = [*[kronecker] * num, numbers]
+        blocks = list(zip(changes, shifts, strict=True))
+        return WhitenedPath(blocks, kinds, finish, metrics=metrics)
+
+    def _trace_ratio(self, other: Self) -> Array:
+        total = ((self.scale / other.scale) ** 2).sum()
+        for (a, b), (of_a, of_b) in zip(self._root().pairs, other._root().pairs, strict=True):
+            of_rows = (self.ops.lower_quotient(of_a, a) ** 2).sum()
+            total = total + of_rows * (self.ops.lower_quotient(of_b, b) ** 2).sum()
+        return total
+
+    def retract(self, step: Self) -> Self:
+        """``lambda + step``, with the redundant scale where it belongs."""
+        scale = self.ops.keep_off_zero(self._bound().scale, self.scale + step.scale)
+        pairs = self._root().pairs, step._root().pairs
+        moved = self._each(lambda factor, change, _: self.ops.add_off_zero(factor, change), *pairs)
+        return self._balanced(self.loc + step.loc, moved, scale)
+
+    def _balanced(
+        self, loc: Array, pairs: Pairs, scale: Array, sizes: Sequence[Array | float] | None = None
+    ) -> Self:
+        """With ``|det A|^(1/m) = |det B|^(1/n)``.
+
+        :param sizes: by what the covariance of each pair is multiplied; one by default.
+        """
+        found = []
+        for (a, b), size in zip(pairs, sizes or [1.0] * len(pairs), strict=True):
+            logs = [self.ops.log_abs_det(one) / len(one) for one in (a, b)]
+            ratio, half = self.xp.exp(0.5 * (logs[1] - logs[0])), size**0.25
+            found.append((half * ratio * a, half / ratio * b))
+        return self._with(loc, found, scale)
+
+    def _whitened_mean(self, direction: Self) -> Array:
+        """``C^-1 dmu`` of a direction, shape ``(d,)``."""
+        return self._root().solve(direction.loc)
+
+    def _quotients(self, direction: Self) -> Pairs:
+        """``X`` and ``Y`` of a direction."""
+        pairs = self._root().pairs, direction._root().pairs
+        return self._each(lambda factor, change, _: self.ops.lower_quotient(factor, change), *pairs)
