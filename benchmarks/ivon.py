@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from examples.machine import describe
-from pyro_ngvi import PlainIVON
+from ngvi.torch import IVON
 
 from . import lenet, pages
 
@@ -50,7 +50,7 @@ MAKE: dict[str, Callable[[Iterable[torch.Tensor]], Any]] = {
     "SGD": lambda params: torch.optim.SGD(params, 1e-3),  # keeps nothing
     "AdamW": lambda params: torch.optim.AdamW(params, 1e-3),
     **({"ivon-opt": lambda params: ivon.IVON(params, 0.1, NUM_DATA)} if ivon else {}),
-    "PlainIVON": lambda params: PlainIVON(params, 0.1, ess=NUM_DATA),
+    "ngvi.torch.IVON": lambda params: IVON(params, 0.1, ess=NUM_DATA),
 }
 #: Methods by where they are, the first being what the others are compared with.
 TIMED = {

@@ -1,4 +1,4 @@
-"""A small GPT by ``PlainIVON`` beside AdamW, at equal steps and equal time: loss and calibration.
+"""A small GPT by IVON beside AdamW, at equal steps and equal time: loss and calibration.
 
 ``examples/language_model.py`` has the text, the network and the loop. Each optimiser has as many
 settings in seed 0, which is not counted afterwards: rates, and then at the best of them weight

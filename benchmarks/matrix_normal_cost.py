@@ -32,7 +32,7 @@ def rule(case: str, ngvi: Any, trace_elbo: Callable) -> tuple[Any, Any]:
     if case == "Snngm":
         return ngvi.Snngm(), trace_elbo()
     if case == "VOGN":
-        return ngvi.VOGN(), ngvi.NaturalELBO(1, "gauss_newton", num_gradients=1)
+        return ngvi.optim.VOGN(), ngvi.NaturalELBO(1, "gauss_newton", num_gradients=1)
     return getattr(ngvi, case)(), ngvi.NaturalELBO(1, "stein")
 
 

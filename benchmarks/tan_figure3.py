@@ -82,9 +82,10 @@ def exact_numpyro(method: str, family: str, num_steps: int) -> list[Run]:
     import jax.numpy as jnp
     import optax
 
-    from numpyro_ngvi import NAdam, Snngm
+    from numpyro_ngvi import Snngm
     from numpyro_ngvi.tracing.compilation import enable_x64
 
+    from .baselines.in_numpyro import NAdam
     from .tan_methods import euclidean_adam
 
     rules = {"Adam, Euclidean": euclidean_adam, "Adam, natural": optax.adam}
@@ -114,8 +115,9 @@ def exact_pyro(method: str, family: str, num_steps: int) -> list[Run]:
     import torch
 
     from pyro_ngvi.families.coordinates import Coordinate, mark
-    from pyro_ngvi.optim.nadam import NAdamOptimizer
     from pyro_ngvi.optim.snngm import SnngmOptimizer
+
+    from .baselines.in_pyro import NAdamOptimizer
 
     rule, runs = {"NAdam": NAdamOptimizer, "Snngm": SnngmOptimizer}[method], []
     for mean, variance in STARTS:

@@ -21,10 +21,11 @@ import numpy as np
 import optax
 
 from ngvi.families import direction
-from numpyro_ngvi import IVON, VOGN, NAdam, Nagm, ProxGenAdam, Snngm
 from numpyro_ngvi.families.coordinates import families_in, replace_families
+from numpyro_ngvi.optim import IVON, VOGN, Nagm, Snngm
 
 from . import pages
+from .baselines.in_numpyro import NAdam, ProxGenAdam
 
 
 def euclidean_adam(step_size: float) -> optax.GradientTransformation:

@@ -69,7 +69,8 @@ def numpyro_step(network: str, case: str, seed: int) -> Callable:
     from numpyro.infer.autoguide import AutoNormal
     from numpyro.infer.util import log_density
 
-    from numpyro_ngvi import IVON, SVI, VOGN, NaturalELBO, NaturalGaussianGuide
+    from numpyro_ngvi import IVON, SVI, NaturalELBO, NaturalGaussianGuide
+    from numpyro_ngvi.optim import VOGN
 
     model = lenet.numpyro_model() if network == "lenet" else numpyro_model()
     key = jax.random.key(seed)
@@ -123,7 +124,8 @@ def pyro_step(network: str, case: str, seed: int) -> Callable:
     from pyro.infer import SVI, Trace_ELBO
     from pyro.infer.autoguide import AutoNormal
 
-    from pyro_ngvi import IVON, VOGN, NaturalELBO, NaturalGaussianGuide
+    from pyro_ngvi import IVON, NaturalELBO, NaturalGaussianGuide
+    from pyro_ngvi.optim import VOGN
 
     torch.set_num_threads(1)
     pyro.set_rng_seed(seed)

@@ -80,7 +80,8 @@ def with_numpyro(method: str, rate: Any, data: Data, seed: int) -> tuple:
     from numpyro.infer.autoguide import AutoNormal
     from numpyro.infer.initialization import init_to_median
 
-    from numpyro_ngvi import IVON, SVI, VOGN, NaturalELBO, NaturalGaussianGuide, tempered
+    from numpyro_ngvi import IVON, SVI, NaturalELBO, NaturalGaussianGuide, tempered
+    from numpyro_ngvi.optim import VOGN
 
     def model(images: jax.Array, labels: jax.Array | None = None) -> None:
         w = {
@@ -127,7 +128,8 @@ def with_pyro(method: str, rate: Any, data: Data, seed: int) -> tuple:
     from pyro.infer.autoguide.initialization import init_to_median
     from pyro.optim import Adam
 
-    from pyro_ngvi import IVON, VOGN, NaturalELBO, NaturalGaussianGuide, tempered
+    from pyro_ngvi import IVON, NaturalELBO, NaturalGaussianGuide, tempered
+    from pyro_ngvi.optim import VOGN
 
     pyro.clear_param_store()
     pyro.set_rng_seed(seed)

@@ -1,4 +1,4 @@
-"""A small character-level GPT in plain PyTorch, trained by ``PlainIVON`` beside AdamW.
+"""A small character-level GPT in plain PyTorch, trained by IVON beside AdamW.
 
 The text is the Python reference, ``pydoc_data.topics`` of the standard library; its last tenth is
 for validation. Pre-norm blocks, causal attention, tied embeddings. Both optimisers have the same
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pyro_ngvi import PlainIVON, initial_hess
+from ngvi.torch import IVON, initial_hess
 
 # -- text -------------------------------------------------------------------------------------
 
@@ -155,14 +155,14 @@ def start(
         own |= {"hess_init": initial_hess(weights, losses), "rescale_lr": False}
     elif options.hess_init:
         own["hess_init"] = options.hess_init
-    return network, PlainIVON(weights, setting.rate, **own)
+    return network, IVON(weights, setting.rate, **own)
 
 
 def stepper(network: nn.Module, optimizer: Any) -> Callable[[Tensor], None]:
     """A step of either optimiser; the lines of IVON are all that differs."""
 
     def step(batch: Tensor) -> None:
-        if isinstance(optimizer, PlainIVON):
+        if isinstance(optimizer, IVON):
             with optimizer.sampled_params(train=True):
                 loss_of(network, batch).backward()
         else:

@@ -17,7 +17,7 @@ class Tempering(NamedTuple):
     updating belief distributions*). A bound is that of the tempered model; ask for that of
     ``model`` itself with the same guide.
 
-    ``PlainIVON`` without a PPL has ``ess / T`` and ``weight_decay * T``.
+    ``ngvi.torch.IVON`` and ``ngvi.optax.ivon`` have ``ess / T`` and ``weight_decay * T``.
 
     :param model: any model. Data that a handler conditions on are to be conditioned on inside.
     :param temperature: ``T``, positive.

@@ -13,18 +13,7 @@ from numpyro_ngvi import families
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.inference import FitResult, fit
-from numpyro_ngvi.optim import (
-    BLR,
-    IVON,
-    VOGN,
-    VON,
-    NAdam,
-    Nagm,
-    PlainIVON,
-    ProxGenAdam,
-    Snngm,
-    initial_hess,
-)
+from numpyro_ngvi.optim import BLR, IVON, Snngm
 from numpyro_ngvi.svi import SVI
 from numpyro_ngvi.tempering import tempered
 
@@ -32,19 +21,12 @@ __all__ = [
     "BLR",
     "IVON",
     "SVI",
-    "VOGN",
-    "VON",
     "FitResult",
-    "NAdam",
-    "Nagm",
     "NaturalELBO",
     "NaturalGaussianGuide",
-    "PlainIVON",
-    "ProxGenAdam",
     "ReparametrizedGaussianGuide",
     "Snngm",
     "families",
     "fit",
-    "initial_hess",
     "tempered",
 ]

@@ -15,6 +15,7 @@ import optax
 from numpyro.infer.svi import SVIState
 
 from ngvi._lock import serialised
+from ngvi.optim.von import check_curvature_of
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
@@ -47,6 +48,7 @@ class SVI(numpyro.infer.SVI):
     :param loss: a NumPyro ELBO.
     :param rng_key: the JAX random key that :meth:`step` starts from; only it needs one.
     :param static_kwargs: as in NumPyro: arguments that never change.
+    :raises ValueError: for ``VOGN`` or ``IVON`` with the curvature of another rule.
 
     Runs in several threads wait for each other while a model is traced, because NumPyro's handlers
     are the process's; programs that are compiled run side by side.
@@ -68,6 +70,7 @@ class SVI(numpyro.infer.SVI):
         rng_key: jax.Array | None = None,
         **static_kwargs: Any,
     ) -> None:
+        check_curvature_of(optim, loss)
         super().__init__(model, guide, optim, loss, **static_kwargs)
         self._rng_key = None if rng_key is None else check_key(rng_key)
         #: The state after the last :meth:`step`; None before the first. Assign one to resume, to a

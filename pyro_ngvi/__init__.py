@@ -12,18 +12,7 @@ from pyro_ngvi import families
 from pyro_ngvi.elbo import NaturalELBO
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.inference import FitResult, fit
-from pyro_ngvi.optim import (
-    BLR,
-    IVON,
-    VOGN,
-    VON,
-    NAdam,
-    Nagm,
-    PlainIVON,
-    ProxGenAdam,
-    Snngm,
-    initial_hess,
-)
+from pyro_ngvi.optim import BLR, IVON, Snngm
 from pyro_ngvi.svi import SVI
 from pyro_ngvi.tempering import tempered
 
@@ -31,19 +20,12 @@ __all__ = [
     "BLR",
     "IVON",
     "SVI",
-    "VOGN",
-    "VON",
     "FitResult",
-    "NAdam",
-    "Nagm",
     "NaturalELBO",
     "NaturalGaussianGuide",
-    "PlainIVON",
-    "ProxGenAdam",
     "ReparametrizedGaussianGuide",
     "Snngm",
     "families",
     "fit",
-    "initial_hess",
     "tempered",
 ]

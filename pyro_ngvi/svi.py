@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pyro.infer
 
 from ngvi._lock import serialised
+from ngvi.optim.von import check_curvature_of
 
 
 class SVI(pyro.infer.SVI):
@@ -19,7 +23,14 @@ class SVI(pyro.infer.SVI):
     :param guide: a guide, for instance ``NaturalGaussianGuide(model)``.
     :param optim: an optimiser of ours, or a ``PyroOptim``.
     :param loss: an ELBO.
+    :raises ValueError: for ``VOGN`` or ``IVON`` with the curvature of another rule.
     """
+
+    def __init__(
+        self, model: Callable, guide: Callable, optim: Any, loss: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        check_curvature_of(optim, loss)
+        super().__init__(model, guide, optim, loss, *args, **kwargs)
 
     step = serialised(pyro.infer.SVI.step)
     evaluate_loss = serialised(pyro.infer.SVI.evaluate_loss)

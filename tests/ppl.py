@@ -46,6 +46,18 @@ PYRO_NAMES = {
 }
 
 
+#: Optimisers that only comparisons want.
+BASELINES = ("NAdam", "ProxGenAdam")
+
+
+def algorithm(package: Any, name: str) -> Any:
+    """An optimiser of a package by its name, or one of the benchmarks' baselines."""
+    home = f"{package.__name__}.optim"
+    if name in BASELINES:
+        home = f"benchmarks.baselines.in_{package.__name__.removesuffix('_ngvi')}"
+    return getattr(importlib.import_module(home), name)
+
+
 def load(name: str) -> Any:
     """The adapter of one package; the test is skipped without its PPL."""
     pytest.importorskip(name)
@@ -534,7 +546,7 @@ def _numpyro_optimiser(name: str, adam: float | None, options: tuple) -> Any:
     options = dict(options)
     if adam is not None:
         options["other"] = optax.adam(adam)
-    return getattr(numpyro_ngvi, name)(**options)
+    return algorithm(numpyro_ngvi, name)(**options)
 
 
 # -- Pyro -----------------------------------------------------------------------------
@@ -663,7 +675,7 @@ class Pyro(Ppl):
     def _optimiser(self, name: str, adam: float | None, options: dict[str, Any]) -> Any:
         other = {} if adam is None else {"other": self.lib.optim.Adam({"lr": adam})}
         options = {PYRO_NAMES.get(key, key): value for key, value in options.items()}
-        return getattr(self.package, name)(options, **other)
+        return algorithm(self.package, name)(options, **other)
 
     def loss_and_gradient(self, loss, model, guide, *args, **kwargs):
         def run(family, seed=0, *others):

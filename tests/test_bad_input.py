@@ -311,7 +311,8 @@ def test_bad_minibatches_inside_a_scan_in_float32_are_steps_not_taken_numpyro(na
     ppl = load("numpyro")
     with ppl.precision("float32"):
         model, y = models.location(ppl), _data(ppl)
-        loss = ppl.elbo("Trace_ELBO" if name == "Snngm" else "NaturalELBO")
+        options = {"curvature": "stein"} if name == "IVON" else {}
+        loss = ppl.elbo("Trace_ELBO" if name == "Snngm" else "NaturalELBO", **options)
         guide = ppl.guide(model, "diagonal")
         svi = ppl.package.SVI(model, guide, ppl.optimiser(name), loss)
         state = svi.init(jax.random.key(0), y)

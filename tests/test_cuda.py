@@ -18,7 +18,7 @@ from pyro import distributions as dist  # noqa: E402
 from pyro_ngvi import BLR, IVON, SVI, NaturalELBO, NaturalGaussianGuide, fit  # noqa: E402
 
 #: Waits of a step: for the loss; and of BLR, for slopes and for each attempt at a length.
-RUNS = {"IVON": (IVON, "diagonal", 1), "BLR": (BLR, "full", 4)}
+RUNS = {"IVON": (IVON, "diagonal", "stein", 1), "BLR": (BLR, "full", "auto", 4)}
 DIM, NUM_ROWS = 5, 200
 
 
@@ -42,9 +42,9 @@ def problem():
 @pytest.mark.parametrize("name", RUNS)
 def test_steps_stay_on_the_device_and_wait_seldom(problem, name):
     model, X, y = problem
-    optimiser, family, most = RUNS[name]
+    optimiser, family, curvature, most = RUNS[name]
     guide = NaturalGaussianGuide(model, family)
-    svi, steps = SVI(model, guide, optimiser(), NaturalELBO()), 10
+    svi, steps = SVI(model, guide, optimiser(), NaturalELBO(curvature=curvature)), 10
     with pyro.validation_enabled(False):
         for _ in range(3):
             svi.step(X, y)

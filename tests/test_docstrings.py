@@ -16,7 +16,7 @@ MAIN = (
     "NaturalGaussianGuide",
     "ReparametrizedGaussianGuide",
     "Snngm",
-    "VOGN",
+    "optim.VOGN",
 )
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -32,6 +32,10 @@ class Run:
 #: loss, which ``SVI`` returns.
 OF_PYRO = {"Trace_ELBO": 4, "NaturalELBO": 1}
 
+#: The curvature that each of them is for.
+OF_VOGN = {"family": "diagonal", "loss_options": {"curvature": "gauss_newton"}}
+OF_IVON = {"family": "diagonal", "loss_options": {"curvature": "stein"}}
+
 RUNS = {
     # The slopes at the end of the last step decide how long the next one may be, and its length is
     # measured, once for each attempt.
@@ -51,13 +55,13 @@ RUNS = {
     # Whether a precision is positive definite.
     "VON": Run("VON", of_ours=1),
     "VON with Hessians": Run("VON", loss_options={"curvature": "hessian"}, of_ours=1),
-    "VOGN with a step size": Run("VOGN", family="diagonal", options={"step_size": 1e-3}),
+    "VOGN with a step size": Run("VOGN", **OF_VOGN, options={"step_size": 1e-3}),
     # The slope at the end of the last step, and how long the next one is.
-    "VOGN": Run("VOGN", family="diagonal", of_ours=1),
-    "IVON": Run("IVON", family="diagonal", loss_options={"curvature": "stein"}, of_ours=1),
-    "IVON with a step size": Run("IVON", family="diagonal", options={"step_size": 0.03}),
+    "VOGN": Run("VOGN", **OF_VOGN, of_ours=1),
+    "IVON": Run("IVON", **OF_IVON, of_ours=1),
+    "IVON with a step size": Run("IVON", **OF_IVON, options={"step_size": 0.03}),
     # And whether the other optimiser may take its step.
-    "IVON beside Adam": Run("IVON", family="diagonal", has_parameter=True, of_ours=2),
+    "IVON beside Adam": Run("IVON", **OF_IVON, has_parameter=True, of_ours=2),
     # The products of the fresh gradient, the momentum and the last step.
     "Snngm": Run("Snngm", "Trace_ELBO", of_ours=1),
     "Snngm with a step size": Run("Snngm", "Trace_ELBO", options={"step_size": 1e-3}),

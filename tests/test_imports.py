@@ -49,10 +49,13 @@ def _found(code, blocked=()):
 
 
 def test_ngvi_needs_neither_torch_nor_jax():
+    """Except ``ngvi.torch`` and ``ngvi.optax``, each of which says what it is for."""
     every_module = """
 import pkgutil, ngvi
-for module in pkgutil.walk_packages(ngvi.__path__, "ngvi."):
-    __import__(module.name)
+plain = ("ngvi.torch", "ngvi.optax")
+for module in pkgutil.walk_packages(ngvi.__path__, "ngvi.", onerror=lambda name: None):
+    if not module.name.startswith(plain):
+        __import__(module.name)
 found["modules"] = sum(name.startswith("ngvi.") for name in sys.modules)
 """
     assert _found(every_module, {*PYRO, *NUMPYRO, "matplotlib", "arviz"})["modules"] > 10
@@ -125,6 +128,35 @@ for ppl, missing in {missing}.items():
         for ppl, names in missing.items()
         for name in names
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "others"),
+    [
+        ("ngvi.torch", ["torch"], {"pyro", "pyro_ngvi", *NUMPYRO}),
+        ("ngvi.optax", ["jax", "optax"], {"numpyro", "numpyro_ngvi", *PYRO}),
+    ],
+)
+def test_a_plain_training_loop_needs_no_ppl(name, own, others):
+    for library in own:
+        pytest.importorskip(library)
+    found = _found(
+        f"""
+for missing in {own}:
+    Blocker.blocked = {{missing}}
+    try:
+        __import__("{name}")
+    except ModuleNotFoundError as error:
+        found[missing] = str(error)
+    for module in [one for one in sys.modules if one.startswith("{name}")]:
+        del sys.modules[module]
+Blocker.blocked = {others}
+imported_without_warnings("{name}")
+""",
+    )
+    extra = name.removeprefix("ngvi.")
+    expected = {one: f"{name} needs {one}: pip install 'ngvi[{extra}]'" for one in own}
+    assert found == {**expected, "warnings": [], "slow": []}
 
 
 # -- the wheel ------------------------------------------------------------------------

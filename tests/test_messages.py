@@ -218,8 +218,8 @@ MISTAKES = {
         "keyword arguments here|takes its options in a dictionary",
     ),
     "a word for a number": (
-        lambda ppl: rule(ppl, "Nagm", beta="much"),
-        r"beta must be in \[0, 1\)",
+        lambda ppl: rule(ppl, "Nagm", momentum="much"),
+        r"momentum must be in \[0, 1\)",
     ),
     "particles in words": (
         lambda ppl: ppl.elbo("NaturalELBO", num_particles="ten"),

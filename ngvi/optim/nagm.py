@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from ngvi.errors import check_momentum, check_positive, check_step_size
 from ngvi.families import direction
-from ngvi.optim import pace
 from ngvi.optim.rule import Algebra, Families, Number, Rates
+from ngvi.optim.snngm import within
 
 
 def check_nagm(
     step_size: Rates,
-    beta: float,
+    momentum: float,
     max_norm: float,
     scale_step_size: Rates | None,
     names: tuple[str, str] = ("step_size", "scale_step_size"),
@@ -23,7 +23,7 @@ def check_nagm(
     :raises ValueError: naming the option.
     """
     check_step_size(step_size, names[0])
-    check_momentum(beta)
+    check_momentum(momentum, "momentum")
     check_positive(max_norm, "max_norm")
     if scale_step_size is not None:
         check_step_size(scale_step_size, names[1])
@@ -34,7 +34,7 @@ class NagmRule(NamedTuple):
 
     With ``g_t`` the Euclidean gradient of the bound over the joint vector ``lambda`` of all
     natural parameters, and ``F_t`` the Fisher information at ``lambda_t`` (Tan, Table 5,
-    right column)::
+    right column; ``beta`` is ``momentum``)::
 
         g_t <- min(1, max_norm / ||g_t||) g_t
         m_t = beta m_{t-1} + (1 - beta) g_t
@@ -47,7 +47,7 @@ class NagmRule(NamedTuple):
 
     algebra: Algebra
     rates: Rates
-    beta: float
+    momentum: float
     max_norm: float
 
     def init(self, families: Families) -> Families:
@@ -57,9 +57,9 @@ class NagmRule(NamedTuple):
     def step(
         self, gradients: Families, state: Families, families: Families, count: Number
     ) -> tuple[Families, Families]:
-        on = self.algebra
+        on, beta = self.algebra, self.momentum
         euclidean = direction.dual(families, gradients)
-        clip = pace.within(on, 1.0, self.max_norm, direction.joint_norm(euclidean))
-        momentum = direction.combine(self.beta, state, (1 - self.beta) * clip, euclidean)
+        clip = within(on, 1.0, self.max_norm, direction.joint_norm(euclidean))
+        momentum = direction.combine(beta, state, (1 - beta) * clip, euclidean)
         steps = on.at_rates(self.rates, direction.natural(families, momentum), -1.0, count)
         return direction.retract(families, steps), momentum

@@ -8,14 +8,13 @@ file in the packages makes an optimiser of its rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 #: A tensor of whichever library.
 Array = Any
 #: A number: of the state, or one that follows from it.
 Number = Any
-#: A place or a direction, see :mod:`ngvi.families.direction`.
+#: Families, or a direction at them, see :mod:`ngvi.families.direction`.
 Families = list[Any]
 #: A length that is nothing, in any precision.
 TINY = 1e-37
@@ -24,7 +23,11 @@ Rates = Any
 
 
 class Rule(Protocol):
-    """How families move."""
+    """How families move.
+
+    A rule may know where to go when something is not finite: then it has a ``recover(state,
+    families)``, which gives the families to continue from, and the state.
+    """
 
     def init(self, families: Families) -> Any:
         """The rule's state: a (nested) ``NamedTuple`` of families, tensors, numbers and None."""
@@ -39,83 +42,55 @@ class Rule(Protocol):
         """
 
 
-@runtime_checkable
-class Recovering(Protocol):
-    """A rule that knows where to go when something is not finite."""
-
-    def recover(self, state: Any, families: Families) -> tuple[Families, Any]:
-        """The families to continue from, and the state."""
-
-
 class Algebra:
-    """What rules compute numbers with; a package's ``optim.algebra`` writes all of it."""
+    """What rules compute numbers with; a package's ``optim.algebra`` writes the functions."""
 
-    minimum: Any  #: of two numbers
-    maximum: Any
-    sqrt: Any  #: of a number
-    hypot: Any  #: of two
-    norm: Any  #: of a vector
-    concatenate: Any  #: a list of vectors
-    scan: Any  #: see :func:`ngvi.optim.two_loop.two_loop`
-
-    def where(self, condition: Any, yes: Any, no: Any) -> Any:
-        """``yes`` or ``no``, of numbers; of tensors by element."""
-        raise NotImplementedError
-
-    def numbers(self, *values: Array | Number) -> Sequence[Number]:
-        """Tensors without axes as numbers, read at once; what is a number stays one."""
-        raise NotImplementedError
-
-    def later(self, *values: Array) -> Callable[[], Sequence[Number]]:
-        """The same, to be read with the next numbers that are, or when they are wanted."""
-        raise NotImplementedError
-
-    def measured(
-        self, compute: Callable[[], Any], measure: Callable[[Any], Sequence[Array]]
-    ) -> tuple[Any, Sequence[Number]]:
-        """What a function returns, and numbers that follow from it.
-
-        :param compute: it may be called twice.
-        :param measure: tensors without axes, from what it returns.
-        """
-        raise NotImplementedError
-
-    def cast(self, number: Number, like: Families) -> Number:
-        """A number of the families' dtype, whatever a schedule or ``count`` made it."""
-        raise NotImplementedError
-
-    def kept(self, numbers: tuple, like: Families) -> Any:
-        """A ``NamedTuple`` of numbers, as a state holds it; it can be unpacked."""
-        raise NotImplementedError
-
-    def eps(self, like: Array) -> float:
-        """The unit of precision of its dtype."""
-        raise NotImplementedError
-
-    def split(self, vector: Array, sizes: list[int]) -> list[Array]:
-        """The vector cut into pieces."""
-        raise NotImplementedError
+    minimum: ClassVar[Any]  #: of two numbers
+    maximum: ClassVar[Any]
+    sqrt: ClassVar[Any]  #: of a number
+    norm: ClassVar[Any]  #: of a vector
+    concatenate: ClassVar[Any]  #: a list of vectors
+    split: ClassVar[Any]  #: a vector into pieces of a list of sizes
+    scan: ClassVar[Any]  #: see :func:`ngvi.optim.two_loop.two_loop`
+    where: ClassVar[Any]  #: ``yes`` or ``no`` by a condition, of numbers; of tensors by element
+    eps: ClassVar[Any]  #: the unit of precision of a tensor's dtype
+    #: Tensors without axes as numbers, read at once; what is a number stays one.
+    numbers: ClassVar[Any]
+    #: A function of none that gives the same, read with the next numbers that are, or when called.
+    later: ClassVar[Any]
+    #: ``measured(compute, measure)``: what ``compute()`` returns, which may be called twice, and
+    #: numbers, the tensors without axes that ``measure`` makes of it.
+    measured: ClassVar[Any]
+    #: ``cast(number, families)``: of their dtype, whatever a schedule or ``count`` made it.
+    cast: ClassVar[Any]
+    #: ``kept(numbers, families)``: a ``NamedTuple`` of numbers, as a state holds it.
+    kept: ClassVar[Any]
+    #: ``at_rates(rates, vectors, factor, count)``: every coordinate of some families times its rate
+    #: after ``count`` steps, and a factor.
+    at_rates: ClassVar[Any]
+    #: Fisher inner products as rows of numbers, see :func:`ngvi.families.direction.products`.
+    product_rows: ClassVar[Any]
+    #: ``no_rows(most, vector)``: a matrix without rows, for ``most`` vectors like this one.
+    no_rows: ClassVar[Any]
+    #: ``with_row(use, matrices, rows, most)``: matrices with one more row each, the newest
+    #: ``most``; themselves without ``use``.
+    with_row: ClassVar[Any]
+    #: ``repeated(advance, settled, search, path)``: a search of :mod:`~ngvi.optim.trust_region`
+    #: along a path, until it is settled.
+    repeated: ClassVar[Any]
 
     def rate(self, rates: Rates, count: Number) -> Number:
         """A step size after ``count`` steps."""
-        raise NotImplementedError
+        return rates(count) if callable(rates) else rates
 
-    def at_rates(self, rates: Rates, vectors: Families, factor: Number, count: Number) -> Families:
-        """Every coordinate times its rate after ``count`` steps, and a factor."""
-        raise NotImplementedError
+    def joined(self, parts: list[Array]) -> Array:
+        """Vectors one after another."""
+        return self.concatenate(parts) if len(parts) > 1 else parts[0]
 
-    def product_rows(self, families: Families, directions: list, others: list) -> Any:
-        """Fisher inner products as rows of numbers, see :mod:`ngvi.families.direction`."""
-        raise NotImplementedError
+    def means(self, families: Families) -> Array:
+        """The means of all families, one after another; of a direction their change."""
+        return self.joined([family.loc for family in families])
 
-    def no_rows(self, most: int, like: Array) -> Array:
-        """A matrix without rows, for vectors like this one."""
-        raise NotImplementedError
-
-    def with_row(self, use: Any, blocks: tuple, rows: tuple, most: int) -> Any:
-        """Matrices with one more row each, the newest ``most``; themselves without ``use``."""
-        raise NotImplementedError
-
-    def repeated(self, advance: Callable, settled: Callable, search: Any, path: Any) -> Any:
-        """A search of :mod:`~ngvi.optim.trust_region` along a path, until it is settled."""
-        raise NotImplementedError
+    def by_family(self, vector: Array, families: Families) -> list[Array]:
+        """The inverse of :meth:`joined`."""
+        return self.split(vector, [family.dim for family in families])

@@ -4,26 +4,26 @@ What follows adapts to what the steps did, without further evaluations of the mo
 be the derivative of the bound along the last change of ``q``, at its beginning and at its end.
 
 - The *radius* bounds ``KL(q_new || q_old)``. It grows past a step whose slope is still positive at
-  its end (it could have been longer), and falls below the length of one whose slope has turned
-  and is larger than before (it went far beyond the optimum): to where a linear slope would vanish,
-  at most tenfold.
-- A slope that has grown a hundredfold, whatever its sign, tells of a step into a tail from which no
-  slope leads back: it is taken back, and a tenth of it tried.
-- The *step size* is ``1 / (1 + DECREASE n)``, where ``n`` counts the steps at whose end the slope
+  its end (it could have been longer), and falls below the length of one whose slope has changed its
+  sign and is larger than before (it went far beyond the optimum): to where a linear slope would
+  vanish, at most tenfold.
+- A slope that has grown a hundredfold, whatever its sign, is that of a step into a tail from which
+  no slope leads back: it is taken back, and a tenth of it tried.
+- The *step size* is ``1 / (1 + decrease n)``, where ``n`` counts the steps at whose end the slope
   was negative (Kesten, 1958, *Accelerated stochastic approximation*): far from the optimum steps
-  stay whole, and at the optimum, where noise turns the slope every other time, they decrease
+  stay whole, and at the optimum, where noise changes the sign every other time, they decrease
   as averaging needs them to. The mean and the precision have a count each, of their parts of the
-  slope, because noise reaches the precision first: the mean still has whole steps to take. The turn
-  of a step that is far shorter than the one before does not count: it ends what that one began.
-  On a long way there are turns that tell of curvature and not of noise: two steps in a row that
-  leave between half and all of their slope, or of its part, give two turns back, as noise alone
+  slope, because noise reaches the precision first: the mean still has whole steps to take. The sign
+  change of a step that is far shorter than the one before does not count: it ends what that one
+  began. On a long way there are sign changes of curvature and not of noise: two steps in a row that
+  leave between half and all of their slope, or of its part, take two of them back, as noise alone
   hardly ever does.
 
 If the second of these was not shortened, the way is long for another reason than the radius: the
 bound is much flatter there than the Fisher metric says, as where the mean of ``q`` and its
-covariance have to move together. From then on the mean's step *carries on* with a part of the last
-one (Polyak, 1964, *Some methods of speeding up the convergence of iteration methods*), until the
-slope along it turns sharply, or a step would lead downhill from its beginning.
+covariance have to move together. From then on the mean's step has a *momentum* (Polyak, 1964, *Some
+methods of speeding up the convergence of iteration methods*), until the sign of the slope along it
+changes sharply, or a step would lead downhill from its beginning.
 """
 
 from __future__ import annotations
@@ -32,56 +32,115 @@ import math
 from typing import Any, NamedTuple
 
 from ngvi.families import direction
-from ngvi.optim.radius import GROWTH, INITIAL_RADIUS
 from ngvi.optim.rule import TINY, Algebra, Array, Families, Number
 
-#: Of the step size, by every turn.
-DECREASE = 0.5
-#: What part of their slope steps leave that are far too short, and how many turns two give back.
-STEADY, GIVEN_BACK = (0.5, 1.0), 2
-#: A step is taken back if the slope at its end is so many times that at its beginning.
-THROWN = 100
-#: A turn counts if its step is at least this part of the one before.
-FALLEN = 0.25
-#: In nats: ``q`` is nearly the same after so short a step, and another slope is noise, as where the
-#: log density explodes in the tail. It is not taken back, and the radius falls no further.
-NEAR = 0.01
-#: What part of the last step of the mean is carried on, and the ratio of its slopes that ends it.
-CARRIED, SHARP = 0.6, -0.8
 
-#: The divergence of ``d`` dimensions is rounded by this many times ``d`` units of precision: a
-#: smaller radius could not be told from zero, and would never grow again.
-ROUNDING = 10
-
-#: A step that had to be shortened is at least this fraction of the radius, ...
-CLOSE = 0.5
-#: ... and this is aimed at by what the last step's length says, which grows faster than its square.
-AIM = 0.85
-#: What fits and is too short becomes so many times as long at most.
-LONGER = 10.0
-#: ... if that many attempts find it; a step that fits is sought for longer.
-MAX_REFINEMENTS = 12
-MAX_ATTEMPTS = 40
-#: One attempt is at least a tenth of the one before; after so many, it may be far less.
-PATIENCE = 10
-
-
-class Progress(NamedTuple):
+class TrustRegionState(NamedTuple):
     """What the rule remembers of its last step."""
 
-    radius: Number = INITIAL_RADIUS  #: largest KL divergence of a step, in nats
-    mean_turns: Number = 0  #: steps at whose end the bound was falling with the mean's change
-    scale_turns: Number = 0  #: ... and with that of all other coordinates
+    radius: Number = 1.0  #: largest KL divergence of a step, in nats
+    mean_sign_changes: Number = 0  #: steps at whose end the bound fell with the mean's change
+    scale_sign_changes: Number = 0  #: ... and with that of all other coordinates
     slope: Number = 0.0  #: of the bound at the beginning of the last step; 0 before the first
     mean_slope: Number = 0.0  #: ... its part along the mean's change
-    thrown: Number = 0  #: whether the step before was to be taken back
+    is_rejected: Number = 0  #: whether the step before was to be taken back
     steady: Number = 0  #: whether it left between half and all of its slope
     mean_steady: Number = 0  #: ... of its part along the mean's change
     scale_steady: Number = 0  #: ... and along that of all other coordinates
     length: Number = 0.0  #: KL divergence of the last step, in nats
     rho: Number = 0.0  #: its size
-    earlier: Number = 0.0  #: KL divergence of the step before, in nats
-    carried: Number = 0.0  #: what part of the mean's last step is added to the next
+    previous_length: Number = 0.0  #: KL divergence of the step before, in nats
+    momentum: Number = 0.0  #: what part of the mean's last step is added to the next
+
+
+class TrustRegion(NamedTuple):
+    """The radius and the step size, and their numbers."""
+
+    growth: float = 10.0  #: most by which a step's length, and so the radius, may be off
+    decrease: float = 0.5  #: of the step size, by every sign change
+    decrease_with_memory: float = 0.2  #: ... where quasi-Newton steps overshoot without noise
+    #: What part of its slope a step leaves that is far too short, and the sign changes that two
+    #: such steps take back.
+    steady_from: float = 0.5
+    steady_to: float = 1.0
+    taken_back: int = 2
+    rejected: float = 100.0  #: a step is taken back if its slope grows so many times
+    shortest: float = 0.25  #: part of the step before of which a sign change counts
+    #: In nats: ``q`` is nearly the same after so short a step, and another slope is noise, as where
+    #: the log density explodes in the tail. It is not taken back, and the radius falls no further.
+    near: float = 0.01
+    momentum: float = 0.6  #: part of the mean's last step that is added to the next
+    sharp: float = -0.8  #: ratio of its slopes that ends it
+    close: float = 0.5  #: a step that had to be shortened is at least this part of the radius
+    rounding: float = 10.0  #: of a divergence, in units of precision, by dimension
+
+    def judge(
+        self, on: Algebra, state: TrustRegionState, duals: Families, change: Families
+    ) -> TrustRegionState:
+        """The radius and the sign changes, after looking at the end of the last step.
+
+        :param duals: Euclidean gradients of the bound.
+        :param change: the last step, in coordinates.
+        """
+        # Those at its beginning were not wanted before.
+        slope, of_mean, begin, begin_of_mean = on.numbers(
+            *slopes(duals, change), state.slope, state.mean_slope
+        )
+        known = begin > 0
+        ratio = on.where(known, slope / on.where(known, begin, 1.0), 0.0)
+        steady = self._is_steady(slope, begin)
+        mean_steady = self._is_steady(of_mean, begin_of_mean)
+        scale_steady = self._is_steady(slope - of_mean, begin - begin_of_mean)
+        is_long = steady & (state.steady > 0)
+        is_long_for_mean = is_long | (mean_steady & (state.mean_steady > 0))
+        is_long_for_scale = is_long | (scale_steady & (state.scale_steady > 0))
+        # Where steps have no limit their lengths are not known, and all count.
+        counts = known & (state.length >= self.shortest * state.previous_length)
+
+        def counted(before: Number, slope: Number, is_long: Number) -> Number:
+            more = on.where(counts & (slope < 0), 1, 0) - on.where(is_long, self.taken_back, 0)
+            return on.maximum(before + more, 0)
+
+        goes_on = known & ((begin_of_mean <= 0) | (of_mean >= self.sharp * begin_of_mean))
+        begins = is_long_for_mean & (state.length < self.close * state.radius)
+        kept = on.where(goes_on, state.momentum, 0.0)
+        return state._replace(
+            radius=self._radius(on, state, ratio),
+            mean_sign_changes=counted(state.mean_sign_changes, of_mean, is_long_for_mean),
+            scale_sign_changes=counted(
+                state.scale_sign_changes, slope - of_mean, is_long_for_scale
+            ),
+            is_rejected=((ratio > self.rejected) | (ratio < -self.rejected))
+            & (state.length > self.near),
+            steady=steady,
+            mean_steady=mean_steady,
+            scale_steady=scale_steady,
+            previous_length=state.length,
+            momentum=on.where(begins, self.momentum, kept),
+        )
+
+    def _is_steady(self, end: Number, begin: Number) -> Any:
+        return (begin > 0) & (end > self.steady_from * begin) & (end <= self.steady_to * begin)
+
+    def _radius(self, on: Algebra, state: TrustRegionState, ratio: Number) -> Number:
+        # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.
+        factor = (1 / (1 - on.minimum(ratio, 0.9))) ** 2  # so that nothing can overflow
+        radius = on.minimum(on.maximum(factor, 1 / self.growth), self.growth) * state.length
+        grown = on.where(ratio > 0, on.maximum(radius, state.radius), state.radius)
+        least = on.minimum(state.radius, self.near)
+        return on.where(ratio < -1, on.maximum(radius, least), grown)
+
+    def smallest_radius(self, on: Algebra, families: Families) -> float:
+        """The radius in nats below which none should fall.
+
+        A smaller one is zero but for rounding, and would never grow again.
+        """
+        return self.rounding * sum(family.dim for family in families) * on.eps(families[0].loc)
+
+    def step_size(self, num_sign_changes: Number, has_memory: bool = False) -> Number:
+        """The step size that decreases with every sign change."""
+        decrease = self.decrease_with_memory if has_memory else self.decrease
+        return 1.0 / (1.0 + decrease * num_sign_changes)
 
 
 def slopes(duals: Families, change: Families) -> tuple[Array, Array]:
@@ -95,70 +154,7 @@ def slopes(duals: Families, change: Families) -> tuple[Array, Array]:
     return direction.dot(duals, change), means
 
 
-def judge(on: Algebra, progress: Progress, duals: Families, change: Families) -> Progress:
-    """The radius and the numbers of turns, after looking at the end of the last step.
-
-    :param duals: Euclidean gradients of the bound.
-    :param change: the last step, in coordinates.
-    """
-    # Those at its beginning were not wanted before.
-    slope, of_mean, begin, begin_of_mean = on.numbers(
-        *slopes(duals, change), progress.slope, progress.mean_slope
-    )
-    of_scale = slope - of_mean
-    known = begin > 0
-    ratio = on.where(known, slope / on.where(known, begin, 1.0), 0.0)
-    # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.
-    factor = (1 / (1 - on.minimum(ratio, 0.9))) ** 2  # so that nothing can overflow
-    radius = on.minimum(on.maximum(factor, 1 / GROWTH), GROWTH) * progress.length
-    grown = on.where(ratio > 0, on.maximum(radius, progress.radius), progress.radius)
-    least = on.minimum(progress.radius, NEAR)
-    radius = on.where(ratio < -1, on.maximum(radius, least), grown)
-
-    def is_steady(end: Number, begin: Number) -> Any:
-        return (begin > 0) & (end > STEADY[0] * begin) & (end <= STEADY[1] * begin)
-
-    steady = is_steady(slope, begin)
-    mean_steady = is_steady(of_mean, begin_of_mean)
-    scale_steady = is_steady(of_scale, begin - begin_of_mean)
-    is_long = steady & (progress.steady > 0)
-    is_long_for_mean = is_long | (mean_steady & (progress.mean_steady > 0))
-    is_long_for_scale = is_long | (scale_steady & (progress.scale_steady > 0))
-    goes_on = known & ((begin_of_mean <= 0) | (of_mean >= SHARP * begin_of_mean))
-    whole = progress.length < CLOSE * progress.radius
-    # Where steps have no limit their lengths are not known, and all count.
-    counts = known & (progress.length >= FALLEN * progress.earlier)
-
-    def counted(turns: Number, slope: Number, is_long: Number) -> Number:
-        turned = on.where(counts & (slope < 0), 1, 0)
-        return on.maximum(turns + turned - on.where(is_long, GIVEN_BACK, 0), 0)
-
-    return progress._replace(
-        radius=radius,
-        mean_turns=counted(progress.mean_turns, of_mean, is_long_for_mean),
-        scale_turns=counted(progress.scale_turns, of_scale, is_long_for_scale),
-        thrown=((ratio > THROWN) | (ratio < -THROWN)) & (progress.length > NEAR),
-        steady=steady,
-        mean_steady=mean_steady,
-        scale_steady=scale_steady,
-        earlier=progress.length,
-        carried=on.where(
-            is_long_for_mean & whole, CARRIED, on.where(goes_on, progress.carried, 0.0)
-        ),
-    )
-
-
-def smallest_radius(on: Algebra, families: Families) -> float:
-    """The radius below which none should fall, in nats."""
-    return ROUNDING * sum(family.dim for family in families) * on.eps(families[0].loc)
-
-
-def step_size(num_turns: Number, decrease: float = DECREASE) -> Number:
-    """The step size that decreases with every turn."""
-    return 1.0 / (1.0 + decrease * num_turns)
-
-
-class Search(NamedTuple):
+class LineSearchState(NamedTuple):
     """How far a search for the length of a step has come."""
 
     count: Number  #: attempts so far
@@ -170,26 +166,70 @@ class Search(NamedTuple):
     length: Number
 
 
-def promising(on: Algebra, progress: Progress, radius: Number) -> Number:
-    """The ``rho`` that leads as far as a radius allows if divergences are as in the last step.
-
-    Infinite if that is not known.
-    """
-    known = (progress.length > 0) & (progress.rho > 0)
-    ratio = AIM * radius / on.where(known, progress.length, 1.0)
-    return on.where(known, progress.rho * on.sqrt(ratio), math.inf)
-
-
-def longest_within(
-    on: Algebra, radius: Number, path: Any, rho: Number, first: Number = math.inf
-) -> tuple[Any, Number, Number]:
-    """The step that goes about as far as a trust region allows.
+class LineSearch(NamedTuple):
+    """A search for the longest step within a radius, and its numbers.
 
     The divergence grows with ``rho``, like its square while it is small, faster later, and jumps
     where a correction of the new precision sets in. So ``rho`` falls until an attempt fits, by the
     square root of what is missing within limits that widen, and is then bracketed between that and
-    the last that did not, until the divergence is at least ``CLOSE`` times the radius. As long as
+    the last that did not, until the divergence is at least ``close`` times the radius. As long as
     all fit, it grows in the same way.
+    """
+
+    close: float = 0.5  #: a step that had to be shortened is at least this part of the radius, ...
+    aim: float = 0.85  #: ... and this is aimed at by a length, which grows faster than its square
+    longer: float = 10.0  #: what fits and is too short becomes so many times as long at most, ...
+    max_refinements: int = 12  #: ... if so many attempts find it; ...
+    max_attempts: int = 40  #: ... what fits is sought for longer
+    patience: int = 10  #: attempts that are a tenth of the one before at least
+
+    def promising(self, on: Algebra, state: TrustRegionState, radius: Number) -> Number:
+        """The ``rho`` that leads as far as a radius allows if divergences are as in the last step.
+
+        Infinite if that is not known.
+        """
+        known = (state.length > 0) & (state.rho > 0)
+        ratio = self.aim * radius / on.where(known, state.length, 1.0)
+        return on.where(known, state.rho * on.sqrt(ratio), math.inf)
+
+    def is_settled(self, state: LineSearchState, radius: Number) -> Any:
+        """Whether there is nothing left to try."""
+        fits = state.length <= radius
+        enough = (state.length >= self.close * radius) | (state.rho >= state.high)
+        enough = enough | (state.count > self.max_refinements)
+        return (state.count > 0) & ((fits & enough) | (state.count > self.max_attempts))
+
+    def next(self, on: Algebra, state: LineSearchState, radius: Number, path: Any) -> Any:
+        """The search after one more attempt."""
+        fits, begins = state.length <= radius, state.count == 0
+        low = on.where(fits, state.rho, state.low)
+        high = on.where(fits | begins, state.high, state.rho)
+        failed = on.where(fits | begins, state.failed, True)
+        least = 0.1 ** on.maximum(1.0, state.count + 1 - self.patience)
+        # Far from a fit the divergence may grow like log rho: then its size is to be found first.
+        most = on.where(state.count <= self.patience, 0.8, 0.1)
+        # Of a step of no length the divergence, and the next radius, may be below zero by rounding.
+        ratio = on.sqrt(on.maximum(radius / on.maximum(state.length, TINY), 0.0))
+        ratio = on.where(state.length < math.inf, ratio, least)
+        shorter = high * on.minimum(on.maximum(ratio, on.minimum(least, most)), most)
+        longer = on.minimum(low * on.minimum(math.sqrt(self.aim) * ratio, self.longer), high)
+        between = on.where(failed, on.sqrt(low) * on.sqrt(high), longer)
+        # What fits on one side of a jump will do.
+        between = on.where(state.count < self.max_refinements, between, low)
+        rho = on.where(begins, state.rho, on.where(low > 0, between, shorter))
+        attempt, (length,) = on.measured(lambda: path.at(rho), lambda one: [path.kl(one)])
+        return LineSearchState(state.count + 1, rho, low, high, failed, attempt, length)
+
+
+def longest_within(
+    on: Algebra,
+    radius: Number,
+    path: Any,
+    rho: Number,
+    first: Number = math.inf,
+    search: LineSearch = LineSearch(),  # noqa: B008
+) -> tuple[Any, Number, Number]:
+    """The step that goes about as far as a trust region allows.
 
     :param radius: the largest ``KL(new || old)``, in nats.
     :param path: a :class:`~ngvi.families.path.JointPath`, or what has its methods.
@@ -198,34 +238,12 @@ def longest_within(
     :return: the attempt, its divergence and its ``rho``. If the divergence is above the radius, or
         NaN, none was found that fits.
     """
-
-    def settled(search: Search) -> Any:
-        fits = search.length <= radius
-        enough = (search.length >= CLOSE * radius) | (search.rho >= search.high)
-        enough = enough | (search.count > MAX_REFINEMENTS)
-        return (search.count > 0) & ((fits & enough) | (search.count > MAX_ATTEMPTS))
-
-    def narrow(search: Search) -> Search:
-        fits, begins = search.length <= radius, search.count == 0
-        low = on.where(fits, search.rho, search.low)
-        high = on.where(fits | begins, search.high, search.rho)
-        failed = on.where(fits | begins, search.failed, True)
-        least = 0.1 ** on.maximum(1.0, search.count + 1 - PATIENCE)
-        # Far from a fit the divergence may grow like log rho: then its size is to be found first.
-        most = on.where(search.count <= PATIENCE, 0.8, 0.1)
-        # Of a step of no length the divergence, and the next radius, may be below zero by rounding.
-        ratio = on.sqrt(on.maximum(radius / on.maximum(search.length, TINY), 0.0))
-        ratio = on.where(search.length < math.inf, ratio, least)
-        shorter = high * on.minimum(on.maximum(ratio, on.minimum(least, most)), most)
-        longer = on.minimum(low * on.minimum(math.sqrt(AIM) * ratio, LONGER), high)
-        between = on.where(failed, on.sqrt(low) * on.sqrt(high), longer)
-        # What fits on one side of a jump will do.
-        between = on.where(search.count < MAX_REFINEMENTS, between, low)
-        rho = on.where(begins, search.rho, on.where(low > 0, between, shorter))
-        attempt, (length,) = on.measured(lambda: path.at(rho), lambda one: [path.kl(one)])
-        return Search(search.count + 1, rho, low, high, failed, attempt, length)
-
     # The first attempt is the loop's: in front of it, it would be compiled twice.
-    start = Search(0, on.minimum(first, rho), 0.0, rho, False, None, math.nan)
-    search = on.repeated(narrow, settled, start, path)
-    return search.attempt, search.length, search.rho
+    start = LineSearchState(0, on.minimum(first, rho), 0.0, rho, False, None, math.nan)
+    found = on.repeated(
+        lambda state: search.next(on, state, radius, path),
+        lambda state: search.is_settled(state, radius),
+        start,
+        path,
+    )
+    return found.attempt, found.length, found.rho

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 
 class Pairs(NamedTuple):
-    """Steps, and by what the gradient fell along them: one pair a row, the newest last."""
+    """Steps, and by what the gradient fell along them, ``y``: one pair a row, the newest last."""
 
     steps: Any  #: what a pair adds to the direction
-    falls: Any  #: what it takes off the gradient
+    ys: Any  #: what it takes off the gradient
     of_steps: Any  #: by what a gradient's products with the steps are taken
-    of_falls: Any  #: by what a direction's products with the falls are taken
+    of_ys: Any  #: by what a direction's products with ``y`` are taken
     weights: Any  #: one by the curvature along the step; zero for a pair that is not used
 
 
@@ -44,9 +44,9 @@ def first_loop(pairs: Pairs, gradient: Any, scan: Callable = scan) -> tuple[Any,
     """What the metric is to be applied to, and the pairs' amounts for :func:`second_loop`."""
 
     def backward(rest: Any, row: tuple) -> tuple[Any, Any]:
-        _, fall, of_step, _, weight = row
+        _, y, of_step, _, weight = row
         amount = weight * (of_step @ rest)
-        return rest - amount * fall, amount
+        return rest - amount * y, amount
 
     return scan(backward, gradient, tuple(pairs), reverse=True)
 
@@ -55,7 +55,7 @@ def second_loop(pairs: Pairs, amounts: Any, result: Any, scan: Callable = scan) 
     """The direction, from what the metric made of the first loop's rest."""
 
     def forward(result: Any, row: tuple) -> tuple[Any, None]:
-        step, _, _, of_fall, weight, amount = row
-        return result + (amount - weight * (of_fall @ result)) * step, None
+        step, _, _, of_y, weight, amount = row
+        return result + (amount - weight * (of_y @ result)) * step, None
 
     return scan(forward, result, (*pairs, amounts))[0]

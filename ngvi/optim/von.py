@@ -1,7 +1,7 @@
 """VON, VOGN and IVON: the Bayesian learning rule as their authors have it.
 
-What tells them apart besides is where the curvature comes from: pair each with the
-``NaturalELBO`` that its docstring names.
+They differ in where the curvature comes from besides: each is for the ``NaturalELBO`` that its
+docstring names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 from ngvi.errors import check_momentum, check_step_size
 from ngvi.optim.blr import BlrRule
 from ngvi.optim.rule import Algebra, Number, Rates
-from ngvi.optim.slowing import Slowing
+from ngvi.optim.step_decay import StepDecay
+
+#: The ``curvature`` of ``NaturalELBO`` that VOGN is for, and that IVON is for.
+GAUSS_NEWTON, STEIN = "gauss_newton", "stein"
 
 
 class Averaging(NamedTuple):
@@ -24,11 +27,14 @@ class Averaging(NamedTuple):
     """
 
     algebra: Algebra
+    earlier: float = 50.0
+    earlier_of_squares: float = 500.0
+    smallest: float = 1e-5
 
     def __call__(self, count: Number) -> Number:
         on = self.algebra
-        share = on.maximum(2 / (count + 50.0), 3 / (count + 500.0))
-        return on.maximum(share, 1e-5)
+        part = on.maximum(2 / (count + self.earlier), 3 / (count + self.earlier_of_squares))
+        return on.maximum(part, self.smallest)
 
 
 def check_vogn(step_size: Rates | str, beta1: float, beta2: Any, name: str = "step_size") -> None:
@@ -42,6 +48,21 @@ def check_vogn(step_size: Rates | str, beta1: float, beta2: Any, name: str = "st
     check_momentum(beta1, "beta1")
     if beta2 != "auto":
         check_momentum(beta2, "beta2")
+
+
+def check_curvature_of(optim: Any, loss: Any) -> None:
+    """Refuse a ``NaturalELBO`` whose curvature is not that of the optimiser.
+
+    :param optim: :func:`vogn` and :func:`ivon` are for one, which it has as ``curvature``.
+    :raises ValueError: naming both, and what to write.
+    """
+    needed, found = getattr(optim, "curvature", None), getattr(loss, "curvature", None)
+    if needed is not None and found is not None and found != needed:
+        name = "VOGN" if needed == GAUSS_NEWTON else "IVON"
+        raise ValueError(
+            f"{name} is the rule of curvature={needed!r}, and the loss has curvature={found!r}: "
+            f"write NaturalELBO(1, {needed!r}), or take BLR(), which moves along any curvature."
+        )
 
 
 def von(algebra: Algebra, step_size: Rates) -> BlrRule:
@@ -61,11 +82,11 @@ def vogn(algebra: Algebra, step_size: Rates | str, beta1: float, beta2: Any) -> 
         m <- beta1 m + (1 - beta1) g,        S <- beta2 S + (1 - beta2) A
         mu <- mu + alpha S_new^-1 m / (1 - beta1^t)
 
-    With a step size of ``"auto"`` the mean is mostly an average of ``mu <- mu + alpha S_new^-1 g``,
-    and ``beta1`` is its share (:mod:`~ngvi.optim.averaging`).
+    With a step size of ``"auto"`` ``beta1`` of the mean is an average of the steps
+    ``mu <- mu + alpha S_new^-1 g`` (:mod:`~ngvi.optim.averaging`).
     """
     of_precision = Averaging(algebra) if beta2 == "auto" else 1 - beta2
-    of_mean = Slowing(algebra) if step_size == "auto" else step_size
+    of_mean = StepDecay(algebra) if step_size == "auto" else step_size
     return BlrRule(algebra, of_mean, of_precision, beta1, None)
 
 
@@ -76,10 +97,9 @@ def ivon(algebra: Algebra, step_size: Rates | str, beta1: float, beta2: Any) -> 
     curvature="stein")``, which needs a minibatch's gradient only. The estimate may be negative:
     a mean field's precision takes the whole Riemannian correction of Lin, Schmidt and Khan (2020,
     :meth:`~ngvi.families.base.Family.corrected`), so that great noise narrows ``q``, and is less
-    then. By halving what would be negative alone it would widen ``q``, and run away. Of other
+    then. By halving what would be negative alone it would widen ``q``, and diverge. Of other
     families the noise of one draw is made smaller besides
-    (:meth:`~ngvi.linalg.definite.Definite.damped`): a network of 466 weights has left every one of
-    them without that, for losses of ``1e13`` and more. The precision begins at ``1 / init_scale^2``
-    of the guide.
+    (:meth:`~ngvi.linalg.definite.Definite.damped`), or networks diverge. The precision begins at
+    ``1 / init_scale^2`` of the guide.
     """
     return vogn(algebra, step_size, beta1, beta2)._replace(is_noisy=True)

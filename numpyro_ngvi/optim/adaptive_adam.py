@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ngvi.optim import adaptive_adam as rule
-from ngvi.optim.adaptive_adam import AdamState
+from ngvi.optim.adaptive_adam import AdamState, AdaptiveAdamRule
 from numpyro_ngvi.optim.algebra import algebra
+
+RULE = AdaptiveAdamRule()
 
 
 class AdaptiveState(NamedTuple):
@@ -24,7 +25,7 @@ def adaptive_adam() -> optax.GradientTransformation:
     """An optax transformation without an option."""
 
     def init(params: Any) -> AdaptiveState:
-        states = [rule.start(jnp.asarray(leaf)) for leaf in jax.tree.leaves(params)]
+        states = [RULE.start(jnp.asarray(leaf)) for leaf in jax.tree.leaves(params)]
         return AdaptiveState(jnp.zeros((), jnp.int32), states)
 
     def update(
@@ -33,7 +34,7 @@ def adaptive_adam() -> optax.GradientTransformation:
         leaves, tree = jax.tree.flatten(gradients)
         count = state.count + 1
         each = zip(leaves, jax.tree.leaves(params), state.tensors, strict=True)
-        tensors = [rule.advance(algebra, *one, count.astype(one[0].dtype)) for one in each]
+        tensors = [RULE.advance(algebra, *one, count.astype(one[0].dtype)) for one in each]
         state = AdaptiveState(count, tensors)
         return jax.tree.unflatten(tree, _changes(state)), state
 
@@ -46,10 +47,10 @@ def recover(like: Any, state: AdaptiveState) -> tuple[Any, AdaptiveState]:
     :param like: a pytree of the parameters' structure.
     """
     back = jax.tree.unflatten(jax.tree.structure(like), [-one for one in _changes(state)])
-    return back, state._replace(tensors=[rule.shortened(one) for one in state.tensors])
+    return back, state._replace(tensors=[RULE.shortened(one) for one in state.tensors])
 
 
 def _changes(state: AdaptiveState) -> list[jax.Array]:
     # Of a state without a step the mean is zero, and a count of one as good as any.
     count = jnp.maximum(state.count, 1)
-    return [rule.change(one, count.astype(one.rate.dtype)) for one in state.tensors]
+    return [RULE.change(one, count.astype(one.rate.dtype)) for one in state.tensors]

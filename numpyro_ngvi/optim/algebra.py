@@ -12,7 +12,7 @@ import numpy as np
 from ngvi.families import direction
 from ngvi.families.direction import Families
 from ngvi.optim import rule
-from ngvi.optim.trust_region import Search
+from ngvi.optim.trust_region import LineSearchState
 
 Schedule = Callable[[jax.Array], jax.Array]
 
@@ -28,7 +28,7 @@ class Algebra(rule.Algebra):
     """Schedules are read here; they are optax's."""
 
     minimum, maximum = staticmethod(jnp.minimum), staticmethod(jnp.maximum)
-    sqrt, hypot = staticmethod(jnp.sqrt), staticmethod(jnp.hypot)
+    sqrt = staticmethod(jnp.sqrt)
     norm, concatenate = staticmethod(jnp.linalg.norm), staticmethod(jnp.concatenate)
     scan = staticmethod(jax.lax.scan)
     product_rows = staticmethod(direction.products)
@@ -57,9 +57,9 @@ class Algebra(rule.Algebra):
         dtype = like[0].loc.dtype
         if not any(isinstance(number, jax.Array) for number in numbers):
             return jnp.asarray(np.array(numbers, dtype))
-        places, chosen = np.arange(len(numbers)), jnp.zeros(len(numbers), dtype)
-        for place, number in enumerate(numbers):
-            chosen = jnp.where(places == place, jnp.asarray(number, dtype), chosen)
+        indices, chosen = np.arange(len(numbers)), jnp.zeros(len(numbers), dtype)
+        for index, number in enumerate(numbers):
+            chosen = jnp.where(indices == index, jnp.asarray(number, dtype), chosen)
         return chosen
 
     def eps(self, like: jax.Array) -> float:
@@ -67,9 +67,6 @@ class Algebra(rule.Algebra):
 
     def split(self, vector: jax.Array, sizes: list[int]) -> list[jax.Array]:
         return jnp.split(vector, np.cumsum(sizes)[:-1])
-
-    def rate(self, rates: float | Schedule, count: jax.Array) -> jax.Array | float:
-        return rates(count) if callable(rates) else rates
 
     def at_rates(
         self, rates: Any, vectors: Families, factor: jax.Array | float, count: jax.Array
@@ -94,7 +91,9 @@ class Algebra(rule.Algebra):
             for block, row in zip(blocks, rows, strict=True)
         ]
 
-    def repeated(self, advance: Callable, settled: Callable, search: Search, path: Any) -> Search:
+    def repeated(
+        self, advance: Callable, settled: Callable, search: LineSearchState, path: Any
+    ) -> LineSearchState:
         shapes = jax.eval_shape(path.at, search.rho)
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         low, length = (jnp.asarray(one, search.rho.dtype) for one in (search.low, search.length))

@@ -8,7 +8,7 @@ Every natural-gradient optimiser here is an optax transformation: a
 - families move by their own maps (``retract``, ``natural_step``), and stay Gaussians;
 - a step with a gradient or a result that is not finite is not taken: parameters and state
   stay as they are (or return to an earlier point, if the rule can
-  :meth:`~ngvi.optim.rule.Recovering.recover`; it gives such a result to take a step back), and
+  ``recover``; it gives such a result to take a step back), and
   ``num_skipped`` counts it.
 """
 
@@ -23,8 +23,8 @@ import numpy as np
 import optax
 
 from ngvi.families import direction
-from ngvi.optim.rule import Recovering, Rule
-from ngvi.optim.with_factors import with_factors
+from ngvi.optim.rule import Rule
+from ngvi.optim.with_conjugate import WithConjugate, with_conjugate
 from numpyro_ngvi.families.coordinates import (
     families_in,
     is_family,
@@ -50,31 +50,44 @@ class JointState(NamedTuple):
     count: jax.Array  # type: ignore[assignment]  #: steps taken
     num_skipped: jax.Array  #: steps not taken, or taken back, as above
     rule: Any  #: state of the natural-gradient rule
-    other: Any  #: state of the optimiser of ordinary parameters
+    other: Any  #: state of the optimiser of model parameters
 
 
-def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
+class JointTransformation(optax.GradientTransformation):
+    """An optax transformation of natural parameters.
+
+    :ivar curvature: the ``curvature`` of ``NaturalELBO`` that it is for, if it is for one.
+    """
+
+    curvature: str | None
+
+
+def joint(
+    rule: Rule, other: Any, name: str, curvature: str | None = None
+) -> optax.GradientTransformation:
     """An optax transformation from a rule.
 
     :param rule: how families move.
-    :param other: an optax transformation, or a NumPyro optimiser, for ordinary parameters; by
+    :param other: an optax transformation, or a NumPyro optimiser, for model parameters; by
         default Adam whose rates adapt.
     :param name: what error messages call the optimiser.
+    :param curvature: see :class:`JointTransformation`.
     """
     adapts = other is None
     other = adaptive_adam.adaptive_adam() if adapts else _as_optax(other)
-    ordinary, rule = optax.masked(other, model_parameter_mask), with_factors(rule)
+    of_model, rule = optax.masked(other, model_parameter_mask), with_conjugate(rule)
 
     def init(params: Any) -> JointState:
         families = families_in(params)
         if not families:
+            names = ", ".join(map(repr, params)) if isinstance(params, dict) else "its input"
             raise ValueError(
-                f"{name} sees no natural parameters among {_names(params)}. It moves the "
+                f"{name} sees no natural parameters among {names}. It moves the "
                 "posterior of a NaturalGaussianGuide: use that guide, or an ordinary "
                 "optimiser such as numpyro.optim.Adam."
             )
         zero = jnp.asarray(np.int32(0))
-        return JointState(zero, zero, rule.init(families), ordinary.init(params))
+        return JointState(zero, zero, rule.init(families), of_model.init(params))
 
     def update(gradients: Any, state: JointState, params: Any = None) -> tuple[Any, JointState]:
         if params is None:
@@ -83,39 +96,46 @@ def joint(rule: Rule, other: Any, name: str) -> optax.GradientTransformation:
         moved, rule_state = rule.step(families_in(gradients), state.rule, families, state.count)
         updates, other_state = gradients, state.other
         if any(jax.tree.leaves(model_parameter_mask(params))):
-            updates, other_state = ordinary.update(gradients, state.other, params)
+            updates, other_state = of_model.update(gradients, state.other, params)
         updates = replace_families(updates, direction.subtract(moved, families))
         proposal = JointState(state.count + 1, state.num_skipped, rule_state, other_state)
-        skipped = state._replace(num_skipped=state.num_skipped + 1)
-        stay = jax.tree.map(jnp.zeros_like, updates)
-        if isinstance(rule, Recovering):
-            earlier, rule_state = rule.recover(state.rule, families)
-            stay = replace_families(stay, direction.subtract(earlier, families))
-            skipped = skipped._replace(rule=rule_state)
-            if adapts:
-                back, inner = adaptive_adam.recover(_masked(updates), state.other.inner_state)
-                stay = jax.tree.map(
-                    lambda one, zero: zero if _is_masked(one) else one,
-                    back,
-                    stay,
-                    is_leaf=_is_masked,
-                )
-                skipped = skipped._replace(other=optax.MaskedState(inner))
+        stay, skipped = _back(rule, state, families, updates, adapts)
         finite = _all_finite(gradients, updates)
         choose = partial(jax.tree.map, lambda new, old: jnp.where(finite, new, old))
         return choose(updates, stay), choose(proposal, skipped)
 
-    return optax.GradientTransformation(init, update)
+    transformation = JointTransformation(init, update)
+    transformation.curvature = curvature
+    return transformation
 
 
-def _masked(tree: Any) -> Any:
-    """The tree without its families, as ``optax.masked`` hands it on."""
-    return jax.tree.map(
-        lambda node, use: node if use else optax.MaskedNode(),
-        tree,
-        model_parameter_mask(tree),
-        is_leaf=is_family,
+def _back(
+    rule: WithConjugate, state: JointState, families: list, like: Any, adapts: bool
+) -> tuple[Any, JointState]:
+    """The updates and the state of a step that is not taken.
+
+    :param like: a pytree of the parameters' structure.
+    :param adapts: whether model parameters move by the Adam whose rates adapt.
+    """
+    stay, state = (
+        jax.tree.map(jnp.zeros_like, like),
+        state._replace(num_skipped=state.num_skipped + 1),
     )
+    if not rule.recovers:
+        return stay, state
+    earlier, rule_state = rule.recover(state.rule, families)
+    changes, state = direction.subtract(earlier, families), state._replace(rule=rule_state)
+    if adapts:
+        # Without its families, as optax.masked hands a tree on.
+        masked = jax.tree.map(
+            lambda node: optax.MaskedNode() if is_family(node) else node, like, is_leaf=is_family
+        )
+        back, inner = adaptive_adam.recover(masked, state.other.inner_state)
+        state = state._replace(other=optax.MaskedState(inner))
+        stay = jax.tree.map(
+            lambda one, zero: zero if _is_masked(one) else one, back, stay, is_leaf=_is_masked
+        )
+    return replace_families(stay, changes), state
 
 
 def _is_masked(node: Any) -> bool:
@@ -149,7 +169,3 @@ def _from_numpyro(optimiser: Any) -> optax.GradientTransformation:
         return jax.tree.map(jnp.subtract, optimiser.get_params(state), old), state
 
     return optax.GradientTransformation(optimiser.init, update)
-
-
-def _names(params: Any) -> str:
-    return ", ".join(repr(name) for name in params) if isinstance(params, dict) else "its input"

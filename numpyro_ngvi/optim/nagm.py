@@ -15,18 +15,18 @@ from numpyro_ngvi.optim.joint import FIELDS, joint
 @shared_doc(NagmRule, FIELDS)
 def Nagm(
     step_size: float | Schedule = 1e-2,
-    beta: float = 0.9,
+    momentum: float = 0.9,
     max_norm: float = 5e5,
     scale_step_size: float | Schedule | None = None,
     other: Any = None,
 ) -> optax.GradientTransformation:
     """:param step_size: ``alpha`` for means; a number or an optax schedule.
-    :param beta: momentum, in [0, 1).
+    :param momentum: in [0, 1).
     :param max_norm: the clipping threshold ``T``, in nats per unit of ``lambda``.
     :param scale_step_size: ``alpha`` for scales and Cholesky factors; a number or a schedule.
         By default that of the mean, ten times smaller for a diagonal family and a hundred
         times for a dense one (Tan, section 6).
     """
-    check_nagm(step_size, beta, max_norm, scale_step_size)
+    check_nagm(step_size, momentum, max_norm, scale_step_size)
     rates = PartRates(step_size, scale_step_size)
-    return joint(NagmRule(algebra, rates, beta, max_norm), other, "Nagm")
+    return joint(NagmRule(algebra, rates, momentum, max_norm), other, "Nagm")

@@ -15,7 +15,7 @@ from numpyro_ngvi.optim.joint import FIELDS, joint
 @shared_doc(SnngmRule, FIELDS)
 def Snngm(
     step_size: float | Schedule | str = "auto",
-    beta: float = 0.9,
+    momentum: float = 0.9,
     other: Any = None,
 ) -> optax.GradientTransformation:
     """With any stock ELBO.
@@ -29,7 +29,7 @@ def Snngm(
 
     :param step_size: ``"auto"``, or ``alpha_0`` in the units of the unconstrained latents: a
         number (Tan uses 1e-3) or an optax schedule.
-    :param beta: momentum, in [0, 1).
+    :param momentum: in [0, 1).
     """
-    check_snngm(step_size, beta)
-    return joint(snngm(algebra, step_size, beta), other, "Snngm")
+    check_snngm(step_size, momentum)
+    return joint(snngm(algebra, step_size, momentum), other, "Snngm")

@@ -8,15 +8,15 @@ import optax
 
 from ngvi._docs import shared_doc
 from ngvi.errors import check_rho
-from ngvi.optim.von import check_vogn, ivon, vogn, von
+from ngvi.optim.von import GAUSS_NEWTON, STEIN, check_vogn, ivon, vogn, von
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 RATES = """
 :param step_size: ``alpha``, of the mean: a number, an optax schedule, or ``"auto"``, which falls as
-    the bound stops to rise (:mod:`ngvi.optim.slowing`).
-:param beta1: momentum of the gradient, in [0, 1); where the step size is ``"auto"``, the share of
-    an average over the steps in the mean (:mod:`ngvi.optim.averaging`).
+    the bound stops to rise (:mod:`ngvi.optim.step_decay`).
+:param beta1: momentum of the gradient, in [0, 1); where the step size is ``"auto"``, the part of
+    the mean that is an average over the steps (:mod:`ngvi.optim.averaging`).
 :param beta2: how much of the precision a step keeps, in [0, 1), or ``"auto"``, an average
     over all steps (:class:`~ngvi.optim.von.Averaging`).
 """
@@ -39,6 +39,7 @@ def VOGN(
 ) -> optax.GradientTransformation:
     """Of a network the model is larger, and the lines are the same.
 
+    >>> from numpyro_ngvi.optim import VOGN
     >>> guide = NaturalGaussianGuide(model, "diagonal")
     >>> loss = NaturalELBO(1, "gauss_newton", num_gradients=1)
     >>> svi = SVI(model, guide, VOGN(0.1, beta2=0.99), loss, rng_key=jax.random.key(0))
@@ -47,7 +48,7 @@ def VOGN(
     '2'
     """
     check_vogn(step_size, beta1, beta2)
-    return joint(vogn(algebra, step_size, beta1, beta2), other, "VOGN")
+    return joint(vogn(algebra, step_size, beta1, beta2), other, "VOGN", GAUSS_NEWTON)
 
 
 @shared_doc(ivon, RATES, FIELDS)
@@ -68,4 +69,4 @@ def IVON(
     '2'
     """
     check_vogn(step_size, beta1, beta2)
-    return joint(ivon(algebra, step_size, beta1, beta2), other, "IVON")
+    return joint(ivon(algebra, step_size, beta1, beta2), other, "IVON", STEIN)

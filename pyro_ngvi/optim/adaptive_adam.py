@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from ngvi.optim import adaptive_adam as rule
-from ngvi.optim.adaptive_adam import AdamState
+from ngvi.optim.adaptive_adam import AdamState, AdaptiveAdamRule
 from pyro_ngvi.optim.algebra import algebra
 
 
@@ -17,6 +16,8 @@ class AdaptiveAdam(torch.optim.Optimizer):
 
     :param params: tensors, or groups of them.
     """
+
+    rule = AdaptiveAdamRule()
 
     def __init__(self, params: Iterable[Any]) -> None:
         super().__init__(params, {})
@@ -28,11 +29,11 @@ class AdaptiveAdam(torch.optim.Optimizer):
         for param in self._params():
             if param.grad is not None:
                 own = self.state[param]
-                state = AdamState(**own["adam"]) if own else rule.start(param)
+                state = AdamState(**own["adam"]) if own else self.rule.start(param)
                 own["count"] = own.get("count", 0) + 1
-                state = rule.advance(algebra, param.grad, param, state, own["count"])
+                state = self.rule.advance(algebra, param.grad, param, state, own["count"])
                 own["adam"] = state._asdict()
-                param.add_(rule.change(state, own["count"]))
+                param.add_(self.rule.change(state, own["count"]))
         return loss
 
     @torch.no_grad()
@@ -41,8 +42,8 @@ class AdaptiveAdam(torch.optim.Optimizer):
         for param in self._params():
             if own := self.state[param]:
                 state = AdamState(**own["adam"])
-                param.sub_(rule.change(state, own["count"]))
-                own["adam"] = rule.shortened(state)._asdict()
+                param.sub_(self.rule.change(state, own["count"]))
+                own["adam"] = self.rule.shortened(state)._asdict()
 
     def _params(self) -> list[torch.Tensor]:
         return [param for group in self.param_groups for param in group["params"]]

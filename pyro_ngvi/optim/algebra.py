@@ -13,7 +13,7 @@ from torch import Tensor
 from ngvi.families import direction
 from ngvi.families.direction import Families
 from ngvi.optim import rule, two_loop
-from ngvi.optim.trust_region import Search
+from ngvi.optim.trust_region import LineSearchState
 from pyro_ngvi.host import Reads
 
 #: One step size for all coordinates, or one for each, by family and name.
@@ -24,12 +24,11 @@ class Algebra(rule.Algebra):
     """Schedules have become numbers: ``pyro_optim.JointOptim`` reads them.
 
     Numbers that a rule decides by are read, together, once for each decision. With numbers that
-    stay on the device a step of :class:`~ngvi.optim.snngm.PacedRule` has 210 operations, and not
-    53; :func:`~ngvi.optim.trust_region.judge` has 104, and not 15. That is 280 and 130 microseconds
-    of a CPU more (d = 49), and more launches of kernels than would pass in a wait for a device
-    that has just been waited for, because of the loss. Between the attempts of
-    :func:`~ngvi.optim.trust_region.longest_within` there is a branch anyway: by ``where`` every
-    step would make all attempts, a factorisation each, of which the first mostly fits.
+    stay on the device a step would have several times as many operations, and more launches of
+    kernels than would pass in a wait for a device that has just been waited for, because of the
+    loss. Between the attempts of :func:`~ngvi.optim.trust_region.longest_within` there is a branch
+    anyway: by ``where`` every step would make all attempts, a factorisation each, of which the
+    first mostly fits.
 
     :param conditions: flags that must hold, or the first numbers that are read raise
         :class:`~pyro_ngvi.host.FailedError`.
@@ -38,7 +37,7 @@ class Algebra(rule.Algebra):
     def __init__(self, *conditions: Tensor) -> None:
         self._reads = Reads(*conditions)
 
-    sqrt, hypot = staticmethod(math.sqrt), staticmethod(math.hypot)
+    sqrt = staticmethod(math.sqrt)
     norm, concatenate = staticmethod(torch.linalg.vector_norm), staticmethod(torch.cat)
     scan = staticmethod(two_loop.scan)
 
@@ -79,9 +78,6 @@ class Algebra(rule.Algebra):
     def split(self, vector: Tensor, sizes: list[int]) -> list[Tensor]:
         return list(vector.split(sizes))
 
-    def rate(self, rates: float | Callable[[int], float], count: int) -> float:
-        return rates(count) if callable(rates) else rates
-
     def at_rates(self, rates: Rates, vectors: Families, factor: float, count: int) -> Families:
         if not isinstance(rates, list):
             return direction.scale(factor * rates, vectors)
@@ -109,7 +105,9 @@ class Algebra(rule.Algebra):
         pairs = zip(blocks, rows, strict=True)
         return tuple(torch.cat([block, row[None]])[-most:] for block, row in pairs)
 
-    def repeated(self, advance: Callable, settled: Callable, search: Search, path: Any) -> Search:
+    def repeated(
+        self, advance: Callable, settled: Callable, search: LineSearchState, path: Any
+    ) -> LineSearchState:
         while not settled(search):
             search = advance(search)
         return search

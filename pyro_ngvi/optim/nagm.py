@@ -22,7 +22,7 @@ class NagmOptimizer(JointOptimizer):
 
     default_options: ClassVar[dict[str, Any]] = {
         "lr": 1e-2,
-        "beta": 0.9,
+        "momentum": 0.9,
         "max_norm": 5e5,
         "scale_lr": None,
     }
@@ -30,9 +30,11 @@ class NagmOptimizer(JointOptimizer):
     check = staticmethod(partial(check_nagm, names=("lr", "scale_lr")))
 
     @staticmethod
-    def rule(on: Any, lr: Rates, beta: float, max_norm: float, scale_lr: Rates | None) -> NagmRule:
+    def rule(
+        on: Any, lr: Rates, momentum: float, max_norm: float, scale_lr: Rates | None
+    ) -> NagmRule:
         """The rates of scales are in ``lr``, by coordinate."""
-        return NagmRule(on, lr, beta, max_norm)
+        return NagmRule(on, lr, momentum, max_norm)
 
     @classmethod
     def group_options(cls, coordinate: Coordinate, options: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +48,7 @@ class NagmOptimizer(JointOptimizer):
 @shared_doc(NagmRule, JointOptim)
 class Nagm(JointOptim):
     """:param optim_args: ``lr`` (``alpha`` for means; a number, default 1e-2, or a schedule from
-    the number of steps taken), ``beta`` (momentum in [0, 1), default 0.9), ``max_norm``
+    the number of steps taken), ``momentum`` (in [0, 1), default 0.9), ``max_norm``
     (the clipping threshold ``T``, in nats per unit of ``lambda``, default 5e5) and
     ``scale_lr`` (``alpha`` for scales and Cholesky factors; by default ``lr``, ten times
     smaller for a diagonal family and a hundred times for a dense one; Tan, section 6); or a

@@ -30,15 +30,16 @@ class _Run(NamedTuple):
     scheduled: dict[str, dict[str, Any]]  #: options that are schedules, by name
 
 
-class _Parked(NamedTuple):
+class _Parked:
     """A run that waits for its tensors to come again, of which it keeps none alive."""
 
-    references: dict[str, weakref.ref]
-    state: dict[str, Any]
+    def __init__(self, run: _Run) -> None:
+        self._references = {name: weakref.ref(tensor) for name, tensor in run.tensors.items()}
+        self.state = _state_of(run)
 
     def living(self) -> dict[str, Tensor]:
         """Those of its tensors that anybody else still has."""
-        found = {name: reference() for name, reference in self.references.items()}
+        found = {name: reference() for name, reference in self._references.items()}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
@@ -60,6 +61,8 @@ class JointOptim(PyroOptim):
     """
 
     torch_optimizer: ClassVar[type[JointOptimizer]]
+    #: The ``curvature`` of ``NaturalELBO`` that it is for, if it is for one.
+    curvature: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -89,10 +92,10 @@ class JointOptim(PyroOptim):
         :raises ValueError: if none of them is natural, or the first gradient is not finite.
         """
         self._refuse_wrapper(False, kwargs)
-        natural, ordinary = split(params)
+        natural, model_parameters = split(params)
         if not natural:
             raise ValueError(
-                f"{type(self).__name__} sees no natural parameters among {len(ordinary)} "
+                f"{type(self).__name__} sees no natural parameters among {len(model_parameters)} "
                 "tensors. It moves the posterior of a NaturalGaussianGuide: use that guide, or "
                 "an ordinary optimiser such as pyro.optim.Adam."
             )
@@ -100,17 +103,20 @@ class JointOptim(PyroOptim):
         tensors = list(natural.values())
         self._clip(tensors)
         self._read_schedules(joint.count(tensors))
-        gradients = [tensor.grad for tensor in ordinary if tensor.grad is not None]
+        gradients = [tensor.grad for tensor in model_parameters if tensor.grad is not None]
         joint.step(*args, others=gradients, **kwargs)
         for tensor in tensors:
             # Not for SVI to fill with zeros, and the next gradient to be added to them.
             tensor.grad = None
-        if not ordinary:
+        if not model_parameters:
             return
         if joint.settled():
-            self.other(ordinary, *args, **kwargs)
-        else:
-            self._recover(ordinary, tensors)
+            self.other(model_parameters, *args, **kwargs)
+        elif joint.recovers(tensors):  # their last step is taken back with the families'
+            for tensor in model_parameters:
+                optimiser = self.other.optim_objs.get(tensor)
+                if isinstance(optimiser, AdaptiveAdam):
+                    optimiser.recover()
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Advance the scheduler, and that of ``other`` if it has one.
@@ -160,21 +166,7 @@ class JointOptim(PyroOptim):
         """
         if self._run is None:
             return dict(self._state_waiting_to_be_consumed)
-        return {**self._own_state(), "other": self.other.get_state()}
-
-    def _own_state(self) -> dict[str, Any]:
-        """That of :meth:`get_state` without the ordinary parameters."""
-        options = {}
-        for group in self._run.joint.param_groups:
-            (param,) = group["params"]
-            own = {key: value for key, value in group.items() if key != "params"}
-            options[coordinate_of(param).name] = own
-        scheduler = self._run.scheduler
-        return {
-            "options": options,
-            "state": self._run.joint.joint_state(),
-            "scheduler": None if scheduler is None else scheduler.state_dict(),
-        }
+        return {**_state_of(self._run), "other": self.other.get_state()}
 
     def set_state(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state of :meth:`get_state`."""
@@ -191,8 +183,8 @@ class JointOptim(PyroOptim):
     def _bind(self, natural: dict[str, Tensor]) -> _Run:
         """The run of these tensors, which goes on, takes them up or begins.
 
-        Tensors that have taken the place of others of their names are another guide's, or the
-        same one's after ``clear_param_store``: nothing is known of them, as in ``PyroOptim``.
+        Tensors in the place of others of their names are another guide's, or the same one's after
+        ``clear_param_store``: nothing is known of them, as in ``PyroOptim``.
         """
         before, state = self._run, self._state_waiting_to_be_consumed
         if before is not None:
@@ -201,27 +193,21 @@ class JointOptim(PyroOptim):
             self._parked = [one for one in self._parked if one.living()]
             found = next((one for one in self._parked if _are_among(natural, one.living())), None)
             if found is None and all(before.tensors.get(k, t) is t for k, t in natural.items()):
-                natural, state = {**before.tensors, **natural}, self._own_state()
+                natural, state = {**before.tensors, **natural}, _state_of(before)
             else:
-                references = {name: weakref.ref(t) for name, t in before.tensors.items()}
-                self._parked.append(_Parked(references, self._own_state()))
+                self._parked.append(_Parked(before))
             if found is not None:
                 self._parked = [one for one in self._parked if one is not found]
                 natural, state = found.living(), found.state
-        self._run = run = self._begun(natural, state)
+        self._run = run = self._begun(dict(sorted(natural.items())), state)
         self.optim_objs = dict.fromkeys(run.tensors.values(), run.scheduler or run.joint)
         return run
 
     def _begun(self, tensors: dict[str, Tensor], saved: dict[str, Any]) -> _Run:
         """A run with these tensors that goes on from a state."""
-        tensors = dict(sorted(tensors.items()))
-        scheduled = {}
-        groups = []
-        for name, tensor in tensors.items():
-            options = self._options(name)
-            if any(callable(value) for value in options.values()):
-                scheduled[name] = options
-            groups.append({"params": [tensor], **_at(options, 0)})
+        options = {name: self._options(name) for name in tensors}
+        scheduled = {k: own for k, own in options.items() if any(map(callable, own.values()))}
+        groups = [{"params": [t], **_at(options[name], 0)} for name, t in tensors.items()]
         joint, scheduler = self.torch_optimizer(groups), None
         _restore_options(joint, saved.get("options", {}))
         joint.load_joint_state(saved.get("state", {}))
@@ -236,21 +222,14 @@ class JointOptim(PyroOptim):
         self._state_waiting_to_be_consumed = {}
         return _Run(tensors, joint, scheduler, scheduled)
 
-    def _recover(self, ordinary: Iterable[Tensor], natural: Iterable[Tensor]) -> None:
-        """Take the last step of the ordinary parameters back, if the families' is."""
-        for tensor in ordinary if self._run.joint.recovers(natural) else ():
-            optimiser = self.other.optim_objs.get(tensor)
-            if isinstance(optimiser, AdaptiveAdam):
-                optimiser.recover()
-
     def _options(self, name: str) -> dict[str, Any]:
         if not callable(self.pt_optim_args):
             return self.pt_optim_args
         module, _, field = name.rpartition(".")
-        arguments = (
-            (normalize_param_name(name),) if self.pt_optim_args_argc == 1 else (module, field)
+        is_one = self.pt_optim_args_argc == 1
+        options = self.pt_optim_args(
+            *((normalize_param_name(name),) if is_one else (module, field))
         )
-        options = self.pt_optim_args(*arguments)
         self.torch_optimizer.check_options(options)
         return options
 
@@ -276,10 +255,22 @@ def _are_among(tensors: dict[str, Tensor], known: dict[str, Tensor]) -> bool:
     return all(known.get(name) is tensor for name, tensor in tensors.items())
 
 
+def _state_of(run: _Run) -> dict[str, Any]:
+    """What continues a run, but for the parameters of the model."""
+    groups = {coordinate_of(group["params"][0]).name: group for group in run.joint.param_groups}
+    return {
+        "options": {
+            name: {key: value for key, value in group.items() if key != "params"}
+            for name, group in groups.items()
+        },
+        "state": run.joint.joint_state(),
+        "scheduler": None if run.scheduler is None else run.scheduler.state_dict(),
+    }
+
+
 def _restore_options(joint: JointOptimizer, saved: dict[str, Any]) -> None:
     for group in joint.param_groups:
-        (param,) = group["params"]
-        group.update(saved.get(coordinate_of(param).name, {}))
+        group.update(saved.get(coordinate_of(group["params"][0]).name, {}))
 
 
 def _at(options: dict[str, Any], count: int) -> dict[str, Any]:

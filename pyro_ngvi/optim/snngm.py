@@ -12,9 +12,9 @@ from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
 
 class SnngmOptimizer(JointOptimizer):
-    """The torch optimiser of :class:`Snngm`, with options ``lr`` and ``beta``."""
+    """The torch optimiser of :class:`Snngm`, with options ``lr`` and ``momentum``."""
 
-    default_options: ClassVar[dict[str, Any]] = {"lr": "auto", "beta": 0.9}
+    default_options: ClassVar[dict[str, Any]] = {"lr": "auto", "momentum": 0.9}
     check = staticmethod(partial(check_snngm, name="lr"))
     rule = staticmethod(snngm)
 
@@ -32,7 +32,7 @@ class Snngm(JointOptim):
 
     :param optim_args: ``lr`` (``"auto"``, the default, or ``alpha_0`` in the units of the
     unconstrained latents: a number, such as Tan's 1e-3, or a schedule from the number of
-    steps taken) and ``beta`` (momentum in [0, 1), default 0.9); or a callable from a
+    steps taken) and ``momentum`` (in [0, 1), default 0.9); or a callable from a
     parameter's name to these.
     """
 

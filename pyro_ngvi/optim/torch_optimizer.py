@@ -5,7 +5,7 @@ What all natural-gradient optimisers share:
 - families move by their own maps (``retract``, ``natural_step``), and stay Gaussians;
 - a step with a gradient or a result that is not finite is not taken: parameters and state
   stay as they are (or return to an earlier point, if the rule can
-  :meth:`~ngvi.optim.rule.Recovering.recover`; it gives such a result to take a step back), and
+  ``recover``; it gives such a result to take a step back), and
   ``num_skipped`` counts it.
 
 The device decides whether it takes a step, and Python hears of it in time for the next one
@@ -23,11 +23,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ngvi.conjugate.site import ConjugateSite
 from ngvi.families.direction import Families, values
-from ngvi.optim.rule import Recovering, Rule
-from ngvi.optim.with_factors import States, parted, with_factors
-from pyro_ngvi.families.base import Family
+from ngvi.optim.rule import Rule
+from ngvi.optim.with_conjugate import WithConjugate, parted, with_conjugate
 from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
 from pyro_ngvi.host import Arriving, FailedError
 from pyro_ngvi.optim.algebra import Algebra, algebra
@@ -37,7 +35,7 @@ class JointState(NamedTuple):
     """State of families that move together."""
 
     count: int  # type: ignore[assignment]  #: steps taken
-    num_skipped: int  #: steps not taken, or taken back, see :meth:`skip`
+    num_skipped: int  #: steps not taken, or taken back
     rule: Any  #: state of the natural-gradient rule
 
 
@@ -59,7 +57,7 @@ class JointOptimizer(torch.optim.Optimizer):
     together, in one step of the rule.
 
     :param params: tensors, or groups of them, as in ``torch.optim``.
-    :param options: options of every group, ``lr`` and ``beta`` among them.
+    :param options: options of every group, ``lr`` and ``momentum`` among them.
     :ivar states: what is remembered, by the names of the posteriors that move together.
     :raises ValueError: if an option is unknown or out of range, or if a tensor is not a
         coordinate of a family.
@@ -81,14 +79,12 @@ class JointOptimizer(torch.optim.Optimizer):
         self._was_taken = True
         super().__init__(params, {**self.default_options, **options})
 
-    # -- what an algorithm says -------------------------------------------------------
+    # -- options ----------------------------------------------------------------------
 
     @classmethod
     def group_options(cls, coordinate: Coordinate, options: dict[str, Any]) -> dict[str, Any]:
         """The options of one coordinate's group; rules may scale ``lr`` by coordinate."""
         return options
-
-    # -- options ----------------------------------------------------------------------
 
     @classmethod
     def check_options(cls, options: dict[str, Any]) -> None:
@@ -109,13 +105,13 @@ class JointOptimizer(torch.optim.Optimizer):
         cls.check(*{**cls.default_options, **options}.values())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add coordinates, each as a group of its own.
+        """Add coordinates, a group for each.
 
         :raises ValueError: if a tensor is not a coordinate of a family.
         """
-        options = {key: value for key, value in param_group.items() if key != "params"}
         params = param_group["params"]
-        for param in [params] if isinstance(params, Tensor) else params:
+        options = {key: value for key, value in param_group.items() if key != "params"}
+        for param in [params] if isinstance(params, Tensor) else list(params):
             coordinate = coordinate_of(param)
             if coordinate is None:
                 raise ValueError(
@@ -126,14 +122,15 @@ class JointOptimizer(torch.optim.Optimizer):
             group = self.group_options(coordinate, {**self.defaults, **options})
             super().add_param_group({"params": [param], **group})
 
-    def _rule(self, families: Families, on: Algebra = algebra) -> Rule:
+    def _rule(self, families: Families, on: Algebra = algebra) -> WithConjugate:
         """The rule with the present options of these families."""
         own = {group["params"][0]: group for group in self.param_groups}
         # Step sizes by coordinate are those of Gaussians.
         families = parted(families)[0] or families
         groups = [[own[param] for param in family.coordinates().values()] for family in families]
-        options = (self._option(name, groups) for name in self.default_options)
-        return with_factors(self.rule(on, *options))
+        return with_conjugate(
+            self.rule(on, *(self._option(o, groups) for o in self.default_options))
+        )
 
     def _option(self, name: str, groups: list[list[dict[str, Any]]]) -> Any:
         """What all coordinates have, or what each has.
@@ -162,7 +159,7 @@ class JointOptimizer(torch.optim.Optimizer):
     def step(
         self, closure: Callable[[], Any] | None = None, *, others: Iterable[Tensor] = ()
     ) -> Any:
-        """Move every family whose coordinates have gradients; :meth:`settled` tells whether.
+        """Move every family whose coordinates have gradients; :meth:`settled` says whether.
 
         :param closure: re-evaluates the loss, as in ``torch.optim``.
         :param others: what must be finite besides, for the step to be taken.
@@ -174,8 +171,7 @@ class JointOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        params = [param for group in self.param_groups for param in group["params"]]
-        params = [param for param in params if param.grad is not None]
+        params = [param for param in self._params() if param.grad is not None]
         self.settled()
         families = families_in(params)
         if not families:
@@ -190,14 +186,14 @@ class JointOptimizer(torch.optim.Optimizer):
         try:
             moved, rule_state = rule.step(gradients, state.rule, here, state.count)
         except FailedError:
-            self._skip(params)
+            self._skip(owners, families)
             return loss
         flag = _finite([*extremes, *_extremes(values(moved))])
         taken = Arriving(flag)
         after = JointState(state.count + 1, state.num_skipped, rule_state)
         if not (taken.is_here or not state.count):  # the first may be an error
-            places, back = self._back(rule, state, here)
-            each = zip(moved, places, strict=True)
+            earlier, back = _recovered(rule, state, here)
+            each = zip(moved, earlier, strict=True)
             _copy([new.map(partial(torch.where, flag), old) for new, old in each], families)
             self._attempt = _Attempt(owners, taken, after, back)
         elif taken:
@@ -205,14 +201,11 @@ class JointOptimizer(torch.optim.Optimizer):
             self.states[owners], self._was_taken = after, True
         else:
             self.states[owners] = state
-            self._skip(params)
+            self._skip(owners, families)
         return loss
 
     def settled(self) -> bool:
-        """Whether the last step was taken, for which this may wait.
-
-        :raises ValueError: if no step has been taken at all.
-        """
+        """Whether the last step was taken, for which this may wait."""
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             self._was_taken = bool(attempt.taken)
@@ -221,13 +214,12 @@ class JointOptimizer(torch.optim.Optimizer):
                 _warn(attempt.owners)
         return self._was_taken
 
-    def _skip(self, params: Iterable[Tensor]) -> None:
+    def _skip(self, owners: tuple[str, ...], families: Families) -> None:
         """Count a step that is not taken.
 
         :raises ValueError: if no step has been taken at all.
         """
-        params, self._was_taken = list(params), False
-        owners, families = _owners(params), families_in(params)
+        self._was_taken = False
         state = self.states.get(owners)
         if state is None or not state.count:
             raise ValueError(
@@ -237,21 +229,14 @@ class JointOptimizer(torch.optim.Optimizer):
                 "what computes in float16 for numbers beyond 65,504."
             )
         here = [family.detach() for family in families]
-        places, self.states[owners] = self._back(self._rule(families), state, here)
-        if places is not here:
-            _copy(places, families)
+        earlier, self.states[owners] = _recovered(self._rule(families), state, here)
+        if earlier is not here:
+            _copy(earlier, families)
         _warn(owners)
-
-    def _back(self, rule: Rule, state: JointState, here: Families) -> tuple[Families, JointState]:
-        """Where to go on instead of taking a step, and the state there."""
-        rule_state = state.rule
-        if isinstance(rule, Recovering):
-            here, rule_state = rule.recover(rule_state, here)
-        return here, JointState(state.count, state.num_skipped + 1, rule_state)
 
     def recovers(self, params: Iterable[Tensor]) -> bool:
         """Whether a step that leads to where nothing is finite is taken back."""
-        return isinstance(self._rule(families_in(list(params))), Recovering)
+        return self._rule(families_in(list(params))).recovers
 
     def count(self, params: Iterable[Tensor]) -> int:
         """Steps taken by the families whose coordinates these are, together."""
@@ -268,10 +253,9 @@ class JointOptimizer(torch.optim.Optimizer):
     # -- state ------------------------------------------------------------------------
 
     def joint_state(self) -> dict[tuple[str, ...], dict[str, Any]]:
-        """What is remembered, in dicts, with tensors by the names of their coordinates."""
+        """What is remembered, numbers and tensors, by where they are in :attr:`states`."""
         self.settled()
-        factors = self._factors()
-        return {owners: _packed(state, owners, factors) for owners, state in self.states.items()}
+        return {owners: _saved(state) for owners, state in self.states.items()}
 
     @torch.no_grad()
     def load_joint_state(self, saved: dict[tuple[str, ...], dict[str, Any]]) -> None:
@@ -279,19 +263,13 @@ class JointOptimizer(torch.optim.Optimizer):
 
         :raises ValueError: for the state of another model, naming the parameter.
         """
-        params = [param for group in self.param_groups for param in group["params"]]
+        params = self._params()
         known = dict(zip(_owners(params), families_in(params), strict=True))
         for owners, entry in saved.items():
             if all(owner in known for owner in owners):
                 families = [known[owner] for owner in owners]
-                like = self._rule(families).init([family.detach() for family in families])
-                like = JointState(0, 0, like)
-                self.states[owners] = _unpacked(entry, like, owners, self._factors())
-
-    def _factors(self) -> frozenset[str]:
-        """The owners that are conjugate sites."""
-        known = [coordinate_of(group["params"][0]) for group in self.param_groups]
-        return frozenset(one.owner for one in known if isinstance(one.family, ConjugateSite))
+                first = self._rule(families).init([family.detach() for family in families])
+                self.states[owners] = _restored(JointState(0, 0, first), entry, owners)
 
     def state_dict(self) -> dict[str, Any]:
         """As in ``torch.optim``, with the :meth:`joint_state`."""
@@ -306,6 +284,17 @@ class JointOptimizer(torch.optim.Optimizer):
         self.settled()
         own = {"states": self.states, "_attempt": None, "_was_taken": self._was_taken}
         return {**super().__getstate__(), **own}
+
+    def _params(self) -> list[Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]
+
+
+def _recovered(
+    rule: WithConjugate, state: JointState, here: Families
+) -> tuple[Families, JointState]:
+    """Where to go on instead of taking a step, and the state there."""
+    here, rule_state = rule.recover(state.rule, here)
+    return here, JointState(state.count, state.num_skipped + 1, rule_state)
 
 
 def _extremes(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -335,47 +324,57 @@ def _copy(new: Families, families: Families) -> None:
         family.map(Tensor.copy_, value)
 
 
-def _packed(state: Any, owners: tuple[str, ...], factors: frozenset[str]) -> Any:
-    if isinstance(state, list):
-        named = zip(owners, state, strict=True)
-        return {f"{o}.{k}": v.clone() for o, q in named for k, v in q.coordinates().items()}
-    if hasattr(state, "_asdict"):
-        parts = _parts(state, owners, factors)
-        return {name: _packed(part, of, factors) for name, part, of in parts}
-    return state.clone() if isinstance(state, Tensor) else state
+# -- what is saved --------------------------------------------------------------------
 
 
-def _unpacked(saved: Any, like: Any, owners: tuple[str, ...], factors: frozenset[str]) -> Any:
-    if isinstance(like, list):
-        named = zip(owners, like, strict=True)
-        return [_with_values(q, o, saved) for o, q in named]
-    if hasattr(like, "_asdict"):
-        parts = _parts(like, owners, factors)
-        return type(like)(*(_unpacked(saved[name], part, of, factors) for name, part, of in parts))
-    if isinstance(like, Tensor):
-        return saved.to(like, copy=True)
-    return float(saved) if isinstance(saved, Tensor) else saved
+def _saved(state: JointState) -> dict[str, Any]:
+    entry: dict[str, Any] = {}
+
+    def save(path: str, leaf: Any, family: int | None) -> None:
+        entry[path] = leaf.clone() if isinstance(leaf, Tensor) else leaf
+
+    _mapped(save, state)
+    return entry
 
 
-def _parts(state: Any, owners: tuple[str, ...], factors: frozenset[str]) -> list[tuple]:
-    """The fields of a named tuple, and whose states they are."""
-    both = isinstance(state, States)
-    of = {
-        "gaussians": tuple(owner for owner in owners if owner not in factors),
-        "factors": tuple(owner for owner in owners if owner in factors),
-    }
-    return [(name, part, of[name] if both else owners) for name, part in state._asdict().items()]
+def _restored(like: JointState, entry: dict[str, Any], owners: tuple[str, ...]) -> JointState:
+    """A state of the same structure with the numbers of a saved one.
 
+    :raises ValueError: naming a coordinate whose shape is another one.
+    """
 
-def _with_values(family: Any, owner: str, saved: dict[str, Tensor]) -> Family:
-    new = {}
-    for field, value in family.coordinates().items():
-        found = saved.get(f"{owner}.{field}")
-        if found is None or found.shape != value.shape:
+    def restored(path: str, leaf: Any, family: int | None) -> Any:
+        found = entry.get(path)
+        if family is not None and (found is None or found.shape != leaf.shape):
             kind = "missing" if found is None else f"of shape {tuple(found.shape)}"
+            field, names = path.rpartition(".")[2], owners[family:] or owners
             raise ValueError(
-                f"The optimiser's state is of another model or guide: of '{owner}.{field}' it is "
-                f"{kind}, and the parameter here is of shape {tuple(value.shape)}."
+                f"The optimiser's state is of another model or guide: of '{names[0]}.{field}' it "
+                f"is {kind}, and the parameter here is of shape {tuple(leaf.shape)}."
             )
-        new[field] = found.to(value, copy=True)
-    return dataclasses.replace(family, **new)
+        if isinstance(leaf, Tensor):
+            return found.to(leaf, copy=True)
+        return float(found) if isinstance(found, Tensor) else found
+
+    return _mapped(restored, like)
+
+
+def _mapped(function: Callable[..., Any], state: Any, path: str = "") -> Any:
+    """A state with a function of each leaf in its place.
+
+    :param function: of where the leaf is, the leaf, and of a coordinate the number of its family.
+    """
+    if isinstance(state, list):
+        return [
+            dataclasses.replace(
+                family,
+                **{k: function(f"{path}.{i}.{k}", v, i) for k, v in family.coordinates().items()},
+            )
+            for i, family in enumerate(state)
+        ]
+    if isinstance(state, tuple):
+        names = getattr(state, "_fields", range(len(state)))
+        pairs = zip(names, state, strict=True)
+        parts = [_mapped(function, part, f"{path}.{name}") for name, part in pairs]
+        return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+    return function(path, state, None)

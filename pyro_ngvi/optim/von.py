@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 from ngvi._docs import shared_doc
 from ngvi.errors import check_rho
-from ngvi.optim.von import check_vogn, ivon, vogn, von
+from ngvi.optim.von import GAUSS_NEWTON, STEIN, check_vogn, ivon, vogn, von
 from pyro_ngvi.optim.blr import BLR, BLROptimizer
 
 RATES = """
 :param optim_args: ``lr`` (``alpha``, of the mean: ``"auto"``, the default, which falls as the
-    bound stops to rise, :mod:`ngvi.optim.slowing`, a number, or a schedule), ``beta1``
-    (momentum of the gradient, in [0, 1), default 0.9; with ``"auto"`` the share of an average
-    over the steps in the mean, :mod:`ngvi.optim.averaging`) and ``beta2`` (how much of the
+    bound stops to rise, :mod:`ngvi.optim.step_decay`, a number, or a schedule), ``beta1``
+    (momentum of the gradient, in [0, 1), default 0.9; with ``"auto"`` the part of the mean that is
+    an average over the steps, :mod:`ngvi.optim.averaging`) and ``beta2`` (how much of the
     precision a step keeps, in [0, 1), or ``"auto"``, the default, an average over all steps,
     :class:`~ngvi.optim.von.Averaging`); or a callable from a parameter's name to these.
 """
@@ -49,6 +49,7 @@ class VOGNOptimizer(BLROptimizer):
 class VOGN(BLR):
     """Of a network the model is larger, and the lines are the same.
 
+    >>> from pyro_ngvi.optim import VOGN
     >>> guide = NaturalGaussianGuide(model, "diagonal")
     >>> loss = NaturalELBO(1, "gauss_newton", num_gradients=1)
     >>> svi = SVI(model, guide, VOGN({"lr": 0.1, "beta2": 0.99}), loss)
@@ -58,6 +59,7 @@ class VOGN(BLR):
     """
 
     torch_optimizer = VOGNOptimizer
+    curvature = GAUSS_NEWTON
 
 
 class IVONOptimizer(VOGNOptimizer):
@@ -78,3 +80,4 @@ class IVON(BLR):
     """
 
     torch_optimizer = IVONOptimizer
+    curvature = STEIN

@@ -265,10 +265,10 @@ def test_a_model_whose_latents_all_move_takes_the_same_steps(ppl, monkeypatch):
         svi.run(5)
         return {k: ppl.numpy(v).copy() for k, v in svi.family.coordinates().items()}
 
-    with_visits = run()
+    with_counts = run()
     monkeypatch.setattr(blr, "none_yet", lambda on, families: None)
     for name, value in run().items():
-        np.testing.assert_array_equal(value, with_visits[name])
+        np.testing.assert_array_equal(value, with_counts[name])
 
 
 # -- what cannot be done is said ------------------------------------------------------

@@ -16,7 +16,8 @@ from numpyro.contrib import module
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.initialization import init_to_value
 
-from numpyro_ngvi import BLR, IVON, SVI, VOGN, NaturalELBO, NaturalGaussianGuide, Snngm
+from numpyro_ngvi import BLR, IVON, SVI, NaturalELBO, NaturalGaussianGuide, Snngm
+from numpyro_ngvi.optim import VOGN
 
 NUM = 6
 METHODS = {
@@ -135,8 +136,8 @@ def test_a_part_of_a_flax_network_without_a_prior_is_an_ordinary_parameter():
 
     svi = stepped(classifier(network), "IVON")
     assert svi.guide.latent_dim == 6
-    ordinary = svi.params["net$params"]
-    assert ordinary["Dense_0"]["bias"].any()  # zero before its first step
+    parameters = svi.params["net$params"]
+    assert parameters["Dense_0"]["bias"].any()  # zero before its first step
 
 
 def test_a_network_without_latents_says_what_gives_it_a_prior():

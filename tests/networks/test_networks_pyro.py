@@ -16,7 +16,8 @@ from pyro.nn import PyroModule, PyroSample
 from pyro.nn.module import to_pyro_module_
 from torch import nn
 
-from pyro_ngvi import BLR, IVON, VOGN, NaturalELBO, NaturalGaussianGuide, Snngm
+from pyro_ngvi import BLR, IVON, NaturalELBO, NaturalGaussianGuide, Snngm
+from pyro_ngvi.optim import VOGN
 
 NUM = 6
 METHODS = {

@@ -36,7 +36,8 @@ def _model(ppl):
 
 def parts(ppl, name, other):
     family, loss = RUNS[name]
-    options = {"curvature": "stein"} if name in ("IVON", "VOGN") else {}
+    curvature = {"IVON": "stein", "VOGN": "gauss_newton"}.get(name)
+    options = {} if curvature is None else {"curvature": curvature}
     model = _model(ppl)
     optimiser = ppl.optimiser(name.split(" ")[0], adam=0.01 if other == "Adam" else None)
     return model, ppl.guide(model, family), optimiser, ppl.elbo(loss, **options)

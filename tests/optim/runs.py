@@ -8,7 +8,7 @@ import numpy as np
 
 from tests import reference
 from tests.optim.table5 import QUICKLY, driver
-from tests.ppl import initialised
+from tests.ppl import algorithm, initialised
 
 #: What torch calls NumPyro's options.
 PYRO_NAMES = {"step_size": "lr", "precision_step_size": "precision_lr"}
@@ -19,7 +19,7 @@ def make(backend, name, **options):
     if backend.name == "numpyro":
         return _of_numpyro(name, tuple(options.items()))
     options = {PYRO_NAMES.get(key, key): value for key, value in options.items()}
-    return getattr(backend.package, name)(options)
+    return algorithm(backend.package, name)(options)
 
 
 @functools.cache
@@ -27,7 +27,7 @@ def _of_numpyro(name, options):
     # One object for one set of options: its step is compiled once for all tests.
     import numpyro_ngvi
 
-    return getattr(numpyro_ngvi, name)(**dict(options))
+    return algorithm(numpyro_ngvi, name)(**dict(options))
 
 
 # -- on given moments -----------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests import reference
+from tests.ppl import algorithm
 
 
 def _join(point):
@@ -69,29 +70,31 @@ QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_pass
 
 
 class NumPyroDriver:
-    def __init__(self, backend, optimiser, point, ordinary=None, dtype="float64"):
+    def __init__(self, backend, optimiser, point, parameters=None, dtype="float64"):
         import jax
 
         self.backend, self.optimiser, self.dtype = backend, optimiser, dtype
-        self.params = self._tree(point, ordinary)
+        self.params = self._tree(point, parameters)
         self.state = optimiser.init(self.params)
         self._update = jax.jit(optimiser.update, compiler_options=QUICKLY)
 
-    def _tree(self, point, ordinary):
+    def _tree(self, point, parameters):
         tree = {name: self.backend.family(*g, self.dtype) for name, g in point.items()}
-        tree.update({k: self.backend.array(v, self.dtype) for k, v in (ordinary or {}).items()})
+        tree.update({k: self.backend.array(v, self.dtype) for k, v in (parameters or {}).items()})
         return tree
 
-    def step(self, gradient, ordinary=None):
+    def step(self, gradient, parameters=None):
         import optax
 
-        updates, self.state = self._update(self._tree(gradient, ordinary), self.state, self.params)
+        updates, self.state = self._update(
+            self._tree(gradient, parameters), self.state, self.params
+        )
         self.params = optax.apply_updates(self.params, updates)
 
     def gaussian(self, name):
         return self.backend.coordinates(self.params[name])
 
-    def ordinary(self, name):
+    def parameter(self, name):
         return np.asarray(self.params[name])
 
     @property
@@ -100,7 +103,7 @@ class NumPyroDriver:
 
 
 class PyroDriver:
-    def __init__(self, backend, optimiser, point, ordinary=None, dtype="float64"):
+    def __init__(self, backend, optimiser, point, parameters=None, dtype="float64"):
         coordinates = backend.module("families.coordinates")
         self.backend, self.optimiser, self.dtype = backend, optimiser, dtype
         self.params = {}
@@ -111,15 +114,15 @@ class PyroDriver:
                 tensor.requires_grad_()
                 coordinates.mark(tensor, coordinates.Coordinate(specification, name, field))
                 self.params[f"{name}.{field}"] = tensor
-        for name, value in (ordinary or {}).items():
+        for name, value in (parameters or {}).items():
             self.params[name] = backend.array(value, dtype).requires_grad_()
 
-    def step(self, gradient, ordinary=None):
+    def step(self, gradient, parameters=None):
         for name, (family, loc, scale) in gradient.items():
             fields = "loc", reference.SCALE_NAME[family]
             for field, value in zip(fields, (loc, scale), strict=True):
                 self.params[f"{name}.{field}"].grad = self.backend.array(value, self.dtype)
-        for name, value in (ordinary or {}).items():
+        for name, value in (parameters or {}).items():
             self.params[name].grad = self.backend.array(value, self.dtype)
         self.optimiser(set(self.params.values()))  # SVI hands over an unordered set
 
@@ -130,7 +133,7 @@ class PyroDriver:
             if key.startswith(f"{name}.")
         )
 
-    def ordinary(self, name):
+    def parameter(self, name):
         return self.backend.numpy(self.params[name]).copy()
 
     @property
@@ -138,9 +141,9 @@ class PyroDriver:
         return self.optimiser.num_skipped
 
 
-def driver(backend, optimiser, point, ordinary=None, dtype="float64"):
+def driver(backend, optimiser, point, parameters=None, dtype="float64"):
     return {"numpyro": NumPyroDriver, "pyro": PyroDriver}[backend.name](
-        backend, optimiser, point, ordinary, dtype
+        backend, optimiser, point, parameters, dtype
     )
 
 
@@ -149,10 +152,10 @@ def make(backend, name, step_size, scale_step_size=None, other=None, **options):
     if backend.name == "numpyro":
         if scale_step_size is not None:
             options["scale_step_size"] = scale_step_size
-        return getattr(backend.package, name)(step_size, other=other, **options)
+        return algorithm(backend.package, name)(step_size, other=other, **options)
     if scale_step_size is not None:
         options["scale_lr"] = scale_step_size
-    return getattr(backend.package, name)({"lr": step_size, **options}, other=other)
+    return algorithm(backend.package, name)({"lr": step_size, **options}, other=other)
 
 
 # -- instances ------------------------------------------------------------------------

@@ -5,21 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ngvi.optim import adaptive_adam
+from ngvi.optim.adaptive_adam import AdaptiveAdamRule
 from tests.optim.table5 import driver, make, random_gradients, start
 
 
 def path(backend, gradient, first, num_steps):
-    """Where the rule leads, from the gradient as a function of the place."""
+    """Where the rule leads, from the gradient as a function of ``w``."""
     algebra = backend.module("optim.algebra").algebra
     w = backend.array(first)
-    state, places = adaptive_adam.start(w), []
+    rule, path_of_w = AdaptiveAdamRule(), []
+    state = rule.start(w)
     for count in range(1, num_steps + 1):
         slope = backend.array(gradient(backend.numpy(w)))
-        state = adaptive_adam.advance(algebra, slope, w, state, count)
-        w = w + adaptive_adam.change(state, count)
-        places.append(backend.numpy(w).copy())
-    return np.array(places)
+        state = rule.advance(algebra, slope, w, state, count)
+        w = w + rule.change(state, count)
+        path_of_w.append(backend.numpy(w).copy())
+    return np.array(path_of_w)
 
 
 @pytest.mark.parametrize("noise", [1e-3, 1e3])
@@ -34,8 +35,8 @@ def test_a_noise_of_any_size_is_found_from_one_in_a_hundred_steps(backend, noise
 
 
 def test_where_gradients_vanish_a_step_is_at_most_a_tenth_of_the_tensor(backend):
-    places = path(backend, lambda w: -np.exp(-np.abs(w)), np.ones(1), 300)
-    assert np.all(np.diff(places[:, 0]) < 0.11 * places[:-1, 0])
+    path_of_w = path(backend, lambda w: -np.exp(-np.abs(w)), np.ones(1), 300)
+    assert np.all(np.diff(path_of_w[:, 0]) < 0.11 * path_of_w[:-1, 0])
 
 
 def test_both_packages_take_the_same_steps_whatever_the_losss_scale(
@@ -59,10 +60,10 @@ def test_a_step_to_where_nothing_is_finite_is_taken_back_and_the_next_is_shorter
     run = driver(backend, make(backend, "Snngm", "auto"), point, {"w": np.zeros(3)})
     gradients = random_gradients(point, 4, rng)
     run.step(gradients[0], {"w": np.ones(3)})
-    before = np.array(run.ordinary("w"))
+    before = np.array(run.parameter("w"))
     run.step(gradients[1], {"w": np.ones(3)})
-    first = np.array(run.ordinary("w")) - before
+    first = np.array(run.parameter("w")) - before
     run.step(gradients[2], {"w": np.full(3, np.nan)})
-    np.testing.assert_allclose(run.ordinary("w"), before, rtol=1e-6)
+    np.testing.assert_allclose(run.parameter("w"), before, rtol=1e-6)
     run.step(gradients[3], {"w": np.ones(3)})
-    assert np.all(np.abs(np.array(run.ordinary("w")) - before) < 0.2 * np.abs(first))
+    assert np.all(np.abs(np.array(run.parameter("w")) - before) < 0.2 * np.abs(first))

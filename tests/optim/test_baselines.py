@@ -8,8 +8,8 @@ import warnings
 import numpy as np
 import pytest
 
+from benchmarks.baselines.prox_gen_adam import ProxGenAdamRule
 from ngvi.latents.forest import forest_from_indices
-from ngvi.optim.prox_gen_adam import ProxGenAdamRule
 from tests import reference
 from tests.families import arrows
 from tests.optim.runs import Loop, make
@@ -177,7 +177,7 @@ def test_prox_gen_adam_moves_the_packed_factors_of_forests_by_the_same_lines(bac
     rule = ProxGenAdamRule(algebra, 0.02, 0.9, 0.999, 1e-8)
     for family in forests(backend, rng):
         name, sign = family.factor_name, float(family.power)
-        places = family.structure.packed_diagonal()
+        indices = family.structure.packed_diagonal()
         state, m, v = rule.init([family]), 0.0, 0.0
         for count in range(3):
             packed = backend.numpy(getattr(family, name)).copy()
@@ -188,14 +188,14 @@ def test_prox_gen_adam_moves_the_packed_factors_of_forests_by_the_same_lines(bac
                 **{name: backend.array(noise)},
             )
             gradient = -backend.numpy(getattr(family.euclidean_gradient(natural), name)).copy()
-            gradient[places] -= sign / packed[places]
+            gradient[indices] -= sign / packed[indices]
             m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
             gamma = 0.02 / np.sqrt(v + 1e-8)
             expected = packed + gamma * m
-            x, gamma = expected[places], gamma[places]
+            x, gamma = expected[indices], gamma[indices]
             square = x**2 + sign * 4 * gamma
             near = (x + np.sign(x) * np.sqrt(np.maximum(square, 0))) / 2
-            expected[places] = np.where(square > 0, near, x)
+            expected[indices] = np.where(square > 0, near, x)
             (family,), state = rule.step([natural], state, [family], count)
             np.testing.assert_allclose(
                 backend.numpy(getattr(family, name)), expected, rtol=1e-9, atol=1e-12

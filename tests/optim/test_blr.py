@@ -11,6 +11,7 @@ import pytest
 from tests.backends import BACKENDS, load
 from tests.optim.runs import Loop, glm_model, kl_divergence, make, svi_run
 from tests.optim.table5 import driver
+from tests.ppl import algorithm
 from tests.reference import (
     ALL_FAMILIES,
     DENSE_FAMILIES,
@@ -466,12 +467,11 @@ def test_both_packages_have_the_same_defaults():
 
     pyro, numpyro = (load(name).package for name in ("pyro", "numpyro"))
     for name in ("BLR", "VON", "VOGN", "IVON", "ProxGenAdam", "NAdam"):
-        parameters = inspect.signature(getattr(numpyro, name)).parameters.values()
+        parameters = inspect.signature(algorithm(numpyro, name)).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.name != "other"}
         renamed = {"step_size": "lr", "precision_step_size": "precision_lr"}
-        assert {renamed.get(k, k): v for k, v in defaults.items()} == getattr(
-            pyro, name
-        ).torch_optimizer.default_options, name
+        of_torch = algorithm(pyro, name).torch_optimizer.default_options
+        assert {renamed.get(k, k): v for k, v in defaults.items()} == of_torch, name
 
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9}], ids=["", "momentum"])

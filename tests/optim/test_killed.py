@@ -18,9 +18,9 @@ def test_a_run_of_svi_that_is_killed_at_any_moment_goes_on_to_the_same_bits(ppl,
     *steps, result = life(SVI, ppl.name, name, tmp_path / "whole")
     assert result[0] == "result" and len(steps) == 60
     moment = np.random.default_rng(int(time.time_ns() % 2**32)).uniform(0.0, 0.4)
-    told = life(SVI, ppl.name, name, tmp_path / "killed", seconds=moment)
-    assert told[-1][0] == "step", moment
-    told += life(SVI, ppl.name, name, tmp_path / "killed")
-    assert told[-1] == result, moment
+    lines = life(SVI, ppl.name, name, tmp_path / "killed", seconds=moment)
+    assert lines[-1][0] == "step", moment
+    lines += life(SVI, ppl.name, name, tmp_path / "killed")
+    assert lines[-1] == result, moment
     # A step whose save was lost is taken again, alike.
-    assert {tuple(line) for line in told} == {tuple(line) for line in [*steps, result]}, moment
+    assert {tuple(line) for line in lines} == {tuple(line) for line in [*steps, result]}, moment

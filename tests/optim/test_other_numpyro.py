@@ -1,4 +1,4 @@
-"""Ordinary parameters, and optax's own ways of combining optimisers."""
+"""Model parameters, and optax's own ways of combining optimisers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import jax
 import numpyro
 import optax
 
-from numpyro_ngvi import Nagm, Snngm
+from numpyro_ngvi import Snngm
+from numpyro_ngvi.optim import Nagm
 from numpyro_ngvi.optim.adaptive_adam import adaptive_adam
 
 STEPS = 20
 
 
-def _ordinary_alone(optimiser, w, gradients):
+def _other_alone(optimiser, w, gradients):
     params, state = {"w": w}, optimiser.init({"w": w})
     for g in gradients:
         updates, state = optimiser.update({"w": g}, state, params)
@@ -38,7 +39,7 @@ def _ordinary_alone(optimiser, w, gradients):
     ],
     ids=["default", "optax", "numpyro"],
 )
-def test_ordinary_parameters_move_as_with_other_alone(numpyro_backend, name, other, expected, rng):
+def test_model_parameters_move_as_with_other_alone(numpyro_backend, name, other, expected, rng):
     point, w = start(rng), jax.numpy.asarray(rng.normal(size=3))
     w_gradients = [jax.numpy.asarray(rng.normal(size=3)) for _ in range(STEPS)]
     optimiser = make(numpyro_backend, name, 0.01, other=other and other())
@@ -47,7 +48,7 @@ def test_ordinary_parameters_move_as_with_other_alone(numpyro_backend, name, oth
         run.step(gradient, {"w": g})
     # NumPyro's Adam differs from optax's in the order of a few roundings.
     np.testing.assert_allclose(
-        run.ordinary("w"), _ordinary_alone(expected(), w, w_gradients), rtol=1e-12
+        run.parameter("w"), _other_alone(expected(), w, w_gradients), rtol=1e-12
     )
 
 
@@ -89,7 +90,7 @@ def test_multi_steps_is_one_step_on_the_mean_gradient(numpyro_backend, rng):
     ]
     for gradient in gradients:
         run.step(gradient)
-    # MultiSteps accumulates in float32 unless told otherwise: 1e-7 of steps of 1e-2.
+    # MultiSteps accumulates in float32 unless asked for more: 1e-7 of steps of 1e-2.
     assert_same(run, table5.snngm(point, means, lambda t: 0.01, 0.9)[-1], rtol=1e-8)
 
 

@@ -1,4 +1,4 @@
-"""The PyroOptim contract: ordinary parameters, state, schedulers, per-parameter options."""
+"""The PyroOptim contract: model parameters, state, schedulers, per-parameter options."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ import pytest
 
 from tests.optim import table5
 from tests.optim.table5 import assert_same, driver, make, random_gradients, start
+from tests.ppl import algorithm
 
 pytest.importorskip("pyro")
 
 import pyro
 import torch
 
-from pyro_ngvi import Nagm, NaturalGaussianGuide, Snngm
+from pyro_ngvi import NaturalGaussianGuide, Snngm
+from pyro_ngvi.optim import Nagm
 from pyro_ngvi.optim.adaptive_adam import AdaptiveAdam
 
 STEPS = 20
 
 
-def _ordinary_alone(optimiser, w, gradients):
+def _other_alone(optimiser, w, gradients):
     w = torch.as_tensor(w).clone().requires_grad_()
     for g in gradients:
         w.grad = torch.as_tensor(g).clone()
@@ -42,14 +44,14 @@ def _ordinary_alone(optimiser, w, gradients):
     ],
     ids=["default", "sgd", "clipped adam"],
 )
-def test_ordinary_parameters_move_as_with_other_alone(pyro_backend, name, other, expected, rng):
+def test_model_parameters_move_as_with_other_alone(pyro_backend, name, other, expected, rng):
     point, w = start(rng), rng.normal(size=3)
     w_gradients = [rng.normal(size=3) for _ in range(STEPS)]
     optimiser = make(pyro_backend, name, 0.01, other=other and other())
     run = driver(pyro_backend, optimiser, point, {"w": w})
     for gradient, g in zip(random_gradients(point, STEPS, rng), w_gradients, strict=True):
         run.step(gradient, {"w": g})
-    np.testing.assert_array_equal(run.ordinary("w"), _ordinary_alone(expected(), w, w_gradients))
+    np.testing.assert_array_equal(run.parameter("w"), _other_alone(expected(), w, w_gradients))
 
 
 def test_a_torch_scheduler_changes_the_step_size(pyro_backend, rng):
@@ -104,7 +106,7 @@ def test_options_may_depend_on_the_parameters_name(pyro_backend, rng):
         ("BLR", "momentum", (0.5, 0.0)),
         ("BLR", "max_kl", ("auto", 0.1)),
         ("VOGN", "beta2", (0.9, 0.99)),
-        ("Snngm", "beta", (0.5, 0.9)),
+        ("Snngm", "momentum", (0.5, 0.9)),
         ("Snngm", "lr", ("auto", 0.1)),
         ("Nagm", "max_norm", (1.0, 2.0)),
         ("NAdam", "eps", (1e-8, 1e-6)),
@@ -116,7 +118,7 @@ def test_what_a_rule_has_one_of_may_not_differ(pyro_backend, name, option, value
 
     point = start(rng)
     (gradient,) = random_gradients(point, 1, rng)
-    run = driver(pyro_backend, getattr(pyro_backend.package, name)(options), point)
+    run = driver(pyro_backend, algorithm(pyro_backend.package, name)(options), point)
     with pytest.raises(ValueError, match=rf"one '{option}', and was given.*{values[1]}"):
         run.step(gradient)
 
@@ -124,8 +126,8 @@ def test_what_a_rule_has_one_of_may_not_differ(pyro_backend, name, option, value
 def test_clip_norm_clips_the_joint_natural_gradient(pyro_backend, rng):
     point = start(rng)
     (gradient,) = random_gradients(point, 1, rng, size=100.0)
-    run = driver(pyro_backend, Nagm({"lr": 0.01, "beta": 0.0}, {"clip_norm": 1.0}), point)
-    free = driver(pyro_backend, Nagm({"lr": 0.01, "beta": 0.0}), point)
+    run = driver(pyro_backend, Nagm({"lr": 0.01, "momentum": 0.0}, {"clip_norm": 1.0}), point)
+    free = driver(pyro_backend, Nagm({"lr": 0.01, "momentum": 0.0}), point)
     norm = np.sqrt(sum((g**2).sum() for _, *gs in gradient.values() for g in gs))
     # torch's clip_grad_norm_ divides by norm + 1e-6.
     free.step({k: (f, g / (norm + 1e-6), h / (norm + 1e-6)) for k, (f, g, h) in gradient.items()})
@@ -169,7 +171,7 @@ def _torch_optimiser(name, point, backend):
     """An optimiser as in plain torch, and the driver whose tensors it moves."""
     run = driver(backend, None, point)
     options = {} if name == "BLR" else {"lr": 0.01}
-    constructor = getattr(backend.package, name).torch_optimizer
+    constructor = algorithm(backend.package, name).torch_optimizer
     run.optimiser = constructor(list(run.params.values()), **options)
     return run
 
@@ -188,7 +190,7 @@ def test_a_torch_optimiser_alone_takes_the_same_steps_and_resumes(pyro_backend, 
     point = start(rng)
     gradients = random_gradients(point, STEPS, rng)
     options = {} if name == "BLR" else {"lr": 0.01}
-    whole = driver(pyro_backend, getattr(pyro_backend.package, name)(options), point)
+    whole = driver(pyro_backend, algorithm(pyro_backend.package, name)(options), point)
     alone = _torch_optimiser(name, point, pyro_backend)
     for gradient in gradients[:7]:
         whole.step(gradient)

@@ -26,8 +26,19 @@ RATE = 0.1
 
 @pytest.fixture(params=PPLS)
 def name(request):
-    pytest.importorskip({"pyro": "pyro", "numpyro": "numpyro"}[request.param])
+    pytest.importorskip(request.param)
     return request.param
+
+
+def plain(name):
+    """IVON without a PPL in the library of this one, and ``initial_hess``."""
+    if name == "pyro":
+        from ngvi import torch
+
+        return torch.IVON, torch.initial_hess
+    from ngvi import optax
+
+    return optax.ivon, optax.initial_hess
 
 
 def slope(theta, shift):
@@ -83,7 +94,7 @@ def _looped(ppl, options, start, shifts, samples):
         parts = np.split(options["hess_init"], [1])
         of = {p: ppl.array(part) for p, part in zip(params, parts, strict=True)}
         options = {**options, "hess_init": of}
-    optimiser = ppl.package.PlainIVON([{"params": [p]} for p in params], RATE, **options)
+    optimiser = plain("pyro")[0]([{"params": [p]} for p in params], RATE, **options)
     means, hesses = [], []
     for shift, draws in zip(shifts, samples, strict=True):
         for theta in draws:
@@ -110,7 +121,7 @@ def _scanned(ppl, options, start, shifts, samples):
 
     if np.ndim(options.get("hess_init", 1.0)):
         options = {**options, "hess_init": parts(options["hess_init"])}
-    ivon = ppl.package.PlainIVON(RATE, **options)
+    ivon = plain("numpyro")[0](RATE, **options)
 
     def step(carry, inputs):
         params, state = carry
@@ -145,7 +156,7 @@ def test_the_packages_have_the_same_options_and_defaults():
     pytest.importorskip("pyro"), pytest.importorskip("numpyro")
     found = []
     for name in PPLS:
-        parameters = inspect.signature(load(name).package.PlainIVON).parameters
+        parameters = inspect.signature(plain(name)[0]).parameters
         defaults = {key: p.default for key, p in parameters.items() if key != "params"}
         defaults["step_size"] = defaults.pop("lr", None) or defaults.get("step_size")
         found.append({k: v for k, v in defaults.items() if k not in ("sync", "axis_name")})
@@ -169,7 +180,7 @@ def test_the_packages_have_the_same_options_and_defaults():
 def test_bad_options_are_refused_by_name(name, options, words):
     first = () if name == "numpyro" else (_weights(),)
     with pytest.raises(ValueError, match=words):
-        load(name).package.PlainIVON(*first, **options)
+        plain(name)[0](*first, **options)
 
 
 # -- hess_init by weight ---------------------------------------------------------------
@@ -183,18 +194,18 @@ OTHER_SHAPE = "hess_init needs .* shape"
 
 def _measured(name, gradients=GRADIENTS, **options):
     """``initial_hess``, and the parameters or weights that it is of."""
-    package = load(name).package
+    _, initial_hess = plain(name)
     if name == "numpyro":
         import jax.numpy as jnp
 
         of = (tuple(map(jnp.asarray, gradient)) for gradient in gradients)
-        return package.initial_hess(of, **options), (jnp.linspace(-1, 1, 3), jnp.ones((2, 2)))
+        return initial_hess(of, **options), (jnp.linspace(-1, 1, 3), jnp.ones((2, 2)))
     import torch
 
     params = _weights()
     parts = ([torch.as_tensor(g, dtype=torch.float32) for g in pair] for pair in gradients)
     losses = (params[0] @ vector for vector, _ in parts)  # the other one is not in it
-    return package.initial_hess(params, losses, **options), params
+    return initial_hess(params, losses, **options), params
 
 
 def test_initial_hess_is_the_root_mean_square_of_gradients_and_a_part_of_the_tensors(name):
@@ -232,43 +243,43 @@ def test_a_bad_hess_init_of_one_weight_is_refused(name, bad):
     else:
         found[params[0]][1] = bad
     with pytest.raises(ValueError, match="hess_init must be positive and finite, of each weight"):
-        load(name).package.PlainIVON(*first, ess=5.0, hess_init=found)
+        plain(name)[0](*first, ess=5.0, hess_init=found)
 
 
 def test_a_hess_init_of_other_weights_is_refused(name):
-    package = load(name).package
+    make, _ = plain(name)
     found, params = _measured(name)
     if name == "numpyro":
         for other in (found[:1], (found[0], found[1][:1]), {"a": found[0], "b": found[1]}):
             with pytest.raises(ValueError, match=OTHER_SHAPE):
-                package.PlainIVON(ess=5.0, hess_init=other).init(params)
+                make(ess=5.0, hess_init=other).init(params)
         with pytest.raises(ValueError, match="hess_init must be positive"):
-            package.PlainIVON(ess=5.0, hess_init={})
+            make(ess=5.0, hess_init={})
         return
     for other in ({params[0]: found[params[0]]}, {**found, params[1]: found[params[1]][:1]}):
         with pytest.raises(ValueError, match=OTHER_SHAPE):
-            package.PlainIVON(params, ess=5.0, hess_init=other)
+            make(params, ess=5.0, hess_init=other)
     with pytest.raises(ValueError, match="hess_init has no values"):
-        package.PlainIVON(params, ess=5.0, hess_init={})
+        make(params, ess=5.0, hess_init={})
 
 
 def test_in_torch_the_tensors_are_copied_and_a_checkpoint_has_them(torch_ivon):
     import torch
 
-    from pyro_ngvi import PlainIVON
+    from ngvi.torch import IVON
 
     found, params = _measured("pyro")
     groups = [{"params": params[:1], "weight_decay": 0.1}, {"params": params[1:]}]
-    optimiser = PlainIVON(groups, ess=10.0, hess_init=found)
+    optimiser = IVON(groups, ess=10.0, hess_init=found)
     mean = sum(float(h.sum()) for h in found.values()) / 7
     assert [group["hess_init"] for group in optimiser.param_groups] == [pytest.approx(mean)] * 2
     before = [h.clone() for h in found.values()]
     _step(optimiser, lambda: params[0].square().sum() + params[1].sum())
     assert _equal(list(found.values()), before)  # a step moves the optimiser's own
-    other = PlainIVON(params, ess=10.0)
+    other = IVON(params, ess=10.0)
     with pytest.raises(ValueError, match="different number of parameter groups"):
         other.load_state_dict(optimiser.state_dict())
-    other = PlainIVON([{"params": params[:1]}, {"params": params[1:]}], ess=10.0)
+    other = IVON([{"params": params[:1]}, {"params": params[1:]}], ess=10.0)
     other.load_state_dict(optimiser.state_dict())
     assert _equal(*([each.state[p]["hess"] for p in params] for each in (optimiser, other)))
     later = torch.nn.Parameter(torch.ones(2))
@@ -293,16 +304,15 @@ def _weights():
 @pytest.fixture
 def torch_ivon():
     """A function: parameters, the optimiser of them, and a step of ``num_draws``."""
-    pytest.importorskip("pyro")
-    import torch
+    torch = pytest.importorskip("torch")
 
-    from pyro_ngvi import PlainIVON
+    from ngvi.torch import IVON
 
     torch.manual_seed(0)
 
     def make(**options):
         params = _weights()
-        optimiser = PlainIVON(params, **{"ess": 10.0, "beta2": 0.9, **options})
+        optimiser = IVON(params, **{"ess": 10.0, "beta2": 0.9, **options})
 
         def loss():
             return sum((p.square() + p.cos()).sum() for p in params)
@@ -342,10 +352,10 @@ def test_the_mean_returns_bit_for_bit_after_a_sample_and_after_an_error(torch_iv
 def test_samples_have_the_standard_deviation_of_line_8(torch_ivon):
     import torch
 
-    from pyro_ngvi import PlainIVON
+    from ngvi.torch import IVON
 
     weights = torch.nn.Parameter(torch.full((200_000,), 2.0))
-    optimiser = PlainIVON([weights], ess=25.0, hess_init=0.04, weight_decay=0.12)
+    optimiser = IVON([weights], ess=25.0, hess_init=0.04, weight_decay=0.12)
     with optimiser.sampled_params():
         sample = weights.detach().clone()
     assert sample.mean().item() == pytest.approx(2.0, abs=0.005)
@@ -459,11 +469,11 @@ def test_a_run_that_is_saved_goes_on_bit_for_bit(torch_ivon):
 def test_half_precision_weights_have_a_state_in_float32_that_loading_keeps(torch_ivon):
     import torch
 
-    from pyro_ngvi import PlainIVON
+    from ngvi.torch import IVON
 
     weights = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
     with pytest.warns(UserWarning, match="torch.autocast"):
-        optimiser = PlainIVON([weights], ess=10.0)
+        optimiser = IVON([weights], ess=10.0)
     _step(optimiser, lambda: weights.square().sum())
     saved = copy.deepcopy(optimiser.state_dict())
     optimiser.load_state_dict(saved)
@@ -520,7 +530,7 @@ def test_a_closure_is_called_with_a_sample(torch_ivon):
 def test_misuse_in_torch_has_a_sentence(torch_ivon):
     import torch
 
-    from pyro_ngvi import PlainIVON
+    from ngvi.torch import IVON
 
     params, optimiser, loss = torch_ivon()
     with pytest.raises(RuntimeError, match="step needs a gradient that was taken at a sample"):
@@ -542,23 +552,23 @@ def test_misuse_in_torch_has_a_sentence(torch_ivon):
     with pytest.raises(ValueError, match="no option 'momentum' of a parameter group, only lr, ess"):
         optimiser.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "momentum": 0.9})
     with pytest.raises(ValueError, match="ess must be positive"):
-        PlainIVON([{"params": params, "ess": -1.0}], ess=5.0)
+        IVON([{"params": params, "ess": -1.0}], ess=5.0)
     with pytest.raises(ValueError, match="lr must be positive and finite"):
-        PlainIVON(params, -0.1, ess=5.0)
+        IVON(params, -0.1, ess=5.0)
     with pytest.raises(ValueError, match="a schedule is a torch.optim.lr_scheduler"):
-        PlainIVON(params, lambda step: 0.1, ess=5.0)
+        IVON(params, lambda step: 0.1, ess=5.0)
 
 
 def test_a_first_loss_that_is_a_sum_or_an_ess_of_batches_is_noticed():
     torch = pytest.importorskip("torch")
     from torch.nn.functional import cross_entropy, log_softmax, mse_loss
 
-    from pyro_ngvi import PlainIVON
+    from ngvi.torch import IVON
 
     network, images, labels = torch.nn.Linear(3, 2), torch.ones(5, 3), torch.tensor([0, 1, 0, 1, 1])
 
     def said(loss, ess=50.0, steps=1):
-        optimiser = PlainIVON(network.parameters(), ess=ess)
+        optimiser = IVON(network.parameters(), ess=ess)
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             for _ in range(steps):
@@ -607,17 +617,16 @@ def test_a_first_loss_that_is_a_sum_or_an_ess_of_batches_is_noticed():
 def test_a_large_tensor_in_pieces_is_the_same_step(torch_ivon, monkeypatch):
     import torch
 
-    from pyro_ngvi import PlainIVON
-    from pyro_ngvi.optim import batches
+    from ngvi.torch import IVON, vectors
 
     results = []
     for size in (2**16, 7):
-        monkeypatch.setattr(batches, "ON_CPU", size)
+        monkeypatch.setattr(vectors, "ON_CPU", size)
         torch.manual_seed(2)
         start = torch.linspace(-1, 1, 60).reshape(10, 6).t()  # not contiguous
         params = [torch.nn.Parameter(start.clone(memory_format=torch.preserve_format))]
         params += [torch.nn.Parameter(torch.tensor(0.5))]
-        optimiser = PlainIVON(params, ess=10.0, beta2=0.9)
+        optimiser = IVON(params, ess=10.0, beta2=0.9)
         with optimiser.sampled_params(train=True):
             for index, param in enumerate(params):
                 param.data.copy_(torch.linspace(-2, 2, param.numel()).reshape(param.shape))
@@ -631,10 +640,9 @@ def test_a_large_tensor_in_pieces_is_the_same_step(torch_ivon, monkeypatch):
 def test_ivon_opt_takes_the_same_steps_with_the_same_noise():
     """A hundred steps of a network in float32, where ``ivon-opt`` is installed."""
     ivon = pytest.importorskip("ivon")
-    pytest.importorskip("pyro")
-    import torch
+    torch = pytest.importorskip("torch")
 
-    from pyro_ngvi import PlainIVON
+    from ngvi.torch import IVON
 
     torch.manual_seed(0)
     X, y = torch.randn(200, 20), torch.randint(5, (200,))
@@ -651,7 +659,7 @@ def test_ivon_opt_takes_the_same_steps_with_the_same_noise():
             for net in (one, two)
         ]
         theirs = ivon.IVON(split[0], lr=0.1, ess=200.0, **options)
-        ours = PlainIVON(split[1], 0.1, ess=200.0, **options)
+        ours = IVON(split[1], 0.1, ess=200.0, **options)
         for rows in torch.randint(200, (100, 32)):
             for optimiser, net in ((theirs, one), (ours, two)):
                 with optimiser.sampled_params(train=True):
@@ -669,13 +677,13 @@ def test_ivon_opt_takes_the_same_steps_with_the_same_noise():
 def _worker(rank, path, samples, queue):
     import torch
 
-    from pyro_ngvi import PlainIVON
+    from ngvi.torch import IVON
 
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{path}", rank=rank, world_size=2
     )
     weights = torch.nn.Parameter(torch.linspace(-1, 1, 3))
-    optimiser = PlainIVON([weights], ess=10.0, beta2=0.9, sync=True)
+    optimiser = IVON([weights], ess=10.0, beta2=0.9, sync=True)
     for sample in samples[rank]:
         with optimiser.sampled_params(train=True):
             weights.data.copy_(sample)
@@ -688,10 +696,9 @@ def _worker(rank, path, samples, queue):
 
 @pytest.mark.slow
 def test_two_workers_with_a_sample_each_are_one_with_two(tmp_path):
-    pytest.importorskip("pyro")
-    import torch
+    torch = pytest.importorskip("torch")
 
-    from pyro_ngvi import PlainIVON
+    from ngvi.torch import IVON
 
     torch.manual_seed(0)
     samples = torch.randn(2, 4, 3)
@@ -705,7 +712,7 @@ def test_two_workers_with_a_sample_each_are_one_with_two(tmp_path):
     for worker in workers:
         worker.join(60)
     weights = torch.nn.Parameter(torch.linspace(-1, 1, 3))
-    optimiser = PlainIVON([weights], ess=10.0, beta2=0.9)
+    optimiser = IVON([weights], ess=10.0, beta2=0.9)
     for both in samples.transpose(0, 1):
         for sample in both:
             with optimiser.sampled_params(train=True):
@@ -727,11 +734,11 @@ def test_an_optax_loop_compiles_once_chains_and_averages_over_workers():
     import jax.numpy as jnp
     import optax
 
-    from numpyro_ngvi import PlainIVON
+    from ngvi.optax import ivon as make
 
     params = {"w": jnp.linspace(-1.0, 1.0, 3), "half": jnp.ones(2, jnp.bfloat16)}
-    ivon = PlainIVON(optax.constant_schedule(0.1), ess=10.0, beta2=0.9)
-    shared = PlainIVON(0.1, ess=10.0, beta2=0.9, axis_name="workers")
+    ivon = make(optax.constant_schedule(0.1), ess=10.0, beta2=0.9)
+    shared = make(0.1, ess=10.0, beta2=0.9, axis_name="workers")
     chain = optax.chain(optax.clip_by_global_norm(1e6), ivon)
 
     def loss(weights):
@@ -779,10 +786,10 @@ def test_optax_may_mask_a_frozen_part_accumulate_and_inject_options():
     import jax.numpy as jnp
     import optax
 
-    from numpyro_ngvi import PlainIVON
+    from ngvi.optax import ivon as make
 
     options = {"ess": 10.0, "beta2": 0.9}
-    ivon, key = PlainIVON(0.1, **options), jax.random.key(0)
+    ivon, key = make(0.1, **options), jax.random.key(0)
     params = {"head": {"w": jnp.linspace(-1.0, 1.0, 3)}, "body": {"w": jnp.ones(2), "b": 2.0}}
     params = jax.tree.map(jnp.asarray, params)
 
@@ -818,7 +825,7 @@ def test_optax_may_mask_a_frozen_part_accumulate_and_inject_options():
         gradients = jax.tree.map(lambda g, share=share: share * g, gradient(same))
         moved, state = twice.update(gradients, state, params, sample=same)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), moved, alone)
-    _, moved = stepped(optax.inject_hyperparams(PlainIVON)(step_size=0.1, **options))
+    _, moved = stepped(optax.inject_hyperparams(make)(step_size=0.1, **options))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), moved, alone)
     with pytest.warns(UserWarning, match="Half-precision weights.*in float32"):
         ivon.init({"w": jnp.ones(2, jnp.float16)})
@@ -830,9 +837,9 @@ def test_a_network_of_nnx_takes_three_changed_lines():
     import jax
     import jax.numpy as jnp
 
-    from numpyro_ngvi import PlainIVON
+    from ngvi.optax import ivon as make
 
-    network, ivon = nnx.Linear(2, 1, rngs=nnx.Rngs(0)), PlainIVON(0.1, ess=10.0)
+    network, ivon = nnx.Linear(2, 1, rngs=nnx.Rngs(0)), make(0.1, ess=10.0)
     optimiser = nnx.Optimizer(network, ivon, wrt=nnx.Param)
     graph, before = nnx.split(network)
     kernel = np.array(network.kernel[...])
@@ -847,16 +854,16 @@ def test_misuse_in_jax_has_a_sentence():
     import jax
     import jax.numpy as jnp
 
-    from numpyro_ngvi import PlainIVON
+    from ngvi.optax import ivon as make
 
     with pytest.raises(ValueError, match="step_size must be positive and finite"):
-        PlainIVON(-0.1, ess=5.0)
-    params, ivon = {"w": jnp.ones(2)}, PlainIVON(ess=5.0)
+        make(-0.1, ess=5.0)
+    params, ivon = {"w": jnp.ones(2)}, make(ess=5.0)
     state = ivon.init(params)
     for sample in (None, params):
         with pytest.raises(ValueError, match="the sample at which the gradient was"):
             ivon.update(params, state, params, sample=sample)
     with pytest.raises(ValueError, match="num_draws must be an integer of at least 1"):
         ivon.sample(jax.random.key(0), params, state, num_draws=0)
-    with pytest.raises(ValueError, match="sample needs the state of PlainIVON"):
+    with pytest.raises(ValueError, match="sample needs the state of ivon"):
         ivon.sample(jax.random.key(0), params, {"w": jnp.ones(2)})

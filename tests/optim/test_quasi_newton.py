@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ngvi.optim import quasi_newton
+from ngvi.optim.quasi_newton import Correction, QuasiNewton
 from tests.optim.runs import Loop, make
 
 
@@ -19,39 +19,40 @@ def memory(backend):
     def family(loc):
         return backend.family("diagonal", np.zeros(len(loc)), np.ones(len(loc)))
 
-    def empty(loc):
-        return quasi_newton.empty(on, [family(loc)], loc)
+    def empty(loc, **numbers):
+        return QuasiNewton(**numbers).empty(on, [family(loc)], loc)
 
-    def remember(pairs, step, gradient, turns=0):
+    def remember(pairs, step, gradient, sign_changes=0, **numbers):
+        rule = QuasiNewton(**numbers)
         variances = backend.array(np.ones(len(step)), str(step.dtype).split(".")[-1])
         families = [family(step)]
-        pair = quasi_newton.look(on, pairs, step, gradient, variances)
-        return quasi_newton.remember(on, pairs, pair, families, turns)
+        pair = rule.look(on, pairs, step, gradient, variances)
+        return rule.remember(on, pairs, pair, families, sign_changes)
 
     def corrected(pairs, gradient, metric):
-        correction = quasi_newton.Correction(on, pairs, gradient)
+        correction = Correction(on, pairs, gradient)
         return correction.step(metric(correction.rest))
 
     return SimpleNamespace(empty=empty, remember=remember, corrected=corrected)
 
 
-def filled(backend, memory, steps, falls, **options):
-    """The memory after these steps, and the falls of ``g`` along them."""
-    # Not zero, which would be a coordinate that no minibatch has visited.
+def filled(backend, memory, steps, ys, **numbers):
+    """The memory after these steps, and by what ``g`` fell along them."""
+    # Not zero, which would be a coordinate of another minibatch.
     gradient = backend.array(np.ones(steps.shape[1]))
-    pairs = memory.empty(gradient)._replace(gradient=gradient)
-    for step, fall in zip(steps, falls, strict=True):
-        gradient = gradient - backend.array(fall)
-        pairs = memory.remember(pairs, backend.array(step), gradient, **options)
+    pairs = memory.empty(gradient, **numbers)._replace(gradient=gradient)
+    for step, y in zip(steps, ys, strict=True):
+        gradient = gradient - backend.array(y)
+        pairs = memory.remember(pairs, backend.array(step), gradient, **numbers)
     return pairs
 
 
-def dense(steps, falls, metric):
+def dense(steps, ys, metric):
     """The inverse Hessian of BFGS (Nocedal and Wright, eq. 6.17), from ``metric``."""
-    for s, y in zip(steps, falls, strict=True):
+    for s, y in zip(steps, ys, strict=True):
         rho = 1 / (y @ s)
-        turn = np.eye(len(s)) - rho * np.outer(s, y)
-        metric = turn @ metric @ turn.T + rho * np.outer(s, s)
+        part = np.eye(len(s)) - rho * np.outer(s, y)
+        metric = part @ metric @ part.T + rho * np.outer(s, s)
     return metric
 
 
@@ -63,19 +64,19 @@ def on_a_quadratic(rng, num, dim):
 
 
 def test_the_two_loops_are_the_dense_recursion(backend, memory, rng):
-    _, steps, falls = on_a_quadratic(rng, 4, 6)
+    _, steps, ys = on_a_quadratic(rng, 4, 6)
     scale, gradient = rng.uniform(0.5, 2.0, size=6), rng.normal(size=6)
-    pairs = filled(backend, memory, steps, falls)
+    pairs = filled(backend, memory, steps, ys)
     of_scale = backend.array(scale)
     actual = memory.corrected(pairs, backend.array(gradient), lambda g: of_scale * g)
-    expected = dense(steps, falls, np.diag(scale)) @ gradient
+    expected = dense(steps, ys, np.diag(scale)) @ gradient
     np.testing.assert_allclose(backend.numpy(actual), expected, rtol=1e-11)
 
 
 def test_it_knows_the_last_step_exactly(backend, memory, rng):
-    _, steps, falls = on_a_quadratic(rng, 3, 6)
-    pairs = filled(backend, memory, steps, falls)
-    actual = memory.corrected(pairs, backend.array(falls[-1]), lambda g: g)
+    _, steps, ys = on_a_quadratic(rng, 3, 6)
+    pairs = filled(backend, memory, steps, ys)
+    actual = memory.corrected(pairs, backend.array(ys[-1]), lambda g: g)
     np.testing.assert_allclose(backend.numpy(actual), steps[-1], rtol=1e-11)
 
 
@@ -87,11 +88,11 @@ def test_an_empty_memory_is_the_metric(backend, memory, rng):
 
 @pytest.mark.parametrize("curvature", [-1.0, 0.0, np.nan])
 def test_a_pair_without_positive_curvature_is_left_out(backend, memory, curvature, rng):
-    _, steps, falls = on_a_quadratic(rng, 3, 4)
-    pairs = filled(backend, memory, steps, falls)
+    _, steps, ys = on_a_quadratic(rng, 3, 4)
+    pairs = filled(backend, memory, steps, ys)
     step = backend.array(np.ones(4))
     more = memory.remember(pairs, step, pairs.gradient - curvature * step)
-    for name in ("steps", "falls"):
+    for name in ("steps", "ys"):
         np.testing.assert_array_equal(*(backend.numpy(getattr(m, name)) for m in (more, pairs)))
     # Where it ended is remembered all the same.
     np.testing.assert_array_equal(
@@ -99,15 +100,14 @@ def test_a_pair_without_positive_curvature_is_left_out(backend, memory, curvatur
     )
 
 
-def test_only_the_newest_pairs_are_kept(backend, memory, monkeypatch, rng):
-    monkeypatch.setattr(quasi_newton, "MAX_MEAN_PAIRS", 3)
-    _, steps, falls = on_a_quadratic(rng, 5, 6)
-    pairs = filled(backend, memory, steps, falls)
-    assert pairs.steps.shape == pairs.falls.shape == (3, 6)
+def test_only_the_newest_pairs_are_kept(backend, memory, rng):
+    _, steps, ys = on_a_quadratic(rng, 5, 6)
+    pairs = filled(backend, memory, steps, ys, max_pairs=3)
+    assert pairs.steps.shape == pairs.ys.shape == (3, 6)
     np.testing.assert_array_equal(backend.numpy(pairs.steps), steps[2:])
     gradient = rng.normal(size=6)
     actual = memory.corrected(pairs, backend.array(gradient), lambda g: g)
-    expected = dense(steps[2:], falls[2:], np.eye(6)) @ gradient
+    expected = dense(steps[2:], ys[2:], np.eye(6)) @ gradient
     np.testing.assert_allclose(backend.numpy(actual), expected, rtol=1e-10)
 
 
@@ -124,27 +124,27 @@ def test_the_memory_is_small_however_many_latents_there_are(backend, memory, dim
     assert pairs.steps.shape[0] == (min(most, 4) if backend.name == "pyro" else most)
 
 
-def after_noise(backend, memory, turns):
-    """Two pairs of a long way, and then ten of noise, to turns of the mean."""
+def after_noise(backend, memory, sign_changes):
+    """Two pairs of a long way, and then ten of noise, to sign changes of the mean."""
     rng = np.random.default_rng(5)
-    curvature, steps, falls = on_a_quadratic(rng, 2, 6)
-    pairs = filled(backend, memory, 100 * steps, 100 * falls)
+    curvature, steps, ys = on_a_quadratic(rng, 2, 6)
+    pairs = filled(backend, memory, 100 * steps, 100 * ys)
     pairs = pairs._replace(gradient=backend.array(rng.normal(size=6)))
-    for turn in np.linspace(0, turns, 11):
+    for changes in np.linspace(0, sign_changes, 11):
         noise = backend.array(rng.normal(size=6))
         step = backend.array(1e-2 * (backend.numpy(pairs.gradient) - backend.numpy(noise)))
-        pairs = memory.remember(pairs, step, noise, turns=float(turn))
-    return pairs, (100 * steps, 100 * falls)
+        pairs = memory.remember(pairs, step, noise, sign_changes=float(changes))
+    return pairs, (100 * steps, 100 * ys)
 
 
-def test_gradients_that_turn_without_getting_smaller_are_noise(backend, memory):
+def test_gradients_that_change_sign_without_getting_smaller_are_noise(backend, memory):
     """Of the pairs, only those of the way count: the metric is that of their recursion."""
     gradient = backend.array(np.ones(6))
     actual = {}
-    for turns in (0, 10):
-        pairs, (steps, falls) = after_noise(backend, memory, turns)
-        actual[turns] = backend.numpy(memory.corrected(pairs, gradient, lambda g: g))
-    expected = dense(steps, falls, np.eye(6)) @ np.ones(6)
+    for sign_changes in (0, 10):
+        pairs, (steps, ys) = after_noise(backend, memory, sign_changes)
+        actual[sign_changes] = backend.numpy(memory.corrected(pairs, gradient, lambda g: g))
+    expected = dense(steps, ys, np.eye(6)) @ np.ones(6)
     np.testing.assert_allclose(actual[10], expected, rtol=1e-10)
     assert np.linalg.norm(actual[0] - expected) > 0.5 * np.linalg.norm(expected)
 

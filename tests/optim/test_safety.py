@@ -17,10 +17,10 @@ def _spoil(gradient, bad):
 
 
 def _snapshot(run, names=("dense", "mean_field")):
-    return [np.array(a) for name in names for a in run.gaussian(name)] + [run.ordinary("w")]
+    return [np.array(a) for name in names for a in run.gaussian(name)] + [run.parameter("w")]
 
 
-@pytest.mark.parametrize("where", ["a family", "an ordinary parameter"])
+@pytest.mark.parametrize("where", ["a family", "a model parameter"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("name", ["Snngm", "Nagm"])
 def test_a_non_finite_gradient_changes_nothing_and_is_counted(backend, name, bad, where, rng):
@@ -69,7 +69,7 @@ def test_a_step_whose_result_overflows_is_not_taken(backend, name, rng):
 
 @pytest.mark.parametrize("factor", [1e3, -1e3])
 def test_a_step_to_where_slopes_are_a_thousandfold_is_taken_back(backend, factor, rng):
-    """As from the side of a hill into a tail, where no slope tells of the way back."""
+    """As from the side of a hill into a tail, from which no slope leads back."""
     point, w = start(rng), np.ones(2)
     (gradient,) = random_gradients(point, 1, rng)
     far = {name: (f, factor * loc, factor * scale) for name, (f, loc, scale) in gradient.items()}
@@ -111,16 +111,16 @@ def test_a_step_that_would_be_indefinite_widens_in_float32_and_in_a_scan(ppl):
 
             state = svi.init(jax.random.key(0), y)
             _, path = jax.jit(lambda s: jax.lax.scan(advance, s, length=steps))(state)
-            places, widths = (ppl.numpy(x)[:, 0] for x in (path.loc, path.scale_tril[..., 0]))
+            means, widths = (ppl.numpy(x)[:, 0] for x in (path.loc, path.scale_tril[..., 0]))
         else:
             ppl.forget()
             found = []
             for _ in range(steps):
                 svi.step(y)
                 found.append([ppl.numpy(one).item() for one in guide.parameters()])
-            places, widths = np.array(found).T
+            means, widths = np.array(found).T
             assert optimiser.num_skipped == 0
-    assert np.isfinite(places).all() and (widths > 0).all()
+    assert np.isfinite(means).all() and (widths > 0).all()
     assert widths[0] == pytest.approx(0.1 * 2**0.5, rel=1e-5)  # an eigenvalue of one half
 
 
@@ -134,7 +134,7 @@ def test_without_natural_parameters_the_optimiser_says_what_to_use(backend, name
 def test_a_gradient_of_zero_after_a_good_step_is_finite(backend, rng):
     point = start(rng)
     (first,) = random_gradients(point, 1, rng)
-    run = driver(backend, make(backend, "Snngm", 0.01, beta=0.0), point)
+    run = driver(backend, make(backend, "Snngm", 0.01, momentum=0.0), point)
     run.step(first)
     middle = {name: (f, *run.gaussian(name)) for name, (f, _, _) in point.items()}
     run.step({name: (f, 0 * loc, 0 * scale) for name, (f, loc, scale) in point.items()})

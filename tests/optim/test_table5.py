@@ -28,7 +28,7 @@ def test_snngm_is_the_middle_column(backend, rng, beta):
     point = start(rng)
     gradients = random_gradients(point, NUM_STEPS, rng)
     expected = table5.snngm(point, gradients, _constant(0.01), beta)
-    _run(backend, make(backend, "Snngm", 0.01, beta=beta), point, gradients, expected)
+    _run(backend, make(backend, "Snngm", 0.01, momentum=beta), point, gradients, expected)
 
 
 @pytest.mark.parametrize("max_norm", [5e5, 2.0], ids=["no clipping", "clipping"])

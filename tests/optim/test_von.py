@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from ngvi.optim.von import Averaging
+from tests import models
 from tests.optim.runs import Loop, make
+from tests.ppl import algorithm
 from tests.reference import relative_error
 
 DIM, NUM_STEPS = 4, 15
@@ -245,12 +247,12 @@ def test_the_defaults_need_no_tuning(backend, name):
     # Tan, S5.1, has 1e-3 and 0.999 for VOGN, Shen et al. (2024) 0.99999 for IVON, for 10^5 steps.
     pyro, (alpha, beta1, beta2) = backend.name == "pyro", ("auto", 0.9, "auto")
     if pyro:
-        options = getattr(backend.package, name).torch_optimizer.default_options
+        options = algorithm(backend.package, name).torch_optimizer.default_options
         assert options == {"lr": alpha, "beta1": beta1, "beta2": beta2}
     else:
         import inspect
 
-        parameters = inspect.signature(getattr(backend.package, name)).parameters
+        parameters = inspect.signature(algorithm(backend.package, name)).parameters
         defaults = [parameters[key].default for key in ("step_size", "beta1", "beta2")]
         assert defaults == [alpha, beta1, beta2]
 
@@ -269,3 +271,30 @@ def test_the_defaults_need_no_tuning(backend, name):
 def test_bad_options_are_refused_by_name(backend, name, options, words):
     with pytest.raises(ValueError, match=words):
         make(backend, name, **options)
+
+
+@pytest.mark.parametrize(("name", "needed"), [("VOGN", "gauss_newton"), ("IVON", "stein")])
+@pytest.mark.parametrize("curvature", ["auto", "hessian", "stein", "gauss_newton"])
+def test_the_curvature_of_another_rule_is_refused_and_what_to_write_is_said(
+    backend, name, needed, curvature
+):
+    package = backend.package
+    guide = package.NaturalGaussianGuide(models.location(backend))
+
+    def svi(optimiser, loss):
+        return package.SVI(guide.model, guide, make(backend, optimiser), loss)
+
+    elbo = package.NaturalELBO(1, curvature)
+    svi("BLR", elbo)  # takes any
+    if curvature == needed:
+        svi(name, elbo)
+        return
+    words = rf"{name} is the rule of.*has curvature='{curvature}'.*NaturalELBO\(1, '{needed}'\)"
+    with pytest.raises(ValueError, match=words):
+        svi(name, elbo)
+
+
+@pytest.mark.parametrize("name", ["VOGN", "IVON"])
+def test_a_stock_elbo_is_the_users_choice(backend, name):
+    guide = backend.package.NaturalGaussianGuide(models.location(backend))
+    backend.package.SVI(guide.model, guide, make(backend, name), backend.infer.Trace_ELBO())

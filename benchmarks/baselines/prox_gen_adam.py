@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from ngvi.families import direction
 from ngvi.families.forest_family import ForestFamily
-from ngvi.optim.nadam import Moments
 from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
+
+from .nadam import Moments
 
 #: The factors whose proximal steps are known, by the names of their families.
 FACTORS = {
@@ -78,10 +79,10 @@ def _on_diagonal(function: Callable[..., Array], *families: Any) -> Any:
     # The precision's log determinant has the other sign.
     sign = 1.0 if name == "scale_tril" else -1.0
     if isinstance(families[0], ForestFamily):  # whose factor is packed
-        places = families[0].structure.packed_diagonal()
-        old, *others = (factor[places] for factor in factors)
+        indices = families[0].structure.packed_diagonal()
+        old, *others = (factor[indices] for factor in factors)
         new = function(ops, sign, old, *others)
-        factor = factors[0] + ops.scatter(len(factors[0]), places, new - old)
+        factor = factors[0] + ops.scatter(len(factors[0]), indices, new - old)
     else:
         diagonal = function(ops, sign, *(factor.diagonal() for factor in factors))
         factor = ops.with_diagonal(factors[0], diagonal)

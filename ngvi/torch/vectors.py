@@ -14,50 +14,38 @@ from torch import Tensor
 #: Elements of a vector: on a CPU what its caches hold, elsewhere what is worth a launch.
 ON_CPU, ELSEWHERE = 2**16, 2**22
 
-Pieces = list[Tensor]
 
-
-def batches(*lists: list[Tensor]) -> Iterator[list[Pieces]]:
+def batches(*lists: list[Tensor]) -> Iterator[list[list[Tensor]]]:
     """The tensors of several lists, a few elements of each at a time, as views.
 
     :param lists: tensors that correspond have the same shape and device.
     """
     batch: list[tuple[Tensor, ...]] = []
-    count, device = 0, None
-    for pieces in _pieces(*lists):
-        first = pieces[0]
-        if batch and (count + first.numel() > _size(first) or first.device != device):
-            yield [list(each) for each in zip(*batch, strict=True)]
-            batch, count = [], 0
-        batch.append(pieces)
-        count, device = count + first.numel(), first.device
+    count = 0
+    for tensors in zip(*lists, strict=True):
+        first, size = tensors[0], ON_CPU if tensors[0].device.type == "cpu" else ELSEWHERE
+        rows = len(first) if first.dim() else 1
+        step = max(1, size * rows // max(1, first.numel()))
+        for start in range(0, rows, step):
+            is_whole = step >= rows
+            pieces = tensors if is_whole else tuple(one[start : start + step] for one in tensors)
+            count += pieces[0].numel()
+            if batch and (count > size or batch[0][0].device != first.device):
+                yield [list(each) for each in zip(*batch, strict=True)]
+                batch, count = [], pieces[0].numel()
+            batch.append(pieces)
     if batch:
         yield [list(each) for each in zip(*batch, strict=True)]
 
 
-def join(pieces: Pieces) -> Tensor:
+def join(pieces: list[Tensor]) -> Tensor:
     """The pieces as one vector; of a single one a view where that is possible."""
     if len(pieces) == 1:
         return pieces[0].reshape(-1)
     return torch.cat([piece.reshape(-1) for piece in pieces])
 
 
-def write(pieces: Pieces, vector: Tensor) -> None:
+def write(pieces: list[Tensor], vector: Tensor) -> None:
     """Overwrite the pieces by those of a vector."""
     for piece, part in zip(pieces, vector.split([p.numel() for p in pieces]), strict=True):
         piece.copy_(part.view(piece.shape))
-
-
-def _size(tensor: Tensor) -> int:
-    return ON_CPU if tensor.device.type == "cpu" else ELSEWHERE
-
-
-def _pieces(*lists: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    for tensors in zip(*lists, strict=True):
-        whole, size = tensors[0].numel(), _size(tensors[0])
-        if whole <= size:
-            yield tensors
-        else:
-            rows = max(1, size * len(tensors[0]) // whole)
-            for start in range(0, len(tensors[0]), rows):  # split would hold all views at once
-                yield tuple(tensor[start : start + rows] for tensor in tensors)

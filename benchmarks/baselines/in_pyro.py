@@ -1,4 +1,4 @@
-"""``NAdam`` of torch; see :mod:`ngvi.optim.nadam`."""
+"""``NAdam`` and ``ProxGenAdam`` of torch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ngvi._docs import shared_doc
-from ngvi.optim.nadam import NAdamRule, check_adam
 from ngvi.optim.rule import Rule
 from pyro_ngvi.optim.pyro_optim import JointOptim
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer
+
+from .nadam import NAdamRule, check_adam
+from .prox_gen_adam import ProxGenAdamRule
 
 
 class NAdamOptimizer(JointOptimizer):
@@ -26,6 +28,12 @@ class NAdamOptimizer(JointOptimizer):
     rule: ClassVar[Callable[..., Rule]] = NAdamRule
 
 
+class ProxGenAdamOptimizer(NAdamOptimizer):
+    """The torch optimiser of :class:`ProxGenAdam`, with its options."""
+
+    rule = ProxGenAdamRule
+
+
 @shared_doc(NAdamRule, JointOptim)
 class NAdam(JointOptim):
     """:param optim_args: ``lr`` (``alpha``, in the units of the unconstrained latents; a number,
@@ -36,3 +44,14 @@ class NAdam(JointOptim):
     """
 
     torch_optimizer = NAdamOptimizer
+
+
+@shared_doc(ProxGenAdamRule, NAdam)
+class ProxGenAdam(JointOptim):
+    """:raises ValueError: for options unknown or outside their range; on the first step, if
+    there are no natural parameters, for a family other than ``Diagonal``,
+    ``CovarianceCholesky``, ``PrecisionCholesky``, ``BlockDiagonal`` and ``SparsePrecision``, or
+    if the first gradient is not finite.
+    """
+
+    torch_optimizer = ProxGenAdamOptimizer

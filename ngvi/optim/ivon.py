@@ -1,6 +1,7 @@
 """IVON for a training loop without a PPL: the equations, for arrays of any library.
 
-:mod:`ngvi.optim.von` has the IVON that moves the guide of a PPL's model.
+:mod:`ngvi.torch` and :mod:`ngvi.optax` have its optimisers. :mod:`ngvi.optim.von` has the IVON that
+moves the guide of a PPL's model.
 """
 
 from __future__ import annotations
@@ -9,25 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ngvi import errors as checks
+from ngvi import errors
 from ngvi.optim.rule import Array, Number, Rates
 
-#: The options and their defaults; ``ess`` has none.
-DEFAULTS: dict[str, Any] = {
-    "weight_decay": 1e-4,
-    "beta1": 0.9,
-    "beta2": 0.99999,
-    "hess_init": 1.0,
-    "clip_radius": math.inf,
-    "debias": True,
-    "rescale_lr": True,
-}
 
-#: Of the root mean square of a tensor's gradients: what ``hess_init`` of a weight is at least.
-FLOOR = 0.1
-
-
-class PlainIvon(NamedTuple):
+class IvonEquations(NamedTuple):
     """Improved variational online Newton (Shen et al., 2024, Algorithm 1) in a plain training loop.
 
     Learns a Gaussian with independent weights, ``q = N(m, diag(sigma^2))``, at the cost of Adam.
@@ -58,13 +45,13 @@ class PlainIvon(NamedTuple):
     """
 
     ess: float
-    weight_decay: float
-    beta1: float
-    beta2: float
-    hess_init: float  #: its mean
-    clip_radius: float
-    debias: bool
-    rescale_lr: bool
+    weight_decay: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.99999
+    hess_init: float = 1.0  #: its mean
+    clip_radius: float = math.inf
+    debias: bool = True
+    rescale_lr: bool = True
 
     def scale(self, hess: Array) -> Array:
         """``sigma``, (8)."""
@@ -113,38 +100,42 @@ class PlainIvon(NamedTuple):
         return direction
 
 
-def check_plain_ivon(step_size: Rates, name: str, **options: Any) -> PlainIvon:
-    """The rule with these options.
+#: The options but ``ess``, which has no default, and their defaults.
+DEFAULTS: dict[str, Any] = IvonEquations._field_defaults
 
-    :param step_size: checked, but no part of the rule: it may change from step to step.
+
+def check_ivon(step_size: Rates, name: str, **options: Any) -> IvonEquations:
+    """The equations with these options.
+
+    :param step_size: checked, but no part of them: it may change from step to step.
     :param name: what the package calls it.
     :raises ValueError: naming the option.
     """
-    checks.check_step_size(step_size, name)
+    errors.check_step_size(step_size, name)
     if options.get("ess") is None:
         raise ValueError(
-            "PlainIVON needs ess, the effective sample size: the number of training examples, for "
+            "IVON needs ess, the effective sample size: the number of training examples, for "
             "a loss that is a mean over examples."
         )
-    for option in ("ess", "hess_init"):
-        if not checks.is_number(options[option], lambda x: 0 < x < math.inf):
-            checks.check_finite(options[option], option)
-    weight_decay = options["weight_decay"]
-    if not checks.is_number(weight_decay, lambda x: 0 <= x < math.inf):
+    new = IvonEquations(**options)
+    for option in ("ess", "hess_init"):  # of a traced number nothing is known
+        if not errors.is_number(options[option], lambda x: 0 < x < math.inf):
+            errors.check_finite(options[option], option)
+    if not errors.is_number(new.weight_decay, lambda x: 0 <= x < math.inf):
         raise ValueError(
-            f"weight_decay must be finite and at least 0, got {weight_decay!r}. A prior "
+            f"weight_decay must be finite and at least 0, got {new.weight_decay!r}. A prior "
             "N(0, s^2) of the weights is weight_decay = 1 / (ess s^2)."
         )
-    for option in ("beta1", "beta2"):
-        checks.check_momentum(options[option], option)
-    checks.check_positive(options["clip_radius"], "clip_radius")
-    for option in ("debias", "rescale_lr"):
-        checks.check_flag(options[option], option)
-    return PlainIvon(**options)
+    errors.check_momentum(new.beta1, "beta1")
+    errors.check_momentum(new.beta2, "beta2")
+    errors.check_positive(new.clip_radius, "clip_radius")
+    errors.check_flag(new.debias, "debias")
+    errors.check_flag(new.rescale_lr, "rescale_lr")
+    return new
 
 
 class InitialHess(NamedTuple):
-    """``hess_init`` of ``PlainIVON`` by weight: how large the gradients are before the first step.
+    """``hess_init`` of IVON by weight: how large the gradients are before the first step.
 
     The root of the mean square of the gradients of some minibatches, at the weights as they are,
     and a part of the tensor's own mean square where that is small::
@@ -160,13 +151,14 @@ class InitialHess(NamedTuple):
     :param floor: that part, positive.
     """
 
-    floor: float
+    floor: float = 0.1
 
     def of_squares(self, squares: Sequence[Array]) -> list[Array]:
         """``h`` of tensors of mean squares.
 
         :raises ValueError: if these are all zero, or not finite.
         """
+        errors.check_finite(self.floor, "floor")
         sizes = [math.prod(square.shape) for square in squares]
         sums = [float(square.sum()) for square in squares]
         mean = sum(sums) / max(1, sum(sizes))

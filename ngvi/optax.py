@@ -6,21 +6,22 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-import optax
+try:
+    import jax
+    import jax.numpy as jnp
+    import optax
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"ngvi.optax needs {error.name}: pip install 'ngvi[optax]'", name=error.name
+    ) from error
 
 from ngvi._docs import shared_doc
-from ngvi.errors import check_count, check_finite
-from ngvi.optim.plain_ivon import (
-    DEFAULTS,
-    FLOOR,
-    InitialHess,
-    PlainIvon,
-    check_hess_init,
-    check_plain_ivon,
-)
-from numpyro_ngvi.optim.algebra import Schedule, algebra
+from ngvi.errors import check_count
+from ngvi.optim.ivon import DEFAULTS, InitialHess, IvonEquations, check_hess_init, check_ivon
+
+__all__ = ["IvonState", "IvonTransformation", "initial_hess", "ivon"]
+
+Schedule = Callable[[jax.Array], jax.Array]
 
 
 class IvonState(NamedTuple):
@@ -43,8 +44,8 @@ class IvonTransformation(optax.GradientTransformationExtraArgs):
     sample: Callable[..., Any]
 
 
-@shared_doc(PlainIvon)
-def PlainIVON(
+@shared_doc(IvonEquations)
+def ivon(
     step_size: float | Schedule = 0.1,
     *,
     ess: float | None = None,
@@ -87,10 +88,8 @@ def PlainIVON(
     :raises ValueError: for an option outside its range; on ``update``, without the sample.
     """
     values = jax.tree.leaves(hess_init)
-    is_tree = len(values) > 1 or any(
-        jnp.ndim(value) for value in values if not isinstance(value, str)
-    )
-    rule = check_plain_ivon(
+    is_tree = len(values) > 1 or any(jnp.ndim(x) for x in values if not isinstance(x, str))
+    equations = check_ivon(
         step_size,
         "step_size",
         ess=ess,
@@ -102,8 +101,21 @@ def PlainIVON(
         debias=debias,
         rescale_lr=rescale_lr,
     )
+    loop = _Loop(equations, step_size, hess_init if is_tree else None, axis_name)
+    transformation = IvonTransformation(loop.init, loop.update)
+    transformation.sample = loop.sample
+    return transformation
 
-    def init(params: Any) -> IvonState:
+
+class _Loop(NamedTuple):
+    """The functions of an :class:`IvonTransformation`."""
+
+    equations: IvonEquations
+    step_size: float | Schedule
+    hess_init: Any  #: a pytree; None for the equations' number
+    axis_name: Any
+
+    def init(self, params: Any) -> IvonState:
         if any(leaf.dtype in (jnp.float16, jnp.bfloat16) for leaf in jax.tree.leaves(params)):
             warnings.warn(
                 "Half-precision weights round small steps and samples away: keep the weights in "
@@ -115,39 +127,38 @@ def PlainIVON(
             return jax.tree.map(lambda x: jnp.full(x.shape, value, _state_dtype(x)), params)
 
         zero = jnp.zeros((), jnp.int32)
-        hess = _like(hess_init, params) if is_tree else full(rule.hess_init)
+        is_tree = self.hess_init is not None
+        hess = _like(self.hess_init, params) if is_tree else full(self.equations.hess_init)
         return IvonState(zero, zero, full(0.0), hess)
 
-    def sample(key: jax.Array, params: Any, state: Any, num_draws: int | None = None) -> Any:
+    def sample(self, key: jax.Array, params: Any, state: Any, num_draws: int | None = None) -> Any:
         draws = () if num_draws is None else (check_count(num_draws, "num_draws"),)
+        leaves, tree = jax.tree.flatten(params)
+        keys = jax.tree.unflatten(tree, list(jax.random.split(key, len(leaves))))
 
         def drawn(key: jax.Array, mean: jax.Array, hess: jax.Array) -> jax.Array:
             noise = jax.random.normal(key, (*draws, *mean.shape), hess.dtype)
-            return (mean + rule.scale(hess) * noise).astype(mean.dtype)
-
-        leaves, tree = jax.tree.flatten(params)
-        keys = jax.tree.unflatten(tree, list(jax.random.split(key, len(leaves))))
-        hess = _aligned(_own(state).hess, params)
+            return (mean + self.equations.scale(hess) * noise).astype(mean.dtype)
 
         def of_part(hess: Any, keys: Any, means: Any) -> Any:
             if not _is_masked(hess):
                 return drawn(keys, means, hess)
             return jax.tree.map(lambda x: jnp.broadcast_to(x, (*draws, *jnp.shape(x))), means)
 
+        hess = _aligned(_own(state).hess, params)
         return jax.tree.map(of_part, hess, keys, params, is_leaf=_is_masked)
 
     def update(
-        gradients: Any, state: IvonState, params: Any = None, *, sample: Any = None, **_: Any
+        self, gradients: Any, state: IvonState, params: Any = None, *, sample: Any = None, **_: Any
     ) -> tuple[Any, IvonState]:
         if params is None or sample is None or sample is params:
             raise ValueError(
-                "PlainIVON needs the mean of the weights and the sample at which the gradient was "
+                "IVON needs the mean of the weights and the sample at which the gradient was "
                 "taken: weights = ivon.sample(key, params, state), gradients at weights, then "
                 "ivon.update(gradients, state, params, sample=weights)."
             )
-        sample = _aligned(sample, gradients)
-        count = state.count + 1
-        alpha = algebra.rate(step_size, state.count)
+        sample, rule, count = _aligned(sample, gradients), self.equations, state.count + 1
+        alpha = self.step_size(state.count) if callable(self.step_size) else self.step_size
 
         def moved(
             gradient: jax.Array, at: jax.Array, mean: jax.Array, momentum: Any, hess: Any
@@ -156,11 +167,10 @@ def PlainIVON(
             product = gradient * (at.astype(hess.dtype) - mean)
             if at.ndim > mean.ndim:
                 gradient, product = gradient.mean(0), product.mean(0)
-            if axis_name is not None:
-                gradient, product = jax.lax.pmean((gradient, product), axis_name)
-            momentum = rule.new_momentum(momentum, gradient)
+            if self.axis_name is not None:
+                gradient, product = jax.lax.pmean((gradient, product), self.axis_name)
+            momentum, hess = rule.new_momentum(momentum, gradient), rule.new_hess(hess, product)
             # A schedule's number may be wider than the weights are.
-            hess = rule.new_hess(hess, product)
             step = rule.change(mean, momentum, hess, alpha, count.astype(hess.dtype))
             return step.astype(mean.dtype), momentum, hess
 
@@ -177,19 +187,15 @@ def PlainIVON(
         skipped = state._replace(num_skipped=state.num_skipped + 1)
         return chosen(updates, jax.tree.map(jnp.zeros_like, updates)), chosen(taken, skipped)
 
-    transformation = IvonTransformation(init, update)
-    transformation.sample = sample
-    return transformation
-
 
 @shared_doc(InitialHess)
-def initial_hess(gradients: Iterable[Any], floor: float = FLOOR) -> Any:
-    """It is an argument of :func:`PlainIVON`.
+def initial_hess(gradients: Iterable[Any], floor: float = InitialHess().floor) -> Any:
+    """It is an argument of :func:`ivon`.
 
     As in::
 
         hess_init = initial_hess(jax.grad(loss)(params, batch) for batch in batches)
-        ivon = PlainIVON(ess=len(dataset), hess_init=hess_init)
+        optimizer = ivon(ess=len(dataset), hess_init=hess_init)
 
     It is called outside of ``jit``.
 
@@ -197,13 +203,14 @@ def initial_hess(gradients: Iterable[Any], floor: float = FLOOR) -> Any:
     :return: a pytree like the weights, in float32 at least.
     :raises ValueError: without gradients, if they are all zero, or not finite.
     """
-    rule, total, count = InitialHess(check_finite(floor, "floor")), None, 0
+    total, count = None, 0
     for gradient in gradients:
         square = jax.tree.map(lambda g: jnp.square(g.astype(_state_dtype(g))), gradient)
         total = square if total is None else jax.tree.map(jnp.add, total, square)
         count += 1
     leaves, tree = jax.tree.flatten(total)
-    return jax.tree.unflatten(tree, rule.of_squares([leaf / count for leaf in leaves]))
+    squares = [leaf / count for leaf in leaves]
+    return jax.tree.unflatten(tree, InitialHess(floor).of_squares(squares))
 
 
 def _like(hess_init: Any, params: Any) -> Any:
@@ -252,8 +259,7 @@ def _own(state: Any) -> IvonState:
 
     :raises ValueError: if there is none.
     """
-    states = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, IvonState))
-    for one in states:
+    for one in jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, IvonState)):
         if isinstance(one, IvonState):
             return one
-    raise ValueError("sample needs the state of PlainIVON, of its init or update.")
+    raise ValueError("sample needs the state of ivon, of its init or update.")

@@ -1,0 +1,69 @@
+"""A step size of the mean that falls as the bound stops to rise: ``"auto"`` of IVON and VOGN.
+
+The noise of a minibatch and of one draw leaves a mean that takes steps of one size as far from the
+optimum as these let it, and a schedule wants to know the number of steps beforehand. The slope of
+the bound along the last step, at its end, does not: on average it is positive while steps lead on,
+and negative once they only wander (Pflug, 1990, *Non-asymptotic confidence bounds for stochastic
+approximation algorithms with constant step size*). So the step size is
+``first / (1 + n / halves)^(1/2)``. Where clearly more than half of the recent steps had a negative
+slope ``n`` grows by one a step, and falls by one where not. Of a few latents in much noise one
+slope says so little that steps hardly shorten: it is for networks. To count each negative slope
+(Kesten, 1958) goes on to shorten steps where a long valley is left to go, for half are noise.
+
+These are the steps of a point whose average is most of the mean (:mod:`ngvi.optim.averaging`). The
+average takes out what a shorter step would, and where it does, a root is the fall that also goes
+on along valleys (Polyak and Juditsky, 1992, *Acceleration of stochastic approximation by
+averaging*).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ngvi.optim.rule import TINY, Algebra, Number
+
+
+class DecayState(NamedTuple):
+    """What the rule remembers."""
+
+    frequency: Number = 0.0  #: the part of recent steps with a negative slope at their end
+    count: Number = 0.0  #: ``n``
+
+
+class StepDecay(NamedTuple):
+    """The step size, and its numbers."""
+
+    algebra: Algebra
+    of_conjugate: float = 0.03  #: ``rho`` of conjugate sites, which have no such noise
+    first: float = 0.1  #: step size
+    halves: float = 60.0  #: the ``n`` that halves the square of the step size
+    #: Of the frequency: step ``t`` counts ``t^(weight - 1)``-fold, as if ``earlier`` came before.
+    earlier: float = 50.0
+    weight: float = 4.0
+    often: float = 0.52  #: the part of steps that is clearly more than half
+    #: In standard deviations, the root of the mean square over latents: no step is longer. A ``q``
+    #: that begins too wide would else move far off before its precision has grown.
+    longest: float = 1.0
+
+    def judge(self, state: DecayState, slope: Number, count: Number) -> DecayState:
+        """After a look at the end of the last step.
+
+        :param slope: of the bound there, along the mean's last change; 0 before the first step.
+        :param count: the number of steps taken so far.
+        """
+        on = self.algebra
+        now = on.where(slope < 0, 1.0, 0.0)
+        weight = self.weight / (count + self.earlier)
+        frequency = state.frequency + weight * (now - state.frequency)
+        more = on.where(frequency > self.often, 1.0, -1.0)
+        return DecayState(frequency, on.maximum(state.count + more, 0.0))
+
+    def rate(self, state: DecayState, square: Number, dim: int) -> Number:
+        """The step size.
+
+        :param square: of the direction's length in standard deviations, over all latents.
+        """
+        on = self.algebra
+        rate = self.first / (1.0 + state.count / self.halves) ** 0.5
+        longest = self.longest * (dim / on.maximum(square, TINY)) ** 0.5
+        return on.minimum(rate, longest)

@@ -1,0 +1,104 @@
+"""Latents that only some of the steps move: those of groups of which a minibatch has a part.
+
+A direction is zero at the others, and it is by this that a rule knows them. Three things follow for
+steps that adapt (:mod:`~ngvi.optim.trust_region`).
+
+- A latent that moves at one of ``N / B`` steps sees so many fewer of the sign changes that noise
+  makes: its step size is that of ``n B / N`` of them, as if there were no other minibatches. With
+  that of ``n``, groups that are seen for the tenth time would hardly move any more. Where the log
+  density is concave the new precision stays positive definite, because that of the globals counts
+  each element of the minibatch ``N / B`` times, and ``(1 + a n) / (1 + a n B / N)`` is less.
+- The slope at the end of a step is that of another minibatch, which has a part ``B / N`` of the
+  elements that the step has moved: only so much of the slope at its beginning is compared.
+- The momentum of a mean is that of latents that move now.
+
+Of a model without such latents all of it is nothing, and no number changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ngvi.optim.rule import Algebra, Array, Families, Number
+
+
+class MoveCounts(NamedTuple):
+    """How often each latent has moved."""
+
+    steps: Any  #: all of them, as a state holds it
+    counts: Array  #: of the latents of all families, one after another
+
+
+def none_yet(on: Algebra, families: Families) -> MoveCounts | None:
+    """Before the first step; None if no family has parts of single latents."""
+    if not any(family.has_parts() for family in families):
+        return None
+    return MoveCounts(on.kept((0.0,), families), 0.0 * on.means(families))
+
+
+class SubsampledLatents:
+    """What part of the steps each latent takes part in, this one among them.
+
+    :ivar counts: after this step.
+    """
+
+    def __init__(
+        self, on: Algebra, counts: MoveCounts | None, families: Families, directions: Families
+    ) -> None:
+        self.counts = counts
+        if counts is None:
+            return
+        self._cond = families[0].ops.cond
+        steps = self._steps = counts.steps[0] + 1.0
+        pairs = zip(families, directions, strict=True)
+        self._moved = [
+            f.moved_latents(d) if f.has_parts() else f.xp.ones_like(d.loc) for f, d in pairs
+        ]
+        moved = counts.counts + on.joined(self._moved)
+        self.counts = MoveCounts(on.kept((steps,), families), moved)
+        self._parts = on.by_family(moved / steps, families)
+        self._are_some = on.later((moved < steps).any())  # read with what else the step reads
+
+    def of_next(self, families: Families, change: Families) -> Families:
+        """The part of a change that the next direction is expected to see."""
+        return self._weighted(families, change, lambda part, moved: (part, part))
+
+    def of_moved(self, families: Families, change: Families) -> Families:
+        """The part of a change that is of latents which move now."""
+        return self._weighted(families, change, lambda part, moved: (moved, moved))
+
+    def with_step_sizes(
+        self, families: Families, directions: Families, of_mean: Number, of_scale: Number
+    ) -> Families:
+        """Directions at which the step size of all latents makes steps of their own sizes.
+
+        :param of_mean: by what a mean's step size falls: after ``n`` sign changes it is
+            ``1 / (1 + of_mean)``.
+        :param of_scale: that of all other coordinates.
+        """
+
+        def sizes(part: Array, moved: Array) -> tuple[Array, Array]:
+            return _larger(of_mean, part), _larger(of_scale, part)
+
+        return self._weighted(families, directions, sizes)
+
+    def step_sizes(self, of_mean: Number) -> Array | float:
+        """By what the means' steps are larger than that of a latent which always moves."""
+        if self.counts is None:
+            return 1.0
+        return _larger(of_mean, self.counts.counts / self._steps)
+
+    def _weighted(self, families: Families, directions: Families, weights: Any) -> Families:
+        if self.counts is None:
+            return directions
+
+        def weighted() -> Families:
+            rows = zip(families, directions, self._parts, self._moved, strict=True)
+            return [f.weighted(d, *weights(p, m)) if f.has_parts() else d for f, d, p, m in rows]
+
+        return self._cond(self._are_some()[0], weighted, lambda: directions)
+
+
+def _larger(fall: Number, part: Array) -> Array:
+    """The step size after a part of all sign changes, in units of that after all of them."""
+    return (1.0 + fall) / (1.0 + fall * part)
