@@ -193,7 +193,7 @@ def test_the_packages_have_the_same_files():
         for root in (Path(package.__file__).parent for package in _packages())
     ]
     # What jit needs: the arrays among a model's arguments become arguments of the compiled
-    # function, a guide is set up by one program, and programs are compiled soon. An optax
+    # function, and programs are compiled soon. An optax
     # transformation of a rule is one file, a torch optimiser and the PyroOptim around it are two.
     # Random bits come by a program that XLA compiles soon. A traced density is halved: what hangs
     # on the globals alone is computed once. A program tells the host of something by an
@@ -203,7 +203,6 @@ def test_the_packages_have_the_same_files():
     assert files[0] - files[1] <= {
         "estimators/threefry.py",
         "elbo/host.py",
-        "guide/prototype.py",
         "optim/joint.py",
         "parallel/watch.py",
         "pytree.py",

@@ -17,7 +17,7 @@ from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.additive_terms import NotASumError
 from ngvi.estimators.choice import MAX_BATCHES, Cost, is_noisy, points_at_once
-from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
+from ngvi.guide.subsampled_latents import log_q_of_minibatch, natural_gradient_of_minibatch
 from numpyro_ngvi.conjugate.guide import ConjugateSites
 from numpyro_ngvi.elbo.host import tell_host
 from numpyro_ngvi.estimators import (
@@ -167,7 +167,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                     noise = points.noise[site]
                     nothing = jnp.zeros_like(noise)
                     of_entropy = stein_direction(here[site], nothing, noise, estimate.kept)
-                directions[site] = natural_gradient_of_visits(
+                directions[site] = natural_gradient_of_minibatch(
                     here[site], directions[site], weights, of_entropy
                 )
             estimate = estimate._replace(directions=directions)
@@ -333,7 +333,7 @@ def _bound(
     if not len(values):
         return jnp.asarray(jnp.nan)
     first = points.some(slice(len(values)))
-    gains = values - log_q_of_visits(here, first.noise, visited)
+    gains = values - log_q_of_minibatch(here, first.noise, visited)
     return masked_mean(gains, kept[: len(values)], first.weights)
 
 
