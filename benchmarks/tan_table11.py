@@ -133,7 +133,7 @@ class Problem:
         if self.row == "GVA":
             return NaturalGaussianGuide(self.model, SparsePrecision(), **options)
         blocks = BlockDiagonal(blocks=(("beta", "omega"), ("theta",)))
-        return ReparametrizedGaussianGuide(self.model, int(self.row[-1]), blocks, **options)
+        return ReparametrizedGaussianGuide(self.model, blocks, order=int(self.row[-1]), **options)
 
     def loss(self, guide: Any, q: Any, key: jax.Array) -> jax.Array:
         """The negative bound by one draw, whose gradient is the natural one."""

@@ -106,7 +106,7 @@ class SVI(numpyro.infer.SVI):
         :raises ValueError: without ``rng_key``; or if the first loss is not finite.
         :warns UserWarning: once, when a step has not been taken; the optimiser counts them all in
             ``num_skipped``, in the ``optim_state`` of :attr:`state`. Once, when ``NaturalELBO`` has
-            left out draws. A step waits for neither, and a later one may have to tell.
+            left out draws. A step waits for neither, so that a later one may warn.
         """
         first = self.state is None
         if first and self._rng_key is None:
@@ -123,9 +123,8 @@ class SVI(numpyro.infer.SVI):
             self.state = self._last = self.init(self._rng_key, *args, **kwargs)
         elif not is_set_up:  # the state of another object, whose set-up is not in it
             self._last = self.init(jax.random.key(0), *args, **kwargs)
-        if self.state is not self._last:
+        if self.state is not self._last and self._last is not None:  # else it is of init
             self._check_same_model(self.state, self._last)
-            self._last = self.state
         try:
             state, loss, num_dropped = self._updated(args, kwargs)
         except READS:
@@ -143,7 +142,7 @@ class SVI(numpyro.infer.SVI):
                 "starts. Start elsewhere (init_loc_fn=), narrower (init_scale=), or check the "
                 "data for values outside the likelihood's support."
             )
-        self._tell_of_skipped_steps()
+        self._warn_of_skipped_steps()
         return loss
 
     def _check_same_model(self, given: SVIState, own: SVIState) -> None:
@@ -171,7 +170,7 @@ class SVI(numpyro.infer.SVI):
                     f"{had}. Assign svi.state that of the same model and family, or None to begin."
                 )
 
-    def _tell_of_skipped_steps(self) -> None:
+    def _warn_of_skipped_steps(self) -> None:
         """Warn of what earlier steps have counted, without waiting for any."""
         before, self._num_skipped = self._num_skipped, None
         if before is None:  # once is enough

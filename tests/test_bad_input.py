@@ -89,7 +89,7 @@ def test_an_empty_model_says_that_there_are_no_latents(ppl):
         ppl.call(ppl.guide(model))
 
 
-def test_local_latents_in_a_subsampled_plate_are_named(ppl):
+def test_subsampled_latents_in_a_subsampled_plate_are_named(ppl):
     def model():
         with ppl.plate("data", 10, subsample_size=3):
             ppl.sample("local", ppl.dist.Normal(ppl.array(0.0), 1.0))

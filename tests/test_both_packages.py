@@ -193,7 +193,7 @@ def test_the_packages_have_the_same_files():
         for root in (Path(package.__file__).parent for package in _packages())
     ]
     # What jit needs: the arrays among a model's arguments become arguments of the compiled
-    # function, a guide is set up by one program, and programs are compiled soon. An optax
+    # function, and programs are compiled soon. An optax
     # transformation of a rule is one file, a torch optimiser and the PyroOptim around it are two.
     # A traced density is halved: what hangs on the globals alone is computed once. A step of a
     # program is traced, and what it has to know of the model's numbers is found out before. A

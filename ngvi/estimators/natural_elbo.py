@@ -28,8 +28,8 @@ class NaturalELBO:
     Latents in a subsampled plate, which the guide holds for all elements (``create_plates=``): the
     gradient of an element that the minibatch visits is its own in the bound of all data, that of
     one which it does not visit is zero, and the globals' counts every visited element ``N / B``
-    times (:mod:`ngvi.guide.visits`). ``"quadrature"`` does not see the structure of elements that
-    are drawn anew at every step, and ``"auto"`` then takes another.
+    times (:mod:`ngvi.guide.subsampled_latents`). ``"quadrature"`` does not see the structure of
+    elements that are drawn anew at every step, and ``"auto"`` then takes another.
     Use it with ``BLR`` (or with ``Snngm``, as Tan's second-order variant)::
 
         svi = SVI(model, NaturalGaussianGuide(model), BLR(), NaturalELBO())

@@ -1,1 +1,1 @@
-"""What guides are told, and decide, without a tensor."""
+"""What the guides of both packages share, without a tensor."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ngvi.latents.layout import Plate, Site
+from ngvi.latents.subsampling import SubsampledLatent
 
 
 def latent_sites(trace: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]) -> list[Site]:
@@ -30,6 +33,26 @@ def latent_sites(trace: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]) -
         sites.append(Site(name, start, tuple(shape), tuple(plates)))
         start += sites[-1].size
     return sites
+
+
+def unconstrained_shapes(
+    sites: Iterable[tuple[str, Any]], subsampled: Iterable[SubsampledLatent], biject_to: Callable
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of the unconstrained values by latent site; discrete ones are left out.
+
+    :param subsampled: the latents that have all elements of their plates here.
+    """
+    full_sizes: dict[str, dict[int, int]] = {}
+    for latent in subsampled:
+        full_sizes.setdefault(latent.site, {})[latent.axis] = latent.full_size
+    shapes = {}
+    for name, site in sites:
+        if not site["fn"].support.is_discrete:
+            shape = list(np.shape(site["value"]))
+            for axis, full_size in full_sizes.get(name, {}).items():
+                shape[axis] = full_size
+            shapes[name] = tuple(biject_to(site["fn"].support).inverse_shape(tuple(shape)))
+    return shapes
 
 
 def summary(family: Any) -> str:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
+from ngvi.errors import check_model
 from ngvi.guide.layout import summary
+from ngvi.guide.robust_init import check_init_scale
+from ngvi.guide.sticking_the_landing import check_sticking_the_landing
+from ngvi.guide.subsampled_latents import Minibatch
+from ngvi.latents.choice import Choice, Registry
+from ngvi.latents.dynamic_supports import check_no_dynamic_supports
 from ngvi.latents.forest import Forest
-from ngvi.latents.layout import Site
-from ngvi.latents.subsampling import WAYS_OUT, WITHOUT_PLATES
+from ngvi.latents.layout import Layout, Site
+from ngvi.latents.subsampling import WAYS_OUT, WITHOUT_PLATES, SubsampledLatent
 
 
 class NaturalGaussianGuide:
@@ -27,21 +34,21 @@ class NaturalGaussianGuide:
         or a class or specification from ``families``. ``"auto"`` is
         dense up to 200 latents; beyond, sparse where the model has locals, else dense up to 1000,
         or 2000 where quadrature can be taken, of low rank up to 100,000 latents, else diagonal;
-        ``print(guide)`` tells.
+        ``print(guide)`` says which.
     :param init_loc_fn: a per-site initialisation function of the PPL. Where the density explodes
-        about the default, medians of more draws take its place (:mod:`~ngvi.guide.calm`).
-    :param init_scale: initial standard deviation of every unconstrained latent. By default 0.1, or
-        as narrow as it must be where the density explodes at draws so wide, of covariates in raw
-        units, say (:mod:`~ngvi.guide.calm`; :class:`ReparametrizedGaussianGuide` takes 0.1, and
-        None for this).
+        about the default, medians of more draws are taken (:mod:`~ngvi.guide.robust_init`).
+    :param init_scale: initial standard deviation of every unconstrained latent. None, the default,
+        is 0.1, or as narrow as it must be where the density explodes at draws so wide, of
+        covariates in raw units, say (:mod:`~ngvi.guide.robust_init`).
     :param create_plates: makes the plates that are subsampled, as in the PPL's autoguides. Latents
-        inside of them are held for all elements of the plate, and a step moves those that its
-        minibatch visits, along the natural gradient of the bound of all data
-        (:mod:`~ngvi.guide.visits`); for families ``"diagonal"``, ``"block_diagonal"`` and
-        ``"sparse_precision"`` (that of ``"auto"``), with ``NaturalELBO``, stock ELBOs and ``fit``.
-        With stock ELBOs use one particle, or particles that share their minibatch: one visit in
-        ``K`` minibatches is ``1 / K`` of a step. An optimiser's momentum carries a latent on after
-        its visit.
+        inside of them are held for all elements of the plate, and a step moves those of its
+        minibatch, along the natural gradient of the bound of all data
+        (:mod:`~ngvi.guide.subsampled_latents`); for families ``"diagonal"``, ``"block_diagonal"``
+        and ``"sparse_precision"`` (that of ``"auto"``), with ``NaturalELBO``, stock ELBOs and
+        ``fit``.
+        With stock ELBOs use one particle, or particles that share their minibatch: a latent that
+        one of ``K`` minibatches has takes ``1 / K`` of a step. An optimiser's momentum moves a
+        latent on when its minibatch is over.
     :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
         (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
         the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that
@@ -55,25 +62,96 @@ class NaturalGaussianGuide:
     #: Why latents in a subsampled plate are refused where nobody makes the plates.
     _no_local_latents: ClassVar[str] = f"{WITHOUT_PLATES} {WAYS_OUT}"
 
+    # What a package adds: its families, its classes, and methods of these names.
+    _registry: ClassVar[Registry]
+    _normal: ClassVar[Any]  #: the package's ``NaturalNormal``
+    _minibatch_type: ClassVar[type[Minibatch]]
+    _called_by_linear_elbo: ClassVar[Any]
+    _subsampled_latents: ClassVar[Any]  #: of a trace
+    _family: Callable[[], Any]  #: at the parameters' current values
+    _at_start: Callable[[], Any]  #: the same, before there are any
+    _sample_at_site: Callable[..., Any]  #: a draw of the latent vector
+
     prototype_trace: Any
+    _prototype_frames: Any
+    _dynamic: list[str]
     sites: tuple[Site, ...]
     latent_dim: int
-    _requested_family: Any
-    _family_reason: str
     family: Any
+    create_plates: Any
 
-    def _at_start(self) -> Any:
-        """The family with coordinates, of the guide's set-up or later."""
-        raise NotImplementedError
+    # -- set-up -----------------------------------------------------------------------
+
+    def _take_options(
+        self, model: Any, family: Any, init_scale: Any, sticking_the_landing: Any
+    ) -> None:
+        check_model(model)
+        self._requested_scale = check_init_scale(init_scale)
+        self._requested_family = self._registry.requested(family)
+        self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
+
+    def _choose_family(self, layout: Layout) -> Choice:
+        local = self._subsampled_latents(self.prototype_trace)
+        return self._registry.suitable(self._requested_family, local, layout)
+
+    @property
+    def _has_plates(self) -> bool:
+        """Whether the user makes the plates."""
+        return self.create_plates is not None
+
+    def _take_layout(self, layout: Layout) -> None:
+        """Choose the family for the latents."""
+        family, self._family_reason = self._choose_family(layout)
+        self.family, self.sites = family.for_layout(layout), layout.sites
+        if self._has_plates:
+            self._minibatch(self._prototype_frames).check(self.family)
+
+    def _minibatch(self, plates: Mapping[str, Any]) -> Minibatch:
+        return self._minibatch_type.of_plates(self.sites, plates)
+
+    def _take_supports(self, names: Iterable[str]) -> list[SubsampledLatent]:
+        """Find supports for all elements of plates that the prototype subsamples.
+
+        :param names: of the latent sites.
+        :return: the latents in these plates.
+        """
+        self._supports: dict[str, Any] = {}
+        self._checked_plates: set[frozenset[str]] = set()
+        local = self._subsampled_latents(self.prototype_trace)
+        if local:
+            check_no_dynamic_supports(self._dynamic)
+        trace = getattr(self.prototype_trace, "nodes", self.prototype_trace)
+        for name in names if local else ():
+            axes = [latent.axis for latent in local if latent.site == name]
+            support = trace[name]["fn"].support
+            self._supports[name] = self._minibatch_type.one_support(support, axes, name)
+        return local
+
+    def again(self, model: Any, **options: Any) -> Any:
+        """A guide of another model with the same latents, of the same kind and family."""
+        return type(self)(model, self.family, **options)  # type: ignore[call-arg]
+
+    # -- draws ------------------------------------------------------------------------
+
+    def _sample_subsampled(self, minibatch: Minibatch) -> Any:
+        family = self._family()
+        if minibatch.plates not in self._checked_plates:
+            minibatch.check(family)
+            self._checked_plates.add(minibatch.plates)
+        posterior = self._normal(minibatch.of(family), self._sticks_the_landing())
+        return self._sample_at_site(posterior, is_minibatch=True)
+
+    def _sticks_the_landing(self) -> bool:
+        if self._sticking_the_landing == "auto":
+            return self._called_by_linear_elbo()
+        return bool(self._sticking_the_landing)
+
+    # -- what others read -------------------------------------------------------------
 
     @property
     def own_sites(self) -> tuple[Site, ...]:
         """The sites by what the Gaussian is over."""
         return self.sites
-
-    def again(self, model: Any, **options: Any) -> Any:
-        """A guide of another model with the same latents, of the same kind and family."""
-        return type(self)(model, self.family, **options)  # type: ignore[call-arg]
 
     @property
     def paths(self) -> Forest | None:

@@ -1,7 +1,7 @@
 """Latents that only some of the steps move: those of groups of which a minibatch has a part.
 
-A direction is zero at the others, and it is by this that a rule knows them. Three things follow for
-steps that adapt (:mod:`~ngvi.optim.trust_region`).
+A direction is zero at the others (:mod:`ngvi.guide.subsampled_latents`), and it is by this that a
+rule knows them. Three things follow for steps that adapt (:mod:`~ngvi.optim.trust_region`).
 
 - A latent that moves at one of ``N / B`` steps sees so many fewer of the sign changes that noise
   makes: its step size is that of ``n B / N`` of them, as if there were no other minibatches. With

@@ -26,9 +26,9 @@ from ngvi.errors import check_init_loc_fn, check_model, check_quantiles
 from numpyro_ngvi.conjugate.families import FAMILIES, ConjugateSite, Random
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.guide.checks import subsampled_latents
-from numpyro_ngvi.guide.landing import calling_elbo
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.guide.prototype import started_trace
+from numpyro_ngvi.guide.sticking_the_landing import calling_elbo
 from numpyro_ngvi.pytree import register_with_flax
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled

@@ -19,7 +19,7 @@ from ngvi.estimators.additive_terms import NotAdditiveError
 from ngvi.estimators.choice import is_noisy, points_at_once
 from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.table import EstimateCost
-from ngvi.guide.visits import log_q_of_visits
+from ngvi.guide.subsampled_latents import log_q_of_minibatch
 from numpyro_ngvi.elbo.step import ElboStep, GuideSetUp, check_same_model
 from numpyro_ngvi.estimators import (
     Families,
@@ -311,7 +311,7 @@ def _bound(
     if not len(values):
         return jnp.asarray(jnp.nan)
     first = points.some(slice(len(values)))
-    gains = values - log_q_of_visits(here, first.noise, visited)
+    gains = values - log_q_of_minibatch(here, first.noise, visited)
     return masked_mean(gains, kept[: len(values)], first.weights)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import random
 
 from ngvi.estimators.additive_terms import NotAdditiveError
-from ngvi.guide.visits import natural_gradient_of_visits
+from ngvi.guide.subsampled_latents import natural_gradient_of_minibatch
 from numpyro_ngvi.conjugate.guide import ConjugateSites
 from numpyro_ngvi.estimators import Families, PointsBySite, why_not_additive
 from numpyro_ngvi.estimators.moments import Estimate
@@ -65,13 +65,13 @@ class ElboStep(NamedTuple):
         return hessian_obstacle(*run, self.set_up.missed_curvature)
 
     def with_visits(self, estimate: Estimate, points: PointsBySite, is_stein: bool) -> Estimate:
-        """With the directions of a minibatch of a guide's latents (:mod:`ngvi.guide.visits`)."""
+        """With those of a minibatch of latents (:mod:`ngvi.guide.subsampled_latents`)."""
         directions = dict(estimate.directions)
         for site, weights in self.visited.items():
             family, noise, of_entropy = self.here[site], points.noise[site], None
             if is_stein:
                 of_entropy = stein_direction(family, jnp.zeros_like(noise), noise, estimate.kept)
-            directions[site] = natural_gradient_of_visits(
+            directions[site] = natural_gradient_of_minibatch(
                 family, directions[site], weights, of_entropy
             )
         return estimate._replace(directions=directions)

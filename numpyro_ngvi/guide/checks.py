@@ -13,13 +13,13 @@ import numpyro
 from jax import random
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
-from numpyro.primitives import Messenger
 
 from ngvi import errors as checks
 from ngvi.errors import DiscreteLatentError
 from ngvi.guide import latent_shapes
+from ngvi.guide.layout import unconstrained_shapes
 from ngvi.latents.subsampling import SubsampledLatent
-from numpyro_ngvi.guide.landing import calling_elbo
+from numpyro_ngvi.guide.sticking_the_landing import calling_elbo
 from numpyro_ngvi.tracing.sites import is_enumerated
 
 
@@ -36,30 +36,34 @@ def check_key(rng_key: Any) -> jax.Array:
     raise TypeError(f"rng_key must be one JAX random key, jax.random.key(0), got {rng_key!r}.")
 
 
-class CheckedSites(Messenger):
-    """The model, refusing discrete latents that nobody enumerates as it meets them, and warning of
-    data of an odd shape.
+class CheckedSites(handlers.block):
+    """The model without its enumerated latents. It refuses other discrete ones as it meets them,
+    and warns of data of an odd shape.
 
     A handler rather than a look at a trace: NumPyro's own set-up would try to enumerate
     them first, and one more run of the model is not free.
 
-    :ivar hides_data: whether observed sites have no density; see :func:`is_impossible_by_chance`.
+    :ivar hides_data: whether observed sites have no density.
+    :ivar enumerated: names of the latents that it has left out.
     :raises DiscreteLatentError: when run, naming the site and the ways out.
     """
 
-    hides_data = False
+    def __init__(self, fn: Callable) -> None:
+        super().__init__(fn, hide_fn=is_enumerated)
+        self.hides_data, self.enumerated = False, set()
 
     def process_message(self, site: dict[str, Any]) -> None:
-        if site["type"] != "sample":
-            return
-        if site["is_observed"]:
+        super().process_message(site)
+        if is_enumerated(site):
+            self.enumerated.add(site["name"])
+        elif site["type"] == "sample" and site["is_observed"]:
             fn = site["fn"]
             if self.hides_data:
                 site["fn"] = fn.mask(False)
             checks.warn_of_broadcast(
                 site["name"], jnp.shape(site["value"]), fn.shape(), fn.event_dim
             )
-        elif site["fn"].support.is_discrete:
+        elif site["type"] == "sample" and site["fn"].support.is_discrete:
             raise DiscreteLatentError(
                 f"Continuous inference cannot handle discrete sample site '{site['name']}'. "
                 "Mark it with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
@@ -108,16 +112,20 @@ def site_of(error: BaseException) -> str | None:
     return name
 
 
-def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str | None:
-    """Which sites have no finite log density at the starting point, in words."""
-    trace = _run(model, init_loc_fn, args, kwargs)
-    bad = []
-    for name, site in trace.items():
-        if site["type"] != "sample" or is_enumerated(site):
+def invalid_start(
+    model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict
+) -> tuple[str | None, bool]:
+    """Which sites have no finite log density at the starting point, in words, and whether others
+    than the present values of enumerated latents may give one.
+    """
+    bad, is_possible = [], True
+    for name, site in _run(model, init_loc_fn, args, kwargs).items():
+        if site["type"] != "sample":
             continue
         if not site["is_observed"] and not _is_inside(site):
             what = f"no value of its distribution, of shape {site['fn'].shape()}"
             bad.append(f"'{name}' starts at {site['value']}, {what}")
+            is_possible = False
             continue
         try:
             log_prob = site["fn"].log_prob(site["value"])
@@ -130,9 +138,11 @@ def invalid_start(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: d
         kind = "observed site" if site["is_observed"] else "latent site"
         if not bool(jnp.all(jnp.isfinite(log_prob))):
             bad.append(f"{kind} '{name}' has log density {float(jnp.sum(log_prob))}")
+            is_finite = bool(jnp.isfinite(site["value"]).all())
+            is_possible &= is_finite and not bool(jnp.isnan(log_prob).any())
         elif not bool(jnp.isfinite(jnp.sum(log_prob))):
             bad.append(f"the log density of {kind} '{name}' overflows in {log_prob.dtype}")
-    return "; ".join(bad) or None
+    return "; ".join(bad) or None, is_possible
 
 
 def of_half_precision(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> str:
@@ -150,31 +160,6 @@ def of_half_precision(model: Callable, init_loc_fn: Callable, args: tuple, kwarg
     return checks.HALF_PRECISION if re.search(r"\bf16\[", program) else ""
 
 
-def is_impossible_by_chance(
-    model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict
-) -> bool:
-    """Whether a start is invalid only because the enumerated latents, which are drawn at a guide's
-    set-up and summed out later, make the data impossible.
-
-    :param model: with its enumerated latents.
-    """
-    sites: list[dict[str, Any]] = []
-
-    def run() -> list:
-        trace = _run(model, init_loc_fn, args, kwargs)
-        sites[:] = [site for site in trace.values() if site["type"] == "sample"]
-        if not any(map(is_enumerated, sites)):
-            return []
-        return [_is_wrong(site) for site in sites if site["is_observed"]]
-
-    try:
-        if not jax.eval_shape(run):
-            return False
-        return not any(map(bool, jax.jit(run)()))
-    except Exception:  # noqa: BLE001  the set-up fails as well, and says why
-        return False
-
-
 def check_empty_plates(error: BaseException) -> None:
     """Say which plate has no elements, whose name NumPyro's error leaves out.
 
@@ -188,12 +173,6 @@ def check_empty_plates(error: BaseException) -> None:
             if "name" in seen and any(isinstance(size, int) and size == 0 for size in sizes):
                 raise ValueError(checks.empty_plate(seen["name"], "NumPyro")) from error
         trace = trace.tb_next
-
-
-def _is_wrong(site: dict[str, Any]) -> jax.Array:
-    """Whether an observed site has no density, whatever the discrete latents are."""
-    log_prob, is_finite = site["fn"].log_prob(site["value"]), jnp.isfinite(site["value"]).all()
-    return jnp.isnan(log_prob).any() | ~(is_finite | jnp.isfinite(log_prob).all())
 
 
 def _is_inside(site: dict[str, Any]) -> bool:
@@ -264,18 +243,8 @@ def _latent_sites(trace: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 def _unconstrained_shapes(trace: dict[str, Any], subsampled: bool) -> dict[str, tuple]:
     """By latent site; with all elements of subsampled plates if ``subsampled``."""
-    full_sizes: dict[str, dict[int, int]] = {}
-    for latent in subsampled_latents(trace) if subsampled else ():
-        full_sizes.setdefault(latent.site, {})[latent.axis] = latent.full_size
-    shapes = {}
-    for name, site in _latent_sites(trace):
-        if not site["fn"].support.is_discrete:
-            shape = list(jnp.shape(site["value"]))
-            for axis, full_size in full_sizes.get(name, {}).items():
-                shape[axis] = full_size
-            transform = biject_to(site["fn"].support)
-            shapes[name] = tuple(transform.inverse_shape(tuple(shape)))
-    return shapes
+    local = subsampled_latents(trace) if subsampled else ()
+    return unconstrained_shapes(_latent_sites(trace), local, biject_to)
 
 
 def _signature(tree: Any) -> tuple:

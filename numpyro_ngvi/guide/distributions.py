@@ -10,14 +10,14 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 
+from ngvi._docs import shared_doc
+from ngvi.guide import distributions as shared
 from numpyro_ngvi.families.base import Family
 
 
-class StructuredNormal(dist.Distribution):
-    """``N(mu, Sigma)`` of a structured family, at the cost of its structure.
-
-    :param family: the Gaussian, with coordinates.
-    """
+@shared_doc(shared.StructuredNormal)
+class StructuredNormal(shared.StructuredNormal, dist.Distribution):
+    """A distribution of NumPyro."""
 
     arg_constraints: ClassVar[dict] = {}
     support = constraints.real_vector
@@ -41,30 +41,6 @@ class StructuredNormal(dist.Distribution):
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         noise = jax.random.normal(key, self.shape(sample_shape), self.family.loc.dtype)
         return self.family.sample(noise)
-
-    def log_prob(self, value: jax.Array) -> jax.Array:
-        return self.family.log_prob(value)
-
-    @property
-    def mean(self) -> jax.Array:
-        return jnp.broadcast_to(self.family.mean, self.shape())
-
-    @property
-    def variance(self) -> jax.Array:
-        return jnp.broadcast_to(self.family.variance, self.shape())
-
-    @property
-    def covariance_matrix(self) -> jax.Array:
-        """Dense, for small ``d``; raises ``ValueError`` beyond."""
-        return self.family.covariance_matrix
-
-    @property
-    def precision_matrix(self) -> jax.Array:
-        """Dense, for small ``d``; raises ``ValueError`` beyond."""
-        return self.family.precision_matrix
-
-    def entropy(self) -> jax.Array:
-        return jnp.broadcast_to(self.family.entropy(), self.batch_shape)
 
 
 class StructuredTransform(Transform):

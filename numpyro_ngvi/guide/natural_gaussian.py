@@ -10,11 +10,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import random
-from numpyro import handlers
 from numpyro.distributions.transforms import Transform, biject_to
 from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_median
@@ -25,19 +23,13 @@ from ngvi.errors import (
     NoLatentsError,
     check_create_plates,
     check_init_loc_fn,
-    check_model,
     check_names,
     check_quantiles,
     no_distribution,
     no_latents,
     note_foreign_arguments,
 )
-from ngvi.guide import calm
 from ngvi.guide import natural_gaussian as guide
-from ngvi.guide.landing import check_sticking_the_landing
-from ngvi.latents.choice import Choice
-from ngvi.latents.dynamic_supports import check_no_dynamic_supports
-from ngvi.latents.layout import Layout
 from ngvi.latents.subsampling import check_no_local_latents
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.registry import REGISTRY
@@ -46,24 +38,17 @@ from numpyro_ngvi.guide.checks import (
     LatentShapes,
     check_empty_plates,
     invalid_start,
-    is_enumerated,
-    is_impossible_by_chance,
     next_site,
     of_half_precision,
     site_of,
     subsampled_latents,
 )
-from numpyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
-from numpyro_ngvi.guide.landing import called_by_linear_elbo
+from numpyro_ngvi.guide.dynamic_supports import running_supports
 from numpyro_ngvi.guide.layout import layout_of
-from numpyro_ngvi.guide.local_latents import (
-    Visits,
-    full_locs,
-    one_support,
-    unpacking,
-)
 from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
-from numpyro_ngvi.guide.prototype import CompiledPrototype
+from numpyro_ngvi.guide.prototype import set_up_prototype
+from numpyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo
+from numpyro_ngvi.guide.subsampled_latents import Minibatch, full_locs, unpacking
 from numpyro_ngvi.pytree import register_with_flax
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.partly_observed import idle_latents
@@ -78,7 +63,7 @@ def _without_support_warnings() -> Iterator[None]:
 
 
 @shared_doc(guide.NaturalGaussianGuide)
-class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledPrototype):
+class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     """``jax.grad`` of the loss is the natural gradient.
 
     Optimise the parameter with ``numpyro_ngvi.Snngm`` or ``Nagm``:
@@ -98,6 +83,12 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
     :param prefix: prefix of the guide's sites.
     """
 
+    _registry = REGISTRY
+    _init_locs: dict[str, jax.Array]
+    _normal, _minibatch_type = NaturalNormal, Minibatch
+    _called_by_linear_elbo = staticmethod(called_by_linear_elbo)
+    _subsampled_latents = staticmethod(subsampled_latents)
+
     def __init__(
         self,
         model: Callable,
@@ -109,17 +100,14 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         create_plates: Callable | None = None,
         sticking_the_landing: bool | str = "auto",
     ) -> None:
-        self._requested_scale = calm.check_scale(init_scale)
-        self._requested_family = REGISTRY.requested(family)
+        self._take_options(model, family, init_scale, sticking_the_landing)
         self.model_as_given = model  # with its enumerated latents
-        self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
-        self._told: tuple[tuple, dict] | None = None
+        self._new_arguments: tuple[tuple, dict] | None = None
         self.missed_curvature: list[str] | None = None  # what NaturalELBO has found, of sites
         self.not_additive: Exception | None = None  # likewise, of all, ...
         self.is_looked_at = False  #: ... once it was looked for
-        check_model(model)
         super().__init__(
-            CheckedSites(handlers.block(model, hide_fn=is_enumerated)),
+            CheckedSites(model),
             prefix=prefix,
             init_loc_fn=check_init_loc_fn(init_loc_fn),
             create_plates=check_create_plates(create_plates),
@@ -130,56 +118,61 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         try:
             with _without_support_warnings():
-                super()._setup_prototype(*args, **kwargs)
+                self._init_scale = set_up_prototype(self, args, kwargs)
         except Exception as error:
-            # A guide that failed to set up is not set up: the next call fails as well.
             trace, self.prototype_trace = self.prototype_trace, None
-            # NumPyro refuses local latents last, when all else is set up.
-            refused = trace is not None and "local latent variables" in str(error)
-            if refused and self.create_plates is not None:
-                self.prototype_trace = trace
-            else:
-                self._explain(error, trace, args, kwargs)
-                raise
+            self._explain(error, trace, args, kwargs)
+            raise
         try:
-            own = (self._parameter_name, f"_{self.prefix}_latent")
-            check_names(self.prototype_trace, own, "rename it, or give the guide another prefix=.")
-            self._dynamic = dynamic_sites(self.model, self.prototype_trace, args, kwargs)
-            self._hold_all_elements()
+            self._check_latents()
+            local = self._take_supports(self._init_locs)
+            self._init_locs = full_locs(self._init_locs, self.prototype_trace, local)
+            self._init_latent, self._unpack_latent = unpacking(self._init_locs)
+            self.latent_dim = jnp.size(self._init_latent)
             trace = self.prototype_trace
             self.idle_latents = idle_latents(self.model_as_given, trace, args, kwargs)
-            layout = layout_of(self, self.model_as_given, args, kwargs)
-            self.family, self._family_reason = self._choose_family(layout)
-            self.family = self.family.for_layout(layout)
-            self.sites = layout.sites
-            if self.create_plates is not None:
-                self._visits(self._prototype_frames).check(self.family)
+            self._take_layout(layout_of(self, self.model_as_given, args, kwargs))
         except Exception:
+            # A guide that failed to set up is not set up: the next call fails as well.
             self.prototype_trace = None
             raise
         register_with_flax()
         initial = partial(self.family.initial, scale=self._init_scale)
         self._initial_posterior = compiled(initial, runs_once=True)(self._init_latent)
         self._latent_shapes = LatentShapes(
-            self.prototype_trace, args, kwargs, subsampled=self.create_plates is not None
+            self.prototype_trace, args, kwargs, subsampled=self._has_plates
         )
 
-    def _hide_data(self, args: tuple, kwargs: dict) -> bool:
-        hides = is_impossible_by_chance(self.model_as_given, self.init_loc_fn, args, kwargs)
-        self.model.hides_data = hides
-        return hides
+    def hide_data(self, args: tuple, kwargs: dict) -> bool:
+        """Leave the data out of the set-up, if it has failed only because the enumerated latents,
+        which are drawn now and summed out later, make the data impossible.
 
-    def _explain(self, error: Exception, trace: Any, args: tuple, kwargs: dict) -> None:
-        """Say what NumPyro's own errors leave out, which name no site."""
-        check_empty_plates(error)
-        if "found no latent variables" in str(error):
+        :return: whether they are left out.
+        """
+        is_possible = False
+        with contextlib.suppress(Exception):  # the set-up fails as well, and says why
+            if self.model.enumerated:
+                _, is_possible = invalid_start(self.model, self.init_loc_fn, args, kwargs)
+        self.model.hides_data = is_possible
+        return is_possible
+
+    def _check_latents(self) -> None:
+        trace = self.prototype_trace
+        if not sum(map(jnp.size, self._init_locs.values())):
             sites, params = (
                 [name for name, site in trace.items() if site["type"] == kind]
                 for kind in ("sample", "param")
             )
-            raise NoLatentsError(
-                no_latents(sites, params, "random_flax_module, random_nnx_module or their like")
-            ) from error
+            prior = "random_flax_module, random_nnx_module or their like"
+            raise NoLatentsError(no_latents(sites, params, prior))
+        own = (self._parameter_name, f"_{self.prefix}_latent")
+        check_names(trace, own, "rename it, or give the guide another prefix=.")
+        if not self._has_plates:
+            check_no_local_latents(subsampled_latents(trace), self._no_local_latents)
+
+    def _explain(self, error: Exception, trace: Any, args: tuple, kwargs: dict) -> None:
+        """Say what NumPyro's own errors leave out, which name no site."""
+        check_empty_plates(error)
         if trace is not None:
             check_no_local_latents(subsampled_latents(trace), self._no_local_latents)
         if "has a delta distribution" in str(error):
@@ -188,7 +181,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         if not is_start and not isinstance(error, (TypeError, ValueError)):
             return
         with _without_support_warnings():
-            reason = invalid_start(self.model, self.init_loc_fn, args, kwargs)
+            reason, _ = invalid_start(self.model, self.init_loc_fn, args, kwargs)
             half = of_half_precision(self.model, self.init_loc_fn, args, kwargs)
         if is_start or reason is not None:
             raise InvalidStartError(
@@ -204,26 +197,6 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
             name = next_site(self.model, self.init_loc_fn, args, kwargs)
             if name is not None:
                 raise ValueError(f"{no_distribution(name, error)}{half}") from error
-
-    def _choose_family(self, layout: Layout) -> Choice:
-        local = subsampled_latents(self.prototype_trace)
-        return REGISTRY.suitable(self._requested_family, local, layout)
-
-    def _hold_all_elements(self) -> None:
-        """Let the latent vector have all elements of plates that the prototype subsamples."""
-        self._supports: dict[str, Any] = {}
-        self._checked_plates: set[frozenset[str]] = set()
-        local = subsampled_latents(self.prototype_trace)
-        if not local:
-            return
-        check_no_dynamic_supports(self._dynamic)
-        self._init_locs = full_locs(self._init_locs, self.prototype_trace, local)
-        self._init_latent, self._unpack_latent = unpacking(self._init_locs)
-        self.latent_dim = jnp.size(self._init_latent)
-        for name in self._init_locs:
-            axes = [latent.axis for latent in local if latent.site == name]
-            support = self.prototype_trace[name]["fn"].support
-            self._supports[name] = one_support(support, axes, name)
 
     def set_up(self, *args: Any, **kwargs: Any) -> dict[str, Family]:
         """What the first call does before it draws; later calls only check the arguments.
@@ -241,48 +214,39 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
             isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))
         )
         if not is_traced:
-            self._told = (args, kwargs)
+            self._new_arguments = (args, kwargs)
         return {self._parameter_name: self._initial_posterior}
 
     def take_arguments(self) -> tuple[tuple, dict] | None:
         """Those of the last call that was no part of a trace, once; None if there was none."""
-        told, self._told = self._told, None
-        return told
+        found, self._new_arguments = self._new_arguments, None
+        return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
         self.set_up(*args, **kwargs)
-        if self.create_plates is None and not self._dynamic:
+        if not self._has_plates and not self._dynamic:
             return super().__call__(*args, **kwargs)
         plates: dict[str, Any] = {}
-        if self.create_plates is not None:
+        if self._has_plates:
             plates = self._create_plates(*args, **kwargs)  # their sites carry the indices
-        visits = self._visits(plates)
-        latent = self._sample_visited(visits) if visits.are_partial else self._sample_latent()
+        minibatch = self._minibatch(plates)
+        latent = (
+            self._sample_subsampled(minibatch) if minibatch.are_partial else self._sample_latent()
+        )
         values = self._unpack_latent(latent)
         supports = self._supports
         if self._dynamic:
             run = self.prototype_trace, self._dynamic, values, args, kwargs
             supports = running_supports(self.model, *run)
-        return visits.sample(values, self.prototype_trace, supports, plates)
-
-    def _sample_visited(self, visits: Visits) -> jax.Array:
-        family = numpyro.param(self._parameter_name, self._initial_posterior)
-        if visits.plates not in self._checked_plates:
-            visits.check(family)
-            self._checked_plates.add(visits.plates)
-        posterior = NaturalNormal(visits.of(family), self._sticks_the_landing())
-        infer = {"is_auxiliary": True, "is_visited": True}
-        with self._named_apart():
-            return numpyro.sample(f"_{self.prefix}_latent", posterior, infer=infer)
+        return minibatch.sample(values, self.prototype_trace, supports, plates)
 
     def _sample_latent(self, *args: Any, **kwargs: Any) -> jax.Array:
-        with self._named_apart():
-            return super()._sample_latent(*args, **kwargs)
+        return self._sample_at_site(self._get_posterior().expand_by(kwargs.get("sample_shape", ())))
 
-    @contextlib.contextmanager
-    def _named_apart(self) -> Iterator[None]:
+    def _sample_at_site(self, posterior: Any, is_minibatch: bool = False) -> jax.Array:
+        infer = {"is_auxiliary": True, "is_minibatch": is_minibatch}
         try:
-            yield
+            return numpyro.sample(f"_{self.prefix}_latent", posterior, infer=infer)
         except AssertionError as error:
             if "unique names" not in str(error):
                 raise
@@ -291,28 +255,15 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
                 "NaturalGaussianGuide(..., prefix='another')."
             ) from error
 
-    def _visits(self, plates: dict[str, Any]) -> Visits:
-        """The elements that plates (or frames of the prototype, the first ones) visit."""
-        around = {plate.name for site in self.sites for plate in site.plates}
-        indices = {
-            name: plate._indices if isinstance(plate, numpyro.plate) else np.arange(plate.size)
-            for name, plate in plates.items()
-            if name in around
-        }
-        return Visits(self.sites, indices)
+    def _family(self) -> Family:
+        return numpyro.param(self._parameter_name, self._initial_posterior)
 
     def _get_posterior(self) -> NaturalNormal:
-        family = numpyro.param(self._parameter_name, self._initial_posterior)
-        return NaturalNormal(family, self._sticks_the_landing())
+        return NaturalNormal(self._family(), self._sticks_the_landing())
 
     @property
     def _parameter_name(self) -> str:
         return f"{self.prefix}_posterior"
-
-    def _sticks_the_landing(self) -> bool:
-        if self._sticking_the_landing == "auto":
-            return called_by_linear_elbo()
-        return bool(self._sticking_the_landing)
 
     # -- what the user reads ----------------------------------------------------------
 
@@ -352,10 +303,13 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous, CompiledP
         :return: by site, the shape of ``quantiles`` followed by the site's shape.
         """
         check_quantiles(quantiles)
+        latent = self._latent_quantiles(params, jnp.asarray(quantiles))
+        return NaturalGaussianGuide._unpack_and_constrain(self, latent, params)
+
+    def _latent_quantiles(self, params: dict[str, Any], levels: jax.Array) -> jax.Array:
+        """In the model's coordinates, the shape of the levels followed by ``d``."""
         family = self._family_of(params)
-        levels = jnp.asarray(quantiles)[..., None]
-        latent = dist.Normal(family.mean, family.stddev).icdf(levels)
-        return self._unpack_and_constrain(latent, params)
+        return dist.Normal(family.mean, family.stddev).icdf(levels[..., None])
 
     def sample_posterior(
         self,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from functools import singledispatch
 from typing import Any
 
 import jax
@@ -83,33 +82,19 @@ def _drawing(shape: tuple[int, ...]) -> Callable:
     return compiled(drawn, runs_once=math.prod(shape) <= SIZES.few)
 
 
-@singledispatch
 def to_distribution(family: Family) -> dist.Distribution:
     """The family as a NumPyro distribution over vectors of length ``d``."""
+    if isinstance(family, DenseFamily):
+        return dist.MultivariateNormal(family.loc, scale_tril=family.lower_factor)
+    if isinstance(family, Diagonal):
+        return dist.Normal(family.loc, family.stddev).to_event(1)
     return StructuredNormal(family)
 
 
-@singledispatch
 def to_transform(family: Family) -> Transform:
     """The transform that takes ``N(0, I)`` to the family."""
+    if isinstance(family, DenseFamily):
+        return LowerCholeskyAffine(family.loc, family.lower_factor)
+    if isinstance(family, Diagonal):
+        return IndependentTransform(AffineTransform(family.loc, family.stddev), 1)
     return StructuredTransform(family)
-
-
-@to_distribution.register
-def _(family: DenseFamily) -> dist.Distribution:
-    return dist.MultivariateNormal(family.loc, scale_tril=family.lower_factor)
-
-
-@to_transform.register
-def _(family: DenseFamily) -> Transform:
-    return LowerCholeskyAffine(family.loc, family.lower_factor)
-
-
-@to_distribution.register
-def _(family: Diagonal) -> dist.Distribution:
-    return dist.Normal(family.loc, family.stddev).to_event(1)
-
-
-@to_transform.register
-def _(family: Diagonal) -> Transform:
-    return IndependentTransform(AffineTransform(family.loc, family.stddev), 1)

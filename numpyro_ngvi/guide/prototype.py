@@ -10,267 +10,177 @@ that are being traced themselves) is left to NumPyro, with its further attempts 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer.autoguide import AutoGuide
-from numpyro.infer.initialization import init_to_mean, init_to_median
 from numpyro.infer.util import get_potential_fn, potential_energy, transform_fn
 from numpyro.primitives import Messenger
 
-from ngvi.guide import calm
+from ngvi.guide.robust_init import ROBUST_INIT
+from numpyro_ngvi.guide.dynamic_supports import dynamic_sites
+from numpyro_ngvi.guide.robust_init import density_around, strategies_of
 from numpyro_ngvi.tracing.arguments import Arguments, as_jax
 from numpyro_ngvi.tracing.compilation import compiled
 
 Trace = dict[str, dict[str, Any]]
 
 
-class CompiledPrototype(AutoGuide):
-    """``AutoGuide`` whose prototype comes from one program; a base to be listed last."""
+def set_up_prototype(guide: Any, args: tuple, kwargs: dict) -> float:
+    """Set up what ``AutoGuide`` knows of its model.
 
-    #: The initial sd of the latents that the user asks for; None leaves it to the set-up.
-    _requested_scale: float | None = None
-    _init_scale: Any  #: what it is, by the set-up
-
-    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        rng_key = numpyro.prng_key()
-        with handlers.block():
-            found = self._started(rng_key, args, kwargs)
-            if found is None and self._hide_data(args, kwargs):
-                found = self._started(rng_key, args, kwargs)
-        args, kwargs = as_jax((args, kwargs))
-        if found is None:
-            with Keyed(key=rng_key):
-                super()._setup_prototype(*args, **kwargs)
-            self._know_all_plates()
-            self._init_scale = self._requested_scale or calm.SCALE
-            return
-        self._init_scale = self._requested_scale or self._calm_scale(found, args, kwargs)
-        self.prototype_trace, self._init_locs = found.trace, found.locs
-        model = _prepared(self.model, self.prototype_trace)
-        transforms = _transforms(self.prototype_trace)
-        self._potential_fn_gen, postprocess_fn_gen = get_potential_fn(
-            model,
-            transforms,
-            replay_model=_is_replayed(self.prototype_trace),
-            dynamic_args=True,
-            model_args=args,
-            model_kwargs=kwargs,
-        )
-        self._potential_fn = self._potential_fn_gen(*args, **kwargs)
-        self._postprocess_fn = handlers.seed(postprocess_fn_gen(*args, **kwargs), rng_seed=0)
-        self._prototype_plate_sizes = {}
-        self._prototype_frames = _frames(self.prototype_trace)
-        self._prototype_frame_full_sizes = {
-            name: site["args"][0]
-            for name, site in self.prototype_trace.items()
-            if site["type"] == "plate"
-        }
-        self._know_all_plates()
-
-    def _started(self, rng_key: jax.Array, args: tuple, kwargs: dict) -> _Prototype | None:
-        """A prototype at a valid start, a calm one where the choice is the guide's; or None."""
-        # With plates, the model's minibatch has not all latents.
-        looks_around = self._requested_scale is None and self.create_plates is None
-        options = rng_key, args, kwargs, looks_around
-        found = _prototype(self.model, self.init_loc_fn, *options)
-        if found is not None and self.init_loc_fn is init_to_median:
-            for strategy in (_medians_of_many, _means):
-                if not calm.is_low(found.log_density):
-                    break
-                other = _prototype(self.model, strategy, *options)
-                if other is not None and calm.is_calmer(other.log_density, found.log_density):
-                    found = other
-        return found if found is not None and math.isfinite(found.log_density) else None
-
-    def _calm_scale(self, found: _Prototype, args: tuple, kwargs: dict) -> float:
-        if not calm.explodes(found.around, found.log_density):
-            return calm.SCALE
-        arguments = Arguments(args, kwargs)
-
-        def run(locs: dict[str, jax.Array], arrays: list) -> jax.Array:
-            args, kwargs = arguments.rebuilt(arrays)
-            density = _density(self.model, found.trace, args, kwargs)
-            return _around(density, found.trace, locs, *calm.NARROWER)
-
-        with handlers.block():
-            levels = compiled(run, runs_once=True)(found.locs, arguments.arrays)
-        dim = sum(map(jnp.size, found.locs.values()))
-        return calm.narrow_scale(np.asarray(levels), found.log_density, dim)
-
-    def _know_all_plates(self) -> None:
-        # A plate inside scan leaves no site in the trace, and takes no minibatches.
-        sizes = {name: frame.size for name, frame in self._prototype_frames.items()}
-        self._prototype_frame_full_sizes = {**sizes, **self._prototype_frame_full_sizes}
-
-    def _hide_data(self, args: tuple, kwargs: dict) -> bool:
-        """Leave the data out of the set-up, if they are the only reason for its failure.
-
-        :return: whether they are.
-        """
-        raise NotImplementedError
+    :param guide: a ``NaturalGaussianGuide``.
+    :return: the initial standard deviation of its latents.
+    """
+    rng_key = numpyro.prng_key()
+    with handlers.block():
+        found = _find_start(guide, rng_key, args, kwargs)
+        if found is None and guide.hide_data(args, kwargs):
+            found = _find_start(guide, rng_key, args, kwargs)
+    args, kwargs = as_jax((args, kwargs))
+    if found is None:
+        with Keyed(key=rng_key):
+            AutoGuide._setup_prototype(guide, *args, **kwargs)
+        trace, scale = guide.prototype_trace, guide._requested_scale or ROBUST_INIT.scale
+    else:
+        trace, guide._init_locs, scale = found
+        guide.prototype_trace, guide._prototype_frames = trace, _frames(trace)
+    guide._dynamic = dynamic_sites(guide.model, trace, args, kwargs)
+    has_deterministic = any(site["type"] == "deterministic" for site in trace.values())
+    _, postprocess_fn = get_potential_fn(
+        _prepared(guide.model, trace),
+        _transforms(trace),
+        replay_model=has_deterministic or bool(guide._dynamic),
+        model_args=args,
+        model_kwargs=kwargs,
+    )
+    guide._postprocess_fn = handlers.seed(postprocess_fn, rng_seed=0)
+    # A plate inside scan leaves no site in the trace, and takes no minibatches.
+    guide._prototype_frame_full_sizes = {
+        name: trace[name]["args"][0] if name in trace else frame.size
+        for name, frame in guide._prototype_frames.items()
+    }
+    return scale
 
 
-def _medians_of_many(site: dict[str, Any]) -> jax.Array | None:
-    """``init_to_median``, of so many draws that they are hardly random."""
-    if site["type"] != "sample":
+def _find_start(guide: Any, *run: Any) -> tuple[Trace, dict[str, jax.Array], float] | None:
+    """The model's trace and its unconstrained values at a valid start, and the initial scale there.
+
+    :param run: a key, and the arguments.
+    :return: None if there is no such start by one program.
+    """
+    strategies = strategies_of(guide.init_loc_fn)
+    level, found = ROBUST_INIT.best(strategies, lambda strategy: _start(guide, strategy, *run))
+    if not math.isfinite(level):
         return None
-    return init_to_median(site, num_samples=calm.num_samples(math.prod(site["fn"].shape())))
+    trace, locs, around = found
+    scale = guide._requested_scale or ROBUST_INIT.scale
+    if ROBUST_INIT.explodes(around, level):
+        arguments = Arguments(*run[1:])
+
+        def levels(arrays: list) -> jax.Array:
+            density = _density(guide.model, trace, *arguments.rebuilt(arrays))
+            return density_around(density, locs, *ROBUST_INIT.narrower)
+
+        around = np.asarray(compiled(levels, runs_once=True)(arguments.arrays))
+        scale = ROBUST_INIT.narrow_scale(around, level, sum(map(jnp.size, locs.values())))
+    return trace, locs, scale
 
 
-def _means(site: dict[str, Any]) -> jax.Array | None:
-    """Means of priors on all reals, where they are finite, and medians of many draws of others."""
-    median = _medians_of_many(site)
-    if median is None:
-        return None
-    support = site["fn"].support
-    if getattr(support, "base_constraint", support) is not constraints.real:
-        return median
-    mean = init_to_mean(site)
-    return jnp.where(jnp.isfinite(mean), mean, median)
-
-
-class _Prototype(NamedTuple):
-    """A start."""
-
-    trace: Trace  #: of the model
-    locs: dict[str, jax.Array]  #: unconstrained, by site
-    log_density: float  #: in nats; NaN if its gradient is not finite
-    around: np.ndarray  #: the log density at draws about the start, if it was looked there
-
-
-def _prototype(
-    model: Callable,
-    init_loc_fn: Callable,
-    rng_key: jax.Array,
-    args: tuple,
-    kwargs: dict,
-    looks_around: bool,
-) -> _Prototype | None:
-    """The model at its start; None if it has none by one program."""
-    arguments = Arguments(args, kwargs)
+def _start(
+    guide: Any, strategy: Callable, rng_key: jax.Array, args: tuple, kwargs: dict
+) -> tuple[float, tuple | None]:
+    """The log density at the start of a strategy, which is NaN if its gradient is not finite, and
+    the trace, the unconstrained values and the log density at draws about them, if these count.
+    """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((rng_key, args, kwargs))):
-        return None
-    for _ in range(2):
-        try:
-            found = _run(model, init_loc_fn, rng_key, arguments, looks_around)
-            if math.isfinite(found.log_density):
-                # These need distributions that survive being taken apart.
-                _transforms(found.trace), _frames(found.trace)
-            return found
-        except Exception:  # noqa: BLE001  NumPyro, or the model in its hands, knows what to say
-            arguments.hold_constant()
-    return None
+        return math.nan, None
+    # With plates, the model's minibatch has not all latents.
+    scales = [ROBUST_INIT.scale] * (guide._requested_scale is None and guide.create_plates is None)
 
-
-def _run(
-    model: Callable,
-    init_loc_fn: Callable,
-    rng_key: jax.Array,
-    arguments: Arguments,
-    looks_around: bool,
-) -> _Prototype:
-    """The start, by one program."""
-    recorded: list[_Recorded] = []
-
-    def run(rng_key: jax.Array, arrays: list) -> tuple:
-        args, kwargs = arguments.rebuilt(arrays)
-        started = handlers.substitute(handlers.seed(model, rng_key), substitute_fn=init_loc_fn)
-        trace = handlers.trace(started).get_trace(*args, **kwargs)
+    def evaluated(trace: Trace, args: tuple, kwargs: dict) -> tuple:
         latents = _latents(trace)
         if any(isinstance(site["fn"], dist.Delta) for site in latents.values()):
             raise NotImplementedError("NumPyro has advice.")
         values = {name: site["value"] for name, site in latents.items()}
         locs = transform_fn(_transforms(trace), values, invert=True)
-        density = _density(model, trace, args, kwargs)
+        density = _density(guide.model, trace, args, kwargs)
         level, gradient = jax.value_and_grad(density)(locs)
         finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((level, gradient))]
-        recorded[:] = [_Recorded(trace)]
         level = jnp.where(jnp.stack(finite).all(), level, jnp.nan)
-        around = _around(density, trace, locs, calm.SCALE) if looks_around else jnp.zeros(0)
-        return recorded[0].computed, locs, level, around
+        ordered = {name: locs[name] for name in latents}
+        return locs, level, density_around(density, ordered, *scales) if scales else jnp.zeros(0)
 
-    run_once = compiled(run, runs_once=True)
-    computed, locs, level, around = run_once(rng_key, arguments.arrays)
-    trace = recorded[0].rebuilt(computed)
-    # In the model's order again, which is that of the latent vector.
-    locs = {name: locs[name] for name in _latents(trace)}
-    return _Prototype(trace, locs, float(level), np.ravel(around))
+    arguments = Arguments(args, kwargs)
+    for _ in range(2):
+        try:
+            trace, (locs, level, around) = _traced(
+                guide.model, strategy, rng_key, arguments, evaluated
+            )
+            if math.isfinite(level):
+                # These need distributions that survive being taken apart.
+                _transforms(trace), _frames(trace)
+            # In the model's order again, which is that of the latent vector.
+            locs = {name: locs[name] for name in _latents(trace)}
+            return float(level), (trace, locs, np.ravel(around))
+        except Exception:  # noqa: BLE001  NumPyro, or the model in its hands, knows what to say
+            arguments.hold_constant()
+    return math.nan, None
 
 
-def _density(model: Callable, trace: Trace, args: tuple, kwargs: dict) -> Callable:
-    """The model's log density at unconstrained values, of the trace's minibatch.
+def _traced(
+    model: Callable,
+    init_loc_fn: Callable,
+    rng_key: jax.Array,
+    arguments: Arguments,
+    also: Callable = lambda trace, args, kwargs: (),
+) -> tuple[Trace, Any]:
+    """The model's trace from values of a strategy, and what else is computed of it, by one program.
 
-    Whoever asks again, for a gradient say, does not run the model again.
+    :param also: of the trace and the arguments.
     """
-    plates = {name: site["value"] for name, site in trace.items() if site["type"] == "plate"}
-    prepared = handlers.substitute(_prepared(model, trace), data=plates)
-    return jax.jit(lambda locs: -potential_energy(prepared, args, kwargs, locs), inline=True)
+    recorded: list = []
+
+    def run(rng_key: jax.Array, arrays: list) -> tuple:
+        args, kwargs = arguments.rebuilt(arrays)
+        trace = _started(model, init_loc_fn, rng_key, args, kwargs)
+        # A dictionary would come back sorted.
+        leaves, structure = jax.tree.flatten(list(trace.values()))
+        recorded[:] = list(trace), leaves, structure
+        computed = [leaf if isinstance(leaf, jax.core.Tracer) else None for leaf in leaves]
+        return computed, also(trace, args, kwargs)
+
+    computed, found = compiled(run, runs_once=True)(rng_key, arguments.arrays)
+    names, leaves, structure = recorded
+    pairs = zip(leaves, computed, strict=True)
+    sites = jax.tree.unflatten(structure, [leaf if one is None else one for leaf, one in pairs])
+    return dict(zip(names, sites, strict=True)), found
 
 
-def _around(density: Callable, trace: Trace, locs: dict, *scales: float) -> jax.Array:
-    """The log density at draws about a start, shape ``(scales, draws)``."""
-    names = [*_latents(trace)]  # in the latent vector's order, which is not a dictionary's
-    start, unpack = ravel_pytree([locs[name] for name in names])
-    directions = jnp.asarray(calm.directions(start.size), start.dtype)
-    if not directions.size:
-        return jnp.zeros((len(scales), 0))
-    steps = jnp.asarray(scales, start.dtype)[:, None, None] * directions
-
-    def at(step: jax.Array) -> jax.Array:
-        return density(dict(zip(names, unpack(start + step), strict=True)))
-
-    # One after the other: the model need not be one that can be run for many at a time.
-    return jax.lax.map(at, steps.reshape(-1, start.size)).reshape(len(scales), -1)
+def _started(
+    model: Callable, init_loc_fn: Callable, rng_key: jax.Array, args: tuple, kwargs: dict
+) -> Trace:
+    started = handlers.substitute(handlers.seed(model, rng_key), substitute_fn=init_loc_fn)
+    return handlers.trace(started).get_trace(*args, **kwargs)
 
 
 def started_trace(
     model: Callable, init_loc_fn: Callable, rng_key: jax.Array, args: tuple, kwargs: dict
 ) -> Trace:
     """The model's trace from values of a strategy, by one program if it can be compiled."""
-    arguments, recorded = Arguments(args, kwargs), []
-
-    def run(rng_key: jax.Array, arrays: list) -> list[jax.Array]:
-        args, kwargs = arguments.rebuilt(arrays)
-        started = handlers.substitute(handlers.seed(model, rng_key), substitute_fn=init_loc_fn)
-        recorded[:] = [_Recorded(handlers.trace(started).get_trace(*args, **kwargs))]
-        return recorded[0].computed
-
     with handlers.block():
         try:
-            computed = compiled(run, runs_once=True)(rng_key, arguments.arrays)
-            return recorded[0].rebuilt(computed)
+            return _traced(model, init_loc_fn, rng_key, Arguments(args, kwargs))[0]
         except Exception:  # noqa: BLE001  a model may do with its arguments what cannot be traced
-            started = handlers.substitute(handlers.seed(model, rng_key), substitute_fn=init_loc_fn)
-            return handlers.trace(started).get_trace(*args, **kwargs)
-
-
-class _Recorded:
-    """A trace, without what is computed in it."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._names = list(trace)
-        # A dictionary would come back sorted.
-        self._leaves, self._structure = jax.tree.flatten(list(trace.values()))
-        self._indices = [
-            index for index, leaf in enumerate(self._leaves) if isinstance(leaf, jax.core.Tracer)
-        ]
-        self.computed = [self._leaves[index] for index in self._indices]
-
-    def rebuilt(self, computed: Iterable[jax.Array]) -> Trace:
-        leaves = list(self._leaves)
-        for index, value in zip(self._indices, computed, strict=True):
-            leaves[index] = value
-        return dict(zip(self._names, jax.tree.unflatten(self._structure, leaves), strict=True))
+            return _started(model, init_loc_fn, rng_key, args, kwargs)
 
 
 class Keyed(Messenger):
@@ -296,6 +206,16 @@ def _prepared(model: Callable, trace: Trace) -> Callable:
     return Keyed(handlers.substitute(model, data=values))
 
 
+def _density(model: Callable, trace: Trace, args: tuple, kwargs: dict) -> Callable:
+    """The model's log density at unconstrained values, of the trace's minibatch.
+
+    Whoever asks again, for a gradient say, does not run the model again.
+    """
+    plates = {name: site["value"] for name, site in trace.items() if site["type"] == "plate"}
+    prepared = handlers.substitute(_prepared(model, trace), data=plates)
+    return jax.jit(lambda locs: -potential_energy(prepared, args, kwargs, locs), inline=True)
+
+
 def _latents(trace: Trace) -> Trace:
     return {
         name: site
@@ -316,19 +236,7 @@ def _frames(trace: Trace) -> dict[str, Any]:
 
 def _transforms(trace: Trace) -> dict[str, Any]:
     """From unconstrained values of latents and parameters, by site."""
-    of_params = {
-        name: site["kwargs"].get("constraint", constraints.real)
-        for name, site in trace.items()
-        if site["type"] == "param"
-    }
+    params = {name: site["kwargs"] for name, site in trace.items() if site["type"] == "param"}
     supports = {name: site["fn"].support for name, site in _latents(trace).items()}
-    return {name: biject_to(support) for name, support in {**supports, **of_params}.items()}
-
-
-def _is_replayed(trace: Trace) -> bool:
-    """Whether constraining takes a run of the model: for its deterministic sites, or supports
-    that depend on other sites.
-    """
-    supports = [site["fn"].support for site in _latents(trace).values()]
-    bounds = [leaf for leaf in jax.tree.leaves(supports) if not isinstance(leaf, (int, float))]
-    return bool(bounds) or any(site["type"] == "deterministic" for site in trace.values())
+    supports |= {name: of.get("constraint", constraints.real) for name, of in params.items()}
+    return {name: biject_to(support) for name, support in supports.items()}

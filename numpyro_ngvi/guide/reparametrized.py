@@ -1,8 +1,7 @@
-"""Locals as an affine map of globals and data; see :mod:`ngvi.guide.reparametrized`."""
+"""Locals as an affine map of globals and data; see :mod:`ngvi.guide.reparametrization`."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,33 +10,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
 from jax import random
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_median
 from numpyro.infer.util import potential_energy
 
 from ngvi._docs import shared_doc
-from ngvi.errors import check_quantiles
-from ngvi.guide import reparametrized as shared
-from ngvi.guide.reparametrized import NUM_DRAWS, Density, check_order, check_whole, log_volume
+from ngvi.guide import reparametrization, reparametrized
+from ngvi.guide.reparametrization import Density
+from ngvi.guide.reparametrized import check_order, check_whole
 from ngvi.latents.choice import Choice
 from ngvi.latents.layout import Layout
-from ngvi.latents.local_blocks import find_local_blocks
 from numpyro_ngvi.families import Family
-from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.linalg.arrow import Arrow
 from numpyro_ngvi.tracing.arguments import as_jax
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.of_sites import OfSites
-from numpyro_ngvi.tracing.sites import is_enumerated
-
-#: Draws that are mapped at once, for a user to read: one program for any number of them.
-DRAWS_AT_ONCE = 100
 
 
-class Reparametrization(shared.Reparametrization):
+class Reparametrization(reparametrization.Reparametrization):
     """Of JAX, for one vector; ``jax.vmap`` makes it one of many."""
 
     arrow = Arrow
@@ -85,8 +77,8 @@ class Reparametrization(shared.Reparametrization):
         return jax.lax.custom_root(gradient, point, lambda _, point: point, solve)
 
 
-@shared_doc(shared.ReparametrizedGaussianGuide)
-class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGaussianGuide):
+@shared_doc(reparametrized.ReparametrizedGaussianGuide)
+class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, NaturalGaussianGuide):
     """With ``SVI``, or with ``fit``.
 
     >>> def groups(y):
@@ -103,15 +95,17 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
     :param prefix: prefix of the guide's sites.
     """
 
+    _map_of = Reparametrization
+
     def __init__(
         self,
         model: Callable,
-        order: int = 2,
         family: str | type[Family] | Family = "auto",
         *,
+        order: int = 2,
         prefix: str = "auto",
         init_loc_fn: Callable = init_to_median,
-        init_scale: float | None = 0.1,
+        init_scale: float | None = None,
         sticking_the_landing: bool | str = "auto",
     ) -> None:
         self.order = check_order(order)
@@ -144,25 +138,25 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
             for name, site in trace.items()
             if site["type"] == "plate" and site["args"][1] not in (None, site["args"][0])
         ]
-        check_whole(plates, _enumerated(self.model_as_given, *self._data))
-        self._blocks = find_local_blocks(layout, self._names_of_locals)
+        check_whole(plates, sorted(self.model.enumerated))
+        choice = super()._choose_family(layout)
         start, mask = self._init_latent, self._blocks.mask
-        self._are_local = [site.name for site in layout.sites if site.size and mask[site.start]]
-        self._reparametrization = Reparametrization(self._blocks, start, self.order)
-        if self._start_of_another is not None:
-            self._reparametrization.start = jnp.asarray(self._start_of_another, start.dtype)
+        self._init_latent = jnp.asarray(np.where(mask, 0, start), start.dtype)
+        self._init_scale = np.where(mask, 1.0, self._init_scale).astype(start.dtype)
+        return choice
 
+    def _start_vector(self) -> jax.Array:
+        return self._init_latent
+
+    def _modes_at_start(self) -> tuple[np.ndarray, np.ndarray]:
         def search(latent: jax.Array) -> Any:
             return self._reparametrization._searched(self._density({}), latent)
 
         found = compiled(search, runs_once=True)(self._reparametrization.start)
-        self._begin_at(np.asarray(found.point), np.asarray(found.unsettled))
-        self._init_latent = jnp.asarray(np.where(mask, 0, start), start.dtype)
-        self._init_scale = np.where(mask, 1.0, self._init_scale).astype(start.dtype)
-        return self._suitable(REGISTRY, layout.dim)
+        return np.asarray(found.point), np.asarray(found.unsettled)
 
     def _own_vector(self, values: np.ndarray) -> jax.Array:
-        return jnp.asarray(values)
+        return jnp.asarray(values, self._init_latent.dtype)
 
     def _density(self, params: dict[str, Any]) -> Density:
         """The model's log density at unconstrained vectors, with these of its parameters."""
@@ -181,7 +175,8 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
             program = jax.make_jaxpr(partial(density, as_jax(self._data)))(values, params)
         except (TypeError, IndexError):  # the model computes with its arguments, as with numpy's
             program = jax.make_jaxpr(partial(density, self._data))(values, params)
-        return OfSites(program, jax.tree.leaves(params), self._unpack_latent, self._are_local)
+        are_local = [site.name for site in self.sites if self._is_local(site)]
+        return OfSites(program, jax.tree.leaves(params), self._unpack_latent, are_local)
 
     def _sample_latent(self, *args: Any, **kwargs: Any) -> jax.Array:
         latent = super()._sample_latent(*args, **kwargs)
@@ -219,7 +214,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         if not is_local.all():
             middle = jnp.where(is_local, middle, self._family_of(params).mean)
         theta, log_det, _ = self._map(middle, own)
-        return self._density(own)(theta) + log_det + log_volume(self._blocks)
+        return self._density(own)(theta) + log_det + self._log_volume()
 
     def _own_of(self, params: dict[str, Any]) -> dict[str, Any]:
         """Of the parameters those of the model's own."""
@@ -237,11 +232,9 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         self._check_set_up()
         own = self._own_of(params)
         flat = latents.reshape(-1, latents.shape[-1])
-        rows = jnp.pad(flat, ((0, -len(flat) % DRAWS_AT_ONCE), (0, 0)), "edge")
-        some = [
-            self._map_draws(rows[i : i + DRAWS_AT_ONCE], own)
-            for i in range(0, len(rows), DRAWS_AT_ONCE)
-        ]
+        size = self.draws_at_once  # one program does for any number of them
+        rows = jnp.pad(flat, ((0, -len(flat) % size), (0, 0)), "edge")
+        some = [self._map_draws(rows[i : i + size], own) for i in range(0, len(rows), size)]
         parts = (jnp.concatenate(part)[: len(flat)] for part in zip(*some, strict=True))
         return tuple(part.reshape(latents.shape) for part in parts)
 
@@ -251,7 +244,7 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
 
     def _draws(self, family: Family) -> jax.Array:
         return family.sample(
-            random.normal(random.key(0), (NUM_DRAWS, family.dim), family.loc.dtype)
+            random.normal(random.key(0), (self.num_draws, family.dim), family.loc.dtype)
         )
 
     def median(self, params: dict[str, Any]) -> dict[str, jax.Array]:
@@ -261,21 +254,10 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         """
         return self.quantiles(params, 0.5)
 
-    def quantiles(self, params: dict[str, Any], quantiles: Any) -> dict[str, jax.Array]:
-        """Posterior quantiles of every latent site, constrained; those of locals by always the
-        same 2000 draws.
-
-        :param params: from ``svi.get_params(svi_state)``.
-        :param quantiles: a number or a list of numbers in (0, 1).
-        :return: by site, the shape of ``quantiles`` followed by the site's shape.
-        """
-        check_quantiles(quantiles)
-        family, levels = self._family_of(params), jnp.asarray(quantiles)
-        theta, _ = self._in_models_coordinates(self._draws(family), params)
-        of_locals = jnp.quantile(theta, levels, axis=0)
-        of_globals = dist.Normal(family.mean, family.stddev).icdf(levels[..., None])
-        latent = jnp.where(self._blocks.mask, of_locals, of_globals)
-        return super()._unpack_and_constrain(latent, params)
+    def _latent_quantiles(self, params: dict[str, Any], levels: jax.Array) -> jax.Array:
+        theta, _ = self._in_models_coordinates(self._draws(self._family_of(params)), params)
+        of_globals = super()._latent_quantiles(params, levels)
+        return jnp.where(self._blocks.mask, jnp.quantile(theta, levels, axis=0), of_globals)
 
     def num_without_mode(self, params: dict[str, Any]) -> dict[str, float]:
         """How many locals have, on average over the posterior, no mode given globals and data that
@@ -289,19 +271,3 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         return self._count_without_mode(np.asarray(troubled))
 
     _without_mode = num_without_mode
-
-
-def _enumerated(model: Callable, args: tuple, kwargs: dict) -> list[str]:
-    """The names of latents that are marked for enumeration."""
-    found: list[str] = []
-
-    def run() -> None:
-        seeded = handlers.seed(model, rng_seed=0)
-        with handlers.block():
-            for name, site in handlers.trace(seeded).get_trace(*args, **kwargs).items():
-                if site["type"] == "sample" and is_enumerated(site):
-                    found.append(name)
-
-    with contextlib.suppress(Exception):  # which a run with values will raise, with a better name
-        jax.eval_shape(run)
-    return found

@@ -64,7 +64,7 @@ class Drawn(Delta):
 
 
 class Visited(Messenger):
-    """A guide whose visits of latent vectors are recorded (:mod:`ngvi.guide.visits`).
+    """A guide whose visits of latent vectors are recorded (:mod:`ngvi.guide.subsampled_latents`).
 
     :ivar weights: how often the minibatch counts each coordinate, by those sites of which it visits
         a part.
@@ -75,5 +75,5 @@ class Visited(Messenger):
         self.weights: dict[str, jax.Array] = {}
 
     def process_message(self, site: dict[str, Any]) -> None:
-        if site["type"] == "sample" and site["infer"].get("is_visited"):
+        if site["type"] == "sample" and site["infer"].get("is_minibatch"):
             self.weights[site["name"]] = site["fn"].family.weights

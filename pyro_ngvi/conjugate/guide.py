@@ -22,10 +22,11 @@ from ngvi.conjugate.numpy_sites import as_numpy
 from ngvi.errors import check_init_loc_fn, check_model, check_quantiles
 from pyro_ngvi.conjugate.families import FAMILIES, ConjugateSite, Random
 from pyro_ngvi.families import Family
-from pyro_ngvi.guide.checks import continuous_only, subsampled_latents
-from pyro_ngvi.guide.landing import calling_elbo
+from pyro_ngvi.guide.checks import subsampled_latents
 from pyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from pyro_ngvi.guide.posterior import PosteriorParameters
+from pyro_ngvi.guide.robust_init import continuous_only
+from pyro_ngvi.guide.sticking_the_landing import calling_elbo
 from pyro_ngvi.tracing.messengers import WithoutSequences, quiet, repeatable_noise
 from pyro_ngvi.tracing.sites import is_enumerated
 

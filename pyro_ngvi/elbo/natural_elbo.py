@@ -17,7 +17,7 @@ from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.choice import is_noisy
 from ngvi.estimators.table import EstimateCost
 from ngvi.families import direction
-from ngvi.guide.visits import log_q_of_visits, natural_gradient_of_visits
+from ngvi.guide.subsampled_latents import log_q_of_minibatch, natural_gradient_of_minibatch
 from pyro_ngvi.estimators import (
     Differentiator,
     Families,
@@ -34,7 +34,7 @@ from pyro_ngvi.estimators.moments import Estimate, concatenated, of_kept
 from pyro_ngvi.estimators.quadrature import Quadrature
 from pyro_ngvi.estimators.stein import Stein, stein_direction
 from pyro_ngvi.families.low_rank_precision import MOMENTS
-from pyro_ngvi.guide.local_latents import SHARED_OUT
+from pyro_ngvi.guide.subsampled_latents import SPLIT_OVER_WORKERS
 from pyro_ngvi.host import Reads
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
@@ -249,19 +249,19 @@ def _visited(density: LogDensity) -> dict[str, Tensor]:
 
     Where workers visit all elements between them, the sum of what they find is of all.
     """
-    return {} if SHARED_OUT.get() else density.visited
+    return {} if SPLIT_OVER_WORKERS.get() else density.visited
 
 
 def _count_visits(
     density: LogDensity, here: Families, points: PointsBySite, estimate: Estimate, is_stein: bool
 ) -> None:
-    """Change the directions of a minibatch of a guide's latents (:mod:`ngvi.guide.visits`)."""
+    """Change those of a minibatch of latents (:mod:`ngvi.guide.subsampled_latents`)."""
     for site, weights in _visited(density).items():
         of_entropy = None
         if is_stein:
             drawn = of_kept(points.noise[site], estimate.kept)
             of_entropy = stein_direction(torch.zeros_like(drawn), drawn, here[site])
-        estimate.directions[site] = natural_gradient_of_visits(
+        estimate.directions[site] = natural_gradient_of_minibatch(
             here[site], estimate.directions[site], weights, of_entropy
         )
 
@@ -270,7 +270,7 @@ def _bound(
     values: Tensor, here: Families, points: PointsBySite, kept: Tensor, visited: dict[str, Tensor]
 ) -> Tensor:
     """The weighted mean of ``log p - log q``, NaN if no draw is left."""
-    gains = values - log_q_of_visits(here, points.noise, visited)
+    gains = values - log_q_of_minibatch(here, points.noise, visited)
     gains = torch.where(kept, points.weights * gains, 0.0)
     return gains.sum() / torch.where(kept, points.weights, 0.0).sum()
 

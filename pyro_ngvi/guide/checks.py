@@ -11,85 +11,19 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro import poutine
-from pyro.infer.autoguide.initialization import InitMessenger, init_to_mean, init_to_median
+from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import biject_to, constraints
+from torch.distributions import biject_to
 
 from ngvi import errors as checks
 from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
-from ngvi.guide import calm, latent_shapes
+from ngvi.guide import latent_shapes
+from ngvi.guide.layout import unconstrained_shapes
 from ngvi.latents.subsampling import SubsampledLatent
-from pyro_ngvi.guide.landing import calling_elbo
+from pyro_ngvi.guide.sticking_the_landing import calling_elbo
 from pyro_ngvi.tracing.arguments import signature
 from pyro_ngvi.tracing.sites import is_enumerated
-
-#: How often a start is evaluated before it is called invalid: latents that the guide does
-#: not see (enumerated or blocked) are drawn anew each time and may be impossible once.
-NUM_START_TRIES = 10
-
-
-def continuous_only(init_loc_fn: Callable) -> Callable:
-    """The strategy, which leaves discrete sites to their priors.
-
-    Where it would sample an improper prior, a point of the support takes the sample's place.
-    """
-
-    def init(site: dict[str, Any]) -> Tensor | None:
-        try:
-            support = getattr(site["fn"], "support", None)
-        except NotImplementedError as error:
-            name, kind = site["name"], type(site["fn"]).__name__
-            raise ValueError(
-                f"Site '{name}' has a {kind}, which says nothing of its support and so has no "
-                "unconstrained latents. One that integrates its own weights out, such as the "
-                "HiddenLayer of pyro.contrib.bnn, stays in the model, hidden from the guide: "
-                f"NaturalGaussianGuide(poutine.block(model, hide=['{name}']))."
-            ) from error
-        if getattr(support, "is_discrete", False):
-            return None
-        try:
-            value = init_loc_fn(site)
-        except NotImplementedError:
-            transform = biject_to(support)
-            value = transform(torch.zeros(transform.inverse_shape(site["fn"].shape())))
-        # What a reparametrized site depends on will be started as well.
-        return None if _lacks_plates(site, value) else value
-
-    return init
-
-
-class Calm:
-    """``init_to_median``, or a strategy that is calmer (:mod:`ngvi.guide.calm`)."""
-
-    KINDS = USUAL, MEDIANS_OF_MANY, MEANS = range(3)
-
-    kind = USUAL
-
-    def __call__(self, site: dict[str, Any]) -> Tensor:
-        if self.kind == self.USUAL:
-            return init_to_median(site, num_samples=calm.USUAL)
-        count = calm.num_samples(site["fn"].shape().numel())
-        median, support = init_to_median(site, num_samples=count), site["fn"].support
-        is_real = getattr(support, "base_constraint", support) is constraints.real
-        if self.kind == self.MEDIANS_OF_MANY or not is_real:
-            return median
-        mean = init_to_mean(site)
-        return torch.where(torch.isfinite(mean), mean, median)
-
-
-def _lacks_plates(site: dict[str, Any], value: Tensor) -> bool:
-    """Whether a value has not the shape that plates will give to the site.
-
-    Inside of a plate, a reparametrization asks for its site's start before the plate expands it.
-    """
-    done = {frame.name for frame in site["cond_indep_stack"]}
-    for frame in poutine.runtime._PYRO_STACK:
-        if isinstance(frame, pyro.plate) and frame.dim is not None and frame.name not in done:
-            axis = frame.dim - site["fn"].event_dim
-            if value.dim() < -axis or value.shape[axis] != frame.subsample_size:
-                return True
-    return False
 
 
 @contextlib.contextmanager
@@ -109,12 +43,16 @@ def frozen_parts(models: Iterable[Any] | None) -> Iterator[None]:
             tensor.requires_grad_(False)
 
 
-def check_no_discrete_latents(trace: poutine.Trace) -> None:
-    """Refuse discrete latents that nobody enumerates.
+def check_sites(trace: poutine.Trace) -> None:
+    """Refuse discrete latents that nobody enumerates, a model without latents, and data that are no
+    tensors; warn of data of an odd shape.
 
     :raises DiscreteLatentError: naming the site and the ways out.
+    :raises NoLatentsError: saying what the model has instead.
+    :raises TypeError: naming the site.
     """
-    for name, site in _latent_sites(trace):
+    latents, sites = _latent_sites(trace), _sample_sites(trace)
+    for name, site in latents:
         if site["fn"].support.is_discrete:
             raise DiscreteLatentError(
                 f"Continuous inference cannot handle discrete sample site '{name}'. Mark it "
@@ -123,25 +61,11 @@ def check_no_discrete_latents(trace: poutine.Trace) -> None:
                 "the guide, e.g. "
                 f"NaturalGaussianGuide(poutine.block(model, hide=['{name}']))."
             )
-
-
-def check_has_latents(trace: poutine.Trace) -> None:
-    """Refuse a model that leaves a guide nothing to do.
-
-    :raises NoLatentsError: saying what the model has instead.
-    """
-    if not any(site["value"].numel() for _, site in _latent_sites(trace)):
-        sites = [name for name, _ in _sample_sites(trace)]
+    if not any(site["value"].numel() for _, site in latents):
         prior = "to_pyro_module_(network), and a PyroSample for each of its weights"
-        raise NoLatentsError(checks.no_latents(sites, trace.param_nodes, prior))
-
-
-def check_observed(trace: poutine.Trace) -> None:
-    """Refuse data that are no tensors, and warn of those of an odd shape.
-
-    :raises TypeError: naming the site.
-    """
-    for name, site in _sample_sites(trace):
+        names = [name for name, _ in sites]
+        raise NoLatentsError(checks.no_latents(names, trace.param_nodes, prior))
+    for name, site in sites:
         value, fn = site["value"], site["fn"]
         if site["is_observed"] and isinstance(value, Tensor):
             checks.warn_of_broadcast(name, tuple(value.shape), tuple(fn.shape()), fn.event_dim)
@@ -180,11 +104,7 @@ def subsampled_latents(trace: poutine.Trace) -> list[SubsampledLatent]:
 
 
 def check_start(
-    model: Callable,
-    start: dict[str, Tensor],
-    args: tuple,
-    kwargs: dict,
-    num_tries: int = NUM_START_TRIES,
+    model: Callable, start: dict[str, Tensor], args: tuple, kwargs: dict, num_tries: int
 ) -> None:
     """Refuse a start where the log density of the model is not finite.
 
@@ -192,16 +112,19 @@ def check_start(
     :param num_tries: how often it is evaluated.
     :raises ValueError: naming the sites and the way out.
     """
-    reason = None
     for _ in range(num_tries):
-        reason = _invalid_sites(model, start, args, kwargs)
-        if reason is None:
+        trace = _started(model, start, args, kwargs)
+        invalid = _invalid_sites(trace)
+        if not invalid:
             return
-    if _is_impossible_by_chance(model, start, args, kwargs):
+    # Enumerated latents, which are drawn now and summed out later, may make the data impossible.
+    is_drawn = any(is_enumerated(site) for _, site in _sample_sites(trace))
+    if is_drawn and all(is_possible for _, is_possible in invalid):
         return
     raise InvalidStartError(
-        f"The bound is not finite at the guide's starting point: {reason}. Check the data and "
-        "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
+        "The bound is not finite at the guide's starting point: "
+        f"{'; '.join(reason for reason, _ in invalid)}. Check the data and the priors, or start "
+        "elsewhere with init_loc_fn=init_to_value(values={...})."
     )
 
 
@@ -217,9 +140,9 @@ def log_density_at(model: Callable, start: dict[str, Tensor], args: tuple, kwarg
 
 @torch.enable_grad()
 def check_graph(model: Callable, guide: Callable, args: tuple, kwargs: dict) -> None:
-    """Look for observed sites that change with the latents, without a gradient that tells how.
+    """Warn of observed sites that change with the latents, and have no gradient.
 
-    It is a warning: values at draws tell ``fit`` what gradients do not, at a price.
+    It is no error: ``fit`` can go by values, at a price.
     """
     runs = []
     for _ in range(2):
@@ -281,7 +204,7 @@ class LatentShapes(latent_shapes.LatentShapes):
             return {}
 
 
-def first_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
+def explained_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
     """:func:`quiet_trace` from the start, whose values are to blame if it fails.
 
     :raises InvalidStartError: naming the site that starts at no valid value.
@@ -299,7 +222,9 @@ def first_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
                     f"Latent site '{name}' starts at {site['value']}, no value of its "
                     f"distribution, of shape {shape}: check init_loc_fn=. The model fails: {error}"
                 ) from error
-        name = _next_site(model, tracer.trace, args, kwargs) if _is_validation(error) else None
+        # torch refuses a distribution's parameters before the site is known.
+        is_refused = isinstance(error, ValueError) and "to satisfy the constraint" in str(error)
+        name = _next_site(model, tracer.trace, args, kwargs) if is_refused else None
         if name is not None:
             raise ValueError(checks.no_distribution(name, error)) from error
         raise
@@ -311,11 +236,6 @@ def _check_empty_plates(trace: poutine.Trace, error: Exception) -> None:
         if site["type"] == "sample" and site_is_subsample(site):
             if 0 in (site["fn"].size, site["fn"].subsample_size):
                 raise ValueError(checks.empty_plate(name, "Pyro")) from error
-
-
-def _is_validation(error: Exception) -> bool:
-    """Whether torch has refused a distribution's parameters, before the site is known."""
-    return isinstance(error, ValueError) and "to satisfy the constraint" in str(error)
 
 
 def _next_site(model: Callable, trace: poutine.Trace, args: tuple, kwargs: dict) -> str | None:
@@ -342,45 +262,25 @@ def quiet_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
 
 
 def _started(model: Callable, start: dict, args: tuple, kwargs: dict) -> poutine.Trace:
-    # Sites that a reparametrization takes the place of are asked for as well.
+    # Sites that a reparametrization replaces are asked for as well.
     started = InitMessenger(lambda site: start.get(site["name"]))(model)
     return quiet_trace(started, args, kwargs)
 
 
-def _is_impossible_by_chance(model: Callable, start: dict, args: tuple, kwargs: dict) -> bool:
-    """Whether a start is invalid only because the enumerated latents, which are drawn at a guide's
-    set-up and summed out later, make the data impossible.
-    """
-    sites = [site for _, site in _sample_sites(_started(model, start, args, kwargs))]
-    if not any(map(is_enumerated, sites)):
-        return False
-    for site in sites:
-        if site["is_observed"]:
-            try:
-                log_prob = site["fn"].log_prob(site["value"])
-                is_finite = torch.isfinite(torch.as_tensor(site["value"])).all()
-                if torch.isnan(log_prob).any() or not (is_finite or log_prob.isfinite().all()):
-                    return False
-            except ValueError:  # Pyro's own validation
-                return False
-        elif not torch.isfinite(site["value"]).all():
-            return False
-    return True
-
-
-def _invalid_sites(model: Callable, start: dict, args: tuple, kwargs: dict) -> str | None:
-    trace = _started(model, start, args, kwargs)
-    bad = []
+def _invalid_sites(trace: poutine.Trace) -> list[tuple[str, bool]]:
+    """The sites without a finite log density, in words, and whether other latents may give one."""
+    invalid = []
     for name, site in _sample_sites(trace):
-        if not site["is_observed"] and not torch.isfinite(site["value"]).all():
-            bad.append(f"'{name}' starts at a value that is not finite")
+        is_finite = bool(torch.isfinite(torch.as_tensor(site["value"])).all())
+        if not site["is_observed"] and not is_finite:
+            invalid.append((f"'{name}' starts at a value that is not finite", False))
             continue
         kind = "observed site" if site["is_observed"] else "latent site"
         try:
             log_prob = site["fn"].log_prob(site["value"])
         except Exception as error:
             if "within the support" in str(error):  # Pyro's own validation
-                bad.append(f"{kind} '{name}': {error}")
+                invalid.append((f"{kind} '{name}': {error}", False))
                 continue
             shapes = tuple(site["value"].shape), tuple(site["fn"].shape())
             kept = f"{error} (The value is of {site['value'].dtype}.)"
@@ -394,10 +294,13 @@ def _invalid_sites(model: Callable, start: dict, args: tuple, kwargs: dict) -> s
                     f"Sample site '{name}' has a delta distribution, and no density: use "
                     "pyro.deterministic for a value that follows from others."
                 )
-            bad.append(f"{kind} '{name}' has log density {float(log_prob.sum())}")
+            is_possible = is_finite and not bool(torch.isnan(log_prob).any())
+            reason = f"{kind} '{name}' has log density {float(log_prob.sum())}"
+            invalid.append((reason, is_possible))
         elif not torch.isfinite(torch.as_tensor(log_prob.sum() * site["scale"])).all():
-            bad.append(f"the log density of {kind} '{name}' overflows in {log_prob.dtype}")
-    return "; ".join(bad) or None
+            reason = f"the log density of {kind} '{name}' overflows in {log_prob.dtype}"
+            invalid.append((reason, True))
+    return invalid
 
 
 def _sample_sites(trace: poutine.Trace) -> list[tuple[str, dict[str, Any]]]:
@@ -418,15 +321,5 @@ def _latent_sites(trace: poutine.Trace) -> list[tuple[str, dict[str, Any]]]:
 
 def _unconstrained_shapes(trace: poutine.Trace, subsampled: bool) -> dict[str, tuple]:
     """By latent site; with all elements of subsampled plates if ``subsampled``."""
-    full_sizes: dict[str, dict[int, int]] = {}
-    for latent in subsampled_latents(trace) if subsampled else ():
-        full_sizes.setdefault(latent.site, {})[latent.axis] = latent.full_size
-    shapes = {}
-    for name, site in _latent_sites(trace):
-        if not site["fn"].support.is_discrete:
-            shape = list(site["value"].shape)
-            for axis, full_size in full_sizes.get(name, {}).items():
-                shape[axis] = full_size
-            transform = biject_to(site["fn"].support)
-            shapes[name] = tuple(transform.inverse_shape(torch.Size(shape)))
-    return shapes
+    local = subsampled_latents(trace) if subsampled else ()
+    return unconstrained_shapes(_latent_sites(trace), local, biject_to)

@@ -10,14 +10,14 @@ from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
 from torch.distributions import Transform
 
+from ngvi._docs import shared_doc
+from ngvi.guide import distributions as shared
 from pyro_ngvi.families.base import Family
 
 
-class StructuredNormal(TorchDistribution):
-    """``N(mu, Sigma)`` of a structured family, at the cost of its structure.
-
-    :param family: the Gaussian, with coordinates.
-    """
+@shared_doc(shared.StructuredNormal)
+class StructuredNormal(shared.StructuredNormal, TorchDistribution):
+    """A distribution of Pyro."""
 
     arg_constraints: ClassVar[dict] = {}
     support = constraints.real_vector
@@ -41,30 +41,6 @@ class StructuredNormal(TorchDistribution):
         loc = self.family.loc
         shape = self._extended_shape(torch.Size(sample_shape))
         return self.family.sample(torch.randn(shape, dtype=loc.dtype, device=loc.device))
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        return self.family.log_prob(value)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.family.mean.expand(self.shape())
-
-    @property
-    def variance(self) -> Tensor:
-        return self.family.variance.expand(self.shape())
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        """Dense, for small ``d``; raises ``ValueError`` beyond."""
-        return self.family.covariance_matrix
-
-    @property
-    def precision_matrix(self) -> Tensor:
-        """Dense, for small ``d``; raises ``ValueError`` beyond."""
-        return self.family.precision_matrix
-
-    def entropy(self) -> Tensor:
-        return self.family.entropy().expand(self.batch_shape)
 
 
 class StructuredTransform(Transform):

@@ -36,33 +36,20 @@ class _Origins(Messenger):
         msg["value"] = track_provenance(msg["value"], frozenset({msg["name"]}))
 
 
-class _Constrain(Messenger):
-    """Gives latents their unconstrained values, through the supports that they have in the run."""
+class _Values(Messenger):
+    """Gives sites values, whatever start the model has been given.
 
-    def __init__(self, values: dict[str, Tensor], names: list[str]) -> None:
+    :param value_of: the value of a site, or None to leave it as it is.
+    """
+
+    def __init__(self, value_of: Callable[[dict[str, Any]], Tensor | None]) -> None:
         super().__init__()
-        self.values, self.names = values, names
-        self.found: dict[str, Constraint] = {}
+        self.value_of = value_of
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        if msg["name"] in self.values:
-            support = msg["fn"].support
-            if msg["name"] in self.names:
-                self.found[msg["name"]] = support
-            msg["value"] = biject_to(support)(self.values[msg["name"]])
-            msg["done"] = True
-
-
-class _Anew(Messenger):
-    """Draws latents from their priors, whatever start the model has been given."""
-
-    def __init__(self, names: set[str]) -> None:
-        super().__init__()
-        self.names = names
-
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        if msg["name"] in self.names:
-            msg["value"], msg["done"] = msg["fn"](), True
+        value = self.value_of(msg)
+        if value is not None:
+            msg["value"], msg["done"] = value, True
 
 
 def dynamic_sites(model: Callable, trace: poutine.Trace, args: tuple, kwargs: dict) -> list[str]:
@@ -84,7 +71,7 @@ def dynamic_sites(model: Callable, trace: poutine.Trace, args: tuple, kwargs: di
 
 def _moving(model: Callable, latents: dict[str, Any], args: tuple, kwargs: dict) -> list[str]:
     """The latents whose supports are not the same where the others have been drawn anew."""
-    with poutine.block(), _Anew(set(latents)):
+    with poutine.block(), _Values(lambda site: site["fn"]() if site["name"] in latents else None):
         again = poutine.trace(model).get_trace(*args, **kwargs)
     return [
         name
@@ -106,10 +93,19 @@ def running_supports(
 
     :param values: unconstrained, by site.
     """
-    constrain = _Constrain(values, names)
-    with poutine.block(), constrain:
+    found: dict[str, Constraint] = {}
+
+    def constrained(site: dict[str, Any]) -> Tensor | None:
+        if site["name"] not in values:
+            return None
+        support = site["fn"].support
+        if site["name"] in names:
+            found[site["name"]] = support
+        return biject_to(support)(values[site["name"]])
+
+    with poutine.block(), _Values(constrained):
         model(*args, **kwargs)
-    return constrain.found
+    return found
 
 
 def _tensors(support: Constraint) -> list[Tensor]:

@@ -12,7 +12,6 @@ import dataclasses
 import gc
 import uuid
 import weakref
-from functools import singledispatch
 from typing import Any
 
 import pyro.distributions as dist
@@ -29,7 +28,7 @@ from pyro_ngvi.families import Diagonal, Family
 from pyro_ngvi.families.coordinates import Coordinate, mark
 from pyro_ngvi.families.dense import DenseFamily
 from pyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
-from pyro_ngvi.guide.landing import calling_elbo
+from pyro_ngvi.guide.sticking_the_landing import calling_elbo
 
 #: Whose a parameter was when an ELBO last asked for it.
 _TRAINED = WeakIdKeyDictionary()
@@ -139,33 +138,19 @@ class NaturalNormal(StructuredNormal):
         return self.family.draw_log_prob(noise)
 
 
-@singledispatch
 def to_distribution(family: Family) -> TorchDistribution:
     """The family as a Pyro distribution over vectors of length ``d``."""
+    if isinstance(family, DenseFamily):
+        return dist.MultivariateNormal(family.loc, scale_tril=family.lower_factor)
+    if isinstance(family, Diagonal):
+        return dist.Normal(family.loc, family.stddev).to_event(1)
     return StructuredNormal(family)
 
 
-@singledispatch
 def to_transform(family: Family) -> Transform:
     """The transform that takes ``N(0, I)`` to the family."""
+    if isinstance(family, DenseFamily):
+        return dist.transforms.LowerCholeskyAffine(family.loc, scale_tril=family.lower_factor)
+    if isinstance(family, Diagonal):
+        return dist.transforms.AffineTransform(family.loc, family.stddev, event_dim=1)
     return StructuredTransform(family)
-
-
-@to_distribution.register
-def _(family: DenseFamily) -> TorchDistribution:
-    return dist.MultivariateNormal(family.loc, scale_tril=family.lower_factor)
-
-
-@to_transform.register
-def _(family: DenseFamily) -> Transform:
-    return dist.transforms.LowerCholeskyAffine(family.loc, scale_tril=family.lower_factor)
-
-
-@to_distribution.register
-def _(family: Diagonal) -> TorchDistribution:
-    return dist.Normal(family.loc, family.stddev).to_event(1)
-
-
-@to_transform.register
-def _(family: Diagonal) -> Transform:
-    return dist.transforms.AffineTransform(family.loc, family.stddev, event_dim=1)

@@ -1,4 +1,4 @@
-"""Locals as an affine map of globals and data; see :mod:`ngvi.guide.reparametrized`."""
+"""Locals as an affine map of globals and data; see :mod:`ngvi.guide.reparametrization`."""
 
 from __future__ import annotations
 
@@ -10,41 +10,27 @@ from typing import Any
 import numpy as np
 import pyro
 import torch
+from pyro import poutine
 from pyro.infer.autoguide.initialization import init_to_median
 from pyro.poutine.runtime import am_i_wrapped
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch._C._functorch import maybe_current_level
-from torch.distributions import Normal, biject_to
 
 from ngvi._docs import shared_doc
-from ngvi.errors import check_quantiles
-from ngvi.guide import reparametrized as shared
-from ngvi.guide.reparametrized import (
-    MAX_ITERATIONS,
-    NUM_DRAWS,
-    Density,
-    check_order,
-    check_whole,
-    log_volume,
-)
-from ngvi.latents.choice import Choice
-from ngvi.latents.layout import Layout
-from ngvi.latents.local_blocks import find_local_blocks
+from ngvi.guide import reparametrization, reparametrized
+from ngvi.guide.reparametrization import Density, NewtonState
+from ngvi.guide.reparametrized import check_order, check_whole
 from pyro_ngvi.families import Family
-from pyro_ngvi.families.registry import REGISTRY
-from pyro_ngvi.guide.checks import first_trace, is_enumerated
+from pyro_ngvi.guide.checks import is_enumerated
 from pyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from pyro_ngvi.linalg.arrow import Arrow
 from pyro_ngvi.tracing.batching import BatchedDerivatives
 from pyro_ngvi.tracing.dependencies import log_density
 from pyro_ngvi.tracing.messengers import quiet
 
-#: Draws that are mapped at once, for a user to read.
-DRAWS_AT_ONCE = 100
 
-
-class Reparametrization(shared.Reparametrization):
+class Reparametrization(reparametrization.Reparametrization):
     """Of torch, for one vector; :meth:`of_each` makes it one of many."""
 
     arrow = Arrow
@@ -78,17 +64,17 @@ class Reparametrization(shared.Reparametrization):
             found = _mapped(one, flat)
             return tuple(part.reshape(*latents.shape[:-1], *part.shape[1:]) for part in found)
 
-    def _searched(self, density: Density, latent: Tensor) -> shared._State:
+    def _searched(self, density: Density, latent: Tensor) -> NewtonState:
         found = _Search.apply(partial(self._search, density), latent)
         point, unsettled, *factors = found
-        return shared._State(point, point, point, factors, unsettled, 0)
+        return NewtonState(point, point, point, factors, unsettled, 0)
 
     def _search(self, density: Density, latents: Tensor) -> tuple[Tensor, ...]:
         """Points, flags and factors of the vectors ``(N, d)``."""
 
         def one(latent: Tensor, *state: Any) -> tuple:
             *vectors, unsettled = state[:4]
-            before = shared._State(*vectors, list(state[4:]), unsettled, 0)
+            before = NewtonState(*vectors, list(state[4:]), unsettled, 0)
             after = self._next(self._given(density, latent), before)
             return after.point, after.step, after.gain, after.unsettled, *after.factors
 
@@ -96,7 +82,7 @@ class Reparametrization(shared.Reparametrization):
         parts = (first.point, first.step, first.gain, first.unsettled, *first.factors)
         state = tuple(part.expand(len(latents), *part.shape) for part in parts)
         with quiet(), nullcontext() if len(latents) == 1 else BatchedDerivatives():
-            for _ in range(MAX_ITERATIONS):
+            for _ in range(self.options.max_iterations):
                 state = _mapped(one, latents, *state)
                 if not state[3].any():
                     break
@@ -164,8 +150,8 @@ def _mapped(function: Callable, *rows: Tensor) -> tuple[Tensor, ...]:
         return tuple(map(torch.stack, zip(*found, strict=True)))
 
 
-@shared_doc(shared.ReparametrizedGaussianGuide)
-class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGaussianGuide):
+@shared_doc(reparametrized.ReparametrizedGaussianGuide)
+class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, NaturalGaussianGuide):
     """It has one submodule, ``posterior``, as :class:`~pyro_ngvi.NaturalGaussianGuide` has.
 
     >>> def groups(y):
@@ -180,17 +166,19 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
     ReparametrizedGaussianGuide(... 3 locals of size 1 ('effect') given 1 others, order=2)
     """
 
+    _map_of = Reparametrization
+
     def __init__(
         self,
         model: Callable,
-        order: int = 2,
         family: str | type[Family] | Family = "auto",
         *,
+        order: int = 2,
         init_loc_fn: Callable = init_to_median,
-        init_scale: float | None = 0.1,
+        init_scale: float | None = None,
         sticking_the_landing: bool | str = "auto",
     ) -> None:
-        check_order(order)
+        self.order = check_order(order)
         super().__init__(
             model,
             family,
@@ -198,33 +186,29 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
             init_scale=init_scale,
             sticking_the_landing=sticking_the_landing,
         )
-        self.order = order
-        self._blocks: Any = None
 
     # -- set-up -----------------------------------------------------------------------
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         self._blocks, self._data = None, (args, kwargs)
-        nodes = first_trace(self.model, args, kwargs).nodes
-        sites = {name: site for name, site in nodes.items() if site["type"] == "sample"}
+        super()._setup_prototype(*args, **kwargs)
+
+    def _check_trace(self, trace: poutine.Trace) -> None:
+        sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
         plates = [
             name
             for name, site in sites.items()
             if site_is_subsample(site) and site["fn"].subsample_size not in (None, site["fn"].size)
         ]
         check_whole(plates, [name for name, site in sites.items() if is_enumerated(site)])
-        super()._setup_prototype(*args, **kwargs)
+        super()._check_trace(trace)
 
-    def _choose_family(self, layout: Layout) -> Choice:
-        self._layout_sites = layout.sites
-        blocks, start = find_local_blocks(layout, self._names_of_locals), self._init_loc().detach()
-        self._reparametrization = Reparametrization(blocks, start, self.order)
-        if self._start_of_another is not None:
-            self._reparametrization.start = torch.as_tensor(self._start_of_another).to(start)
-        self._blocks = blocks
+    def _start_vector(self) -> Tensor:
+        return self._init_loc().detach()
+
+    def _modes_at_start(self) -> tuple[np.ndarray, np.ndarray]:
         found = self._reparametrization._searched(self._density(), self._reparametrization.start)
-        self._begin_at(found.point.cpu().numpy(), found.unsettled.cpu().numpy())
-        return self._suitable(REGISTRY, layout.dim)
+        return found.point.cpu().numpy(), found.unsettled.cpu().numpy()
 
     def _init_loc(self) -> Tensor:
         loc = super()._init_loc()
@@ -243,11 +227,12 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         """The model's log density at unconstrained vectors, with its parameters as they are."""
         if self._model_as_given is None:
             raise RuntimeError(
-                "A guide that has been pickled has no model, by which its locals are found: make a "
-                "new one of the model, and load the parameter store."
+                "This guide has been pickled, which leaves its model out, and only the model says "
+                "where the modes of locals are. Make a new ReparametrizedGaussianGuide(model) and "
+                "load the parameters with pyro.get_param_store().load(...)."
             )
 
-        model, (args, kwargs), sites = self._model_as_given[0], self._data, self._layout_sites
+        model, (args, kwargs), sites = self._model_as_given[0], self._data, self.sites
 
         def density(theta: Tensor) -> Tensor:
             pieces = theta.split([site.size for site in sites])
@@ -283,21 +268,21 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         mean = family.mean
         theta, log_det, _ = self._of_each(torch.where(is_local, torch.zeros_like(mean), mean))
         with quiet():
-            return self._density()(theta) + log_det + log_volume(self._blocks)
+            return self._density()(theta) + log_det + self._log_volume()
 
     # -- what the user reads ----------------------------------------------------------
 
     @torch.no_grad()
     def _in_models_coordinates(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Draws ``(N, d)`` in the model's coordinates, and which locals have no mode there."""
-        parts = [self._of_each(some) for some in latents.detach().split(DRAWS_AT_ONCE)]
+        parts = [self._of_each(some) for some in latents.detach().split(self.draws_at_once)]
         return torch.cat([part[0] for part in parts]), torch.cat([part[2] for part in parts])
 
     def _constrained(self, latents: Tensor) -> dict[str, Tensor]:
         return self._in_supports(self._in_models_coordinates(latents)[0])
 
     @staticmethod
-    def _draws_of(family: Family, num_draws: int = NUM_DRAWS) -> Tensor:
+    def _draws_of(family: Family, num_draws: int) -> Tensor:
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(num_draws, family.dim, generator=generator, dtype=family.loc.dtype)
         return family.sample(noise.to(family.loc.device))
@@ -306,28 +291,12 @@ class ReparametrizedGaussianGuide(shared.ReparametrizedGaussianGuide, NaturalGau
         """Posterior median of every latent site, constrained; see :meth:`quantiles`."""
         return {name: value[0] for name, value in self.quantiles([0.5]).items()}
 
-    @torch.no_grad()
-    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Posterior quantiles of every latent site, constrained; those of locals by always the
-        same 2000 draws.
-
-        :param quantiles: a list of numbers in (0, 1).
-        :raises ValueError: for others.
-        """
-        check_quantiles(quantiles)
-        family = self._family().detach()
-        levels = torch.atleast_1d(torch.as_tensor(quantiles)).to(family.loc)
-        theta, _ = self._in_models_coordinates(self._draws_of(family))
+    def _latent_quantiles(self, family: Family, levels: Tensor) -> Tensor:
+        theta, _ = self._in_models_coordinates(self._draws_of(family, self.num_draws))
         # torch.quantile takes up to 16 million numbers.
         of_locals = [torch.quantile(some, levels, 0) for some in theta.split(4000, -1)]
-        of_globals = Normal(family.mean, family.stddev).icdf(levels[:, None])
-        mask = self._reparametrization._mask
-        found: dict[str, list[Tensor]] = {}
-        for latent in torch.where(mask, torch.cat(of_locals, -1), of_globals):
-            for site, value in self._unpack_latent(latent):
-                constrained = biject_to(site["fn"].support)(value)
-                found.setdefault(site["name"], []).append(constrained)
-        return {name: torch.stack(values) for name, values in found.items()}
+        of_globals = super()._latent_quantiles(family, levels)
+        return torch.where(self._reparametrization._mask, torch.cat(of_locals, -1), of_globals)
 
     def num_without_mode(self) -> dict[str, float]:
         """How many locals have, on average over the posterior, no mode given globals and data that

@@ -13,7 +13,7 @@ from pyro.infer import ELBO
 from torch import Tensor
 
 from pyro_ngvi.families.low_rank_precision import MOMENTS
-from pyro_ngvi.guide.local_latents import SHARED_OUT
+from pyro_ngvi.guide.subsampled_latents import SPLIT_OVER_WORKERS
 from pyro_ngvi.parallel.rows import (
     SeesRows,
     check_covered,
@@ -122,7 +122,7 @@ class DataParallel(ELBO):
             found = [workers.total(weight * moment) for moment in moments]
             return tuple(found if rows is None else [*found, workers.rows(weight**0.5 * rows)])
 
-        tokens = MOMENTS.set(of_all), SHARED_OUT.set(self.workers.size > 1)
+        tokens = MOMENTS.set(of_all), SPLIT_OVER_WORKERS.set(self.workers.size > 1)
         try:
             with workers.same_noise():
                 loss = float(function(seen, guide, *args, **kwargs))
@@ -133,7 +133,7 @@ class DataParallel(ELBO):
             raise
         finally:
             MOMENTS.reset(tokens[0])
-            SHARED_OUT.reset(tokens[1])
+            SPLIT_OVER_WORKERS.reset(tokens[1])
         found = self._checked(table(False, loss))
         weights = shares(plates, found[:, 2:])
         if has_locals:

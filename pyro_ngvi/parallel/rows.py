@@ -89,7 +89,7 @@ def visited_elements(guide_trace: Any) -> dict[str, list[int]]:
     :param guide_trace: a trace of the guide.
     """
     nodes = guide_trace.nodes.values()
-    if not any(node["infer"].get("is_visited") for node in nodes if node["type"] == "sample"):
+    if not any(node["infer"].get("is_minibatch") for node in nodes if node["type"] == "sample"):
         return {}
     return {
         node["name"]: torch.as_tensor(node["value"]).tolist()

@@ -30,7 +30,7 @@ class Posteriors(Messenger):
     :ivar found: Gaussians with live coordinates, by the name of the sample site.
     :ivar conjugate_sites: conjugate sites with live natural parameters, by name.
     :ivar visited: how often a minibatch counts each coordinate, by the site, where it visits a
-        part of them (:mod:`ngvi.guide.visits`).
+        part of them (:mod:`ngvi.guide.subsampled_latents`).
     """
 
     def __init__(self, last: str | None = None) -> None:
@@ -63,7 +63,7 @@ class Posteriors(Messenger):
         family = family_of(msg)
         if family is None:
             return
-        if msg["infer"].get("is_visited"):
+        if msg["infer"].get("is_minibatch"):
             self.visited[msg["name"]] = msg["fn"].family.weights
         if msg["fn"].batch_shape.numel() != 1:
             raise NotImplementedError(

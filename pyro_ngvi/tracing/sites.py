@@ -22,7 +22,7 @@ def is_enumerated(site: dict[str, Any]) -> bool:
 def family_of(site: dict[str, Any]) -> Family | None:
     """The family that a ``NaturalGaussianGuide`` draws its latent vector from, at that site."""
     family = getattr(site["fn"], "family", None)
-    family = getattr(family, "whole", family)  # see ngvi.guide.visits
+    family = getattr(family, "whole", family)  # see ngvi.guide.subsampled_latents
     return family if isinstance(family, Family) else None
 
 

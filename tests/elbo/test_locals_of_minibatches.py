@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.guide.test_local_latents import (
+from tests.guide.test_subsampled_latents import (
     BATCHES,
     LOCAL,
     N,
@@ -82,13 +82,13 @@ def test_a_minibatch_of_all_elements_makes_the_step_of_a_plate_that_is_not_subsa
 
 @pytest.mark.parametrize("family", LOCAL)
 def test_weights_of_one_leave_a_direction_as_it_is(ppl, family):
-    from ngvi.guide.visits import natural_gradient_of_visits
+    from ngvi.guide.subsampled_latents import natural_gradient_of_minibatch
 
     guide = _guide(ppl, family)
     here = _perturbed(ppl, _start(ppl, guide, BATCHES[0]))
     direction = _perturbed(ppl, here)
     ones = ppl.array(np.ones(here.dim))
-    found = ppl.compiled(natural_gradient_of_visits)(here, direction, ones)
+    found = ppl.compiled(natural_gradient_of_minibatch)(here, direction, ones)
     for name, part in found.coordinates().items():
         expected = ppl.numpy(getattr(direction, name))
         np.testing.assert_allclose(ppl.numpy(part), expected, rtol=1e-12, atol=1e-14)

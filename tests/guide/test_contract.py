@@ -128,7 +128,7 @@ def test_predictive_draws_from_the_posterior_and_runs_the_model(fitted):
 # -- the family and the start ---------------------------------------------------------
 
 
-def test_repr_tells_the_family_and_why(ppl):
+def test_repr_has_the_family_and_why(ppl):
     guide = ppl.guide(models.location(ppl))
     assert repr(guide) == "NaturalGaussianGuide(family='auto', not set up yet)"
     ppl.set_up(guide, ppl.array(Y))

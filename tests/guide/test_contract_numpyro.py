@@ -125,6 +125,17 @@ def test_a_saved_state_goes_on_in_a_new_object_bit_for_bit(through, tmp_path):
         assert a.dtype == b.dtype and (a == b).all()
 
 
+def test_a_state_of_init_may_be_the_one_to_begin_with():
+    def svi():
+        guide = NaturalGaussianGuide(module_level_model)
+        options = {"rng_key": jax.random.key(1)}
+        return StatefulSVI(module_level_model, guide, Snngm(), Trace_ELBO(), **options)
+
+    begun, other = svi(), svi()
+    begun.state = begun.init(jax.random.key(1))
+    assert begun.step() == other.step()
+
+
 # -- in stock SVI ---------------------------------------------------------------------
 
 

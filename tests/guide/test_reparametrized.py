@@ -11,6 +11,7 @@ import re
 import numpy as np
 import pytest
 
+from ngvi.guide.reparametrization import NewtonOptions
 from tests.ppl import SLOW_IN_NUMPYRO
 
 TIMES = np.array([-1.0, 0.0, 1.0, 2.0])
@@ -324,7 +325,8 @@ def test_many_locals_settle_in_a_few_iterations(pyro_backend, monkeypatch):
     counts = np.random.default_rng(0).poisson(3.0, (4, 300)).astype(float)
     guide = ppl.package.ReparametrizedGaussianGuide(_growth(ppl))
     ppl.set_up(guide, ppl.array(counts), ppl.array(TIMES))
-    monkeypatch.setattr(ppl.module("guide.reparametrized"), "MAX_ITERATIONS", 15)
+    options = NewtonOptions(max_iterations=15)
+    monkeypatch.setattr(ppl.module("guide.reparametrized").Reparametrization, "options", options)
     latents = np.random.default_rng(1).normal(size=(20, 602))
     assert not ppl.numpy(guide._in_models_coordinates(ppl.array(latents))[1]).any()
 
@@ -355,7 +357,7 @@ def test_first_order_expands_about_the_mode_at_the_start(ppl):
     assert not np.allclose(ppl.numpy(elsewhere), _map(LATENT)[0], rtol=1e-3)
 
 
-def test_repr_tells_the_locals(ppl, growth):
+def test_repr_has_the_locals(ppl, growth):
     assert "3 locals of size 2 ('a', 'b') given 2 others, order=2" in repr(growth[0])
 
 
@@ -430,12 +432,12 @@ def _without_modes(ppl):
         (_without_modes, "no mode of 'lam' and 'effect' given .* in 3 of 3"),
     ],
 )
-def test_model_that_does_not_fit_is_told_why(ppl, model, message):
+def test_a_model_that_does_not_fit_is_refused_with_the_reason(ppl, model, message):
     with pytest.raises(ValueError, match=message):
         ppl.set_up(ppl.package.ReparametrizedGaussianGuide(model(ppl)))
 
 
-def test_print_tells_why_other_sites_in_plates_are_not_local(ppl):
+def test_print_says_why_other_sites_in_plates_are_not_local(ppl):
     def both():
         _chained(ppl)()
         mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 1.0))

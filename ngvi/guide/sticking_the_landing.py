@@ -5,7 +5,7 @@ zero. Leaving it out (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorit
 the noise of the gradient vanish where ``q`` is exact, and with it the bias of a normalised
 step (``benchmarks/estimator_noise.py`` has figures). It is right for an ELBO that
 is linear in ``log q``, and wrong for one that weights its draws by ``q``, as ``RenyiELBO``
-does. An ELBO does not tell the guide that it is calling: it is looked for on the call stack.
+does. An ELBO calls the guide without its name: it is looked for on the call stack.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Latents inside a subsampled plate; see :mod:`ngvi.guide.visits`."""
+"""Latents inside a subsampled plate; see :mod:`ngvi.guide.subsampled_latents`."""
 
 from __future__ import annotations
 
@@ -16,27 +16,16 @@ from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 
 from ngvi.families.base import Family
-from ngvi.guide import visits
-from ngvi.guide.visits import VisitedFamily, refuse_bounds
+from ngvi.guide import subsampled_latents as shared
+from ngvi.guide.subsampled_latents import SubsampledFamily, first_bound
 from ngvi.latents.subsampling import SubsampledLatent
 
-#: Whether several workers visit all elements between them, and gradients are summed over workers.
-SHARED_OUT: ContextVar[bool] = ContextVar("SHARED_OUT", default=False)
+#: Whether several workers have all elements between them, and gradients are summed over workers.
+SPLIT_OVER_WORKERS: ContextVar[bool] = ContextVar("SPLIT_OVER_WORKERS", default=False)
 
 
 def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
-    """See :meth:`ngvi.guide.visits.Visits.one_support`."""
-
-    def narrow(bound: Tensor) -> Tensor:
-        for axis in axes:
-            if bound.dim() < -axis or bound.shape[axis] == 1:
-                continue
-            first = bound.detach().narrow(axis, 0, 1)
-            if (bound != first).any():
-                refuse_bounds(site)
-            bound = first
-        return bound
-
+    """See :class:`ngvi.guide.subsampled_latents.Minibatch`."""
     if not axes:
         return support
     narrowed = copy.copy(support)
@@ -44,33 +33,35 @@ def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
         if isinstance(value, Constraint):
             setattr(narrowed, name, one_support(value, axes, site))
         elif isinstance(value, Tensor):
-            setattr(narrowed, name, narrow(value))
+            setattr(narrowed, name, first_bound(value, axes, site))
     return narrowed
 
 
-class Visits(visits.Visits):
+class Minibatch(shared.Minibatch):
     """Of Pyro."""
 
-    ppl, delta = pyro, dist.Delta
+    ppl, delta, enters_whole_plates = pyro, dist.Delta, True
     biject_to, sum_rightmost = staticmethod(biject_to), staticmethod(sum_rightmost)
-    enters_whole_plates = True
+    get_mask, one_support = staticmethod(poutine.get_mask), staticmethod(one_support)
 
-    def _take(self, value: Tensor, indices: Tensor, axis: int) -> Tensor:
+    @staticmethod
+    def _indices_of(plate: Any) -> Tensor:
+        is_plate = isinstance(plate, pyro.plate)
+        return torch.as_tensor(plate.indices) if is_plate else torch.arange(int(plate.size))
+
+    @staticmethod
+    def _take(value: Tensor, indices: Tensor, axis: int) -> Tensor:
         return value.index_select(axis, indices.to(value.device))
 
-    def _counts(self, size: int, visited: Tensor, each: float, like: Tensor) -> Tensor:
-        weights = like.new_full((len(visited),), each)
-        return like.new_zeros(size).index_add(0, visited.to(like.device), weights)
+    @staticmethod
+    def _counts(size: int, indices: Tensor, each: float, like: Tensor) -> Tensor:
+        weights = like.new_full((len(indices),), each)
+        return like.new_zeros(size).index_add(0, indices.to(like.device), weights)
 
     def of(self, family: Family) -> Any:
-        if SHARED_OUT.get():  # an element's own term comes in the sum once: nothing to divide
-            return VisitedFamily(family, self.weights(family), family)
+        if SPLIT_OVER_WORKERS.get():  # an element's own term comes in the sum once
+            return SubsampledFamily(family, self.weights(family), family)
         return super().of(family)
-
-    def _is_masked(self) -> bool:
-        return poutine.get_mask() is False
-
-    one_support = staticmethod(one_support)
 
 
 def full_shapes(

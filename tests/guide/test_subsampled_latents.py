@@ -1,4 +1,4 @@
-"""Latents inside a subsampled plate: only the visited ones move, by their own natural gradient."""
+"""Latents in a subsampled plate: those of the minibatch move, by their own natural gradient."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_bound_and_gradients_are_those_of_all_data(ppl, family, stick):
         pytest.param("block_diagonal", "Snngm", marks=pytest.mark.slow),
     ],
 )
-def test_unvisited_locals_do_not_move(ppl, family, optimiser):
+def test_locals_outside_of_the_minibatch_do_not_move(ppl, family, optimiser):
     guide = _guide(ppl, family)
     batches = BATCHES[:1] if optimiser == "Snngm" else BATCHES  # momentum carries on
     options = {"step_size": 0.01} if optimiser == "Snngm" else {}

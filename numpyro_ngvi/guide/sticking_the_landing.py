@@ -1,32 +1,19 @@
-"""Which ELBOs are linear in ``log q``; see :mod:`ngvi.guide.landing`."""
+"""Which ELBOs are linear in ``log q``; see :mod:`ngvi.guide.sticking_the_landing`."""
 
 from __future__ import annotations
 
-from pyro.infer import (
+from numpyro.infer import (
     ELBO,
-    JitTrace_ELBO,
-    JitTraceEnum_ELBO,
-    JitTraceGraph_ELBO,
-    JitTraceMeanField_ELBO,
     Trace_ELBO,
     TraceEnum_ELBO,
     TraceGraph_ELBO,
     TraceMeanField_ELBO,
 )
 
-from ngvi.guide.landing import caller_of_type
+from ngvi.guide.sticking_the_landing import caller_of_type
 
 #: Exact types: a subclass may weight its draws.
-LINEAR_ELBOS = (
-    JitTrace_ELBO,
-    JitTraceEnum_ELBO,
-    JitTraceGraph_ELBO,
-    JitTraceMeanField_ELBO,
-    Trace_ELBO,
-    TraceEnum_ELBO,
-    TraceGraph_ELBO,
-    TraceMeanField_ELBO,
-)
+LINEAR_ELBOS = (Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO)
 
 
 def calling_elbo() -> ELBO | None:

@@ -1,28 +1,28 @@
-"""Latents inside a subsampled plate: only those of the minibatch are visited.
+"""Latents inside a subsampled plate: a step moves only those of its minibatch.
 
 The latent vector holds all ``N`` elements of the plate; a step sees ``B`` of them. Let ``w_k`` be
-``N / B`` for a coordinate ``k`` of a visited element, 0 for the others of the plate and 1 for a
-global. The families for which this is possible are products of conditionals, ``q(globals)`` times
-one factor for each element, and whitening separates the factors, so that
+``N / B`` for a coordinate ``k`` of an element of the minibatch, 0 for the others of the plate and 1
+for a global. The families for which this is possible are products of conditionals, ``q(globals)``
+times one factor for each element, and whitening separates the factors, so that
 
     sum_k w_k (log N(z_k; 0, 1) - log |C_kk|)                                      (1)
 
-is an unbiased estimate of ``log q`` that needs the visited elements only. The PPL scales
+is an unbiased estimate of ``log q`` that needs the elements of the minibatch only. The PPL scales
 ``log p`` of the plate by the same ``N / B``: the bound is unbiased, and so are the gradients of the
-globals. The natural gradient of a visited element comes with the factor ``N / B``, which belongs
-to an estimate of a *sum* over elements: on its own parameters the bound depends by its own term
-alone. Dividing it out (Hoffman et al., 2013, *Stochastic variational inference*, with exact
-local steps) leaves the natural gradient of the bound of all data. Unvisited elements get zero.
+globals. The natural gradient of an element comes with the factor ``N / B``, which belongs to an
+estimate of a *sum* over elements: on its own parameters the bound depends by its own term alone.
+Dividing it out (Hoffman et al., 2013, *Stochastic variational inference*, with exact local steps)
+leaves the natural gradient of the bound of all data. Elements outside of the minibatch get zero.
 
 ``NaturalELBO`` takes the second order of the same estimate: its Hessian has the factor ``w_k`` in
-the columns of a visited element, and the entropy of (1) as well, so that the same division leaves
-Bonnet's and Price's natural gradient of the bound of all data (:func:`natural_gradient_of_visits`).
-The precision of an unvisited element does not decay.
+the columns of an element, and the entropy of (1) as well, so that the same division leaves Bonnet's
+and Price's natural gradient of the bound of all data (:func:`natural_gradient_of_minibatch`). The
+precision of an element outside of the minibatch does not decay.
 
-For ``SparsePrecision`` the factor of an element is
-its conditional given the globals: that is what stays for an unvisited one, and its mean follows
-the globals' as the conditional has it. In whitened coordinates ``d = T^T dmu`` the two separate,
-and it is there that the factor is divided out.
+For ``SparsePrecision`` the factor of an element is its conditional given the globals: that is what
+stays for one outside of the minibatch, and its mean follows the globals' as the conditional has it.
+In whitened coordinates ``d = T^T dmu`` the two separate, and it is there that the factor is divided
+out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple
 
-from ngvi.estimators import points
+import numpy as np
+
+from ngvi.estimators import points as estimators
 from ngvi.estimators.points import Arrays, Families
 from ngvi.families.base import Array, Family
 from ngvi.latents import subsampling
@@ -48,43 +50,36 @@ FACTORS = {
 }
 
 
-class Visits(subsampling.MinibatchElements):
+class Minibatch(subsampling.MinibatchElements):
     """Which elements of the plates around latents a minibatch has; indices are tensors.
 
     A package's subclass names its library and its PPL.
     """
 
-    ppl: ClassVar[Any]  #: has ``sample``
-    #: Of the PPL: ``Delta``, ``biject_to`` and ``sum_rightmost``, and whether its guides enter
-    #: the plates of a site that is visited whole.
+    ppl: ClassVar[Any]  #: has ``sample``, and what follows
     delta: ClassVar[Any]
     biject_to: ClassVar[Any]
     sum_rightmost: ClassVar[Any]
+    get_mask: ClassVar[Any]
+    #: Whether the PPL's guides enter the plates of a site that has all elements.
     enters_whole_plates: ClassVar[bool]
+    #: A support for any elements of the plates, from that of some (:func:`first_bound`).
+    one_support: ClassVar[Any]
+    #: The elements that a plate has, or at first a frame of the prototype.
+    _indices_of: ClassVar[Any]
+    _take: ClassVar[Any]  #: some of the elements along an axis
+    #: Zeros, shape ``(size,)``, to which every one of the indices adds a number.
+    _counts: ClassVar[Any]
 
-    def _take(self, value: Array, indices: Array, axis: int) -> Array:
-        raise NotImplementedError
-
-    def _counts(self, size: int, visited: Array, each: float, like: Array) -> Array:
-        """Zeros, shape ``(size,)``, to which every visit adds ``each``."""
-        raise NotImplementedError
-
-    def _is_masked(self) -> bool:
-        """Whether log densities are not wanted."""
-        raise NotImplementedError
-
-    def one_support(self, support: Any, axes: list[int], site: str) -> Any:
-        """A support for any elements of the plates, from that of some.
-
-        :param support: of the site, whose bounds may have been expanded to the minibatch.
-        :param axes: of the subsampled plates, counted from the right.
-        :param site: its name, for the message.
-        :raises ValueError: if the bounds differ from element to element.
-        """
-        raise NotImplementedError
+    @classmethod
+    def of_plates(cls, sites: tuple[Site, ...], plates: Mapping[str, Any]) -> Any:
+        """That of plates by name, or of frames of the prototype."""
+        around = {plate.name for site in sites for plate in site.plates}
+        named = {name: plate for name, plate in plates.items() if name in around}
+        return cls(sites, {name: cls._indices_of(plate) for name, plate in named.items()})
 
     def gather(self, site: Site, value: Array) -> Array:
-        """The visited elements of a site's unconstrained value."""
+        """The minibatch's elements of a site's unconstrained value."""
         for plate in site.plates:
             if plate.name in self.indices:
                 axis = plate.axis - len(site.shape)
@@ -99,8 +94,8 @@ class Visits(subsampling.MinibatchElements):
             for plate in site.plates:
                 if plate.name not in self.indices:
                     continue
-                visited = self.indices[plate.name]
-                counts = self._counts(plate.size, visited, plate.size / len(visited), like)
+                indices = self.indices[plate.name]
+                counts = self._counts(plate.size, indices, plate.size / len(indices), like)
                 weight = weight * counts.reshape((-1,) + (1,) * (len(site.shape) - plate.axis - 1))
             parts.append(xp.broadcast_to(weight, site.shape).reshape(-1))
         return xp.concatenate(parts)
@@ -112,7 +107,7 @@ class Visits(subsampling.MinibatchElements):
         supports: dict[str, Any],
         plates: dict[str, Any],
     ) -> dict[str, Array]:
-        """The guide's sites for the visited elements, inside their plates.
+        """The guide's sites for the elements of the minibatch, inside their plates.
 
         :param values: unconstrained, of all elements, by site.
         :param trace: of the model, sites by name.
@@ -131,7 +126,7 @@ class Visits(subsampling.MinibatchElements):
             unconstrained = self.gather(site, values[site.name])
             value = transform(unconstrained)
             log_density: Any = 0.0
-            if not self._is_masked():
+            if self.get_mask() is not False:
                 log_density = -transform.log_abs_det_jacobian(unconstrained, value)
                 surplus = log_density.ndim - value.ndim + fn.event_dim
                 log_density = self.sum_rightmost(log_density, surplus)
@@ -143,52 +138,64 @@ class Visits(subsampling.MinibatchElements):
         return result
 
     def of(self, family: Any) -> Any:
-        """The :class:`VisitedFamily` of these visits."""
+        """The :class:`SubsampledFamily` of this minibatch."""
         weights = self.weights(family)
-        return VisitedFamily(of_visits(family, weights), weights, family)
+        return SubsampledFamily(with_scaled_gradient(family, weights), weights, family)
 
 
-class VisitedFamily(NamedTuple):
-    """A Gaussian of which a minibatch visits a part, with the estimate (1) as its log density."""
+class SubsampledFamily(NamedTuple):
+    """A Gaussian of which a minibatch has a part, with the estimate (1) as its log density."""
 
-    family: Any  #: as :func:`of_visits` returns it
+    family: Any  #: as :func:`with_scaled_gradient` returns it
     weights: Array  #: ``w`` of (1), shape ``(d,)``
     whole: Any  #: the Gaussian with its own coordinates
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.family, name)  # what visits do not change
+        return getattr(self.family, name)  # all else is that of the whole Gaussian
 
-    def precondition(self) -> VisitedFamily:
-        """The same: :meth:`log_prob` sees to it."""
+    def precondition(self) -> SubsampledFamily:
+        """The same: :meth:`log_prob` preconditions."""
         return self
 
     def log_prob(self, value: Array) -> Array:
         """(1), differentiated through ``precondition``."""
         family = self.family.precondition()
-        return log_q(family, family.whiten(value), self.weights)
+        return weighted_log_q(family, family.whiten(value), self.weights)
 
     def draw_log_prob(self, noise: Array) -> Array:
         """See :class:`~ngvi.families.base.Family`."""
-        return log_q(self.family.precondition(), noise, self.weights)
+        return weighted_log_q(self.family.precondition(), noise, self.weights)
 
     def sticking_log_prob(self, reparametrised: Array) -> Array:
         """See :class:`~ngvi.families.base.Family`."""
-        return log_q(self.family.detach(), reparametrised, self.weights)
+        return weighted_log_q(self.family.detach(), reparametrised, self.weights)
 
 
-def refuse_bounds(site: str) -> None:
-    """Say that the bounds of a support differ from element to element.
+def first_bound(bound: Any, axes: list[int], site: str) -> Any:
+    """A bound of a support for all elements of plates, from that of a minibatch.
 
-    :raises ValueError: always.
+    :param bound: it may have been expanded to the minibatch.
+    :param axes: of the subsampled plates, counted from the right.
+    :param site: its name, for the message.
+    :raises ValueError: if it differs from element to element.
     """
-    raise ValueError(
-        f"Latent site '{site}' is inside a subsampled plate, and the bounds of its "
-        "support differ between the plate's elements, of which this guide knows only "
-        "the first minibatch's. Draw it between constant bounds and scale it."
-    )
+    for axis in axes:
+        shape = np.shape(bound)
+        if len(shape) < -axis or shape[axis] == 1:
+            continue
+        bound = getattr(bound, "detach", lambda value=bound: value)()
+        first = bound[(..., slice(0, 1), *[slice(None)] * (-axis - 1))]
+        if (bound != first).any():
+            raise ValueError(
+                f"Latent site '{site}' is inside a subsampled plate, and the bounds of its "
+                "support differ between the plate's elements, of which this guide knows only "
+                "the first minibatch's. Draw it between constant bounds and scale it."
+            )
+        bound = first
+    return bound
 
 
-def log_q(family: Family, noise: Array, weights: Array) -> Array:
+def weighted_log_q(family: Family, noise: Array, weights: Array) -> Array:
     """The estimate (1) of ``log q`` of draws; ``(..., d)`` to ``(...)``."""
     name = FACTORS[family.name]
     factor = getattr(family, name)
@@ -200,23 +207,25 @@ def log_q(family: Family, noise: Array, weights: Array) -> Array:
     return (weights * (-0.5 * noise**2 - 0.5 * math.log(2.0 * math.pi) - log_scales)).sum(-1)
 
 
-def log_q_of_visits(here: Families, noise: Arrays, visited: Arrays) -> Array:
-    """:func:`ngvi.estimators.points.log_q`, by the estimate (1) where a minibatch visits a part.
+def log_q_of_minibatch(here: Families, noise: Arrays, weights_of: Arrays) -> Array:
+    """:func:`ngvi.estimators.points.log_q`, by the estimate (1) where a minibatch has a part.
 
-    :param visited: ``w`` of (1), by those sites.
+    :param weights_of: ``w`` of (1), by those sites.
     """
-    whole = {site: family for site, family in here.items() if site not in visited}
-    parts = [log_q(here[site], noise[site], weights) for site, weights in visited.items()]
-    return sum(parts, start=points.log_q(whole, noise))
+    whole = {site: family for site, family in here.items() if site not in weights_of}
+    parts = [
+        weighted_log_q(here[site], noise[site], weights) for site, weights in weights_of.items()
+    ]
+    return sum(parts, start=estimators.log_q(whole, noise))
 
 
-def of_visits(family: Any, weights: Array) -> Any:
+def with_scaled_gradient(family: Any, weights: Array) -> Any:
     """The same family, whose natural gradient is divided by ``w``, and zero where ``w`` is.
 
     :param weights: ``w`` of (1), shape ``(d,)``, equal within each block.
     """
     here, name, xp = family.detach(), FACTORS[family.name], family.xp
-    share = xp.where(weights > 0, 1.0 / xp.where(weights > 0, weights, 1.0), 0.0)
+    _, share = _inverse(xp, weights)
     of_entries = share if name == "scale" else family._of_columns(share)
 
     def times(field: str, share: Array) -> Array:
@@ -235,7 +244,7 @@ def of_visits(family: Any, weights: Array) -> Any:
     return dataclasses.replace(family, **{"loc": loc, name: times(name, of_entries)})
 
 
-def natural_gradient_of_visits(
+def natural_gradient_of_minibatch(
     family: Any, direction: Any, weights: Array, of_entropy: Any = None
 ) -> Any:
     """What a minibatch says of the bound of all data.
@@ -244,13 +253,20 @@ def natural_gradient_of_visits(
         does, and the whole entropy.
     :param weights: ``w`` of (1), shape ``(d,)``, equal within each block.
     :param of_entropy: the entropy's part of it, if that has noise; it is not to be divided.
-    :return: each visited element's natural gradient, as if all were visited; zero at the others.
+    :return: the natural gradient of each element of the minibatch, as if it had all; zero at the
+        others.
     """
     name, xp = FACTORS[family.name], family.xp
     if of_entropy is None:
         half = (-0.5 if name == "precision_tril" else 0.5) * getattr(family, name)
         of_entropy = dataclasses.replace(family, **{"loc": xp.zeros_like(family.loc), name: half})
-    visited = xp.where(weights > 0, xp.ones_like(weights), xp.zeros_like(weights))
-    share = visited / xp.where(weights > 0, weights, xp.ones_like(weights))
+    is_in, share = _inverse(xp, weights)
     rest = family.weighted(direction.map(operator.sub, of_entropy), share, share)
-    return rest.map(operator.add, family.weighted(of_entropy, visited, visited))
+    return rest.map(operator.add, family.weighted(of_entropy, is_in, is_in))
+
+
+def _inverse(xp: Any, weights: Array) -> tuple[Array, Array]:
+    """1 where a weight is positive, and the inverse of the weight there; elsewhere 0."""
+    one = xp.ones_like(weights)
+    is_in = xp.where(weights > 0, one, xp.zeros_like(weights))
+    return is_in, is_in / xp.where(weights > 0, weights, one)

@@ -1,9 +1,9 @@
-"""A guide's default start is calm: claims on both packages."""
+"""A guide's default start is robust: claims on both packages."""
 
 import numpy as np
 import pytest
 
-from ngvi.guide import calm
+from ngvi.guide.robust_init import ROBUST_INIT, RobustInit
 
 #: Covariates of 40 counts.
 X = np.random.default_rng(0).normal(size=(40, 4))
@@ -50,7 +50,7 @@ def test_other_starts_are_those_of_the_ppl(ppl):
 
 @pytest.mark.parametrize(("size", "count"), [(1, 1000), (10**5, 100), (10**7, 15), (0, 1000)])
 def test_medians_of_many_latents_take_fewer_draws(size, count):
-    assert calm.num_samples(size) == count
+    assert ROBUST_INIT.num_samples_for(size) == count
 
 
 def _incomes(ppl, prior_sd):
@@ -80,8 +80,8 @@ def test_a_guide_starts_narrow_where_wide_draws_explode(ppl):
 def test_a_width_of_the_users_is_kept_and_other_models_have_the_usual_one(ppl):
     model, args = _incomes(ppl, 1e-4)
     wide = _initial(ppl, model, args, init_scale=0.1)
-    calm_model = _initial(ppl, _counts(ppl, 1.0), (ppl.array(X), ppl.array(np.ones(40))))
-    for family in (wide, calm_model):
+    plain_model = _initial(ppl, _counts(ppl, 1.0), (ppl.array(X), ppl.array(np.ones(40))))
+    for family in (wide, plain_model):
         np.testing.assert_allclose(ppl.numpy(family.stddev), 0.1, rtol=1e-6)
 
 
@@ -158,34 +158,42 @@ def test_a_look_about_the_start_does_not_run_the_model_again_numpyro():
     assert len(runs) == 2  # and once for its structure
 
 
-def test_a_low_start_stays_where_the_model_fails_at_calmer_ones_pyro(monkeypatch):
+def test_a_low_start_stays_where_the_model_fails_at_others_pyro(monkeypatch):
     pyro = pytest.importorskip("pyro")
     pyro_ngvi = pytest.importorskip("pyro_ngvi")
-    fails, calmer = [], []
+    fails, others = [], []
 
     def model():
         w = pyro.sample("w", pyro.distributions.Normal(0.0, 1.0))
         if fails:
-            raise ValueError("at a calmer start")
+            raise ValueError("at another start")
         return w
 
-    monkeypatch.setattr(calm, "is_low", lambda _: fails.append(True) or len(calmer) < 2)
-    monkeypatch.setattr(calm, "is_calmer", lambda *of: fails.clear() or bool(calmer.append(of)))
+    monkeypatch.setattr(RobustInit, "is_low", lambda *_: fails.append(True) or len(others) < 2)
+    monkeypatch.setattr(
+        RobustInit, "is_better", lambda *of: fails.clear() or bool(others.append(of))
+    )
     guide = pyro_ngvi.NaturalGaussianGuide(model, init_scale=0.1)
     guide()
-    assert [np.isnan(level) for level, _ in calmer] == [True, True]
+    assert [np.isnan(level) for _, level, _ in others] == [True, True]
 
 
 def test_how_narrow():
     levels = [[-1e9]] * 3 + [[-10.0, -14.0], [-10.0, -10.1]] + [[-10.0]] * 2
-    assert calm.narrow_scale(levels, start=-10.0, dim=2) == calm.NARROWER[3]
-    assert calm.narrow_scale([[np.nan]] * 7, start=-10.0, dim=2) == calm.NARROWER[-1]
-    assert calm.explodes([-10.0, np.nan], -10.0) and calm.explodes([-1e8, -10.0], -1e6)
-    assert not calm.explodes([-1e5] * 4, -10.0) and not calm.explodes([-2e7], -1e7)
-    assert not calm.explodes(calm.directions(calm.MAX_DIM + 1)[:, 0], -10.0)
+    assert ROBUST_INIT.narrow_scale(levels, start=-10.0, dim=2) == ROBUST_INIT.narrower[3]
+    assert ROBUST_INIT.narrow_scale([[np.nan]] * 7, start=-10.0, dim=2) == ROBUST_INIT.narrower[-1]
+    assert ROBUST_INIT.explodes([-10.0, np.nan], -10.0) and ROBUST_INIT.explodes(
+        [-1e8, -10.0], -1e6
+    )
+    assert not ROBUST_INIT.explodes([-1e5] * 4, -10.0) and not ROBUST_INIT.explodes([-2e7], -1e7)
+    assert not ROBUST_INIT.explodes(ROBUST_INIT.directions(ROBUST_INIT.max_dim + 1)[:, 0], -10.0)
 
 
-def test_what_is_calmer():
-    assert calm.is_low(float("nan")) and calm.is_low(-1e7) and not calm.is_low(-1e5)
-    assert calm.is_calmer(-1e4, -1e7) and calm.is_calmer(-1e9, float("nan"))
-    assert not calm.is_calmer(-2e6, -3e6) and not calm.is_calmer(float("nan"), -1e7)
+def test_which_start_is_better():
+    assert (
+        ROBUST_INIT.is_low(float("nan"))
+        and ROBUST_INIT.is_low(-1e7)
+        and not ROBUST_INIT.is_low(-1e5)
+    )
+    assert ROBUST_INIT.is_better(-1e4, -1e7) and ROBUST_INIT.is_better(-1e9, float("nan"))
+    assert not ROBUST_INIT.is_better(-2e6, -3e6) and not ROBUST_INIT.is_better(float("nan"), -1e7)
