@@ -5,46 +5,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ngvi.errors import check_flag, check_model
-from ngvi.inference import arviz_bridge, saved
-from ngvi.inference.diagnostics import NUM_DRAWS, Diagnostics
-from ngvi.inference.outcome import NOT_CONVERGED, Restart
-from ngvi.inference.picture import plot_result
-from ngvi.inference.problem import Cost
-from ngvi.inference.report import final_bound, report
-from ngvi.inference.resampling import Posterior, corrected
-from ngvi.inference.saved import Saved
+from ngvi.errors import check_count, check_flag, check_model
+from ngvi.inference import arviz, serialize
+from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
+from ngvi.inference.problem import Cost, Problem, State
+from ngvi.inference.psis import Diagnostics, diagnose, undefined
+from ngvi.inference.report import final_bound, plot, report
+from ngvi.inference.resampling import corrected
+from ngvi.inference.serialize import Saved
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class FoundOptimum:
-    """One optimum of the bound.
-
-    :ivar params: all parameters of model and guide there, by their names.
-    :ivar bound: in nats, from independent draws.
-    :ivar bound_error: its standard error.
-    :ivar num_starts: how many starts, drawn alike, have led to it.
-    :ivar is_certified: whether its search has ended there, within the tolerance.
-    """
-
-    params: dict[str, Any]
-    bound: float
-    bound_error: float
-    num_starts: int
-    is_certified: bool
-
-    def __repr__(self) -> str:
-        return (
-            f"FoundOptimum(bound={self.bound:.3f}, bound_error={self.bound_error:.2g}, "
-            f"num_starts={self.num_starts}, is_certified={self.is_certified})"
-        )
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -130,7 +106,7 @@ class Result:
         """
         raise NotImplementedError
 
-    def diagnose(self, num_draws: int = NUM_DRAWS) -> Diagnostics:
+    def diagnose(self, num_draws: int = 4000) -> Diagnostics:
         """:attr:`diagnostics` from other draws, or more of them.
 
         :param num_draws: how many; each is an evaluation of the log density.
@@ -146,8 +122,21 @@ class Result:
         """The observed data, from a run of the model with these latents."""
         raise NotImplementedError
 
-    def _numbers(self) -> dict[str, np.ndarray]:
-        """The numbers of :attr:`params`, by flat names."""
+    def _distribution(self, params: dict[str, Any]) -> Any:
+        """The Gaussian of these parameters, as a distribution of the PPL."""
+        raise NotImplementedError
+
+    def _at_end(self) -> AbstractContextManager[tuple[Problem, State]]:
+        """The problem, made again, and the state that the result has; to be asked within."""
+        raise NotImplementedError
+
+    def _without_weights(self, problem: Problem) -> str:
+        """Why draws have no importance weights, in words, or nothing."""
+        return ""
+
+    @staticmethod
+    def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
+        """The numbers of parameters, by flat names."""
         raise NotImplementedError
 
     def _others(self) -> dict[str, Any]:
@@ -175,7 +164,7 @@ class Result:
     def _rebuilt(
         cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
     ) -> dict[str, Any]:
-        """Model, guide, parameters, and fields of the package."""
+        """Model, guide, parameters, optima, and fields of the package."""
         raise NotImplementedError
 
     # -- files ------------------------------------------------------------------------
@@ -191,7 +180,7 @@ class Result:
         :raises TypeError: for an argument that is not made of arrays, numbers and texts.
         """
         arguments = (self.args, self.kwargs) if check_flag(data, "data") else None
-        saved.write(path, self, self._numbers(), arguments, self._others(), type(self)._as_array)
+        serialize.write_result(path, self, arguments, self._others())
 
     @classmethod
     def load(
@@ -217,7 +206,7 @@ class Result:
             something else.
         """
         check_model(model)
-        file = saved.read(path, cls.library)
+        file = serialize.read_result(path, cls.library)
         if not args and not kwargs:
             args, kwargs = file.arguments(cls._own)
         rebuilt = cls._rebuilt(file, model, args, kwargs, guide)
@@ -260,6 +249,21 @@ class Result:
         return self.validation.bound, self.validation.error
 
     # -- the posterior ----------------------------------------------------------------
+
+    @property
+    def posterior(self) -> Any:
+        """The Gaussian over the unconstrained latent vector, as a distribution of the PPL.
+
+        Where :attr:`guide` is a ``ReparametrizedGaussianGuide`` locals are standardised in it.
+        """
+        return self._distribution(self.params)
+
+    def posterior_of(self, optimum: FoundOptimum) -> Any:
+        """As :attr:`posterior`, at another optimum.
+
+        :param optimum: one of :attr:`optima`.
+        """
+        return self._distribution(optimum.params)
 
     @property
     def family(self) -> Any:
@@ -306,7 +310,18 @@ class Result:
             )
         return guide
 
-    def _corrected(self, posterior: Callable[[], Posterior], count: int, seed: Any) -> np.ndarray:
+    def _diagnosed(self, num_draws: int, seed: int | list[int]) -> Diagnostics:
+        """See :meth:`diagnose`."""
+        num_draws = check_count(num_draws, "num_draws")
+        known = vars(self).get("diagnostics")
+        if known is not None and not known.num_draws:
+            return known  # of rows of which the result holds a part only
+        with self._at_end() as (problem, state):
+            if why := self._without_weights(problem):
+                return undefined(why)
+            return diagnose(problem, state, num_draws, seed)
+
+    def _corrected(self, num_samples: int, seed: int | list[int]) -> np.ndarray:
         """Latent vectors of the model's posterior; see :meth:`sample`."""
         is_alone = [part is self.guide for part in self._gaussians()] == [True]
         if not is_alone or not self.diagnostics.num_draws:
@@ -316,19 +331,17 @@ class Result:
                 "corrected=True needs the importance weights of a NaturalGaussianGuide, and here "
                 f"{why}. Leave it out."
             )
-        return corrected(posterior(), count, np.random.default_rng(seed))
+        with self._at_end() as (problem, state):
+            return corrected(problem, state, num_samples, np.random.default_rng(seed))
 
-    def _undefined(self) -> Diagnostics | None:
-        """The diagnostics of a fit to rows of which the result holds a part only."""
-        known = vars(self).get("diagnostics")
-        return known if known is not None and not known.num_draws else None
+    # -- draws ------------------------------------------------------------------------
 
     def plot(self) -> Any:
         """Bound, step sizes, importance weights and worst marginals as a matplotlib figure.
 
         :raises ModuleNotFoundError: without matplotlib.
         """
-        return plot_result(self)
+        return plot(self)
 
     def to_arviz(self, num_samples: int = 1000, **options: Any) -> Any:
         """Draws of :meth:`sample` and the observed data, for ArviZ.
@@ -346,10 +359,10 @@ class Result:
             for name, value in draws.items()
         }
         sites = [site for part in self._gaussians() for site in part.sites]
-        return arviz_bridge.inference_data(
+        return arviz.inference_data(
             posterior,
             self._observed(first),
-            arviz_bridge.plate_dims(sites, posterior),
+            arviz.plate_dims(sites, posterior),
             {"inference_library": self.library, "bound": self.bound, "reason": self.reason},
         )
 

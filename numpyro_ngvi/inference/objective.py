@@ -20,18 +20,18 @@ from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, choose, p
 from ngvi.estimators.score import score_direction
 from ngvi.families.points import Points
 from ngvi.inference.data_passes import fraction
-from ngvi.inference.problem import Cost, Direction, Estimate, Sample
+from ngvi.inference.problem import Cost, Direction, Estimate, Rows, Sample
 from ngvi.inference.samples import ChainCubature, Groups
 from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.inference.importance import compiles_longer_than_it_runs, subsampled_plates
 from numpyro_ngvi.inference.metric import flat, gradient_of
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import blocks, compiled, enable_x64
+from numpyro_ngvi.tracing.plates import subsampled_plates
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
 #: do. Passes cost next to nothing to run, and a loop to compile: HERS, 9,172 rows, takes 40 ms for
@@ -40,6 +40,9 @@ ROWS_AT_ONCE, FEWEST_AT_ONCE = 2**17, 16
 #: Where modes are searched for, all draws of a pass wait for the slowest of them: by 4, and not 16,
 #: a gradient takes 1.6 instead of 2.8 ms (HERS); by 4, and not 64, 0.25 instead of 0.6 (toenail).
 MODES_AT_ONCE = 4
+#: Numbers of the largest array. Radon, 919 homes: compiled in 2.8 instead of 6.8 s, 18 instead of
+#: 4 ms for a group of draws.
+FEW_DATA = 2000
 #: Data of more numbers than these, 256 MiB, are not copied to double precision.
 MOST_NUMBERS = 2**25
 #: Points of a pass in double precision.
@@ -85,12 +88,13 @@ class Objective:
         start = space.constrain(not_gaussian(space.initial))
         plates = subsampled_plates(model, start, args, kwargs)
         self.is_subsampled = bool(plates)
-        self.rows = rows = plates[0] if len(plates) == 1 else None
+        self.rows = rows = Rows(*plates[0]) if len(plates) == 1 else None
         visited = rows.visited / rows.size if rows else 1.0
         visited_size = math.ceil(visited * data_size)
-        is_short = compiles_longer_than_it_runs(guide, data_size)
-        # The many operations of Newton's method run long enough for what takes longer to compile.
-        has_modes = isinstance(guide, ReparametrizedGaussianGuide) and not is_short
+        has_modes = isinstance(guide, ReparametrizedGaussianGuide)
+        # Newton's method takes long to compile, and few data hardly any time to run.
+        is_short = has_modes and data_size <= FEW_DATA
+        has_modes = has_modes and not is_short
         self._at_once = _at_once(visited_size, math.ceil(visited * num_rows), has_modes)
         self._at_once_by_value = (1 if has_modes else 4) * self._at_once
         self._values_at_once = points_at_once(visited_size)
@@ -112,7 +116,7 @@ class Objective:
         if shapes not in self._fractions:
             start = self._space.constrain(not_gaussian(self._space.initial))
             plates = subsampled_plates(self.model, start, args, kwargs)
-            parts = {rows.plate: (rows.visited, rows.size) for rows in plates}
+            parts = {plate: (visited, size) for plate, size, visited in plates}
             words = "numpyro.plate('data', num_rows, subsample_size=len(y))"
             self._fractions[shapes] = fraction(parts, words)
         return self._fractions[shapes]
