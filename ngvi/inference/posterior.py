@@ -156,7 +156,7 @@ class FittedPosterior:
         """Pareto k-hat, importance-weighted bound and marginals, from 4000 draws."""
         return self.diagnose()
 
-    def _by_modes(self) -> Any:
+    def _mode_centred_guide(self) -> Any:
         """The guide, which has locals by their modes.
 
         :raises ValueError: if it is another.

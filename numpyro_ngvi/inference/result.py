@@ -108,7 +108,7 @@ class FitResult(Result):
         **kwargs: Any,
     ) -> dict[str, jax.Array]:
         num_samples = check_count(num_samples, "num_samples")
-        guide = self._by_modes()
+        guide = self._mode_centred_guide()
         new = guide.for_groups(self.model)
         with handlers.seed(rng_seed=0), handlers.block():
             new.set_up(*args, **kwargs)

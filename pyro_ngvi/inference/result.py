@@ -115,7 +115,7 @@ class FitResult(Result):
         self, *args: Any, num_samples: int = 1000, **kwargs: Any
     ) -> dict[str, Tensor]:
         num_samples = check_count(num_samples, "num_samples")
-        guide = self._by_modes()
+        guide = self._mode_centred_guide()
         new = guide.for_groups(self.model)
         with self._own_parameters(), poutine.block():
             with torch.enable_grad():

@@ -149,7 +149,7 @@ def test_files_of_something_else_are_refused(ppl, tmp_path):
     meta, arrays = files.unpacked(whole)
     for change, match in (
         ({"format": "else"}, "of the kind 'else'"),
-        ({"version": 99}, "is of version 99.*reads version 1"),
+        ({"version": 99}, "is of version 99.*reads version 3"),
         ({"library": "other_ngvi"}, r"other_ngvi\.FitResult\.load"),
         ({"structure": 1}, "orders its latents in another way"),
     ):
