@@ -182,9 +182,7 @@ class Objective:
         return np.concatenate(found)[: len(theta)]
 
     def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
-        """None for a model that is random, insists on single precision, finds modes, or has more
-        data than are to be copied.
-        """
+        """None for a model that is random, insists on single precision, or has many data."""
         if self.is_subsampled or isinstance(self.guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
         if self._double is None or sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:

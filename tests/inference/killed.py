@@ -1,6 +1,6 @@
 """A fit in a process that another one kills; ``python -m tests.inference.killed PPL CHECKPOINT``.
 
-It tells of each step, waits a little in each, and prints at last all numbers of its result in bits.
+It prints each step, waits a little in each, and prints at last all numbers of its result in bits.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def hierarchy(ppl):
 
 
 @SLOW_IN_NUMPYRO
-def test_a_fit_by_stock_svi_is_told_to_be_exact(ppl):
+def test_a_fit_by_stock_svi_is_found_to_be_exact(ppl):
     """Of stock ``SVI``, whose parameters and losses make a result."""
     model, args = conjugate(ppl)
     run = ppl.svi(model, "auto", loss=ppl.elbo("NaturalELBO", num_particles=4), args=args)
