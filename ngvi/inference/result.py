@@ -24,8 +24,11 @@ from ngvi.inference.validation import Validation
 class Result(FittedPosterior):
     """A package's ``FitResult`` but for its draws."""
 
-    #: The package that has made it.
+    #: The package that has made it, its families by name, and the classes of guides that a file
+    #: holds.
     library: ClassVar[str]
+    _families: ClassVar[dict[str, type]]
+    _guides: ClassVar[tuple[type, ...]]
 
     #: What each step looked like.
     trace: Trace
@@ -54,7 +57,7 @@ class Result(FittedPosterior):
 
     def _others(self) -> dict[str, Any]:
         """What a file has to know besides, for JSON."""
-        raise NotImplementedError
+        return serialize.guide_options(self.guide, self._families, self._guides)
 
     @staticmethod
     def _as_array(value: Any) -> np.ndarray | None:
@@ -74,10 +77,11 @@ class Result(FittedPosterior):
         raise NotImplementedError
 
     @classmethod
-    def _rebuilt(
-        cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
-    ) -> dict[str, Any]:
-        """Model, guide, parameters, optima, and fields of the package."""
+    def _rebuilt(cls, saved: Saved, *of_set_up: Any) -> dict[str, Any]:
+        """Model, guide, parameters, optima, and fields of the package.
+
+        :param of_set_up: model, arguments and keyword arguments, and the guide or what makes it.
+        """
         raise NotImplementedError
 
     # -- files ------------------------------------------------------------------------
@@ -122,7 +126,8 @@ class Result(FittedPosterior):
         file = serialize.read_result(path, cls.library)
         if not args and not kwargs:
             args, kwargs = file.arguments(cls._own)
-        rebuilt = cls._rebuilt(file, model, args, kwargs, guide)
+        make_guide = None if guide is not None else file.make_guide(cls._families, cls._guides)
+        rebuilt = cls._rebuilt(file, model, args, kwargs, guide, make_guide)
         return cls(args=args, kwargs=kwargs, **rebuilt, **file.fields())
 
     # -- how it went ------------------------------------------------------------------

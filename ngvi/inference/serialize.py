@@ -255,14 +255,15 @@ class Saved:
             )
 
 
-def guide_options(guide: Any, families: dict[str, type], is_plain: bool, **others: Any) -> dict:
+def guide_options(guide: Any, families: dict[str, type], kinds: tuple, **others: Any) -> dict:
     """What :meth:`Saved.make_guide` needs, for JSON.
 
     :param families: of the package, by name.
-    :param is_plain: whether such options make it.
-    :param others: of them.
+    :param kinds: the classes of guides that a file holds.
+    :param others: options of the guide.
     """
     family: Any = getattr(guide, "family", None)
+    is_plain = type(guide) in kinds and guide.create_plates is None
     found = {"name": type(guide).__name__, "family": None, "options": {}, "others": others}
     if is_plain and families.get(family.name) is type(family):
         found["family"] = family.name

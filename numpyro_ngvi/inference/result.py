@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -50,6 +50,7 @@ class FitResult(Result):
     """
 
     library: ClassVar[str] = "numpyro_ngvi"
+    _families, _guides = REGISTRY.families, (NaturalGaussianGuide, ReparametrizedGaussianGuide)
 
     #: The JAX random key for diagnostics, and for draws without a key of their own.
     rng_key: jax.Array
@@ -160,15 +161,10 @@ class FitResult(Result):
         return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
     def _others(self) -> dict[str, Any]:
-        guide = self.guide
-        kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
-        is_plain = type(guide) in kinds and guide.create_plates is None
-        options = {"prefix": guide.prefix} if is_plain else {}
+        options = {"prefix": getattr(self.guide, "prefix", None)}
         key = [str(random.key_impl(self.rng_key)), random.key_data(self.rng_key).tolist()]
-        return {
-            "rng_key": key,
-            **serialize.guide_options(guide, REGISTRY.families, is_plain, **options),
-        }
+        found = serialize.guide_options(self.guide, self._families, self._guides, **options)
+        return {"rng_key": key, **found}
 
     @staticmethod
     def _as_array(value: Any) -> np.ndarray | None:
@@ -191,14 +187,8 @@ class FitResult(Result):
 
     @classmethod
     @serialised
-    def _rebuilt(
-        cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
-    ) -> dict[str, Any]:
-        make_guide: Any = None
-        if guide is None:
-            kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
-            make_guide = saved.make_guide(REGISTRY.families, kinds)
-        ready = set_up(model, args, kwargs, guide, make_guide, STARTS, random.key(0))
+    def _rebuilt(cls, saved: Saved, *of_set_up: Any) -> dict[str, Any]:
+        ready = set_up(*of_set_up, STARTS, random.key(0))
         parameters: Any = ready.problem.space
         own = parameters.constrain(parameters.initial)
         numbers = cls._flat(own)

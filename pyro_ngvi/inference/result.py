@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +21,6 @@ from torch.distributions import biject_to, transform_to
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
-from ngvi.inference import serialize
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics
 from ngvi.inference.result import Result
@@ -47,6 +46,7 @@ class FitResult(Result):
     """
 
     library: ClassVar[str] = "pyro_ngvi"
+    _families, _guides = REGISTRY.families, (NaturalGaussianGuide, ReparametrizedGaussianGuide)
 
     def __post_init__(self) -> None:
         constraints = pyro.get_param_store().get_state()["constraints"]
@@ -172,11 +172,6 @@ class FitResult(Result):
     def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
         return {name: _numpy(value) for name, value in params.items()}
 
-    def _others(self) -> dict[str, Any]:
-        kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
-        is_plain = type(self.guide) in kinds and self.guide.create_plates is None
-        return serialize.guide_options(self.guide, REGISTRY.families, is_plain)
-
     @staticmethod
     def _as_array(value: Any) -> np.ndarray | None:
         return _numpy(value) if isinstance(value, Tensor) else None
@@ -191,15 +186,9 @@ class FitResult(Result):
 
     @classmethod
     @serialised
-    def _rebuilt(
-        cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
-    ) -> dict[str, Any]:
-        make_guide: Any = None
-        if guide is None:
-            kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
-            make_guide = saved.make_guide(REGISTRY.families, kinds)
+    def _rebuilt(cls, saved: Saved, *of_set_up: Any) -> dict[str, Any]:
         with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
-            ready = set_up(model, args, kwargs, guide, make_guide, STARTS, 0)
+            ready = set_up(*of_set_up, STARTS, 0)
             parameters: Any = ready.problem.space
             own = parameters.snapshot()
             saved.check_same(gaussians(ready.guide), cls._at_a_third, cls._flat(own))
