@@ -7,7 +7,6 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,9 @@ from ngvi.inference.monitor import TimeLimitReached
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.optima import Optimum
 from ngvi.inference.options import SampleOptions
-from ngvi.inference.outcome import Ending, Outcome, in_words
+from ngvi.inference.outcome import Ending, FoundOptimum, Outcome, in_words
 from ngvi.inference.problem import Problem, State
 from ngvi.inference.request import Request
-from ngvi.inference.result import FoundOptimum
 from ngvi.inference.search import Status
 from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
 from ngvi.inference.validation import Validation
@@ -39,7 +37,7 @@ def optimise(
     """Search for the optimum, and leave the guide where the search ended, whatever ends it.
 
     :param state: begin here, and nowhere else; by default where it is best.
-    :param checkpoint: of the model's answers, which a killed run goes on from.
+    :param checkpoint: of the model's answers, which a killed run goes on from; it is left open.
     :param num_steps: of a search before this one.
     """
     problem = over_minibatches(problem, SampleOptions())
@@ -47,7 +45,7 @@ def optimise(
         if not num_steps:
             state = checkpoint.begun(problem.space, state)
         problem = recorded(problem, checkpoint)
-    with checkpoint or nullcontext(), request.monitor(num_steps) as monitor:
+    with request.monitor(num_steps) as monitor:
         search = MultiStart(problem, rng, request, monitor)
         ending = None
         try:

@@ -79,7 +79,7 @@ class Batches:
         return iter(batches)
 
     def first(self) -> tuple[tuple, dict[str, Any]]:
-        """The arguments of the first batch with rows: one without is told by number later."""
+        """The arguments of the first batch with rows: one without is refused by number later."""
         empty = None
         for args, kwargs in self:
             if not is_empty(args, kwargs):

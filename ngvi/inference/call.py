@@ -14,10 +14,10 @@ from ngvi.inference.api import account, found_optima, no_start, optimise
 from ngvi.inference.batches import Batches
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.data_passes import over_batches
-from ngvi.inference.diagnostics import undefined
 from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.problem import Problem, State
+from ngvi.inference.psis import undefined
 from ngvi.inference.request import Request, check_same_latents, check_start, warn_of_names
 from ngvi.inference.set_up import INIT_SCALE, Ready, check_size, guide_maker
 
@@ -140,7 +140,7 @@ class FitCall:
             ),
         )
         if self.batches is not None:
-            vars(result)["diagnostics"] = undefined("undefined: the rows came in batches")
+            vars(result)["diagnostics"] = undefined("the rows came in batches")
         return result
 
     def _mode_centred(self, first: Ready) -> Callable[[np.ndarray], Ready]:

@@ -21,14 +21,15 @@ from __future__ import annotations
 
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from ngvi.inference import store
-from ngvi.inference.data_passes import set_cost
+from ngvi.inference import files
+from ngvi.inference.data_passes import parts_of, set_cost
 from ngvi.inference.problem import (
     Cost,
     Direction,
@@ -39,9 +40,11 @@ from ngvi.inference.problem import (
     State,
 )
 
-FORMAT, VERSION = "ngvi.checkpoint", 1
+FORMAT, VERSION = "ngvi.checkpoint", 2
 #: Seconds between writes that wait for the disk: a crash of the machine costs so much.
 SYNC_EVERY = 1.0
+
+Arrays = dict[str, np.ndarray]
 
 
 class Checkpoint:
@@ -67,24 +70,24 @@ class Checkpoint:
         self._file: BinaryIO | None = None
         self._old: Iterator[bytes] = iter(())
         self._head: tuple[dict[str, Any], dict[str, np.ndarray]] | None = None
-        self._synced = time.monotonic()
-        self._is_checked, self._depth = False, 0
+        self._synced, self._is_checked = time.monotonic(), False
         if self.path.is_dir() or not self.path.exists() or not self.path.stat().st_size:
-            store.write(self.path, b"")  # now, rather than after an hour
+            files.write(self.path, b"")  # now, rather than after an hour
             return
         self._file = open(self.path, "r+b")  # noqa: SIM115
-        self._old = store.records(self._file)
+        self._old = _records(self._file)
         try:
-            self._head = store.unpacked(next(self._old))
+            self._head = files.unpacked(next(self._old))
             meta = self._head[0]
             is_ours = (meta["format"], meta["version"]) == (FORMAT, VERSION)
-        except (StopIteration, *store.UNREADABLE):
+        except (StopIteration, *files.UNREADABLE):
             meta, is_ours = {}, False
         if not is_ours or meta["library"] != library:
             self.close()
+            what = f", but {meta['format']} {meta['version']} of {meta['library']}" if meta else ""
             raise ValueError(
                 f"checkpoint={str(path)!r} exists and is no checkpoint of this version of "
-                f"{library}{_what(meta)}. Choose another name, or delete the file."
+                f"{library}{what}. Choose another name, or delete the file."
             )
         if keeps_seeds and meta["seeds"] != self.seeds:
             self.close()
@@ -95,18 +98,15 @@ class Checkpoint:
         self.seeds = meta["seeds"]
 
     def __enter__(self) -> Checkpoint:
-        self._depth += 1  # one search after another writes to it
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self.close()
+        self.close()
 
     def close(self) -> None:
         """Wait for the disk, and leave the file."""
         if self._file is not None:
-            store.on_disk(self._file)
+            files.on_disk(self._file)
             self._file.close()
             self._file = None
 
@@ -118,22 +118,12 @@ class Checkpoint:
         :return: the same of the first run.
         :raises ValueError: if the file holds states of another kind.
         """
-        own = {"initial": space.initial}
-        if state is not None:
-            own["state"] = state
-        arrays = {
-            f"{name}/{index}": array
-            for name, one in own.items()
-            for index, array in enumerate(space.arrays(one))
-        }
+        own = {"initial": space.initial} | ({} if state is None else {"state": state})
+        arrays = {f"{k}/{i}": a for k, one in own.items() for i, a in enumerate(space.arrays(one))}
         if self._head is None:
-            meta = {
-                "format": FORMAT,
-                "version": VERSION,
-                "library": self.library,
-                "seeds": self.seeds,
-            }
-            store.write(self.path, store.framed(store.packed(meta, arrays)))
+            meta = {"format": FORMAT, "version": VERSION, "library": self.library}
+            content = files.packed({**meta, "seeds": self.seeds}, arrays)
+            files.write(self.path, _framed(content))
             self._file = open(self.path, "r+b")  # noqa: SIM115
             self._file.seek(0, os.SEEK_END)
             return state
@@ -143,52 +133,44 @@ class Checkpoint:
             raise self._other("its parameters have other shapes or another precision")
         if all(array.tobytes() == old[name].tobytes() for name, array in arrays.items()):
             return state
-        count = len(space.arrays(space.initial))
-        starts = {
-            name: space.of_arrays([old[f"{name}/{index}"] for index in range(count)])
-            for name in own
-        }
+        count = range(len(arrays) // len(own))
+        starts = {k: space.of_arrays([old[f"{k}/{i}"] for i in count]) for k in own}
         space.initial = starts["initial"]
         return starts.get("state")
 
-    def answer(
-        self,
-        question: dict[str, np.ndarray],
-        ask: Callable[[], dict[str, np.ndarray]],
-        counters: Callable[[], dict[str, int]],
-        restore: Callable[[dict[str, int]], None],
-    ) -> dict[str, np.ndarray]:
+    def answer(self, question: Arrays, ask: Callable[[], Arrays], cost: Cost) -> Arrays:
         """What the file has for the next question, or what the model says to it now.
 
         :param question: arrays that are the same, but for rounding, if it is the same.
         :param ask: asks the model.
-        :param counters: of what has been asked.
-        :param restore: sets them.
+        :param cost: of all questions so far, which the file knows as well.
         """
         assert self._file is not None
         start = self._file.tell()
-        content = next(self._old, None)
-        if content is not None:
-            meta, arrays = store.unpacked(content)
-            old = {k[2:]: array for k, array in arrays.items() if k.startswith("q/")}
-            found = {k[2:]: array for k, array in arrays.items() if k.startswith("a/")}
+        if (content := next(self._old, None)) is not None:
+            meta, arrays = files.unpacked(content)
+            old, found = (
+                {k[2:]: array for k, array in arrays.items() if k.startswith(part)}
+                for part in ("q/", "a/")
+            )
             if _are_alike(old, question):
                 if not self._is_checked and not _are_alike(found, ask()):
                     raise self._other("it answers differently to the first question of the fit")
                 self._is_checked = True
-                restore(meta)
+                set_cost(cost, Cost(**meta))
                 return found
             self._old = iter(())
             self._file.seek(start)
         self._is_checked = True
-        found = {name: np.asarray(array, order="C") for name, array in ask().items()}
-        both = {f"q/{name}": array for name, array in question.items()}
-        both |= {f"a/{name}": array for name, array in found.items()}
+        found = ask()
+        both = {f"q/{k}": array for k, array in question.items()}
+        both |= {f"a/{k}": array for k, array in found.items()}
         self._file.truncate()
-        self._file.write(store.framed(store.packed(counters(), both)))
+        counts = {name: int(count) for name, count in vars(cost).items()}
+        self._file.write(_framed(files.packed(counts, both)))
         self._file.flush()  # survives the process, though not the machine
         if time.monotonic() - self._synced > SYNC_EVERY:
-            store.on_disk(self._file)
+            files.on_disk(self._file)
             self._synced = time.monotonic()
         return found
 
@@ -212,82 +194,71 @@ class _Recorded(Forwarding):
         self._space, self._checkpoint = problem.space, checkpoint
 
     def bound(self, state: State, sample: Sample) -> Estimate:
-        return self._estimate(self.inner.bound, state, sample)
+        return self._estimate("bound", state, sample)
 
     def score(self, state: State, sample: Sample) -> Estimate:
-        return self._estimate(self.inner.score, state, sample)
+        return self._estimate("score", state, sample)
 
     def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        def ask() -> dict[str, np.ndarray]:
-            values, gradients = self.inner.gradient(state, theta)
-            return {"values": np.asarray(values, float), "gradients": np.asarray(gradients, float)}
-
-        found = self._answer("gradient", {"theta": theta}, ask)
-        return found["values"], found["gradients"]
+        values, gradients = self._parts("gradient", {"theta": theta}, state, theta)
+        return values, gradients
 
     def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
-        question = {"mean": self._space.mean(state), "count": np.array(len(theta))}
-        question["first"] = theta[0]
+        question = {"count": np.array(len(theta)), "first": theta[0]}
+        question["mean"] = self._space.mean(state)
+        return self._parts("log_density", question, state, theta)[0]
 
-        def ask() -> dict[str, np.ndarray]:
-            return {"values": self.inner.log_density(state, theta)}
+    def _estimate(self, name: str, state: State, sample: Sample) -> Estimate:
+        question = {"seeds": np.array([group.seed for group in sample])}
+        question["mean"] = self._space.mean(state)
+        values, naturals, natural, gradient, *own = self._parts(name, question, state, sample)
+        return Estimate(values, naturals, Direction(natural, gradient, own))
 
-        return self._answer("log_density", question, ask)["values"]
+    def _parts(self, name: str, question: Arrays, *arguments: Any) -> list[np.ndarray]:
+        """The arrays of an answer."""
 
-    def _estimate(self, evaluate: Callable, state: State, sample: Sample) -> Estimate:
-        question = {
-            "mean": self._space.mean(state),
-            "seeds": np.array([group.seed for group in sample]),
-        }
+        def ask() -> Arrays:
+            found = parts_of(getattr(self.inner, name)(*arguments))
+            return {str(i): np.asarray(part, order="C") for i, part in enumerate(found)}
 
-        def ask() -> dict[str, np.ndarray]:
-            values, naturals, mean = evaluate(state, sample)
-            own = {f"parameters/{i}": np.asarray(g) for i, g in enumerate(mean.parameters)}
-            return {
-                "values": values,
-                "naturals": naturals,
-                "natural": mean.natural,
-                "gradient": mean.gradient,
-                **own,
-            }
-
-        found = self._answer(evaluate.__name__, question, ask)
-        own = [found[f"parameters/{index}"] for index in range(len(found) - 4)]
-        mean = Direction(found["natural"], found["gradient"], own)
-        return Estimate(found["values"], found["naturals"], mean)
-
-    def _answer(
-        self, kind: str, question: dict[str, np.ndarray], ask: Callable[[], dict[str, np.ndarray]]
-    ) -> dict[str, np.ndarray]:
-        def counters() -> dict[str, int]:
-            return {name: int(count) for name, count in vars(self.cost).items()}
-
-        def restore(counters: dict[str, int]) -> None:
-            set_cost(self.cost, Cost(**counters))
-
-        question = {"kind": np.array(kind), **question}
-        return self._checkpoint.answer(question, ask, counters, restore)
+        question = {"name": np.array(name), **question}
+        return list(self._checkpoint.answer(question, ask, self.cost).values())
 
 
-def _are_alike(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> bool:
+def _are_alike(old: Arrays, new: Arrays) -> bool:
     """Whether arrays are the same, but for the rounding of another machine."""
-    if old.keys() != new.keys():
+    return old.keys() == new.keys() and all(_is_alike(old[name], new[name]) for name in old)
+
+
+def _is_alike(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    for name, array in old.items():
-        other = np.asarray(new[name])
-        if array.shape != other.shape or array.dtype != other.dtype:
-            return False
-        if array.dtype.kind != "f":
-            if not np.array_equal(array, other):
-                return False
-            continue
-        size = np.max(np.abs(array[np.isfinite(array)]), initial=0.0)
-        near = float(np.finfo(array.dtype).eps) ** 0.5
-        if not np.allclose(array, other, near, near * size, equal_nan=True):
-            return False
-    return True
+    if one.dtype.kind != "f":
+        return np.array_equal(one, other)
+    size = np.max(np.abs(one[np.isfinite(one)]), initial=0.0)
+    near = float(np.finfo(one.dtype).eps) ** 0.5
+    return np.allclose(one, other, near, near * size, equal_nan=True)
 
 
-def _what(meta: dict[str, Any]) -> str:
-    """Of a file's first record, what it is of, in words."""
-    return f", but {meta['format']} {meta['version']} of {meta['library']}" if meta else ""
+# -- records -------------------------------------------------------------------------------
+
+
+def _framed(content: bytes) -> bytes:
+    """A record: its length, its checksum, and it."""
+    head = len(content).to_bytes(8, "little") + zlib.crc32(content).to_bytes(4, "little")
+    return head + content
+
+
+def _records(file: BinaryIO) -> Iterator[bytes]:
+    """The records of a file, up to the first that is not whole; the file is left at its end."""
+    while True:
+        start = file.tell()
+        head = file.read(12)
+        length = int.from_bytes(head[:8], "little")
+        left = os.fstat(file.fileno()).st_size - file.tell()
+        content = file.read(length) if len(head) == 12 and length <= left else b""
+        checksum = zlib.crc32(content).to_bytes(4, "little")
+        if len(head) < 12 or len(content) < length or checksum != head[8:]:
+            file.seek(start)
+            return
+        yield content

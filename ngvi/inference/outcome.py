@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,30 @@ class Restart(NamedTuple):
     num_steps: int
     num_starts: int  #: that were drawn alike and have led there
     status: str  #: in words: what it says of the result
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FoundOptimum:
+    """One optimum of the bound.
+
+    :ivar params: all parameters of model and guide there, by their names.
+    :ivar bound: in nats, from independent draws.
+    :ivar bound_error: its standard error.
+    :ivar num_starts: how many starts, drawn alike, have led to it.
+    :ivar is_certified: whether its search has ended there, within the tolerance.
+    """
+
+    params: dict[str, Any]
+    bound: float
+    bound_error: float
+    num_starts: int
+    is_certified: bool
+
+    def __repr__(self) -> str:
+        return (
+            f"FoundOptimum(bound={self.bound:.3f}, bound_error={self.bound_error:.2g}, "
+            f"num_starts={self.num_starts}, is_certified={self.is_certified})"
+        )
 
 
 @dataclasses.dataclass

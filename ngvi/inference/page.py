@@ -31,8 +31,8 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :param reparametrize: whether to fit a ``ReparametrizedGaussianGuide`` as well, and to keep
     what has the better bound: ``"auto"``, where the model has locals, the other arguments leave
     the choice, and the weights of a Gaussian over all latents tell of a gap; ``True``,
-    whatever they tell; or ``False``. See :mod:`ngvi.inference.by_modes`. ``result.starts`` and
-    the report tell; ``result.posterior`` is then over standardised locals.
+    whatever they tell; or ``False``. See :mod:`ngvi.inference.mode_centred`.
+    ``result.restarts`` and the report tell; ``result.posterior`` is then over standardised locals.
 :param curvature: ``"spherical"`` (gradients at orthogonal points,
     :class:`~ngvi.estimators.table.Spherical`), ``"quadrature"`` (no points, where the log density
     allows it, :class:`~ngvi.estimators.table.Quadrature`), ``"hessian"``, ``"stein"``, or
@@ -50,7 +50,7 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
     draws and its estimated distance to the optimum, both in nats.
 :param checkpoint: a file in which the fit notes what it does. The same call goes on from it
     where a run was killed, and takes the way that this run would have taken; of a fit that
-    has ended it gives the result again. See :mod:`ngvi.inference.journal`.
+    has ended it gives the result again. See :mod:`ngvi.inference.checkpoint`.
 :param progress_bar: show bound, step size and distance to convergence.
 :param batches: the data in batches that need not fit the memory at once: an iterable that can
     be read many times, such as a ``DataLoader``, or a generator function. Each gives the

@@ -21,6 +21,7 @@ from ngvi.families.points import Points
 if TYPE_CHECKING:
     from ngvi.inference.metric import Metric
     from ngvi.inference.samples import Groups
+    from ngvi.latents.layout import Site
 
 #: The parameters of model and guide.
 State = Any
@@ -215,11 +216,13 @@ class StateSpace(Protocol):
     :ivar initial: the state before the first step.
     :ivar dim: ``d``, the number of latents of all Gaussians.
     :ivar eps: the precision of the floating point numbers.
+    :ivar sites: that the latents belong to, in their order.
     :ivar has_model_parameters: whether the model has parameters of its own.
     """
 
     initial: State
     dim: int
+    sites: tuple[Site, ...]
     eps: float
     has_model_parameters: bool
 

@@ -1,38 +1,43 @@
-"""A result in words and numbers."""
+"""A result in words and numbers, and in a picture."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.inference.diagnostics import USABLE, Diagnostics
 from ngvi.inference.mode_centred import BY_MODES
+from ngvi.inference.psis import USABLE, Diagnostics, Marginal
 from ngvi.inference.trace import Trace
 
-#: The fraction of the steps whose losses make the final bound.
-LAST_STEPS = 0.1
-
-#: Marginals in the report.
-NUM_MARGINALS = 3
-
-#: A standard deviation of ``log w``, in nats, of which half the square is worth a second fit: that
-#: of eight schools and of radon with varying intercepts is 0.7, that of epilepsy 1.4, of which one
-#: nat can be gained.
-WIDE_SPREAD = 1.0
-
-_WIDTH = 22
+#: Colours: the fit, its noise, the importance weights' view.
+FIT, NOISE, WEIGHTS = "#08519c", "#bdd7e7", "#d95f0e"
 
 
-def final_bound(trace: Trace) -> tuple[float, float]:
-    """The bound in nats and its standard error, from the last tenth of the steps.
+class Layout(NamedTuple):
+    """Of report and picture."""
+
+    width: int = 22  #: characters of a label
+    num_marginals: int = 3  #: in the report
+    num_shown: int = 10  #: marginals in the picture
+    smallest_weight: float = 1e-4  #: of the mean one; smaller ones are not told apart
+    wide: float = 1.0  #: nats of ``log w`` of which half the square is worth a second fit
+
+
+LAYOUT = Layout()
+
+
+def final_bound(trace: Trace, part: float = 0.1) -> tuple[float, float]:
+    """The bound in nats and its standard error, from the last steps.
 
     Means are weighted by ``1 / (error^2 + distance^2)``, with the distance to the optimum where the
     trace has it: losses on the way there are not the bound's. Those that are not finite are left
     out.
+
+    :param part: of the steps.
     """
-    count = max(1, round(LAST_STEPS * len(trace)))
+    count = max(1, round(part * len(trace)))
     if trace.step_sizes and trace.step_sizes[-1] == 0.0:  # a confirmation, with fresh draws
         count = 1
     losses = np.asarray(trace.losses[-count:], float)
@@ -62,13 +67,13 @@ def report(result: Any, complete: bool) -> str:
 
     def add(name: str, *values: str) -> None:
         lines.extend(
-            f"  {label:<{_WIDTH}}{value}"
+            f"  {label:<{LAYOUT.width}}{value}"
             for label, value in zip([name] + [""] * (len(values) - 1), values, strict=True)
         )
 
     add("reason", result.reason)
     add("posterior", f"{result.family_name}, d = {result.dim:,}")
-    if tried := by_modes(result):
+    if tried := second_fit(result):
         add("locals", tried)
     add(
         "evaluations",
@@ -93,7 +98,7 @@ def report(result: Any, complete: bool) -> str:
     return "\n".join(lines)
 
 
-def by_modes(result: Any) -> str:
+def second_fit(result: Any) -> str:
     """What came of a second fit, in words, or nothing."""
     for start in result.restarts:
         if start.name == BY_MODES:
@@ -124,16 +129,15 @@ def reparametrize(result: Any) -> tuple[str, ...]:
     if type(guide).__name__ != "NaturalGaussianGuide" or guide.create_plates is not None:
         return ()
     validation = result.validation
-    if by_modes(result) or validation is None or not validation.spread > WIDE_SPREAD:
+    if second_fit(result) or validation is None or not validation.spread > LAYOUT.wide:
         return ()
-    if (
-        validation.is_heavy_tailed
-    ):  # a few draws in a tail, as of a half-Cauchy scale, are no spread
+    if validation.is_heavy_tailed:  # a few draws in a tail are no spread
         return ()
     names = [s.name for s in guide.sites if any(plate.size > 1 for plate in s.plates)]
     if not names:
         return ()
-    first = ", ".join(map(repr, names[:NUM_MARGINALS])) + ", ..." * (len(names) > NUM_MARGINALS)
+    most = LAYOUT.num_marginals
+    first = ", ".join(map(repr, names[:most])) + ", ..." * (len(names) > most)
     return (
         f"log w varies by {result.validation.spread:.1f} nats. If {first} are independent in",
         "plates given the rest, guide=ReparametrizedGaussianGuide(model) may raise the bound",
@@ -153,7 +157,7 @@ def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:
         "effective draws",
         f"{diagnostics.effective_sample_size:,.0f} of {diagnostics.num_draws:,}",
     )
-    worst = diagnostics.worst(NUM_MARGINALS)
+    worst = diagnostics.worst(LAYOUT.num_marginals)
     if worst:
         add(
             "worst marginals",
@@ -165,3 +169,139 @@ def _nats(value: float, error: float | None) -> str:
     if error is None or math.isnan(error):
         return f"{value:,.3f} nats"
     return f"{value:,.3f} ± {error:.2g} nats"
+
+
+# -- the picture --------------------------------------------------------------------------
+
+
+def plot(result: Any) -> Any:
+    """Draw a ``FitResult``.
+
+    :return: a matplotlib figure.
+    :raises ModuleNotFoundError: without matplotlib.
+    """
+    try:
+        from matplotlib import pyplot
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "result.plot needs matplotlib: pip install matplotlib", name=error.name
+        ) from error
+    figure = pyplot.figure(figsize=(10.5, 7.2), layout="constrained")
+    grid = figure.add_gridspec(2, 2, height_ratios=(3, 2.6), width_ratios=(3, 2))
+    left = grid[:, 0].subgridspec(2, 1, height_ratios=(2.4, 1), hspace=0.02)
+    bound = figure.add_subplot(left[0])
+    steps = figure.add_subplot(left[1], sharex=bound)
+    _plot_bound(bound, result.trace, result.bound, result.bound_error)
+    _plot_steps(steps, result.trace)
+    bound.tick_params(labelbottom=False)
+    diagnostics = result.diagnostics
+    _plot_weights(figure.add_subplot(grid[0, 1]), diagnostics)
+    _plot_marginals(figure.add_subplot(grid[1, 1]), diagnostics.worst(LAYOUT.num_shown))
+    state = "converged" if result.converged else "not converged"
+    dim = f"{result.dim:,}"
+    figure.suptitle(f"{result.family_name}, d = {dim}: {state} after {result.num_steps} steps")
+    return figure
+
+
+def _plot_bound(ax: Any, trace: Trace, bound: float, error: float) -> None:
+    steps = np.arange(len(trace))
+    losses, errors = np.asarray(trace.losses, float), np.asarray(trace.loss_errors, float)
+    # On a logarithmic axis: what is above the final bound is so by noise.
+    away = np.abs(losses + bound)
+    away = np.where(away > 0, away, np.nan)
+    ax.plot(steps, away, ".-", color=FIT, markersize=3, linewidth=1, label="bound at each step")
+    distances = np.asarray(trace.distances, float)
+    distances = np.where(distances > 0, distances, np.nan)
+    ax.plot(steps, distances, color=WEIGHTS, linewidth=1.2, label="estimated distance to optimum")
+    if error > 0:
+        ax.axhline(error, color="0.6", linestyle=":", linewidth=1, label="error of the final bound")
+    if np.any(np.isfinite(away)) or np.any(np.isfinite(distances)):
+        ax.set_yscale("log")
+        limits = ax.get_ylim()
+        lower = np.maximum(away - errors, limits[0])
+        ax.fill_between(steps, lower, away + errors, color=NOISE, linewidth=0, zorder=0)
+        ax.set_ylim(limits)
+    ax.set_ylabel("nats from the final bound")
+    ax.set_title(f"bound {bound:,.3f} ± {error:.2g} nats", fontsize=11)
+    ax.legend(frameon=False, fontsize=9)
+
+
+def _plot_steps(ax: Any, trace: Trace) -> None:
+    ax.plot(trace.step_sizes, color=FIT, linewidth=1, drawstyle="steps-post")
+    ax.set_ylabel("step size")
+    ax.set_xlabel("step")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.set_ylim(bottom=0)
+    draws = np.asarray(trace.num_draws, float)
+    if not len(draws):
+        return
+    other = ax.twinx()
+    other.plot(draws, color="0.55", linewidth=1, linestyle="--", drawstyle="steps-post")
+    other.set_ylabel("draws (dashed)", color="0.4")
+    other.set_ylim(bottom=0)
+
+
+def _plot_weights(ax: Any, diagnostics: Diagnostics) -> None:
+    k = diagnostics.pareto_k
+    verdict, _, detail = diagnostics.verdict.partition(": ")
+    ax.set_title(f"k-hat {'' if k is None else f'{k:.2f}, '}{verdict}", fontsize=11)
+    log_weights = diagnostics.log_weights[np.isfinite(diagnostics.log_weights)]
+    if k is None or not len(log_weights):
+        _say(ax, detail)
+        return
+    # Relative to the mean weight: for an exact posterior all of them are 1.
+    largest = log_weights.max()
+    log_mean = largest + np.log(np.mean(np.exp(log_weights - largest)))
+    weights = np.sort(np.exp(log_weights - log_mean))[::-1]
+    share = np.arange(1, len(weights) + 1) / len(log_weights)
+    ax.loglog(weights.clip(LAYOUT.smallest_weight), share, color=FIT, linewidth=1.5)
+    ax.axvline(1.0, color="0.7", linewidth=0.8)
+    start, end = weights[min(len(weights) - 1, len(weights) // 20)], weights[0]
+    if end > start > 0:
+        # A tail of shape k is a line of slope -1 / k; at 0.7 weights can just be trusted.
+        line = np.array([start, max(end, 3 * start)])
+        at = share[min(len(weights) - 1, len(weights) // 20)]
+        ax.loglog(
+            line,
+            at * (line / start) ** (-1 / USABLE),
+            color=WEIGHTS,
+            linestyle="--",
+            linewidth=1,
+            label=f"slope of k = {USABLE}",
+        )
+        ax.legend(frameon=False, fontsize=9)
+    # Weights that are equal must not look as if they were not.
+    left, right = ax.get_xlim()
+    ax.set_xlim(min(left, 0.1), max(right, 10.0))
+    ax.set_ylim(0.5 / len(log_weights), 1.5)
+    ax.set_xlabel("importance weight / mean weight", fontsize=9)
+    ax.set_ylabel("share of draws above", fontsize=9)
+
+
+def _plot_marginals(ax: Any, worst: list[Marginal]) -> None:
+    ax.set_title("worst marginals", fontsize=11)
+    if not worst:
+        _say(ax, "not defined")
+        return
+    ax.axvspan(-1, 1, color=NOISE, linewidth=0, label="q, ± 1 sd")
+    rows = np.arange(len(worst))[::-1]
+    ax.errorbar(
+        [marginal.shift for marginal in worst],
+        rows,
+        xerr=[marginal.scale_ratio for marginal in worst],
+        fmt="o",
+        color=WEIGHTS,
+        markersize=4,
+        linewidth=1.5,
+        label="importance weighted, ± 1 sd",
+    )
+    ax.axvline(0.0, color=FIT, linewidth=0.8)
+    ax.set_yticks(rows, [marginal.name for marginal in worst], fontsize=9)
+    ax.set_ylim(-0.7, len(worst) - 0.3)
+    ax.set_xlabel("standard deviations of q, unconstrained", fontsize=9)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, frameon=False, fontsize=9)
+
+
+def _say(ax: Any, words: str) -> None:
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, words, ha="center", va="center", wrap=True, transform=ax.transAxes)

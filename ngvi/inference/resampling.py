@@ -6,8 +6,7 @@ latents outside of plates, if they are few, are drawn from a Student's t, and al
 Gaussian given them. The t has the Gaussian's location and scale, or where weights of a few draws
 have too heavy a tail the moments by these (Paananen et al., 2021, *Implicitly adaptive importance
 sampling*, Statistics and Computing 31). Weights are Pareto smoothed
-(Vehtari, Simpson, Gelman, Yao and Gabry, 2024, JMLR 25), and draws resampled systematically
-(Kitagawa, 1996).
+(:mod:`~ngvi.inference.psis`), and draws resampled systematically (Kitagawa, 1996).
 """
 
 from __future__ import annotations
@@ -15,63 +14,47 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from ngvi.inference.diagnostics import EQUAL, USABLE
-from ngvi.inference.pareto import smoothed_weights
-from ngvi.latents.layout import Site
-
-#: Draws to resample from: with as many, errors of moments are below 0.05 standard deviations on
-#: eight schools, seeds, radon, sleep and epilepsy (``benchmarks/corrected.py``).
-NUM_DRAWS = 20_000
-#: Before them, to see where the globals are and how wide: rounds, as long as k-hat is too large.
-ROUNDS, NUM_PILOTS = 2, 4000
-#: Of Student's t, which has a variance and a third moment, and its most dimensions: in many all
-#: its draws are far from where the Gaussian's are.
-DEGREES, MOST = 5.0, 20
+from ngvi.inference.problem import Problem, State
+from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE, USABLE, smoothed_weights
 
 
-class Posterior(Protocol):
-    """A fitted Gaussian beside its model, in double precision.
+class Resampling(NamedTuple):
+    """Numbers of :func:`corrected`."""
 
-    :ivar sites: that the coordinates belong to.
-    :ivar mean: of the Gaussian, shape ``(d,)``.
-    :ivar log_det_scale: the log determinant of its scale.
-    """
-
-    sites: tuple[Site, ...]
-    mean: np.ndarray
-    log_det_scale: float
-
-    def sample(self, noise: np.ndarray) -> np.ndarray:
-        """The Gaussian's draws from standard normal noise, shape ``(n, d)``."""
-
-    def covariance(self, indices: np.ndarray) -> np.ndarray:
-        """Columns of its covariance, shape ``(d, len(indices))``."""
-
-    def log_density(self, latents: np.ndarray) -> np.ndarray:
-        """``log p(y, theta)`` at latent vectors of shape ``(n, d)``."""
+    num_draws: int = 20_000  #: errors of moments are then below 0.05 standard deviations
+    rounds: int = 2  #: at most, before them, to see where the globals are and how wide
+    num_pilots: int = 4000  #: draws of a round
+    degrees: float = 5.0  #: of the t, which then has a variance and a third moment
+    max_globals: int = 20  #: in more dimensions all draws of a t are far from the Gaussian's
 
 
-def corrected(posterior: Posterior, num_samples: int, rng: np.random.Generator) -> np.ndarray:
+def corrected(
+    problem: Problem,
+    state: State,
+    num_samples: int,
+    rng: np.random.Generator,
+    options: Resampling = Resampling(),  # noqa: B008  it is immutable
+) -> np.ndarray:
     """Draws of the model's posterior, shape ``(num_samples, d)``; some are the same.
 
     Warns where the weights' tail has a k-hat above 0.7.
 
-    :param posterior: what it is drawn from, and weighed by.
+    :param state: of which they are made, by their weights.
     :param num_samples: how many.
     :param rng: of all random numbers.
     :raises ValueError: if the log density is finite at no draw.
     """
-    proposal = _Proposal(posterior)
-    for _ in range(ROUNDS if proposal.indices.size else 0):
-        latents, log_weights, shape = proposal.weighed(NUM_PILOTS, rng)
+    proposal = _Proposal(problem, state, options)
+    for _ in range(options.rounds if proposal.indices.size else 0):
+        latents, log_weights, shape = proposal.weighed(options.num_pilots, rng)
         if shape <= USABLE:
             break
         proposal.adapt(latents[:, proposal.indices], np.exp(log_weights))
-    latents, log_weights, shape = proposal.weighed(max(NUM_DRAWS, num_samples), rng)
+    latents, log_weights, shape = proposal.weighed(max(options.num_draws, num_samples), rng)
     if shape > USABLE:
         warnings.warn(
             f"corrected=True resamples by importance weights, whose k-hat is {shape:.2f}: above "
@@ -90,17 +73,29 @@ class _Proposal:
     :ivar indices: of the globals; none where they are many.
     """
 
-    def __init__(self, posterior: Posterior) -> None:
-        self._posterior = posterior
-        sites = [site for site in posterior.sites if not site.plates]
+    def __init__(self, problem: Problem, state: State, options: Resampling) -> None:
+        self._problem, self._state, self._degrees = problem, state, options.degrees
+        sites = [site for site in problem.space.sites if not site.plates]
         found = [i for site in sites for i in range(site.start, site.start + site.size)]
-        self.indices = np.array(found if len(found) <= MOST else [], int)
-        self._mean = self._location = posterior.mean[self.indices]
+        self.indices = np.array(found if len(found) <= options.max_globals else [], int)
+        self._mean = self._location = problem.space.mean(state)[self.indices]
         if self.indices.size:
-            columns = posterior.covariance(self.indices)
+            columns = self._covariance()
             self._root = self._scale = np.linalg.cholesky(columns[self.indices])
             # The others' mean given these is linear in them.
             self._pull = np.linalg.solve(columns[self.indices], columns.T)
+
+    def _covariance(self) -> np.ndarray:
+        """The globals' columns of the covariance ``C C'``, shape ``(d, globals)``."""
+        space, dim = self._problem.space, self._problem.space.dim
+        columns = np.zeros((dim, self.indices.size))
+        origin, _ = space.draw(self._state, np.zeros((1, dim)))
+        at_once = max(1, NUMBERS_AT_ONCE // dim)
+        for start in range(0, dim, at_once):
+            units = np.eye(min(at_once, dim - start), dim, start)
+            of_scale = space.draw(self._state, units)[0] - origin  # some columns of C, as rows
+            columns += of_scale.T @ of_scale[:, self.indices]
+        return columns
 
     def adapt(self, values: np.ndarray, weights: np.ndarray) -> None:
         """Take location and scale from weighted draws."""
@@ -115,38 +110,36 @@ class _Proposal:
 
         :raises ValueError: if there is none.
         """
-        noise = rng.standard_normal((count, len(self._posterior.mean)))
-        latents = self._posterior.sample(noise)
-        log_q = -0.5 * (np.square(noise) + math.log(2 * math.pi)).sum(1)
-        log_q -= self._posterior.log_det_scale
+        noise = rng.standard_normal((count, self._problem.space.dim))
+        latents, log_q = self._problem.space.draw(self._state, noise)
         if self.indices.size:
             latents, log_q = self._with_tails(latents, log_q, rng)
-        log_weights = self._posterior.log_density(latents) - log_q
+        log_weights = self._problem.objective.log_density(self._state, latents) - log_q
         finite = np.isfinite(log_weights)
         if not finite.any():
             raise ValueError(
                 "corrected=True weighs draws by the model's density, which is finite at none of "
                 "them: leave it out, and look at result.diagnostics."
             )
-        varies = log_weights[finite].std() > EQUAL
+        varies = log_weights[finite].std() > LIMITS.equal
         log_weights, shape = smoothed_weights(log_weights[finite])
         return latents[finite], log_weights, shape if varies else 0.0
 
     def _with_tails(
         self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        deviations = latents[:, self.indices] - self._mean
+        deviations, degrees = latents[:, self.indices] - self._mean, self._degrees
         standard = np.linalg.solve(self._root, deviations.T).T
-        factors = np.sqrt(DEGREES / rng.chisquare(DEGREES, len(latents)))[:, None]
+        factors = np.sqrt(degrees / rng.chisquare(degrees, len(latents)))[:, None]
         moved = self._location + factors * standard @ self._scale.T
         latents = latents + (moved - latents[:, self.indices]) @ self._pull
         squares, size = np.square(standard), len(self.indices)
         normal = -0.5 * (squares.sum(1) + size * math.log(2 * math.pi)) - _log_det(self._root)
         student = (
-            math.lgamma(0.5 * (DEGREES + size))
-            - math.lgamma(0.5 * DEGREES)
-            - 0.5 * size * math.log(DEGREES * math.pi)
-            - 0.5 * (DEGREES + size) * np.log1p((factors**2 * squares).sum(1) / DEGREES)
+            math.lgamma(0.5 * (degrees + size))
+            - math.lgamma(0.5 * degrees)
+            - 0.5 * size * math.log(degrees * math.pi)
+            - 0.5 * (degrees + size) * np.log1p((factors**2 * squares).sum(1) / degrees)
             - _log_det(self._scale)
         )
         return latents, log_q - normal + student

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -11,57 +10,26 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ngvi.errors import check_flag, check_model
-from ngvi.inference import arviz_bridge, saved
-from ngvi.inference.diagnostics import NUM_DRAWS, Diagnostics
-from ngvi.inference.outcome import NOT_CONVERGED, Restart
-from ngvi.inference.picture import plot_result
+from ngvi.inference import arviz, serialize
+from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
+from ngvi.inference.posterior import FittedPosterior
 from ngvi.inference.problem import Cost
-from ngvi.inference.report import final_bound, report
-from ngvi.inference.resampling import Posterior, corrected
-from ngvi.inference.saved import Saved
+from ngvi.inference.report import final_bound, plot, report
+from ngvi.inference.serialize import Saved
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class FoundOptimum:
-    """One optimum of the bound.
-
-    :ivar params: all parameters of model and guide there, by their names.
-    :ivar bound: in nats, from independent draws.
-    :ivar bound_error: its standard error.
-    :ivar num_starts: how many starts, drawn alike, have led to it.
-    :ivar is_certified: whether its search has ended there, within the tolerance.
-    """
-
-    params: dict[str, Any]
-    bound: float
-    bound_error: float
-    num_starts: int
-    is_certified: bool
-
-    def __repr__(self) -> str:
-        return (
-            f"FoundOptimum(bound={self.bound:.3f}, bound_error={self.bound_error:.2g}, "
-            f"num_starts={self.num_starts}, is_certified={self.is_certified})"
-        )
-
-
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
-class Result:
+class Result(FittedPosterior):
     """A package's ``FitResult`` but for its draws."""
 
-    #: The package that has made it.
+    #: The package that has made it, its families by name, and the classes of guides that a file
+    #: holds.
     library: ClassVar[str]
+    _families: ClassVar[dict[str, type]]
+    _guides: ClassVar[tuple[type, ...]]
 
-    #: The model, and its arguments as given to ``fit``.
-    model: Callable
-    args: tuple = ()
-    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
-    #: The guide, which is set up.
-    guide: Any
-    #: All parameters of model and guide, by their names.
-    params: dict[str, Any]
     #: What each step looked like.
     trace: Trace
     #: ``"certified"``: the bound is within the tolerance of this optimum, and no better one is
@@ -82,77 +50,14 @@ class Result:
 
     # -- what a package adds ----------------------------------------------------------
 
-    def sample(
-        self, num_samples: int = 1000, *, corrected: bool = False, **options: Any
-    ) -> dict[str, Any]:
-        """Draws of every latent site, constrained.
-
-        :param num_samples: how many.
-        :param corrected: draw from the model's posterior and not from the Gaussian, by Pareto
-            smoothed importance resampling from 20,000 draws, or ``num_samples`` if these are more,
-            and up to 8,000 before them; each is a value of the log density. The Gaussian's spread
-            is too small where the posterior is skew. A draw may come more than once. It warns where
-            k-hat is above 0.7. All draws are in memory, in double precision and several times
-            over: about a gigabyte with 2,000 latents.
-        :return: by site, an axis of draws followed by the site's shape.
-        :raises ValueError: for ``corrected=True`` if the weights are undefined, as for a model that
-            sees minibatches, or the guide is a list.
-        """
-        raise NotImplementedError
-
-    def predictive(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Any]:
-        """Draws from the posterior predictive distribution.
-
-        :param args: arguments of the model. If there are none at all, they are those of the
-            fit, and the observed sites are drawn as if they had not been observed.
-        :param num_samples: how many draws.
-        :param kwargs: keyword arguments of the model.
-        :return: by site, an axis of draws followed by the site's shape.
-        """
-        raise NotImplementedError
-
-    def sample_groups(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Any]:
-        """Draws for groups that the fit has not seen, from their own data.
-
-        The globals are those of the fit, which learn nothing from these groups, and locals have the
-        Gaussian at their mode given globals and data: no parameters have to be fitted. The draws
-        are posterior samples for the PPL's ``Predictive``. With a model of 17 drivers, and data of
-        another::
-
-            draws = result.sample_groups(index_0, days, reaction)
-
-        :param args: arguments of the model, with the data of the other groups, numbered from zero.
-        :param num_samples: how many draws.
-        :param kwargs: keyword arguments of the model.
-        :return: by site, an axis of draws followed by the site's shape.
-        :raises ValueError: if the fit has no locals by their modes, the other groups' locals have
-            none, or the model has other globals with their data.
-        """
-        raise NotImplementedError
-
-    def diagnose(self, num_draws: int = NUM_DRAWS) -> Diagnostics:
-        """:attr:`diagnostics` from other draws, or more of them.
-
-        :param num_draws: how many; each is an evaluation of the log density.
-        :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
-        """
-        raise NotImplementedError
-
-    def _gaussians(self) -> list[Any]:
-        """The ``NaturalGaussianGuide`` in the guide."""
-        raise NotImplementedError
-
-    def _observed(self, latents: dict[str, Any]) -> dict[str, np.ndarray]:
-        """The observed data, from a run of the model with these latents."""
-        raise NotImplementedError
-
-    def _numbers(self) -> dict[str, np.ndarray]:
-        """The numbers of :attr:`params`, by flat names."""
+    @staticmethod
+    def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
+        """The numbers of parameters, by flat names."""
         raise NotImplementedError
 
     def _others(self) -> dict[str, Any]:
         """What a file has to know besides, for JSON."""
-        raise NotImplementedError
+        return serialize.guide_options(self.guide, self._families, self._guides)
 
     @staticmethod
     def _as_array(value: Any) -> np.ndarray | None:
@@ -172,10 +77,11 @@ class Result:
         raise NotImplementedError
 
     @classmethod
-    def _rebuilt(
-        cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
-    ) -> dict[str, Any]:
-        """Model, guide, parameters, and fields of the package."""
+    def _rebuilt(cls, saved: Saved, *of_set_up: Any) -> dict[str, Any]:
+        """Model, guide, parameters, optima, and fields of the package.
+
+        :param of_set_up: model, arguments and keyword arguments, and the guide or what makes it.
+        """
         raise NotImplementedError
 
     # -- files ------------------------------------------------------------------------
@@ -191,7 +97,7 @@ class Result:
         :raises TypeError: for an argument that is not made of arrays, numbers and texts.
         """
         arguments = (self.args, self.kwargs) if check_flag(data, "data") else None
-        saved.write(path, self, self._numbers(), arguments, self._others(), type(self)._as_array)
+        serialize.write_result(path, self, arguments, self._others())
 
     @classmethod
     def load(
@@ -217,10 +123,11 @@ class Result:
             something else.
         """
         check_model(model)
-        file = saved.read(path, cls.library)
+        file = serialize.read_result(path, cls.library)
         if not args and not kwargs:
             args, kwargs = file.arguments(cls._own)
-        rebuilt = cls._rebuilt(file, model, args, kwargs, guide)
+        make_guide = None if guide is not None else file.make_guide(cls._families, cls._guides)
+        rebuilt = cls._rebuilt(file, model, args, kwargs, guide, make_guide)
         return cls(args=args, kwargs=kwargs, **rebuilt, **file.fields())
 
     # -- how it went ------------------------------------------------------------------
@@ -259,76 +166,14 @@ class Result:
             return final_bound(self.trace)
         return self.validation.bound, self.validation.error
 
-    # -- the posterior ----------------------------------------------------------------
-
-    @property
-    def family(self) -> Any:
-        """The Gaussian over the unconstrained latent vector, in its own coordinates."""
-        return self._gaussian()._family_of(self.params)
-
-    @property
-    def family_name(self) -> str:
-        """The name of the family; of each, if the guide is a list with several Gaussians."""
-        return " + ".join(part.family.name for part in self._gaussians()) or "no Gaussian"
-
-    @property
-    def dim(self) -> int:
-        """The number of unconstrained latents that are Gaussian."""
-        return sum(part.latent_dim for part in self._gaussians())
-
-    def _gaussian(self) -> Any:
-        parts = self._gaussians()
-        if len(parts) != 1:
-            raise ValueError(
-                f"The guide ({type(self.guide).__name__}) has {len(parts)} NaturalGaussianGuides "
-                "in it, not one: ask its parts."
-            )
-        return parts[0]
-
-    # -- did it work ------------------------------------------------------------------
-
-    @functools.cached_property
-    def diagnostics(self) -> Diagnostics:
-        """Pareto k-hat, importance-weighted bound and marginals, from 4000 draws."""
-        return self.diagnose()
-
-    def _by_modes(self) -> Any:
-        """The guide, which has locals by their modes.
-
-        :raises ValueError: if it is another.
-        """
-        guide = self._gaussian()
-        if not hasattr(guide, "for_groups"):
-            raise ValueError(
-                "sample_groups needs locals by their modes given their data, and in this fit "
-                "each has parameters of its own: fit(..., "
-                "guide=ReparametrizedGaussianGuide(model))."
-            )
-        return guide
-
-    def _corrected(self, posterior: Callable[[], Posterior], count: int, seed: Any) -> np.ndarray:
-        """Latent vectors of the model's posterior; see :meth:`sample`."""
-        is_alone = [part is self.guide for part in self._gaussians()] == [True]
-        if not is_alone or not self.diagnostics.num_draws:
-            why = f"the guide ({type(self.guide).__name__}) is no NaturalGaussianGuide"
-            why = self.diagnostics.verdict.removeprefix("undefined: ") if is_alone else why
-            raise ValueError(
-                "corrected=True needs the importance weights of a NaturalGaussianGuide, and here "
-                f"{why}. Leave it out."
-            )
-        return corrected(posterior(), count, np.random.default_rng(seed))
-
-    def _undefined(self) -> Diagnostics | None:
-        """The diagnostics of a fit to rows of which the result holds a part only."""
-        known = vars(self).get("diagnostics")
-        return known if known is not None and not known.num_draws else None
+    # -- pictures, words, and ArviZ ---------------------------------------------------
 
     def plot(self) -> Any:
         """Bound, step sizes, importance weights and worst marginals as a matplotlib figure.
 
         :raises ModuleNotFoundError: without matplotlib.
         """
-        return plot_result(self)
+        return plot(self)
 
     def to_arviz(self, num_samples: int = 1000, **options: Any) -> Any:
         """Draws of :meth:`sample` and the observed data, for ArviZ.
@@ -346,14 +191,12 @@ class Result:
             for name, value in draws.items()
         }
         sites = [site for part in self._gaussians() for site in part.sites]
-        return arviz_bridge.inference_data(
+        return arviz.inference_data(
             posterior,
             self._observed(first),
-            arviz_bridge.plate_dims(sites, posterior),
+            arviz.plate_dims(sites, posterior),
             {"inference_library": self.library, "bound": self.bound, "reason": self.reason},
         )
-
-    # -- words ------------------------------------------------------------------------
 
     def __str__(self) -> str:
         return report(self, complete=True)

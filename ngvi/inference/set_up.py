@@ -17,6 +17,12 @@ CHEAP_STEPS = (
     "learn by many cheap steps, on minibatches: SVI with NaturalGaussianGuide(model, 'diagonal', "
     "init_scale=0.01), IVON() and NaturalELBO(1, 'stein')"
 )
+#: Why a guide cannot be fitted.
+NO_GAUSSIAN = (
+    "fit and diagnostics need a NaturalGaussianGuide, alone or in an AutoGuideList, and there is "
+    "none in the guide ({guide}). {library}.infer.importance has psis_diagnostic for guides of any "
+    "kind."
+)
 #: Of a guide that fit makes.
 INIT_SCALE = StartOptions().scales[0]
 MANY_HINT = f". Of more than {MANY:,} latents, a network's say, {CHEAP_STEPS}"

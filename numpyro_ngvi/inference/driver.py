@@ -24,9 +24,9 @@ from ngvi.inference.set_up import Ready, in_arguments
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
-from numpyro_ngvi.inference.importance import gaussians
 from numpyro_ngvi.inference.result import FitResult
 from numpyro_ngvi.inference.set_up import STARTS, set_up
+from numpyro_ngvi.inference.space import gaussians
 from numpyro_ngvi.parallel.watch import count_step, watch_those_of, without_leaving
 from numpyro_ngvi.tracing.arguments import typed_key
 from numpyro_ngvi.tracing.compilation import compiled

@@ -20,26 +20,26 @@ from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, choose, p
 from ngvi.estimators.score import score_direction
 from ngvi.families.points import Points
 from ngvi.inference.data_passes import fraction
-from ngvi.inference.problem import Cost, Direction, Estimate, Sample
+from ngvi.inference.problem import Cost, Direction, Estimate, Rows, Sample
 from ngvi.inference.samples import ChainCubature, Groups
 from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.inference.importance import compiles_longer_than_it_runs, subsampled_plates
 from numpyro_ngvi.inference.metric import flat, gradient_of
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import blocks, compiled, enable_x64
+from numpyro_ngvi.tracing.plates import subsampled_plates
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
-#: do. Passes cost next to nothing to run, and a loop to compile: HERS, 9,172 rows, takes 40 ms for
-#: 129 gradients at once, and 20 ms by 16; toenail, 1,908 rows, 3.1 and 1.9 ms for 75, by 38.
+#: do: passes cost next to nothing to run, and a loop to compile.
 ROWS_AT_ONCE, FEWEST_AT_ONCE = 2**17, 16
-#: Where modes are searched for, all draws of a pass wait for the slowest of them: by 4, and not 16,
-#: a gradient takes 1.6 instead of 2.8 ms (HERS); by 4, and not 64, 0.25 instead of 0.6 (toenail).
+#: Where modes are searched for, all draws of a pass wait for the slowest of them.
 MODES_AT_ONCE = 4
+#: Numbers of the largest array, of which modes are found in no time.
+FEW_DATA = 2000
 #: Data of more numbers than these, 256 MiB, are not copied to double precision.
 MOST_NUMBERS = 2**25
 #: Points of a pass in double precision.
@@ -79,18 +79,18 @@ class Objective:
         data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
         self.groups = Groups.of(kind, self.dim, products, data_size, cubature)
         self.sample, self._cost = self.groups.sample, self.groups.cost
-        num_rows = max(
-            (np.shape(array)[0] for array in self._arguments.arrays if np.ndim(array)), default=1
-        )
+        lengths = (np.shape(array)[0] for array in self._arguments.arrays if np.ndim(array))
+        num_rows = max(lengths, default=1)
         start = space.constrain(not_gaussian(space.initial))
         plates = subsampled_plates(model, start, args, kwargs)
         self.is_subsampled = bool(plates)
-        self.rows = rows = plates[0] if len(plates) == 1 else None
+        self.rows = rows = Rows(*plates[0]) if len(plates) == 1 else None
         visited = rows.visited / rows.size if rows else 1.0
         visited_size = math.ceil(visited * data_size)
-        is_short = compiles_longer_than_it_runs(guide, data_size)
-        # The many operations of Newton's method run long enough for what takes longer to compile.
-        has_modes = isinstance(guide, ReparametrizedGaussianGuide) and not is_short
+        # Newton's method takes long to compile, and few data hardly any time to run.
+        finds_modes = isinstance(guide, ReparametrizedGaussianGuide)
+        is_short = finds_modes and data_size <= FEW_DATA
+        has_modes = finds_modes and not is_short
         self._at_once = _at_once(visited_size, math.ceil(visited * num_rows), has_modes)
         self._at_once_by_value = (1 if has_modes else 4) * self._at_once
         self._values_at_once = points_at_once(visited_size)
@@ -100,9 +100,7 @@ class Objective:
         num_numbers = data_size * self._cost.num_gradients if has_modes else 0
         self._group = compiled(self._one_group, runs_once=is_short, num_numbers=num_numbers)
         self._some = compiled(self._some_values, runs_once=is_short, num_numbers=num_numbers)
-        self._double: Callable | None = compiled(
-            self._some_values, runs_once=True, num_numbers=data_size
-        )
+        self._double: Any = compiled(self._some_values, runs_once=True, num_numbers=data_size)
         self._point = compiled(self._one_point)
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
@@ -112,7 +110,7 @@ class Objective:
         if shapes not in self._fractions:
             start = self._space.constrain(not_gaussian(self._space.initial))
             plates = subsampled_plates(self.model, start, args, kwargs)
-            parts = {rows.plate: (rows.visited, rows.size) for rows in plates}
+            parts = {plate: (visited, size) for plate, size, visited in plates}
             words = "numpyro.plate('data', num_rows, subsample_size=len(y))"
             self._fractions[shapes] = fraction(parts, words)
         return self._fractions[shapes]
@@ -184,9 +182,7 @@ class Objective:
         return np.concatenate(found)[: len(theta)]
 
     def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
-        """None for a model that is random, insists on single precision, finds modes, or has more
-        data than are to be copied.
-        """
+        """None for a model that is random, insists on single precision, or has many data."""
         if self.is_subsampled or isinstance(self.guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
         if self._double is None or sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
@@ -380,15 +376,13 @@ def _whole(rows: np.ndarray | None) -> np.ndarray | None:
 
 
 def _in_double(tree: Any) -> Any:
-    """Floating point numbers as numpy's of double precision, all else as it is.
-
-    An array that JAX has seen is copied: it may be known there in single precision.
-    """
+    """Floating point numbers as numpy's of double precision, all else as it is."""
 
     def converted(leaf: Any) -> Any:
         dtype = getattr(leaf, "dtype", None)
         if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
             return np.array(leaf, np.float64)
+        # JAX may know this very array in single precision.
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
     return jax.tree.map(converted, tree)

@@ -13,10 +13,9 @@ import optax
 from ngvi.inference.problem import Problem
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.guide.prototype import Keyed
-from numpyro_ngvi.inference.importance import check_has_gaussian
 from numpyro_ngvi.inference.metric import Metric
 from numpyro_ngvi.inference.objective import Objective
-from numpyro_ngvi.inference.space import State, StateSpace
+from numpyro_ngvi.inference.space import State, StateSpace, check_has_gaussian
 
 
 def make_problem(

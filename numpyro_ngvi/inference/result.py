@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -19,16 +20,19 @@ from numpyro.infer import Predictive
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
-from ngvi.inference import saved
-from ngvi.inference.diagnostics import NUM_DRAWS, Diagnostics
+from ngvi.inference import serialize
+from ngvi.inference.problem import Problem
+from ngvi.inference.psis import Diagnostics
 from ngvi.inference.result import Result
-from ngvi.inference.saved import Saved
+from ngvi.inference.serialize import Saved
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
-from numpyro_ngvi.inference.importance import FittedGaussian, diagnose, gaussians
+from numpyro_ngvi.inference.metric import Metric
+from numpyro_ngvi.inference.objective import Objective
 from numpyro_ngvi.inference.set_up import STARTS, set_up
+from numpyro_ngvi.inference.space import State, StateSpace, check_has_gaussian, gaussians
 from numpyro_ngvi.tracing.arguments import as_jax
 
 #: What a result draws from its key for.
@@ -46,17 +50,10 @@ class FitResult(Result):
     """
 
     library: ClassVar[str] = "numpyro_ngvi"
+    _families, _guides = REGISTRY.families, (NaturalGaussianGuide, ReparametrizedGaussianGuide)
 
     #: The JAX random key for diagnostics, and for draws without a key of their own.
     rng_key: jax.Array
-
-    @property
-    def posterior(self) -> dist.Distribution:
-        """The Gaussian over the unconstrained latent vector, as a NumPyro distribution.
-
-        Where :attr:`guide` is a ``ReparametrizedGaussianGuide`` locals are standardised in it.
-        """
-        return self._gaussian().get_posterior(self.params)
 
     @shared_doc(Result.sample, OF_KEY)
     @serialised
@@ -71,8 +68,7 @@ class FitResult(Result):
         num_samples = check_count(num_samples, "num_samples")
         key = self._key(_SAMPLE, rng_key)
         if check_flag(corrected, "corrected"):
-            seed = np.asarray(random.key_data(key)).ravel().tolist()
-            found = self._corrected(self._fitted, num_samples, seed)
+            found = self._corrected(num_samples, _numbers_of(key))
             latents = jnp.asarray(found, self.family.loc.dtype)
             return self.guide._unpack_and_constrain(latents, self.params)
         return self.guide.sample_posterior(
@@ -113,7 +109,7 @@ class FitResult(Result):
         **kwargs: Any,
     ) -> dict[str, jax.Array]:
         num_samples = check_count(num_samples, "num_samples")
-        guide = self._by_modes()
+        guide = self._mode_centred_guide()
         new = guide.for_groups(self.model)
         with handlers.seed(rng_seed=0), handlers.block():
             new.set_up(*args, **kwargs)
@@ -127,16 +123,16 @@ class FitResult(Result):
 
     @shared_doc(Result.diagnose, OF_KEY)
     @serialised
-    def diagnose(
-        self, num_draws: int = NUM_DRAWS, *, rng_key: jax.Array | None = None
-    ) -> Diagnostics:
-        num_draws = check_count(num_draws, "num_draws")
-        if (undefined := self._undefined()) is not None:
-            return undefined
-        key = self._key(_DIAGNOSTICS, rng_key)
-        return diagnose(
-            self.model, self.guide, self.params, self.args, self.kwargs, key, num_draws=num_draws
-        )
+    def diagnose(self, num_draws: int = 4000, *, rng_key: jax.Array | None = None) -> Diagnostics:
+        return self._diagnosed(num_draws, _numbers_of(self._key(_DIAGNOSTICS, rng_key)))
+
+    @contextlib.contextmanager
+    def _at_end(self) -> Iterator[tuple[Problem, State]]:
+        check_has_gaussian(self.guide, self.params)
+        # What constrains parameters is not known here, and need not be: they stay as they are.
+        space = StateSpace(self.guide, self.params, lambda params: params)
+        run = self.model, self.guide, self.args, self.kwargs
+        yield Problem(Objective(*run, space, "stein"), space, Metric), self.params
 
     @serialised
     def _observed(self, latents: dict[str, jax.Array]) -> dict[str, np.ndarray]:
@@ -154,24 +150,21 @@ class FitResult(Result):
     def _gaussians(self) -> list[NaturalGaussianGuide]:
         return gaussians(self.guide)
 
+    def _distribution(self, params: dict[str, Any]) -> dist.Distribution:
+        return self._gaussian().get_posterior(params)
+
     # -- files ------------------------------------------------------------------------
 
-    def _fitted(self) -> FittedGaussian:
-        return FittedGaussian(self.model, self.guide, self.params, self.args, self.kwargs)
-
-    def _numbers(self) -> dict[str, np.ndarray]:
-        return _flat(self.params)
+    @staticmethod
+    def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
+        leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+        return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
     def _others(self) -> dict[str, Any]:
-        guide = self.guide
-        kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
-        is_plain = type(guide) in kinds and guide.create_plates is None
-        options = {"prefix": guide.prefix} if is_plain else {}
+        options = {"prefix": getattr(self.guide, "prefix", None)}
         key = [str(random.key_impl(self.rng_key)), random.key_data(self.rng_key).tolist()]
-        return {
-            "rng_key": key,
-            **saved.guide_options(guide, REGISTRY.families, is_plain, **options),
-        }
+        found = serialize.guide_options(self.guide, self._families, self._guides, **options)
+        return {"rng_key": key, **found}
 
     @staticmethod
     def _as_array(value: Any) -> np.ndarray | None:
@@ -194,24 +187,23 @@ class FitResult(Result):
 
     @classmethod
     @serialised
-    def _rebuilt(
-        cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
-    ) -> dict[str, Any]:
-        make_guide: Any = None
-        if guide is None:
-            kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
-            make_guide = saved.make_guide(REGISTRY.families, kinds)
-        params = {name: cls._own(array) for name, array in saved.under("params/").items()}
-        ready = set_up(model, args, kwargs, guide, make_guide, STARTS, random.key(0))
+    def _rebuilt(cls, saved: Saved, *of_set_up: Any) -> dict[str, Any]:
+        ready = set_up(*of_set_up, STARTS, random.key(0))
         parameters: Any = ready.problem.space
         own = parameters.constrain(parameters.initial)
-        numbers = _flat(own)
+        numbers = cls._flat(own)
         saved.check_same(gaussians(ready.guide), cls._at_a_third, numbers)
+
+        def made(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+            leaves = [cls._own(arrays[name]) for name in numbers]
+            return jax.tree.unflatten(jax.tree.structure(own), leaves)
+
         impl, data = saved.meta["rng_key"]
         return {
             "model": ready.model,
             "guide": ready.guide,
-            "params": jax.tree.unflatten(jax.tree.structure(own), [params[n] for n in numbers]),
+            "params": made(saved.under("params/")),
+            "optima": saved.optima(made),
             "rng_key": random.wrap_key_data(jnp.array(data, jnp.uint32), impl=impl),
         }
 
@@ -219,7 +211,6 @@ class FitResult(Result):
         return random.fold_in(self.rng_key, purpose) if rng_key is None else check_key(rng_key)
 
 
-def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The leaves of parameters, by their paths."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+def _numbers_of(key: jax.Array) -> list[int]:
+    """The numbers of a key, as a seed."""
+    return np.asarray(random.key_data(key)).ravel().tolist()

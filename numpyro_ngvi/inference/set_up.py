@@ -17,8 +17,8 @@ from ngvi.errors import NO_LATENTS, DiscreteLatentError, note_foreign_arguments
 from ngvi.inference import set_up as shared
 from ngvi.inference.problem import Problem
 from numpyro_ngvi.guide import NaturalGaussianGuide
-from numpyro_ngvi.inference.importance import gaussians
 from numpyro_ngvi.inference.problem import make_problem
+from numpyro_ngvi.inference.space import gaussians
 
 #: Strategies of a guide that ``fit`` makes.
 STARTS = (partial(init_to_uniform, radius=0.0), init_to_uniform, init_to_median)

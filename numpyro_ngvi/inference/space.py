@@ -10,19 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ngvi.inference.set_up import check_coordinates
-from ngvi.latents.layout import pieces
+from ngvi.inference.set_up import NO_GAUSSIAN, check_coordinates
+from ngvi.latents.layout import Site, pieces, sites_of_all
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in, replace_families
 from numpyro_ngvi.families.diagonal import Diagonal
-from numpyro_ngvi.inference.importance import gaussians
+from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import latent_site, posteriors_in
 from numpyro_ngvi.tracing.compilation import blocks, compiled
 
 State = dict[str, Any]
 
-#: Group are made in blocks of one shape. An audit's 1,000 are four at d = 10; one draw is a block
-#: as well, which is to be cheap.
+#: Draws are made in blocks of one shape. 1,000 are four at d = 10; one draw is a block as well,
+#: which is to be cheap.
 MOST_DRAWS_AT_ONCE, NUMBERS_AT_ONCE = 256, 2**16
 
 
@@ -79,6 +79,13 @@ class StateSpace:
             named.update(pieces(part.sites, stddevs[latent_site(part._parameter_name)]))
         return named or stddevs
 
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """See :class:`ngvi.inference.problem.StateSpace`."""
+        parts = gaussians(self.guide)
+        known = {latent_site(part._parameter_name): part.own_sites for part in parts}
+        return sites_of_all(self.dims, known)
+
     def model_parameters(self, state: State) -> list[np.ndarray]:
         return [np.asarray(leaf) for leaf in jax.tree.leaves(not_gaussian(state))]
 
@@ -122,6 +129,20 @@ class StateSpace:
                     lambda new, old: jnp.asarray(new, old.dtype), found[name], own
                 )
         return state
+
+
+def gaussians(guide: Any) -> list[NaturalGaussianGuide]:
+    """The ``NaturalGaussianGuide`` in a guide: itself, or parts of an ``AutoGuideList``."""
+    if isinstance(guide, NaturalGaussianGuide):
+        return [guide]
+    parts = getattr(guide, "_guides", ())
+    return [gaussian for part in parts for gaussian in gaussians(part)]
+
+
+def check_has_gaussian(guide: Any, params: dict[str, Any]) -> None:
+    """Raise a ``ValueError`` if no ``NaturalGaussianGuide`` is behind the parameters."""
+    if not any(isinstance(value, Family) for value in params.values()):
+        raise ValueError(NO_GAUSSIAN.format(guide=type(guide).__name__, library="numpyro"))
 
 
 def posteriors(state: State) -> dict[str, Family]:

@@ -18,18 +18,18 @@ from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.inference.call import FitCall
 from ngvi.inference.checkpoint import Checkpoint
-from ngvi.inference.diagnostics import undefined
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.page import FIT
 from ngvi.inference.problem import Problem, State
+from ngvi.inference.psis import undefined
 from ngvi.inference.set_up import Ready
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
-from pyro_ngvi.inference.importance import gaussians
 from pyro_ngvi.inference.result import FitResult
 from pyro_ngvi.inference.set_up import STARTS, forget_others, set_up, store_as_it_was
+from pyro_ngvi.inference.space import gaussians
 from pyro_ngvi.inference.workers import shared
 from pyro_ngvi.parallel.workers import Workers
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
@@ -153,7 +153,7 @@ class _FitCall(FitCall):
     def result(self, ready: Ready) -> FitResult:
         result = super().result(ready)
         if self.workers is not None and self.workers.size > 1:
-            found = undefined("undefined: each worker has a part of the rows")
+            found = undefined("each worker has a part of the rows")
             vars(result)["diagnostics"] = found
         return result
 

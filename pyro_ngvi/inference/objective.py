@@ -105,6 +105,11 @@ class Objective:
         return self._fractions[shapes]
 
     @property
+    def guide_is_enumerated(self) -> bool:
+        """Whether the guide has latents that are summed out."""
+        return self._plan.facts.guide_is_enumerated
+
+    @property
     def is_exact(self) -> bool:
         """See :class:`ngvi.inference.problem.Objective`."""
         return self.estimator == "quadrature" and not self._is_random

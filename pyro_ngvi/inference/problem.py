@@ -10,10 +10,9 @@ import torch
 
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
 from ngvi.inference.problem import Problem
-from pyro_ngvi.inference.importance import check_has_gaussian
 from pyro_ngvi.inference.metric import EachRow, Metric
 from pyro_ngvi.inference.objective import Objective
-from pyro_ngvi.inference.space import StateSpace
+from pyro_ngvi.inference.space import StateSpace, check_has_gaussian
 from pyro_ngvi.tracing.messengers import repeatable_noise
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,15 +21,16 @@ from torch.distributions import biject_to, transform_to
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
-from ngvi.inference import saved
-from ngvi.inference.diagnostics import NUM_DRAWS, Diagnostics
+from ngvi.inference.problem import Problem
+from ngvi.inference.psis import Diagnostics
 from ngvi.inference.result import Result
-from ngvi.inference.saved import Saved
+from ngvi.inference.serialize import Saved
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.posterior import to_distribution
-from pyro_ngvi.inference.importance import FittedGaussian, diagnose, gaussians
+from pyro_ngvi.inference.problem import make_problem
 from pyro_ngvi.inference.set_up import STARTS, set_up, store_as_it_was
+from pyro_ngvi.inference.space import State, gaussians
 from pyro_ngvi.tracing.messengers import repeatable_noise
 
 
@@ -45,6 +46,7 @@ class FitResult(Result):
     """
 
     library: ClassVar[str] = "pyro_ngvi"
+    _families, _guides = REGISTRY.families, (NaturalGaussianGuide, ReparametrizedGaussianGuide)
 
     def __post_init__(self) -> None:
         constraints = pyro.get_param_store().get_state()["constraints"]
@@ -57,14 +59,6 @@ class FitResult(Result):
             "constraints": found,
         }
 
-    @property
-    def posterior(self) -> dist.Distribution:
-        """The Gaussian over the unconstrained latent vector, as a Pyro distribution.
-
-        Where :attr:`guide` is a ``ReparametrizedGaussianGuide`` locals are standardised in it.
-        """
-        return to_distribution(self.family)
-
     @shared_doc(Result.sample)
     @serialised
     @torch.no_grad()
@@ -74,8 +68,7 @@ class FitResult(Result):
         num_samples = check_count(num_samples, "num_samples")
         if check_flag(corrected, "corrected"):
             seed = int(torch.randint(2**31, ()))
-            with self._own_parameters(), repeatable_noise(), poutine.block():
-                found = self._corrected(self._fitted, num_samples, seed)
+            found = self._corrected(num_samples, seed)
             return self.guide._constrained(torch.as_tensor(found).to(self.family.loc))
         if isinstance(self.guide, NaturalGaussianGuide):
             return self.guide._sample(self.family, num_samples)
@@ -122,7 +115,7 @@ class FitResult(Result):
         self, *args: Any, num_samples: int = 1000, **kwargs: Any
     ) -> dict[str, Tensor]:
         num_samples = check_count(num_samples, "num_samples")
-        guide = self._by_modes()
+        guide = self._mode_centred_guide()
         new = guide.for_groups(self.model)
         with self._own_parameters(), poutine.block():
             with torch.enable_grad():
@@ -136,15 +129,16 @@ class FitResult(Result):
 
     @shared_doc(Result.diagnose)
     @serialised
-    def diagnose(self, num_draws: int = NUM_DRAWS, *, seed: int = 0) -> Diagnostics:
+    def diagnose(self, num_draws: int = 4000, *, seed: int = 0) -> Diagnostics:
         """:param seed: of these draws; Pyro's own random numbers are left as they are."""
-        num_draws = check_count(num_draws, "num_draws")
-        if (undefined := self._undefined()) is not None:
-            return undefined
-        with self._own_parameters():
-            return diagnose(
-                self.model, self.guide, self.args, self.kwargs, num_draws=num_draws, seed=seed
-            )
+        return self._diagnosed(num_draws, seed)
+
+    @contextlib.contextmanager
+    def _at_end(self) -> Iterator[tuple[Problem, State]]:
+        run = self.model, self.guide, self.args, self.kwargs
+        with self._own_parameters(), repeatable_noise(), poutine.block():
+            problem = make_problem(*run, curvature="stein")
+            yield problem, problem.space.initial
 
     @serialised
     @torch.no_grad()
@@ -161,22 +155,22 @@ class FitResult(Result):
             and site["value"].numel()
         }
 
+    def _without_weights(self, problem: Any) -> str:
+        if problem.objective.guide_is_enumerated:
+            return "the guide has enumerated sites, whose draws have no single weight"
+        return ""
+
     def _gaussians(self) -> list[NaturalGaussianGuide]:
         return gaussians(self.guide)
 
+    def _distribution(self, params: dict[str, Any]) -> dist.Distribution:
+        return to_distribution(self._gaussian()._family_of(params))
+
     # -- files ------------------------------------------------------------------------
 
-    def _fitted(self) -> FittedGaussian:
-        with torch.enable_grad():
-            return FittedGaussian(self.model, self.guide, self.args, self.kwargs)
-
-    def _numbers(self) -> dict[str, np.ndarray]:
-        return {name: _numpy(value) for name, value in self.params.items()}
-
-    def _others(self) -> dict[str, Any]:
-        kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
-        is_plain = type(self.guide) in kinds and self.guide.create_plates is None
-        return saved.guide_options(self.guide, REGISTRY.families, is_plain)
+    @staticmethod
+    def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
+        return {name: _numpy(value) for name, value in params.items()}
 
     @staticmethod
     def _as_array(value: Any) -> np.ndarray | None:
@@ -192,23 +186,25 @@ class FitResult(Result):
 
     @classmethod
     @serialised
-    def _rebuilt(
-        cls, saved: Saved, model: Callable, args: tuple, kwargs: dict[str, Any], guide: Any
-    ) -> dict[str, Any]:
-        make_guide: Any = None
-        if guide is None:
-            kinds = NaturalGaussianGuide, ReparametrizedGaussianGuide
-            make_guide = saved.make_guide(REGISTRY.families, kinds)
+    def _rebuilt(cls, saved: Saved, *of_set_up: Any) -> dict[str, Any]:
         with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
-            ready = set_up(model, args, kwargs, guide, make_guide, STARTS, 0)
+            ready = set_up(*of_set_up, STARTS, 0)
             parameters: Any = ready.problem.space
             own = parameters.snapshot()
-            numbers = {name: _numpy(value) for name, value in own.items()}
-            found = saved.check_same(gaussians(ready.guide), cls._at_a_third, numbers)
-            params = {name: torch.from_numpy(found[name]).to(own[name]) for name in own}
+            saved.check_same(gaussians(ready.guide), cls._at_a_third, cls._flat(own))
+
+            def made(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+                return {name: torch.from_numpy(arrays[name]).to(own[name]) for name in own}
+
+            params = made(saved.under("params/"))
             parameters.write(parameters.restored(params, with_own=True))
             keep()
-        return {"model": ready.model, "guide": ready.guide, "params": params}
+        return {
+            "model": ready.model,
+            "guide": ready.guide,
+            "params": params,
+            "optima": saved.optima(made),
+        }
 
     @contextlib.contextmanager
     def _own_parameters(self) -> Iterator[None]:

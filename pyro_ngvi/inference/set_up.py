@@ -27,8 +27,8 @@ from ngvi.inference import set_up as shared
 from ngvi.inference.problem import Problem
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.checks import check_precision
-from pyro_ngvi.inference.importance import gaussians
 from pyro_ngvi.inference.problem import make_problem
+from pyro_ngvi.inference.space import gaussians
 
 #: Strategies of a guide that ``fit`` makes.
 STARTS = (init_to_feasible, init_to_uniform, init_to_median)

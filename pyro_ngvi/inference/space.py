@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.distributions import transform_to
 from torch.distributions.constraints import real
 
-from ngvi.inference.set_up import check_coordinates
-from ngvi.latents.layout import pieces
+from ngvi.inference.set_up import NO_GAUSSIAN, check_coordinates
+from ngvi.latents.layout import Site, pieces, sites_of_all
 from pyro_ngvi.estimators import log_q
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
 from pyro_ngvi.families.diagonal import Diagonal
-from pyro_ngvi.inference.importance import gaussians
+from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
 
 
@@ -113,6 +113,13 @@ class StateSpace:
             named.update(pieces(part.sites, stddevs.get(f"_{part._pyro_name}_latent", ())))
         return named or stddevs
 
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """See :class:`ngvi.inference.problem.StateSpace`."""
+        parts = gaussians(self.guide)
+        known = {f"_{part._pyro_name}_latent": part.own_sites for part in parts}
+        return sites_of_all(self.dims, known)
+
     def model_parameters(self, state: State) -> list[np.ndarray]:
         return [value.detach().cpu().numpy() for value in state.parameters.values()]
 
@@ -192,6 +199,19 @@ class StateSpace:
                 poutine.replay(self.model, trace=trace)(*self.args, **self.kwargs)
         sites = capture.trace.nodes.items()
         return {name: (_leaf(site["value"]), site["value"].detach()) for name, site in sites}
+
+
+def gaussians(guide: Any) -> list[NaturalGaussianGuide]:
+    """The ``NaturalGaussianGuide`` in a guide: itself, or parts of an ``AutoGuideList``."""
+    if not isinstance(guide, torch.nn.Module):
+        return []
+    return [part for part in guide.modules() if isinstance(part, NaturalGaussianGuide)]
+
+
+def check_has_gaussian(guide: Any) -> None:
+    """Raise a ``ValueError`` if there is no ``NaturalGaussianGuide`` in a guide."""
+    if not gaussians(guide):
+        raise ValueError(NO_GAUSSIAN.format(guide=type(guide).__name__, library="pyro"))
 
 
 def _shapes(coordinates: dict[str, Tensor]) -> dict[str, tuple]:

@@ -1,6 +1,6 @@
 """A fit in a process that another one kills; ``python -m tests.inference.killed PPL CHECKPOINT``.
 
-It tells of each step, waits a little in each, and prints at last all numbers of its result in bits.
+It prints each step, waits a little in each, and prints at last all numbers of its result in bits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(name: str, checkpoint: str) -> None:
     with ppl.precision("float32"):
         options = {"callback": slowly, "checkpoint": checkpoint, "tolerance": 0.001}
         result = ppl.fit(model, ppl.array(Y), seed=5, **options)
-        parts = [result.bound, result.num_gradients, result.posterior.mean, result.trace.losses]
+        parts = [result.bound, result.cost.gradients, result.posterior.mean, result.trace.losses]
         parts.append(result.posterior.covariance_matrix)
         bits = hashlib.sha256(b"".join(np.asarray(part).tobytes() for part in parts)).hexdigest()
     print("result", len(result.trace.losses), bits, flush=True)

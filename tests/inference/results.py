@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from ngvi.inference.problem import Cost
 from ngvi.inference.trace import Trace
 from tests import models
 from tests.ppl import load
@@ -34,11 +35,9 @@ def result(ppl, model, args=(), kwargs=None, *, guide=None, gaussian=None, at=No
         options.setdefault("rng_key", jax.random.key(3))
     defaults = {
         "trace": trace(),
-        "converged": True,
+        "verdict": "certified",
         "reason": "the bound is within 0.02 nats of its optimum",
-        "num_steps": 20,
-        "num_gradients": 2000,
-        "num_hessian_products": 600,
+        "cost": Cost(2000, 600, 3000),
         "seconds": 1.25,
     }
     return ppl.module("inference").FitResult(

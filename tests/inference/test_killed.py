@@ -19,7 +19,7 @@ def test_a_fit_that_is_killed_at_any_moment_goes_on_to_the_same_bits(ppl, tmp_pa
     rng, path = np.random.default_rng(int(time.time_ns() % 2**32)), tmp_path / "killed"
     moments = rng.uniform(0.0, 0.04 * len(steps), size=3)
     for moment in moments:
-        told = life(FIT, ppl.name, path, seconds=moment)
-        if told[-1][0] == "result":  # it was quicker
+        lines = life(FIT, ppl.name, path, seconds=moment)
+        if lines[-1][0] == "result":  # it was quicker
             break
     assert life(FIT, ppl.name, path)[-1] == whole, moments

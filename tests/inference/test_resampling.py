@@ -19,45 +19,50 @@ NUM = 20_000
 
 @dataclasses.dataclass
 class Skew:
-    """A global with the law of a gamma variable's logarithm, and two locals around it; the
-    Gaussian is the best by the bound, or any other.
+    """A problem: a global with the law of a gamma variable's logarithm, and two locals around it.
+
+    Its state is the Gaussian that is the best by the bound, or any other: mean, and a root of the
+    covariance.
     """
 
-    mean: np.ndarray
-    scale: np.ndarray  #: a root of the covariance
     shape: float = 2.0
-
+    dim: int = 3
     sites = (Site("local", 0, (2,), (Plate("groups", 2, 0),)), Site("scale", 2, ()))
 
-    @property
-    def log_det_scale(self) -> float:
-        return float(np.log(np.diag(self.scale)).sum())
+    def __post_init__(self):
+        self.objective = self.space = self
 
-    def sample(self, noise: np.ndarray) -> np.ndarray:
-        return self.mean + noise @ self.scale.T
+    def mean(self, state):
+        return state[0]
 
-    def covariance(self, indices: np.ndarray) -> np.ndarray:
-        return (self.scale @ self.scale.T)[:, indices]
+    def draw(self, state, noise):
+        mean, root = state
+        log_q = stats.norm.logpdf(noise).sum(1) - np.log(np.diag(root)).sum()
+        return mean + noise @ root.T, log_q
 
-    def log_density(self, latents: np.ndarray) -> np.ndarray:
+    def log_density(self, state, latents):
         local, scale = latents[:, :2], latents[:, 2]
         own = stats.loggamma.logpdf(scale, self.shape)
         return own + stats.norm.logpdf(local, scale[:, None], 0.5).sum(1)
 
 
-def _skew() -> Skew:
+def _best() -> tuple[np.ndarray, np.ndarray]:
     # log q of the global has the mean where E[exp(u)] = shape, and that curvature.
     variance = 1.0 / 2.0
     mean = np.log(2.0) - 0.5 * variance
     covariance = variance * np.ones((3, 3)) + np.diag([0.25, 0.25, 0.0])
-    return Skew(np.full(3, mean), np.linalg.cholesky(covariance))
+    return np.full(3, mean), np.linalg.cholesky(covariance)
+
+
+def corrected(problem, state, count):
+    return resampling.corrected(problem, state, count, np.random.default_rng(0))
 
 
 def test_moments_that_the_gaussian_misses_are_those_of_the_posterior():
-    skew, exact = _skew(), stats.loggamma(2.0)
-    found = resampling.corrected(skew, NUM, np.random.default_rng(0))
+    state, exact = _best(), stats.loggamma(2.0)
+    found = corrected(Skew(), state, NUM)
     assert found.shape == (NUM, 3)
-    gaussian_sd = skew.scale[2] @ skew.scale[2]
+    gaussian_sd = state[1][2] @ state[1][2]
     assert gaussian_sd**0.5 < 0.9 * exact.std()  # what there is to mend
     error = exact.std() / np.sqrt(NUM)
     assert found[:, 2].mean() == pytest.approx(exact.mean(), abs=5 * error)
@@ -72,37 +77,35 @@ def test_moments_that_the_gaussian_misses_are_those_of_the_posterior():
 
 def test_draws_at_which_the_density_is_not_finite_are_left_out():
     class Halved(Skew):
-        def log_density(self, latents):
+        def log_density(self, state, latents):
             above = np.where(latents[:, 2] > 0, 0.0, -np.inf)
             above[latents[:, 2] > 3] = np.nan
-            return super().log_density(latents) + above
+            return super().log_density(state, latents) + above
 
-    skew = _skew()
-    found = resampling.corrected(Halved(skew.mean, skew.scale), 1000, np.random.default_rng(0))
+    found = corrected(Halved(), _best(), 1000)
     assert found[:, 2].min() > 0 and found[:, 2].max() <= 3
 
 
 def test_a_density_without_a_finite_value_is_an_error():
     class Nowhere(Skew):
-        def log_density(self, latents):
+        def log_density(self, state, latents):
             return np.full(len(latents), np.nan)
 
-    skew = _skew()
     with pytest.raises(ValueError, match=r"finite at none.*result\.diagnostics"):
-        resampling.corrected(Nowhere(skew.mean, skew.scale), 10, np.random.default_rng(0))
+        corrected(Nowhere(), _best(), 10)
 
 
 def test_globals_in_many_dimensions_keep_the_gaussian_s_tails():
     """In 21 dimensions the draws of an exact posterior are the Gaussian's, each of them once."""
-    dim = resampling.MOST + 1
+    dim = resampling.Resampling().max_globals + 1
 
     class Exact(Skew):
         sites = (Site("w", 0, (dim,)),)
 
-        def log_density(self, latents):
+        def log_density(self, state, latents):
             return stats.norm.logpdf(latents).sum(1)
 
-    found = resampling.corrected(Exact(np.zeros(dim), np.eye(dim)), NUM, np.random.default_rng(0))
+    found = corrected(Exact(dim=dim), (np.zeros(dim), np.eye(dim)), NUM)
     assert len(np.unique(found, axis=0)) == NUM
 
 
@@ -134,8 +137,9 @@ def test_both_packages_draw_the_same():
     found = []
     for ppl in map(load, PPLS):
         with ppl.float64():
-            posterior = conjugate_result(ppl, shift=0.3, factor=0.8)._fitted()
-            found.append(resampling.corrected(posterior, 500, np.random.default_rng(0)))
+            fitted = conjugate_result(ppl, shift=0.3, factor=0.8)
+            with fitted._at_end() as (problem, state):
+                found.append(corrected(problem, state, 500))
     np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
 
 

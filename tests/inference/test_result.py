@@ -9,10 +9,10 @@ import math
 import numpy as np
 import pytest
 
-from ngvi.inference.audit import Audit
-from ngvi.inference.progress import Progress, progress_text
+from ngvi.inference.monitor import Monitor, progress_text
 from ngvi.inference.report import final_bound
 from ngvi.inference.trace import Trace
+from ngvi.inference.validation import Validation
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
 from tests.ppl import SLOW_IN_NUMPYRO
@@ -27,7 +27,7 @@ def hierarchy(ppl):
 
 
 @SLOW_IN_NUMPYRO
-def test_a_fit_by_stock_svi_is_told_to_be_exact(ppl):
+def test_a_fit_by_stock_svi_is_found_to_be_exact(ppl):
     """Of stock ``SVI``, whose parameters and losses make a result."""
     model, args = conjugate(ppl)
     run = ppl.svi(model, "auto", loss=ppl.elbo("NaturalELBO", num_particles=4), args=args)
@@ -45,7 +45,7 @@ def test_a_fit_by_stock_svi_is_told_to_be_exact(ppl):
 
 
 def test_evaluations_are_gradients_and_hessian_products(ppl):
-    assert shared_result(ppl).num_evaluations == 2600
+    assert shared_result(ppl).cost.evaluations == 2600
 
 
 # -- the bound ------------------------------------------------------------------------
@@ -158,12 +158,12 @@ def test_the_report_says_what_one_wants_to_know(ppl):
     fitted = conjugate_result(ppl, shift=0.2)
     assert "not computed yet" in repr(fitted)  # which computes nothing
     lines = str(fitted).splitlines()
-    assert lines[0] == "FitResult: converged after 20 steps, 1.2 s"
+    assert lines[0] == "FitResult: certified after 20 steps, 1.2 s"
     assert len(lines) < 16 and max(map(len, lines)) < 100
     text = "\n".join(lines)
     for words in (
         "covariance_cholesky, d = 3",
-        "2,600 = 2,000 gradients + 600 Hessian-vector products",
+        "2,000 gradients, 600 Hessian-vector products, 3,000 values",
         "-30.000 ± 0.071 nats",
         "good: q covers the posterior",
         "of 4,000",
@@ -175,20 +175,24 @@ def test_the_report_says_what_one_wants_to_know(ppl):
 
 
 def test_the_report_says_where_modes_of_locals_may_do_better(ppl):
-    fitted = result(ppl, *hierarchy(ppl), audit=Audit(-30.0, 0.05, 0.0, spread=1.4))
+    fitted = result(ppl, *hierarchy(ppl), validation=Validation(-30.0, 0.05, spread=1.4))
     assert "log w varies by 1.4 nats. If 'effect' are independent" in repr(fitted)
     assert "guide=ReparametrizedGaussianGuide(model) may raise the bound" in repr(fitted)
-    exact = dataclasses.replace(fitted, audit=Audit(-30.0, 0.01, 0.0, spread=0.3))
+    exact = dataclasses.replace(fitted, validation=Validation(-30.0, 0.01, spread=0.3))
     ppl.forget()
-    by_few = dataclasses.replace(fitted, audit=Audit(-30.0, 0.05, 0.0, spread=1.4, is_rare=True))
+    by_few = dataclasses.replace(
+        fitted, validation=Validation(-30.0, 0.05, spread=1.4, is_heavy_tailed=True)
+    )
     assert "hint" not in repr(by_few)
-    flat = conjugate_result(ppl, audit=Audit(-30.0, 0.05, 0.0, spread=1.4))
-    for other in (exact, flat, dataclasses.replace(fitted, audit=None)):
+    flat = conjugate_result(ppl, validation=Validation(-30.0, 0.05, spread=1.4))
+    for other in (exact, flat, dataclasses.replace(fitted, validation=None)):
         assert "hint" not in repr(other)
 
 
 def test_a_fit_that_has_not_converged_says_so_first(ppl):
-    fitted = dataclasses.replace(shared_result(ppl), converged=False, reason="too few: try more")
+    fitted = dataclasses.replace(
+        shared_result(ppl), verdict="not converged", reason="too few: try more"
+    )
     assert repr(fitted).startswith("FitResult: NOT converged")
     assert "try more" in repr(fitted)
 
@@ -238,23 +242,23 @@ def test_without_matplotlib_the_error_says_how_to_get_it(ppl, monkeypatch):
 
 
 def test_the_bar_shows_bound_step_size_and_distance(capsys):
-    with Progress(100) as bar:
-        for step in range(1, 6):
-            bar.update(step, loss=123.456, step_size=0.25, distance=0.031)
+    with Monitor(100, progress_bar=True) as bar:
+        for _ in range(5):
+            bar.after_step(loss=123.456, step_size=0.25, gap=0.031)
     err = capsys.readouterr().err
     assert "bound -123.46, step size 0.25, 0.031 nats to go" in err
     assert "5/5" in err  # it has converged
 
 
 def test_a_bar_that_is_disabled_is_silent(capsys):
-    with Progress(100, enabled=False) as bar:
-        bar.update(1, 1.0, 1.0, 1.0)
+    with Monitor(100) as bar:
+        bar.after_step(1.0, 1.0, 1.0)
     captured = capsys.readouterr()
     assert captured.err == captured.out == ""
 
 
 def test_a_distance_that_is_not_known_is_no_number():
-    assert "far to go" in progress_text(1.0, 1.0, math.nan)
+    assert "to go" not in progress_text("optimum", 1.0, 1.0, math.nan)
 
 
 # -- both packages --------------------------------------------------------------------

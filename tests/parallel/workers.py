@@ -85,7 +85,7 @@ def fitted(name: str, rank: int, size: int) -> dict[str, Any]:
     group = torch.distributed.group.WORLD if size else None
     result = fit(model, *data(rank, size or 1), progress_bar=False, process_group=group)
     return {
-        "losses": [result.bound, result.num_steps, result.num_gradients],
+        "losses": [result.bound, result.num_steps, result.cost.gradients],
         "params": _params(),
         "words": [result.reason, result.diagnostics.verdict],
     }
@@ -128,7 +128,7 @@ def with_locals(name: str, rank: int, size: int) -> dict[str, Any]:
     if name == "locals, fit":
         options["process_group"] = torch.distributed.group.WORLD if size else None
         result = fit(groups, *rows, family="sparse_precision", progress_bar=False, **options)
-        return {"losses": [result.bound, result.num_gradients], "params": _params()}
+        return {"losses": [result.bound, result.cost.gradients], "params": _params()}
     optimiser, loss = LOCALS[name]
     guide = NaturalGaussianGuide(groups, "sparse_precision", **options)
     svi = SVI(groups, guide, optimiser(), DataParallel(loss()) if size else loss())

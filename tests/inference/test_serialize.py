@@ -8,15 +8,15 @@ import warnings
 import numpy as np
 import pytest
 
-from ngvi.inference import saved, store
-from ngvi.inference.audit import Audit
-from ngvi.inference.outcome import Ended
+from ngvi.inference import files, serialize
+from ngvi.inference.outcome import FoundOptimum, Restart
+from ngvi.inference.validation import Validation
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, result
 
 
 def numbers(result):
-    return {name: array.tobytes() for name, array in result._numbers().items()}
+    return {name: array.tobytes() for name, array in result._flat(result.params).items()}
 
 
 def loaded(ppl, result, path, *args, data=True, model=None, **options):
@@ -25,16 +25,22 @@ def loaded(ppl, result, path, *args, data=True, model=None, **options):
 
 
 def test_a_result_is_what_it_was(ppl, tmp_path):
-    starts = (Ended("the guide's start", -3.5, 0.125, 20, "kept"),)
-    one = conjugate_result(ppl, 0.3, audit=Audit(-np.inf, np.nan, 0.0), starts=starts)
+    restarts = (Restart("the guide's start", -3.5, 0.125, 20, 8, "kept"),)
+    one = conjugate_result(ppl, 0.3, validation=Validation(-np.inf, np.nan), restarts=restarts)
+    optimum = FoundOptimum(conjugate_result(ppl, 0.4).params, np.float64(-3.5), 0.125, 8, True)
+    one = dataclasses.replace(one, optima=(optimum,))
     two = loaded(ppl, one, tmp_path / "file")
     assert two.params.keys() == one.params.keys() and numbers(two) == numbers(one)
     for name, values in vars(one.trace).items():
         np.testing.assert_array_equal(getattr(two.trace, name), values)
-    assert str([getattr(two, name) for name in saved.PLAIN]) == str(
-        [getattr(one, name) for name in saved.PLAIN]
+    assert str([getattr(two, name) for name in serialize.PLAIN]) == str(
+        [getattr(one, name) for name in serialize.PLAIN]
     )
-    assert str(two.audit) == str(one.audit) and two.starts == one.starts
+    assert str(two.validation) == str(one.validation) and two.restarts == one.restarts
+    assert repr(two.optima) == repr(one.optima) and two.cost == one.cost
+    means = [ppl.numpy(each.posterior_of(each.optima[0]).mean) for each in (one, two)]
+    np.testing.assert_array_equal(*means)
+    assert not np.allclose(means[0], ppl.numpy(one.posterior.mean))
     assert [ppl.numpy(value).tobytes() for value in two.args] == [
         ppl.numpy(value).tobytes() for value in one.args
     ]
@@ -140,18 +146,29 @@ def test_files_of_something_else_are_refused(ppl, tmp_path):
     for content in (b"", b"text", whole[: len(whole) // 2]):
         path.write_bytes(content)
         refused("is no result that was saved")
-    meta, arrays = store.unpacked(whole)
+    meta, arrays = files.unpacked(whole)
     for change, match in (
         ({"format": "else"}, "of the kind 'else'"),
-        ({"version": 99}, "is of version 99.*reads version 1"),
+        ({"version": 99}, "is of version 99.*reads version 3"),
         ({"library": "other_ngvi"}, r"other_ngvi\.FitResult\.load"),
         ({"structure": 1}, "orders its latents in another way"),
     ):
-        store.write(path, store.packed({**meta, **change}, arrays))
+        files.write(path, files.packed({**meta, **change}, arrays))
         refused(match)
     path.unlink()
     with pytest.raises(FileNotFoundError):
         type(one).load(path, one.model)
+
+
+def test_arguments_keep_their_kinds():
+    arrays = {}
+    value = ({"x": [1, None, True, "text"], "y": np.arange(3)}, np.float32(0.5), (), {})
+    tree = serialize.tree_of(value, "arguments", arrays, lambda value: None)
+    found = serialize.of_tree(tree, arrays, None)
+    assert str(found) == str(({**value[0]}, np.array(0.5, np.float32), (), {}))
+    for bad, where in ((object(), "3 is"), ({1: 2}, "3 is"), ([1, {2}], r"3\[1\] is a set")):
+        with pytest.raises(TypeError, match=f"argument {where}.*data=False"):
+            serialize.tree_of(bad, "argument 3", arrays, lambda value: None)
 
 
 # -- fits that are killed ---------------------------------------------------------------
@@ -207,7 +224,7 @@ def check_same_way(ppl, model, args, path, **options):
     )
     assert seen[:3] == [1, 2, 3] and len(seen) > 3
     assert numbers(resumed) == numbers(whole)
-    for name in ("trace", "audit", "starts", "reason", "num_gradients", "num_values"):
+    for name in ("trace", "validation", "restarts", "reason", "cost", "optima"):
         assert str(getattr(resumed, name)) == str(getattr(whole, name))
     return resumed
 

@@ -1,0 +1,350 @@
+"""Results in files, but for their models, which are code."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import zlib
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
+from ngvi.inference import files
+from ngvi.inference.outcome import FoundOptimum, Restart
+from ngvi.inference.problem import Cost
+from ngvi.inference.trace import Trace
+from ngvi.inference.validation import Validation
+
+FORMAT, VERSION = "ngvi.result", 3
+#: Fields of a result that JSON holds as they are.
+PLAIN = ("verdict", "reason", "seconds")
+#: See ``Result._at_a_third``.
+AtAThird = Callable[[Any, tuple[int, ...], Any], float]
+
+# -- arguments of a model ------------------------------------------------------------------
+
+
+def tree_of(
+    value: Any,
+    where: str,
+    arrays: dict[str, np.ndarray],
+    as_array: Callable[[Any], np.ndarray | None],
+) -> Any:
+    """A tree of lists, tuples, dicts, numbers, texts and arrays as JSON.
+
+    :param where: it is, in words.
+    :param arrays: gets those of the tree.
+    :param as_array: the numpy array of one of the PPL's own arrays, or None for anything else.
+    :raises TypeError: for anything that such a file cannot hold.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) in (list, tuple):
+        parts = [tree_of(v, f"{where}[{i}]", arrays, as_array) for i, v in enumerate(value)]
+        return {type(value).__name__: parts}
+    if type(value) is dict and all(type(key) is str for key in value):
+        found = {k: tree_of(v, f"{where}[{k!r}]", arrays, as_array) for k, v in value.items()}
+        return {"dict": found}
+    kind, array = "own", as_array(value)
+    if array is None and isinstance(value, (np.ndarray, np.generic)):
+        kind, array = "numpy", np.asarray(value)
+    if array is None or array.dtype.kind not in "biufcSUmM":
+        raise TypeError(
+            f"The model's {where} is a {type(value).__name__}, which a file of arrays, numbers "
+            "and texts cannot hold. Save without the model's arguments, save(path, "
+            "data=False), and give them to load(path, model, ...) again."
+        )
+    name = f"data/{len(arrays)}"
+    arrays[name] = array
+    return {kind: name}
+
+
+def of_tree(tree: Any, arrays: dict[str, np.ndarray], own: Callable[[np.ndarray], Any]) -> Any:
+    """The value of which :func:`tree_of` made JSON.
+
+    :param own: makes the PPL's array of numpy's.
+    """
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    match kind:
+        case "list" | "tuple":
+            parts = [of_tree(part, arrays, own) for part in content]
+            return parts if kind == "list" else tuple(parts)
+        case "dict":
+            return {key: of_tree(part, arrays, own) for key, part in content.items()}
+        case "own":
+            return own(arrays[content])
+        case _:
+            return arrays[content]
+
+
+# -- results -------------------------------------------------------------------------------
+
+
+def write_result(
+    path: str | os.PathLike, result: Any, arguments: tuple | None, others: dict[str, Any]
+) -> None:
+    """Save a result.
+
+    :param arguments: of the model, or None to leave them out.
+    :param others: what a package adds, for JSON.
+    :raises TypeError: for arguments that a file cannot hold.
+    """
+    arrays = {f"params/{name}": array for name, array in result._flat(result.params).items()}
+    arrays |= {f"trace/{name}": np.array(values) for name, values in vars(result.trace).items()}
+    for index, one in enumerate(result.optima):
+        arrays |= {f"optima/{index}/{k}": a for k, a in result._flat(one.params).items()}
+    of_arguments: dict[str, np.ndarray] = {}
+    tree = None
+    if arguments is not None:
+        (args, kwargs), how = arguments, (of_arguments, result._as_array)
+        places = [tree_of(value, f"argument {i}", *how) for i, value in enumerate(args)]
+        named = {k: tree_of(value, f"argument {k}", *how) for k, value in kwargs.items()}
+        tree = {"tuple": [{"tuple": places}, {"dict": named}]}
+    meta = {
+        "format": FORMAT,
+        "version": VERSION,
+        "library": result.library,
+        **{name: getattr(result, name) for name in PLAIN},
+        "cost": vars(result.cost),
+        "validation": result.validation and _numbers(vars(result.validation)),
+        "restarts": [list(one) for one in result.restarts],
+        "optima": [
+            _numbers({k: v for k, v in vars(one).items() if k != "params"}) for one in result.optima
+        ],
+        "sites": sites_of(result._gaussians(), result._at_a_third),
+        "structure": structure_of(result._gaussians()),
+        "arguments": tree,
+        **others,
+    }
+    files.write(path, files.packed(meta, {**arrays, **of_arguments}))
+
+
+def read_result(path: str | os.PathLike, library: str) -> Saved:
+    """What :func:`write_result` has written.
+
+    :raises ValueError: for a file of something else.
+    """
+    content = Path(path).read_bytes()
+    try:
+        saved = Saved(*files.unpacked(content))
+        kind, version = saved.meta["format"], saved.meta["version"]
+    except files.UNREADABLE as error:
+        raise ValueError(
+            f"{str(path)!r} is no result that was saved by {library}, or a part of one: {error}"
+        ) from error
+    if kind != FORMAT:
+        raise ValueError(f"{str(path)!r} is no saved result, but of the kind {kind!r}.")
+    if version != VERSION:
+        raise ValueError(
+            f"{str(path)!r} is of version {version} of the format, and this {library} reads "
+            f"version {VERSION}: use the version of {library} that wrote it, or fit again."
+        )
+    other = saved.meta["library"]
+    if other != library:
+        raise ValueError(
+            f"{str(path)!r} is a result of {other}: load it by {other}.FitResult.load."
+        )
+    return saved
+
+
+@dataclasses.dataclass
+class Saved:
+    """What is in such a file.
+
+    :param meta: everything but numbers in arrays.
+    :param arrays: the rest.
+    """
+
+    meta: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    def under(self, folder: str) -> dict[str, np.ndarray]:
+        """The arrays whose names begin so, by the rest of their names."""
+        return {k.removeprefix(folder): a for k, a in self.arrays.items() if k.startswith(folder)}
+
+    def fields(self) -> dict[str, Any]:
+        """Of a result: how the fit went."""
+        meta = self.meta
+        return {
+            **{name: meta[name] for name in PLAIN},
+            "trace": Trace(**{k: a.tolist() for k, a in self.under("trace/").items()}),
+            "cost": Cost(**meta["cost"]),
+            "validation": meta["validation"] and Validation(**meta["validation"]),
+            "restarts": tuple(Restart(*one) for one in meta["restarts"]),
+        }
+
+    def optima(self, made: Callable[[dict[str, np.ndarray]], Any]) -> tuple[FoundOptimum, ...]:
+        """Of a result.
+
+        :param made: makes parameters of their numbers.
+        """
+        return tuple(
+            FoundOptimum(params=made(self.under(f"optima/{index}/")), **one)
+            for index, one in enumerate(self.meta["optima"])
+        )
+
+    def arguments(self, own: Callable[[np.ndarray], Any]) -> tuple[tuple, dict[str, Any]]:
+        """The model's.
+
+        :param own: makes the PPL's array of numpy's.
+        :raises ValueError: if they were not saved.
+        """
+        if self.meta["arguments"] is None:
+            raise ValueError(
+                "The result was saved without the model's arguments: give them, "
+                "load(path, model, ...), as to fit(model, ...)."
+            )
+        return of_tree(self.meta["arguments"], self.arrays, own)
+
+    def make_guide(
+        self, families: dict[str, type], kinds: tuple[Any, ...]
+    ) -> Callable[[Any, Any], Any]:
+        """Makes the guide of a model and a strategy for its start.
+
+        :param families: of the package, by name.
+        :param kinds: the classes of guides that a file holds.
+        :raises ValueError: if only the user can make it.
+        """
+        saved = self.meta["guide"]
+        if saved["family"] not in families:
+            raise ValueError(
+                f"The result's guide ({saved['name']}) is of a kind that a file does not hold. "
+                "Make it again, and pass it: load(path, model, ..., guide=...)."
+            )
+        (kind,) = [kind for kind in kinds if kind.__name__ == saved["name"]]
+        options = {name: _tuples(value) for name, value in saved["options"].items()}
+        family = "auto" if saved.get("is_auto") else families[saved["family"]](**options)
+
+        def make(model: Any, init_loc_fn: Any) -> Any:
+            guide = kind(model, family=family, init_loc_fn=init_loc_fn, **saved["others"])
+            if "start" in saved:
+                guide.begun_at(np.array(saved["start"]))
+            return guide
+
+        return make
+
+    def check_same(
+        self, parts: list[Any], at_a_third: AtAThird, params: dict[str, np.ndarray]
+    ) -> None:
+        """Refuse parameters that are not those of a model and guide.
+
+        :param parts: the ``NaturalGaussianGuide`` in the guide.
+        :param at_a_third: the package's.
+        :param params: of model and guide, by their names.
+        :raises ValueError: naming the first that differs.
+        """
+        found = self.under("params/")
+        for name in {**params, **found}:
+            has, needs = (_kind(each.get(name)) for each in (found, params))
+            if has != needs:
+                raise ValueError(
+                    f"The result is of another model, guide or precision: the parameter '{name}' "
+                    f"is {has} in the file, and {needs} here."
+                )
+        _check_sites(self.meta["sites"], sites_of(parts, at_a_third))
+        if self.meta["structure"] != structure_of(parts):
+            raise ValueError(
+                "The result's Gaussian orders its latents in another way than the one of this "
+                "model. Make its guide again, and pass it: load(path, model, ..., guide=...)."
+            )
+
+
+def guide_options(guide: Any, families: dict[str, type], kinds: tuple, **others: Any) -> dict:
+    """What :meth:`Saved.make_guide` needs, for JSON.
+
+    :param families: of the package, by name.
+    :param kinds: the classes of guides that a file holds.
+    :param others: options of the guide.
+    """
+    family: Any = getattr(guide, "family", None)
+    is_plain = type(guide) in kinds and guide.create_plates is None
+    found = {"name": type(guide).__name__, "family": None, "options": {}, "others": others}
+    if is_plain and families.get(family.name) is type(family):
+        found["family"] = family.name
+        found["options"] = {
+            field.name: getattr(family, field.name)
+            for field in dataclasses.fields(family)
+            if field.metadata.get("static") and field.name not in ("structure", "independent")
+        }
+    if isinstance(guide, ReparametrizedGaussianGuide):
+        others["order"] = guide.order
+        found["is_auto"] = guide._requested_family is None
+        start = guide._reparametrization.start
+        found["start"] = np.asarray(start.cpu() if hasattr(start, "cpu") else start).tolist()
+    return {"guide": found}
+
+
+def structure_of(parts: list[Any]) -> int:
+    """A number that tells apart where families have their coordinates."""
+    found = 0
+    for part in parts:
+        structure = getattr(part.family, "structure", None)
+        if structure is None:
+            continue
+        found = zlib.crc32(repr((structure.groups, structure.runs)).encode(), found)
+        if structure.permutation is not None:
+            found = zlib.crc32(np.asarray(structure.permutation.order, "<i8").tobytes(), found)
+    return found
+
+
+def sites_of(parts: list[Any], at_a_third: AtAThird) -> list[list[list]]:
+    """By part, what tells latents apart in the order of the latent vector: name, unconstrained
+    shape and, where its support is fixed, where that has a third.
+
+    :param parts: ``NaturalGaussianGuide`` that are set up.
+    :param at_a_third: the package's.
+    """
+    return [[_site_of(part, site, at_a_third) for site in part.sites] for part in parts]
+
+
+def _site_of(part: Any, site: Any, at_a_third: AtAThird) -> list:
+    value = None
+    if site.name not in part._dynamic:
+        trace = getattr(part.prototype_trace, "nodes", part.prototype_trace)
+        prototype = trace[site.name]
+        support = part._supports.get(site.name, prototype["fn"].support)
+        value = at_a_third(support, site.shape, prototype["value"])
+    return [site.name, list(site.shape), value]
+
+
+def _check_sites(found: list[list[list]], needed: list[list[list]]) -> None:
+    """Refuse a model whose latents are others, or elsewhere.
+
+    :raises ValueError: naming them.
+    """
+    here, there = (
+        [", ".join(f"'{name}' {tuple(shape)}" for name, shape, _ in part) for part in parts]
+        for parts in (needed, found)
+    )
+    if here != there:
+        raise ValueError(
+            "The result is of another model: the latents, in their order and by their "
+            f"unconstrained shapes, are {'; '.join(there)} in the file, and {'; '.join(here)} here."
+        )
+    for one, other in zip(chain(*found), chain(*needed), strict=True):
+        if None not in (one[2], other[2]) and not np.isclose(
+            one[2], other[2], rtol=1e-3, atol=1e-4, equal_nan=True
+        ):
+            raise ValueError(
+                f"The result is of another model: '{one[0]}' has another support here than in the "
+                "file, a positive one for a real one, say, or other bounds."
+            )
+
+
+def _kind(array: np.ndarray | None) -> str:
+    return "missing" if array is None else f"{array.dtype} {array.shape}"
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, bool | int | float]:
+    """Numbers as Python's own."""
+    return {k: v if isinstance(v, (bool, int)) else float(v) for k, v in values.items()}
