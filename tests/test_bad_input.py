@@ -189,7 +189,7 @@ def test_more_latents_than_a_matrix_or_a_fit_takes_are_refused_at_once(ppl, monk
     with pytest.raises(ValueError, match="family='precision' would hold matrices of 1 x 1.*'diag"):
         ppl.call(ppl.guide(model, "precision"), _data(ppl))
     monkeypatch.undo()
-    monkeypatch.setattr("ngvi.inference.run.MANY", 0)
+    monkeypatch.setattr("ngvi.inference.set_up.MANY", 0)
     with pytest.raises(ValueError, match=r"1 latents without locals.*NaturalELBO\(1, 'stein'\)"):
         ppl.fit(model, _data(ppl))
 

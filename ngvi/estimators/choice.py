@@ -68,7 +68,7 @@ def choose(
     :param partners: whether the guide draws other values as well: their noise is that of random
         draws, of which there are more beside Hessians.
     :param has_paths: whether orthogonal points are spread along the paths of a forest
-        (:mod:`ngvi.inference.paths`): they are few then, and need no Hessian.
+        (:mod:`ngvi.inference.samples`): they are few then, and need no Hessian.
     :param guide: whose latents a refusal names, where it has ``sites``.
     :raises ValueError: if Hessians are asked for, and there are none.
     """

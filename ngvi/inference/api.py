@@ -23,7 +23,7 @@ from ngvi.inference.problem import Problem, State
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
 from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
-from ngvi.inference.validation import Validation
+from ngvi.inference.validation import Validation, integrated
 
 
 def optimise(
@@ -77,6 +77,9 @@ def _outcome(
         if outcome.finding is not None and outcome.finding.error == outcome.finding.error:
             known = dataclasses.replace(best.validation, error=outcome.finding.error)
             best.validation = known
+        elif outcome.finding is None and search.problem.objective.is_exact:
+            bound, error = integrated(search.problem, best.state, rng, request.options.validation)
+            best.validation = dataclasses.replace(best.validation, bound=bound, error=error)
     return outcome
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from ngvi.families.points import spherical_points
-from ngvi.inference.paths import Paths
+from ngvi.inference.samples import ChainCubature
 from ngvi.latents import forest as ngvi_forest
 from tests.families import arrows
 from tests.ppl import SLOW_IN_NUMPYRO
@@ -217,7 +217,7 @@ def test_points_that_are_spread_over_locals_see_a_quadratic_exactly(
 ):
     loc, tril, free, family = instance
     hessian, linear = _symmetric(free, rng), rng.normal(size=len(loc))
-    paths = Paths.with_many(family.structure, many)
+    paths = ChainCubature.with_many(family.structure, many)
     noise, weights = paths.spread(rng, spherical_points(rng, paths.dim, 1)[0])
     gradients = linear + (loc + np.linalg.solve(tril.T, noise.T).T) @ hessian
     found = backend.compiled(family.natural_gradient_from_points)(

@@ -96,7 +96,7 @@ def test_the_guide_converges_to_the_exact_posterior_without_decreasing_steps(ppl
         init_scale=START_SCALE,
     )
     # In Pyro vectorised particles would need a model that broadcasts.
-    optimiser = ppl.optimiser("Nagm", step_size=0.3, beta=0.0, scale_step_size=0.3)
+    optimiser = ppl.optimiser("Nagm", step_size=0.3, momentum=0.0, scale_step_size=0.3)
     particles = {"num_particles": 10, "vectorize_particles": ppl.is_numpyro}
     svi = ppl.svi(guide.model, guide, optimiser, ppl.elbo(**particles), regression)
     losses = svi.run(60)

@@ -232,7 +232,7 @@ def test_the_user_reads_all_elements(ppl, family):
 
 @pytest.mark.parametrize(
     ("optimiser", "options"),
-    [("Nagm", {"beta": 0.0, "scale_step_size": 0.3}), ("BLR", {"momentum": 0.0})],
+    [("Nagm", {"momentum": 0.0, "scale_step_size": 0.3}), ("BLR", {"momentum": 0.0})],
 )
 def test_random_minibatches_find_the_posterior_of_all_data(ppl, optimiser, options):
     guide = _without_globals(ppl)
@@ -307,7 +307,7 @@ def test_bounds_that_differ_between_elements_are_refused(ppl):
 @SLOW_IN_NUMPYRO
 def test_a_guide_set_up_with_all_data_takes_minibatches(ppl):
     guide = _guide(ppl, "diagonal")
-    _, before, after = _steps(ppl, guide, "Nagm", [np.arange(N), BATCHES[0]], beta=0.0)
+    _, before, after = _steps(ppl, guide, "Nagm", [np.arange(N), BATCHES[0]], momentum=0.0)
     moved = ppl.numpy(before.loc) != ppl.numpy(after.loc)
     np.testing.assert_array_equal(moved, np.isin(_coordinates(guide), [-1, *BATCHES[0]]))
     with pytest.raises(ValueError, match="'effect'.*'units'.*'diagonal'"):
