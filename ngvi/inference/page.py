@@ -37,8 +37,8 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
     :class:`~ngvi.estimators.table.Spherical`), ``"quadrature"`` (no points, where the log density
     allows it, :class:`~ngvi.estimators.table.Quadrature`), ``"hessian"``, ``"stein"``, or
     ``"auto"``: quadrature where it can be, from 100 latents on or 2000 of a structured family, else
-    the first where the model has locals (:mod:`~ngvi.inference.samples`), Hessians where the family's
-    take few products, or the first up to 2000.
+    the first where the model has locals (:mod:`~ngvi.inference.samples`), Hessians where the
+    family's take few products, or the first up to 2000.
 :param tolerance: the distance to the optimal bound that counts as converged, in nats.
 :param max_steps: the most steps, without those of a race: of starts where the first ones fail,
     or of other values where many parameters of the model's own may be a network.

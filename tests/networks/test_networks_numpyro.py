@@ -144,7 +144,7 @@ def test_a_network_without_latents_says_what_gives_it_a_prior():
     def network(images):
         return images @ numpyro.param("net$params", jnp.ones((2, 2)))
 
-    with pytest.raises(RuntimeError, match=r"'net\$params'.* have no posterior.*random_flax_module"):
+    with pytest.raises(RuntimeError, match=r"'net\$params'.*no posterior.*random_flax_module"):
         stepped(classifier(network), "IVON")
 
 

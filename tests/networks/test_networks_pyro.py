@@ -148,7 +148,7 @@ def test_a_hidden_layer_of_bnn_stays_in_the_model(method):
 def test_a_network_without_latents_says_what_gives_it_a_prior():
     model = Classifier(nn.Linear(2, 3), nn.Linear(3, 2), latent=())
     guide = NaturalGaussianGuide(model)
-    with pytest.raises(RuntimeError, match=r"net.*0\.weight.*, \.\.\. have no posterior.*PyroSample"):
+    with pytest.raises(RuntimeError, match=r"net.*0\.weight.* have no posterior.*PyroSample"):
         guide(*data())
 
 
