@@ -15,7 +15,7 @@ from ngvi.inference.trace import Trace
 FIT, NOISE, WEIGHTS = "#08519c", "#bdd7e7", "#d95f0e"
 
 
-class Layout(NamedTuple):
+class Sizes(NamedTuple):
     """Of report and picture."""
 
     width: int = 22  #: characters of a label
@@ -25,7 +25,7 @@ class Layout(NamedTuple):
     wide: float = 1.0  #: nats of ``log w`` of which half the square is worth a second fit
 
 
-LAYOUT = Layout()
+SIZES = Sizes()
 
 
 def final_bound(trace: Trace, part: float = 0.1) -> tuple[float, float]:
@@ -67,7 +67,7 @@ def report(result: Any, complete: bool) -> str:
 
     def add(name: str, *values: str) -> None:
         lines.extend(
-            f"  {label:<{LAYOUT.width}}{value}"
+            f"  {label:<{SIZES.width}}{value}"
             for label, value in zip([name] + [""] * (len(values) - 1), values, strict=True)
         )
 
@@ -129,14 +129,14 @@ def reparametrize(result: Any) -> tuple[str, ...]:
     if type(guide).__name__ != "NaturalGaussianGuide" or guide.create_plates is not None:
         return ()
     validation = result.validation
-    if second_fit(result) or validation is None or not validation.spread > LAYOUT.wide:
+    if second_fit(result) or validation is None or not validation.spread > SIZES.wide:
         return ()
     if validation.is_heavy_tailed:  # a few draws in a tail are no spread
         return ()
     names = [s.name for s in guide.sites if any(plate.size > 1 for plate in s.plates)]
     if not names:
         return ()
-    most = LAYOUT.num_marginals
+    most = SIZES.num_marginals
     first = ", ".join(map(repr, names[:most])) + ", ..." * (len(names) > most)
     return (
         f"log w varies by {result.validation.spread:.1f} nats. If {first} are independent in",
@@ -157,7 +157,7 @@ def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:
         "effective draws",
         f"{diagnostics.effective_sample_size:,.0f} of {diagnostics.num_draws:,}",
     )
-    worst = diagnostics.worst(LAYOUT.num_marginals)
+    worst = diagnostics.worst(SIZES.num_marginals)
     if worst:
         add(
             "worst marginals",
@@ -196,7 +196,7 @@ def plot(result: Any) -> Any:
     bound.tick_params(labelbottom=False)
     diagnostics = result.diagnostics
     _plot_weights(figure.add_subplot(grid[0, 1]), diagnostics)
-    _plot_marginals(figure.add_subplot(grid[1, 1]), diagnostics.worst(LAYOUT.num_shown))
+    _plot_marginals(figure.add_subplot(grid[1, 1]), diagnostics.worst(SIZES.num_shown))
     state = "converged" if result.converged else "not converged"
     dim = f"{result.dim:,}"
     figure.suptitle(f"{result.family_name}, d = {dim}: {state} after {result.num_steps} steps")
@@ -254,7 +254,7 @@ def _plot_weights(ax: Any, diagnostics: Diagnostics) -> None:
     log_mean = largest + np.log(np.mean(np.exp(log_weights - largest)))
     weights = np.sort(np.exp(log_weights - log_mean))[::-1]
     share = np.arange(1, len(weights) + 1) / len(log_weights)
-    ax.loglog(weights.clip(LAYOUT.smallest_weight), share, color=FIT, linewidth=1.5)
+    ax.loglog(weights.clip(SIZES.smallest_weight), share, color=FIT, linewidth=1.5)
     ax.axvline(1.0, color="0.7", linewidth=0.8)
     start, end = weights[min(len(weights) - 1, len(weights) // 20)], weights[0]
     if end > start > 0:

@@ -179,7 +179,7 @@ class Killed(BaseException):
 
 
 def die(step, *_):
-    if step == 3:
+    if step == 2:
         raise Killed
 
 
@@ -222,7 +222,7 @@ def check_same_way(ppl, model, args, path, **options):
     resumed = fitted(
         3 if ppl.is_numpyro else 4, checkpoint=path, callback=lambda step, *_: seen.append(step)
     )
-    assert seen[:3] == [1, 2, 3] and len(seen) > 3
+    assert seen[:2] == [1, 2] and len(seen) > 2
     assert numbers(resumed) == numbers(whole)
     for name in ("trace", "validation", "restarts", "reason", "cost", "optima"):
         assert str(getattr(resumed, name)) == str(getattr(whole, name))
