@@ -112,7 +112,7 @@ class Explorer:
     def _round_of_parameters(self) -> bool:
         own = Start(self.runs.best.state, GUIDE)
         for _ in range(self.options.num_starts):
-            if not self._may_go_on() or self._is_unlikely():
+            if not self._may_go_on():
                 break
             start = self.starts.other_parameters(own)
             if start is not None:

@@ -209,12 +209,12 @@ class MultiStartOptions:
     #: ... and of one by values alone, a third of a gradient each.
     max_by_values: int = 150_000
     #: The probability that as many starts again find a better optimum, at most: eight starts that
-    #: have met one optimum or two are enough.
-    unseen: float = 0.15
+    #: have met one optimum are enough, or fourteen that have met two.
+    unseen: float = 0.12
     #: Bounds within this, in nats, and the noise of both are of one optimum.
     same: float = 0.1
     #: Lower optima are one if their gaps to the best differ by this part: only heights count.
-    alike: float = 0.25
+    alike: float = 0.1
     #: Standard deviations of a draw's squared distance, beyond which a point is outside a Gaussian.
     outside: float = 6.0
 

@@ -127,6 +127,10 @@ class Runs:
         """Go on from the best end with what is dear: fresh draws at every step, or values alone."""
         options, best = self.options.multi_start, self.best
         run = Run(best.name, best.search, best.validation)
+        if best.status is None:  # it was left for others that have ended lower
+            self.optima.remove(best)
+            best = self.finish(run)
+            run = Run(best.name, best.search, best.validation)
         self.current = run
         is_stuck = best.status in NO_PROGRESS and isinstance(run.search, LocalSearch)
         if is_stuck and not self._is_contradicted(run):
