@@ -79,6 +79,11 @@ class LocalSearch(Search):
         self._steps = self._last_stages()
         self.advance(max_cost)
 
+    def release(self) -> None:
+        """Let go of the draws, of which a search that has ended has no more use."""
+        self.sample, self._held_out = [], []
+        self._forget()
+
     def _is_at_a_rest(self) -> bool:
         return self._stops_when_coarse and self.coarse_state is not None
 

@@ -107,6 +107,8 @@ class Runs:
         """Note where a run has ended."""
         optimum = self.optimum(run)
         optimum.by_values = by_values
+        if isinstance(run.search, LocalSearch) and run.search.status is not None:
+            run.search.release()
         self.current = None
         return self.note(optimum)
 
