@@ -209,8 +209,8 @@ class MultiStartOptions:
     #: ... and of one by values alone, a third of a gradient each.
     max_by_values: int = 150_000
     #: The probability that as many starts again find a better optimum, at most: eight starts that
-    #: have met one optimum are enough, or fourteen that have met two.
-    unseen: float = 0.12
+    #: have met one optimum are enough, or ten that have met two.
+    unseen: float = 0.14
     #: Bounds within this, in nats, and the noise of both are of one optimum.
     same: float = 0.1
     #: Lower optima are one if their gaps to the best differ by this part: only heights count.
