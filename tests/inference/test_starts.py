@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ngvi.inference.map_ascent import Ascent, KnownMode, by_height, map_ascents
+from ngvi.inference.map_ascent import KnownMode, map_ascents
 from ngvi.inference.options import FitOptions, StartOptions
 from ngvi.inference.starts import GUIDE, HIGH_POINT, MEAN_FIELD, MODE, PRIOR, Starts
 from tests.inference.numpy_problem import (
@@ -19,6 +19,7 @@ from tests.inference.numpy_problem import (
     gaussian,
     mixture,
     monitored,
+    normal,
 )
 
 OPTIONS = StartOptions()
@@ -51,14 +52,15 @@ def beyond(state, value):
         ({"change": near_the_mode}, HIGH_POINT, CENTRE, OPTIONS.scales),
         # Uphill, for other points may be flat.
         ({"change": narrower_than(2e-5)}, HIGH_POINT, CENTRE, (1e-5,)),
-        ({"change": beyond, "of_prior": (3.0, 1.0)}, HIGH_POINT, CENTRE, OPTIONS.scales),
+        # As broad as the prior, or narrower.
+        ({"change": beyond, "of_prior": (3.0, 0.5)}, HIGH_POINT, CENTRE, (0.5, 0.05, 0.005)),
     ],
 )
 def test_the_guides_start_or_as_near_to_it_as_the_bound_is_finite(options, name, mean, scales):
     found = starts(Target(gaussian, **options)).own()
     assert found.name == name and math.isfinite(found.value)
     np.testing.assert_allclose(found.state.mean, mean, atol=2e-2)
-    assert any(found.state.scale == pytest.approx(scale) for scale in scales)
+    assert any(found.state.scale == pytest.approx(scale, rel=0.4) for scale in scales)
 
 
 @pytest.mark.parametrize("options", [{"change": lambda *_: math.nan}, {"smooth": None}])
@@ -162,16 +164,14 @@ TWO = mixture((1.0, MODES[0], 1.0), (2.0, MODES[1], 0.3))
 @pytest.mark.parametrize("factor", [None, np.diag([1.0, 0.5])])
 def test_ascents_end_at_the_modes(factor):
     target = Target(TWO)
-    points = np.random.default_rng(0).uniform(-2.0, 6.0, (12, 2))
+    points = np.random.default_rng(0).uniform(-2.0, 6.0, (20, 2))
     found = map_ascents(target.problem(), target.initial, points, OPTIONS, factor)
     ends = {tuple(np.round(end.mean).astype(int)) for end in found}
     assert ends == {(0, 0), (4, 4)} and all(end.is_mode for end in found)
     for end in found:
         mode = MODES[int(end.mean[0] > 2)]
         (height,) = target.log_density(target.initial, mode[None])
-        assert -OPTIONS.ascent_gap * 1.5 < end.height - height < 1e-3
-    high, low = by_height(found)
-    assert high[0].height > low[0].height + 1.0 and len(high) + len(low) == 12
+        assert end.height == pytest.approx(height, abs=1e-3)
 
 
 def test_points_share_runs_and_do_not_know_of_each_other():
@@ -201,8 +201,9 @@ def test_ascents_end_early_at_a_known_mode_and_at_no_other():
 
 
 def test_where_the_density_is_not_as_a_gaussian_says_no_mode_is_known():
-    problem = Target(TWO).problem()
-    assert KnownMode.of(problem, State(np.full(2, 30.0), np.full(2, 7.0)), np.eye(2) * 1e3) is None
+    ripples = Target(lambda x: normal(x / 50.0) + 8.0 * np.cos(x).sum(-1))
+    state = State(np.full(2, 30.0), np.zeros(2))
+    assert KnownMode.of(ripples.problem(), state, 3.0 * np.eye(2)) is None
     nowhere = Target(lambda x: np.full(len(x), -np.inf))
     assert KnownMode.of(nowhere.problem(), nowhere.initial, np.eye(2)) is None
 
@@ -212,11 +213,5 @@ def test_an_ascent_without_density_or_slope_is_at_no_mode():
     half = Target(lambda x: np.where(x[:, 0] > 0, -1e5 * x[:, 0], -math.inf))
     points = np.array([[-1.0, 0.0], [1.0, 0.0]])
     none, edge = map_ascents(half.problem(), half.initial, points, OPTIONS)
-    assert none == Ascent(points[0], -math.inf, False, none.rounding) or none.height == -math.inf
+    assert none.height == -math.inf
     assert not none.is_mode and not edge.is_mode and math.isfinite(edge.height)
-
-
-def test_heights_that_rounding_tells_apart_are_of_one_mode():
-    modes = [Ascent(np.zeros(1), height, True, 3.0) for height in (100.0, 98.0, 90.0)]
-    assert [len(part) for part in by_height(modes)] == [2, 1]
-    assert len(by_height([mode._replace(rounding=0.0) for mode in modes])) == 3
