@@ -42,7 +42,10 @@ def test_it_goes_where_gradients_do_not_lead_and_no_gradient_is_asked_for():
     assert search.status is Status.OPTIMUM and search.certificate.is_met(0.05)
     # A mean ``m`` standard deviations up gains ``2 Phi(m) - 1 - m^2 / 2``, at most 0.27.
     up = (search.state.mean[0] - CENTRE[0]) / SCALE[0]
-    assert 2.0 * ndtr(up) - 1.0 - 0.5 * up**2 > 0.22 and search.state.mean[0] > CENTRE[0] + 0.3 * SCALE[0]
+    assert (
+        2.0 * ndtr(up) - 1.0 - 0.5 * up**2 > 0.22
+        and search.state.mean[0] > CENTRE[0] + 0.3 * SCALE[0]
+    )
     assert search.trace.losses[: len(before.trace)] == before.trace.losses
     again = Target(gaussian, unseen=jump)
     search_of(LocalSearch, again).advance()

@@ -22,6 +22,7 @@ from tests.inference.numpy_problem import (
 
 CONFIDENCE, NUM_SEEDS = 0.95, 200
 
+
 def by_quadratic(target, state, sample):
     return quadratic(Metric(target, state, []), target.bound(state, sample), CONFIDENCE)
 

@@ -45,6 +45,7 @@ def test_rows_count_once_of_all_sizes():
         size = int(rng.integers(visited, 3 * visited + 2))
         np.testing.assert_allclose(_counts(size, visited)[0], 1.0, atol=1e-12)
 
+
 Y = np.random.default_rng(4).normal(1.0, 2.0, 23)
 
 
@@ -69,9 +70,7 @@ def test_bounds_gradients_and_values_are_those_of_all_rows(visited):
     np.testing.assert_allclose(found.natural, expected.natural, rtol=1e-5)
     np.testing.assert_allclose(found.mean.gradient, expected.mean.gradient, rtol=1e-5, atol=1e-8)
     np.testing.assert_allclose(one.log_density(state, theta), target.log_density(state, theta))
-    for part, whole in zip(
-        one.gradient(state, theta), target.gradient(state, theta), strict=True
-    ):
+    for part, whole in zip(one.gradient(state, theta), target.gradient(state, theta), strict=True):
         np.testing.assert_allclose(part, whole, rtol=1e-5)
 
 
@@ -142,6 +141,7 @@ def test_latents_of_rows_that_stand_twice_in_a_minibatch_have_the_bound_of_all(p
     assert parts.bound == pytest.approx(whole.bound, abs=0.1)
     means = [ppl.numpy(found.posterior.mean) for found in (whole, parts)]
     np.testing.assert_allclose(*means, atol=0.05)
+
 
 # -- the user's batches --------------------------------------------------------------
 

@@ -76,7 +76,7 @@ def test_the_newest_pairs_count_as_far_as_there_is_room(problem, rng):
     fisher, axes, _, _ = problem
     pairs = pairs_along(np.repeat(axes, 3, 0), np.arange(1.0, 13.0))
     natural = direction(fisher, rng.normal(size=SIZE))
-    expected = Dense(fisher, pairs[-OPTIONS.max_pairs:]).corrected(natural)
+    expected = Dense(fisher, pairs[-OPTIONS.max_pairs :]).corrected(natural)
     found = Dense(fisher, pairs).corrected(natural)
     np.testing.assert_array_equal(found.direction.natural, expected.direction.natural)
     assert Dense(fisher, pairs, size=OPTIONS.max_numbers // 4).max_pairs == 2
@@ -144,5 +144,7 @@ def test_a_fall_over_a_cliff_leaves_the_other_pairs_as_they_are(problem):
     expected = Dense(fisher, pairs).corrected(natural)
     for factor in 1e15, 1e25:
         corrected = Dense(fisher, [(step, np.float32(-factor) * fall), *pairs]).corrected(natural)
-        np.testing.assert_allclose(corrected.direction.natural, expected.direction.natural, rtol=1e-4)
+        np.testing.assert_allclose(
+            corrected.direction.natural, expected.direction.natural, rtol=1e-4
+        )
         assert corrected.gain == pytest.approx(expected.gain, rel=1e-4)
