@@ -37,17 +37,18 @@ from ngvi.inference.validation import Validation
 from tests.inference.numpy_problem import OPTIMUM, Target, gaussian
 
 TOLERANCE, MAX_STEPS = 0.05, 100
+KNOWN = Certificate(0.0123, 0.0234)
 
 
-def optimum(status=Status.OPTIMUM, bound=0.0, count=8, certificate=Certificate(0.0123, 0.0234)):
+def optimum(status=Status.OPTIMUM, bound=0.0, count=8, certificate=KNOWN):
     trace = Trace([1.0, 0.5], [0.1] * 2, [1.0] * 2, [0.1] * 2, [5] * 2)
     known = Validation(bound, 0.01)
     return Optimum(OPTIMUM, known, certificate, status, "a start", count, trace=trace)
 
 
-def outcome(status=Status.OPTIMUM, lower=(), explored=None, certificate=None, **options):
+def outcome(status=Status.OPTIMUM, lower=(), explored=None, certificate=KNOWN, **options):
     """An outcome whose best has bound zero; ``lower`` are bounds of others."""
-    best = optimum(status, **({} if certificate is None else {"certificate": certificate}))
+    best = optimum(status, certificate=certificate)
     others = [optimum(bound=bound, count=1) for bound in lower]
     found = Exploration(8 + len(others), 0, 500.0, 0.09, True) if explored is None else explored
     return Outcome(best, [best, *others], found, **options)
