@@ -106,6 +106,13 @@ def test_the_verdict_is_what_is_known(name):
     assert ranks == sorted(ranks, reverse=True)
 
 
+@pytest.mark.parametrize("of_prior", [None, (8.0, 1.0)])
+def test_an_improper_posterior_is_named_without_further_ado(of_prior):
+    outcome = solved(Target(lambda x: normal(x[:, :1]), of_prior=of_prior))
+    assert outcome.optimum.status is Status.UNBOUNDED and outcome.verdict == NOT_CONVERGED
+    assert len(outcome.optima) + (of_prior is None) <= 2
+
+
 def test_where_no_start_is_finite_it_says_so():
     outcome = solved(Target(lambda x: math.nan * x[:, 0]))
     assert outcome.ending is Ending.NO_START and outcome.optimum.validation.bound == -math.inf
