@@ -68,7 +68,7 @@ def test_eight_schools_ends_at_the_best_bound_known_and_a_fit_that_is_cut_short_
     diagnostics = result.diagnose(num_draws=8000)
     assert diagnostics.bound > BEST_EIGHT_SCHOOLS - 0.1 - 2 * diagnostics.bound_error
     assert diagnostics.bound < BEST_EIGHT_SCHOOLS + 4 * diagnostics.bound_error
-    assert result.cost.evaluations < 6000
+    assert result.cost.evaluations < 9000
 
 
 def test_scales_far_from_one_need_no_care(ppl):
@@ -192,7 +192,7 @@ def test_noise_and_intercept_are_parameters_of_data_in_thousands(ppl):
 
 
 def test_a_start_where_the_density_overflows_is_rescued(ppl):
-    """``exp(10 rate)`` at ``rate ~ N(4, 1)``: the mean climbs, by the density's gradients."""
+    """``exp(10 rate)`` at ``rate ~ N(4, 1)``: the mean ascends, by the density's gradients."""
 
     def model(y):
         rate = ppl.sample("rate", ppl.dist.Normal(ppl.array(0.0), 100.0))

@@ -133,7 +133,7 @@ def of_rows(ppl):
 
 
 def test_points_share_the_runs_of_a_pass_and_tell_nothing_of_each_other():
-    """As those of climbs do, whose gradients took nine tenths of a fit."""
+    """As those of ascents do."""
     of_rows.runs = 0
     one = over_minibatches(problem_of("pyro", of_rows), SampleOptions())
     points, state = np.random.default_rng(0).normal(size=(7, 2)), one.space.initial
