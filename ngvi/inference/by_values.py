@@ -81,6 +81,8 @@ def search_by_values(
         old, left = search.state, search.gap
         search.go_on(own.num_steps)
         search.advance(limit - cost.total)
+        if search.status is None:
+            return search
         gain, error = difference(problem, old, search.state, rng, own.num_draws)
         upper = max(left, gain + confidence * error)
         search.certificate = Certificate(max(left, gain), upper)

@@ -113,7 +113,8 @@ def map_ascents(
         # Where values are equal by rounding it ends as well, on a slope that leads far up.
         with np.errstate(over="ignore", invalid="ignore"):  # beside an overflow of the density
             left = 0.5 * float(end.jac @ (end.hess_inv @ end.jac))
-        is_mode = bool(end.success) and left < SAME_HEIGHT
+        is_finite = math.isfinite(highest[index].height)
+        is_mode = is_finite and bool(end.success) and left < SAME_HEIGHT
         highest[index] = highest[index]._replace(is_mode=is_mode)
 
     tasks = [partial(ascend, index) for index in range(len(points))]

@@ -23,6 +23,7 @@ from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.problem import Problem, State
 from ngvi.inference.request import Request
 from ngvi.inference.runs import Runs, same_bound
+from ngvi.inference.search import Status
 from ngvi.inference.starts import DRAW, GUIDE, MODE, Start, Starts
 from ngvi.inference.stochastic import StochasticSearch
 from ngvi.inference.validation import Validation
@@ -95,10 +96,10 @@ class MultiStart:
         most = math.inf if len(first) == 1 else self.options.multi_start.first_steps
         for start in first:
             runs.waiting.append(runs.coarse(start, most))
-        if has_choice and not any(run.is_coarse for run in runs.waiting):
+        if has_choice and not any(run.is_coarse or run.is_unbounded for run in runs.waiting):
             self._halve()
-        runs.finish(runs.take_best())
-        if has_choice:
+        end = runs.finish(runs.take_best())
+        if has_choice and end.status is not Status.UNBOUNDED:
             self._try_others()
         runs.persist()
 

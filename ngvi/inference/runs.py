@@ -41,6 +41,11 @@ class Run:
         return is_over and search.status is None
 
     @property
+    def is_unbounded(self) -> bool:
+        """Whether the posterior is improper, whatever the start."""
+        return self.search.status is Status.UNBOUNDED
+
+    @property
     def best_state(self) -> State:
         """The end of its search, or the state that draws not learnt from like best."""
         return self.search.best if isinstance(self.search, LocalSearch) else self.search.state
@@ -165,7 +170,7 @@ class Runs:
 
     def _is_contradicted(self, run: Run) -> bool:
         """Whether values promise what gradients do not see."""
-        if self.problem.objective.is_subsampled or run.validation is None:
+        if self.problem.objective.is_subsampled or run.validation is None or run.is_unbounded:
             return False
         return run.validation.mismatch > self.tolerance and run.search.status is not None
 

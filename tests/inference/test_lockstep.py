@@ -1,4 +1,4 @@
-"""Searches in rounds: what each is told, by whom, and what ends them."""
+"""Searches in lockstep: what each is told, by whom, and what ends them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from ngvi.inference.rounds import in_rounds
+from ngvi.inference.lockstep import in_lockstep
 
 
 def asking(count, told):
@@ -28,11 +28,11 @@ def test_all_that_ask_are_answered_at_once_and_by_the_caller():
         rounds.append(points.tolist())
         return points.sum(1), 2 * points
 
-    in_rounds([asking(*pair) for pair in zip(counts, told, strict=True)], answers)
+    in_lockstep([asking(*pair) for pair in zip(counts, told, strict=True)], answers)
     assert rounds == [[[3, 0], [1, 0], [2, 0]], [[3, 1], [2, 1]], [[3, 2]]]
     assert [value for value, _ in told[0]] == [3.0, 4.0, 5.0]
     np.testing.assert_array_equal(told[2][1][1], [4.0, 2.0])
-    in_rounds([], answers)
+    in_lockstep([], answers)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
@@ -42,7 +42,7 @@ def test_what_the_model_raises_ends_all(error):
 
     before = threading.active_count()
     with pytest.raises(error, match="no"):
-        in_rounds([asking(2, []), asking(3, [])], answers)
+        in_lockstep([asking(2, []), asking(3, [])], answers)
     assert threading.active_count() == before
 
 
@@ -53,5 +53,5 @@ def test_what_a_search_raises_ends_all_too():
 
     before = threading.active_count()
     with pytest.raises(ZeroDivisionError):
-        in_rounds([asking(9, []), fails], lambda points: (points.sum(1), points))
+        in_lockstep([asking(9, []), fails], lambda points: (points.sum(1), points))
     assert threading.active_count() == before

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from ngvi.families.points import num_quintic, quintic_points, spherical_points
-from ngvi.inference.groups import Groups
-from ngvi.inference.paths import Paths
+from ngvi.inference.samples import ChainCubature, Groups, antithetic_sample
 from ngvi.latents.forest import forest_from_indices
 from tests.families.arrows import CASES
 
 
-def _paths(forest):
+def _chains(forest):
     """The coordinates of each leaf and its ancestors."""
     pieces = forest.split_indices()
     for index, piece in enumerate(pieces):
@@ -29,11 +28,11 @@ def _paths(forest):
 def test_a_sum_of_cubics_has_no_noise(case, many):
     rng = np.random.default_rng(0)
     forest = forest_from_indices(*CASES[case])
-    paths = Paths.with_many(forest, many)
-    noise, weights = paths.spread(rng, spherical_points(rng, paths.dim, 1)[0])
+    cubature = ChainCubature.with_many(forest, many)
+    noise, weights = cubature.spread(rng, spherical_points(rng, cubature.dim, 1)[0])
     total, expected = 0.0, 0.0
-    for path in _paths(forest):
-        z, k = noise[:, path], len(path)
+    for chain in _chains(forest):
+        z, k = noise[:, chain], len(chain)
         quadratic, cubic = rng.normal(size=(k, k)), rng.normal(size=(k, k, k))
         total = total + 2.0 + z @ rng.normal(size=k) + np.einsum("ni,ij,nj->n", z, quadratic, z)
         total = total + np.einsum("ni,nj,nk,ijk->n", z, z, z, cubic)
@@ -85,24 +84,24 @@ def test_quintic_points_are_unbiased_for_functions_of_any_degree(function, expec
 @pytest.mark.parametrize("case", CASES)
 def test_a_sum_of_quintics_has_no_noise(case):
     rng = np.random.default_rng(0)
-    paths = Paths.with_many(forest_from_indices(*CASES[case]), 1)
-    noise, weights = paths.spread(rng, quintic_points(rng, paths.dim, 1)[0])
+    cubature = ChainCubature.with_many(forest_from_indices(*CASES[case]), 1)
+    noise, weights = cubature.spread(rng, quintic_points(rng, cubature.dim, 1)[0])
     total, expected = 0.0, 0.0
-    for path in _paths(paths.forest):
-        forms = rng.normal(size=(4, len(path)))
-        values = noise[:, path] @ forms.T
+    for chain in _chains(cubature.forest):
+        forms = rng.normal(size=(4, len(chain)))
+        values = noise[:, chain] @ forms.T
         total = total + values.prod(-1) + values[:, 0] ** 5
         expected += _fourth(forms)
     assert weights @ total == pytest.approx(expected, abs=1e-7)
 
 
-def test_products_on_different_paths_vanish_on_average():
+def test_products_on_different_chains_vanish_on_average():
     rng = np.random.default_rng(0)
     forest = forest_from_indices(*CASES["two plates of different sizes"])
-    paths = Paths.with_many(forest, 1)
+    cubature = ChainCubature.with_many(forest, 1)
     found = []
-    for points in spherical_points(rng, paths.dim, 4000):
-        noise, weights = paths.spread(rng, points)
+    for points in spherical_points(rng, cubature.dim, 4000):
+        noise, weights = cubature.spread(rng, points)
         found.append((noise.T * weights) @ noise)
     np.testing.assert_allclose(np.mean(found, 0), np.eye(forest.dim), atol=0.08)
 
@@ -111,20 +110,20 @@ def test_few_points_are_taken_only_where_they_are_few():
     def of(num_locals, num_globals):
         locals = np.arange(num_locals)[None]
         others = np.arange(num_locals, num_locals + num_globals)[:, None]
-        return Paths.of(forest_from_indices([locals, others], [1, None]))
+        return ChainCubature.of(forest_from_indices([locals, others], [1, None]))
 
     assert of(5, 5) is None
     assert of(160, 5).dim == 20  # an eighth
     assert of(3_000, 20).dim == 64  # and no more than needed
     assert of(30_000, 300).dim == 301
-    assert Paths.of(forest_from_indices([np.arange(200)[:, None]])) is None
+    assert ChainCubature.of(forest_from_indices([np.arange(200)[:, None]])) is None
 
 
-def test_many_locals_on_short_paths_have_points_of_degree_5():
+def test_many_locals_on_short_chains_have_points_of_degree_5():
     def of(num_locals, num_globals, size=1):
         locals = np.arange(num_locals * size).reshape(size, -1)
         others = num_locals * size + np.arange(num_globals)[:, None]
-        return Paths.of(forest_from_indices([locals, others], [1, None]))
+        return ChainCubature.of(forest_from_indices([locals, others], [1, None]))
 
     assert not of(160, 5).is_quintic  # 113 points are many, beside 41
     few = of(294, 5)
@@ -133,6 +132,20 @@ def test_many_locals_on_short_paths_have_points_of_degree_5():
     assert of(250, 3, size=2).many == 2
     assert not of(3_000, 20).is_quintic
     groups = Groups.of("spherical", few.forest.dim, 6, 1, few)
-    drawn = groups.draws(np.random.default_rng(0), 2)
+    drawn = groups.sample(np.random.default_rng(0), 2)
     assert [group.points.noise.shape for group in drawn] == [(113, 299)] * 2
     assert groups.cost.num_gradients == 113  # fewer would be taken for a few random draws
+
+
+def test_groups_are_of_the_kind_of_their_estimator():
+    rng = np.random.default_rng(0)
+    for estimator, shape in (("spherical", (9, 4)), ("stein", (10, 4))):
+        groups = Groups.of(estimator, 4, 0, 1)
+        (group, other) = groups.sample(rng, 2)
+        assert group.points.noise.shape == shape and group.seed != other.seed
+        assert group.points.weights.sum() == pytest.approx(1.0) and not group.one_batch
+    assert all(group.one_batch for group in groups.few(rng, 2, 6))
+    assert Groups.of("spherical", 300, 0, 1).is_dear and not groups.is_dear
+    for group in antithetic_sample(rng, 3, 2, 8):
+        np.testing.assert_allclose(group.points.noise.sum(0), 0.0, atol=1e-12)
+        assert group.points.noise.shape == (8, 3)

@@ -1,6 +1,6 @@
 """``fit`` tries locals by their modes, and keeps what has the better bound.
 
-What it decides is tested on engines of numpy, the first ones here; the rest takes a PPL.
+What it decides is tested on problems of numpy, the first ones here; the rest takes a PPL.
 """
 
 from __future__ import annotations
@@ -9,88 +9,107 @@ import dataclasses
 import math
 import re
 import warnings
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ngvi.inference import by_modes, run
-from ngvi.inference.audit import Audit
-from ngvi.inference.journal import Journal
-from ngvi.inference.outcome import BY_MODES, Ended, Outcome, Reason
-from ngvi.inference.settings import Settings
+from ngvi.inference.certificate import Certificate
+from ngvi.inference.mode_centred import BY_MODES, is_worthwhile, tried
+from ngvi.inference.optima import Exploration, Optimum
+from ngvi.inference.options import FitOptions
+from ngvi.inference.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending, Outcome
+from ngvi.inference.request import Request
+from ngvi.inference.search import Status
+from ngvi.inference.trace import Trace
+from ngvi.inference.validation import Validation
 from ngvi.latents.layout import Plate, Site
 from tests import models
-from tests.inference.numpy_engine import Place, Target
-from tests.inference.test_checkpoint import Killed, Mortal
+from tests.inference.numpy_problem import State, Target, gaussian
 from tests.ppl import SLOW_IN_NUMPYRO
 
 SITES = (Site("x", 0, (3,), (Plate("groups", 3, 0),)),)
 WITH_A_GLOBAL = Site("g", 0, ()), Site("x", 1, (2,), (Plate("groups", 2, 0),))
+CENTRE, SCALE = np.array([1.0, 0.0, -1.0]), np.full(3, 0.5)
+BEST = State(CENTRE, np.log(SCALE))
 
 
-def ready(gain=0.0, sites=SITES, target=Target, **options):
+def ready(gain=0.0, sites=SITES, **options):
     """What was set up: the bound's optimum is the gain."""
-    change = lambda place, value: value + gain  # noqa: E731
-    one = target(np.array([1.0, 0.0, -1.0]), np.full(3, 0.5), change=change, **options)
-    blocks = SimpleNamespace(mask=np.array([False, True, True]))
+    one = Target(lambda x, *_: gaussian(x, CENTRE, SCALE) + gain, 3, **options)
+    blocks = SimpleNamespace(mask=np.array([False, True, True]), sites=(("x",),))
     guide = SimpleNamespace(sites=sites, _blocks=blocks)
-    return SimpleNamespace(engine=one.engine(), guide=guide, has_start=True, error=None)
+    return SimpleNamespace(problem=one.problem(), guide=guide, has_start=True, error=None)
 
 
-def ended(reason=Reason.CONVERGED, gap=1.0):
+def ended(status=Status.OPTIMUM, bound=0.0, gap=1.0, losses=(), explored=True, **options):
     """An outcome at the optimum."""
-    best = Place(np.array([1.0, 0.0, -1.0]), np.log(np.full(3, 0.5)))
-    start = Ended("the guide's start", 0.0, 0.1, 20, "kept")
-    return Outcome(best, reason, 0.01, audit=Audit(0.0, 0.1, 0.0, 0.9, gap), starts=(start,))
+    count = len(losses)
+    trace = Trace(list(losses), [0.1] * count, [1.0] * count, [0.1] * count, [5] * count)
+    found = Validation(bound, 0.1, spread=0.9, gap=gap)
+    certificate = Certificate(0.01, 0.02)
+    best = Optimum(BEST, found, certificate, status, "the guide's start", 8, trace=trace)
+    exploration = Exploration(8, 0, 100.0, 0.1, explored)
+    return Outcome(best, [best], exploration, **options)
+
+
+def compared(first, second, outcome, other, insists=False, calls=None):
+    def search(problem, state, num_steps):
+        problem.objective.cost.gradients += 7
+        if calls is not None:
+            calls.append((state, num_steps))
+        return other
+
+    rng = np.random.default_rng(0)
+    return tried(first, outcome, lambda mean: second, search, rng, insists)
 
 
 @pytest.mark.parametrize(
     ("gain", "first", "second", "is_better", "words"),
     [
-        (1.5, Reason.CONVERGED, Reason.CONVERGED, True, "1.50 nats below"),
-        (-1.5, Reason.CONVERGED, Reason.CONVERGED, False, "1.50 nats below"),
-        (0.0, Reason.CONVERGED, Reason.CONVERGED, False, "0.00 nats below"),
-        (1.5, Reason.CONVERGED, Reason.NOISE, False, "1.50 nats above, not at its optimum"),
-        (1.5, Reason.STUCK, Reason.NOISE, True, "1.50 nats below"),
-        (1.5, Reason.MODES, Reason.CONVERGED, True, "1.50 nats below"),
+        (1.5, Status.OPTIMUM, Status.OPTIMUM, True, "1.50 nats below"),
+        (-1.5, Status.OPTIMUM, Status.OPTIMUM, False, "1.50 nats below"),
+        (0.0, Status.OPTIMUM, Status.OPTIMUM, False, "0.00 nats below"),
+        (1.5, Status.OPTIMUM, Status.NOISE, False, "1.50 nats above, not at its optimum"),
+        (1.5, Status.STUCK, Status.NOISE, True, "1.50 nats below"),
     ],
 )
 def test_what_has_the_better_bound_over_the_same_draws_is_kept(
     gain, first, second, is_better, words
 ):
     one, two, begun = ready(), ready(gain), []
-
-    def search(engine, place, used):
-        begun.append((place, used))
-        engine.evaluator.num_gradients += 7
-        return ended(second)
-
-    outcome = ended(first)
-    outcome.trace.losses.extend([2.0, 1.0])
-    one.engine.evaluator.num_gradients = 30
-    kept, found = by_modes.tried(one, outcome, lambda mean: two, search, np.random.default_rng(0))
-    assert kept is (two if is_better else one) and kept.engine.evaluator.num_gradients == 37
-    assert found.reason is (second if is_better and first is not Reason.MODES else first)
-    assert {start.name: start.kept for start in found.starts} == {
+    outcome, other = ended(first, losses=(2.0, 1.0)), ended(second, gain)
+    one.problem.objective.cost.gradients = 30
+    kept, found = compared(one, two, outcome, other, calls=begun)
+    assert kept is (two if is_better else one)
+    assert kept.problem.objective.cost.gradients == 37  # of both
+    assert found.optimum is (other if is_better else outcome).optimum
+    assert found.optimum.trace.losses[:2] == [2.0, 1.0]
+    restarts = {one.name: one.status for one in found.restarts(0.1)}
+    assert restarts == {
         BY_MODES: "kept" if is_better else words,
         "the guide's start": words if is_better else "kept",
     }
-    assert found.starts[0].kept == "kept" and found.trace.losses[:2] == [2.0, 1.0]
+    assert found.exploration is outcome.exploration
     # It begins at the globals of the first fit, with standard normal locals.
-    place, used = begun[0]
-    np.testing.assert_allclose(place.loc, [1.0, 0.0, 0.0])
-    np.testing.assert_allclose(np.exp(place.log_scale), [0.5, 1.0, 1.0])
-    assert used == 2
+    state, num_steps = begun[0]
+    np.testing.assert_allclose(state.mean, [1.0, 0.0, 0.0])
+    np.testing.assert_allclose(state.scale, [0.5, 1.0, 1.0])
+    assert num_steps == 2
+
+
+@pytest.mark.parametrize("explored", [True, False])
+def test_what_is_known_of_other_optima_stays(explored):
+    outcome = ended(explored=explored)
+    _, found = compared(ready(), ready(1.5), outcome, ended(bound=1.5, explored=False))
+    assert found.verdict == (CERTIFIED if explored else LOCAL)
 
 
 def test_noise_is_no_better_bound():
     noise = np.random.default_rng(1)
-    two = ready(step=lambda theta: noise.normal(0.0, 30.0, len(theta)))
-    rng = np.random.default_rng(0)
+    two = ready(unseen=lambda theta: noise.normal(0.0, 30.0, len(theta)))
     for _ in range(3):
-        kept, _ = by_modes.tried(ready(), ended(), lambda mean: two, lambda *_: ended(), rng)
+        kept, _ = compared(ready(), two, ended(), ended())
         assert kept is not two
 
 
@@ -99,33 +118,32 @@ def test_noise_is_no_better_bound():
     [
         (True, "auto", {}, ended()),
         (False, False, {}, ended()),
-        (False, "auto", {}, ended(gap=0.09)),
+        (False, "auto", {}, ended(gap=0.49)),
         (True, True, {}, ended(gap=0.0)),
         (False, "auto", {"sites": (Site("x", 0, (3,)),)}, ended()),
         (False, "auto", {"is_subsampled": True}, ended()),
-        (False, "auto", {"of_ordinary": lambda x: (0.0, 0.0)}, ended()),
-        (True, "auto", {"of_ordinary": lambda x: (0.0, 0.0), "sites": WITH_A_GLOBAL}, ended()),
-        (True, "auto", {}, ended(Reason.NOISE)),
-        (False, "auto", {}, ended(Reason.MAX_STEPS)),
-        (False, "auto", {}, ended(Reason.TIME_LIMIT)),
-        (False, True, {}, dataclasses.replace(ended(), audit=None)),
+        (False, "auto", {"own": np.zeros(1)}, ended()),
+        (True, "auto", {"own": np.zeros(1), "sites": WITH_A_GLOBAL}, ended()),
+        (True, "auto", {}, ended(Status.NOISE)),
+        (False, "auto", {}, ended(Status.MAX_STEPS)),
+        (False, "auto", {}, ended(Status.UNBOUNDED)),
+        (False, "auto", {}, ended(ending=Ending.TIME_LIMIT)),
+        (False, True, {}, ended(ending=Ending.INTERRUPTED)),
     ],
 )
 def test_it_is_tried_where_locals_may_close_a_gap(expected, how, options, outcome):
-    assert by_modes.is_worthwhile(how, ready(**options), outcome, 0.05) is expected
+    assert is_worthwhile(how, ready(**options), outcome, Request(0.05, 100)) is expected
+    wanted = FitOptions(mode_centred_gap=1000.0)
+    large = Request(0.05, 100, options=wanted)
+    assert is_worthwhile(how, ready(**options), outcome, large) is (expected and how is True)
 
 
 def test_parameters_of_the_models_own_go_on_from_the_first_fit():
-    first, second = (ready(of_ordinary=lambda x: (0.0, 0.0), of_start=x) for x in (0.0, 5.0))
-    began = []
-
-    def search(_, place, *rest):
-        began.append(place.ordinary)
-        return ended()
-
-    outcome = dataclasses.replace(ended(), place=dataclasses.replace(ended().place, ordinary=2.0))
-    by_modes.tried(first, outcome, lambda mean: second, search, np.random.default_rng(0))
-    assert began == [2.0]
+    first, second = (ready(own=np.full(1, value)) for value in (0.0, 5.0))
+    outcome, began = ended(), []
+    outcome.optimum.state = dataclasses.replace(BEST, own=np.full(1, 2.0))
+    compared(first, second, outcome, ended(), calls=began)
+    assert began[0][0].own == [2.0]
 
 
 def test_a_model_whose_locals_depend_on_each_other_keeps_its_fit_without_a_word():
@@ -135,61 +153,37 @@ def test_a_model_whose_locals_depend_on_each_other_keeps_its_fit_without_a_word(
     one, outcome, rng = ready(), ended(), np.random.default_rng(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert by_modes.tried(one, outcome, set_up, None, rng) == (one, outcome)
+        assert tried(one, outcome, set_up, None, rng) == (one, outcome)
     with pytest.warns(UserWarning, match="no effect, .* over all latents is kept: 'x' depends"):
-        by_modes.tried(one, outcome, set_up, None, rng, True)
+        tried(one, outcome, set_up, None, rng, True)
 
 
 def test_locals_are_named_where_the_second_fit_came_to_nothing():
-    two = ready(-math.inf)
-    two.guide._blocks.sites = (("x",),)
-    rng = np.random.default_rng(0)
-    search = lambda *_: ended(Reason.NOT_FINITE)  # noqa: E731
+    nowhere, two = ended(None, -math.inf), ready(-math.inf)
+    assert nowhere.verdict == NOT_CONVERGED
     with pytest.warns(UserWarning, match="latents is kept: .* Maybe 'x' have none"):
-        _, found = by_modes.tried(ready(), ended(), lambda _: two, search, rng, True)
-    assert found.starts[1].kept == "not finite, not at its optimum"
+        _, found = compared(ready(), two, ended(), nowhere, insists=True)
+    assert found.restarts(0.1)[1].status == "not finite, not at its optimum"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        by_modes.tried(ready(), ended(), lambda _: two, search, rng)
+        compared(ready(), ready(-math.inf), ended(), ended(None, -math.inf))
 
 
 def test_a_second_fit_that_fails_does_not_lose_the_first_but_a_callback_ends_both():
-    def failing(engine, place, used):
+    def failing(problem, state, num_steps):
         raise RuntimeError("out of memory")
 
-    def stopped(engine, place, used):
+    def stopped(problem, state, num_steps):
         def users(*_):
             raise RuntimeError("that will do")
 
-        Settings(0.05, 10, callback=users).after_step(1, 0.0, 0.0)
+        Request(0.05, 10, callback=users).monitor().after_step(1.0, 0.0, 0.0)
 
     one, outcome, rng = ready(), ended(), np.random.default_rng(0)
     with pytest.warns(UserWarning, match="second fit.*out of memory"):
-        assert by_modes.tried(one, outcome, lambda _: ready(), failing, rng) == (one, outcome)
+        assert tried(one, outcome, lambda _: ready(), failing, rng) == (one, outcome)
     with pytest.raises(RuntimeError, match="that will do"):
-        by_modes.tried(one, outcome, lambda _: ready(), stopped, rng)
-
-
-def test_both_searches_of_a_killed_run_go_on_from_one_checkpoint(tmp_path):
-    def fitted(path, **mortal):
-        rng, journal = np.random.default_rng(0), path and Journal(path, "tests", [0])
-        first, second = ready(target=Mortal), ready(1.0, target=Mortal, **mortal)
-
-        def search(engine, place, used=0):
-            return run.search(engine, rng, Settings(0.05, 60), False, place, journal, used)
-
-        with journal or nullcontext():
-            outcome = search(first.engine, None)
-            kept, outcome = by_modes.tried(first, outcome, lambda _: second, search, rng)
-        assert kept is second
-        return str(outcome), kept.engine.evaluator.num_gradients, second.engine.evaluator.answers
-
-    *expected, count = fitted(None)
-    path = tmp_path / "file"
-    with pytest.raises(Killed):
-        fitted(path, dies_at=count // 2)
-    *found, count_of_rest = fitted(path)
-    assert found == expected and count_of_rest < count
+        tried(one, outcome, lambda _: ready(), stopped, rng)
 
 
 @pytest.mark.parametrize(
@@ -231,22 +225,22 @@ def test_the_same_draws_give_the_same_result(ppl, fitted):
     plain, result, _ = fitted
     assert plain.converged and plain.trace.distances[-1] < 1e-4
     np.testing.assert_array_equal(plain.losses, result.losses[: plain.num_steps])
-    assert plain.bound == result.starts[1].bound
+    assert plain.bound == result.restarts[1].bound
 
 
 def test_the_better_bound_is_kept_and_told(ppl, fitted):
     plain, result, store = fitted
-    assert type(plain.guide).__name__ == "NaturalGaussianGuide" and len(plain.starts) == 1
+    assert type(plain.guide).__name__ == "NaturalGaussianGuide" and len(plain.restarts) == 1
     assert type(result.guide).__name__ == "ReparametrizedGaussianGuide" and result.converged
     assert result.bound == pytest.approx(-31.41466, abs=1e-4)  # in both packages
     assert plain.bound < BEST_EIGHT_SCHOOLS + 4 * plain.bound_error < result.bound
-    assert [start.name for start in result.starts] == [BY_MODES, "the guide's start"]
+    assert [one.name for one in result.restarts] == [BY_MODES, "the guide's start"]
     assert re.search(r"locals +by their modes .*bound is 0\.1\d nats below\n", repr(result))
     names = {marginal.name for marginal in result.diagnose(num_draws=50).marginals}
     assert {"mu", "tau", "standardised eta[7]"} < names  # what the Gaussian is over
     assert "hint" not in repr(result) and "hint" not in repr(plain)
-    assert result.num_gradients > plain.num_gradients
-    assert result.num_steps == sum(start.num_steps for start in result.starts)
+    assert result.cost.gradients > plain.cost.gradients
+    assert result.num_steps == result.restarts[0].num_steps > plain.num_steps
     if store is not None:
         assert store == set(result.params)
 
@@ -264,7 +258,7 @@ def test_a_global_that_is_a_parameter_does_not_keep_locals_from_their_modes(ppl)
             ppl.sample("y", dist.Normal(effect, sigma), obs=y)
 
     result = ppl.fit(model, *map(ppl.array, models.eight_schools_data()))
-    assert result.converged and result.starts[0].name == BY_MODES
+    assert result.converged and result.restarts[0].name == BY_MODES
     # By quadrature: effects integrated out, the evidence is -30.29 at mu = 7.81.
     assert ppl.numpy(result.params["mu"]) == pytest.approx(7.81, abs=0.2)
     assert -30.55 < result.bound < -30.29 + 3 * result.bound_error
@@ -283,7 +277,7 @@ def test_draws_predictions_and_files_are_in_the_users_coordinates(ppl, fitted, t
     assert replicated.shape == (20, 8) and abs(replicated.mean() - 5.0) < 8.0
     result.save(tmp_path / "file")
     again = type(result).load(tmp_path / "file", result.model)
-    assert again.starts == result.starts and repr(again) == repr(result)
+    assert again.restarts == result.restarts and repr(again) == repr(result)
     values = []
     for each in (result, again):
         if not ppl.is_numpyro:

@@ -1,18 +1,18 @@
-"""What the packages' engines compute: with the same draws both are the same, and right."""
+"""What the packages' problems compute: with the same draws both are the same, and right."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
 import pytest
 
-from ngvi.inference.engine import Direction
-from ngvi.inference.progress import Progress
-from ngvi.inference.search import Search
-from ngvi.inference.settings import Settings
-from ngvi.inference.start import find_start
-from ngvi.inference.sweep import sweeping
+from ngvi.inference.data_passes import over_minibatches
+from ngvi.inference.local_search import LocalSearch
+from ngvi.inference.monitor import Monitor
+from ngvi.inference.options import FitOptions, SampleOptions
+from ngvi.inference.problem import Direction
 from tests import models
 from tests.inference.results import conjugate, log_evidence
 from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
@@ -51,7 +51,7 @@ def with_a_parameter(ppl):
 
 
 @functools.cache
-def engine(name, make, family="auto", curvature="auto"):
+def problem_of(name, make, family="auto", curvature="auto"):
     """One for all tests, which leave it as it is but for its counts."""
     ppl = load(name)
     with ppl.float64():
@@ -62,7 +62,7 @@ def engine(name, make, family="auto", curvature="auto"):
 
             seed = jax.random.key(0)
         guide = ppl.guide(model, family)
-        return ppl.module("inference.engine").make_engine(model, guide, args, {}, seed, curvature)
+        return ppl.module("inference.problem").make_problem(model, guide, args, {}, seed, curvature)
 
 
 # -- the same steps -------------------------------------------------------------------
@@ -72,24 +72,24 @@ def searched(name, make, options):
     """A search with numpy's seed 5; what it found and where it ended."""
     options = dict(options)
     max_steps = options.pop("max_steps", 200)
-    settings = Settings(0.05, max_steps, options.pop("deterministic", False))
-    one = engine(name, make, **options)
-    counts = np.array([one.evaluator.num_gradients, one.evaluator.num_hessian_products])
+    one = problem_of(name, make, **options)
+    before = dataclasses.replace(one.objective.cost)
     with load(name).float64():
-        rng = np.random.default_rng(5)
+        rng, made = np.random.default_rng(5), FitOptions()
         # Not from zero: there NumPyro's gradient of a Bernoulli density is not the derivative.
-        place = one.parameters.at(np.full(one.parameters.dim, 0.1), 1.0)
-        found = find_start(one, rng, 2, place)
-        outcome = Search(one, rng, settings, Progress(200, False)).run(found.place)
-        stddevs = one.parameters.stddevs(outcome.place)
-        ends = one.parameters.mean(outcome.place), np.concatenate(list(stddevs.values()))
-    counts = [one.evaluator.num_gradients, one.evaluator.num_hessian_products] - counts
-    return outcome, found.measured.mean, ends, list(stddevs), counts
+        state = one.space.at(np.full(one.space.dim, 0.1), 1.0)
+        first = one.objective.bound(state, one.objective.sample(rng, 2)).mean
+        search = LocalSearch(one, rng, 0.05, made, Monitor(max_steps), state)
+        search.advance()
+        stddevs = one.space.stddevs(search.state)
+        ends = one.space.mean(search.state), np.concatenate(list(stddevs.values()))
+    cost = one.objective.cost
+    counts = [cost.gradients - before.gradients, cost.products - before.products]
+    return search, first, ends, list(stddevs), counts
 
 
 CASES = {
     "logistic": (logistic, {}),
-    "logistic, deterministic": (logistic, {"deterministic": True}),
     "eight schools": (eight_schools, {}),
     "eight schools, mean field": (eight_schools, {"family": "diagonal"}),
     # Its next steps are refused again and again, and rounding decides which one is not.
@@ -106,10 +106,10 @@ def test_both_packages_take_the_same_steps(case):
     )
     for left, right in zip(first[:2], others[0][:2], strict=True):
         np.testing.assert_allclose(right, left, rtol=1e-8, atol=1e-8)
-    assert other.reason is one.reason
+    assert other.status is one.status
     assert other.trace.num_draws == one.trace.num_draws
     for name in ("losses", "loss_errors", "step_sizes"):
-        left, right = (np.array(getattr(outcome.trace, name)) for outcome in (one, other))
+        left, right = (np.array(getattr(search.trace, name)) for search in (one, other))
         np.testing.assert_allclose(right, left, rtol=1e-6, atol=1e-6, err_msg=name)
     for left, right in zip(end, others[1], strict=True):
         np.testing.assert_allclose(right, left, rtol=1e-6, atol=1e-6)
@@ -132,17 +132,17 @@ def of_rows(ppl):
     return model, ()
 
 
-def test_points_share_the_runs_of_a_sweep_and_tell_nothing_of_each_other():
-    """As those of climbs do, whose gradients took nine tenths of a fit."""
+def test_points_share_the_runs_of_a_pass_and_tell_nothing_of_each_other():
+    """As those of ascents do."""
     of_rows.runs = 0
-    one = sweeping(engine("pyro", of_rows))
-    points, place = np.random.default_rng(0).normal(size=(7, 2)), one.parameters.initial
+    one = over_minibatches(problem_of("pyro", of_rows), SampleOptions())
+    points, state = np.random.default_rng(0).normal(size=(7, 2)), one.space.initial
     with load("pyro").float64():
-        one.evaluator.values_and_gradients(place, points)
+        one.objective.gradient(state, points)
         of_rows.runs = 0
-        together = one.evaluator.values_and_gradients(place, points)
+        together = one.objective.gradient(state, points)
         assert of_rows.runs == 3  # of 12 rows in minibatches of 4
-        apart = [one.evaluator.values_and_gradients(place, point[None]) for point in points]
+        apart = [one.objective.gradient(state, point[None]) for point in points]
     for found, parts in zip(together, zip(*apart, strict=True), strict=True):
         np.testing.assert_allclose(found, np.concatenate(parts), rtol=1e-12)
 
@@ -152,53 +152,51 @@ def test_points_share_the_runs_of_a_sweep_and_tell_nothing_of_each_other():
 
 @SLOW_IN_NUMPYRO
 def test_where_locals_are_known_five_points_are_enough_for_thirteen_latents(ppl):
-    one = engine(ppl.name, effects, "sparse_precision")
-    (group,) = one.evaluator.draws(np.random.default_rng(0), 1)
+    one = problem_of(ppl.name, effects, "sparse_precision")
+    (group,) = one.objective.sample(np.random.default_rng(0), 1)
     assert group.points.noise.shape == (5, 13)
     # Their average is that of Hessians at independent draws.
-    place = one.parameters.at(np.log(2.0) * np.ones(13), 0.4)
-    several = one.evaluator.draws(np.random.default_rng(1), 40)
-    means = [one.evaluator.measure(place, several[i::2]).mean.vector for i in (0, 1)]
-    exact = engine(ppl.name, effects, "sparse_precision", "hessian")
-    draws = exact.evaluator.draws(np.random.default_rng(2), 40)
-    expected = exact.evaluator.measure(place, draws).mean.vector
+    state = one.space.at(np.log(2.0) * np.ones(13), 0.4)
+    several = one.objective.sample(np.random.default_rng(1), 40)
+    means = [one.objective.bound(state, several[i::2]).mean.natural for i in (0, 1)]
+    exact = problem_of(ppl.name, effects, "sparse_precision", "hessian")
+    draws = exact.objective.sample(np.random.default_rng(2), 40)
+    expected = exact.objective.bound(state, draws).mean.natural
     for mean in means:
         np.testing.assert_allclose(mean, expected, atol=0.08)
 
 
-def test_few_draws_at_a_place_of_independent_latents_are_those_of_mean_field(ppl):
-    one, easy = (engine(ppl.name, eight_schools, *how) for how in ((), ("diagonal", "stein")))
+def test_few_draws_at_a_state_of_independent_latents_are_those_of_mean_field(ppl):
+    one, easy = (problem_of(ppl.name, eight_schools, *how) for how in ((), ("diagonal", "stein")))
     mean, scale = np.linspace(-1.0, 2.0, 10), np.linspace(0.1, 2.0, 10)
-    place = one.parameters.independent(one.parameters.at(mean, scale))
-    draws = one.evaluator.groups.few(np.random.default_rng(1), 3)
+    state = one.space.mean_field(one.space.at(mean, scale))
+    draws = one.objective.groups.few(np.random.default_rng(1), 3)
     assert draws[0].points.noise.shape == (10, 10)
-    measured = one.evaluator.measure(place, draws)
-    expected = easy.evaluator.measure(easy.parameters.at(mean, scale), draws)
+    estimate = one.objective.bound(state, draws)
+    expected = easy.objective.bound(easy.space.at(mean, scale), draws)
     for found, known in zip(
-        (*measured[:2], *measured.mean[:2]), (*expected[:2], *expected.mean[:2]), strict=True
+        (*estimate[:2], *estimate.mean[:2]), (*expected[:2], *expected.mean[:2]), strict=True
     ):
         np.testing.assert_allclose(found, known)
 
 
 def test_at_the_exact_posterior_every_group_is_the_evidence_and_has_no_gradient(ppl):
-    one = engine(ppl.name, conjugate)
+    one = problem_of(ppl.name, conjugate)
     mean, _, _ = models.exact_posterior()
-    draws = one.evaluator.draws(np.random.default_rng(0), 3)
-    measured = one.evaluator.measure(one.parameters.at(mean, 1.0), draws)
-    assert np.ptp(measured.values) < 1e-9  # exact for quadratics, at any of them
-    assert measured.value < log_evidence()
-    step = one.geometry(one.parameters.at(mean, 1.0), []).step(measured.mean, 1.0, np.inf)
-    end = one.evaluator.measure(step.place, draws)
+    draws = one.objective.sample(np.random.default_rng(0), 3)
+    estimate = one.objective.bound(one.space.at(mean, 1.0), draws)
+    assert np.ptp(estimate.values) < 1e-9  # exact for quadratics, at any of them
+    assert estimate.value < log_evidence()
+    step = one.metric(one.space.at(mean, 1.0), []).step(estimate.mean, 1.0, np.inf)
+    end = one.objective.bound(step.state, draws)
     np.testing.assert_allclose(end.values, log_evidence())
-    np.testing.assert_allclose(end.vectors, 0.0, atol=1e-8)
+    np.testing.assert_allclose(end.natural, 0.0, atol=1e-8)
 
 
 def test_the_log_density_at_a_point_has_its_gradient(ppl):
-    one, theta = engine(ppl.name, conjugate), np.array([0.5, -1.0, 2.0])
+    one, theta = problem_of(ppl.name, conjugate), np.array([0.5, -1.0, 2.0])
     X, y = models.regression_data()
-    values, gradients = one.evaluator.values_and_gradients(
-        one.parameters.initial, np.stack([theta + 1.0, theta])
-    )
+    values, gradients = one.objective.gradient(one.space.initial, np.stack([theta + 1.0, theta]))
     value, gradient = values[1], gradients[1]
     residual = (y - X @ theta) / models.NOISE_SCALE
     scales = [models.NOISE_SCALE] * len(y) + [models.PRIOR_SCALE] * 3
@@ -210,62 +208,62 @@ def test_the_log_density_at_a_point_has_its_gradient(ppl):
 
 
 @pytest.mark.parametrize("family", ["auto", "diagonal"])
-def test_covectors_are_the_fisher_matrix_times_vectors(ppl, family):
+def test_gradients_are_the_fisher_matrix_times_vectors(ppl, family):
     """Of many rows, one by one; their products with a small step are twice its divergence."""
-    one = engine(ppl.name, eight_schools, family)
-    place = one.parameters.at(np.linspace(-1.0, 1.0, one.parameters.dim), 0.7)
-    geometry = one.geometry(place, [])
-    draws = one.evaluator.draws(np.random.default_rng(1), 15)
-    measured = one.evaluator.measure(place, draws)
-    covectors = geometry.covectors(measured.vectors)
-    assert covectors.shape == measured.vectors.shape
-    np.testing.assert_allclose(covectors[14], geometry.covectors(measured.vectors[14:])[0])
-    np.testing.assert_allclose(covectors.mean(0), measured.mean.covector, atol=1e-9)
+    one = problem_of(ppl.name, eight_schools, family)
+    state = one.space.at(np.linspace(-1.0, 1.0, one.space.dim), 0.7)
+    metric = one.metric(state, [])
+    draws = one.objective.sample(np.random.default_rng(1), 15)
+    estimate = one.objective.bound(state, draws)
+    gradients = metric.gradients(estimate.natural)
+    assert gradients.shape == estimate.natural.shape
+    np.testing.assert_allclose(gradients[14], metric.gradients(estimate.natural[14:])[0])
+    np.testing.assert_allclose(gradients.mean(0), estimate.mean.gradient, atol=1e-9)
     np.testing.assert_allclose(
-        measured.vectors @ covectors.T, covectors @ measured.vectors.T, rtol=1e-8, atol=1e-8
+        estimate.natural @ gradients.T, gradients @ estimate.natural.T, rtol=1e-8, atol=1e-8
     )
-    step = geometry.step(measured.mean, 1.0, 1e-4)
-    assert 0.4e-4 < step.length < 1e-4 and 0 < step.rho < 1
-    assert geometry.squares(step.change[None])[0] == pytest.approx(2 * step.length, rel=0.03)
+    step = metric.step(estimate.mean, 1.0, 1e-4)
+    assert 0.4e-4 < step.length < 1e-4 and 0 < step.step_size < 1
+    assert metric.squares(step.change[None])[0] == pytest.approx(2 * step.length, rel=0.03)
     assert step.backward == pytest.approx(step.length, rel=0.03)
-    assert step.slope == measured.mean.covector @ step.change > 0
+    assert step.slope == estimate.mean.gradient @ step.change > 0
 
 
 def test_a_direction_that_is_not_finite_leads_nowhere(ppl):
-    one = engine(ppl.name, conjugate)
-    size = one.geometry(one.parameters.initial, []).covectors(np.zeros((1, 12))).shape[1]
+    one = problem_of(ppl.name, conjugate)
+    size = one.metric(one.space.initial, []).gradients(np.zeros((1, 12))).shape[1]
     bad = Direction(np.full(size, np.nan), np.full(size, np.nan))
-    assert one.geometry(one.parameters.initial, []).step(bad, 1.0, 1.0) is None
+    assert one.metric(one.space.initial, []).step(bad, 1.0, 1.0) is None
 
 
 def test_a_result_of_another_precision_is_taken_up_in_this_one_numpyro():
     jax = pytest.importorskip("jax")
     ppl = load("numpyro")
     with ppl.float64():
-        parameters = engine("numpyro", conjugate).parameters
-        single = jax.tree.map(lambda leaf: leaf.astype("float32"), parameters.initial)
-        leaves = jax.tree.leaves(parameters.restored(single))
+        space = problem_of("numpyro", conjugate).space
+        single = jax.tree.map(lambda leaf: leaf.astype("float32"), space.initial)
+        leaves = jax.tree.leaves(space.restored(single))
     assert {str(leaf.dtype) for leaf in leaves} == {"float64"}
 
 
-def test_places_are_made_and_read_and_ordinary_parameters_move(ppl):
+def test_states_are_made_and_read_and_model_parameters_move(ppl):
     """Of the logarithm of the prior's scale ``s`` the gradient is ``E[|z|^2] / s^2 - d``."""
-    one = engine.__wrapped__(ppl.name, with_a_parameter)
-    parameters, evaluator = one.parameters, one.evaluator
-    assert parameters.has_ordinary and parameters.dim == 2 and parameters.eps == 2.0**-52
-    place = parameters.at(np.array([1.0, 3.0]), 0.5)
-    np.testing.assert_allclose(parameters.mean(place), [1.0, 3.0])
-    assert list(parameters.stddevs(place)) == ["z"]
-    np.testing.assert_allclose(parameters.stddevs(place)["z"], 0.5)
-    initial = parameters.initial
-    np.testing.assert_allclose(parameters.mean(parameters.at(None, 0.1)), parameters.mean(initial))
-    draws = evaluator.draws(np.random.default_rng(0), 3)
-    moved = parameters.moved(place, [np.array(-np.log(2.0))])
-    np.testing.assert_allclose(parameters.own(place), [np.log(2.0)])
-    np.testing.assert_allclose(parameters.own(moved), [0.0], atol=1e-15)
-    # The place is a value: what was measured elsewhere does not change it. And groups average.
-    for where, some, scale in ((place, 3, 2.0), (moved, 3, 1.0), (place, 1, 2.0)):
-        (gradient,) = evaluator.measure(where, draws[:some]).mean.ordinary
+    one = problem_of.__wrapped__(ppl.name, with_a_parameter)
+    space, objective = one.space, one.objective
+    assert space.has_model_parameters and space.dim == 2 and space.eps == 2.0**-52
+    state = space.at(np.array([1.0, 3.0]), 0.5)
+    np.testing.assert_allclose(space.mean(state), [1.0, 3.0])
+    assert list(space.stddevs(state)) == ["z"]
+    np.testing.assert_allclose(space.stddevs(state)["z"], 0.5)
+    initial = space.initial
+    np.testing.assert_allclose(space.mean(space.at(None, 0.1)), space.mean(initial))
+    draws = objective.sample(np.random.default_rng(0), 3)
+    moved = space.moved(state, [np.array(-np.log(2.0))])
+    np.testing.assert_allclose(space.model_parameters(state), [np.log(2.0)])
+    np.testing.assert_allclose(space.model_parameters(moved), [0.0], atol=1e-15)
+    # The state is a value: what was estimated elsewhere does not change it. And groups average.
+    for where, some, scale in ((state, 3, 2.0), (moved, 3, 1.0), (state, 1, 2.0)):
+        (gradient,) = objective.bound(where, draws[:some]).mean.parameters
         assert gradient == pytest.approx((1 + 9 + 2 * 0.25) / scale**2 - 2)
 
 
@@ -281,9 +279,9 @@ def test_a_draw_at_which_the_model_is_invalid_is_no_exception():
         ppl.sample("y", ppl.dist.Normal(ppl.array(0.0), 1 + factor[0, 0] * z), obs=y)
 
     with ppl.precision("float64"):
-        make_engine = ppl.module("inference.engine").make_engine
+        make_problem = ppl.module("inference.problem").make_problem
         for seed in range(8):
             ppl.forget()
             guide = ppl.guide(model, init_scale=2.0, init_loc_fn=ppl.autoguide.init_to_feasible)
-            engine = make_engine(model, guide, (ppl.array(0.3),), {}, seed)
-            assert not engine.parameters.has_ordinary
+            problem = make_problem(model, guide, (ppl.array(0.3),), {}, seed)
+            assert not problem.space.has_model_parameters

@@ -1,0 +1,115 @@
+"""The upper limit of what is left covers it, and is below the tolerance at an optimum."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from ngvi.inference.certificate import UNKNOWN, Certificate, quadratic, stepped, upper_limit
+from tests.inference.numpy_problem import (
+    CENTRE,
+    OPTIMUM,
+    SCALE,
+    Metric,
+    State,
+    Target,
+    divergence,
+    gaussian,
+)
+
+CONFIDENCE, NUM_SEEDS = 0.95, 200
+
+
+def by_quadratic(target, state, sample):
+    return quadratic(Metric(target, state, []), target.bound(state, sample), CONFIDENCE)
+
+
+def by_steps(target, state, sample):
+    """With the optimum over the sample, where only the mean is off, in one step."""
+    before = target.bound(state, sample)
+    mean = state.mean + before.mean.natural[: target.dim]
+    end = State(mean, state.log_scale)
+    return stepped(before, target.bound(end, sample), 0.0, 0.0, CONFIDENCE)
+
+
+@pytest.mark.parametrize("test", [by_quadratic, by_steps])
+@pytest.mark.parametrize("shift", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize(
+    ("dim", "count", "coverage"),
+    # Of noise in one direction the sample's optimum is nearer where the scatter is smaller: at the
+    # worst ratio of gap to noise the limit covers in 0.85 only (4,000 simulations).
+    [(1, 16, 0.85), (4, 4, 0.95), (4, 16, 0.95)],
+)
+def test_the_upper_limit_covers_the_true_gap(test, shift, dim, count, coverage):
+    """In as many of the seeds as it says, but for one time in a thousand of chance."""
+    centre, scale = np.zeros(dim), np.ones(dim)
+    target = Target(lambda x: gaussian(x, centre, scale), dim, noise=1.0)
+    state, optimum = State(centre + shift, np.zeros(dim)), State(centre, np.zeros(dim))
+    gap = divergence(state, optimum)
+    assert gap == pytest.approx(0.5 * dim * shift**2)
+    limits = []
+    for seed in range(NUM_SEEDS):
+        sample = target.sample(np.random.default_rng(seed), count)
+        limits.append(test(target, state, sample).upper)
+    covered = np.sum(np.array(limits) >= gap - 1e-9)
+    assert covered >= binom.ppf(1e-3, NUM_SEEDS, coverage)
+
+
+def test_at_the_optimum_enough_draws_bring_it_below_the_tolerance():
+    """The noise of ``n`` groups is ``|sd|^2 / 2 n``, and the limit about twice that."""
+    target, uppers = Target(gaussian, noise=0.5), []
+    for count in (4, 64):
+        found = [
+            by_quadratic(target, OPTIMUM, target.sample(np.random.default_rng(seed), count))
+            for seed in range(50)
+        ]
+        noise = 0.5 * 0.25 * np.sum(SCALE**2) / count
+        assert np.mean([one.noise for one in found]) == pytest.approx(noise, rel=0.3)
+        uppers.append(np.median([one.upper for one in found]))
+    assert uppers[1] < 0.05 < uppers[0]
+
+
+def test_without_noise_it_is_the_gap():
+    state, target = State(CENTRE + 0.3 * SCALE, np.log(SCALE)), Target(gaussian)
+    sample = target.sample(np.random.default_rng(0), 2)
+    for test in (by_quadratic, by_steps):
+        found = test(target, state, sample)
+        assert found.gap == pytest.approx(0.09) and found.upper == pytest.approx(0.09, abs=1e-6)
+        assert found.is_met(0.0901) and not found.is_met(0.0899)
+
+
+def test_pairs_that_know_the_bound_flatter_raise_it():
+    """A pair whose fall is a tenth of its step's: what is left is ten times the metric's."""
+    target, state = Target(gaussian), State(CENTRE + 0.3 * SCALE, np.log(SCALE))
+    step = np.concatenate([0.3 * SCALE, np.zeros(2)])
+    estimate = target.bound(state, target.sample(np.random.default_rng(0), 2))
+    plain, flat = (
+        quadratic(Metric(target, state, pairs), estimate, CONFIDENCE)
+        for pairs in ([], [(step, 0.1 * step)])
+    )
+    assert flat.gap == pytest.approx(10 * plain.gap, rel=1e-3)
+    assert flat.upper >= 9.9 * plain.upper
+
+
+def test_what_is_not_finite_is_not_known():
+    target = Target(lambda x: math.nan * x[:, 0])
+    sample = target.sample(np.random.default_rng(0), 3)
+    assert by_quadratic(target, OPTIMUM, sample) == UNKNOWN
+    good, bad = (Target(gaussian).bound(OPTIMUM, sample), target.bound(OPTIMUM, sample))
+    assert stepped(good, bad, 0.0, 0.0, CONFIDENCE) == UNKNOWN
+    assert not UNKNOWN.is_met(1e300)
+
+
+def test_limits_of_a_mean_are_students():
+    values = np.array([1.0, 2.0, 4.0])
+    # The 95 % quantile with two degrees of freedom is 2.91999.
+    expected = 7 / 3 + 0.5 + 2.91999 * values.std(ddof=1) / math.sqrt(3)
+    assert upper_limit(values, 0.5, 0.95) == pytest.approx(expected, rel=1e-5)
+    assert upper_limit(np.ones(3), 0.5, 0.95) == 1.5
+    assert upper_limit(np.ones(1), 0.0, 0.95) == math.inf or math.isnan(
+        upper_limit(np.ones(1), 0.0, 0.95)
+    )
+    assert Certificate(0.1, 0.2).is_met(0.2)

@@ -1,0 +1,344 @@
+"""Minibatches of any size, and the user's batches, add up to all rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ngvi.inference.batches import Batches
+from ngvi.inference.data_passes import fraction, minibatches, over_batches, over_minibatches
+from ngvi.inference.local_search import LocalSearch
+from ngvi.inference.options import SampleOptions
+from ngvi.inference.problem import Cost, Problem, Rows
+from ngvi.inference.samples import Groups
+from tests.inference.numpy_problem import Target, normal, search_of
+from tests.ppl import load
+
+# -- minibatches -----------------------------------------------------------------------
+
+
+def _counts(size: int, visited: int, seed: int = 0) -> tuple[np.ndarray, int]:
+    """How often each row counts, and how many minibatches there are."""
+    batches, shares = minibatches(Rows("data", size, visited), seed)
+    counts, count = np.zeros(size), 0
+    for rows, share in zip(batches, shares, strict=True):
+        assert rows.shape == (visited,)
+        np.add.at(counts, rows, share * size / visited)
+        count += 1
+    assert sum(shares) == pytest.approx(1.0)  # of what is no row's, as the prior
+    return counts, count
+
+
+@pytest.mark.parametrize(
+    "size, visited",
+    [(6, 3), (60, 7), (1000, 64), (1000, 700), (5, 4), (1000, 99), (4406, 300), (997, 996), (9, 1)],
+)
+def test_rows_count_once_if_they_fill_the_minibatches_or_not(size, visited):
+    counts, count = _counts(size, visited)
+    np.testing.assert_allclose(counts, 1.0, atol=1e-12)
+    assert count <= size // visited + 10
+
+
+def test_rows_count_once_of_all_sizes():
+    rng = np.random.default_rng(0)
+    for visited in range(1, 400):
+        size = int(rng.integers(visited, 3 * visited + 2))
+        np.testing.assert_allclose(_counts(size, visited)[0], 1.0, atol=1e-12)
+
+
+Y = np.random.default_rng(4).normal(1.0, 2.0, 23)
+
+
+def of_rows(visited, **options):
+    """Latents whose data come in rows, 23 of them, of which a minibatch has some."""
+
+    def density(theta, rows):
+        return -0.5 * (Y[rows] - theta[:, :1] - 0.1 * theta[:, 1:] * rows) ** 2
+
+    rows = Rows("rows", len(Y), visited)
+    return Target(lambda theta: normal(theta / 3.0), rows=rows, of_rows=density, **options)
+
+
+@pytest.mark.parametrize("visited", [1, 4, 5, 22])
+def test_bounds_gradients_and_values_are_those_of_all_rows(visited):
+    target, rng = of_rows(visited, is_subsampled=True), np.random.default_rng(0)
+    one = over_minibatches(target.problem(), SampleOptions()).objective
+    assert not one.is_subsampled and one.cost is target.cost
+    state, theta, sample = target.initial, rng.normal(size=(5, 2)), target.sample(rng, 3)
+    found, expected = one.bound(state, sample), target.bound(state, sample)
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-10)
+    np.testing.assert_allclose(found.natural, expected.natural, rtol=1e-5)
+    np.testing.assert_allclose(found.mean.gradient, expected.mean.gradient, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(one.log_density(state, theta), target.log_density(state, theta))
+    for part, whole in zip(one.gradient(state, theta), target.gradient(state, theta), strict=True):
+        np.testing.assert_allclose(part, whole, rtol=1e-5)
+
+
+def test_a_group_of_one_minibatch_sees_one_and_too_many_are_left_to_noise():
+    seen = []
+
+    def density(theta, rows):
+        seen.append(len(rows))
+        return np.zeros((len(theta), len(rows)))
+
+    target = Target(lambda theta: normal(theta), rows=Rows("rows", 12, 4), of_rows=density)
+    target.is_subsampled = True
+    one = over_minibatches(target.problem(), SampleOptions()).objective
+    sample = target.groups.few(np.random.default_rng(0), 2)
+    one.bound(target.initial, sample)
+    few, seen[:] = len(seen), []
+    one.bound(target.initial, [group._replace(one_batch=False) for group in sample])
+    assert len(seen) == 3 * few  # differences take several runs
+    problem = target.problem()
+    assert over_minibatches(problem, SampleOptions(max_minibatches=2)) is problem
+
+
+def test_a_search_over_minibatches_is_that_of_all_rows():
+    ends = []
+    for visited in (23, 5):
+        target = of_rows(visited, is_subsampled=True)
+        search = search_of(LocalSearch, target)
+        search.problem = over_minibatches(search.problem, SampleOptions())
+        search.advance()
+        ends.append([*search.state.mean, *search.state.log_scale])
+    np.testing.assert_allclose(*ends, rtol=1e-4)
+
+
+def test_minibatches_that_do_not_fill_the_rows_have_the_bound_of_all(ppl):
+    """Counts of a broad spread, so that a row that counts a little more is seen: 143 in 30."""
+    rng = np.random.default_rng(2)
+    y = np.exp(rng.normal(0.0, 2.0, 143))
+
+    def model(y, size):
+        mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 5.0))
+        with ppl.plate("rows", len(y), subsample_size=size) as rows:
+            ppl.sample("y", ppl.dist.Normal(mean, 1.0), obs=y[rows])
+
+    with ppl.float64():
+        found = [ppl.fit(model, ppl.array(y), size, reparametrize=False) for size in (143, 30)]
+    whole, parts = found
+    assert parts.converged
+    assert parts.bound == pytest.approx(whole.bound, rel=1e-12)
+
+
+def test_latents_of_rows_that_stand_twice_in_a_minibatch_have_the_bound_of_all(ppl):
+    rng = np.random.default_rng(3)
+    y = rng.normal(0.0, 2.0, 23)
+
+    def model(y, size=23):
+        mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 5.0))
+        with ppl.plate("rows", len(y), subsample_size=size) as rows:
+            own = ppl.sample("own", ppl.dist.Normal(mean, 1.0))
+            ppl.sample("y", ppl.dist.Normal(own, 1.0), obs=y[rows])
+
+    def plates(y, size=23):
+        return ppl.plate("rows", len(y), subsample_size=size)
+
+    with ppl.float64():
+        y, options = ppl.array(y), {"reparametrize": False, "create_plates": plates}
+        whole, parts = (ppl.fit(model, y, size, **options) for size in (23, 9))
+    assert parts.converged
+    assert parts.bound == pytest.approx(whole.bound, abs=0.1)
+    means = [ppl.numpy(found.posterior.mean) for found in (whole, parts)]
+    np.testing.assert_allclose(*means, atol=0.05)
+
+
+# -- the user's batches --------------------------------------------------------------
+
+NUM_ROWS = 30
+
+
+def _model(ppl):
+    def model(X, y, scale=1.0):
+        prior = ppl.dist.Normal(ppl.array(np.zeros(2)), 2.0).to_event(1)
+        weights = ppl.sample("weights", prior)
+        with ppl.plate("data", NUM_ROWS, subsample_size=len(y)):
+            ppl.sample("y", ppl.dist.Normal(X @ weights, scale), obs=y)
+
+    return model
+
+
+def _rows():
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(NUM_ROWS, 2))
+    return X, X.sum(1) + rng.normal(size=NUM_ROWS)
+
+
+@pytest.mark.parametrize("name", ["pyro", pytest.param("numpyro", marks=pytest.mark.slow)])
+def test_batches_of_unequal_sizes_in_any_order_give_the_fit_of_all_rows(name):
+    ppl = load(name)
+    with ppl.float64():
+        X, y = _rows()
+        parts = [(X[rows], y[rows]) for rows in np.split(np.arange(NUM_ROWS), [12, 24])]
+        passes = []
+
+        def batches():
+            passes.append(1)
+            order = parts if len(passes) % 2 else parts[::-1]
+            return ([ppl.array(part) for part in batch] for batch in order)
+
+        model = _model(ppl)
+        whole = ppl.fit(model, ppl.array(X), ppl.array(y), scale=0.5)
+        found = ppl.fit(model, batches=batches, scale=0.5)
+        for key, values in whole.sample(1).items():
+            assert found.sample(1)[key].shape == values.shape
+        mean, expected = (ppl.numpy(result.family.loc) for result in (found, whole))
+        np.testing.assert_allclose(mean, expected, rtol=1e-9)
+        assert found.bound == pytest.approx(whole.bound, abs=1e-9)
+        assert found.cost.gradients < 1.2 * whole.cost.gradients  # a pass counts once
+        assert "in batches" in found.diagnostics.verdict
+        assert found.diagnose() is found.diagnostics  # of the first batch they would be wrong
+
+        bad = [
+            [X[rows], np.where(rows == 20, np.nan, y[rows])] for rows in np.split(np.arange(30), 3)
+        ]
+        bad = [tuple(map(ppl.array, part)) for part in bad]
+        with pytest.warns(
+            UserWarning, match=r"not finite at any start.*batch 2, counted from zero"
+        ):
+            assert not ppl.fit(model, batches=bad, scale=0.5).converged
+        empty = ppl.array(X[:0]), ppl.array(y[:0])
+        with pytest.raises(ValueError, match="Batch 0 of batches=.*Leave an empty batch out"):
+            ppl.fit(model, batches=[empty, *bad], scale=0.5)
+        with pytest.raises(ValueError, match=r"cover 80% of the rows.*drop_last"):
+            ppl.fit(model, batches=[tuple(map(ppl.array, part)) for part in parts[:2]], scale=0.5)
+
+
+def _loader(ppl, X, y, size):
+    """Shuffled minibatches, by a ``DataLoader``; in JAX as of tf.data or Grain, numpy's arrays."""
+    if ppl.is_numpyro:
+
+        class Loader:
+            def __init__(self):
+                self.rng = np.random.default_rng(0)
+
+            def __iter__(self):
+                order = self.rng.permutation(len(y))
+                return ((X[rows], y[rows]) for rows in np.split(order, len(y) // size))
+
+        return Loader()
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    numbers = torch.Generator().manual_seed(0)
+    data = TensorDataset(ppl.array(X), ppl.array(y))
+    return DataLoader(data, batch_size=size, shuffle=True, generator=numbers)
+
+
+@pytest.mark.parametrize("name", ["pyro", pytest.param("numpyro", marks=pytest.mark.slow)])
+def test_a_loader_feeds_fit_and_svi(name):
+    """``fit`` with all its batches at every question, ``SVI`` with one of them a step."""
+    ppl = load(name)
+    ppl.forget()
+    with ppl.float64():
+        X, y = _rows()
+        precision = np.eye(2) / 4 + X.T @ X
+        exact, sd = np.linalg.solve(precision, X.T @ y), np.linalg.inv(precision).diagonal() ** 0.5
+        model, loader = _model(ppl), _loader(ppl, X, y, 10)
+        found = ppl.fit(model, batches=loader)
+        np.testing.assert_allclose(ppl.numpy(found.family.loc), exact, rtol=1e-6)
+        ppl.forget()
+        options = {}
+        if ppl.is_numpyro:
+            import jax
+
+            options["rng_key"] = jax.random.key(0)
+        guide, loss = ppl.guide(model, "full"), ppl.elbo("NaturalELBO")
+        svi = ppl.package.SVI(model, guide, ppl.optimiser("BLR"), loss, **options)
+        for _ in range(60):
+            for batch in loader:
+                svi.step(*batch)
+        params = (svi.params,) if ppl.is_numpyro else ()
+        mean = ppl.numpy(guide.get_posterior(*params).mean)
+        assert (abs(mean - exact) < 0.5 * sd).all()
+
+
+class _Inner:
+    """Two batches, of one and of three rows of four: values that are linear in them."""
+
+    dim, is_subsampled, rows, estimator = 1, True, None, "spherical"
+    groups = Groups.of("spherical", 1, 0, 1)
+
+    def __init__(self):
+        self.cost = Cost()
+
+    def see(self, args, kwargs):
+        self.row = args[0]
+        return {1.0: 0.25, 5.0: 0.75}[self.row]
+
+    def log_density(self, state, theta):
+        self.cost.values += len(theta)
+        return self.row * theta[:, 0]
+
+    def gradient(self, state, theta):
+        self.cost.gradients += len(theta)
+        return np.full(len(theta), self.row), self.row * theta
+
+
+def _objective(batches):
+    return over_batches(Problem(_Inner(), None, None), batches).objective
+
+
+def test_answers_are_weighted_by_rows_and_a_pass_is_one_evaluation():
+    objective = _objective(Batches([1.0, 5.0], (), {}))
+    theta = np.array([[1.0], [2.0]])
+    np.testing.assert_allclose(objective.log_density(None, theta), [4.0, 8.0])
+    values, gradients = objective.gradient(None, theta[1:])
+    assert (values[0], gradients[0, 0]) == (4.0, 8.0)
+    assert (objective.cost.values, objective.cost.gradients) == (2, 1)
+
+
+def test_an_empty_batch_is_told_by_its_number():
+    objective = _objective(Batches([1.0, np.zeros((0, 2))], (), {}))
+    with pytest.raises(ValueError, match="Batch 1 of batches=.*Leave an empty batch out"):
+        objective.log_density(None, np.zeros((1, 1)))
+
+
+def test_the_error_of_a_batch_has_its_number():
+    objective = _objective(Batches([1.0, 7.0], (), {}))
+    with pytest.raises(KeyError) as error:
+        objective.log_density(None, np.zeros((1, 1)))
+    assert "batch 1 of batches=" in error.value.__notes__[0]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_the_error_of_whatever_reads_the_batches_is_told_from_the_models(at):
+    def read():
+        for number in range(2):
+            if number == at:
+                raise OSError("the disk is gone")
+            yield 1.0
+
+    objective = _objective(Batches(read, (), {}))
+    with pytest.raises(OSError, match="the disk is gone") as error:
+        objective.log_density(None, np.zeros((1, 1)))
+    assert f"batches= raised this where batch {at}, " in error.value.__notes__[0]
+
+
+def test_a_function_that_returns_no_batches_is_told():
+    with pytest.raises(TypeError, match="batches= is a function that returned None"):
+        Batches(lambda: None, (), {}).first()
+
+
+@pytest.mark.parametrize("batch", [{"X": 1, "y": 2}, (1, 2), [1, 2]])
+def test_a_batch_is_arguments_by_name_or_by_place(batch):
+    args, kwargs = Batches(lambda: iter([batch]), (), {"scale": 3}).first()
+    assert kwargs["scale"] == 3 and [*args, *kwargs.values()] in ([1, 2, 3], [3, 1, 2])
+
+
+def test_batches_that_cannot_be_read_again_or_are_none_are_refused():
+    with pytest.raises(TypeError, match="only once.*function that makes it"):
+        Batches(iter([1]), (), {})
+    with pytest.raises(TypeError, match="iterable of batches"):
+        Batches(3, (), {})
+    with pytest.raises(ValueError, match="by their names"):
+        Batches([1], (2,), {})
+    with pytest.raises(ValueError, match="holds none"):
+        Batches([], (), {}).first()
+
+
+def test_plates_that_are_whole_or_disagree_are_named():
+    with pytest.raises(ValueError, match=r"every batch for all rows.*plate\(y\)"):
+        fraction({}, "plate(y)")
+    with pytest.raises(ValueError, match="50% of 'a', 20% of 'b'"):
+        fraction({"a": (1, 2), "b": (1, 5)}, "")

@@ -1,0 +1,150 @@
+"""The metric of a state, and what the memory of earlier steps makes of a direction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ngvi.inference.metric import Metric
+from ngvi.inference.options import MetricOptions
+from ngvi.inference.problem import Direction, Estimate
+
+SIZE, OPTIONS = 4, MetricOptions()
+
+
+class Dense(Metric):
+    """Any positive definite ``F``."""
+
+    def __init__(self, fisher, pairs, size=SIZE, options=OPTIONS):
+        super().__init__(None, size, pairs, options=options)
+        self.fisher = fisher
+
+    def gradients(self, naturals):
+        return naturals @ self.fisher
+
+
+@pytest.fixture
+def problem(rng):
+    """``F``, the bound's curvature, and eigenvectors of one against the other."""
+    half, other = rng.normal(size=(2, SIZE, SIZE))
+    fisher = half @ half.T + np.eye(SIZE)
+    root = np.linalg.cholesky(fisher)
+    axes = np.linalg.solve(root.T, np.linalg.qr(other)[0]).T  # rows a_i, with a_i F a_j = delta
+    curvatures = np.array([0.1, 0.5, 3.0, 40.0])
+    return fisher, axes, curvatures, fisher @ (axes.T * curvatures) @ axes @ fisher
+
+
+def pairs_along(axes, curvatures):
+    """Steps, and the falls of the natural gradient along them."""
+    return [(axis, curvature * axis) for axis, curvature in zip(axes, curvatures, strict=True)]
+
+
+def direction(fisher, vector):
+    return Direction(vector, fisher @ vector, [np.array(7.0)])
+
+
+def test_without_pairs_the_metric_is_all_that_is_known(problem, rng):
+    fisher, *_ = problem
+    natural = direction(fisher, rng.normal(size=SIZE))
+    corrected, gain, predicted = Dense(fisher, []).corrected(natural)
+    np.testing.assert_array_equal(corrected.natural, natural.natural)
+    assert corrected.parameters is natural.parameters
+    assert gain == predicted == pytest.approx(0.5 * natural.natural @ fisher @ natural.natural)
+
+
+def test_pairs_in_all_directions_make_it_newtons(problem, rng):
+    fisher, axes, curvatures, hessian = problem
+    to_go = rng.normal(size=SIZE)
+    natural = direction(fisher, np.linalg.solve(fisher, hessian @ to_go))
+    metric = Dense(fisher, pairs_along(axes, curvatures))
+    corrected, gain, predicted = metric.corrected(natural)
+    np.testing.assert_allclose(corrected.natural, to_go)
+    np.testing.assert_allclose(corrected.gradient, natural.gradient)  # slopes are of the bound
+    assert corrected.parameters is natural.parameters
+    assert gain == pytest.approx(0.5 * to_go @ hessian @ to_go)
+    assert predicted == pytest.approx(0.5 * natural.natural @ fisher @ natural.natural)
+
+
+def test_pairs_that_noise_may_have_made_do_not_count(problem, rng):
+    fisher, axes, *_ = problem
+    natural = direction(fisher, rng.normal(size=SIZE))
+    metric = Dense(fisher, pairs_along(axes[:2], [1e-4, -1.0]))
+    np.testing.assert_array_equal(metric.corrected(natural).direction.natural, natural.natural)
+
+
+def test_the_newest_pairs_count_as_far_as_there_is_room(problem, rng):
+    fisher, axes, _, _ = problem
+    pairs = pairs_along(np.repeat(axes, 3, 0), np.arange(1.0, 13.0))
+    natural = direction(fisher, rng.normal(size=SIZE))
+    expected = Dense(fisher, pairs[-OPTIONS.max_pairs :]).corrected(natural)
+    found = Dense(fisher, pairs).corrected(natural)
+    np.testing.assert_array_equal(found.direction.natural, expected.direction.natural)
+    assert Dense(fisher, pairs, size=OPTIONS.max_numbers // 4).max_pairs == 2
+    none = Dense(fisher, pairs, size=OPTIONS.max_numbers).corrected(natural).direction
+    np.testing.assert_array_equal(none.natural, natural.natural)
+
+
+def test_on_a_quadratic_as_many_pairs_as_directions_end_the_way(rng):
+    """Steps and falls of a descent, and not the axes: after ``n`` of them the next is Newton's."""
+    half = rng.normal(size=(SIZE, SIZE))
+    fisher, hessian = half @ half.T + np.eye(SIZE), np.diag([0.3, 1.0, 2.0, 5.0])
+    gap, pairs = rng.normal(size=SIZE), []
+    options = MetricOptions(max_pairs=SIZE)
+
+    def natural(gap):
+        return np.linalg.solve(fisher, hessian @ gap)
+
+    for _ in range(SIZE):
+        found = Dense(fisher, pairs, options=options).corrected(direction(fisher, natural(gap)))
+        step = found.direction.natural
+        step = (step @ hessian @ gap) / (step @ hessian @ step) * step  # to the best of the line
+        pairs.append((step, natural(gap) - natural(gap - step)))
+        gap = gap - step
+    np.testing.assert_allclose(gap, 0.0, atol=1e-6)
+
+
+def test_squares_are_those_of_each_row(problem, rng):
+    fisher, axes, curvatures, _ = problem
+    vectors = rng.normal(size=(3, SIZE))
+    found = Dense(fisher, pairs_along(axes, curvatures)).squares(vectors)
+    assert found == pytest.approx([vector @ fisher @ vector for vector in vectors])
+
+
+def test_noise_is_what_other_draws_would_gain(problem, rng):
+    """Half the trace of the mean's covariance, in the metric."""
+    fisher, _, _, _ = problem
+    root = np.linalg.cholesky(np.linalg.inv(fisher))
+    naturals = rng.normal(size=(4000, SIZE)) @ root.T
+    mean = naturals.mean(0)
+    estimate = Estimate(np.zeros(4000), naturals, Direction(mean, fisher @ mean))
+    found = Dense(fisher, []).noise(estimate)
+    assert found == pytest.approx(0.5 * SIZE / 4000, rel=0.05)
+
+
+def test_a_family_without_correlations_has_a_longer_memory():
+    dense, diagonal = (Metric(None, SIZE, [], leaves_out) for leaves_out in (False, True))
+    assert (dense.max_pairs, diagonal.max_pairs) == (6, 50)
+    assert diagonal.min_curvature < 1e-4 * dense.min_curvature
+
+
+def test_numbers_that_are_not_finite_are_no_error(problem):
+    fisher, axes, curvatures, _ = problem
+    bad = Direction(np.array([np.inf, np.nan, 0.0, -np.inf]), np.full(SIZE, np.inf))
+    for pairs in ([], pairs_along(axes, curvatures)):
+        assert np.isnan(Dense(fisher, pairs).corrected(bad).gain)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_fall_over_a_cliff_leaves_the_other_pairs_as_they_are(problem):
+    """Its square overflows in single precision, and it came into every direction as NaN."""
+    fisher, axes, curvatures, _ = (np.asarray(part, np.float32) for part in problem)
+    pairs = pairs_along(axes, curvatures)
+    step, fall = pairs.pop()
+    natural = direction(fisher, axes.sum(0))
+    expected = Dense(fisher, pairs).corrected(natural)
+    for factor in 1e15, 1e25:
+        corrected = Dense(fisher, [(step, np.float32(-factor) * fall), *pairs]).corrected(natural)
+        np.testing.assert_allclose(
+            corrected.direction.natural, expected.direction.natural, rtol=1e-4
+        )
+        assert corrected.gain == pytest.approx(expected.gain, rel=1e-4)

@@ -1,0 +1,341 @@
+"""Several starts: the best optimum, what is claimed of it, and for how many gradients."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from ngvi.inference.api import found_optima, optimise
+from ngvi.inference.optima import better_elsewhere
+from ngvi.inference.options import FitOptions, MultiStartOptions, StartOptions
+from ngvi.inference.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending
+from ngvi.inference.request import Request
+from ngvi.inference.search import Status
+from tests.inference.numpy_problem import (
+    CENTRE,
+    OPTIMUM,
+    SCALE,
+    State,
+    Target,
+    divergence,
+    gaussian,
+    mixture,
+    normal,
+)
+
+FAR = np.full(2, 6.0)
+TWO = mixture((1.0, [0.0, 0.0], 0.3), (5.0, FAR, 0.3))
+
+
+def solved(target, seed=0, state=None, **options):
+    request = Request(**{"tolerance": 0.05, "max_steps": 400, **options})
+    return optimise(target.problem(), np.random.default_rng(seed), request, state)
+
+
+def small(**options):
+    return FitOptions(multi_start=MultiStartOptions(**options))
+
+
+# -- verdicts --------------------------------------------------------------------------
+
+
+def jump(theta):
+    return np.where(theta[:, 0] > CENTRE[0], 2.0, 0.0)
+
+
+def many_modes(theta):
+    return 3.0 * np.cos(4.0 * theta).sum(-1) + normal(theta / 5.0)
+
+
+def with_parameters(theta, own):
+    return gaussian(theta) - 5.0 * np.sum((own - 1.0) ** 2)
+
+
+def cliff(theta):
+    return np.where(theta[:, 0] > CENTRE[0] + 3.5 * SCALE[0], -1e4, 0.0)
+
+
+VERDICTS = {
+    "one optimum": (CERTIFIED, {"smooth": gaussian, "of_prior": (0.0, 3.0)}, {}),
+    "no prior": (CERTIFIED, {"smooth": gaussian}, {}),
+    "a prior elsewhere": (
+        CERTIFIED,
+        {"smooth": lambda x: gaussian(x, np.full(2, 100.0), np.ones(2)), "of_prior": (100.0, 2.0)},
+        {},
+    ),
+    "two optima": (CERTIFIED, {"smooth": TWO, "of_prior": (3.0, 4.0)}, {}),
+    "a jump": (CERTIFIED, {"smooth": gaussian, "unseen": jump, "of_prior": (0.0, 3.0)}, {}),
+    "parameters": (CERTIFIED, {"smooth": with_parameters, "own": np.zeros(2)}, {}),
+    "an integral": (
+        CERTIFIED,
+        {"smooth": lambda x: (3 * x - np.exp(x)).sum(-1) + normal(x / 3), "is_exact": True},
+        {},
+    ),
+    "many optima": (LOCAL, {"smooth": many_modes, "of_prior": (0.0, 5.0)}, {}),
+    "no exploration": (LOCAL, {"smooth": TWO, "of_prior": (3.0, 4.0)}, {"exploration": 0.0}),
+    "deterministic": (LOCAL, {"smooth": gaussian, "of_prior": (0.0, 3.0)}, {"deterministic": True}),
+    "minibatches": (LOCAL, {"smooth": gaussian, "noise": 0.3, "is_subsampled": True}, {}),
+    "rare losses": (NOT_CONVERGED, {"smooth": gaussian, "unseen": cliff}, {}),
+    "too few steps": (
+        NOT_CONVERGED,
+        {"smooth": lambda x: gaussian(x, np.full(2, 1e4), np.ones(2))},
+        {"max_steps": 2, "deterministic": True},
+    ),
+    "nowhere": (NOT_CONVERGED, {"smooth": lambda x: math.nan * x[:, 0]}, {}),
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_verdict_is_what_is_known(name):
+    verdict, target, request = VERDICTS[name]
+    target = Target(**target)
+    outcome = solved(target, **request)
+    assert outcome.verdict == verdict and outcome.converged == (verdict != NOT_CONVERGED)
+    best, found = outcome.optimum, outcome.exploration
+    assert target.written == [best.state] and best is outcome.optima[0]
+    if verdict != NOT_CONVERGED:
+        assert best.status is Status.OPTIMUM and best.certificate.is_met(0.05)
+        assert outcome.finding is None and outcome.ending is None
+    if verdict == CERTIFIED:
+        assert found.probability <= MultiStartOptions().unseen and best.count > 0
+        assert found.num_starts == sum(one.count for one in outcome.optima) + found.num_nowhere
+    ranks = [one.rank(MultiStartOptions().same) for one in outcome.optima]
+    assert ranks == sorted(ranks, reverse=True)
+
+
+@pytest.mark.parametrize("of_prior", [None, (8.0, 1.0)])
+def test_an_improper_posterior_is_named_without_further_ado(of_prior):
+    outcome = solved(Target(lambda x: normal(x[:, :1]), of_prior=of_prior))
+    assert outcome.optimum.status is Status.UNBOUNDED and outcome.verdict == NOT_CONVERGED
+    assert len(outcome.optima) + (of_prior is None) <= 2
+
+
+def test_where_no_start_is_finite_it_says_so():
+    outcome = solved(Target(lambda x: math.nan * x[:, 0]))
+    assert outcome.ending is Ending.NO_START and outcome.optimum.validation.bound == -math.inf
+
+
+# -- other optima ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_higher_of_two_modes_is_found_and_both_are_kept(seed):
+    target = Target(TWO, of_prior=(3.0, 4.0))
+    outcome = solved(target, seed)
+    np.testing.assert_allclose(outcome.optimum.state.mean, FAR, atol=0.1)
+    assert [one.validation.bound for one in outcome.optima] == pytest.approx(
+        [math.log(5.0), 0.0], abs=0.05
+    )
+    high, low = found_optima(outcome, target)
+    assert high.is_certified and high.num_starts + low.num_starts >= 8
+    np.testing.assert_allclose(low.params["mean"], [0.0, 0.0], atol=0.1)
+    kept, other = outcome.restarts(0.1)
+    assert kept.status == "kept" and "another optimum, 1.6" in other.status
+
+
+def test_without_exploration_the_guides_own_optimum_stays():
+    outcome = solved(Target(TWO, of_prior=(3.0, 4.0)), exploration=0.0)
+    np.testing.assert_allclose(outcome.optimum.state.mean, [0.0, 0.0], atol=0.1)
+    assert outcome.exploration.num_starts == 0 and outcome.exploration.cost == 0.0
+
+
+def test_modes_of_the_same_height_are_one_optimum():
+    mirror = mixture((1.0, [-4.0, 0.0], 0.5), (1.0, [4.0, 0.0], 0.5))
+    start = (np.array([3.0, 0.0]), 1.0)
+    outcome = solved(Target(mirror, start=start, of_prior=(0.0, 4.0)))
+    assert outcome.verdict == CERTIFIED and len(outcome.optima) == 1
+    assert outcome.exploration.num_starts >= 4
+
+
+def test_a_mode_without_mass_hides_no_optimum():
+    """A spike of height, and of hardly any mass: the Gaussian beside it is the best."""
+    spike = mixture((1.0, [0.0, 0.0], 1.0), (1e-4, [3.0, 3.0], 1e-4))
+    outcome = solved(Target(spike, of_prior=(0.0, 3.0)))
+    np.testing.assert_allclose(outcome.optimum.state.mean, [0.0, 0.0], atol=0.1)
+    assert outcome.converged
+
+
+def test_other_parameters_of_the_model_are_tried():
+    """The given ones lead to the lower of two optima."""
+
+    def smooth(theta, own):
+        high, low = 3.0 - 20.0 * np.sum((own - 2.0) ** 2), -20.0 * np.sum((own - 1.0) ** 2)
+        return gaussian(theta) + np.logaddexp(high, low)
+
+    found = [solved(Target(smooth, own=np.ones(1)), seed) for seed in range(6)]
+    is_high = [one.optimum.state.own[0] > 1.5 for one in found]
+    assert sum(is_high) >= 3
+    for one, height in zip(found, 3.0 * np.array(is_high), strict=True):
+        assert one.optimum.validation.bound == pytest.approx(height, abs=0.1)
+    alone = solved(Target(smooth, own=np.ones(1)), exploration=0.0)
+    np.testing.assert_allclose(alone.optimum.state.own, [1.0], atol=0.1)
+
+
+# -- budgets ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exploration", [0.5, 2.0])
+def test_other_optima_cost_no_more_than_their_share(exploration):
+    """... and a floor, and one round of starts."""
+    options = small(exploration_floor=100, unseen=0.0)
+    target = Target(many_modes, of_prior=(0.0, 5.0))
+    outcome = solved(target, exploration=exploration, options=options)
+    alone = Target(many_modes, of_prior=(0.0, 5.0))
+    solved(alone, exploration=0.0, options=options)
+    own, found = alone.cost.total, outcome.exploration
+    one_round = 8 * 1000  # of ascents, coarse ends and validations
+    assert 0 < found.cost <= exploration * own + 100 + one_round
+
+
+def test_a_larger_share_makes_more_starts_up_to_the_most():
+    counts = []
+    for share in (0.1, 1.0, 1e6):
+        options = small(exploration_floor=50, unseen=0.0, max_starts=16)
+        outcome = solved(
+            Target(many_modes, of_prior=(0.0, 5.0)), exploration=share, options=options
+        )
+        counts.append(outcome.exploration.num_starts)
+        assert outcome.verdict == LOCAL
+    assert counts == sorted(counts) and counts[-1] == 16
+
+
+def test_the_probability_is_that_of_what_the_starts_have_met():
+    outcome = solved(Target(gaussian, of_prior=(0.0, 3.0)))
+    assert [one.count for one in outcome.optima] == [8]
+    assert outcome.exploration.probability == better_elsewhere(8, 1)
+
+
+# -- whatever ends it ------------------------------------------------------------------
+
+
+class Ended(Target):
+    """One that raises at one of its answers."""
+
+    raises, at = KeyboardInterrupt, math.inf
+    answers = 0
+
+    def _answer(self):
+        self.answers += 1
+        if self.answers == self.at:
+            raise self.raises
+
+    def bound(self, *args):
+        self._answer()
+        return super().bound(*args)
+
+    def gradient(self, *args):
+        self._answer()
+        return super().gradient(*args)
+
+
+def ended(at, raises=KeyboardInterrupt):
+    target = Ended(TWO, of_prior=(3.0, 4.0))
+    target.at, target.raises = at, raises
+    return target
+
+
+def answers_of_the_way_to_the_first():
+    target = ended(math.inf)
+    solved(target, exploration=0.0)
+    return target.answers
+
+
+def test_an_interrupted_exploration_keeps_the_verified_local_optimum():
+    target = ended(answers_of_the_way_to_the_first() + 3)
+    outcome = solved(target)
+    assert outcome.ending is Ending.INTERRUPTED
+    assert outcome.verdict == LOCAL and outcome.optimum.certificate.is_met(0.05)
+    np.testing.assert_allclose(outcome.optimum.state.mean, [0.0, 0.0], atol=0.1)
+    assert target.written == [outcome.optimum.state]
+
+
+@pytest.mark.parametrize("at", [2, 3])
+def test_an_interrupted_search_keeps_the_state_that_it_had(at):
+    outcome = solved(ended(at))
+    assert outcome.ending is Ending.INTERRUPTED and outcome.verdict == NOT_CONVERGED
+    assert math.isfinite(outcome.optimum.validation.bound)  # by draws of its own
+    assert outcome.optimum.certificate.upper == math.inf
+
+
+def test_interrupted_at_once_it_keeps_the_first_state():
+    target = ended(1)
+    outcome = solved(target)
+    assert outcome.optimum.state is target.initial and not outcome.converged
+
+
+def test_an_error_of_the_model_leaves_the_guide_where_it_was_and_is_raised():
+    target = ended(4, RuntimeError("in the model"))
+    with pytest.raises(RuntimeError, match="in the model"):
+        solved(target)
+    assert len(target.written) == 1 and np.isfinite(target.written[0].mean).all()
+
+
+def test_a_time_limit_ends_it_with_what_there_is():
+    outcome = solved(Target(TWO, of_prior=(3.0, 4.0)), time_limit=1e-9)
+    assert outcome.ending is Ending.TIME_LIMIT and not outcome.converged
+    assert len(outcome.optimum.trace) == 1 and math.isfinite(outcome.optimum.validation.bound)
+
+
+def test_a_callback_sees_each_step_and_its_error_ends_all():
+    seen = []
+    outcome = solved(Target(gaussian), callback=lambda *what: seen.append(what))
+    assert [step for step, _, _ in seen] == list(range(1, len(seen) + 1))
+    assert [-bound for _, bound, _ in seen[: len(outcome.optimum.trace)]] == (
+        outcome.optimum.trace.losses
+    )
+
+    def stop(*_):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        solved(Target(gaussian), callback=stop)
+
+
+# -- the way ---------------------------------------------------------------------------
+
+
+def test_a_state_that_is_given_is_the_only_start():
+    near = State(FAR - 0.5, np.log(np.full(2, 0.5)))
+    outcome = solved(Target(TWO, of_prior=(3.0, 4.0)), state=near)
+    np.testing.assert_allclose(outcome.optimum.state.mean, FAR, atol=0.1)
+    assert outcome.verdict == LOCAL and len(outcome.optima) == 1
+    nowhere = State(np.full(2, math.nan), np.zeros(2))
+    assert solved(Target(TWO), state=nowhere).ending is Ending.NO_START
+
+
+def test_where_a_group_is_dear_a_mean_field_comes_first():
+    collapsed = State(FAR, np.log(np.full(2, 0.3)))
+    outcome = solved(Target(TWO, is_dear=True, collapsed=collapsed), exploration=0.0)
+    assert outcome.optimum.name == "a mean-field run"
+    np.testing.assert_allclose(outcome.optimum.state.mean, FAR, atol=0.1)
+
+
+def test_where_the_guides_start_is_hopeless_another_leads_to_the_optimum():
+    """A plateau around it, on which no step leads anywhere."""
+
+    def plateau(theta):
+        near = np.linalg.norm(theta - CENTRE, axis=-1) < 40.0
+        return np.where(near & (theta[:, 0] > 0.5), gaussian(theta), -1e4)
+
+    target = Target(plateau, start=(np.array([-60.0, 0.0]), 1.0), of_prior=(2.0, 1.0))
+    outcome = solved(target)
+    assert divergence(outcome.optimum.state, OPTIMUM) < 0.2
+
+
+@pytest.mark.parametrize("name", ["two optima", "parameters", "many optima"])
+def test_the_same_seed_gives_the_same_numbers(name):
+    found = []
+    for _ in range(2):
+        outcome = solved(Target(**VERDICTS[name][1]))
+        state, trace = outcome.optimum.state, vars(outcome.optimum.trace)
+        found.append(pickle.dumps([state.mean, state.log_scale, trace, outcome.restarts(0.1)]))
+    assert found[0] == found[1]
+
+
+def test_the_numbers_are_options():
+    options = FitOptions(starts=StartOptions(num_prior=20, num_box=10))
+    target = Target(gaussian, of_prior=(0.0, 3.0))
+    assert solved(target, options=options).verdict == CERTIFIED

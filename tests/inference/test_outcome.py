@@ -1,0 +1,306 @@
+"""What a fit says of its end: each number is the outcome's, and no sentence denies the verdict."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ngvi.inference.api import account, no_start
+from ngvi.inference.certificate import UNKNOWN, Certificate
+from ngvi.inference.checks import Finding
+from ngvi.inference.optima import Exploration, Optimum
+from ngvi.inference.options import FitOptions
+from ngvi.inference.outcome import (
+    CERTIFIED,
+    LOCAL,
+    NOT_CONVERGED,
+    Ending,
+    Outcome,
+    in_words,
+)
+from ngvi.inference.request import Request, check_start, warn_of_names
+from ngvi.inference.search import Status
+from ngvi.inference.set_up import (
+    MANY,
+    check_coordinates,
+    check_size,
+    first_that_starts,
+    in_arguments,
+)
+from ngvi.inference.trace import Trace
+from ngvi.inference.validation import Validation
+from tests.inference.numpy_problem import OPTIMUM, Target, gaussian
+
+TOLERANCE, MAX_STEPS = 0.05, 100
+KNOWN = Certificate(0.0123, 0.0234)
+
+
+def optimum(status=Status.OPTIMUM, bound=0.0, count=8, certificate=KNOWN):
+    trace = Trace([1.0, 0.5], [0.1] * 2, [1.0] * 2, [0.1] * 2, [5] * 2)
+    known = Validation(bound, 0.01)
+    return Optimum(OPTIMUM, known, certificate, status, "a start", count, trace=trace)
+
+
+def outcome(status=Status.OPTIMUM, lower=(), explored=None, certificate=KNOWN, **options):
+    """An outcome whose best has bound zero; ``lower`` are bounds of others."""
+    best = optimum(status, certificate=certificate)
+    others = [optimum(bound=bound, count=1) for bound in lower]
+    found = Exploration(8 + len(others), 0, 500.0, 0.09, True) if explored is None else explored
+    return Outcome(best, [best, *others], found, **options)
+
+
+def words(found, stddevs=None, **options):
+    stddevs = {"a": np.array([1.0]), "b": np.array([2.0, 3.0])} if stddevs is None else stddevs
+    return in_words(found, lambda: stddevs, TOLERANCE, MAX_STEPS, **options)
+
+
+# -- verdicts --------------------------------------------------------------------------
+
+NOT_OVER = Exploration(5, 2, 500.0, 0.31, False)
+NONE = Exploration()
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (outcome(), CERTIFIED),
+        (outcome(explored=NOT_OVER), LOCAL),
+        (outcome(explored=NONE), LOCAL),
+        (outcome(explored=NONE, ending=Ending.INTERRUPTED), LOCAL),
+        (outcome(explored=NONE, ending=Ending.TIME_LIMIT), LOCAL),
+        (outcome(finding=Finding("support", "something")), NOT_CONVERGED),
+        *((outcome(status), NOT_CONVERGED) for status in Status if status is not Status.OPTIMUM),
+        (outcome(None), NOT_CONVERGED),
+        (outcome(None, ending=Ending.INTERRUPTED), NOT_CONVERGED),
+    ],
+)
+def test_the_verdict_and_its_sentence_agree(found, verdict):
+    assert found.verdict == verdict and found.converged == (verdict != NOT_CONVERGED)
+    said = words(found)
+    # Within the tolerance is said where the limit is, and nowhere else.
+    assert ("the bound is within 0.023 nats of its optimum" in said) == found.converged
+    assert ("95 % limit, tolerance 0.05" in said) == found.converged
+    not_looked_for = "others have not been ruled out" in said or "not been looked for" in said
+    assert not_looked_for == (verdict == LOCAL)
+    assert not said.endswith(".") and "None" not in said and "nan" not in said
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (outcome(), "8 of 8 starts led to it; as many again would find a better one with"),
+        (outcome(), "probability 0.09"),
+        (outcome(lower=(-3.0, -1.5)), "8 of 10 starts led to it, and others to 2 lower, by 1.5"),
+        (outcome(explored=NOT_OVER), "of 5 starts led to it, 2 to no optimum; others have not"),
+        (outcome(explored=NOT_OVER), "with probability 0.31. exploration=2 would make twice"),
+        (outcome(explored=NONE), "other optima have not been looked for"),
+    ],
+)
+def test_what_is_known_of_other_optima_is_told_in_numbers(found, expected):
+    assert expected in words(found)
+
+
+def test_the_share_that_is_advised_is_twice_the_users():
+    assert "exploration=6 would" in words(outcome(explored=NOT_OVER), exploration=3.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (Status.MAX_STEPS, "max_steps=100 are used up with the bound an estimated 0.012 nats"),
+        (Status.NOISE, "an estimated 0.012 nats below its optimum, more than tolerance=0.05"),
+        (Status.RISING, "short steps along a flat direction keep raising the bound"),
+        (Status.STUCK, "no step along the natural gradient raises the bound"),
+        (Status.STALLED, "no step along the natural gradient raises the bound"),
+        (Status.OVERFITTED, "over the draws that a step learns from, but not over others"),
+        (Status.UNBOUNDED, "widens without limit (sd 3 of unconstrained 'b')"),
+        (None, "the best was left off an estimated 0.012 nats below its optimum. Go on"),
+    ],
+)
+def test_every_end_is_told_with_what_to_try(status, expected):
+    assert expected in words(outcome(status))
+
+
+def test_an_end_is_told_with_what_is_known_of_it():
+    stopped = outcome(None, ending=Ending.TIME_LIMIT)
+    assert "time_limit= is reached with the bound an estimated 0.012 nats" in words(stopped)
+    assert "interrupted" in words(outcome(None, ending=Ending.INTERRUPTED))
+    assert "init=result" in words(stopped)
+    unknown = outcome(Status.MAX_STEPS, certificate=UNKNOWN)
+    assert "the bound an unknown distance below its optimum" in words(unknown)
+    wide = words(outcome(Status.MAX_STEPS), {"b": np.array([2e5])})
+    assert "sd of unconstrained 'b' is 2e+05: if it still grows" in wide
+    assert "still grows" not in words(outcome(Status.MAX_STEPS))
+    assert "changes the bound by 6e+22 nats" in words(outcome(Status.STUCK), rounding=6e22)
+    nowhere = no_start(Target(gaussian).problem())
+    assert "at any start that was tried (y is NaN). Check" in words(nowhere, cause=" (y is NaN)")
+    finding = outcome(finding=Finding("gradients", "it jumps"))
+    assert words(finding) == "it jumps"
+
+
+def test_restarts_say_where_each_start_has_led():
+    found = outcome(lower=(-0.05, -3.0))
+    found.optima.append(optimum(None, bound=-9.0, count=2))
+    kept, same, other, rough = found.restarts(0.1)
+    assert (kept.status, kept.num_starts, kept.num_steps) == ("kept", 8, 2)
+    assert same.status == "the same bound" and other.status == "another optimum, 3 nats below"
+    assert rough.status == "9 nats below" and rough.bound == -9.0
+
+
+# -- the account -----------------------------------------------------------------------
+
+
+def test_the_account_of_a_fit_warns_unless_it_has_converged(recwarn):
+    problem, request = Target(gaussian).problem(), Request(TOLERANCE, MAX_STEPS)
+    problem.objective.cost.gradients = 7
+    begun = time.perf_counter()
+    good = outcome()
+    account_ = account(good, problem, request, begun)
+    assert not recwarn.list
+    assert account_["verdict"] == CERTIFIED and account_["cost"].gradients == 7
+    assert account_["cost"] is not problem.objective.cost
+    assert 0 <= account_["seconds"] < 60 and account_["trace"] is good.optimum.trace
+    assert account_["validation"] is good.optimum.validation
+    with pytest.warns(UserWarning, match=r"fit has not converged: .*\(no density\)\. Check"):
+        account(no_start(problem), problem, request, begun, ValueError("no density"))
+
+
+def test_cheap_steps_are_advised_for_many_latents_that_are_no_locals(recwarn):
+    problem, request = Target(gaussian).problem(), Request(TOLERANCE, MAX_STEPS)
+    network, groups = (
+        [SimpleNamespace(latent_dim=MANY + 1, family=SimpleNamespace(name=name))]
+        for name in ("diagonal", "sparse_precision")
+    )
+
+    def reason(found, parts):
+        return account(found, problem, request, time.perf_counter(), None, parts)["reason"]
+
+    bad = outcome(Status.STUCK)
+    assert re.search(r"Of more than 10,000 latents.*IVON\(\)", reason(bad, network))
+    assert "IVON" not in reason(outcome(), network) + reason(bad, groups)
+    with pytest.raises(ValueError, match=r"10,001 latents.*SVI.*IVON\(\).*name a family"):
+        check_size(network, "auto", None, None)
+    for insists in (("diagonal", None, None), ("auto", network, None), ("auto", None, "result")):
+        with pytest.warns(UserWarning, match=r"10,001 latents.*IVON\(\).*time_limit="):
+            check_size(network, *insists)
+    check_size(groups, "auto", None, None)
+
+
+# -- what the user asks for ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"tolerance": 0.0}, ValueError, "tolerance must be positive"),
+        ({"tolerance": math.nan}, ValueError, "tolerance"),
+        ({"max_steps": 0}, ValueError, "max_steps"),
+        ({"exploration": -1.0}, ValueError, "exploration must be a number, zero or more"),
+        ({"exploration": math.nan}, ValueError, "exploration"),
+        ({"time_limit": 0.0}, ValueError, "time_limit must be positive, in seconds"),
+        ({"callback": 3}, ValueError, "callback must be a function of the number of steps"),
+        ({"options": {"local": 1}}, TypeError, r"options must be FitOptions\(...\)"),
+        ({"deterministic": "yes"}, ValueError, "deterministic"),
+        ({"progress_bar": None}, ValueError, "progress_bar"),
+    ],
+)
+def test_numbers_that_are_none_are_named(options, error, message):
+    with pytest.raises((error, TypeError), match=message):
+        Request(**{"tolerance": TOLERANCE, "max_steps": MAX_STEPS, **options})
+
+
+def test_a_request_is_that_of_fits_arguments():
+    given = {"tolerance": 0.1, "max_steps": 7, "options": None, "model": print, "exploration": 0.5}
+    found = Request.of(given)
+    assert (found.tolerance, found.max_steps, found.exploration) == (0.1, 7, 0.5)
+    assert found.options == FitOptions()
+
+
+class Earlier:
+    """A result."""
+
+    library, family_name = "tests_ngvi", "full"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"init": 3}, TypeError, "init must be the result of an earlier fit of tests_ngvi"),
+        ({"guide": "full"}, TypeError, "A name of a family is for family="),
+        ({"guide": print, "family": "full"}, ValueError, "family= is ignored beside guide="),
+        ({"guide": print, "init_loc_fn": print}, ValueError, "init_loc_fn= is ignored beside"),
+        ({"init": Earlier(), "family": "diagonal"}, ValueError, "which goes on with its own"),
+    ],
+)
+def test_arguments_of_which_one_would_be_ignored_are_refused(given, error, message):
+    names = {"family": "auto", "guide": None, "init": None, "init_loc_fn": None}
+    with pytest.raises(error, match=message):
+        check_start(Earlier, *{**names, "create_plates": None, **given}.values())
+    check_start(Earlier, "full", None, Earlier(), None, None)
+
+
+def test_an_option_with_the_name_of_one_of_the_models_arguments_is_told():
+    def fit(model, *args, tolerance=0.05, seed=None):
+        pass
+
+    def model(y, tolerance):
+        pass
+
+    with pytest.warns(UserWarning, match="tolerance= is taken as fit's own"):
+        warn_of_names(fit, model, (1,), {"tolerance": 0.1, "seed": 3})
+
+
+# -- setting up ------------------------------------------------------------------------
+
+
+class InvalidStartError(ValueError):
+    pass
+
+
+def first(errors, where=""):
+    """The set-up of three starts, which fail with these errors."""
+
+    def set_up(number):
+        if errors[number] is not None:
+            raise errors[number]
+        return f"problem {number}"
+
+    return first_that_starts(set_up, range(len(errors)), InvalidStartError, lambda: where)
+
+
+def test_the_first_start_that_works_is_taken():
+    bad, worse = InvalidStartError("bad"), InvalidStartError("worse")
+    assert first([None, None]) == ("problem 0", None)
+    assert first([bad, None])[0] == "problem 1"
+    assert first([bad, worse]) == (None, bad)
+    assert first([ValueError("scale is NaN"), None])[0] == "problem 1"
+    assert first([bad, ValueError("scale is NaN")]) == (None, bad)
+
+
+def test_a_model_that_cannot_run_is_told_of_its_nan():
+    with pytest.raises(ValueError, match=r"^shapes differ$"):
+        first([ValueError("shapes differ"), InvalidStartError("bad")])
+    with pytest.raises(ValueError, match=r"cannot run: shapes differ\n\(Its y holds NaN"):
+        first([ValueError("shapes differ")], "y")
+    found = in_arguments((0.0, math.nan), {"y": math.nan, "x": 1.0}, np.isnan)
+    assert found == "argument 1, y"
+
+
+@pytest.mark.parametrize(
+    ("old", "message"),
+    [
+        ({"loc": (2,), "scale": (2, 2)}, "init= holds 2 latents for 'auto', and the model has 3"),
+        (None, "holds no latents.*of the same family"),
+        ({"loc": (3,), "factor": (3, 1)}, "holds 3 latents.*of the same family"),
+    ],
+)
+def test_a_result_of_other_latents_is_refused(old, message):
+    own = {"loc": (3,), "scale": (3, 3)}
+    check_coordinates("auto", own, own, 3)
+    with pytest.raises(ValueError, match=message):
+        check_coordinates("auto", old, own, 3)

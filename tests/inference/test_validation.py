@@ -1,0 +1,272 @@
+"""What independent draws say of a state whose bound is known, and what checks make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from ngvi.inference.checks import CHECKS, Context, first_finding
+from ngvi.inference.optima import Optimum
+from ngvi.inference.options import FitOptions, ValidationOptions
+from ngvi.inference.problem import Cost
+from ngvi.inference.validation import (
+    Validation,
+    difference,
+    excess,
+    is_improper,
+    num_draws,
+    rare_loss,
+    validate,
+)
+from tests.inference.numpy_problem import State, Target, divergence, gaussian
+
+CENTRE, SCALE = np.array([2.0, -1.0, 0.5]), np.array([0.3, 1.0, 2.0])
+OPTIMUM = State(CENTRE, np.log(SCALE))
+AWAY = State(CENTRE + 0.4 * SCALE, np.log(1.3 * SCALE))
+OPTIONS = ValidationOptions()
+
+
+def density(theta):
+    return gaussian(theta, CENTRE, SCALE)
+
+
+def whitened(theta):
+    return (theta - CENTRE) / SCALE
+
+
+def heavy(theta):
+    """Log weights vary without a gradient at the optimum: even, and not square."""
+    return 0.05 * np.sum(whitened(theta) ** 4 - 6 * whitened(theta) ** 2 + 3, 1)
+
+
+def jump(size):
+    return lambda theta: np.where(theta[:, 0] > CENTRE[0], size, 0.0)
+
+
+def edge(sds, loss=-1e4):
+    """A support that ends so many standard deviations away, with a penalty beyond it."""
+    return lambda theta: np.where(whitened(theta)[:, 0] > sds, loss, 0.0)
+
+
+def target(**options):
+    return Target(density, 3, **options)
+
+
+def validated(state=OPTIMUM, seed=0, **options):
+    rng = np.random.default_rng(seed)
+    return validate(target(**options).problem(), state, rng, OPTIONS)
+
+
+def of_seeds(function, count=50):
+    return [function(seed) for seed in range(count)]
+
+
+def lost(known, seed, **options):
+    rng = np.random.default_rng(seed)
+    return rare_loss(target(**options).problem(), OPTIMUM, rng, known, OPTIONS)
+
+
+# -- the bound -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [OPTIMUM, AWAY])
+def test_the_error_of_the_bound_covers(state):
+    found = of_seeds(lambda seed: validated(state, seed, unseen=heavy))
+    theta = state.mean + state.scale * np.random.default_rng(99).normal(size=(10**6, 3))
+    expected = -divergence(state, OPTIMUM) + heavy(theta).mean()
+    covered = [abs(one.bound - expected) < 1.96 * one.error for one in found]
+    assert np.sum(covered) >= 43  # of a binomial with 0.95, less than one in a thousand
+    lower = [one.lower < expected for one in found]
+    assert np.sum(lower) >= 43
+
+
+def test_of_an_exact_posterior_all_is_known():
+    found = validated()
+    assert found.bound == pytest.approx(0.0, abs=1e-12) and found.error < 1e-12
+    assert found.gap == pytest.approx(0.0, abs=1e-12) and not found.is_heavy_tailed
+    # The log weights of a posterior that is off by half a standard deviation.
+    off = validated(State(CENTRE + 0.5 * SCALE, np.log(SCALE)))
+    assert off.spread == pytest.approx(0.5 * 3**0.5, rel=0.2)
+    assert 0.2 < off.gap < 0.5
+
+
+def test_it_costs_values_only_and_half_as_many_as_the_search_took_gradients():
+    for gradients, count in ((0, OPTIONS.min_draws), (900, 450), (10**5, OPTIONS.max_draws)):
+        one = target()
+        one.cost = Cost(gradients)
+        assert num_draws(one.problem(), OPTIONS) == count
+        validate(one.problem(), OPTIMUM, np.random.default_rng(0), OPTIONS)
+        assert one.cost == Cost(gradients, 0, count)
+
+
+def test_a_draw_without_density_is_a_bound_of_minus_infinity():
+    found = validated(unseen=edge(1.0, -math.inf))
+    assert found.bound == found.lower == -math.inf and math.isnan(found.error)
+
+
+# -- values against gradients ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("unseen", [None, heavy])
+def test_a_smooth_density_contradicts_nothing_at_the_optimum(unseen):
+    assert max(validated(seed=seed, unseen=unseen).mismatch for seed in range(50)) < 0.01
+
+
+def test_away_from_the_optimum_values_promise_what_is_certain_of_the_gain():
+    promised = np.array(of_seeds(lambda seed: validated(AWAY, seed).mismatch))
+    gain = 0.5 * 3 * ((0.4 * 1.3) ** 2 + (1.3**2 - 1) ** 2 / 2)
+    assert np.median(promised) < gain and np.mean(promised > 0) > 0.5
+
+
+def test_a_jump_that_gradients_do_not_see_is_a_mismatch():
+    """``E[jump(theta) z]`` is ``size / sqrt(2 pi)``; half its square is the gain."""
+    promised = np.array(of_seeds(lambda seed: validated(seed=seed, unseen=jump(4.0)).mismatch))
+    assert (promised > 0.05).mean() > 0.9 and np.median(promised) < 0.5 * 16.0 / (2 * math.pi)
+
+
+# -- rare losses -----------------------------------------------------------------------
+
+
+def test_a_loss_that_a_validation_is_not_likely_to_meet_is_estimated():
+    """Of 1.08 nats, for a ten-thousandth of the draws: 200 have a chance of one in fifty."""
+    losses = np.array(of_seeds(lambda seed: lost(Validation(0.0, 0.0), seed, unseen=edge(3.7))))
+    assert np.mean(losses > 0) > 0.6
+    assert np.mean(losses[losses > 0]) == pytest.approx(1.08, abs=0.3)
+
+
+def test_a_loss_that_one_draw_makes_up_is_sure_if_it_is_enormous():
+    """As of a recursion that explodes, where each draw further out is as far down as all before."""
+
+    def explosion(theta):
+        with np.errstate(over="ignore"):
+            return -np.exp(8.0 * np.maximum(whitened(theta)[:, 0] - 3.0, 0.0) ** 2)
+
+    losses = of_seeds(lambda seed: lost(Validation(0.0, 0.0), seed, unseen=explosion))
+    assert np.mean(np.array(losses) > OPTIONS.notable_loss) > 0.9
+
+
+@pytest.mark.parametrize("unseen", [None, heavy, edge(20.0)])
+def test_where_nothing_is_rare_nothing_is_lost(unseen):
+    losses = of_seeds(lambda s: lost(validated(seed=s, unseen=unseen), s + 99, unseen=unseen), 20)
+    assert max(losses) < 0.2
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_bound_that_a_few_draws_make_up_is_heavy_tailed_however_low_they_are():
+    found = of_seeds(lambda seed: validated(seed=seed, unseen=edge(2.3)), 20)
+    assert np.mean([one.is_heavy_tailed for one in found]) > 0.6
+    overflow = validated(unseen=edge(2.0, -1e170))
+    assert overflow.error > 1e100 and overflow.mismatch == 0.0
+    lost(overflow, 1, unseen=edge(2.0, -1e170))
+
+
+# -- two states, and wide ones ---------------------------------------------------------
+
+
+def test_two_states_that_are_close_are_told_apart():
+    near = State(CENTRE + 0.02 * SCALE, np.log(SCALE))
+
+    def gains(seed, *states):
+        rng = np.random.default_rng(seed)
+        return difference(target(unseen=heavy).problem(), *states, rng, 2000)
+
+    gain, error = np.array(of_seeds(lambda seed: gains(seed, near, OPTIMUM))).T
+    theta = np.random.default_rng(9).normal(size=(10**6, 3)) * SCALE + CENTRE
+    expected = divergence(near, OPTIMUM)
+    expected += heavy(theta).mean() - heavy(theta + 0.02 * SCALE).mean()
+    assert np.sum(np.abs(gain - expected) < 1.96 * error) >= 43
+    assert np.median(error) < 0.2 * validated(unseen=heavy).error
+    np.testing.assert_allclose(gains(0, OPTIMUM, near), [-gain[0], error[0]])
+    nowhere = Target(lambda x: -math.inf * np.ones(len(x)), 3).problem()
+    assert np.isnan(difference(nowhere, OPTIMUM, AWAY, np.random.default_rng(0), 9)).all()
+
+
+@pytest.mark.parametrize("flat", [1, 2])
+def test_flat_directions_are_told_from_wide_ones(flat):
+    is_flat = np.arange(3) < flat
+    wide, rng = State(CENTRE, np.log(np.where(is_flat, 1e20, SCALE))), np.random.default_rng(0)
+    for end, is_found in ((1e30, True), (1e20, False)):
+        one = Target(lambda x, end=end: gaussian(x, CENTRE, np.where(is_flat, end, SCALE)), 3)
+        assert is_improper(one.problem(), wide, rng, OPTIONS) is is_found
+
+
+# -- single precision ------------------------------------------------------------------
+
+SINGLE = {"eps": 2.0**-23, "double": density}
+
+
+@pytest.mark.parametrize(
+    ("options", "rounded_up"),
+    [
+        ({"unseen": lambda theta: 50.0, **SINGLE}, 50.0),
+        ({"unseen": lambda theta: 0.9, **SINGLE}, 0.0),  # what rounding may do
+        ({**SINGLE}, 0.0),
+        (  # 90 nats of a million are rounding
+            {"unseen": lambda t: 90.0 - 1e6, **SINGLE, "double": lambda t: density(t) - 1e6},
+            0.0,
+        ),
+        ({"unseen": lambda theta: 50.0, "double": density}, 0.0),  # double already
+        ({"unseen": lambda theta: 50.0, "eps": 2.0**-23}, 0.0),  # cannot be had
+        ({**SINGLE, "double": lambda theta: np.full(len(theta), np.nan)}, 0.0),
+    ],
+)
+def test_a_bound_that_double_precision_denies_is_not_believed(options, rounded_up):
+    one = target(**options)
+    found = validate(one.problem(), AWAY, np.random.default_rng(0), OPTIONS)
+    assert found.rounded_up == pytest.approx(rounded_up)
+    assert one.num_doubled <= OPTIONS.num_in_double and (one.eps < 1e-10) == (not one.num_doubled)
+    theta = AWAY.mean + AWAY.scale * np.random.default_rng(0).normal(size=(4, 3))
+    values = one.log_density(AWAY, theta)
+    off = excess(one.problem(), AWAY, theta, values, OPTIONS)
+    np.testing.assert_allclose(off, rounded_up, atol=1e-9)
+
+
+# -- checks ----------------------------------------------------------------------------
+
+
+def found_by_checks(**options):
+    one = target(**options)
+    rng = np.random.default_rng(0)
+    known = validate(one.problem(), OPTIMUM, rng, OPTIONS)
+    context = Context(one.problem(), rng, 0.05, FitOptions())
+    return first_finding(context, Optimum(OPTIMUM, known)), context, Optimum(OPTIMUM, known)
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "words"),
+    [
+        ({"unseen": edge(1.0, -math.inf)}, "support", "support that ends"),
+        ({"unseen": lambda t: 50.0, **SINGLE}, "precision", "it is 50 nats off"),
+        ({"unseen": jump(6.0)}, "gradients", "contradicts its gradients: it jumps"),
+        ({"unseen": edge(3.5)}, "rare losses", "at a few draws"),
+        ({"unseen": lambda t: 0.5, "is_exact": True}, "integral", "is 0.5 nats off"),
+    ],
+)
+def test_each_check_finds_its_planted_fault(options, name, words):
+    found, context, optimum = found_by_checks(**options)
+    assert found.name == name and words in found.sentence
+    assert not found.sentence.endswith(".")
+    for check in CHECKS[: [c.__name__.replace("_", " ") for c in CHECKS].index(name)]:
+        assert check(context, optimum) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"unseen": heavy}, {"is_exact": True}, {**SINGLE}, {"unseen": edge(20.0)}],
+    ids=["Gaussian", "heavy", "an integral", "single precision", "an edge far away"],
+)
+def test_all_checks_are_silent_on_a_clean_target(options):
+    found, _, _ = found_by_checks(**options)
+    assert found is None
+
+
+def test_minibatches_are_checked_by_what_they_have():
+    one = target(is_subsampled=True, unseen=edge(3.5))
+    context = Context(one.problem(), np.random.default_rng(0), 0.05, FitOptions())
+    known = Validation(-3.0, math.nan)
+    assert first_finding(context, Optimum(OPTIMUM, known)) is None
+    off = dataclasses.replace(known, mismatch=0.06)
+    assert first_finding(context, Optimum(OPTIMUM, off)).name == "gradients"
