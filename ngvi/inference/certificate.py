@@ -5,11 +5,12 @@ sample of ``n`` groups. Over that sample ``q*`` is above ``q`` by the average ``
 paired differences. The expectation of a maximum is at least the maximum of the expectation, so that
 ``E[G]`` is at least the gap of ``q``, and with the standard deviation ``s`` of the differences
 
-    G + t_{n - 1} s / sqrt(n)
+    G + t_{n - 1} e + (t_{n - 1} e)^2 / (4 G),    e = s / sqrt(n),
 
 is an upper confidence limit of it (Mak, Morton and Wood, 1999; the single-replication procedure of
-Bayraksan and Morton, 2006). ``G`` holds the noise of the sample as well: a limit below the
-tolerance takes draws enough.
+Bayraksan and Morton, 2006). Its last term is ours: ``G`` is a square, half of that of a distance
+whose estimate is normal, and where noise is in one direction ``s`` is small when ``G`` is. ``G``
+holds the noise of the sample as well: a limit below the tolerance takes draws enough.
 
 Near the optimum a quadratic model gives ``q*`` without further evaluations. Where the bound was
 much flatter than the metric, steps over the fresh sample find it.
@@ -52,7 +53,9 @@ def upper_limit(differences: np.ndarray, rest: float, confidence: float) -> floa
     spread = float(np.std(differences, ddof=1)) if count > 1 else math.inf
     if spread == 0.0:
         return mean + rest
-    return mean + rest + float(student.ppf(confidence, count - 1)) * spread / math.sqrt(count)
+    error = float(student.ppf(confidence, count - 1)) * spread / math.sqrt(count)
+    of_square = error**2 / (4.0 * mean) if mean > 0 else 0.0
+    return mean + rest + error + of_square
 
 
 def quadratic(metric: Metric, estimate: Estimate, confidence: float) -> Certificate:

@@ -81,7 +81,8 @@ class Explorer:
             better_elsewhere(len(self._heights), num_modes) if num_modes else 0.0,
         )
         self.report.probability = found
-        return found <= self.options.unseen and self.runs.best.count > 0
+        is_round = sum(counts) >= self.options.num_starts
+        return is_round and found <= self.options.unseen and self.runs.best.count > 0
 
     def _num_modes(self) -> int:
         """Modes of different height that ascents have ended at; all that are far below are one."""

@@ -156,8 +156,9 @@ class MultiStart:
                 runs.optima.append(runs.optimum(run))
                 continue
             end = runs.finish(run)
-            # The same end twice: noise or a ridge, which no start is without.
-            if same_bound(best, end.validation, self.options.local.coarse_gap):
+            # The same end twice for want of draws or along a ridge: no start is without.
+            is_same = same_bound(best, end.validation, self.options.local.coarse_gap)
+            if is_same and end.status in (Status.NOISE, Status.RISING):
                 return
 
     def _other_starts(self) -> Iterator[Start]:
@@ -167,11 +168,9 @@ class MultiStart:
         best = self.runs.best if self.runs.optima else None
         ends = ascents_beside(self.problem, best, points, self.options.starts)
         ends = sorted(ends, key=lambda end: (not end.is_mode, -end.height))
-        if start := self.starts.high_point():
-            yield start
-        for end, point in zip(ends, points, strict=True):
+        for index, (end, point) in enumerate(zip(ends, points, strict=True)):
             if math.isfinite(end.height):
                 if start := self.starts.at(end.mean, MODE, end.is_mode):
                     yield start
-            if start := self.starts.at(point, DRAW):
+            if start := self.starts.at(point, DRAW) if index else self.starts.high_point():
                 yield start

@@ -103,10 +103,11 @@ def test_what_is_not_finite_is_not_known():
     assert not UNKNOWN.is_met(1e300)
 
 
-def test_limits_of_a_mean_are_students():
+def test_limits_of_a_mean_are_students_and_of_a_square():
     values = np.array([1.0, 2.0, 4.0])
     # The 95 % quantile with two degrees of freedom is 2.91999.
-    expected = 7 / 3 + 0.5 + 2.91999 * values.std(ddof=1) / math.sqrt(3)
+    error = 2.91999 * values.std(ddof=1) / math.sqrt(3)
+    expected = 7 / 3 + 0.5 + error + error**2 / (4 * 7 / 3)
     assert upper_limit(values, 0.5, 0.95) == pytest.approx(expected, rel=1e-5)
     assert upper_limit(np.ones(3), 0.5, 0.95) == 1.5
     assert upper_limit(np.ones(1), 0.0, 0.95) == math.inf or math.isnan(
