@@ -33,6 +33,7 @@ class FitCall:
     guide_type: Any  #: its ``NaturalGaussianGuide``
     mode_centred_guide: Any  #: its ``ReparametrizedGaussianGuide``
     starts: tuple = ()  #: strategies of a guide that ``fit`` makes
+    rng: np.random.Generator  #: of the search, which the package seeds
 
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
         self.start_time, self.given = time.perf_counter(), given
@@ -50,7 +51,6 @@ class FitCall:
         if given["init_loc_fn"] is not None:
             self.starts = (given["init_loc_fn"],)
         self.checkpoint: Checkpoint | None = None
-        self.rng: np.random.Generator | None = None
 
     # -- what a package adds ----------------------------------------------------------
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from ngvi.inference.problem import (
     Direction,
     Estimate,
     Forwarding,
+    Objective,
     Problem,
     Rows,
     Sample,
@@ -50,10 +51,26 @@ def over_batches(problem: Problem, batches: Batches) -> Problem:
     return problem.replace(objective=_Batches(problem.objective, batches))
 
 
+class _OfRows(Objective, Protocol):
+    """An objective that can be told which rows of its plate to see."""
+
+    def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate: ...
+
+    def gradient(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def log_density(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
+    ) -> np.ndarray: ...
+
+
 class _Minibatches(Forwarding):
     """An objective that adds up the minibatches of a pass, in another random order for each
     group.
     """
+
+    inner: _OfRows
 
     def __init__(self, inner: Any, rows: Rows) -> None:
         super().__init__(inner)
@@ -106,13 +123,17 @@ def minibatches(rows: Rows, seed: int) -> tuple[Iterator[np.ndarray], list[float
     return iter(found), shares
 
 
+class _OfBatches(Objective, Protocol):
+    """An objective that can be given other data."""
+
+    def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
+        """Look at a batch of the data, and tell which part of all rows it is."""
+
+
 class _Batches(Forwarding):
-    """An objective that adds up the user's batches.
+    """An objective that adds up the user's batches."""
 
-    :param inner: has a method ``see(args, kwargs)``, which returns the part of the rows that a
-        batch holds.
-    """
-
+    inner: _OfBatches
     fault = ""
 
     def __init__(self, inner: Any, batches: Batches) -> None:

@@ -28,12 +28,14 @@ import numpy as np
 from ngvi.inference.certificate import Certificate, quadratic, stepped
 from ngvi.inference.metric import Corrected, Metric
 from ngvi.inference.model_parameters import with_model_parameters
-from ngvi.inference.problem import Estimate, Pairs, Problem, Sample, State, Step
+from ngvi.inference.problem import Direction, Estimate, Pairs, Problem, Sample, State, Step
 from ngvi.inference.search import Search, Status, Steps
 from ngvi.inference.validation import is_improper
 
 #: Rounding of the bound, in units of its precision.
 ROUNDING = 32.0
+#: Over no draws.
+NO_ESTIMATE = Estimate(np.empty(0), np.empty((0, 0)), Direction(np.empty(0), np.empty(0)))
 
 
 class LocalSearch(Search):
@@ -48,7 +50,7 @@ class LocalSearch(Search):
     def __init__(self, problem: Problem, *args, num_groups: int | None = None) -> None:
         super().__init__(with_model_parameters(problem), *args)
         self.sample: Sample = []
-        self.estimate: Estimate | None = None  #: at the state, over the sample
+        self.estimate = NO_ESTIMATE  #: at the state, over the sample
         self.pairs: Pairs = []
         self.radius, self.step_size = self.options.local.radius, 1.0
         self.num_groups = num_groups

@@ -101,7 +101,7 @@ def map_ascents(
                 raise _MetError
             return -value, -(gradient if factor is None else factor.T @ gradient)
 
-        limits = {"maxiter": options.ascent_steps}
+        limits: dict[str, float] = {"maxiter": options.ascent_steps}
         if factor is not None:
             limits["gtol"] = options.ascent_gradient
         try:

@@ -166,8 +166,6 @@ class Objective(Protocol):
     :ivar rows: the plate that they are of, if it is one and the model can be given its rows.
     :ivar estimator: its name, one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
     :ivar groups: of what a group of draws is made.
-    :ivar is_exact: whether :meth:`bound` integrates, so that its draws bring no noise.
-    :ivar fault: which part of the data had no finite log density, in words; or nothing.
     """
 
     dim: int
@@ -176,8 +174,14 @@ class Objective(Protocol):
     rows: Rows | None
     estimator: str
     groups: Groups
-    is_exact: bool
-    fault: str
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether :meth:`bound` integrates, so that its draws bring no noise."""
+
+    @property
+    def fault(self) -> str:
+        """Which part of the data had no finite log density, in words; or nothing."""
 
     def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:
         """Fresh groups of draws."""
@@ -216,15 +220,17 @@ class StateSpace(Protocol):
     :ivar initial: the state before the first step.
     :ivar dim: ``d``, the number of latents of all Gaussians.
     :ivar eps: the precision of the floating point numbers.
-    :ivar sites: that the latents belong to, in their order.
     :ivar has_model_parameters: whether the model has parameters of its own.
     """
 
     initial: State
     dim: int
-    sites: tuple[Site, ...]
     eps: float
     has_model_parameters: bool
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """That the latents belong to, in their order."""
 
     def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> State:
         """The initial state with ``N(mean, diag(scale^2))``; by default with its own mean."""

@@ -77,10 +77,19 @@ class Result(FittedPosterior):
         raise NotImplementedError
 
     @classmethod
-    def _rebuilt(cls, saved: Saved, *of_set_up: Any) -> dict[str, Any]:
+    def _rebuilt(
+        cls,
+        saved: Saved,
+        model: Callable,
+        args: tuple,
+        kwargs: dict[str, Any],
+        guide: Any,
+        make_guide: Any,
+    ) -> dict[str, Any]:
         """Model, guide, parameters, optima, and fields of the package.
 
-        :param of_set_up: model, arguments and keyword arguments, and the guide or what makes it.
+        :param guide: the user's, or None.
+        :param make_guide: makes another, if there is none.
         """
         raise NotImplementedError
 

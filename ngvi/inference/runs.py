@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from ngvi.inference.starts import Start
 from ngvi.inference.stochastic import StochasticSearch
 from ngvi.inference.validation import Validation, validate
 
+S = TypeVar("S", bound=Search)
+
 
 @dataclasses.dataclass(eq=False)
 class Run:
@@ -29,9 +32,14 @@ class Run:
     validation: Validation | None = None  #: of its present state
 
     @property
+    def known(self) -> Validation:
+        """What independent draws say of it: nothing, if there were none."""
+        return self.validation or Validation(-math.inf, math.nan)
+
+    @property
     def level(self) -> float:
         """The bound by independent draws, or minus infinity."""
-        return -math.inf if self.validation is None else self.validation.bound
+        return self.known.bound
 
     @property
     def is_coarse(self) -> bool:
@@ -82,7 +90,7 @@ class Runs:
         self.current = run
         return run
 
-    def search(self, kind: type[Search], state: State, before: Search | None = None) -> Search:
+    def search(self, kind: type[S], state: State, before: Search | None = None) -> S:
         """A search that has yet to begin, whose steps follow those of another."""
         trace = None if before is None else before.trace
         options = self.tolerance, self.options, self.monitor
@@ -93,8 +101,9 @@ class Runs:
 
     def coarse(self, start: Start, max_steps: float, max_cost: float = math.inf) -> Run:
         """A run at the end of its first stage, or where its steps end."""
-        run = self.new(start, LocalSearch)
-        run.search.coarsen(max_cost, max_steps)
+        search = self.search(LocalSearch, start.state)
+        run = self.current = Run(start.name, search)
+        search.coarsen(max_cost, max_steps)
         self.current = None
         return run
 
@@ -149,15 +158,15 @@ class Runs:
 
     def _try_fresh_draws(self, run: Run, max_cost: float) -> None:
         """Fresh draws at every step; the better end is kept."""
-        before, old = run.search, run.validation
+        before, old = run.search, run.known
         search = self.search(StochasticSearch, run.best_state, before)
         run.search = search
         search.advance(max_cost, max(self.monitor.max_steps // 4, 100))
         run.validation = self.validated(search.state)
         if search.status is Status.OPTIMUM:
             self.certify(run, max_cost)
-        is_worse = old.lower > run.validation.bound and run.search.status is not Status.OPTIMUM
-        if is_worse or not math.isfinite(run.validation.bound):
+        is_worse = old.lower > run.level and run.search.status is not Status.OPTIMUM
+        if is_worse or not math.isfinite(run.level):
             run.search, run.validation = before, old
 
     def certify(self, run: Run, max_cost: float) -> None:
@@ -180,7 +189,7 @@ class Runs:
             self.problem, self.rng, self.tolerance, self.options, self.monitor, run.search, max_cost
         )
         validation = self.validated(search.state)
-        if validation.lower < run.validation.lower:
+        if validation.lower < run.known.lower:
             return False
         run.search, run.validation = search, validation
         return True
@@ -204,6 +213,7 @@ class Runs:
     def validated(self, state: State, coarsely: bool = False) -> Validation:
         """By independent draws, few of them to rank coarse ends."""
         if self.problem.objective.is_subsampled:
+            assert self.current is not None
             return Validation(-self.current.search.trace.last_loss, math.nan)
         options = self.options.validation
         if coarsely:

@@ -83,6 +83,12 @@ class Search:
         """Let a search that has ended go on."""
         self.status, self._steps = None, self._run()
 
+    def refine(self, tolerance: float, max_cost: float = math.inf) -> None:
+        """Go on from an optimum to a smaller tolerance."""
+        self.tolerance = tolerance
+        self.resume()
+        self.advance(max_cost)
+
     def _run(self) -> Steps:
         """Yields after each step, and returns why it has ended."""
         raise NotImplementedError

@@ -264,8 +264,14 @@ def guide_options(guide: Any, families: dict[str, type], kinds: tuple, **others:
     """
     family: Any = getattr(guide, "family", None)
     is_plain = type(guide) in kinds and guide.create_plates is None
-    found = {"name": type(guide).__name__, "family": None, "options": {}, "others": others}
-    if is_plain and families.get(family.name) is type(family):
+    is_listed = is_plain and families.get(family.name) is type(family)
+    found: dict[str, Any] = {
+        "name": type(guide).__name__,
+        "family": None,
+        "options": {},
+        "others": others,
+    }
+    if is_listed:
         found["family"] = family.name
         found["options"] = {
             field.name: getattr(family, field.name)

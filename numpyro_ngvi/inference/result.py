@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -187,8 +187,16 @@ class FitResult(Result):
 
     @classmethod
     @serialised
-    def _rebuilt(cls, saved: Saved, *of_set_up: Any) -> dict[str, Any]:
-        ready = set_up(*of_set_up, STARTS, random.key(0))
+    def _rebuilt(
+        cls,
+        saved: Saved,
+        model: Callable,
+        args: tuple,
+        kwargs: dict[str, Any],
+        guide: Any,
+        make_guide: Any,
+    ) -> dict[str, Any]:
+        ready = set_up(model, args, kwargs, guide, make_guide, STARTS, random.key(0))
         parameters: Any = ready.problem.space
         own = parameters.constrain(parameters.initial)
         numbers = cls._flat(own)

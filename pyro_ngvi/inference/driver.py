@@ -30,7 +30,7 @@ from pyro_ngvi.guide.checks import check_graph
 from pyro_ngvi.inference.result import FitResult
 from pyro_ngvi.inference.set_up import STARTS, forget_others, set_up, store_as_it_was
 from pyro_ngvi.inference.space import gaussians
-from pyro_ngvi.inference.workers import shared
+from pyro_ngvi.inference.workers import SharedObjective, shared
 from pyro_ngvi.parallel.workers import Workers
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
@@ -136,8 +136,8 @@ class _FitCall(FitCall):
         return gaussians(guide)
 
     def searched(self, ready: Ready, problem: Problem, state: State | None) -> Outcome:
-        search = partial(self.optimise, problem, state)
-        return search() if self.workers is None else problem.objective.finished(search)
+        search, objective = partial(self.optimise, problem, state), problem.objective
+        return objective.finished(search) if isinstance(objective, SharedObjective) else search()
 
     def second(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         store = pyro.get_param_store()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -186,9 +186,17 @@ class FitResult(Result):
 
     @classmethod
     @serialised
-    def _rebuilt(cls, saved: Saved, *of_set_up: Any) -> dict[str, Any]:
+    def _rebuilt(
+        cls,
+        saved: Saved,
+        model: Callable,
+        args: tuple,
+        kwargs: dict[str, Any],
+        guide: Any,
+        make_guide: Any,
+    ) -> dict[str, Any]:
         with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
-            ready = set_up(*of_set_up, STARTS, 0)
+            ready = set_up(model, args, kwargs, guide, make_guide, STARTS, 0)
             parameters: Any = ready.problem.space
             own = parameters.snapshot()
             saved.check_same(gaussians(ready.guide), cls._at_a_third, cls._flat(own))
