@@ -39,9 +39,8 @@ def by_steps(target, state, sample):
 @pytest.mark.parametrize("shift", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize(
     ("dim", "count", "coverage"),
-    # Of noise in one direction the sample's optimum is nearer where the scatter is smaller: at the
-    # worst ratio of gap to noise the limit covers in 0.85 only (4,000 simulations).
-    [(1, 16, 0.85), (4, 4, 0.95), (4, 16, 0.95)],
+    # Of noise in one direction the sample's optimum is nearer where the scatter is smaller.
+    [(1, 16, CONFIDENCE), (4, 4, CONFIDENCE), (4, 16, CONFIDENCE)],
 )
 def test_the_upper_limit_covers_the_true_gap(test, shift, dim, count, coverage):
     """In as many of the seeds as it says, but for one time in a thousand of chance."""
