@@ -13,9 +13,10 @@ import math
 import numpy as np
 
 from ngvi.inference.certificate import Certificate
+from ngvi.inference.estimate import Estimate, Group, Sample, State
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
-from ngvi.inference.problem import Estimate, Forwarding, Group, Problem, Sample, State
+from ngvi.inference.problem import Forwarding, Problem
 from ngvi.inference.samples import antithetic_sample
 from ngvi.inference.search import Search, Status
 from ngvi.inference.stochastic import StochasticSearch

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from ngvi.inference.estimate import State
 from ngvi.inference.lockstep import Ask, in_lockstep
 from ngvi.inference.options import StartOptions
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.problem import Problem
 
 #: What a line search comes back from.
 OUTSIDE = 1e300

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ngvi.inference.estimate import Direction, Estimate, Pairs, State, Step
 from ngvi.inference.options import MetricOptions
-from ngvi.inference.problem import Direction, Estimate, Pairs, State, Step
 from ngvi.optim.two_loop import Pairs as Recursion
 from ngvi.optim.two_loop import two_loop
 

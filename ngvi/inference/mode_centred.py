@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from ngvi.inference.estimate import State
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
 

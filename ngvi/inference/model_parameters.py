@@ -16,19 +16,10 @@ import dataclasses
 
 import numpy as np
 
+from ngvi.inference.estimate import Direction, Estimate, Pairs, Sample, State, Step
 from ngvi.inference.metric import Metric
 from ngvi.inference.options import ParameterOptions
-from ngvi.inference.problem import (
-    Direction,
-    Estimate,
-    Forwarding,
-    Objective,
-    Pairs,
-    Problem,
-    Sample,
-    State,
-    Step,
-)
+from ngvi.inference.problem import Forwarding, Objective, Problem
 
 
 def with_model_parameters(

@@ -25,8 +25,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ngvi.inference.certificate import Certificate
+from ngvi.inference.estimate import Direction, Estimate, Sample, State, Step
 from ngvi.inference.metric import Metric
-from ngvi.inference.problem import Direction, Estimate, Sample, State, Step
 from ngvi.inference.search import Search, Status, Steps
 
 

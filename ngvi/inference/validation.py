@@ -15,8 +15,9 @@ import math
 
 import numpy as np
 
+from ngvi.inference.estimate import State
 from ngvi.inference.options import ValidationOptions
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.problem import Problem
 
 #: Units of precision above which numbers are not double.
 SINGLE = 1e-10

@@ -20,7 +20,8 @@ from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, choose, p
 from ngvi.estimators.score import score_direction
 from ngvi.families.points import Points
 from ngvi.inference.data_passes import fraction
-from ngvi.inference.problem import Cost, Direction, Estimate, Rows, Sample
+from ngvi.inference.estimate import Direction, Estimate, Sample
+from ngvi.inference.problem import Cost, Rows
 from ngvi.inference.samples import ChainCubature, Groups
 from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.base import Family

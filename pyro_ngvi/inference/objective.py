@@ -16,7 +16,8 @@ from torch import Tensor
 from ngvi.estimators.choice import choose
 from ngvi.estimators.score import score_direction
 from ngvi.inference.data_passes import fraction
-from ngvi.inference.problem import Cost, Direction, Estimate, Group, Rows, Sample
+from ngvi.inference.estimate import Direction, Estimate, Group, Sample
+from ngvi.inference.problem import Cost, Rows
 from ngvi.inference.samples import ChainCubature, Groups
 from pyro_ngvi import estimators
 from pyro_ngvi.estimators import (

@@ -17,7 +17,8 @@ import numpy as np
 from pyro import poutine
 
 from ngvi.inference.data_passes import of_parts, parts_of
-from ngvi.inference.problem import Estimate, Forwarding, Problem, Sample, State
+from ngvi.inference.estimate import Estimate, Sample, State
+from ngvi.inference.problem import Forwarding, Problem
 from pyro_ngvi.families.low_rank_precision import LowRankPrecision
 from pyro_ngvi.parallel.rows import (
     HINT,
