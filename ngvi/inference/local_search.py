@@ -26,9 +26,10 @@ from collections.abc import Generator
 import numpy as np
 
 from ngvi.inference.certificate import Certificate, quadratic, stepped
+from ngvi.inference.estimate import Estimate, Pairs, Sample, State, Step
 from ngvi.inference.metric import Corrected, Metric
 from ngvi.inference.model_parameters import with_model_parameters
-from ngvi.inference.problem import Estimate, Pairs, Problem, Sample, State, Step
+from ngvi.inference.problem import Problem
 from ngvi.inference.search import Search, Status, Steps
 from ngvi.inference.validation import is_improper
 

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ngvi.inference.estimate import State
 from ngvi.inference.exploration import Explorer, ascents_beside
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Exploration, Optimum
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.runs import Runs, same_bound
 from ngvi.inference.search import Status

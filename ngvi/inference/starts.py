@@ -20,10 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ngvi.inference.estimate import Sample, State
 from ngvi.inference.map_ascent import map_ascents
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
-from ngvi.inference.problem import Forwarding, Problem, Sample, State
+from ngvi.inference.problem import Forwarding, Problem
 from ngvi.inference.stochastic import StochasticSearch
 
 #: Quartiles of a normal distribution are so many standard deviations apart.
