@@ -89,6 +89,8 @@ class LocalSearchOptions:
     slack: float = 0.05
     #: ... and so many nats.
     max_slack: float = 0.25
+    #: ... and so many units of rounding.
+    rounding_units: float = 32.0
     #: Refused steps in a row that end a stage.
     max_refused: int = 16
     #: Steps that end a stage if they gain less than half of what it is to reach, ...
