@@ -215,6 +215,11 @@ class MultiStartOptions:
     unseen: float = 0.14
     #: Bounds within this, in nats, and the noise of both are of one optimum.
     same: float = 0.1
+    #: Nats, and nats for each latent, by which a mode may be above the log density at the mean of
+    #: a Gaussian that it is inside of, ...
+    inside: tuple[float, float] = (2.0, 0.25)
+    #: ... and from which on it has hardly any mass, as a funnel's.
+    degenerate: tuple[float, float] = (10.0, 0.5)
     #: Lower optima are one if their gaps to the best differ by this part: only heights count.
     alike: float = 0.1
     #: Standard deviations of a draw's squared distance, beyond which a point is outside a Gaussian.
@@ -242,11 +247,24 @@ class StartOptions:
     max_whitened: int = 500
     #: In whitened coordinates an ascent ends where no slope is above this, in nats.
     ascent_gradient: float = 1e-2
-    #: Widths about a mode where the log density has fallen by so many nats, to a factor of 1.4.
+    #: Heights of one mode, in nats, differ by so much, or by so many units of rounding.
+    same_height: float = 0.1
+    rounding_units: float = 4.0
+    #: A Gaussian's Newton step that leads so near to a mode, in standard deviations, has met it.
+    near: float = 0.3
+    #: Newton steps to a Gaussian's own mode, at most, and what one must gain, in nats.
+    max_newton_steps: int = 4
+    least_newton_gain: float = 1e-2
+    #: Widths about a mode where the log density has fallen by so many nats, ...
     width_fall: float = 0.5
+    #: ... in this range, the interval of whose logarithms is halved so often: to a factor of 1.4.
+    usual_widths: tuple[float, float] = (1e-6, 1e3)
+    width_halvings: int = 5
     #: Mean-field steps that come first where a group is dear, and what they leave, in nats.
     mean_field_steps: int = 100
     mean_field_gap: float = 1.0
+    #: Factors of its standard deviations: some of its draws may have no density.
+    fine_scales: tuple[float, ...] = (1.0, 0.7, 0.5, 0.35, 0.2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,6 +283,13 @@ class ValidationOptions:
     max_rare_dim: int = 500
     #: A rare loss worth a word, in nats.
     notable_loss: float = 0.2
+    #: It is sure from so many standard errors on, ...
+    sure: float = 2.0
+    #: ... or as an average of what is never negative: that is twenty times its mean with a
+    #: probability of one in twenty at most (Markov's inequality).
+    unlikely: float = 20.0
+    #: A draw that stands for less than this part of a Gaussian is one that nobody meets.
+    never_met: float = 1e-6
     #: A standard error of a bound, in nats, from which on the bound may be anything.
     hardly_known: float = 1.0
     #: This part of the draws makes up most of the variance only if what happens there is rare.
@@ -279,6 +304,8 @@ class ValidationOptions:
     #: A posterior is improper if draws widened by these factors say so.
     wider: tuple[float, float] = (1e2, 1e4)
     widened_draws: int = 64
+    #: A component of their axis, of length one, that is not rounding alone.
+    part_of_axis: float = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)

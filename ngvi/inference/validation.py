@@ -21,13 +21,6 @@ from ngvi.inference.problem import Problem
 
 #: Units of precision above which numbers are not double.
 SINGLE = 1e-10
-#: A draw that stands for less than this part of a Gaussian is one that nobody meets.
-NEVER_MET = 1e-6
-#: Standard errors from which on a loss is sure; and an average of what is never negative is twenty
-#: times its mean with a probability of one in twenty at most (Markov's inequality).
-SURE, UNLIKELY = 2.0, 20.0
-#: A component of a unit vector that is not rounding alone.
-PART_OF_AXIS = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +145,8 @@ def rare_loss(
     loss = float(losses.mean())
     with np.errstate(over="ignore"):
         error = math.hypot(float(losses.std()) / math.sqrt(count - 1), known.error)
-    met = float(np.mean(np.where(weights > NEVER_MET * count, losses, 0.0)))
-    is_sure = loss > SURE * error or met > UNLIKELY * options.notable_loss
+    met = float(np.mean(np.where(weights > options.never_met * count, losses, 0.0)))
+    is_sure = loss > options.sure * error or met > options.unlikely * options.notable_loss
     return loss if is_sure and _is_by_few(losses - loss, options) else 0.0
 
 
@@ -199,7 +192,7 @@ def is_improper(
         return True
 
     # Of an axis this long rounding alone moves the latents that the data determine.
-    return is_flat(axis) or is_flat(np.where(np.abs(axis) > PART_OF_AXIS, axis, 0.0))
+    return is_flat(axis) or is_flat(np.where(np.abs(axis) > options.part_of_axis, axis, 0.0))
 
 
 def excess(
