@@ -113,7 +113,7 @@ def integral(context: Context, optimum: Optimum) -> Finding | None:
     )
 
 
-#: In this order: the first that finds something is told.
+#: In this order: the first that finds something is reported.
 CHECKS: tuple[Check, ...] = (support, precision, gradients, rare_losses, integral)
 
 

@@ -11,7 +11,7 @@ from ngvi.families.points import Points
 
 #: The parameters of model and guide.
 State = Any
-#: Changes of the Gaussians, and the falls of the natural gradient along them.
+#: Changes of the Gaussians, and ``y``: by what the natural gradient fell along them.
 Pairs = list[tuple[np.ndarray, np.ndarray]]
 
 

@@ -62,11 +62,11 @@ class KnownMode:
         return None
 
     def is_met(self, theta: np.ndarray, value: float, gradient: np.ndarray) -> bool:
-        """Whether a point's gradient points to the mode, and promises its height."""
+        """Whether a point's gradient points to the mode, and predicts its height."""
         step = self.factor.T @ gradient
         with np.errstate(over="ignore", invalid="ignore"):  # far down
-            promised = value + 0.5 * step @ step
-            if not abs(promised - self.mode.height) <= self.options.same_height:
+            predicted = value + 0.5 * step @ step
+            if not abs(predicted - self.mode.height) <= self.options.same_height:
                 return False
         off = self._whiten @ (theta - self.mode.mean) + step
         return float(np.linalg.norm(off)) < self.options.near

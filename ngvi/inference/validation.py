@@ -29,7 +29,7 @@ class Validation:
 
     bound: float  #: the mean of ``log w``, in nats; minus infinity if a draw has no density
     error: float  #: its standard error
-    #: The gain in nats that a natural gradient by the score function promises, as far as it is
+    #: The gain in nats that a natural gradient by the score function predicts, as far as it is
     #: certain: values contradict the gradients by so much.
     mismatch: float = 0.0
     #: The standard deviation of ``log w``, in nats: half its square is about ``KL(q || p)``, where
@@ -64,7 +64,7 @@ def validate(
 
     With the whitened draws ``z``, the natural gradient of the bound for the mean and for the
     standard deviations is ``E[log w z]`` and ``E[log w (z^2 - 1)] / sqrt(2)`` (the score function),
-    both zero at the optimum. Half its squared norm, less what noise adds, is the gain it promises.
+    both zero at the optimum. Half its squared norm, less what noise adds, is the gain it predicts.
     """
     noise = rng.standard_normal((num_draws(problem, options), problem.space.dim))
     theta, log_q = problem.space.draw(state, noise)

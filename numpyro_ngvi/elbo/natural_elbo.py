@@ -186,7 +186,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         kept: jax.Array,
         at_once: int,
     ) -> tuple[jax.Array, PointsBySite, Any]:
-        """The log density as a function of the ordinary parameters.
+        """The log density as a function of the other parameters.
 
         :return: values at the draws, the points that they belong to, and the model's mutable
             state after the first of them.

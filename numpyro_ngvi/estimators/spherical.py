@@ -23,7 +23,7 @@ from numpyro_ngvi.linalg.matrices import matrices
 @dataclasses.dataclass(frozen=True)
 class Spherical:
     """:param at_once: how many points share a pass.
-    :param num_groups: of points, for dense families; their spread is told if there are several.
+    :param num_groups: of points, for dense families; their spread is returned if there are several.
     """
 
     at_once: int

@@ -105,7 +105,7 @@ class Objective:
         self._point = compiled(self._one_point)
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
-        """Look at a batch of the data, and tell which part of all rows it is."""
+        """Look at a batch of the data, and return which part of all rows it is."""
         self._arguments.take(args, kwargs)
         shapes = tuple(np.shape(array) for array in self._arguments.arrays)
         if shapes not in self._fractions:

@@ -128,9 +128,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         here = {site: family.detach() for site, family in density.posteriors.items()}
         if not here:
             return -density.without_draws(), None
-        directions, bound, number, ordinary = self._estimated(plan, density, estimator, cost)
+        directions, bound, number, others = self._estimated(plan, density, estimator, cost)
         loss = -bound
-        for leaf, gradient in ordinary:
+        for leaf, gradient in others:
             loss = loss - _as_gradient(gradient, leaf)
         for site, family in density.posteriors.items():
             for name, value in family.coordinates().items():

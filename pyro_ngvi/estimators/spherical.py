@@ -26,7 +26,7 @@ from pyro_ngvi.host import on_device
 class Spherical(FromGradients):
     """All groups share their passes.
 
-    :param num_groups: of points, for dense families; their spread is told if there are several.
+    :param num_groups: of points, for dense families; their spread is returned if there are several.
     """
 
     weighted = True

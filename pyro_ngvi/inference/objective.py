@@ -92,7 +92,7 @@ class Objective:
         self._by_few = make_estimator("stein", groups.cost, self._plan)
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
-        """Look at a batch of the data, and tell which part of all rows it is."""
+        """Look at a batch of the data, and return which part of all rows it is."""
         self.args, self.kwargs, self.is_subsampled = args, kwargs, False
         self._density = self._plan.density(args, kwargs)
         shapes = tuple(tuple(tensor.shape) for tensor in _tensors((args, kwargs)))
