@@ -182,14 +182,14 @@ class Explorer:
 
         :return: None if it is not known.
         """
-        best, rough = self.runs.best, self.options.rough_gap
+        best, allowed = self.runs.best, self.options.coarse_gap
         if run.validation is None:
             run.validation = self.runs.validated(run.search.state, coarsely=True)
-        if not (math.isfinite(run.level) and run.validation.error < rough):
+        if not (math.isfinite(run.level) and run.validation.error < allowed):
             return None
         gap = best.validation.bound - run.level
         noise = 2 * math.hypot(best.validation.error, run.validation.error)
-        if gap > rough + noise:
+        if gap > allowed + noise:
             return self._lower(run)
         is_inside = self.runs.is_inside(best.state, self.runs.problem.space.mean(run.search.state))
         if is_inside and gap > -noise - self.options.same:

@@ -7,8 +7,8 @@ stage starts where the one before ended, with more draws if theirs were too few.
 - The first stage has few draws and a broad start. Its steps are natural gradients within a trust
   region in ``KL(q_new || q_old)``, tenfold after a step at whose end the bound still rises, a
   quarter of the step's length after one that lost.
-- Where steps are small, pairs of steps and falls of the natural gradient correct the Fisher metric
-  (:mod:`~ngvi.inference.metric`), because a bound may be much flatter than the metric says.
+- Where steps are small, pairs of steps and changes of the natural gradient correct the Fisher
+  metric (:mod:`~ngvi.inference.metric`), because a bound may be much flatter than the metric says.
 - A stage ends when the gain that a quadratic bound would still have is a fraction of the tolerance.
   Fresh draws then say what is left (:mod:`~ngvi.inference.certificate`), or join the next stage's.
 - Draws that are never learnt from say whether the others are overfitted: the bound over few draws
@@ -242,7 +242,7 @@ class LocalSearch(Search):
         return None
 
     def _corrected(self) -> Corrected:
-        """The corrected natural gradient, and what it promises."""
+        """The corrected natural gradient, and the gain that it predicts."""
         found = self._metric().corrected(self.estimate.mean)
         if not found.gain > 0 and self.pairs:
             self._forget()
@@ -290,8 +290,8 @@ class LocalSearch(Search):
         # Of long steps only one with other parameters is a pair: along a ridge of them and the
         # Gaussians no metric says where to go.
         if is_short or space.has_model_parameters:
-            fall = self.estimate.mean.natural - estimate.mean.natural
-            self.pairs.append((step.change, fall))
+            y = self.estimate.mean.natural - estimate.mean.natural
+            self.pairs.append((step.change, y))
             del self.pairs[: -max(self._metric().max_pairs, 1)]
         self.state, self.estimate, self._metric_here = step.state, estimate, None
 

@@ -153,7 +153,7 @@ class MultiStart:
             if not runs.waiting:
                 return
             run, best = runs.take_best(), runs.best.validation
-            if run.level + options.rough_gap + 2 * run.validation.error < best.lower:
+            if run.level + options.coarse_gap + 2 * run.validation.error < best.lower:
                 runs.optima.append(runs.optimum(run))
                 continue
             end = runs.finish(run)

@@ -130,7 +130,7 @@ class StochasticOptions:
     #: A step size below which more groups are taken.
     short: float = 0.25
     min_step_size: float = 1e-3
-    #: Steps that keep what their signals promise if the bound rises by this part of it.
+    #: Steps that keep what their signals predict if the bound rises by this part of it.
     window: int = 10
     kept_part: float = 0.1
     #: Noisy steps whose signals are averaged, at most.
@@ -183,7 +183,7 @@ class ByValuesOptions:
     #: Draws of a group, and pairs of these that see gradients of the model's own parameters.
     group_size: int = 256
     num_pairs: int = 16
-    #: Further steps that say what is left, how often there are some, and draws that judge them.
+    #: Further steps that say what is left, how often there are some, and draws that see these.
     num_steps: int = 20
     max_rounds: int = 4
     num_draws: int = 8192
@@ -201,7 +201,7 @@ class MultiStartOptions:
     #: Cost of a run in the first round, in steps.
     first_steps: int = 40
     #: A coarse end so near to the best one, in nats, may lead higher.
-    rough_gap: float = 2.0
+    coarse_gap: float = 2.0
     #: Gradients for other optima, per gradient that led to the best one.
     exploration: float = 1.0
     #: ... and so many in any case: what the shortest run of NUTS takes, 2,000 times ten leapfrogs.
