@@ -18,7 +18,7 @@ from jax.tree_util import GetAttrKey
 Class = TypeVar("Class", bound=type)
 
 #: Classes that Flax does not know.
-_unknown_to_flax: list[tuple[type, list[str]]] = []
+unknown_to_flax: list[tuple[type, list[str]]] = []
 
 
 def register(cls: Class) -> Class:
@@ -45,15 +45,15 @@ def register(cls: Class) -> Class:
         )
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    _unknown_to_flax.append((cls, names))
+    unknown_to_flax.append((cls, names))
     return cls
 
 
 def register_with_flax() -> None:
     """Let ``flax.serialization.to_bytes`` take families, if Flax has been imported."""
     flax = sys.modules.get("flax.serialization")
-    while flax is not None and _unknown_to_flax:
-        _register(flax, *_unknown_to_flax.pop())
+    while flax is not None and unknown_to_flax:
+        _register(flax, *unknown_to_flax.pop())
 
 
 def _register(flax: Any, cls: type, names: list[str]) -> None:

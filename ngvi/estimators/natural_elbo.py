@@ -128,7 +128,7 @@ class NaturalELBO:
             warnings.warn(
                 f"NaturalELBO left out {int(num_dropped)} draws of a step whose "
                 "value, gradient or Hessian is not finite. It counts them in num_dropped. If it "
-                "goes on, the model overflows where the guide starts: start at its calmest point "
+                "goes on, the model overflows where the guide starts: start where it is finite "
                 "and narrow, with NaturalGaussianGuide(model, init_loc_fn=init_to_feasible, "
                 "init_scale=1e-3), or bring covariates to a scale near one.",
                 stacklevel=stacklevel,

@@ -14,12 +14,13 @@ import numpy as np
 from ngvi.inference.checkpoint import Checkpoint, recorded
 from ngvi.inference.checks import Context, first_finding
 from ngvi.inference.data_passes import over_minibatches
+from ngvi.inference.estimate import State
 from ngvi.inference.monitor import TimeLimitReached
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.optima import Optimum
 from ngvi.inference.options import SampleOptions
 from ngvi.inference.outcome import Ending, FoundOptimum, Outcome, in_words
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
 from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals

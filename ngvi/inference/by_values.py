@@ -1,7 +1,7 @@
 """The way to an optimum where the log density jumps: natural gradients from its values alone.
 
 It jumps in the latents. Parameters of the model's own have their gradients, at a few of the draws.
-Where the bound is flatter than the Fisher metric, the natural gradient promises less than there is
+Where the bound is flatter than the Fisher metric, the natural gradient predicts less than there is
 to gain: steps with the most draws go on for as long as draws of their own see a gain, and these say
 what is left.
 """
@@ -13,9 +13,10 @@ import math
 import numpy as np
 
 from ngvi.inference.certificate import Certificate
+from ngvi.inference.estimate import Estimate, Group, Sample, State
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
-from ngvi.inference.problem import Estimate, Forwarding, Group, Problem, Sample, State
+from ngvi.inference.problem import Forwarding, Problem
 from ngvi.inference.samples import antithetic_sample
 from ngvi.inference.search import Search, Status
 from ngvi.inference.stochastic import StochasticSearch

@@ -14,9 +14,10 @@ from ngvi.inference.api import account, found_optima, no_start, optimise
 from ngvi.inference.batches import Batches
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.data_passes import over_batches
+from ngvi.inference.estimate import State
 from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
 from ngvi.inference.outcome import Outcome
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
 from ngvi.inference.request import Request, check_same_latents, check_start, warn_of_names
 from ngvi.inference.set_up import INIT_SCALE, Ready, check_size, guide_maker

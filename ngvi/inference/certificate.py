@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import t as student
 
+from ngvi.inference.estimate import Estimate
 from ngvi.inference.metric import Metric
-from ngvi.inference.problem import Estimate
 
 
 class Certificate(NamedTuple):

@@ -30,15 +30,8 @@ import numpy as np
 
 from ngvi.inference import files
 from ngvi.inference.data_passes import parts_of, set_cost
-from ngvi.inference.problem import (
-    Cost,
-    Direction,
-    Estimate,
-    Forwarding,
-    Problem,
-    Sample,
-    State,
-)
+from ngvi.inference.estimate import Direction, Estimate, Sample, State
+from ngvi.inference.problem import Cost, Forwarding, Problem
 
 FORMAT, VERSION = "ngvi.checkpoint", 2
 #: Seconds between writes that wait for the disk: a crash of the machine costs so much.

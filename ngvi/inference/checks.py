@@ -13,9 +13,6 @@ from ngvi.inference.options import FitOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.validation import integrated, rare_loss
 
-#: Rounding of the bound of so many tolerances is the scale's fault, not that of too few steps.
-BEYOND_PRECISION = 1000.0
-
 
 class Finding(NamedTuple):
     """What a check has found."""
@@ -116,7 +113,7 @@ def integral(context: Context, optimum: Optimum) -> Finding | None:
     )
 
 
-#: In this order: the first that finds something is told.
+#: In this order: the first that finds something is reported.
 CHECKS: tuple[Check, ...] = (support, precision, gradients, rare_losses, integral)
 
 

@@ -23,19 +23,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from ngvi.inference.batches import Batches, is_empty
+from ngvi.inference.estimate import Direction, Estimate, Sample, State, average
 from ngvi.inference.options import SampleOptions
-from ngvi.inference.problem import (
-    Cost,
-    Direction,
-    Estimate,
-    Forwarding,
-    Objective,
-    Problem,
-    Rows,
-    Sample,
-    State,
-    average,
-)
+from ngvi.inference.problem import Cost, Forwarding, Objective, Problem, Rows
 
 
 def over_minibatches(problem: Problem, options: SampleOptions) -> Problem:

@@ -13,18 +13,13 @@ import math
 
 import numpy as np
 
-from ngvi.inference.map_ascent import SAME_HEIGHT, Ascent, KnownMode, map_ascents
+from ngvi.inference.map_ascent import Ascent, KnownMode, map_ascents
 from ngvi.inference.optima import Exploration, Optimum, better_elsewhere
 from ngvi.inference.options import StartOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.runs import Run, Runs, same_bound
 from ngvi.inference.search import Status
 from ngvi.inference.starts import GUIDE, MODE, Start, Starts
-
-#: Nats, and nats for each latent, by which a mode may be above the log density at the mean of a
-#: Gaussian that it is inside of; and below that of one with hardly any mass, as a funnel's.
-INSIDE, INSIDE_EACH = 2.0, 0.25
-DEGENERATE, DEGENERATE_EACH = 10.0, 0.5
 
 
 class Explorer:
@@ -88,11 +83,14 @@ class Explorer:
         """Modes of different height that ascents have ended at; all that are far below are one."""
         if not self._heights:
             return 0
-        dim = self.runs.problem.space.dim
-        least = self.runs.level(self.runs.best) - DEGENERATE - DEGENERATE_EACH * dim
+        least = self.runs.level(self.runs.best) - self._allowed(self.options.degenerate)
         heights = sorted((max(height, least) for height, _ in self._heights), reverse=True)
-        slack = SAME_HEIGHT + max(rounding for _, rounding in self._heights)
+        slack = self.runs.options.starts.same_height + max(near for _, near in self._heights)
         return 1 + sum(one - other > slack for one, other in itertools.pairwise(heights))
+
+    def _allowed(self, nats: tuple[float, float]) -> float:
+        """So many nats, and so many for each latent."""
+        return nats[0] + nats[1] * self.runs.problem.space.dim
 
     def _round(self) -> bool:
         """Some starts, drawn alike; whether there were any."""
@@ -135,9 +133,8 @@ class Explorer:
         known = self._known(end)
         if known is not None or not self._may_go_on() or not math.isfinite(end.height):
             return known
-        dim = self.runs.problem.space.dim
         above = end.height - self.runs.level(self.runs.best)
-        if above < DEGENERATE + DEGENERATE_EACH * dim:
+        if above < self._allowed(self.options.degenerate):
             start = self.starts.at(end.mean, MODE, end.is_mode)
         else:
             start = self.starts.broad(point)
@@ -165,10 +162,11 @@ class Explorer:
         A Gaussian has the first mode that is found inside of it. Others there, of another height,
         may have optima of their own: one as broad as the prior covers every narrow mode.
         """
+        same = self.runs.options.starts.same_height + end.rounding
         for mode, optimum in self._modes if end.is_mode else ():
-            if abs(mode.height - end.height) <= SAME_HEIGHT + end.rounding:
+            if abs(mode.height - end.height) <= same:
                 return optimum
-        above = INSIDE + INSIDE_EACH * self.runs.problem.space.dim
+        above = self._allowed(self.options.inside)
         for optimum in sorted(self.runs.optima, key=lambda one: -one.validation.lower):
             if not (optimum.is_certified and self.runs.is_inside(optimum.state, end.mean)):
                 continue
@@ -185,14 +183,14 @@ class Explorer:
 
         :return: None if it is not known.
         """
-        best, rough = self.runs.best, self.options.rough_gap
+        best, allowed = self.runs.best, self.options.coarse_gap
         if run.validation is None:
             run.validation = self.runs.validated(run.search.state, coarsely=True)
-        if not (math.isfinite(run.level) and run.validation.error < rough):
+        if not (math.isfinite(run.level) and run.validation.error < allowed):
             return None
         gap = best.validation.bound - run.level
         noise = 2 * math.hypot(best.validation.error, run.validation.error)
-        if gap > rough + noise:
+        if gap > allowed + noise:
             return self._lower(run)
         is_inside = self.runs.is_inside(best.state, self.runs.problem.space.mean(run.search.state))
         if is_inside and gap > -noise - self.options.same:
@@ -250,5 +248,5 @@ def ascents_beside(
     if best is not None and space.dim <= options.max_whitened:
         draws, _ = space.draw(state, np.eye(space.dim))
         factor = (draws - space.mean(state)).T
-        known = KnownMode.of(problem, state, factor)
+        known = KnownMode.of(problem, state, factor, options)
     return map_ascents(problem, state, points, options, factor, known)

@@ -7,14 +7,13 @@ stage starts where the one before ended, with more draws if theirs were too few.
 - The first stage has few draws and a broad start. Its steps are natural gradients within a trust
   region in ``KL(q_new || q_old)``, tenfold after a step at whose end the bound still rises, a
   quarter of the step's length after one that lost.
-- Where steps are small, pairs of steps and falls of the natural gradient correct the Fisher metric
-  (:mod:`~ngvi.inference.metric`), because a bound may be much flatter than the metric says.
+- Where steps are small, pairs of steps and changes of the natural gradient correct the Fisher
+  metric (:mod:`~ngvi.inference.metric`), because a bound may be much flatter than the metric says.
 - A stage ends when the gain that a quadratic bound would still have is a fraction of the tolerance.
   Fresh draws then say what is left (:mod:`~ngvi.inference.certificate`), or join the next stage's.
 - Draws that are never learnt from say whether the others are overfitted: the bound over few draws
-of
-  a density with kinks, or far from quadratic, may rise while the bound itself falls. Then, or where
-  a stage makes no progress, fresh draws at every step must go on
+  of a density with kinks, or far from quadratic, may rise while the bound itself falls. Then, or
+  where a stage makes no progress, fresh draws at every step must go on
   (:mod:`~ngvi.inference.stochastic`).
 """
 
@@ -26,9 +25,11 @@ from collections.abc import Generator
 import numpy as np
 
 from ngvi.inference.certificate import Certificate, quadratic, stepped
+from ngvi.inference.estimate import Direction, Estimate, Pairs, Sample, State, Step
 from ngvi.inference.metric import Corrected, Metric
 from ngvi.inference.model_parameters import with_model_parameters
-from ngvi.inference.problem import Direction, Estimate, Pairs, Problem, Sample, State, Step
+from ngvi.inference.options import LocalSearchOptions
+from ngvi.inference.problem import Problem
 from ngvi.inference.search import Search, Status, Steps
 from ngvi.inference.validation import is_improper
 
@@ -44,7 +45,6 @@ class LocalSearch(Search):
     :param num_groups: of the first stage; None takes those that have the least points.
     :ivar coarse_state: the end of the first stage, once it is there.
     :ivar is_deterministic: whether the bound over draws that stay the same is all that counts.
-    :ivar best: of the states that draws not learnt from have seen, the one that they like best.
     """
 
     def __init__(self, problem: Problem, *args, num_groups: int | None = None) -> None:
@@ -55,13 +55,15 @@ class LocalSearch(Search):
         self.radius, self.step_size = self.options.local.radius, 1.0
         self.num_groups = num_groups
         self.coarse_state: State = None
-        self.best = self.state
         self.flattest = 1.0  #: the least curvature that was seen, of the metric's
         self.is_deterministic = self._stops_when_coarse = False
-        self._held_out: Sample = []
-        self._held_out_values: list[float] = []
-        self._unlearnt = 0  #: times in a row that these gained too little
+        self._held_out = HeldOut(self.problem, self.state, self.options.local)
         self._metric_here: Metric | None = None
+
+    @property
+    def best(self) -> State:
+        """Of the states that draws not learnt from have seen, the one that they like best."""
+        return self._held_out.best
 
     def coarsen(self, max_cost: float = math.inf, max_steps: float = math.inf) -> None:
         """Advance to the end of the first stage."""
@@ -83,7 +85,7 @@ class LocalSearch(Search):
 
     def release(self) -> None:
         """Let go of the draws, of which a search that has ended has no more use."""
-        self.sample, self._held_out = [], []
+        self.sample = self._held_out.sample = []
         self._forget()
 
     def _is_at_a_rest(self) -> bool:
@@ -94,15 +96,16 @@ class LocalSearch(Search):
     def _run(self) -> Steps:
         options = self.options.local
         count = self.num_groups or math.ceil(options.min_points / (2 * self.problem.space.dim + 1))
-        self._learn_from(count)
-        status = yield from self._stage(options.coarse_gap)
-        while (
-            status is Status.OVERFITTED
-            and options.more_draws * len(self.sample) <= options.max_groups
-        ):
-            self._go_to(self.best)
-            self._learn_from(options.more_draws * len(self.sample))
+        while True:
+            self._use(self._fresh(count))
+            if not self.problem.objective.is_exact:  # what is integrated has no draws
+                self._held_out.sample = self._fresh(count)
             status = yield from self._stage(options.coarse_gap)
+            count = options.more_draws * len(self.sample)
+            if status is not Status.OVERFITTED or count > options.max_groups:
+                break
+            self.state = self.best
+            self._forget()
         self.coarse_state = self.state
         if status is not None:
             return status
@@ -136,7 +139,10 @@ class LocalSearch(Search):
             is_near = status in (Status.STUCK, Status.STALLED) and self.gap <= self.tolerance
             if status is not None and not is_near:
                 return status
-            fresh = self._fresh(max(len(self.sample), self._least_groups()))
+            # More where the bound may be flatter than the metric.
+            points = self.options.certificate.min_points if self._may_be_flat() else 1
+            least = math.ceil(points / self.problem.objective.groups.cost.num_gradients)
+            fresh = self._fresh(max(len(self.sample), least, 2))
             test, estimate = yield from self._test(fresh)
             self.certificate, self.gap = test, test.upper
             if test.is_met(self.tolerance):
@@ -212,7 +218,7 @@ class LocalSearch(Search):
                 return None
             if len(self.trace) >= self.monitor.max_steps:
                 return Status.MAX_STEPS
-            if self._is_stalled(values, gap):
+            if _is_stalled(values, gap, self.gap, options):
                 return Status.STALLED
             step = self._metric().step(found.direction, 1.0, self.radius)
             if step is None:
@@ -235,25 +241,18 @@ class LocalSearch(Search):
             if len(self.trace) % options.check_every == 0:
                 if self._is_too_wide():
                     return Status.UNBOUNDED
-                if self._is_overfitted(gained):
+                if self._held_out.is_overfitted(self.state, gained):
                     return Status.OVERFITTED
             yield
         return None
 
     def _corrected(self) -> Corrected:
-        """The corrected natural gradient, and what it promises."""
+        """The corrected natural gradient, and the gain that it predicts."""
         found = self._metric().corrected(self.estimate.mean)
         if not found.gain > 0 and self.pairs:
             self._forget()
             found = self._metric().corrected(self.estimate.mean)
         return found
-
-    def _is_stalled(self, values: list[float], gap: float) -> bool:
-        options = self.options.local
-        if len(values) <= options.stall_steps:
-            return False
-        gained = values[-1] - values[-1 - options.stall_steps]
-        return gained < max(0.5 * gap, options.stall_part * min(self.gap, abs(values[-1])))
 
     def _slope_at_the_end(self, step: Step, estimate: Estimate) -> float | None:
         """The bound's derivative along the step, at its end; None if the step is refused."""
@@ -265,7 +264,7 @@ class LocalSearch(Search):
             return None
         turned = ends < -step.slope and new < value
         slack = min(options.slack * abs(step.slope), options.max_slack)
-        slack += ROUNDING * self.problem.rounding(value)
+        slack += options.rounding_units * self.problem.rounding(value)
         return None if turned or new < value - slack else ends
 
     def _refuse(self, step: Step, refused: int) -> None:
@@ -288,7 +287,7 @@ class LocalSearch(Search):
             self.radius = max(self.radius, options.growth * step.length)
         elif ends < -options.turn * step.slope:
             # The divergence of a step of no length is rounding, and may be negative.
-            self.radius = max(0.5 * step.length, ROUNDING * space.dim * space.eps)
+            self.radius = max(0.5 * step.length, options.rounding_units * space.dim * space.eps)
         is_short = self._is_short(step, ends)
         self._metric().accepted(step, self.estimate.mean, estimate.mean, is_short)
         if not is_short:
@@ -296,8 +295,8 @@ class LocalSearch(Search):
         # Of long steps only one with other parameters is a pair: along a ridge of them and the
         # Gaussians no metric says where to go.
         if is_short or space.has_model_parameters:
-            fall = self.estimate.mean.natural - estimate.mean.natural
-            self.pairs.append((step.change, fall))
+            y = self.estimate.mean.natural - estimate.mean.natural
+            self.pairs.append((step.change, y))
             del self.pairs[: -max(self._metric().max_pairs, 1)]
         self.state, self.estimate, self._metric_here = step.state, estimate, None
 
@@ -313,24 +312,6 @@ class LocalSearch(Search):
         several = max(dim / options.pair_latents, 1.0) if is_alike else 1.0
         return length <= options.pair_length * several
 
-    def _is_overfitted(self, gained: float) -> bool:
-        """Whether the bound rises over the draws of the stage alone.
-
-        :param gained: in nats, since the last time.
-        """
-        if not self._held_out:
-            return False
-        options, values = self.options.local, self._held_out_values
-        value = self.problem.objective.bound(self.state, self._held_out).value
-        if not values or value >= max(values):
-            self.best = self.state
-        values.append(value)
-        if len(values) < 2 or gained < options.min_gain:
-            return False
-        learnt = (values[-1] - values[-2]) / gained
-        self._unlearnt = 0 if learnt > options.learnt_part else self._unlearnt + 1
-        return not learnt > -options.learnt_part or self._unlearnt > 1
-
     def _is_too_wide(self) -> bool:
         """Whether a standard deviation is one that few posteriors have, and none stops it."""
         stddevs = self.problem.space.stddevs(self.state).values()
@@ -340,29 +321,13 @@ class LocalSearch(Search):
 
     # -- draws and the metric ---------------------------------------------------------
 
-    def _least_groups(self) -> int:
-        """Of a test, which takes more where the bound may be flatter than the metric."""
-        points = self.options.certificate.min_points if self._may_be_flat() else 1
-        return max(2, math.ceil(points / self.problem.objective.groups.cost.num_gradients))
-
     def _fresh(self, num_groups: int) -> Sample:
         return self.problem.objective.sample(self.rng, num_groups)
 
     def _use(self, sample: Sample) -> None:
         self.sample = sample
         self.estimate = self.problem.objective.bound(self.state, sample)
-        self._held_out = []
-
-    def _learn_from(self, num_groups: int) -> None:
-        """So many fresh groups, and as many that are held out; what is integrated needs none."""
-        self._use(self._fresh(num_groups))
-        if not self.problem.objective.is_exact:
-            self._held_out = self._fresh(num_groups)
-        self._held_out_values, self._unlearnt = [], 0
-
-    def _go_to(self, state: State) -> None:
-        self.state = state
-        self._forget()
+        self._held_out.begin()
 
     def _metric(self) -> Metric:
         if self._metric_here is None:
@@ -374,3 +339,52 @@ class LocalSearch(Search):
         """Let the metric be all that is known of the bound's curvature."""
         self.pairs.clear()
         self._metric_here = None
+
+
+class HeldOut:
+    """Draws that a stage does not learn from.
+
+    :ivar sample: these draws; none where the stage's cannot be overfitted.
+    :ivar best: of the states that they have seen, the one that they like best.
+    """
+
+    def __init__(self, problem: Problem, start: State, options: LocalSearchOptions) -> None:
+        self.problem, self.best, self.options = problem, start, options
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a stage, without draws."""
+        self.sample: Sample = []
+        self._values: list[float] = []
+        self._unlearnt = 0  # times in a row that they have gained too little
+
+    def is_overfitted(self, state: State, gained: float) -> bool:
+        """Whether the bound rises over the draws of the stage alone.
+
+        :param gained: over those, in nats, since the last time.
+        """
+        if not self.sample:
+            return False
+        options, values = self.options, self._values
+        value = self.problem.objective.bound(state, self.sample).value
+        if not values or value >= max(values):
+            self.best = state
+        values.append(value)
+        if len(values) < 2 or gained < options.min_gain:
+            return False
+        learnt = (values[-1] - values[-2]) / gained
+        self._unlearnt = 0 if learnt > options.learnt_part else self._unlearnt + 1
+        return not learnt > -options.learnt_part or self._unlearnt > 1
+
+
+def _is_stalled(values: list[float], gap: float, left: float, options: LocalSearchOptions) -> bool:
+    """Whether the last steps have gained next to nothing.
+
+    :param values: of the bound, in nats.
+    :param gap: that is to be left.
+    :param left: what is.
+    """
+    if len(values) <= options.stall_steps:
+        return False
+    gained = values[-1] - values[-1 - options.stall_steps]
+    return gained < max(0.5 * gap, options.stall_part * min(left, abs(values[-1])))

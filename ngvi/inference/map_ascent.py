@@ -11,18 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from ngvi.inference.estimate import State
 from ngvi.inference.lockstep import Ask, in_lockstep
 from ngvi.inference.options import StartOptions
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.problem import Problem
 
 #: What a line search comes back from.
 OUTSIDE = 1e300
-#: Heights of one mode, in nats, differ by so much, or by so many units of rounding.
-SAME_HEIGHT, UNITS = 0.1, 4.0
-#: A Gaussian's Newton step that leads so near to a mode has met it, in standard deviations.
-NEAR = 0.3
-#: Newton steps to a Gaussian's own mode at most, and what another would gain, in nats.
-MAX_NEWTON, NO_GAIN = 4, 1e-2
 
 
 class Ascent(NamedTuple):
@@ -42,33 +37,39 @@ class KnownMode:
     :param factor: of the covariance, shape ``(d, d)``.
     """
 
-    def __init__(self, mode: Ascent, factor: np.ndarray) -> None:
-        self.mode, self.factor = mode, factor
+    def __init__(self, mode: Ascent, factor: np.ndarray, options: StartOptions) -> None:
+        self.mode, self.factor, self.options = mode, factor, options
         self._whiten = np.linalg.pinv(factor)
 
     @classmethod
-    def of(cls, problem: Problem, state: State, factor: np.ndarray) -> KnownMode | None:
+    def of(
+        cls,
+        problem: Problem,
+        state: State,
+        factor: np.ndarray,
+        options: StartOptions = StartOptions(),  # noqa: B008  frozen
+    ) -> KnownMode | None:
         """Where a few steps of Newton's lead, if the density is as a Gaussian says."""
         theta = problem.space.mean(state)
-        for _ in range(MAX_NEWTON):
+        for _ in range(options.max_newton_steps):
             values, gradients = problem.objective.gradient(state, theta[None])
             step = factor.T @ gradients[0]
             if not (math.isfinite(values[0]) and np.isfinite(step).all()):
                 return None
-            if 0.5 * step @ step < NO_GAIN:
-                return cls(Ascent(theta, float(values[0]), True), factor)
+            if 0.5 * step @ step < options.least_newton_gain:
+                return cls(Ascent(theta, float(values[0]), True), factor, options)
             theta = theta + factor @ step
         return None
 
     def is_met(self, theta: np.ndarray, value: float, gradient: np.ndarray) -> bool:
-        """Whether a point's gradient points to the mode, and promises its height."""
+        """Whether a point's gradient points to the mode, and predicts its height."""
         step = self.factor.T @ gradient
         with np.errstate(over="ignore", invalid="ignore"):  # far down
-            promised = value + 0.5 * step @ step
-            if not abs(promised - self.mode.height) <= SAME_HEIGHT:
+            predicted = value + 0.5 * step @ step
+            if not abs(predicted - self.mode.height) <= self.options.same_height:
                 return False
         off = self._whiten @ (theta - self.mode.mean) + step
-        return float(np.linalg.norm(off)) < NEAR
+        return float(np.linalg.norm(off)) < self.options.near
 
 
 def map_ascents(
@@ -114,12 +115,13 @@ def map_ascents(
         with np.errstate(over="ignore", invalid="ignore"):  # beside an overflow of the density
             left = 0.5 * float(end.jac @ (end.hess_inv @ end.jac))
         is_finite = math.isfinite(highest[index].height)
-        is_mode = is_finite and bool(end.success) and left < SAME_HEIGHT
+        is_mode = is_finite and bool(end.success) and left < options.same_height
         highest[index] = highest[index]._replace(is_mode=is_mode)
 
     tasks = [partial(ascend, index) for index in range(len(points))]
     in_lockstep(tasks, partial(problem.objective.gradient, state))
-    return [one._replace(rounding=UNITS * problem.rounding(one.height)) for one in highest]
+    units = options.rounding_units
+    return [one._replace(rounding=units * problem.rounding(one.height)) for one in highest]
 
 
 class _MetError(Exception):

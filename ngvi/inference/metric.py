@@ -1,9 +1,9 @@
 """The metric of one state, and what earlier steps say of the bound's own curvature there.
 
 Half the squared Fisher norm of the natural gradient is the gain that a bound would have whose
-curvature is the metric. Where pairs of steps and falls of the natural gradient know better, they
-correct the direction, and with it the gain: L-BFGS with the Fisher metric in place of the identity
-(:mod:`~ngvi.optim.two_loop`).
+curvature is the metric. Where pairs of steps and ``y``, by what the natural gradient fell along
+them, know better, they correct the direction, and with it the gain: L-BFGS with the Fisher metric
+in place of the identity (:mod:`~ngvi.optim.two_loop`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ngvi.inference.estimate import Direction, Estimate, Pairs, State, Step
 from ngvi.inference.options import MetricOptions
-from ngvi.inference.problem import Direction, Estimate, Pairs, State, Step
 from ngvi.optim.two_loop import Pairs as Recursion
 from ngvi.optim.two_loop import two_loop
 
@@ -39,8 +39,7 @@ class Metric:
 
     :param state: the parameters.
     :param size: ``n``, the numbers of a direction.
-    :param pairs: changes of the Gaussians, and the falls of the natural gradient along them, the
-        newest last.
+    :param pairs: changes of the Gaussians, and ``y`` along them, the newest last.
     :param leaves_out_correlations: whether the Gaussians do, so that the bound may be far flatter
         than the metric, and steps long in it where they are short for the bound.
     """
@@ -122,43 +121,43 @@ class Metric:
 
     @functools.cached_property
     def _memory(self) -> Memory:
-        steps, falls = (np.stack(part) for part in zip(*self._pairs, strict=True))
-        of_steps, of_falls = np.split(self.gradients(np.concatenate([steps, falls])), 2)
-        return Memory(steps, falls, of_steps, of_falls, self.min_curvature)
+        steps, ys = (np.stack(part) for part in zip(*self._pairs, strict=True))
+        of_steps, of_ys = np.split(self.gradients(np.concatenate([steps, ys])), 2)
+        return Memory(steps, ys, of_steps, of_ys, self.min_curvature)
 
 
 class Memory:
-    """Pairs of steps and falls of the natural gradient, seen from one state.
+    """Pairs of steps and ``y``, seen from one state.
 
     All that the recursion needs of its vectors is their inner products. Those of the pairs are
     computed once for all directions of a state, and it runs on the coefficients of a sum of
     vectors.
 
     :param steps: changes of the Gaussians, the newest last; shape ``(pairs, n)``.
-    :param falls: of the natural gradient along them, shape ``(pairs, n)``.
+    :param ys: by what the natural gradient fell along them, shape ``(pairs, n)``.
     :param of_steps: the Fisher information times the steps, shape ``(pairs, n)``.
-    :param of_falls: the Fisher information times the falls, shape ``(pairs, n)``.
+    :param of_ys: the Fisher information times ``y``, shape ``(pairs, n)``.
     :param min_curvature: pairs count that have this fraction of the metric's curvature.
     """
 
     def __init__(
         self,
         steps: np.ndarray,
-        falls: np.ndarray,
+        ys: np.ndarray,
         of_steps: np.ndarray,
-        of_falls: np.ndarray,
+        of_ys: np.ndarray,
         min_curvature: float,
     ) -> None:
-        # Rows: the steps, then the falls.
-        self._vectors = np.concatenate([steps, falls])
-        self._products = self._along(np.concatenate([of_steps, of_falls]).T)
-        squares, fall_squares = np.split(self._products.diagonal(), 2)
+        # Rows: the steps, then ``y``.
+        self._vectors = np.concatenate([steps, ys])
+        self._products = self._along(np.concatenate([of_steps, of_ys]).T)
+        squares, y_squares = np.split(self._products.diagonal(), 2)
         curvature = self._products[: len(steps), len(steps) :].diagonal()
         eps = float(np.finfo(steps.dtype).eps) ** 0.5
         used = (curvature > min_curvature * squares) & (
-            curvature > eps * np.sqrt(np.abs(squares * fall_squares))
+            curvature > eps * np.sqrt(np.abs(squares * y_squares))
         )
-        used &= (squares > 0) & (fall_squares > 0)  # and did not overflow
+        used &= (squares > 0) & (y_squares > 0)  # and did not overflow
         #: The least curvature that counts, as a fraction of the metric's; one without pairs.
         self.flattest = float(np.min(curvature[used] / squares[used], initial=1.0))
         self._weights = np.where(used, 1.0 / np.where(used, curvature, 1.0), 0.0)
@@ -169,20 +168,20 @@ class Memory:
         :param natural: a natural gradient, shape ``(n,)``.
         :param gradient: the Fisher information times it, shape ``(n,)``.
         """
-        # A vector is its coefficients of the direction, the steps and the falls.
+        # A vector is its coefficients of the direction, the steps and ``y``.
         along = self._along(gradient)
         unit = np.eye(1 + len(along))
-        steps, falls = np.split(unit[1:], 2)
-        of_steps, of_falls = np.split(np.column_stack([along, self._products]), 2)
+        steps, ys = np.split(unit[1:], 2)
+        of_steps, of_ys = np.split(np.column_stack([along, self._products]), 2)
         # Gradients are natural ones already: what the metric makes of a gradient is itself.
-        pairs = Recursion(steps, falls, of_steps, of_falls, self._weights)
+        pairs = Recursion(steps, ys, of_steps, of_ys, self._weights)
         amounts = two_loop(pairs, unit[0], lambda rest: rest)[1:].astype(natural.dtype)
         return natural + amounts @ self._vectors
 
     def _along(self, gradients: np.ndarray) -> np.ndarray:
         """Products of the pairs with gradients.
 
-        Those of a fall over a cliff overflow in single precision. Such a pair does not count, and
+        Those of a step over a cliff overflow in single precision. Such a pair does not count, and
         what a weight of zero multiplies must be finite.
         """
         with np.errstate(over="ignore", invalid="ignore"):

@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from ngvi.inference.estimate import State
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
 
@@ -97,7 +98,7 @@ def tried(
     :param set_up: the same with a ``ReparametrizedGaussianGuide`` whose Newton's method begins at
         the given latent vector.
     :param search: from a state, after so many steps.
-    :param insists: whether the user is told why it cannot be tried.
+    :param insists: whether the user hears why it cannot be tried.
     :return: what was set up for the better fit, and its outcome, with evaluations of both.
     """
     optimum = outcome.optimum

@@ -16,19 +16,10 @@ import dataclasses
 
 import numpy as np
 
+from ngvi.inference.estimate import Direction, Estimate, Pairs, Sample, State, Step
 from ngvi.inference.metric import Metric
 from ngvi.inference.options import ParameterOptions
-from ngvi.inference.problem import (
-    Direction,
-    Estimate,
-    Forwarding,
-    Objective,
-    Pairs,
-    Problem,
-    Sample,
-    State,
-    Step,
-)
+from ngvi.inference.problem import Forwarding, Objective, Problem
 
 
 def with_model_parameters(
@@ -106,7 +97,7 @@ class _JointMetric(Metric):
     def __init__(self, state: State, pairs: Pairs, problem: Problem, scales: _Scales) -> None:
         self._inner, self._moved = problem.metric(state, []), problem.space.moved
         self._num_gaussian, self._scales = self._inner.size, scales
-        scaled = [(change, self.scaled(fall)) for change, fall in pairs]
+        scaled = [(change, self.scaled(y)) for change, y in pairs]
         super().__init__(
             state,
             self._num_gaussian,
@@ -124,7 +115,7 @@ class _JointMetric(Metric):
         return scaled
 
     def accepted(self, step: Step, before: Direction, after: Direction, is_short: bool) -> None:
-        # In single precision a fall of 2e19 has an infinite square, and no curvature of its own.
+        # In single precision a ``y`` of 2e19 has an infinite square, and no curvature of its own.
         change, old, new = (
             vector[self._num_gaussian :].astype(float)
             for vector in (step.change, before.natural, after.natural)
@@ -138,8 +129,8 @@ class _JointMetric(Metric):
             goes_on = ends > options.left * step.slope if self._pairs else left > options.left
             if goes_on and _rms(moved) > 0.5 * scales.limits[index]:
                 scales.limits[index] *= options.growth
-            fall = old[part] - new[part]
-            product, squares = float(moved @ fall), float(fall @ fall)
+            y = old[part] - new[part]
+            product, squares = float(moved @ y), float(y @ y)
             gamma = scales.gamma[index]
             if is_short and product > 0 and squares > 0:
                 most = options.most_change

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ngvi.inference.estimate import State
 from ngvi.inference.exploration import Explorer, ascents_beside
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Exploration, Optimum
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.runs import Runs, same_bound
 from ngvi.inference.search import Status
@@ -152,7 +153,7 @@ class MultiStart:
             if not runs.waiting:
                 return
             run, best = runs.take_best(), runs.best.validation
-            if run.level + options.rough_gap + 2 * run.known.error < best.lower:
+            if run.level + options.coarse_gap + 2 * run.known.error < best.lower:
                 runs.optima.append(runs.optimum(run))
                 continue
             end = runs.finish(run)

@@ -25,7 +25,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from ngvi.inference.certificate import UNKNOWN, Certificate
-from ngvi.inference.problem import State
+from ngvi.inference.estimate import State
 from ngvi.inference.search import Status
 from ngvi.inference.validation import Validation
 

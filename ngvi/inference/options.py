@@ -89,6 +89,8 @@ class LocalSearchOptions:
     slack: float = 0.05
     #: ... and so many nats.
     max_slack: float = 0.25
+    #: ... and so many units of rounding.
+    rounding_units: float = 32.0
     #: Refused steps in a row that end a stage.
     max_refused: int = 16
     #: Steps that end a stage if they gain less than half of what it is to reach, ...
@@ -128,7 +130,7 @@ class StochasticOptions:
     #: A step size below which more groups are taken.
     short: float = 0.25
     min_step_size: float = 1e-3
-    #: Steps that keep what their signals promise if the bound rises by this part of it.
+    #: Steps that keep what their signals predict if the bound rises by this part of it.
     window: int = 10
     kept_part: float = 0.1
     #: Noisy steps whose signals are averaged, at most.
@@ -181,7 +183,7 @@ class ByValuesOptions:
     #: Draws of a group, and pairs of these that see gradients of the model's own parameters.
     group_size: int = 256
     num_pairs: int = 16
-    #: Further steps that say what is left, how often there are some, and draws that judge them.
+    #: Further steps that say what is left, how often there are some, and draws that see these.
     num_steps: int = 20
     max_rounds: int = 4
     num_draws: int = 8192
@@ -199,7 +201,7 @@ class MultiStartOptions:
     #: Cost of a run in the first round, in steps.
     first_steps: int = 40
     #: A coarse end so near to the best one, in nats, may lead higher.
-    rough_gap: float = 2.0
+    coarse_gap: float = 2.0
     #: Gradients for other optima, per gradient that led to the best one.
     exploration: float = 1.0
     #: ... and so many in any case: what the shortest run of NUTS takes, 2,000 times ten leapfrogs.
@@ -213,6 +215,11 @@ class MultiStartOptions:
     unseen: float = 0.14
     #: Bounds within this, in nats, and the noise of both are of one optimum.
     same: float = 0.1
+    #: Nats, and nats for each latent, by which a mode may be above the log density at the mean of
+    #: a Gaussian that it is inside of, ...
+    inside: tuple[float, float] = (2.0, 0.25)
+    #: ... and from which on it has hardly any mass, as a funnel's.
+    degenerate: tuple[float, float] = (10.0, 0.5)
     #: Lower optima are one if their gaps to the best differ by this part: only heights count.
     alike: float = 0.1
     #: Standard deviations of a draw's squared distance, beyond which a point is outside a Gaussian.
@@ -240,11 +247,24 @@ class StartOptions:
     max_whitened: int = 500
     #: In whitened coordinates an ascent ends where no slope is above this, in nats.
     ascent_gradient: float = 1e-2
-    #: Widths about a mode where the log density has fallen by so many nats, to a factor of 1.4.
+    #: Heights of one mode, in nats, differ by so much, or by so many units of rounding.
+    same_height: float = 0.1
+    rounding_units: float = 4.0
+    #: A Gaussian's Newton step that leads so near to a mode, in standard deviations, has met it.
+    near: float = 0.3
+    #: Newton steps to a Gaussian's own mode, at most, and what one must gain, in nats.
+    max_newton_steps: int = 4
+    least_newton_gain: float = 1e-2
+    #: Widths about a mode where the log density has fallen by so many nats, ...
     width_fall: float = 0.5
+    #: ... in this range, the interval of whose logarithms is halved so often: to a factor of 1.4.
+    usual_widths: tuple[float, float] = (1e-6, 1e3)
+    width_halvings: int = 5
     #: Mean-field steps that come first where a group is dear, and what they leave, in nats.
     mean_field_steps: int = 100
     mean_field_gap: float = 1.0
+    #: Factors of its standard deviations: some of its draws may have no density.
+    fine_scales: tuple[float, ...] = (1.0, 0.7, 0.5, 0.35, 0.2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,6 +283,13 @@ class ValidationOptions:
     max_rare_dim: int = 500
     #: A rare loss worth a word, in nats.
     notable_loss: float = 0.2
+    #: It is sure from so many standard errors on, ...
+    sure: float = 2.0
+    #: ... or as an average of what is never negative: that is twenty times its mean with a
+    #: probability of one in twenty at most (Markov's inequality).
+    unlikely: float = 20.0
+    #: A draw that stands for less than this part of a Gaussian is one that nobody meets.
+    never_met: float = 1e-6
     #: A standard error of a bound, in nats, from which on the bound may be anything.
     hardly_known: float = 1.0
     #: This part of the draws makes up most of the variance only if what happens there is rare.
@@ -277,6 +304,8 @@ class ValidationOptions:
     #: A posterior is improper if draws widened by these factors say so.
     wider: tuple[float, float] = (1e2, 1e4)
     widened_draws: int = 64
+    #: A component of their axis, of length one, that is not rounding alone.
+    part_of_axis: float = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)

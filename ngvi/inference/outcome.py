@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.inference.checks import BEYOND_PRECISION, Finding
+from ngvi.inference.checks import Finding
 from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.search import Status
 
@@ -18,6 +18,8 @@ CERTIFIED, LOCAL, NOT_CONVERGED = "certified", "local", "not converged"
 
 #: A standard deviation of an unconstrained latent that is worth a remark.
 WIDE = 1e4
+#: Rounding of the bound of so many tolerances is the scale's fault, not that of too few steps.
+BEYOND_PRECISION = 1000.0
 
 
 class Ending(enum.Enum):

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ngvi.errors import check_count
+from ngvi.inference.estimate import State
 from ngvi.inference.outcome import FoundOptimum
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics, diagnose, undefined
 from ngvi.inference.resampling import corrected
 

@@ -11,117 +11,19 @@ products.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ngvi.families.points import Points
-
-if TYPE_CHECKING:
-    from ngvi.inference.metric import Metric
-    from ngvi.inference.samples import Groups
-    from ngvi.latents.layout import Site
-
-#: The parameters of model and guide.
-State = Any
-#: Changes of the Gaussians, and the falls of the natural gradient along them.
-Pairs = list[tuple[np.ndarray, np.ndarray]]
+from ngvi.inference.estimate import Estimate, Pairs, Sample, State
+from ngvi.inference.metric import Metric
+from ngvi.inference.samples import Groups
+from ngvi.latents.layout import Site
 
 #: Values of a log density that cost as much as its gradient, by reverse mode (Griewank and Walther,
 #: 2008, section 4.6: at most four).
 VALUES_OF_A_GRADIENT = 3
-
-
-class Group(NamedTuple):
-    """One group of draws: points, and the seed of everything else that is random."""
-
-    points: Points
-    seed: int
-    one_batch: bool = False  #: whether one minibatch is enough for it, where a pass sees all rows
-
-
-Sample = list[Group]
-
-
-class Direction(NamedTuple):
-    """A natural gradient of the bound, or a correction of it."""
-
-    natural: np.ndarray  #: shape ``(n,)``
-    gradient: np.ndarray  #: the Fisher information of the state times the gradient of the bound's
-    parameters: Sequence[np.ndarray] = ()  #: gradients of the model's own parameters
-
-
-class Estimate(NamedTuple):
-    """The bound and its natural gradient over groups of draws, at one state."""
-
-    values: np.ndarray  #: the bound of each group, in nats, shape ``(groups,)``
-    natural: np.ndarray  #: the natural gradient of each, shape ``(groups, n)``
-    mean: Direction  #: the average over all groups
-
-    @property
-    def value(self) -> float:
-        """The average bound in nats."""
-        return float(self.values.mean())
-
-    @property
-    def error(self) -> float:
-        """Its standard error in nats, by the scatter of the groups."""
-        return float(self.values.std()) / max(len(self.values) - 1, 1) ** 0.5
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether the bound is, in every group."""
-        return bool(np.isfinite(self.values).all())
-
-    def repeated(self, count: int) -> Estimate:
-        """What so many groups find where there is no noise."""
-        return Estimate(np.tile(self.values, count), np.tile(self.natural, (count, 1)), self.mean)
-
-    def joined(self, other: Estimate) -> Estimate:
-        """With further groups at the same state."""
-        share = len(self.values) / (len(self.values) + len(other.values))
-        return average([self, other], [share, 1.0 - share])._replace(
-            values=np.concatenate([self.values, other.values]),
-            natural=np.concatenate([self.natural, other.natural]),
-        )
-
-
-def average(estimates: Sequence[Estimate], shares: Sequence[float]) -> Estimate:
-    """The weighted sum of estimates; of groups' numbers only the mean's if they have other groups.
-
-    :param shares: a weight for each.
-    """
-
-    def mixed(parts: Sequence[np.ndarray]) -> np.ndarray:
-        return sum(
-            (share * np.asarray(part) for share, part in zip(shares, parts, strict=True)),
-            start=np.zeros((), np.asarray(parts[0]).dtype),
-        )
-
-    means = [one.mean for one in estimates]
-    parameters = zip(*(mean.parameters for mean in means), strict=True)
-    mean = Direction(
-        mixed([mean.natural for mean in means]),
-        mixed([mean.gradient for mean in means]),
-        [mixed(parts) for parts in parameters],
-    )
-    if len({len(one.values) for one in estimates}) > 1:
-        return Estimate(estimates[0].values, estimates[0].natural, mean)
-    return Estimate(
-        mixed([one.values for one in estimates]), mixed([one.natural for one in estimates]), mean
-    )
-
-
-class Step(NamedTuple):
-    """Where a step leads."""
-
-    state: State
-    change: np.ndarray  #: from the old Gaussians to the new ones
-    slope: float  #: of the bound along the change, at its beginning, in nats
-    length: float  #: ``KL(new || old)`` in nats
-    backward: float  #: ``KL(old || new)`` in nats
-    step_size: float
 
 
 @dataclasses.dataclass

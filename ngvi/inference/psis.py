@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.estimate import State
+from ngvi.inference.problem import Problem
 from ngvi.latents.layout import Site
 
 #: Up to these ``k`` the weights have a variance, and smoothed weights can be trusted.

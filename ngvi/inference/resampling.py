@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.estimate import State
+from ngvi.inference.problem import Problem
 from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE, USABLE, smoothed_weights
 
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from ngvi.inference.by_values import search_by_values
 from ngvi.inference.certificate import Certificate
+from ngvi.inference.estimate import State
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Optimum
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.search import NO_PROGRESS, Search, Status
 from ngvi.inference.starts import Start

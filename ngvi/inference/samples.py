@@ -24,8 +24,8 @@ from ngvi.estimators.choice import cost_of_group
 from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.table import EstimateCost
 from ngvi.families.points import Points, num_quintic, quintic_points, spherical_points
+from ngvi.inference.estimate import Group, Sample
 from ngvi.inference.options import SampleOptions
-from ngvi.inference.problem import Group, Sample
 from ngvi.latents.forest import Forest
 
 OPTIONS = SampleOptions()

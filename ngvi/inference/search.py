@@ -1,4 +1,4 @@
-"""What all searches from one start share: they go on when they are told to, and say how they
+"""What all searches from one start share: they go on when they are asked to, and say how they
 ended.
 """
 
@@ -11,9 +11,10 @@ from collections.abc import Generator
 import numpy as np
 
 from ngvi.inference.certificate import UNKNOWN
+from ngvi.inference.estimate import Estimate, Sample, State
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
-from ngvi.inference.problem import Estimate, Problem, Sample, State
+from ngvi.inference.problem import Problem
 from ngvi.inference.trace import Trace
 
 
@@ -37,7 +38,7 @@ Steps = Generator[None, None, Status | None]
 
 
 class Search:
-    """A search from one start, which goes on when it is told to.
+    """A search from one start, which goes on when it is asked to.
 
     :ivar state: where it is.
     :ivar status: why it has ended, or None.

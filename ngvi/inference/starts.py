@@ -20,19 +20,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ngvi.inference.estimate import Sample, State
 from ngvi.inference.map_ascent import map_ascents
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
-from ngvi.inference.problem import Forwarding, Problem, Sample, State
+from ngvi.inference.problem import Forwarding, Problem
 from ngvi.inference.stochastic import StochasticSearch
 
 #: Quartiles of a normal distribution are so many standard deviations apart.
 QUARTILES, APART = (0.25, 0.75), 1.349
-#: Widths of single latents at a mode lie between these; so many halvings of the interval of their
-#: logarithms find them to a factor of 1.4.
-LEAST_WIDTH, MOST_WIDTH, NUM_HALVINGS = 1e-6, 1e3, 5
-#: Factors of a mean field's standard deviations: some of its draws may have no density.
-FINE_SCALES = (1.0, 0.7, 0.5, 0.35, 0.2)
 
 GUIDE, PRIOR, MEAN_FIELD, HIGH_POINT, DRAW = (
     "the guide's start",
@@ -131,7 +127,7 @@ class Starts:
         search.advance(max_steps=options.mean_field_steps)
         space = self.problem.space
         sd = np.concatenate(list(space.stddevs(search.state).values()))
-        scales = (*FINE_SCALES, *options.scales[1:])
+        scales = (*options.fine_scales, *options.scales[1:])
         sample = self._sample()
         found = self._at_scales(space.mean(search.state), sd, scales, MEAN_FIELD, sample)
         steps = self._parameter_steps(search.state)
@@ -236,17 +232,17 @@ class Starts:
 
         :return: shape ``(d,)``.
         """
-        initial, dim = self.problem.space.initial, len(mean)
+        options, initial, dim = self.options.starts, self.problem.space.initial, len(mean)
         log_density = functools.partial(self.problem.objective.log_density, initial)
-        low, high = np.full(dim, LEAST_WIDTH), np.full(dim, MOST_WIDTH)
+        low, high = (np.full(dim, end) for end in options.usual_widths)
         (level,) = log_density(mean[None])
-        for _ in range(NUM_HALVINGS):
+        for _ in range(options.width_halvings):
             middle = np.sqrt(low * high)
             steps = np.diag(middle)
             values = log_density(np.concatenate([mean + steps, mean - steps]))
             with np.errstate(invalid="ignore", over="ignore"):  # beside the support's edges
                 fall = level - values.reshape(2, dim).mean(0)
-            is_narrow = fall < self.options.starts.width_fall  # not where it is NaN
+            is_narrow = fall < options.width_fall  # not where it is NaN
             low, high = np.where(is_narrow, middle, low), np.where(is_narrow, high, middle)
         return np.sqrt(low * high)
 

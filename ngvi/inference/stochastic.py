@@ -25,8 +25,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ngvi.inference.certificate import Certificate
+from ngvi.inference.estimate import Direction, Estimate, Sample, State, Step
 from ngvi.inference.metric import Metric
-from ngvi.inference.problem import Direction, Estimate, Sample, State, Step
 from ngvi.inference.search import Search, Status, Steps
 
 
@@ -47,7 +47,7 @@ class StochasticSearch(Search):
         self._refused = 0
         self._level = -math.inf, 0.0  # the last bound, and its standard error
         self._signals: list[float] = []  # of the last noisy steps
-        self._promised: list[float] = []  # gains of the steps so far, in nats
+        self._predicted: list[float] = []  # gains of the steps so far, in nats
         self._longest = 1.0  # step size, by what the last steps have kept of that
         self._adam, self._rate = Adam(), options.parameter_step_size
         self._num_plateaus, self._plateau_start = 0, len(self.trace)
@@ -79,7 +79,7 @@ class StochasticSearch(Search):
             self._adapt(float(estimate.mean.gradient @ self._step.change), self._step, noise)
         self._compare()
         self._choose(signal, noise)
-        self._promised.append(0.5 * self.step_size * max(signal, 0.0))
+        self._predicted.append(0.5 * self.step_size * max(signal, 0.0))
         self._record(estimate, sample, self.step_size)
         if self.problem.space.has_model_parameters:
             self._look_for_plateau()
@@ -140,17 +140,17 @@ class StochasticSearch(Search):
             self.radius = max(self.radius, options.growth * step.length)
 
     def _compare(self) -> None:
-        """Shorten steps while the bound does not rise as their signals promise.
+        """Shorten steps while the bound does not rise as their signals predict.
 
         Where its curvature is above the metric's, whole steps may turn about an optimum for ever.
         """
         options = self.options.stochastic
         count = options.window
-        if self._signals or len(self._promised) < 2 * count or len(self._promised) % count:
+        if self._signals or len(self._predicted) < 2 * count or len(self._predicted) % count:
             return  # noise shortens steps by itself
         losses = self.trace.losses[-2 * count :]
         gained = float(np.mean(losses[:count]) - np.mean(losses[count:]))
-        is_kept = gained > options.kept_part * sum(self._promised[-count:])
+        is_kept = gained > options.kept_part * sum(self._predicted[-count:])
         self._longest = min(2.0 * self._longest, 1.0) if is_kept else 0.5 * self.step_size
 
     def _choose(self, signal: float, noise: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ngvi.inference.problem import Estimate, Sample
+from ngvi.inference.estimate import Estimate, Sample
 
 
 @dataclasses.dataclass

@@ -15,18 +15,12 @@ import math
 
 import numpy as np
 
+from ngvi.inference.estimate import State
 from ngvi.inference.options import ValidationOptions
-from ngvi.inference.problem import Problem, State
+from ngvi.inference.problem import Problem
 
 #: Units of precision above which numbers are not double.
 SINGLE = 1e-10
-#: A draw that stands for less than this part of a Gaussian is one that nobody meets.
-NEVER_MET = 1e-6
-#: Standard errors from which on a loss is sure; and an average of what is never negative is twenty
-#: times its mean with a probability of one in twenty at most (Markov's inequality).
-SURE, UNLIKELY = 2.0, 20.0
-#: A component of a unit vector that is not rounding alone.
-PART_OF_AXIS = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +29,7 @@ class Validation:
 
     bound: float  #: the mean of ``log w``, in nats; minus infinity if a draw has no density
     error: float  #: its standard error
-    #: The gain in nats that a natural gradient by the score function promises, as far as it is
+    #: The gain in nats that a natural gradient by the score function predicts, as far as it is
     #: certain: values contradict the gradients by so much.
     mismatch: float = 0.0
     #: The standard deviation of ``log w``, in nats: half its square is about ``KL(q || p)``, where
@@ -70,7 +64,7 @@ def validate(
 
     With the whitened draws ``z``, the natural gradient of the bound for the mean and for the
     standard deviations is ``E[log w z]`` and ``E[log w (z^2 - 1)] / sqrt(2)`` (the score function),
-    both zero at the optimum. Half its squared norm, less what noise adds, is the gain it promises.
+    both zero at the optimum. Half its squared norm, less what noise adds, is the gain it predicts.
     """
     noise = rng.standard_normal((num_draws(problem, options), problem.space.dim))
     theta, log_q = problem.space.draw(state, noise)
@@ -151,8 +145,8 @@ def rare_loss(
     loss = float(losses.mean())
     with np.errstate(over="ignore"):
         error = math.hypot(float(losses.std()) / math.sqrt(count - 1), known.error)
-    met = float(np.mean(np.where(weights > NEVER_MET * count, losses, 0.0)))
-    is_sure = loss > SURE * error or met > UNLIKELY * options.notable_loss
+    met = float(np.mean(np.where(weights > options.never_met * count, losses, 0.0)))
+    is_sure = loss > options.sure * error or met > options.unlikely * options.notable_loss
     return loss if is_sure and _is_by_few(losses - loss, options) else 0.0
 
 
@@ -198,7 +192,7 @@ def is_improper(
         return True
 
     # Of an axis this long rounding alone moves the latents that the data determine.
-    return is_flat(axis) or is_flat(np.where(np.abs(axis) > PART_OF_AXIS, axis, 0.0))
+    return is_flat(axis) or is_flat(np.where(np.abs(axis) > options.part_of_axis, axis, 0.0))
 
 
 def excess(

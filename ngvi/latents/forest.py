@@ -22,7 +22,7 @@ import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class BlockGroup:
     """Equal blocks.
 
     :param size: ``k``, the size of a block.
@@ -37,7 +37,7 @@ class Group:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class VectorPiece:
     """A piece of the vector, ``num * width`` coordinates: ``num`` blocks, ``width`` of each.
 
     :param group: which group it belongs to.
@@ -77,8 +77,8 @@ class Forest:
         of ``vector[permutation.order]``.
     """
 
-    groups: tuple[Group, ...]
-    runs: tuple[Run, ...]
+    groups: tuple[BlockGroup, ...]
+    runs: tuple[VectorPiece, ...]
     permutation: Permutation | None = None
 
     @property
@@ -181,7 +181,7 @@ class Forest:
         return " given ".join(" and ".join(by_depth[depth]) for depth in sorted(by_depth)[::-1])
 
 
-def _count(group: Group) -> str:
+def _count(group: BlockGroup) -> str:
     return f"{group.num} locals of size {group.size}"
 
 
@@ -196,25 +196,25 @@ def forest_from_indices(
     """
     parents = [None] * len(blocks) if parents is None else parents
     groups = tuple(
-        Group(len(piece), piece.shape[1], parent)
+        BlockGroup(len(piece), piece.shape[1], parent)
         for piece, parent in zip(blocks, parents, strict=True)
     )
     runs = _runs(blocks)
     if runs is not None:
         return Forest(groups, runs)
     order = np.concatenate([piece.T.reshape(-1) for piece in blocks])
-    runs = tuple(Run(i, 0, 0, group.size, group.num) for i, group in enumerate(groups))
+    runs = tuple(VectorPiece(i, 0, 0, group.size, group.num) for i, group in enumerate(groups))
     return Forest(groups, runs, Permutation(order))
 
 
-def _runs(blocks: Sequence[np.ndarray]) -> tuple[Run, ...] | None:
+def _runs(blocks: Sequence[np.ndarray]) -> tuple[VectorPiece, ...] | None:
     """The pieces of the vector if there are few, in its order."""
     dim = sum(piece.size for piece in blocks)
     group, row, block = (np.zeros(dim, int) for _ in range(3))
     for index, piece in enumerate(blocks):
         group[piece] = index
         row[piece], block[piece] = np.indices(piece.shape)
-    runs: list[Run] = []
+    runs: list[VectorPiece] = []
     start = 0
     while start < dim:
         if len(runs) >= MAX_RUNS:
@@ -237,7 +237,7 @@ def _runs(blocks: Sequence[np.ndarray]) -> tuple[Run, ...] | None:
 MAX_RUNS = 200
 
 
-def _run_at(start: int, group: np.ndarray, row: np.ndarray, block: np.ndarray) -> Run:
+def _run_at(start: int, group: np.ndarray, row: np.ndarray, block: np.ndarray) -> VectorPiece:
     """The longest piece from ``start`` on."""
     same_group = _prefix(group[start:] == group[start])
     rows, blocks = row[start : start + same_group], block[start : start + same_group]
@@ -246,7 +246,7 @@ def _run_at(start: int, group: np.ndarray, row: np.ndarray, block: np.ndarray) -
     expected = blocks[0] + np.arange(whole) // width
     cycle = rows[0] + np.arange(whole) % width
     num = _prefix((blocks[:whole] == expected) & (rows[:whole] == cycle)) // width
-    return Run(int(group[start]), int(rows[0]), int(blocks[0]), int(width), int(num))
+    return VectorPiece(int(group[start]), int(rows[0]), int(blocks[0]), int(width), int(num))
 
 
 def _prefix(flags: np.ndarray) -> int:

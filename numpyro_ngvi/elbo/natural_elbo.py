@@ -30,7 +30,7 @@ from numpyro_ngvi.estimators import (
     standard_normal,
     why_not_additive,
 )
-from numpyro_ngvi.estimators.moments import Estimate, dot, finite_draws, in_passes, masked_mean
+from numpyro_ngvi.estimators.moments import Averages, dot, finite_draws, in_passes, masked_mean
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing import (
     LogDensity,
@@ -133,7 +133,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             curvature, cost, at_once, split=step.examples, partners=step.has_partners
         )
 
-        def batch(draw_key: jax.Array) -> tuple[Estimate, jax.Array]:
+        def batch(draw_key: jax.Array) -> tuple[Averages, jax.Array]:
             points = self._points(draw_key, step, cost)
             estimate = estimator(step.log_density, here, points)
             estimate = step.with_visits(estimate, points, curvature == "stein")
@@ -186,7 +186,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         kept: jax.Array,
         at_once: int,
     ) -> tuple[jax.Array, PointsBySite, Any]:
-        """The log density as a function of the ordinary parameters.
+        """The log density as a function of the other parameters.
 
         :return: values at the draws, the points that they belong to, and the model's mutable
             state after the first of them.

@@ -13,7 +13,7 @@ from ngvi.estimators.additive_terms import NotAdditiveError
 from ngvi.guide.subsampled_latents import natural_gradient_of_minibatch
 from numpyro_ngvi.conjugate.guide import ConjugateSites
 from numpyro_ngvi.estimators import Families, PointsBySite, why_not_additive
-from numpyro_ngvi.estimators.moments import Estimate
+from numpyro_ngvi.estimators.moments import Averages
 from numpyro_ngvi.estimators.stein import stein_direction
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import (
@@ -64,7 +64,7 @@ class ElboStep(NamedTuple):
         run = self.density, means, self.params, self.guide_key
         return hessian_obstacle(*run, self.set_up.missed_curvature)
 
-    def with_visits(self, estimate: Estimate, points: PointsBySite, is_stein: bool) -> Estimate:
+    def with_visits(self, estimate: Averages, points: PointsBySite, is_stein: bool) -> Averages:
         """With those of a minibatch of latents (:mod:`ngvi.guide.subsampled_latents`)."""
         directions = dict(estimate.directions)
         for site, weights in self.visited.items():

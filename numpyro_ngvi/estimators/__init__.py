@@ -11,7 +11,7 @@ from numpyro_ngvi.estimators.draws import standard_normal
 from numpyro_ngvi.estimators.gauss_newton import GaussNewton, Split
 from numpyro_ngvi.estimators.hessian import Hessian
 from numpyro_ngvi.estimators.mean import Mean
-from numpyro_ngvi.estimators.moments import Density, Estimate, in_passes
+from numpyro_ngvi.estimators.moments import Averages, Density, in_passes
 from numpyro_ngvi.estimators.quadrature import Quadrature, why_not_additive
 from numpyro_ngvi.estimators.score import Score
 from numpyro_ngvi.estimators.spherical import Spherical, orthogonal_points
@@ -23,7 +23,7 @@ class Estimator(Protocol):
 
     def __call__(
         self, density: Density, here: Families, points: PointsBySite, params: Any = ()
-    ) -> Estimate:
+    ) -> Averages:
         """The estimate from some points; it can be compiled.
 
         :param density: the log density.

@@ -21,8 +21,8 @@ from ngvi.estimators.points import (
     scales,
 )
 from numpyro_ngvi.estimators.moments import (
+    Averages,
     Density,
-    Estimate,
     Gradients,
     finite_draws,
     gradients,
@@ -51,7 +51,7 @@ class Hessian:
 
     def __call__(
         self, density: Density, here: Families, points: PointsBySite, params: Any = ()
-    ) -> Estimate:
+    ) -> Averages:
         latents = points.of(here)
         first = jax.tree.map(lambda leaf: leaf[: self.num_hessians], (latents, points.keys))
         found, hessians = over_draws(
@@ -71,7 +71,7 @@ class Hessian:
             for site, family in here.items()
         }
         of_params = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.params)
-        return Estimate(directions, values, kept, of_params)
+        return Averages(directions, values, kept, of_params)
 
     def direction(self, family: Family, gradient: jax.Array, hessians: Any, kept: Any) -> Family:
         """The natural gradient from the parts of the Hessian at the draws that are kept."""

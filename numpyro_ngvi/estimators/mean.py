@@ -11,7 +11,7 @@ from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite
 from numpyro_ngvi.estimators.hessian import Hessian
-from numpyro_ngvi.estimators.moments import Density, Estimate
+from numpyro_ngvi.estimators.moments import Averages, Density
 
 
 @shared_doc(table.Mean)
@@ -23,7 +23,7 @@ class Mean:
 
     def __call__(
         self, density: Density, here: Families, points: PointsBySite, params: Any = ()
-    ) -> Estimate:
+    ) -> Averages:
         points = points if self.partners else points.some(slice(1))
         noise = {site: jnp.zeros_like(value) for site, value in points.noise.items()}
         count = len(points.weights)

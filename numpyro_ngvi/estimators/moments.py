@@ -16,7 +16,7 @@ from ngvi.families.dense import GroupSpread
 Density = Callable[[Arrays, Any, jax.Array], jax.Array]
 
 
-class Estimate(NamedTuple):
+class Averages(NamedTuple):
     """Averages over the draws all of whose numbers are finite; NaN if there are none."""
 
     directions: Families  #: the natural gradients of the bound

@@ -24,7 +24,7 @@ from ngvi.estimators.nodes import (
 )
 from ngvi.estimators.points import Families, PointsBySite, log_q
 from ngvi.estimators.quadrature import Integrand, Pull, Push, expectations, num_probes
-from numpyro_ngvi.estimators.moments import Density, Estimate
+from numpyro_ngvi.estimators.moments import Averages, Density
 from numpyro_ngvi.tracing.additive_terms import terms_of
 
 #: Numbers of a term at all nodes that are computed together; a few nodes always are, as sums over
@@ -39,7 +39,7 @@ class Quadrature:
 
     def __call__(
         self, density: Density, here: Families, points: PointsBySite, params: Any = ()
-    ) -> Estimate:
+    ) -> Averages:
         # Large numbers cancel at the optimum; a GPU's default (tf32) keeps ten bits of them.
         with jax.default_matmul_precision("highest"):
             terms = find_terms(density, here, params, points.keys[0])
@@ -53,7 +53,7 @@ class Quadrature:
         values = found.value + entropy + log_q(here, points.noise)
         nothing = jax.tree.map(jnp.zeros_like, params)
         kept = jnp.broadcast_to(found.is_finite, values.shape)
-        return Estimate(directions, values, kept, nothing)
+        return Averages(directions, values, kept, nothing)
 
 
 def find_terms(density: Density, here: Families, params: Any, key: jax.Array) -> AdditiveTerms:

@@ -12,7 +12,7 @@ from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite, log_q
 from ngvi.estimators.score import score_direction
-from numpyro_ngvi.estimators.moments import Density, Estimate, finite_draws, in_passes
+from numpyro_ngvi.estimators.moments import Averages, Density, finite_draws, in_passes
 
 
 @shared_doc(table.Score)
@@ -24,7 +24,7 @@ class Score:
 
     def __call__(
         self, density: Density, here: Families, points: PointsBySite, params: Any = ()
-    ) -> Estimate:
+    ) -> Averages:
         values = in_passes(
             lambda draw: density(draw[0], params, draw[1]),
             (points.of(here), points.keys),
@@ -36,4 +36,4 @@ class Score:
             for site, family in here.items()
         }
         nothing = jax.tree.map(jnp.zeros_like, params)
-        return Estimate(directions, values, finite_draws(values), nothing)
+        return Averages(directions, values, finite_draws(values), nothing)

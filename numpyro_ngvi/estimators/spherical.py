@@ -15,7 +15,7 @@ from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite
 from ngvi.families.points import LEVELS, radius_polynomial
-from numpyro_ngvi.estimators.moments import Density, Estimate, dot, finite_draws, gradients
+from numpyro_ngvi.estimators.moments import Averages, Density, dot, finite_draws, gradients
 from numpyro_ngvi.linalg.matrices import matrices
 
 
@@ -23,7 +23,7 @@ from numpyro_ngvi.linalg.matrices import matrices
 @dataclasses.dataclass(frozen=True)
 class Spherical:
     """:param at_once: how many points share a pass.
-    :param num_groups: of points, for dense families; their spread is told if there are several.
+    :param num_groups: of points, for dense families; their spread is returned if there are several.
     """
 
     at_once: int
@@ -31,7 +31,7 @@ class Spherical:
 
     def __call__(
         self, density: Density, here: Families, points: PointsBySite, params: Any = ()
-    ) -> Estimate:
+    ) -> Averages:
         latents = points.of(here)
         found = gradients(density, latents, params, points.keys, self.at_once)
         kept = finite_draws((found.values, found.by_site))
@@ -48,7 +48,7 @@ class Spherical:
             spreads.append(spread)
         of_params = jax.tree.map(lambda leaf: jnp.tensordot(points.weights, leaf, 1), found.params)
         together = jax.tree.map(lambda *parts: sum(parts), *spreads) if spreads else None
-        return Estimate(directions, found.values, kept, of_params, together)
+        return Averages(directions, found.values, kept, of_params, together)
 
 
 def _without(points: PointsBySite, kept: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite
-from numpyro_ngvi.estimators.moments import Density, Estimate, finite_draws, gradients, masked_mean
+from numpyro_ngvi.estimators.moments import Averages, Density, finite_draws, gradients, masked_mean
 from numpyro_ngvi.families.base import Family
 
 
@@ -24,7 +24,7 @@ class Stein:
 
     def __call__(
         self, density: Density, here: Families, points: PointsBySite, params: Any = ()
-    ) -> Estimate:
+    ) -> Averages:
         found = gradients(density, points.of(here), params, points.keys, self.at_once)
         kept = finite_draws((found.values, found.by_site))
         directions = {
@@ -32,7 +32,7 @@ class Stein:
             for site, family in here.items()
         }
         of_params = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.params)
-        return Estimate(directions, found.values, kept, of_params)
+        return Averages(directions, found.values, kept, of_params)
 
 
 def stein_direction(

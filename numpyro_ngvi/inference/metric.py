@@ -14,7 +14,7 @@ import numpy as np
 from ngvi.families.direction import Families, dual
 from ngvi.families.path import JointPath
 from ngvi.inference import metric
-from ngvi.inference.problem import Direction, Pairs, State, Step
+from ngvi.inference.estimate import Direction, Pairs, State, Step
 from ngvi.optim.trust_region import longest_within
 from numpyro_ngvi.families.coordinates import families_in, replace_families
 from numpyro_ngvi.optim.algebra import algebra

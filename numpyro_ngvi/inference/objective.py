@@ -20,7 +20,8 @@ from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, choose, p
 from ngvi.estimators.score import score_direction
 from ngvi.families.points import Points
 from ngvi.inference.data_passes import fraction
-from ngvi.inference.problem import Cost, Direction, Estimate, Rows, Sample
+from ngvi.inference.estimate import Direction, Estimate, Sample
+from ngvi.inference.problem import Cost, Rows
 from ngvi.inference.samples import ChainCubature, Groups
 from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.base import Family
@@ -104,7 +105,7 @@ class Objective:
         self._point = compiled(self._one_point)
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
-        """Look at a batch of the data, and tell which part of all rows it is."""
+        """Look at a batch of the data, and return which part of all rows it is."""
         self._arguments.take(args, kwargs)
         shapes = tuple(np.shape(array) for array in self._arguments.arrays)
         if shapes not in self._fractions:

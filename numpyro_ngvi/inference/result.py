@@ -136,8 +136,8 @@ class FitResult(Result):
 
     @serialised
     def _observed(self, latents: dict[str, jax.Array]) -> dict[str, np.ndarray]:
-        ordinary = {k: v for k, v in self.params.items() if not isinstance(v, Family)}
-        model = handlers.substitute(self.model, data={**ordinary, **latents})
+        others = {k: v for k, v in self.params.items() if not isinstance(v, Family)}
+        model = handlers.substitute(self.model, data={**others, **latents})
         seeded = handlers.seed(model, self._key(_OBSERVED))
         with handlers.block():
             trace = handlers.trace(seeded).get_trace(*self.args, **self.kwargs)

@@ -30,7 +30,7 @@ from pyro_ngvi.estimators import (
     standard_normal,
     why_not_additive,
 )
-from pyro_ngvi.estimators.moments import Estimate, concatenated, of_kept
+from pyro_ngvi.estimators.moments import Averages, concatenated, of_kept
 from pyro_ngvi.estimators.quadrature import Quadrature
 from pyro_ngvi.estimators.stein import Stein, stein_direction
 from pyro_ngvi.families.low_rank_precision import MOMENTS
@@ -128,9 +128,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         here = {site: family.detach() for site, family in density.posteriors.items()}
         if not here:
             return -density.without_draws(), None
-        directions, bound, number, ordinary = self._estimated(plan, density, estimator, cost)
+        directions, bound, number, others = self._estimated(plan, density, estimator, cost)
         loss = -bound
-        for leaf, gradient in ordinary:
+        for leaf, gradient in others:
             loss = loss - _as_gradient(gradient, leaf)
         for site, family in density.posteriors.items():
             for name, value in family.coordinates().items():
@@ -149,7 +149,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         # Workers with a part of the rows each would not agree on how noisy a step is.
         adapts = cost.max_batches > 1 and MOMENTS.get() is None
         reads, noise, square = Reads(), 0.0, 0.0
-        estimates, bounds, numbers = list[Estimate](), list[Tensor](), list[Callable]()
+        estimates, bounds, numbers = list[Averages](), list[Tensor](), list[Callable]()
 
         def on_values(points: PointsBySite, values: Tensor, kept: Tensor) -> None:
             # Those of quadrature have the whole entropy in them, without noise.
@@ -253,7 +253,7 @@ def _visited(density: LogDensity) -> dict[str, Tensor]:
 
 
 def _count_visits(
-    density: LogDensity, here: Families, points: PointsBySite, estimate: Estimate, is_stein: bool
+    density: LogDensity, here: Families, points: PointsBySite, estimate: Averages, is_stein: bool
 ) -> None:
     """Change those of a minibatch of latents (:mod:`ngvi.guide.subsampled_latents`)."""
     for site, weights in _visited(density).items():

@@ -12,7 +12,7 @@ from pyro_ngvi.estimators.draws import standard_normal
 from pyro_ngvi.estimators.gauss_newton import GaussNewton
 from pyro_ngvi.estimators.hessian import Hessian, HessianProducts
 from pyro_ngvi.estimators.mean import Mean
-from pyro_ngvi.estimators.moments import Estimate
+from pyro_ngvi.estimators.moments import Averages
 from pyro_ngvi.estimators.plan import Plan, make_plan
 from pyro_ngvi.estimators.quadrature import Quadrature, why_not_additive
 from pyro_ngvi.estimators.score import Score
@@ -23,7 +23,7 @@ from pyro_ngvi.estimators.stein import Stein, stein_direction
 class Estimator(Protocol):
     """Estimates the natural gradients of the bound."""
 
-    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Estimate:
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
         """The estimate from some points.
 
         :param evaluate: runs the log density.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ngvi.estimators.points import Arrays, Families, PointsBySite
-from pyro_ngvi.estimators.moments import Estimate, concatenated, finite_draws, nowhere, plus
+from pyro_ngvi.estimators.moments import Averages, concatenated, finite_draws, nowhere, plus
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
 from pyro_ngvi.host import Reads
@@ -266,7 +266,7 @@ class FromGradients:
 
     weighted: ClassVar[bool]
 
-    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Estimate:
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
         found = evaluate(here, points, weighted=self.weighted)
         nothing = not self.weighted and not found.count()
         directions = {
@@ -276,7 +276,7 @@ class FromGradients:
         params = found.params
         if not self.weighted:
             params = [(leaf, gradient / found.count()) for leaf, gradient in params]
-        return Estimate(directions, found.values, found.kept, found.num_dropped, params)
+        return Averages(directions, found.values, found.kept, found.num_dropped, params)
 
     def direction(
         self, site: str, family: Family, found: Evaluated, points: PointsBySite

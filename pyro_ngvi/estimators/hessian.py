@@ -20,7 +20,7 @@ from ngvi.estimators import table
 from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays, Families, PointsBySite, scales
 from pyro_ngvi.estimators.differentiate import Curvature, Differentiator, Parts, sums_by_leaf
 from pyro_ngvi.estimators.moments import (
-    Estimate,
+    Averages,
     concatenated,
     finite_draws,
     map_structure,
@@ -45,7 +45,7 @@ class Hessian:
 
     num_hessians: int
 
-    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Estimate:
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
         first = evaluate(here, points.some(slice(self.num_hessians)), self)
         found = [first]
         if len(points.weights) > self.num_hessians:
@@ -62,7 +62,7 @@ class Hessian:
         sums = sums_by_leaf(pair for one in found for pair in one.params)
         params = [(leaf, gradient / count) for leaf, gradient in sums]
         dropped = len(points.weights) - count
-        return Estimate(directions, first.values, first.kept, lambda: dropped, params)
+        return Averages(directions, first.values, first.kept, lambda: dropped, params)
 
     def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
         """The natural gradient from the sum of the parts of so many Hessians."""

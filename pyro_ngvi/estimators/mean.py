@@ -11,7 +11,7 @@ from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite
 from pyro_ngvi.estimators.differentiate import Differentiator
 from pyro_ngvi.estimators.hessian import Hessian
-from pyro_ngvi.estimators.moments import Estimate
+from pyro_ngvi.estimators.moments import Averages
 
 
 @shared_doc(table.Mean)
@@ -21,10 +21,10 @@ class Mean:
 
     partners: bool
 
-    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Estimate:
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
         values = evaluate(here, points)
         at_mean = points if self.partners else points.some(slice(1))
         noise = {site: torch.zeros_like(z) for site, z in at_mean.noise.items()}
         found = Hessian(len(at_mean.weights))(evaluate, here, at_mean._replace(noise=noise))
         params = [(leaf, gradient / values.count()) for leaf, gradient in values.params]
-        return Estimate(found.directions, values.values, values.kept, values.num_dropped, params)
+        return Averages(found.directions, values.values, values.kept, values.num_dropped, params)

@@ -13,7 +13,7 @@ from ngvi.families.dense import GroupSpread
 from pyro_ngvi.families.base import Family
 
 
-class Estimate(NamedTuple):
+class Averages(NamedTuple):
     """Averages over the draws all of whose numbers are finite; NaN if there are none."""
 
     directions: Families  #: the natural gradients of the bound

@@ -26,7 +26,7 @@ from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.points import Families, PointsBySite, log_q
 from ngvi.estimators.quadrature import Integrand, Pull, Push, expectations, num_probes
 from pyro_ngvi.estimators.differentiate import Differentiator, gradients_of, leaves_of
-from pyro_ngvi.estimators.moments import Estimate, map_structure
+from pyro_ngvi.estimators.moments import Averages, map_structure
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.additive_terms import terms_of
 from pyro_ngvi.tracing.messengers import quiet
@@ -41,7 +41,7 @@ class Quadrature:
     """The terms are found by one run of the model at every call."""
 
     @torch.no_grad()
-    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Estimate:
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
         terms = find_terms(evaluate.density, here)
         found = expectations(terms, list(here.values()), TorchCalculus())
         entropy = sum(family.entropy() for family in here.values())
@@ -55,7 +55,7 @@ class Quadrature:
         for (site, family), (gradient, hessian) in zip(here.items(), found.parts, strict=True):
             hessian = map_structure(lambda h: torch.where(found.is_finite, h, 0.0), hessian)
             directions[site] = family.bonnet_price(gradient + nothing, hessian)
-        return Estimate(directions, values, kept, lambda: len(kept) - int(count()[0]), [])
+        return Averages(directions, values, kept, lambda: len(kept) - int(count()[0]), [])
 
 
 def find_terms(density: LogDensity, here: Families) -> AdditiveTerms:

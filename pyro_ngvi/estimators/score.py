@@ -11,7 +11,7 @@ from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite, log_q
 from ngvi.estimators.score import score_direction
 from pyro_ngvi.estimators.differentiate import Differentiator
-from pyro_ngvi.estimators.moments import Estimate, finite_draws
+from pyro_ngvi.estimators.moments import Averages, finite_draws
 
 
 @shared_doc(table.Score)
@@ -20,7 +20,7 @@ class Score:
     """All draws count, or none."""
 
     @torch.no_grad()
-    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Estimate:
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
         values = evaluate.values(here, points)
         kept = finite_draws(values)
         evaluate.report(points, values, kept)
@@ -30,4 +30,4 @@ class Score:
             for site, family in here.items()
         }
         count = evaluate.reads.later(kept.sum())
-        return Estimate(directions, values, kept, lambda: len(kept) - int(count()[0]), [])
+        return Averages(directions, values, kept, lambda: len(kept) - int(count()[0]), [])

@@ -15,7 +15,7 @@ from ngvi.estimators.points import Families, PointsBySite
 from ngvi.families.dense import DenseFamily, GroupSpread
 from ngvi.families.points import spherical_points
 from pyro_ngvi.estimators.differentiate import Differentiator, Evaluated, FromGradients
-from pyro_ngvi.estimators.moments import Estimate
+from pyro_ngvi.estimators.moments import Averages
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.forest import SparsePrecision
 from pyro_ngvi.host import on_device
@@ -26,13 +26,13 @@ from pyro_ngvi.host import on_device
 class Spherical(FromGradients):
     """All groups share their passes.
 
-    :param num_groups: of points, for dense families; their spread is told if there are several.
+    :param num_groups: of points, for dense families; their spread is returned if there are several.
     """
 
     weighted = True
     num_groups: int = 1
 
-    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Estimate:
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
         if self.num_groups == 1:
             return super().__call__(evaluate, here, points)
         found = evaluate(here, points, weighted=True)
@@ -44,7 +44,7 @@ class Spherical(FromGradients):
             )
             spreads.append(spread)
         spread = GroupSpread(*map(sum, zip(*spreads, strict=True)))
-        return Estimate(
+        return Averages(
             directions, found.values, found.kept, found.num_dropped, found.params, spread
         )
 

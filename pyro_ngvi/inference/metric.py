@@ -17,7 +17,7 @@ from torch import Tensor
 from ngvi.families.direction import Families, dual, values
 from ngvi.families.path import JointPath
 from ngvi.inference import metric
-from ngvi.inference.problem import Direction, Pairs, Step
+from ngvi.inference.estimate import Direction, Pairs, Step
 from ngvi.optim.trust_region import longest_within
 from pyro_ngvi.inference.space import State
 from pyro_ngvi.optim.algebra import algebra

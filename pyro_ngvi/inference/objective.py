@@ -16,7 +16,8 @@ from torch import Tensor
 from ngvi.estimators.choice import choose
 from ngvi.estimators.score import score_direction
 from ngvi.inference.data_passes import fraction
-from ngvi.inference.problem import Cost, Direction, Estimate, Group, Rows, Sample
+from ngvi.inference.estimate import Direction, Estimate, Group, Sample
+from ngvi.inference.problem import Cost, Rows
 from ngvi.inference.samples import ChainCubature, Groups
 from pyro_ngvi import estimators
 from pyro_ngvi.estimators import (
@@ -91,7 +92,7 @@ class Objective:
         self._by_few = make_estimator("stein", groups.cost, self._plan)
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
-        """Look at a batch of the data, and tell which part of all rows it is."""
+        """Look at a batch of the data, and return which part of all rows it is."""
         self.args, self.kwargs, self.is_subsampled = args, kwargs, False
         self._density = self._plan.density(args, kwargs)
         shapes = tuple(tuple(tensor.shape) for tensor in _tensors((args, kwargs)))

@@ -1,6 +1,6 @@
 """``fit`` on several workers: the first decides, and all evaluate, each on its own rows.
 
-The bound of a worker is one of all rows, by the scale of its plate. So every answer of an evaluator
+The bound of a worker is one of all rows, by the scale of its plate. So every answer of an objective
 is the mean over workers of their answers to the same question: values, natural gradients and
 gradients are linear in the log density. The first worker asks the others what its search asks it;
 neither clock nor rounding can lead them to different decisions, and only one of them needs a
@@ -17,7 +17,8 @@ import numpy as np
 from pyro import poutine
 
 from ngvi.inference.data_passes import of_parts, parts_of
-from ngvi.inference.problem import Estimate, Forwarding, Problem, Sample, State
+from ngvi.inference.estimate import Estimate, Sample, State
+from ngvi.inference.problem import Forwarding, Problem
 from pyro_ngvi.families.low_rank_precision import LowRankPrecision
 from pyro_ngvi.parallel.rows import (
     HINT,
@@ -37,48 +38,73 @@ ANSWERS, RAISES, INTERRUPTED = 0.0, 1.0, 2.0
 
 
 def shared(set_up: Callable[[], Any], workers: Workers) -> Any:
-    """What was set up, with an engine that answers for all workers.
+    """What was set up, with an objective that answers for all workers.
 
-    :param set_up: sets up guide and engine, of this worker's rows.
+    :param set_up: sets up guide and problem, of this worker's rows.
     :raises ValueError: if the workers' models do not fit together, or do not see all rows.
     """
     found = []
 
     def summary() -> dict[str, Any]:
-        ready = set_up()
-        problem, seen = ready.problem, SeesRows(ready.model)
-        objective, space = problem.objective, problem.space
-        with repeatable_noise(), quiet(), poutine.block():
-            trace = poutine.trace(ready.guide).get_trace(*objective.args, **objective.kwargs)
-            poutine.replay(seen, trace=trace)(*objective.args, **objective.kwargs)
-        if objective.is_subsampled:
-            raise ValueError(
-                "fit on several workers wants all rows, and a plate of the model draws some. "
-                + HINT.format(plate=next(iter(seen.parts)))
-            )
-        if any(isinstance(family, LowRankPrecision) for family in space.initial.families):
-            raise NotImplementedError(
-                "fit on several workers does not support family='low_rank', whose natural "
-                "gradients cannot be added up: take SVI with DataParallel(NaturalELBO()), or "
-                "family='diagonal'."
-            )
-        found.append(ready)
-        return {
-            "parts": seen.parts,
-            "visited": visited_elements(trace),
-            "has_start": ready.has_start,
-            "kinds": [(a.shape, str(a.dtype)) for a in space.arrays(space.initial)],
-            "estimator": (objective.estimator, objective.groups),
-        }
+        found.append(set_up())
+        return _summary(found[0])
 
     said = workers.agree(summary)
     (ready,) = found
+    weight = _weights(said)[workers.rank]
+    problem, space = ready.problem, ready.problem.space
+    problem.objective.estimate_as(*said[0]["estimator"])
+    arrays = workers.object_of_first(space.arrays(space.initial))
+    space.initial = space.of_arrays(arrays)
+    shared_by_all = SharedObjective(problem, workers, weight)
+    return ready._replace(
+        problem=problem.replace(objective=shared_by_all),
+        has_start=all(one["has_start"] for one in said),
+    )
+
+
+def _summary(ready: Any) -> dict[str, Any]:
+    """What the workers compare of their models.
+
+    :raises ValueError: if a plate draws some of the rows.
+    :raises NotImplementedError: for a family whose answers cannot be added up.
+    """
+    seen, objective, space = SeesRows(ready.model), ready.problem.objective, ready.problem.space
+    with repeatable_noise(), quiet(), poutine.block():
+        trace = poutine.trace(ready.guide).get_trace(*objective.args, **objective.kwargs)
+        poutine.replay(seen, trace=trace)(*objective.args, **objective.kwargs)
+    if objective.is_subsampled:
+        raise ValueError(
+            "fit on several workers wants all rows, and a plate of the model draws some. "
+            + HINT.format(plate=next(iter(seen.parts)))
+        )
+    if any(isinstance(family, LowRankPrecision) for family in space.initial.families):
+        raise NotImplementedError(
+            "fit on several workers does not support family='low_rank', whose natural "
+            "gradients cannot be added up: take SVI with DataParallel(NaturalELBO()), or "
+            "family='diagonal'."
+        )
+    return {
+        "parts": seen.parts,
+        "visited": visited_elements(trace),
+        "has_start": ready.has_start,
+        "shapes": [(a.shape, str(a.dtype)) for a in space.arrays(space.initial)],
+        "estimator": (objective.estimator, objective.groups),
+    }
+
+
+def _weights(said: list[dict[str, Any]]) -> list[float]:
+    """The workers' shares of the mean, by their summaries.
+
+    :raises ValueError: if their models do not fit together, or do not see all rows.
+    """
+    shapes = said[0]["shapes"]
     for rank, one in enumerate(said):
-        if one["kinds"] != said[0]["kinds"]:
+        if one["shapes"] != shapes:
             raise ValueError(
-                f"Worker {rank} has parameters of shapes {one['kinds']}, and worker 0 of "
-                f"{said[0]['kinds']}: all latents and parameters must be the same for all "
-                "workers, which share rows of data only."
+                f"Worker {rank} has parameters of shapes {one['shapes']}, and worker 0 of "
+                f"{shapes}: all latents and parameters must be the same for all workers, which "
+                "share rows of data only."
             )
     plates = shared_plates([one["parts"] for one in said])
     check_disjoint([one["visited"] for one in said])
@@ -89,16 +115,7 @@ def shared(set_up: Callable[[], Any], workers: Workers) -> Any:
                 f"The workers see {100 * covered:.4g}% of the rows of plate '{plate}' together, "
                 "and fit wants all of them, once. For minibatches take SVI with DataParallel(...)."
             )
-    problem, space = ready.problem, ready.problem.space
-    problem.objective.estimate_as(*said[0]["estimator"])
-    arrays = workers.object_of_first(space.arrays(space.initial))
-    space.initial = space.of_arrays(arrays)
-    weight = float(shares(plates, fractions)[workers.rank])
-    shared_by_all = SharedObjective(problem, workers, weight)
-    return ready._restate(
-        problem=problem.restate(objective=shared_by_all),
-        has_start=all(one["has_start"] for one in said),
-    )
+    return [float(share) for share in shares(plates, fractions)]
 
 
 class SharedObjective(Forwarding):

@@ -38,7 +38,7 @@ from pyro_ngvi.tracing.given_latents import (
 )
 from pyro_ngvi.tracing.inspection import ModelFacts
 from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
-from pyro_ngvi.tracing.minibatch import Minibatch, UnknownMinibatch
+from pyro_ngvi.tracing.minibatch import MinibatchMessenger, UnknownMinibatch
 from pyro_ngvi.tracing.partly_observed import ProperWhereObserved
 
 #: Draws of the latent vectors by the name of the guide's sample site.
@@ -71,7 +71,7 @@ class LogDensity:
     ) -> None:
         self.model, self.guide = ProperWhereObserved(facts.idle)(model), guide
         self.args, self.kwargs, self.facts = args, kwargs, facts
-        self.minibatch = Minibatch()
+        self.minibatch = MinibatchMessenger()
         self.posteriors = self._record()
 
     def _record(self) -> dict[str, Family]:

@@ -19,7 +19,7 @@ class UnknownMinibatch(Exception):  # noqa: N818
     """A plate is subsampled of which no minibatch is known."""
 
 
-class Minibatch(Messenger):
+class MinibatchMessenger(Messenger):
     """Records the indices of subsampled plates in one run, and pins them in the others.
 
     :ivar indices: of the elements that are visited, by plate.

@@ -15,9 +15,10 @@ from scipy.optimize import minimize
 
 from ngvi.families.points import Points
 from ngvi.inference import metric as ngvi_metric
+from ngvi.inference.estimate import Direction, Estimate, Group, Step
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
-from ngvi.inference.problem import Cost, Direction, Estimate, Group, Problem, Step
+from ngvi.inference.problem import Cost, Problem
 from ngvi.inference.samples import Groups
 
 #: Of central differences.

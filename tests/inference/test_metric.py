@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ngvi.inference.estimate import Direction, Estimate
 from ngvi.inference.metric import Metric
 from ngvi.inference.options import MetricOptions
-from ngvi.inference.problem import Direction, Estimate
 
 SIZE, OPTIONS = 4, MetricOptions()
 

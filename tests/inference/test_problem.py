@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from ngvi.inference.data_passes import over_minibatches
+from ngvi.inference.estimate import Direction
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions, SampleOptions
-from ngvi.inference.problem import Direction
 from tests import models
 from tests.inference.results import conjugate, log_evidence
 from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load

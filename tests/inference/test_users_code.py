@@ -351,7 +351,7 @@ def test_a_state_goes_on_in_a_fresh_object(numpyro_backend, monkeypatch):
         from_state_dict=lambda tree, state, name: state,
     )
     monkeypatch.setitem(__import__("sys").modules, "flax.serialization", flax)
-    monkeypatch.setattr(pytree, "_unknown_to_flax", [(CovarianceCholesky, ["loc", "scale_tril"])])
+    monkeypatch.setattr(pytree, "unknown_to_flax", [(CovarianceCholesky, ["loc", "scale_tril"])])
     ppl = load("numpyro")
     y = ppl.array([0.3, 1.2, -0.4])
 

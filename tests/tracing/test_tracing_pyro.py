@@ -27,7 +27,7 @@ from pyro_ngvi.tracing import (
 )
 from pyro_ngvi.tracing.batching import BatchedDerivatives
 from pyro_ngvi.tracing.messengers import quiet
-from pyro_ngvi.tracing.minibatch import Minibatch
+from pyro_ngvi.tracing.minibatch import MinibatchMessenger
 
 WAYS = ["loop", "vmap", "plate"]
 
@@ -59,7 +59,7 @@ def stock_term(elbo, model, guide, density, args, kwargs, seed):
     draw = trace.nodes[site]["value"].detach()
     log_q = trace.nodes[site]["fn"].log_prob(draw).detach()
     pyro.set_rng_seed(seed)
-    density.minibatch = Minibatch()
+    density.minibatch = MinibatchMessenger()
     with density.minibatch.recording():
         loss = elbo.loss(model, guide, *args, **kwargs)
     return draw, log_q - loss

@@ -1,0 +1,348 @@
+"""How the code of the three packages is written: sizes, imports, layers, numbers and names.
+
+The sources are parsed and never imported, so that this takes a second and needs no PPL.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import re
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("ngvi", "pyro_ngvi", "numpyro_ngvi")
+
+MAX_LINES_OF_FILE = 400
+MAX_LINES_OF_FUNCTION = 60
+MAX_METHODS = 25
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+SPEED, MEMORY = "the same in another way, sooner", "what is in memory or in the cache at once"
+WORDS = "when a message has a remark"
+#: Module-level numbers outside of ``options.py``, each with what it is. A number that decides how a
+#: fit goes does not belong here: it is a field, with a default and its reason, of the options of
+#: its package, or of the rule or dataclass that it belongs to.
+CONSTANTS = {
+    "ngvi.conjugate.guide.TOLERANCE": "rounding",
+    "ngvi.conjugate.site.LARGE": "where an asymptotic series is exact",
+    "ngvi.estimators.additive_terms.MAX_PREDICTORS": "there are nodes for one and two",
+    "ngvi.estimators.choice._MAX_NAMES": WORDS,
+    "ngvi.estimators.points.MAX_PROBED_DIAGONAL": SPEED,
+    "ngvi.families.points.LEVELS": "the ends of what has a finite radius",
+    "ngvi.inference.api.NUM_KEPT": "length of a list in the result",
+    "ngvi.inference.checkpoint.SYNC_EVERY": "seconds of work that a crash may cost",
+    "ngvi.inference.checkpoint.VERSION": "of a file",
+    "ngvi.inference.map_ascent.OUTSIDE": "stands for infinity in SciPy's line search",
+    "ngvi.inference.optima.CONCENTRATIONS": "nodes of an integral over a prior",
+    "ngvi.inference.outcome.BEYOND_PRECISION": WORDS,
+    "ngvi.inference.outcome.WIDE": WORDS,
+    "ngvi.inference.problem.VALUES_OF_A_GRADIENT": "of reverse mode (Griewank and Walther, 2008)",
+    "ngvi.inference.psis.GOOD": "threshold of Vehtari et al. (2024)",
+    "ngvi.inference.psis.NUMBERS_AT_ONCE": MEMORY,
+    "ngvi.inference.psis.PRIOR_SHAPE": "prior of Vehtari et al. (2024)",
+    "ngvi.inference.psis.SCALE_PRIOR": "prior of Zhang and Stephens (2009)",
+    "ngvi.inference.psis.SHAPE_PRIOR": "prior of Vehtari et al. (2024)",
+    "ngvi.inference.psis.USABLE": "threshold of Vehtari et al. (2024)",
+    "ngvi.inference.serialize.VERSION": "of a file",
+    "ngvi.inference.set_up.MANY": "where a refusal begins, before any step",
+    "ngvi.inference.starts.APART": "distance of a normal distribution's quartiles",
+    "ngvi.inference.starts.QUARTILES": "a quarter and three",
+    "ngvi.inference.stochastic.DECAY": "Adam's, of Kingma and Ba (2015)",
+    "ngvi.inference.stochastic.EPSILON": "Adam's, of Kingma and Ba (2015)",
+    "ngvi.inference.stochastic.SQUARE_DECAY": "Adam's, of Kingma and Ba (2015)",
+    "ngvi.inference.validation.SINGLE": "between the units of single and double precision",
+    "ngvi.latents.forest.MAX_DENSIFIED_DIM": "memory: where a refusal begins",
+    "ngvi.latents.forest.MAX_RUNS": SPEED,
+    "ngvi.latents.hierarchy.MAX_GLOBALS": "memory: where a refusal begins",
+    "ngvi.latents.picture.MAX_NAMES": "size of a picture",
+    "ngvi.latents.picture.MAX_PIXELS": "size of a picture",
+    "ngvi.linalg.arrow_step.MAX_ENTRY": "range of single precision",
+    "ngvi.linalg.batched.SMALL": SPEED,
+    "ngvi.linalg.matrices.SMALL_TRIANGLE": SPEED,
+    "ngvi.optim.quasi_newton.LARGEST_SQUARE": "range of single precision",
+    "ngvi.optim.rule.TINY": "range of single precision",
+    "ngvi.torch.first_loss.MAX_NODES": "length of a search in a graph",
+    "ngvi.torch.vectors.ELSEWHERE": SPEED,
+    "ngvi.torch.vectors.ON_CPU": SPEED,
+    "numpyro_ngvi.estimators.draws.MAX_SOBOL_DIM": "dimensions of SciPy's table",
+    "numpyro_ngvi.estimators.draws.SOBOL_BITS": "bits of SciPy's table",
+    "numpyro_ngvi.estimators.gauss_newton.NUMBERS_OF_ROWS": MEMORY,
+    "numpyro_ngvi.estimators.hessian.MAX_BATCHED_PRODUCTS": SPEED,
+    "numpyro_ngvi.estimators.hessian.NUMBERS_AT_ONCE": MEMORY,
+    "numpyro_ngvi.estimators.hessian.PRODUCTS_AT_ONCE": MEMORY,
+    "numpyro_ngvi.estimators.per_example.layers.NUMBERS_AT_ONCE": MEMORY,
+    "numpyro_ngvi.estimators.quadrature.FEWEST_AT_ONCE": SPEED,
+    "numpyro_ngvi.estimators.quadrature.NUMBERS_AT_ONCE": MEMORY,
+    "numpyro_ngvi.inference.objective.FEWEST_AT_ONCE": SPEED,
+    "numpyro_ngvi.inference.objective.FEW_DATA": SPEED,
+    "numpyro_ngvi.inference.objective.MODES_AT_ONCE": SPEED,
+    "numpyro_ngvi.inference.objective.MOST_NUMBERS": MEMORY,
+    "numpyro_ngvi.inference.objective.POINTS_IN_DOUBLE": SPEED,
+    "numpyro_ngvi.inference.objective.ROWS_AT_ONCE": MEMORY,
+    "numpyro_ngvi.inference.space.MOST_DRAWS_AT_ONCE": SPEED,
+    "numpyro_ngvi.inference.space.NUMBERS_AT_ONCE": MEMORY,
+    "numpyro_ngvi.linalg.batched.FEW_ENTRIES": SPEED,
+    "numpyro_ngvi.linalg.low_rank.MAX_WRITTEN_OUT": SPEED,
+    "numpyro_ngvi.linalg.low_rank.ROWS_AT_ONCE": MEMORY,
+    "numpyro_ngvi.linalg.matrices.BLAS_BLOCK": SPEED,
+    "numpyro_ngvi.linalg.matrices.CUMSUM_BLOCK": SPEED,
+    "numpyro_ngvi.linalg.matrices.SMALL_SUM": SPEED,
+    "numpyro_ngvi.linalg.matrices.SMALL_TRIANGLE": SPEED,
+    "pyro_ngvi.estimators.hessian.BYTES_AT_ONCE": MEMORY,
+    "pyro_ngvi.estimators.hessian.MAX_AT_ONCE": MEMORY,
+    "pyro_ngvi.estimators.per_example.layers.NUMBERS_AT_ONCE": MEMORY,
+    "pyro_ngvi.estimators.per_example.rows.BASE": "digits that no precision rounds",
+    "pyro_ngvi.estimators.plan.BYTES_PER_PASS": MEMORY,
+    "pyro_ngvi.estimators.quadrature.NUMBERS_AT_ONCE": MEMORY,
+    "pyro_ngvi.inference.metric.MAX_NUMBERS": SPEED,
+    "pyro_ngvi.inference.metric.MIN_ROWS": SPEED,
+    "pyro_ngvi.inference.objective.FEW_DRAWS": "failures before a prior is given up",
+    "pyro_ngvi.inference.objective.MOST_NUMBERS": MEMORY,
+    "pyro_ngvi.inference.workers.ANSWERS": "a word between processes",
+    "pyro_ngvi.inference.workers.INTERRUPTED": "a word between processes",
+    "pyro_ngvi.inference.workers.RAISES": "a word between processes",
+    "pyro_ngvi.linalg.batched.FEW_ENTRIES": SPEED,
+    "pyro_ngvi.linalg.low_rank.ROWS_AT_ONCE": MEMORY,
+    "pyro_ngvi.tracing.particles._ROUNDING": "rounding",
+}
+
+#: Class names that are more than a mirrored pair with its base, and why.
+SHARED_CLASS_NAMES = {
+    **dict.fromkeys(
+        ("Spherical", "Quadrature", "Hessian", "GaussNewton", "Stein", "Mean", "Score"),
+        "ngvi.estimators.table says what an estimator needs and costs, the packages compute it",
+    ),
+    "Estimator": "of these, the base in ngvi and the protocol in the packages",
+    "Objective": "a protocol in ngvi, which a class need not name",
+    "StateSpace": "a protocol in ngvi, which a class need not name",
+    "Matrices": "the base in ngvi has a base of the packages between",
+    "IVON": "for loops without a PPL (ngvi.torch), and for Pyro's",
+}
+
+
+@functools.cache
+def _sources() -> dict[str, tuple[Path, ast.Module, int]]:
+    """By the module's name: its path, its syntax tree and its number of lines."""
+    found = {}
+    for path in sorted(itertools.chain(*((ROOT / package).rglob("*.py") for package in PACKAGES))):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        text = path.read_text(encoding="utf-8")
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = path.relative_to(ROOT), ast.parse(text), len(text.splitlines())
+    return found
+
+
+def _nodes(*kinds: type[ast.AST]):
+    """All nodes of these kinds, as ``(module, node)``."""
+    for module, (_, tree, _) in _sources().items():
+        yield from ((module, node) for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+@functools.cache
+def _imports() -> dict[str, set[str]]:
+    """The modules of the three packages that each imports, in functions and for types as well."""
+    found: dict[str, set[str]] = {module: set() for module in _sources()}
+    for module, node in _nodes(ast.Import, ast.ImportFrom):
+        names = [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}: line {node.lineno} has a relative import"
+            names = [f"{node.module}.{name}" for name in names]
+        found[module] |= {_module(name) for name in names if name.partition(".")[0] in PACKAGES}
+    return {module: names - {module} for module, names in found.items()}
+
+
+def _module(name: str) -> str:
+    """The module that has a name, or is it."""
+    while name not in _sources():
+        name = name.rpartition(".")[0]
+    return name
+
+
+# -- sizes ----------------------------------------------------------------------------
+
+
+def test_no_file_is_too_long():
+    long = {str(path): lines for path, _, lines in _sources().values() if lines > MAX_LINES_OF_FILE}
+    assert not long
+
+
+def test_no_function_is_too_long():
+    lengths = {
+        f"{module}.{node.name}": node.end_lineno - node.lineno + 1
+        for module, node in _nodes(*FUNCTIONS)
+    }
+    long = {name: lines for name, lines in lengths.items() if lines > MAX_LINES_OF_FUNCTION}
+    assert not long
+
+
+def test_no_class_has_too_many_methods():
+    methods = {
+        f"{module}.{node.name}": sum(isinstance(one, FUNCTIONS) for one in node.body)
+        for module, node in _nodes(ast.ClassDef)
+    }
+    assert not {name: number for name, number in methods.items() if number > MAX_METHODS}
+
+
+# -- imports and layers ---------------------------------------------------------------
+
+
+def test_no_modules_import_each_other():
+    """Imports in functions and for types count: each module can be read after what it imports."""
+    try:
+        TopologicalSorter(_imports()).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def _names_in(cell: str) -> list[str]:
+    """The names in backticks, of which ``{pyro,numpyro}_ngvi.tracing`` is two."""
+    names = []
+    for name in re.findall(r"`([^`]+)`", cell):
+        parts = [part.split(",") for part in re.split(r"[{}]", name)]
+        names += ["".join(choice) for choice in itertools.product(*parts)]
+    return names
+
+
+@functools.cache
+def _layers() -> dict[str, set[str]]:
+    """By layer what it may import, itself included: the table of ``docs/architecture.md``."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition("\n## The layers\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:1] == "|"]
+    assert rows[0] == ["layer", "what is in it", "may import"]
+    found: dict[str, set[str]] = {}
+    for row, _, may in rows[2:]:
+        allowed = set(found) if may == "everything above" else set(_names_in(may))
+        found |= {layer: allowed | {layer} for layer in _names_in(row)}
+    return found
+
+
+def _layer(module: str) -> str | None:
+    """The layer of a module; that of a whole package is its door, ``__init__``, alone."""
+    name = module
+    while name not in _layers():
+        name = name.rpartition(".")[0]
+        if name in PACKAGES or not name:
+            return None
+    return name
+
+
+def test_the_layers_are_those_of_the_table():
+    assert not [name for name in _layers() if name not in _sources()], "no such module"
+    assert not set().union(*_layers().values()) - _layers().keys(), "no layer"
+    assert not [module for module in _sources() if _layer(module) is None], "without a layer"
+
+
+def test_the_table_of_layers_has_no_cycle():
+    try:
+        TopologicalSorter({layer: may - {layer} for layer, may in _layers().items()}).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_each_layer_imports_what_it_may():
+    wrong = [
+        f"{module} imports {name}"
+        for module in _sources()
+        for name in _imports()[module]
+        if _layer(name) not in _layers()[_layer(module)]
+    ]
+    assert not wrong
+
+
+def test_no_ppl_package_imports_the_other():
+    pairs = [("pyro_ngvi", "numpyro_ngvi"), ("numpyro_ngvi", "pyro_ngvi")]
+    for module, (mine, other) in itertools.product(_sources(), pairs):
+        if module.startswith(mine):
+            assert not [name for name in _imports()[module] if name.startswith(other)], module
+
+
+# -- numbers --------------------------------------------------------------------------
+
+
+def _is_of_numbers(node: ast.expr) -> bool:
+    """Whether an expression is made from numbers, or a container of such ones."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, int | float) and not isinstance(node.value, bool)
+    if isinstance(node, ast.UnaryOp):
+        return _is_of_numbers(node.operand)
+    if isinstance(node, ast.BinOp):
+        return _is_of_numbers(node.left) and _is_of_numbers(node.right)
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return bool(node.elts) and all(map(_is_of_numbers, node.elts))
+    if isinstance(node, ast.Dict):
+        return bool(node.values) and all(map(_is_of_numbers, node.values))
+    if isinstance(node, ast.Call):  # as of np.linspace
+        return bool(node.args) and all(map(_is_of_numbers, node.args))
+    return False
+
+
+def _numbers(tree: ast.Module):
+    """Upper-case names of a module that are bound to numbers."""
+    for node in tree.body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = zip(target.elts, node.value.elts, strict=True)
+            for name, value in pairs:
+                is_constant = isinstance(name, ast.Name) and name.id.isupper()
+                if is_constant and _is_of_numbers(value):
+                    yield name.id
+
+
+def test_numbers_that_decide_are_options():
+    found = {
+        f"{module}.{name}"
+        for module, (path, tree, _) in _sources().items()
+        if path.name != "options.py"
+        for name in _numbers(tree)
+    }
+    assert found - CONSTANTS.keys() == set(), "make it a field of the options"
+    assert CONSTANTS.keys() - found == set(), "is gone"
+
+
+# -- names ----------------------------------------------------------------------------
+
+
+def test_no_class_name_stands_for_two_things():
+    """A name is one class of each package; one of ngvi is then the base of the others."""
+    places, is_base = defaultdict(list), defaultdict(bool)
+    for module, node in _nodes(ast.ClassDef):
+        if not node.name.startswith("_"):
+            places[node.name].append(module)
+            is_base[module, node.name] = any(
+                ast.unparse(base).split("[")[0].split(".")[-1].lstrip("_") == node.name
+                for base in node.bases
+            )
+    wrong = {}
+    for name, modules in places.items():
+        packages = [module.partition(".")[0] for module in modules]
+        has_base = "ngvi" not in packages or all(
+            is_base[module, name] for module in modules if not module.startswith("ngvi.")
+        )
+        if len(set(packages)) < len(packages) or not has_base:
+            wrong[name] = modules
+    assert {name: at for name, at in wrong.items() if name not in SHARED_CLASS_NAMES} == {}
+    assert SHARED_CLASS_NAMES.keys() - wrong.keys() == set(), "no longer shared"
+
+
+def test_no_test_of_fit_replaces_what_is_private():
+    """A test that must is a test of how, and not of what."""
+    wrong = []
+    for path in sorted((ROOT / "tests" / "inference").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".setattr")):
+                continue
+            names = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
+            if any(re.match(r"_(?!_)", str(name).rpartition(".")[2]) for name in names):
+                wrong.append(f"{path.name}: line {node.lineno}")
+    assert not wrong
