@@ -161,6 +161,15 @@ def test_what_the_guide_quotes_of_benchmarks_is_on_the_list():
             assert figure in known, f"{name}: {figure}"
 
 
+def test_the_levels_that_the_guide_names_are_the_defaults():
+    from ngvi.inference.options import MultiStartOptions
+
+    options = MultiStartOptions()
+    for name in ("fit", "sharp_bits"):
+        assert f"`unseen={options.unseen}`" in _read("guide", f"{name}.md")
+    assert f"{options.exploration_floor:,} more" in _read("guide", "fit.md")
+
+
 # -- code -----------------------------------------------------------------------------
 
 

@@ -12,9 +12,8 @@ stage starts where the one before ended, with more draws if theirs were too few.
 - A stage ends when the gain that a quadratic bound would still have is a fraction of the tolerance.
   Fresh draws then say what is left (:mod:`~ngvi.inference.certificate`), or join the next stage's.
 - Draws that are never learnt from say whether the others are overfitted: the bound over few draws
-of
-  a density with kinks, or far from quadratic, may rise while the bound itself falls. Then, or where
-  a stage makes no progress, fresh draws at every step must go on
+  of a density with kinks, or far from quadratic, may rise while the bound itself falls. Then, or
+  where a stage makes no progress, fresh draws at every step must go on
   (:mod:`~ngvi.inference.stochastic`).
 """
 
