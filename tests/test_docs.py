@@ -19,8 +19,8 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PACKAGES = ("ngvi", "pyro_ngvi", "numpyro_ngvi")
 
-#: The packages have a room for each subject; of these, users import from the first three.
-PUBLIC_ROOMS = ("", "families", "parallel")
+#: Users import from the package itself and from these of its parts.
+PUBLIC_PARTS = ("", "conjugate", "families", "optim", "parallel")
 
 
 def _read(*path):
@@ -37,10 +37,10 @@ def _pages():
 
 
 def _public(package):
-    """What ``__all__`` of the package and its rooms names, without importing them."""
+    """What ``__all__`` of the package and its public parts names, without importing them."""
     names = set()
-    for room in PUBLIC_ROOMS:
-        file = ROOT / package / room / "__init__.py"
+    for part in PUBLIC_PARTS:
+        file = ROOT / package / part / "__init__.py"
         for node in ast.walk(ast.parse(file.read_text("utf-8"))) if file.exists() else ():
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 names |= set(ast.literal_eval(node.value))
@@ -59,10 +59,10 @@ def test_every_public_name_has_a_place_in_the_reference(package):
     assert _public(package) <= _in_reference(package)
 
 
-def test_every_room_of_ngvi_has_a_place_in_the_reference():
+def test_every_part_of_ngvi_has_a_place_in_the_reference():
     files = [*(ROOT / "ngvi").glob("*.py"), *(ROOT / "ngvi").glob("*/__init__.py")]
-    rooms = {f.parent.name if f.stem == "__init__" else f.stem for f in files}
-    assert {"inference", "families"} <= rooms <= _in_reference("ngvi")
+    parts = {f.parent.name if f.stem == "__init__" else f.stem for f in files}
+    assert {"inference", "families"} <= parts <= _in_reference("ngvi")
 
 
 # -- paths and figures ----------------------------------------------------------------
@@ -159,6 +159,15 @@ def test_what_the_guide_quotes_of_benchmarks_is_on_the_list():
         known = " ".join(row["figures"] for row in quoted if row["page"] == name)
         for figure in re.findall(r"\d[\d.]*(?: ms\b| GB\b|% | gradients in the median)", text):
             assert figure in known, f"{name}: {figure}"
+
+
+def test_the_levels_that_the_guide_names_are_the_defaults():
+    from ngvi.inference.options import MultiStartOptions
+
+    options = MultiStartOptions()
+    for name in ("fit", "sharp_bits"):
+        assert f"`unseen={options.unseen}`" in _read("guide", f"{name}.md")
+    assert f"{options.exploration_floor:,} more" in _read("guide", "fit.md")
 
 
 # -- code -----------------------------------------------------------------------------

@@ -5,8 +5,7 @@
   network, others join, and halves of them go on with twice the steps (successive halving, Jamieson
   and Talwalkar, 2016).
 - While the end is no optimum, a few other starts follow. Only then comes what is dear: fresh draws
-at
-  every step, or values alone.
+  at every step, or values alone.
 - From an optimum, others are looked for (:mod:`~ngvi.inference.exploration`).
 """
 

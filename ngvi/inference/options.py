@@ -310,7 +310,12 @@ class ValidationOptions:
 
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
-    """All of them."""
+    """The numbers by which :func:`fit` decides, for ``options=``: a dataclass for each part of it.
+
+    They are in :mod:`ngvi.inference.options`, each with its reason, and need no change::
+
+        fit(model, X, y, options=FitOptions(multi_start=MultiStartOptions(max_starts=256)))
+    """
 
     local: LocalSearchOptions = LocalSearchOptions()
     stochastic: StochasticOptions = StochasticOptions()

@@ -6,7 +6,7 @@ optima.
 - The prior's is ``N(prior mean, prior sd^2)``, where these are others: data in thousands leave a
   model's latents far from zero, and its scales collapse from a start that knows nothing of them.
 - A mean-field run comes first where one group of orthogonal points costs as much as tens of its
-steps.
+  steps.
 - Draws of the prior and points of a box, and modes to which ascents from them lead.
 """
 

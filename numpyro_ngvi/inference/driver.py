@@ -18,8 +18,8 @@ from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.inference.call import FitCall
 from ngvi.inference.checkpoint import Checkpoint
+from ngvi.inference.fit_doc import FIT
 from ngvi.inference.options import FitOptions
-from ngvi.inference.page import FIT
 from ngvi.inference.set_up import Ready, in_arguments
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide

@@ -19,9 +19,9 @@ from ngvi._lock import serialised
 from ngvi.inference.call import FitCall
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.estimate import State
+from ngvi.inference.fit_doc import FIT
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
-from ngvi.inference.page import FIT
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
 from ngvi.inference.set_up import Ready

@@ -6,15 +6,20 @@ from __future__ import annotations
 FIT = """Fit a Gaussian to the posterior of a model, to the optimum of the bound.
 
 Nothing needs tuning: the start is broad, steps are natural gradients in a trust region with a
-quasi-Newton correction, draws are as many as their noise requires, and the fit stops when the
-bound is within ``tolerance`` of its optimum::
+quasi-Newton correction, and draws are as many as their noise requires::
 
     result = fit(model, X, y)
-    print(result)                     # converged? how good? where is it worst?
+    print(result)                     # which verdict? how good? where is it worst?
     result.sample(1000)["beta"]
 
-Models that see minibatches, or have parameters of their own, get fresh draws at every step and
-step sizes from the noise that the fit sees; there ``tolerance`` is met on average.
+``result.converged`` means that the upper 95 % limit of what is left to this optimum is at most
+``tolerance``. ``result.verdict`` says more: ``"certified"`` if it is also unlikely that as many
+starts again would find a better optimum, ``"local"`` if others have not been ruled out, or ``"not
+converged"``.
+
+Models that see a part of their rows, too many times to see all of them at each step, get fresh
+draws and rows at every step, and step sizes from the noise that the fit sees; there ``tolerance``
+is met on average.
 
 Of a model without continuous latents its own parameters are fitted, by maximum likelihood; the
 result then has a latent ``"_no_latents"``, a standard normal on which nothing depends.
@@ -30,20 +35,23 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :param create_plates: as for the guide.
 :param reparametrize: whether to fit a ``ReparametrizedGaussianGuide`` as well, and to keep
     what has the better bound: ``"auto"``, where the model has locals, the other arguments leave
-    the choice, and the weights of a Gaussian over all latents tell of a gap; ``True``,
-    whatever they tell; or ``False``. See :mod:`ngvi.inference.mode_centred`.
-    ``result.restarts`` and the report tell; ``result.posterior`` is then over standardised locals.
+    the choice, and the weights of a Gaussian over all latents show a gap; ``True``, whatever they
+    show; or ``False``. See :mod:`ngvi.inference.mode_centred`.
+    ``result.restarts`` and the report say so; ``result.posterior`` is then over standardised
+    locals.
 :param curvature: ``"spherical"`` (gradients at orthogonal points,
     :class:`~ngvi.estimators.table.Spherical`), ``"quadrature"`` (no points, where the log density
     allows it, :class:`~ngvi.estimators.table.Quadrature`), ``"hessian"``, ``"stein"``, or
-    ``"auto"``: quadrature where it can be, from 100 latents on or 2000 of a structured family, else
-    the first where the model has locals (:mod:`~ngvi.inference.samples`), Hessians where the
-    family's take few products, or the first up to 2000.
-:param tolerance: the distance to the optimal bound that counts as converged, in nats.
-:param max_steps: the most steps, without those of a race: of starts where the first ones fail,
-    or of other values where many parameters of the model's own may be a network.
+    ``"auto"``: quadrature where it can be, from 100 latents on, or 2000 of a structured family;
+    else ``"spherical"`` where the model has locals (:mod:`~ngvi.inference.samples`), Hessians where
+    the family's take few products, or ``"spherical"`` up to 2000 latents.
+:param tolerance: what may be left to the optimum, in nats.
+:param max_steps: the most steps of one search.
+:param exploration: gradients that the search for other optima may take, per gradient that led to
+    the best, and 20,000 besides, which is what the shortest run of NUTS takes. It ends sooner where
+    a better optimum is unlikely. Zero looks for none.
 :param deterministic: use the same draws, spread evenly, in every fit, and maximise the bound
-    over them as an ordinary optimiser would.
+    over them as an ordinary optimiser would. Its only start is the guide's.
 :param time_limit: in seconds of wall-clock time; a fit ends with the step in which it is
     reached, and keeps what there is.
 :param callback: called after each step with the number of steps, the bound over the step's
@@ -56,8 +64,11 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
     be read many times, such as a ``DataLoader``, or a generator function. Each gives the
     model's arguments, and the model's plate says how many rows there are in all; the fit is
     that of all rows. See :mod:`ngvi.inference.batches`.
+:param options: the numbers by which the search decides, a ``FitOptions``; each has a default
+    that needs no change. See :mod:`ngvi.inference.options`.
 :param kwargs: keyword arguments of the model.
-:return: the result, with ``converged`` and ``reason``; a fit that has not converged also warns.
+:return: the result, with ``verdict``, ``converged`` and ``reason``; a fit that has not converged
+    also warns.
 :raises ValueError: for a tolerance or a number of steps that is not positive, an unknown
     curvature or family, a guide without a ``NaturalGaussianGuide``, an ``init`` with other
     latents than the model's, an argument that another one makes meaningless, or a
