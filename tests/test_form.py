@@ -39,6 +39,8 @@ CONSTANTS = {
     "ngvi.inference.api.NUM_KEPT": "length of a list in the result",
     "ngvi.inference.checkpoint.SYNC_EVERY": "seconds of work that a crash may cost",
     "ngvi.inference.checkpoint.VERSION": "of a file",
+    "ngvi.inference.local_search.NO_ESTIMATE": "empty",
+    "ngvi.inference.local_search.ROUNDING": "rounding",
     "ngvi.inference.map_ascent.OUTSIDE": "stands for infinity in SciPy's line search",
     "ngvi.inference.optima.CONCENTRATIONS": "nodes of an integral over a prior",
     "ngvi.inference.outcome.BEYOND_PRECISION": WORDS,
