@@ -211,8 +211,8 @@ class MultiStartOptions:
     #: ... and of one by values alone, a third of a gradient each.
     max_by_values: int = 150_000
     #: The probability that as many starts again find a better optimum, at most: eight starts that
-    #: have met one optimum are enough, or ten that have met two.
-    unseen: float = 0.14
+    #: have met one optimum are enough, sixteen that have met two, and 32 that have met three.
+    unseen: float = 0.125
     #: Bounds within this, in nats, and the noise of both are of one optimum.
     same: float = 0.1
     #: Nats, and nats for each latent, by which a mode may be above the log density at the mean of
