@@ -25,8 +25,6 @@ class SampleOptions:
     dear_group: int = 200
     #: Minibatches of a pass over all rows, at most: of more, noise costs less.
     max_minibatches: int = 256
-    #: ... and up to which other optima are looked for.
-    max_explored: int = 64
 
 
 @dataclasses.dataclass(frozen=True)
