@@ -2,7 +2,7 @@
 
 How the spread of locals depends on the globals no Gaussian over all latents follows, and the
 importance weights of its draws tell: by how much their average, an estimate of the evidence, is
-above the bound. Where the gap is ten times the tolerance, and the model has locals that are
+above the bound. Where the gap is five times the tolerance, and the model has locals that are
 independent of each other given the rest, a
 :class:`~ngvi.guide.reparametrized.ReparametrizedGaussianGuide` is fitted as well. It begins at the
 globals of the first fit, so that few steps do and no other optima are looked for again. What has

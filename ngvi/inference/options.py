@@ -322,5 +322,6 @@ class FitOptions:
     multi_start: MultiStartOptions = MultiStartOptions()
     starts: StartOptions = StartOptions()
     validation: ValidationOptions = ValidationOptions()
-    #: A second fit with locals by their modes is worth a gap of so many tolerances.
-    mode_centred_gap: float = 10.0
+    #: A second fit with locals by their modes is worth a gap of so many tolerances, of which the
+    #: weights, that tell from below, show half.
+    mode_centred_gap: float = 5.0
