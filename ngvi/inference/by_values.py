@@ -75,7 +75,7 @@ def search_by_values(
         before.trace,
     )
     search.advance(max_cost, max(monitor.max_steps // 4, 100))
-    confidence = options.certificate.caution
+    caution = options.certificate.caution
     for _ in range(own.max_rounds):
         if search.status is not Status.OPTIMUM:
             return search
@@ -85,7 +85,7 @@ def search_by_values(
         if search.status is None:
             return search
         gain, error = difference(problem, old, search.state, rng, own.num_draws)
-        upper = max(left, gain + confidence * error)
+        upper = max(left, gain + caution * error)
         search.certificate = Certificate(max(left, gain), upper)
         if search.status is not Status.OPTIMUM:
             return search

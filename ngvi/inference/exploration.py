@@ -213,11 +213,7 @@ class Explorer:
         is_higher = run.level > best.validation.bound + noise
         if same_bound(best.validation, run.validation, same) and not is_higher:
             return best
-        if is_higher:
-            self.runs.current = run
-            run.search.refine(self.runs.tolerance, self._left())
-            run.validation = self.runs.validated(run.search.state)
-        found = self.runs.end(run)
+        found = self.runs.refine(run, self._left()) if is_higher else self.runs.end(run)
         return found if found.is_certified else None
 
     def _lower(self, run: Run) -> Optimum | None:

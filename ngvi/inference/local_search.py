@@ -48,7 +48,8 @@ class LocalSearch(Search):
     """
 
     def __init__(self, problem: Problem, *args, num_groups: int | None = None) -> None:
-        super().__init__(with_model_parameters(problem), *args)
+        super().__init__(problem, *args)
+        self.problem = with_model_parameters(problem, self.options.parameters)
         self.sample: Sample = []
         self.estimate = NO_ESTIMATE  #: at the state, over the sample
         self.pairs: Pairs = []

@@ -22,10 +22,7 @@ from ngvi.inference.options import ParameterOptions
 from ngvi.inference.problem import Forwarding, Objective, Problem
 
 
-def with_model_parameters(
-    problem: Problem,
-    options: ParameterOptions = ParameterOptions(),  # noqa: B008  frozen
-) -> Problem:
+def with_model_parameters(problem: Problem, options: ParameterOptions) -> Problem:
     """A problem whose directions have the model's own parameters at their end."""
     if not problem.space.has_model_parameters:
         return problem

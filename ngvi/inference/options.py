@@ -1,6 +1,7 @@
 """Every number that decides in a fit, each with one line of why.
 
-Tests pass others, and so may users: ``fit(..., options=FitOptions(multi_start=...))``.
+Tests pass others, and so may users: ``fit(..., options=FitOptions(multi_start=...))``. Numbers of
+draws and of the metric belong to what is fitted, and are not among those.
 """
 
 from __future__ import annotations
@@ -316,6 +317,7 @@ class FitOptions:
     """
 
     local: LocalSearchOptions = LocalSearchOptions()
+    parameters: ParameterOptions = ParameterOptions()
     stochastic: StochasticOptions = StochasticOptions()
     certificate: CertificateOptions = CertificateOptions()
     by_values: ByValuesOptions = ByValuesOptions()

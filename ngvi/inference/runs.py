@@ -112,6 +112,15 @@ class Runs:
         """The rest of a run."""
         self.current = run
         run.search.advance(max_cost)
+        return self._known_end(run, max_cost)
+
+    def refine(self, run: Run, max_cost: float = math.inf) -> Optimum:
+        """The rest of a run that has ended at a tolerance above the fit's."""
+        self.current = run
+        run.search.refine(self.tolerance, max_cost)
+        return self._known_end(run, max_cost)
+
+    def _known_end(self, run: Run, max_cost: float) -> Optimum:
         run.validation = self.validated(run.search.state)
         is_noisy = isinstance(run.search, StochasticSearch)
         if is_noisy and run.search.status is Status.OPTIMUM:

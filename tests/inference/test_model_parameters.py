@@ -59,7 +59,7 @@ def target():
 def estimated():
     """A joint problem, its metric at the first state, and an estimate there."""
     one = target()
-    problem = with_model_parameters(one.problem())
+    problem = with_model_parameters(one.problem(), OPTIONS)
     found = problem.objective.bound(one.initial, one.sample(np.random.default_rng(0), 3))
     return one, problem, problem.metric(one.initial, []), found
 
@@ -86,7 +86,7 @@ def test_strongly_coupled_parameters_converge_together_in_few_steps():
 
 def test_without_parameters_a_problem_is_itself():
     problem = Target(gaussian).problem()
-    assert with_model_parameters(problem) is problem
+    assert with_model_parameters(problem, OPTIONS) is problem
 
 
 # -- the vectors -----------------------------------------------------------------------

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 
 from ngvi.inference.api import found_optima, optimise
+from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import better_elsewhere
 from ngvi.inference.options import FitOptions, MultiStartOptions, StartOptions
 from ngvi.inference.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending
 from ngvi.inference.request import Request
+from ngvi.inference.runs import Runs
 from ngvi.inference.search import Status
+from ngvi.inference.starts import Start
+from ngvi.inference.stochastic import StochasticSearch
 from tests.inference.numpy_problem import (
     CENTRE,
     OPTIMUM,
@@ -37,6 +41,20 @@ def solved(target, seed=0, state=None, **options):
 
 def small(**options):
     return FitOptions(multi_start=MultiStartOptions(**options))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_end_of_fresh_draws_has_the_certificate_of_any_other(seed):
+    """Also if it was reached at a larger tolerance first."""
+    target, rng = Target(gaussian), np.random.default_rng(seed)
+    runs = Runs(target.problem(), rng, Request(0.05, 400), Monitor())
+    run = runs.new(Start(target.problem().space.initial, "a start"), StochasticSearch)
+    run.search.tolerance = 1.0
+    run.search.advance()
+    assert run.search.status is Status.OPTIMUM
+    found = runs.refine(run)
+    assert found.is_certified and not isinstance(found.search, StochasticSearch)
+    assert divergence(found.state, OPTIMUM) <= found.certificate.upper <= 0.05
 
 
 # -- verdicts --------------------------------------------------------------------------
