@@ -158,7 +158,8 @@ def check_model(model: Any) -> None:
     """What can be run as a model."""
     if not callable(model) or hasattr(model, "log_prob"):
         raise TypeError(
-            f"model must be a function with sample statements in its body, got {model!r}."
+            f"model must be a function with sample statements in its body, got {model!r}. Its "
+            "arguments follow it, and it is not called here: fit(model, X, y)."
         )
     if inspect.isgeneratorfunction(model) or inspect.iscoroutinefunction(model):
         raise TypeError(
@@ -167,8 +168,8 @@ def check_model(model: Any) -> None:
         )
 
 
-def _function(value: Any, name: str, example: str) -> Any:
-    if not callable(value):
+def _function(value: Any, name: str, example: str, is_one: bool = True) -> Any:
+    if not (is_one and callable(value)):
         raise TypeError(f"{name} must be a function such as {example}, got {value!r}.")
     return value
 
@@ -181,7 +182,10 @@ def check_init_loc_fn(init_loc_fn: Any) -> Any:
 def check_create_plates(create_plates: Any) -> Any:
     """A function that makes plates, or None."""
     example = "lambda *args: plate('data', size, subsample_size=size_of_minibatch)"
-    return create_plates and _function(create_plates, "create_plates", example)
+    if create_plates is None:
+        return None
+    is_plate = hasattr(create_plates, "__enter__")  # itself, and not what makes it
+    return _function(create_plates, "create_plates", example, not is_plate)
 
 
 #: Packages whose data frames and columns neither library computes with.

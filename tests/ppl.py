@@ -305,7 +305,7 @@ class Ppl:
         raise NotImplementedError
 
     def fit(self, model: Callable, *args: Any, seed: int = 0, **options: Any) -> Any:
-        """The result of ``fit`` with this seed."""
+        """The result of ``fit`` with this seed; many a claim is of a density without data."""
         raise NotImplementedError
 
 
@@ -532,7 +532,7 @@ class NumPyro(Ppl):
         import jax
 
         options.setdefault("rng_key", jax.random.key(seed))
-        options.setdefault("progress_bar", False)
+        options = {"progress_bar": False, "allow_prior": True, **options}
         return self.package.fit(model, *args, **options)
 
 
@@ -689,5 +689,5 @@ class Pyro(Ppl):
 
     def fit(self, model: Callable, *args: Any, seed: int = 0, **options: Any) -> Any:
         self.lib.set_rng_seed(seed)
-        options.setdefault("progress_bar", False)
+        options = {"progress_bar": False, "allow_prior": True, **options}
         return self.package.fit(model, *args, **options)

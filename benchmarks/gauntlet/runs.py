@@ -24,7 +24,7 @@ from .rows import FIELDS, appended, in_words, key_of, read
 from .target import Gaussian, Target
 
 #: What the best bounds known are of: Gaussians over all latents as they are.
-OPTIONS: dict[str, Any] = {"progress_bar": False, "reparametrize": False}
+OPTIONS: dict[str, Any] = {"progress_bar": False, "reparametrize": False, "allow_prior": True}
 
 
 def run(args: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ from .target import Target
 
 METHOD = "fit"
 #: What the best bounds known are of: Gaussians over all latents as they are.
-OPTIONS: dict[str, Any] = {"progress_bar": False, "reparametrize": False}
+OPTIONS: dict[str, Any] = {"progress_bar": False, "reparametrize": False, "allow_prior": True}
 
 
 def fit_numpyro(target: Target, seed: int) -> tuple[Any, np.ndarray, np.ndarray]:

@@ -81,7 +81,7 @@ class Runs(ABC):
             if began[-1] - began[0] > self.seconds:
                 raise KeyboardInterrupt  # as by a user: fit returns what it has
 
-        options = {"progress_bar": False, "callback": watch} | kwargs
+        options = {"progress_bar": False, "allow_prior": True, "callback": watch} | kwargs
         options |= {} if self.full else {"max_steps": 3}
         self.create_plates = None
         try:

@@ -24,6 +24,7 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
 from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
+from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation, integrated
 
 
@@ -105,15 +106,14 @@ def account(
     :param parts: the ``NaturalGaussianGuide`` in the guide.
     """
     best, why = outcome.optimum, error or problem.objective.fault
-    trace = best.trace
-    last_loss = np.inf if trace is None else trace.last_loss
+    trace = Trace() if best.trace is None else best.trace
     reason = in_words(
         outcome,
         lambda: problem.space.stddevs(best.state),
         request.tolerance,
         request.max_steps,
         f" ({why})" if why else "",
-        problem.rounding(last_loss),
+        problem.rounding(trace.last_loss),
         request.exploration,
     )
     if not outcome.converged:

@@ -11,10 +11,12 @@ import numpy as np
 
 from ngvi.errors import check_model
 from ngvi.inference.api import account, found_optima, no_start, optimise
+from ngvi.inference.arguments import ModelCall, checked
 from ngvi.inference.batches import Batches
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.data_passes import over_batches
 from ngvi.inference.estimate import State
+from ngvi.inference.first_look import Seen, check_seen
 from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.problem import Problem
@@ -35,16 +37,20 @@ class FitCall:
     mode_centred_guide: Any  #: its ``ReparametrizedGaussianGuide``
     starts: tuple = ()  #: strategies of a guide that ``fit`` makes
     rng: np.random.Generator  #: of the search, which the package seeds
+    seed_in_words: str  #: how the user gives the seed
 
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
-        self.start_time, self.given = time.perf_counter(), given
+        self.start_time = time.perf_counter()
+        self.given = given = checked(given)
         self.model, self.args, self.kwargs = given["model"], given["args"], given["kwargs"]
+        check_model(self.model)
         self.batches: Batches | None = None
         if given["batches"] is not None:
             self.batches = Batches(given["batches"], self.args, self.kwargs, self.to_own)
             self.args, self.kwargs = self.batches.first()
+        self.model_call = ModelCall(fit, self.model, self.args, self.kwargs, self.seed_in_words)
+        self.model_call.check()
         self.request = Request.of(given)
-        check_model(self.model)
         warn_of_names(fit, self.model, self.args, given)
         names = "family", "guide", "init", "init_loc_fn", "create_plates"
         check_start(self.result_type, *(given[name] for name in names))
@@ -59,6 +65,10 @@ class FitCall:
     def to_own(batch: Any) -> Any:
         """A batch as the model expects it."""
         return batch
+
+    def look(self) -> Seen | None:
+        """What a first run of the model shows; None if it does not run."""
+        raise NotImplementedError
 
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
         """Guide and problem at the first start that will do."""
@@ -90,10 +100,16 @@ class FitCall:
     def ready(self) -> Ready:
         """The first set-up, checked."""
         given = self.given
+        if (seen := self.look()) is not None:
+            check_seen(seen, self.model, self.args, self.kwargs, given["allow_prior"])
         make_guide = guide_maker(
             self.guide_type, given["family"], given["init"], given["create_plates"]
         )
-        ready = self.set_up(given["guide"], make_guide, self.model, given["curvature"])
+        try:
+            ready = self.set_up(given["guide"], make_guide, self.model, given["curvature"])
+        except TypeError as error:
+            self.model_call.explain(error)
+            raise
         check_size(self.gaussians(ready.guide), given["family"], given["guide"], given["init"])
         if given["init"] is not None:
             check_same_latents(given["init"], self.gaussians(ready.guide))

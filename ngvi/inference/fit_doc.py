@@ -52,10 +52,11 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
     a better optimum is unlikely. Zero looks for none.
 :param deterministic: use the same draws, spread evenly, in every fit, and maximise the bound
     over them as an ordinary optimiser would. Its only start is the guide's.
-:param time_limit: in seconds of wall-clock time; a fit ends with the step in which it is
-    reached, and keeps what there is.
+:param time_limit: in seconds of wall-clock time, None for no limit; a fit ends with the step in
+    which it is reached, and keeps what there is. So does one that Ctrl-C interrupts.
 :param callback: called after each step with the number of steps, the bound over the step's
-    draws and its estimated distance to the optimum, both in nats.
+    draws and its estimated distance to the optimum, both in nats. If it returns True, or raises
+    ``StopIteration``, the fit ends and keeps what there is.
 :param checkpoint: a file in which the fit notes what it does. The same call goes on from it
     where a run was killed, and takes the way that this run would have taken; of a fit that
     has ended it gives the result again. See :mod:`ngvi.inference.checkpoint`.
@@ -64,13 +65,17 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
     be read many times, such as a ``DataLoader``, or a generator function. Each gives the
     model's arguments, and the model's plate says how many rows there are in all; the fit is
     that of all rows. See :mod:`ngvi.inference.batches`.
+:param allow_prior: fit a model that observes nothing, whose posterior is its prior. By default that
+    is an error, because mostly a response was forgotten.
 :param options: the numbers by which the search decides, a ``FitOptions``; each has a default
     that needs no change. See :mod:`ngvi.inference.options`.
 :param kwargs: keyword arguments of the model.
 :return: the result, with ``verdict``, ``converged`` and ``reason``; a fit that has not converged
     also warns.
-:raises ValueError: for a tolerance or a number of steps that is not positive, an unknown
-    curvature or family, a guide without a ``NaturalGaussianGuide``, an ``init`` with other
-    latents than the model's, an argument that another one makes meaningless, or a
-    ``checkpoint`` of another fit.
+:raises TypeError: for a keyword that neither ``fit`` nor the model has, or arguments with which the
+    model cannot be called.
+:raises ValueError: for a model that observes nothing, data with NaN, a tolerance or a number of
+    steps that is not positive, an unknown curvature or family, a guide without a
+    ``NaturalGaussianGuide``, an ``init`` with other latents than the model's, an argument that
+    another one makes meaningless, or a ``checkpoint`` of another fit.
 """

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ngvi._warn import warn
 from ngvi.conjugate.guide import ConjugateGuide
-from ngvi.errors import check_count, check_finite, check_flag
+from ngvi.inference.arguments import checked
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
 
@@ -34,24 +34,8 @@ class Request:
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tolerance", check_finite(self.tolerance, "tolerance"))
-        object.__setattr__(self, "max_steps", check_count(self.max_steps, "max_steps"))
-        for name in ("deterministic", "progress_bar"):
-            object.__setattr__(self, name, check_flag(getattr(self, name), name))
-        if not self.exploration >= 0:
-            raise ValueError(
-                "exploration must be a number, zero or more: gradients for other optima, per "
-                f"gradient that leads to the best, got {self.exploration!r}."
-            )
-        if not isinstance(self.options, FitOptions):
-            raise TypeError(f"options must be FitOptions(...), got {self.options!r}.")
-        if not self.time_limit > 0:
-            raise ValueError(f"time_limit must be positive, in seconds, got {self.time_limit!r}.")
-        if self.callback is not None and not callable(self.callback):
-            raise ValueError(
-                "callback must be a function of the number of steps, the bound and its distance to "
-                f"the optimum, got {self.callback!r}."
-            )
+        for name, value in checked(dict(vars(self))).items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Request:
@@ -59,9 +43,7 @@ class Request:
 
         :param given: by their names.
         """
-        names = [one.name for one in fields(cls) if one.name in given and one.name != "options"]
-        options = given["options"] or FitOptions()
-        return cls(**{name: given[name] for name in names}, options=options)
+        return cls(**{one.name: given[one.name] for one in fields(cls) if one.name in given})
 
     def monitor(self, num_steps: int = 0) -> Monitor:
         """What watches a search.
@@ -91,10 +73,9 @@ def warn_of_names(fit: Callable, model: Callable, args: tuple, given: dict[str, 
     for name, option in inspect.signature(fit).parameters.items():
         is_option = option.kind is option.KEYWORD_ONLY
         if is_option and name in own and given[name] is not option.default:
-            warnings.warn(
+            warn(
                 f"{name}= is taken as fit's own, and the model, which has an argument of this "
-                "name, does not see it. Pass the model's by its place.",
-                stacklevel=4,
+                "name, does not see it. Pass the model's by its place."
             )
 
 

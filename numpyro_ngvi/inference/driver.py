@@ -18,12 +18,14 @@ from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.inference.call import FitCall
 from ngvi.inference.checkpoint import Checkpoint
+from ngvi.inference.first_look import Seen
 from ngvi.inference.fit_doc import FIT
 from ngvi.inference.options import FitOptions
 from ngvi.inference.set_up import Ready, in_arguments
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
+from numpyro_ngvi.inference.first_look import look
 from numpyro_ngvi.inference.result import FitResult
 from numpyro_ngvi.inference.set_up import STARTS, set_up
 from numpyro_ngvi.inference.space import gaussians
@@ -53,6 +55,7 @@ def fit(
     checkpoint: str | PathLike | None = None,
     progress_bar: bool = True,
     batches: Any = None,
+    allow_prior: bool = False,
     options: FitOptions | None = None,
     rng_key: jax.Array | None = None,
     **kwargs: Any,
@@ -84,6 +87,7 @@ class _FitCall(FitCall):
 
     result_type, guide_type = FitResult, NaturalGaussianGuide
     mode_centred_guide, starts = ReparametrizedGaussianGuide, STARTS
+    seed_in_words = "rng_key=jax.random.key(1)"
 
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
         super().__init__(given, fit)
@@ -108,6 +112,9 @@ class _FitCall(FitCall):
             return np.asarray(leaf) if is_foreign else leaf
 
         return jax.tree.map(converted, batch)
+
+    def look(self) -> Seen | None:
+        return look(self.model, self.args, self.kwargs)
 
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
         run = model, self.args, self.kwargs, guide, make_guide, self.starts

@@ -19,6 +19,7 @@ from ngvi._lock import serialised
 from ngvi.inference.call import FitCall
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.estimate import State
+from ngvi.inference.first_look import Seen
 from ngvi.inference.fit_doc import FIT
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
@@ -28,6 +29,7 @@ from ngvi.inference.set_up import Ready
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
+from pyro_ngvi.inference.first_look import look
 from pyro_ngvi.inference.result import FitResult
 from pyro_ngvi.inference.set_up import STARTS, forget_others, set_up, store_as_it_was
 from pyro_ngvi.inference.space import gaussians
@@ -57,6 +59,7 @@ def fit(
     checkpoint: str | PathLike | None = None,
     progress_bar: bool = True,
     batches: Any = None,
+    allow_prior: bool = False,
     options: FitOptions | None = None,
     process_group: Any = None,
     **kwargs: Any,
@@ -104,6 +107,7 @@ class _FitCall(FitCall):
 
     result_type, guide_type = FitResult, NaturalGaussianGuide
     mode_centred_guide, starts = ReparametrizedGaussianGuide, STARTS
+    seed_in_words = "pyro.set_rng_seed(1), before fit"
 
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
         super().__init__(given, fit)
@@ -120,6 +124,9 @@ class _FitCall(FitCall):
             seeds = self.workers.object_of_first(seeds)
         self._seed = seeds[0]
         self.rng = np.random.default_rng(0 if is_deterministic else seeds)
+
+    def look(self) -> Seen | None:
+        return look(self.model, self.args, self.kwargs)
 
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
         run = model, self.args, self.kwargs, guide, make_guide, self.starts

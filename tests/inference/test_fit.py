@@ -215,7 +215,7 @@ def test_an_improper_posterior_is_named(ppl):
 
 
 @pytest.mark.parametrize("pyro_validates", [True, False])
-def test_data_with_nan_end_in_a_verdict(ppl, pyro_validates):
+def test_data_with_nan_are_an_error_that_names_them(ppl, pyro_validates):
     model, (X, y) = conjugate(ppl)
     y = ppl.numpy(y).copy()
     y[3] = np.nan
@@ -224,12 +224,18 @@ def test_data_with_nan_end_in_a_verdict(ppl, pyro_validates):
         validation = ppl.lib.validation_enabled(pyro_validates)
     elif not pyro_validates:
         return
-    with validation, pytest.warns(UserWarning, match="not converged"):
-        result = ppl.fit(model, X, ppl.array(y))
+    with validation, pytest.raises(ValueError, match=r"'y'.* holds NaN at 1 of 12 places.*\[3\]"):
+        ppl.fit(model, X, ppl.array(y))
+
+
+def test_infinite_data_end_in_a_verdict_that_can_be_printed(ppl):
+    y = ppl.array([1.0, np.inf, 2.0])
+    with pytest.warns(UserWarning, match="not converged"):
+        result = ppl.fit(models.location(ppl), y)
     assert not result.converged
-    assert "not finite" in result.reason
-    assert "NaN" in result.reason
-    assert finite(ppl, result)
+    assert "not finite" in result.reason and "'y'" in result.reason
+    assert finite(ppl, result) and result.num_steps == 0
+    assert "NOT converged" in str(result)
 
 
 # -- minibatches and parameters -------------------------------------------------------

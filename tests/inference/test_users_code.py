@@ -90,7 +90,7 @@ def test_legacy_keys_give_the_numbers_of_typed_keys(numpyro_backend):
         params = svi.get_params(state)
         draws = guide.sample_posterior(key, params, sample_shape=(2,))["x"]
         again = Predictive(guide, params=params, num_samples=2)(key)["x"]
-        result = fit(model, rng_key=key, progress_bar=False)
+        result = fit(model, rng_key=key, progress_bar=False, allow_prior=True)
         found.append((loss, draws, again, result.bound, result.sample(2, rng_key=key)["x"]))
     for typed, legacy in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_array_equal(typed, legacy)

@@ -1,0 +1,33 @@
+"""A warning that points to the user's line, through however many of ours and the PPL's it comes."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+#: Packages whose lines are not the user's.
+NOT_THE_USERS = (
+    "contextlib",
+    "functools",
+    "jax",
+    "ngvi",
+    "numpyro",
+    "numpyro_ngvi",
+    "optax",
+    "pyro",
+    "pyro_ngvi",
+    "torch",
+)
+
+
+def warn(words: str) -> None:
+    """Warn, and name the innermost line that is the user's."""
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and _package(frame) in NOT_THE_USERS:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(words, stacklevel=level)
+
+
+def _package(frame: object) -> str:
+    name: str = frame.f_globals.get("__name__", "")  # type: ignore[attr-defined]
+    return name.partition(".")[0]

@@ -1,0 +1,307 @@
+"""The door of ``fit``: its arguments are looked at before anything runs.
+
+One table says what each option may be. A keyword that neither ``fit`` nor the model has is compared
+with both, and with what other libraries call the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+from ngvi import errors
+from ngvi._warn import warn
+from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
+from ngvi.inference.options import FitOptions
+
+# -- options --------------------------------------------------------------------------
+
+
+def check_exploration(value: Any, name: str) -> float:
+    """A number, zero or more."""
+    if not errors.is_number(value, lambda x: x >= 0):
+        raise ValueError(
+            f"{name} must be a number, zero or more: gradients for other optima, per gradient that "
+            f"leads to the best, got {value!r}."
+        )
+    return float(value)
+
+
+def check_seconds(value: Any, name: str) -> float:
+    """A positive number of seconds, or None for no limit."""
+    if value is None:
+        return math.inf
+    if not errors.is_number(value, lambda x: x > 0):
+        raise ValueError(f"{name} must be positive, in seconds, or None, got {value!r}.")
+    return float(value)
+
+
+def check_callback(value: Any, name: str) -> Any:
+    """A function of three arguments, or None."""
+    if value is None:
+        return None
+    words = f"{name} must be a function of the number of steps, the bound and its distance to the "
+    words += "optimum, such as lambda step, bound, distance: print(bound)"
+    if not callable(value):
+        raise ValueError(f"{words}, got {value!r}.")
+    if (signature := _signature(value, follow=True)) is not None:
+        try:
+            signature.bind(1, 0.0, 0.0)
+        except TypeError:
+            raise ValueError(f"{words}: {_call(value)} does not take three arguments.") from None
+    return value
+
+
+def check_path(value: Any, name: str) -> Any:
+    """The path of a file, or None."""
+    if value is not None and not (isinstance(value, (str, os.PathLike)) and str(value)):
+        raise TypeError(f"{name} must be the path of a file, such as 'fit.ngvi', got {value!r}.")
+    return value
+
+
+def check_options(value: Any, name: str) -> FitOptions:
+    """``FitOptions``, by default its own."""
+    if value is None:
+        return FitOptions()
+    if not isinstance(value, FitOptions):
+        raise TypeError(f"{name} must be FitOptions(...), got {value!r}.")
+    return value
+
+
+def check_batches(value: Any, name: str) -> Any:
+    """What can be read as batches, or None."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        raise TypeError(
+            f"{name} must be an iterable of batches, and an array would be read row by row: write "
+            "a DataLoader or a list of the model's arguments, [(X1, y1), (X2, y2)]; or "
+            "fit(model, X, y) for data that fit the memory."
+        )
+    if isinstance(value, (str, bytes, int, float)):
+        raise TypeError(f"{name} must be an iterable of batches, got {value!r}.")
+    return value
+
+
+#: What each option may be, by its name: a function of the value and the name, which returns what
+#: ``fit`` goes on with. Options that are not here are checked where they are used.
+OPTIONS: dict[str, Callable[[Any, str], Any]] = {
+    "tolerance": errors.check_finite,
+    "max_steps": errors.check_count,
+    "exploration": check_exploration,
+    "curvature": lambda value, _: check_curvature(value, CURVATURES_OF_FIT) or value,
+    "deterministic": errors.check_flag,
+    "allow_prior": errors.check_flag,
+    "progress_bar": errors.check_flag,
+    "time_limit": check_seconds,
+    "callback": check_callback,
+    "checkpoint": check_path,
+    "batches": check_batches,
+    "options": check_options,
+    "init_loc_fn": lambda value, _: value if value is None else errors.check_init_loc_fn(value),
+    "create_plates": lambda value, _: errors.check_create_plates(value),
+}
+
+
+def checked(given: dict[str, Any]) -> dict[str, Any]:
+    """The options, as ``fit`` goes on with them.
+
+    :param given: by their names; others are let through.
+    :raises ValueError: for a value, naming the option.
+    :raises TypeError: for a type.
+    """
+    return {
+        name: OPTIONS[name](value, name) if name in OPTIONS else value
+        for name, value in given.items()
+    }
+
+
+# -- keywords that nobody has ---------------------------------------------------------
+
+SEED = "the seed"
+#: What other libraries call it, by what there is here instead.
+HABITS = {
+    "max_steps=, the most steps of one search. fit ends by itself, at the optimum": (
+        "num_steps n_steps steps num_iterations num_iters num_iter n_iter iterations max_iter "
+        "maxiter niter epochs num_epochs n_epochs max_epochs svi_steps"
+    ),
+    "no step size and no optimiser to give: fit chooses its own. Leave it out, or take SVI with "
+    "BLR() for a loop of your own": (
+        "lr learning_rate step_size stepsize optim optimizer optimiser alpha momentum scheduler"
+    ),
+    "progress_bar=": "verbose progress progressbar disable_progbar quiet silent show_progress",
+    "no number of draws: ask the result for them, result.sample(1000)": (
+        "num_samples n_samples draws num_draws samples output_samples num_posterior_samples"
+    ),
+    "no Markov chain: the result has draws, result.sample(1000)": (
+        "num_warmup warmup warmup_steps tune burn_in chains num_chains cores chain_method "
+        "target_accept target_accept_prob kernel"
+    ),
+    "no number of particles and no loss: fit takes as many draws as their noise requires": (
+        "num_particles particles loss elbo num_gradients"
+    ),
+    "tolerance=, in nats": "tol atol rtol eps tol_rel_obj",
+    "time_limit=, in seconds": "timeout max_time time_budget max_seconds time",
+    "init_loc_fn=init_to_value(values={...})": (
+        "init_values initial_values inits initvals start init_params init_strategy init_scale x0"
+    ),
+    "exploration=, the share of the search for other optima": (
+        "num_starts n_starts restarts num_restarts n_restarts"
+    ),
+    "batches=, an iterable of the model's arguments; or a plate with subsample_size= in the "
+    "model": "batch_size minibatch_size minibatch dataloader loader",
+    "callback=": "callbacks callback_fn on_step hook",
+    "checkpoint=": "checkpoint_path checkpoint_dir checkpoint_file save_path",
+    "family= and guide=": "method approximation autoguide guide_type posterior variational_family",
+    "no device: fit computes where the data and the model's tensors are": "device gpu cuda",
+    SEED: "seed random_seed rng_seed random_state rng rng_key key prng_key",
+}
+_MEANT = {name: meant for meant, names in HABITS.items() for name in names.split()}
+
+
+# -- the call of the model ------------------------------------------------------------
+
+#: What is no argument of a model, by the names of its type's bases.
+FOREIGN = {
+    "AutoGuide": "a guide: write guide=",
+    "PyroOptim": "an optimiser, and fit needs none: leave it out",
+    "_NumPyroOptim": "an optimiser, and fit needs none: leave it out",
+    "GradientTransformation": "an optimiser, and fit needs none: leave it out",
+    "ELBO": "a loss, and fit needs none: leave it out",
+    "SVI": "an SVI, and fit needs none: leave it out",
+    "Family": "a family: write family=",
+}
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class ModelCall:
+    """The model and its arguments, as ``fit`` is given them.
+
+    :param fit: the function, whose own keywords are not the model's.
+    :param seed: how the package is given the seed, in words.
+    """
+
+    def __init__(
+        self, fit: Callable, model: Callable, args: tuple, kwargs: dict[str, Any], seed: str
+    ) -> None:
+        self.model, self.args, self.kwargs, self.seed = model, args, kwargs, seed
+        own = inspect.signature(fit).parameters.values()
+        self.options = [one.name for one in own if one.kind is inspect.Parameter.KEYWORD_ONLY]
+
+    def check(self) -> None:
+        """Refuse what cannot be a call of the model.
+
+        Behind a handler that takes anything nobody can tell: :meth:`explain` does once it fails.
+
+        :raises TypeError: naming the argument, with what to write.
+        """
+        for index, value in enumerate(self.args):
+            kind = value if isinstance(value, type) else type(value)
+            for base in kind.__mro__:
+                if base.__name__ in FOREIGN:
+                    raise TypeError(
+                        "fit(model, ...) takes the model's arguments by place, and argument "
+                        f"{index} of them, counted from zero, is {FOREIGN[base.__name__]}."
+                    )
+        signature = _signature(self.model, follow=False)
+        if signature is not None:
+            self._compare(signature)
+            self._warn_of_near_keywords(signature)
+
+    def explain(self, error: Exception) -> None:
+        """Say of a model that has raised how it is called, if that was wrong.
+
+        :raises TypeError: naming the argument, with what to write.
+        """
+        signature = _signature(self.model, follow=True)
+        if not isinstance(error, TypeError) or signature is None:
+            return
+        try:
+            self._compare(signature)
+        except TypeError as explained:
+            raise explained from error
+
+    def _compare(self, signature: inspect.Signature) -> None:
+        named = signature.parameters
+        if not _takes_any(signature):
+            for name in self.kwargs:
+                if name not in named:
+                    raise TypeError(
+                        f"fit has no argument {name}=, and neither has the model, "
+                        f"{_call(self.model)}. {self._meant(name, list(named))}"
+                    )
+        try:
+            signature.bind(*self.args, **self.kwargs)
+        except TypeError as error:
+            raise TypeError(self._misfit(signature, str(error))) from None
+
+    def _misfit(self, signature: inspect.Signature, reason: str) -> str:
+        """Why the arguments are not those of the model."""
+        places = [one for one in signature.parameters.values() if one.kind in POSITIONAL]
+        words = f"fit calls the model with the arguments that follow it, and {_call(self.model)} "
+        if reason.startswith("missing"):
+            needed = [one.name for one in places if one.default is one.empty]
+            return f"{words}is {reason}: write fit(model, {', '.join(needed)})."
+        if reason.startswith("too many"):
+            words += f"takes {len(places)} by place, not {len(self.args)}. Options of fit are "
+            strings = [value for value in self.args if isinstance(value, str)]
+            return f"{words}keywords, such as family={strings[0] if strings else 'diagonal'!r}."
+        return f"{words}has {reason}."
+
+    def _warn_of_near_keywords(self, signature: inspect.Signature) -> None:
+        for name in self.kwargs if _takes_any(signature) else ():
+            near = self._near(name)
+            if near and name not in signature.parameters:
+                warn(
+                    f"{name}= goes to the model, which takes any keyword. If fit's own is meant, "
+                    f"it is {near[0]}=."
+                )
+
+    def _near(self, name: str) -> list[str]:
+        return difflib.get_close_matches(name.lower(), self.options, 1, cutoff=0.8)
+
+    def _meant(self, name: str, of_model: list[str]) -> str:
+        """What to write in the place of a keyword that nobody has."""
+        habit = _MEANT.get(name.lower())
+        if habit is not None:
+            return f"There is {self.seed if habit is SEED else habit}."
+        near = self._near(name) or difflib.get_close_matches(name, of_model, 1)
+        if near:
+            return f"Is {near[0]}= meant?"
+        return f"fit's own are {', '.join(f'{one}=' for one in self.options)}."
+
+
+def _signature(model: Callable, follow: bool) -> inspect.Signature | None:
+    """What a call takes; None if nobody can tell.
+
+    :param follow: to what a decorator or a handler wraps.
+    """
+    while follow and callable(getattr(model, "fn", None)):
+        model = model.fn  # type: ignore[attr-defined]
+    if hasattr(model, "forward") and hasattr(model, "named_parameters"):
+        model = model.forward  # of a module of torch
+    try:
+        return inspect.signature(model, follow_wrapped=follow)
+    except (TypeError, ValueError):
+        return None
+
+
+def _takes_any(signature: inspect.Signature) -> bool:
+    kinds = [one.kind for one in signature.parameters.values()]
+    return inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _call(function: Callable) -> str:
+    """A function and its arguments, as they are written."""
+    name = getattr(function, "__name__", type(function).__name__)
+    signature = _signature(function, follow=True)
+    if signature is None:
+        return f"{name}(...)"
+    parameters = []
+    for one in signature.parameters.values():
+        is_short = isinstance(one.default, (bool, int, float, str, type, type(None)))
+        default = one.default if is_short else ...
+        parameters.append(one.replace(annotation=one.empty, default=default))
+    return f"{name}{inspect.Signature(parameters)}".replace("=Ellipsis", "=...")

@@ -1,0 +1,113 @@
+"""What one run of the model shows before anything is compiled: that it observes, and numbers.
+
+A response that was forgotten makes a latent of the data, and the posterior is then the prior. Data
+with NaN have no density anywhere, and finding no start takes long.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Seen:
+    """The sites of one run.
+
+    :ivar latents: names.
+    :ivar data: the values of observed sites that are known and that no mask covers; None of others.
+    :ivar without_density: observed sites whose log density is NaN because arguments are.
+    :ivar nan: where arguments of the model hold NaN, in words, by their names.
+    """
+
+    latents: list[str] = field(default_factory=list)
+    data: dict[str, np.ndarray | None] = field(default_factory=dict)
+    without_density: list[str] = field(default_factory=list)
+    nan: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether data do."""
+        return any(map(nan_in, self.data.values()))
+
+
+def check_seen(
+    seen: Seen, model: Callable, args: tuple, kwargs: Mapping[str, Any], allow_prior: bool
+) -> None:
+    """Refuse a model that observes nothing, and data with NaN.
+
+    :param args: of the model.
+    :param allow_prior: whether it may observe nothing.
+    :raises ValueError: naming sites or arguments, and what to do.
+    """
+    if not seen.data and not allow_prior:
+        raise ValueError(_nothing_observed(seen, model, args, kwargs))
+    for name, value in seen.data.items():
+        if value is not None and (where := nan_in(value)):
+            raise ValueError(
+                f"Observed site '{name}' holds NaN {where}, which has no density: leave these "
+                "rows out, give them a latent of their own, or cover them with a mask."
+            )
+    if seen.without_density:
+        where = "; ".join(f"{name} holds NaN {words}" for name, words in seen.nan.items())
+        names = ", ".join(f"'{name}'" for name in seen.without_density)
+        raise ValueError(
+            f"The log density of observed {names} is NaN: {where} (arguments of the model are "
+            "counted from zero). Leave these rows out, or impute what is missing by latents."
+        )
+
+
+def nan_in_arguments(args: tuple, kwargs: Mapping[str, Any]) -> dict[str, str]:
+    """Where arguments hold NaN, by name.
+
+    :param args: with arrays of numpy.
+    """
+    named = {**{f"argument {i}": one for i, one in enumerate(args)}, **kwargs}
+    found = {name: nan_in(value) for name, value in named.items()}
+    return {name: words for name, words in found.items() if words}
+
+
+def nan_in(value: Any) -> str:
+    """Where an array holds NaN, in words, or nothing."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return next(filter(None, map(nan_in, value)), "")
+    if not isinstance(value, (np.ndarray, np.floating, float)):
+        return ""
+    array = np.asarray(value)
+    if array.dtype.kind != "f" or not (bad := np.isnan(array)).any():
+        return ""
+    if not array.ndim:
+        return "as its only number"
+    first = ", ".join(str(i) for i in np.argwhere(bad)[0])
+    return f"at {bad.sum():,} of {array.size:,} places, the first of which is [{first}]"
+
+
+def _nothing_observed(seen: Seen, model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> str:
+    names = ", ".join(map(repr, seen.latents[:8])) + ", ..." * (len(seen.latents) > 8)
+    words = f"The model observes nothing: all of its sites ({names}) are latent, and their "
+    words += "posterior is the prior."
+    if missing := _left_out(model, args, kwargs):
+        words += f" Was {' or '.join(f'{name}=' for name in missing)} forgotten, which is None?"
+    return (
+        f"{words} Give the data to fit, and to obs= of a sample statement. For a density that has "
+        "no data, pass allow_prior=True."
+    )
+
+
+def _left_out(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[str]:
+    """Arguments of the model that are None."""
+    while callable(getattr(model, "fn", None)):
+        model = model.fn  # type: ignore[attr-defined]
+    is_module = hasattr(model, "forward") and hasattr(model, "named_parameters")
+    try:
+        given = inspect.signature(model.forward if is_module else model).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return []
+    given.apply_defaults()
+    return [name for name, value in given.arguments.items() if value is None]

@@ -1,0 +1,92 @@
+"""What one run of a NumPyro model shows; see :mod:`ngvi.inference.first_look`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from numpyro import distributions as dist
+from numpyro import handlers
+from numpyro.infer.initialization import init_to_uniform
+
+from ngvi.inference.first_look import Seen, nan_in, nan_in_arguments
+
+
+def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
+    """What a run shows that computes nothing; None if the model does not run so.
+
+    Only where arguments hold NaN, and data do not, are log densities computed.
+    """
+    seen = Seen()
+
+    def run() -> None:
+        sites = _trace(model, args, kwargs)
+        seen.latents = [name for name, site in sites.items() if not site["is_observed"]]
+        seen.data = {name: _known(site) for name, site in sites.items() if site["is_observed"]}
+
+    try:
+        jax.eval_shape(run)
+        own = as_numpy((args, kwargs))
+        seen.nan = nan_in_arguments(*own)
+        if seen.nan and not seen.has_nan:
+            run()  # for data that the model has computed
+        if not seen.nan or seen.has_nan:
+            return seen
+        filled = jax.tree.map(_filled, own)
+        with_nan, without = (_without_density(model, *one) for one in ((args, kwargs), filled))
+        seen.without_density = [name for name in with_nan if name not in without]
+    except Exception:  # noqa: BLE001  the set-up fails as well, and says why
+        return None
+    return seen
+
+
+def as_numpy(tree: Any) -> Any:
+    """With numpy's arrays in place of JAX's, as far as this process has them."""
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+            return leaf
+        is_number = not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+        return np.asarray(leaf) if is_number and leaf.is_fully_addressable else leaf
+
+    return jax.tree.map(own, tree)
+
+
+def _trace(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The sample sites of a run."""
+    started = handlers.substitute(
+        handlers.seed(model, 0), substitute_fn=init_to_uniform(radius=0.0)
+    )
+    with handlers.block(), numpyro.validation_enabled(False):
+        trace = handlers.trace(started).get_trace(*args, **kwargs)
+    return {name: site for name, site in trace.items() if site["type"] == "sample"}
+
+
+def _known(site: dict[str, Any]) -> np.ndarray | None:
+    """The data of an observed site, if they are numbers of this process and nothing masks them."""
+    fn = site["fn"]
+    while hasattr(fn, "base_dist"):
+        if isinstance(fn, dist.MaskedDistribution):
+            return None
+        fn = fn.base_dist
+    value = as_numpy(site["value"])
+    return value if isinstance(value, np.ndarray) else None
+
+
+def _without_density(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[str]:
+    """Observed sites with a log density of NaN."""
+    return [
+        name
+        for name, site in _trace(model, args, kwargs).items()
+        if site["is_observed"] and bool(jnp.isnan(site["fn"].log_prob(site["value"])).any())
+    ]
+
+
+def _filled(leaf: Any) -> Any:
+    if isinstance(leaf, (np.ndarray, float)) and nan_in(leaf):
+        return np.nan_to_num(leaf, nan=0.5)
+    return leaf

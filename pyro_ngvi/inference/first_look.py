@@ -1,0 +1,101 @@
+"""What one run of a Pyro model shows; see :mod:`ngvi.inference.first_look`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyro
+import torch
+from pyro.distributions import MaskedDistribution
+from pyro.infer.autoguide.initialization import InitMessenger, init_to_feasible
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from ngvi.inference.first_look import Seen, nan_in_arguments
+from pyro_ngvi.guide.checks import frozen_parts, quiet_trace
+
+
+def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
+    """What a run shows, which leaves no parameters behind; None if the model does not run.
+
+    Only where arguments hold NaN, and data do not, are log densities computed.
+    """
+    seen = Seen()
+    try:
+        sites = _trace(model, args, kwargs)
+        seen.latents = [name for name, site in sites.items() if not site["is_observed"]]
+        seen.data = {name: _known(site) for name, site in sites.items() if site["is_observed"]}
+        seen.nan = nan_in_arguments(*as_numpy((args, kwargs)))
+        if not seen.nan or seen.has_nan:
+            return seen
+        filled = _mapped((args, kwargs), _filled)
+        with_nan, without = (_without_density(model, *one) for one in ((args, kwargs), filled))
+        seen.without_density = [name for name in with_nan if name not in without]
+    except Exception:  # noqa: BLE001  the set-up fails as well, and says why
+        return None
+    return seen
+
+
+def as_numpy(tree: Any) -> Any:
+    """With numpy's arrays in place of tensors."""
+
+    def own(leaf: Any) -> Any:
+        if not _is_real(leaf):
+            return leaf
+        is_narrow = torch.finfo(leaf.dtype).bits < 32  # bfloat16, which numpy does not know
+        return (leaf.float() if is_narrow else leaf).detach().cpu().numpy()
+
+    return _mapped(tree, own)
+
+
+def _is_real(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.layout is torch.strided
+
+
+def _mapped(tree: Any, function: Callable) -> Any:
+    if isinstance(tree, dict):
+        return {name: _mapped(one, function) for name, one in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(_mapped(one, function) for one in tree)
+    return function(tree)
+
+
+def _trace(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The sample sites of a run, in a parameter store that is as it was afterwards."""
+    store = pyro.get_param_store()
+    with frozen_parts([model]), store.scope(store.get_state()), pyro.validation_enabled(False):
+        trace = quiet_trace(InitMessenger(init_to_feasible)(model), args, kwargs)
+    return {
+        name: site
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample" and not site_is_subsample(site)
+    }
+
+
+def _known(site: dict[str, Any]) -> np.ndarray | None:
+    """The data of an observed site, if nothing masks them."""
+    fn = site["fn"]
+    while hasattr(fn, "base_dist"):
+        if isinstance(fn, MaskedDistribution):
+            return None
+        fn = fn.base_dist
+    value = None if site["mask"] is not None else as_numpy(site["value"])
+    return value if isinstance(value, np.ndarray) else None
+
+
+def _without_density(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[str]:
+    """Observed sites with a log density of NaN."""
+    sites = _trace(model, args, kwargs).items()
+    observed = [(name, site) for name, site in sites if site["is_observed"]]
+    with pyro.validation_enabled(False):
+        return [
+            name
+            for name, site in observed
+            if bool(torch.as_tensor(site["fn"].log_prob(site["value"])).isnan().any())
+        ]
+
+
+def _filled(leaf: Any) -> Any:
+    return torch.nan_to_num(leaf, nan=0.5) if _is_real(leaf) else leaf
