@@ -93,10 +93,6 @@ class FittedPosterior:
         """The ``NaturalGaussianGuide`` in the guide."""
         raise NotImplementedError
 
-    def _observed(self, latents: dict[str, Any]) -> dict[str, np.ndarray]:
-        """The observed data, from a run of the model with these latents."""
-        raise NotImplementedError
-
     def _distribution(self, params: dict[str, Any]) -> Any:
         """The Gaussian of these parameters, as a distribution of the PPL."""
         raise NotImplementedError

@@ -149,14 +149,9 @@ def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:
     add("Pareto k-hat", diagnostics.verdict if k is None else f"{k:.2f}, {diagnostics.verdict}")
     if diagnostics.importance_weighted_bound is None:
         return
-    add(
-        "importance weighted",
-        _nats(diagnostics.importance_weighted_bound, diagnostics.importance_weighted_bound_error),
-    )
-    add(
-        "effective draws",
-        f"{diagnostics.effective_sample_size:,.0f} of {diagnostics.num_draws:,}",
-    )
+    bound = diagnostics.importance_weighted_bound, diagnostics.importance_weighted_bound_error
+    count = f"{diagnostics.effective_sample_size:,.0f} effective draws of {diagnostics.num_draws:,}"
+    add("importance weighted", f"{_nats(*bound)}, by {count}")
     worst = diagnostics.worst(SIZES.num_marginals)
     if worst:
         add(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ngvi.errors import check_flag, check_model
-from ngvi.inference import arviz, serialize
+from ngvi.inference import serialize
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
 from ngvi.inference.posterior import FittedPosterior
 from ngvi.inference.problem import Cost
@@ -175,7 +175,7 @@ class Result(FittedPosterior):
             return final_bound(self.trace)
         return self.validation.bound, self.validation.error
 
-    # -- pictures, words, and ArviZ ---------------------------------------------------
+    # -- pictures and words -----------------------------------------------------------
 
     def plot(self) -> Any:
         """Bound, step sizes, importance weights and worst marginals as a matplotlib figure.
@@ -183,29 +183,6 @@ class Result(FittedPosterior):
         :raises ModuleNotFoundError: without matplotlib.
         """
         return plot(self)
-
-    def to_arviz(self, num_samples: int = 1000, **options: Any) -> Any:
-        """Draws of :meth:`sample` and the observed data, for ArviZ.
-
-        :param num_samples: how many draws; they are one chain.
-        :param options: as for :meth:`sample`.
-        :return: an ``arviz.InferenceData``, or an ``xarray.DataTree`` from ArviZ 1 on.
-        :raises ModuleNotFoundError: without ArviZ.
-        """
-        draws = self.sample(num_samples, **options)
-        first = {name: value[0] for name, value in draws.items()}
-        # On a GPU a tensor has to be fetched.
-        posterior = {
-            name: np.asarray(value.cpu() if hasattr(value, "cpu") else value)
-            for name, value in draws.items()
-        }
-        sites = [site for part in self._gaussians() for site in part.sites]
-        return arviz.inference_data(
-            posterior,
-            self._observed(first),
-            arviz.plate_dims(sites, posterior),
-            {"inference_library": self.library, "bound": self.bound, "reason": self.reason},
-        )
 
     def __str__(self) -> str:
         return report(self, complete=True)

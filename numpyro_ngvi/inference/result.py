@@ -23,8 +23,9 @@ from ngvi.errors import check_count, check_flag
 from ngvi.inference import serialize
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics
-from ngvi.inference.result import Result
 from ngvi.inference.serialize import Saved
+from ngvi.workflow.arviz import ArvizGroups
+from ngvi.workflow.result import WorkflowResult
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
@@ -34,15 +35,17 @@ from numpyro_ngvi.inference.objective import Objective
 from numpyro_ngvi.inference.set_up import STARTS, set_up
 from numpyro_ngvi.inference.space import State, StateSpace, check_has_gaussian, gaussians
 from numpyro_ngvi.tracing.arguments import as_jax
+from numpyro_ngvi.workflow import runs as model_runs
+from numpyro_ngvi.workflow.runs import Runs
 
 #: What a result draws from its key for.
-_DIAGNOSTICS, _SAMPLE, _PREDICTIVE, _OBSERVED, _GROUPS = range(5)
+_DIAGNOSTICS, _SAMPLE, _PREDICTIVE, _GROUPS_OF_ARVIZ, _GROUPS = range(5)
 
 OF_KEY = ":param rng_key: a JAX random key; by default one of the fit's, the same every time."
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
-class FitResult(Result):
+class FitResult(WorkflowResult):
     """A fitted posterior, how the fit went, and whether to believe it.
 
     ``print(result)`` is a report. It takes thousands of evaluations of the log density for the
@@ -55,7 +58,7 @@ class FitResult(Result):
     #: The JAX random key for diagnostics, and for draws without a key of their own.
     rng_key: jax.Array
 
-    @shared_doc(Result.sample, OF_KEY)
+    @shared_doc(WorkflowResult.sample, OF_KEY)
     @serialised
     def sample(  # type: ignore[override]
         self,
@@ -75,7 +78,7 @@ class FitResult(Result):
             key, self.params, *self.args, sample_shape=(num_samples,), **self.kwargs
         )
 
-    @shared_doc(Result.predictive, OF_KEY)
+    @shared_doc(WorkflowResult.predictive, OF_KEY)
     @serialised
     def predictive(
         self,
@@ -99,7 +102,7 @@ class FitResult(Result):
         # A factor is an observed site, and has no numbers.
         return {name: value for name, value in found.items() if value[0].size}
 
-    @shared_doc(Result.sample_groups, OF_KEY)
+    @shared_doc(WorkflowResult.sample_groups, OF_KEY)
     @serialised
     def sample_groups(
         self,
@@ -121,7 +124,7 @@ class FitResult(Result):
         latents = latents.at[:, others].set(family.sample(noise)[:, own])
         return new._unpack_and_constrain(latents, self.params)
 
-    @shared_doc(Result.diagnose, OF_KEY)
+    @shared_doc(WorkflowResult.diagnose, OF_KEY)
     @serialised
     def diagnose(self, num_draws: int = 4000, *, rng_key: jax.Array | None = None) -> Diagnostics:
         return self._diagnosed(num_draws, _numbers_of(self._key(_DIAGNOSTICS, rng_key)))
@@ -135,17 +138,36 @@ class FitResult(Result):
         yield Problem(Objective(*run, space, "stein"), space, Metric), self.params
 
     @serialised
-    def _observed(self, latents: dict[str, jax.Array]) -> dict[str, np.ndarray]:
-        others = {k: v for k, v in self.params.items() if not isinstance(v, Family)}
-        model = handlers.substitute(self.model, data={**others, **latents})
-        seeded = handlers.seed(model, self._key(_OBSERVED))
-        with handlers.block():
-            trace = handlers.trace(seeded).get_trace(*self.args, **self.kwargs)
-        return {
-            name: np.asarray(site["value"])
-            for name, site in trace.items()
-            if site["type"] == "sample" and site["is_observed"] and np.size(site["value"])
-        }
+    def _groups(
+        self, draws: dict[str, jax.Array], wanted: dict[str, bool]
+    ) -> tuple[ArvizGroups, dict[str, str]]:
+        own = {k: v for k, v in self.params.items() if not isinstance(v, Family)}
+        run, keys = (self.args, self.kwargs), random.split(self._key(_GROUPS_OF_ARVIZ))
+        at_draws, left_out, found = Runs(self.model, own, *run, keys[0]), {}, {}
+        one = {name: value[0] for name, value in draws.items()}
+        first = model_runs.run(self.model, {**own, **one}, *run, keys[1])
+        observed = model_runs.observed(first)
+        if drawn := model_runs.drawn_besides(first):
+            left_out["log_likelihood"] = f"the model draws {', '.join(map(repr, drawn))}"
+        elif wanted["log_likelihood"] and observed:
+            found["log_likelihood"] = at_draws.log_likelihood(draws)
+        if wanted["predictive"]:
+            replicated = at_draws.replicated(draws)
+            found["posterior_predictive"] = {k: v for k, v in replicated.items() if k in observed}
+        if wanted["prior"]:
+            try:
+                count = len(next(iter(draws.values())))
+                found["prior"] = at_draws.prior(count)
+            except Exception as error:  # noqa: BLE001  an improper one cannot be sampled
+                left_out["prior"] = str(error).partition("\n")[0]
+        return ArvizGroups({}, observed, **found), left_out
+
+    @serialised
+    def _in_supports(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        latents = jnp.asarray(theta, self.family.loc.dtype)
+        found = self._gaussian()._unpack_and_constrain(latents, self.params)
+        names = {site.name for site in self._gaussian().sites}
+        return {name: np.asarray(value) for name, value in found.items() if name in names}
 
     def _gaussians(self) -> list[NaturalGaussianGuide]:
         return gaussians(self.guide)

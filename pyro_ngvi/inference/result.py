@@ -13,7 +13,6 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.infer import Predictive
-from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to, transform_to
@@ -23,8 +22,9 @@ from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics
-from ngvi.inference.result import Result
 from ngvi.inference.serialize import Saved
+from ngvi.workflow.arviz import ArvizGroups
+from ngvi.workflow.result import WorkflowResult
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.posterior import to_distribution
@@ -32,10 +32,11 @@ from pyro_ngvi.inference.problem import make_problem
 from pyro_ngvi.inference.set_up import STARTS, set_up, store_as_it_was
 from pyro_ngvi.inference.space import State, gaussians
 from pyro_ngvi.tracing.messengers import repeatable_noise
+from pyro_ngvi.workflow import runs as model_runs
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
-class FitResult(Result):
+class FitResult(WorkflowResult):
     """A fitted posterior, how the fit went, and whether to believe it.
 
     It is that of :attr:`params`, whatever becomes of the parameter store: guides of one class share
@@ -59,7 +60,7 @@ class FitResult(Result):
             "constraints": found,
         }
 
-    @shared_doc(Result.sample)
+    @shared_doc(WorkflowResult.sample)
     @serialised
     @torch.no_grad()
     def sample(  # type: ignore[override]
@@ -81,7 +82,7 @@ class FitResult(Result):
             if not trace.nodes[name]["infer"].get("is_auxiliary")
         }
 
-    @shared_doc(Result.predictive)
+    @shared_doc(WorkflowResult.predictive)
     @serialised
     @torch.no_grad()
     def predictive(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Tensor]:
@@ -96,7 +97,7 @@ class FitResult(Result):
         model, runs = self.model, []
         if not args and not kwargs:
             args, kwargs = self.args, self.kwargs
-            model = _Unobserved()(model)
+            model = model_runs.Unobserved()(model)
         with self._own_parameters(), poutine.block():
             for _ in range(num_samples):
                 draw = poutine.trace(self.guide).get_trace(*args, **kwargs)
@@ -108,7 +109,7 @@ class FitResult(Result):
         names = [k for k, v in runs[0].items() if (k, v.shape) in shared and v.numel()]
         return {name: torch.stack([run[name] for run in runs]) for name in names}
 
-    @shared_doc(Result.sample_groups)
+    @shared_doc(WorkflowResult.sample_groups)
     @serialised
     @torch.no_grad()
     def sample_groups(
@@ -127,7 +128,7 @@ class FitResult(Result):
             latents[:, others] = family.sample(noise)[:, own]
             return new._constrained(latents)
 
-    @shared_doc(Result.diagnose)
+    @shared_doc(WorkflowResult.diagnose)
     @serialised
     def diagnose(self, num_draws: int = 4000, *, seed: int = 0) -> Diagnostics:
         """:param seed: of these draws; Pyro's own random numbers are left as they are."""
@@ -142,18 +143,37 @@ class FitResult(Result):
 
     @serialised
     @torch.no_grad()
-    def _observed(self, latents: dict[str, Tensor]) -> dict[str, np.ndarray]:
-        model = poutine.condition(self.model, latents)
+    def _groups(
+        self, draws: dict[str, Tensor], wanted: dict[str, bool]
+    ) -> tuple[ArvizGroups, dict[str, str]]:
+        run, left_out, found = (self.args, self.kwargs), {}, {}
+        with self._own_parameters():
+            first = model_runs.run(self.model, next(model_runs.by_draw(draws)), *run)
+            observed = model_runs.observed(first)
+            if drawn := model_runs.drawn_besides(first):
+                left_out["log_likelihood"] = f"the model draws {', '.join(map(repr, drawn))}"
+            elif wanted["log_likelihood"] and observed:
+                of_draws = model_runs.log_likelihood(self.model, draws, *run)
+                found["log_likelihood"] = model_runs.stacked(of_draws)
+            if wanted["predictive"]:
+                replicated = model_runs.stacked(model_runs.replicated(self.model, draws, *run))
+                found["posterior_predictive"] = {
+                    name: value for name, value in replicated.items() if name in observed
+                }
+            if wanted["prior"]:
+                try:
+                    count = len(next(iter(draws.values())))
+                    found["prior"] = model_runs.stacked(model_runs.prior(self.model, count, *run))
+                except Exception as error:  # noqa: BLE001  an improper one cannot be sampled
+                    left_out["prior"] = str(error).partition("\n")[0]
+        return ArvizGroups({}, observed, **found), left_out
+
+    @serialised
+    @torch.no_grad()
+    def _in_supports(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         with self._own_parameters(), poutine.block():
-            trace = poutine.trace(model).get_trace(*self.args, **self.kwargs)
-        return {
-            name: site["value"].cpu().numpy()
-            for name, site in trace.nodes.items()
-            if name in trace.observation_nodes
-            and name not in latents
-            and not site["infer"].get("_deterministic")
-            and site["value"].numel()
-        }
+            found = self._gaussian()._constrained(torch.as_tensor(theta).to(self.family.loc))
+        return {name: _numpy(value) for name, value in found.items()}
 
     def _without_weights(self, problem: Any) -> str:
         if problem.objective.guide_is_enumerated:
@@ -223,11 +243,3 @@ class FitResult(Result):
 
 def _numpy(value: Tensor) -> np.ndarray:
     return value.detach().cpu().numpy()
-
-
-class _Unobserved(UnconditionMessenger):
-    """Draws observed sites, and leaves computed ones as they are."""
-
-    def _pyro_sample(self, msg: Any) -> None:
-        if not msg["infer"].get("_deterministic"):
-            super()._pyro_sample(msg)

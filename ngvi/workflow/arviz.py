@@ -1,0 +1,196 @@
+"""What is asked of ArviZ: its container of draws.
+
+ArviZ 1 has another one than ArviZ 0. It is imported on first use, for it takes seconds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ngvi.latents.layout import Plate, Site
+
+#: Arrays by site, each with a leading axis of draws.
+Draws = dict[str, np.ndarray]
+
+
+class Observed(NamedTuple):
+    """An observed site."""
+
+    value: np.ndarray
+    plates: tuple[Plate, ...]  #: around it, whose axes are the value's
+
+
+class ArvizGroups(NamedTuple):
+    """What an ``InferenceData`` is made from; groups that a model does not have are empty."""
+
+    posterior: Draws
+    observed: dict[str, Observed]
+    log_likelihood: Draws = {}  # noqa: RUF012  they are not written into
+    posterior_predictive: Draws = {}  # noqa: RUF012
+    prior: Draws = {}  # noqa: RUF012
+    constant_data: dict[str, np.ndarray] = {}  # noqa: RUF012
+
+    def of_arviz(self) -> dict[str, dict[str, np.ndarray]]:
+        """By ArviZ's names, draws as one chain."""
+        of_prior = {k: v for k, v in self.prior.items() if k not in self.observed}
+        replicated = {k: v for k, v in self.prior.items() if k in self.observed}
+        draws = {
+            "posterior": self.posterior,
+            "posterior_predictive": self.posterior_predictive,
+            "log_likelihood": self.log_likelihood,
+            "prior": of_prior,
+            "prior_predictive": replicated,
+        }
+        found = {group: {k: v[None] for k, v in some.items()} for group, some in draws.items()}
+        found["observed_data"] = {name: site.value for name, site in self.observed.items()}
+        found["constant_data"] = dict(self.constant_data)
+        return {group: some for group, some in found.items() if some}
+
+
+def inference_data(
+    groups: ArvizGroups,
+    sites: Iterable[Site],
+    attrs: dict[str, Any],
+    coords: Mapping[str, Sequence] | None = None,
+    dims: Mapping[str, Sequence[str]] | None = None,
+) -> Any:
+    """Groups as ``arviz.InferenceData``, or as the ``xarray.DataTree`` that ArviZ 1 has instead.
+
+    :param sites: latent ones, whose plates are known.
+    :param attrs: of the group ``posterior``.
+    :param coords: labels by dimension, from the user.
+    :param dims: the names of a variable's axes, from the user.
+    :raises ModuleNotFoundError: without ArviZ.
+    :raises ValueError: for names or labels that fit no variable.
+    """
+    arviz = _arviz()
+    found = groups.of_arviz()
+    all_dims = plate_dims(sites, groups) | {k: list(v) for k, v in (dims or {}).items()}
+    _check_names(found, all_dims, dims or {}, coords or {})
+    options = {"dims": all_dims, "coords": {k: list(v) for k, v in (coords or {}).items()}}
+    if arviz.__version__.startswith("0."):  # ArviZ 1 still has names that it warns of
+        data = arviz.from_dict(**found, **options)
+    else:
+        data = arviz.from_dict(found, **options)
+    data["posterior"].attrs.update(attrs)
+    return data
+
+
+def plate_dims(sites: Iterable[Site], groups: ArvizGroups) -> dict[str, list[str]]:
+    """The names of the axes of variables in plates: a plate's axis is called like the plate.
+
+    An array among the model's arguments whose first axis is as long as exactly one plate is taken
+    for one of that plate's.
+
+    :param sites: latent ones, whose plates are known.
+    """
+    shapes = {name: value.shape[1:] for name, value in groups.posterior.items()}
+    plates = {site.name: site.plates for site in sites}
+    for name, site in groups.observed.items():
+        shapes[name], plates[name] = site.value.shape, site.plates
+    sizes: dict[int, set[str]] = {}
+    for plate in (plate for some in plates.values() for plate in some):
+        sizes.setdefault(plate.size, set()).add(plate.name)
+    for name, value in groups.constant_data.items():
+        alike = sizes.get(value.shape[0], set()) if value.ndim else set()
+        shapes[name] = value.shape
+        plates[name] = tuple(Plate(one, len(value), 0) for one in alike if len(alike) == 1)
+    dims = {}
+    for name, shape in shapes.items():
+        # A variable may not be called like an axis that it does not have.
+        around = {p.axis: p.name for p in plates.get(name, ()) if p.name not in shapes}
+        if around:
+            axes = range(len(shape))
+            dims[name] = [around.get(axis, f"{name}_dim_{axis}") for axis in axes]
+    return dims
+
+
+def _check_names(
+    groups: dict[str, dict[str, np.ndarray]],
+    all_dims: dict[str, list[str]],
+    dims: Mapping[str, Sequence[str]],
+    coords: Mapping[str, Sequence],
+) -> None:
+    """Refuse the user's names and labels of axes that are not there.
+
+    :raises ValueError: naming the first.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for group, some in groups.items():
+        leading = 0 if group.endswith("_data") else 2
+        for name, value in some.items():
+            shapes.setdefault(name, value.shape[leading:])
+    for name, own in dims.items():
+        if name not in shapes:
+            raise ValueError(f"dims= names {name!r}; the variables are {_listed(shapes)}.")
+        if len(own) != len(shapes[name]):
+            raise ValueError(
+                f"dims= gives {name!r} the axes {list(own)}, and its shape is {shapes[name]}."
+            )
+    sizes: dict[str, int] = {}
+    for name, own in all_dims.items():
+        sizes.update(zip(own, shapes.get(name, ()), strict=False))
+    for name, labels in coords.items():
+        if name not in sizes:
+            raise ValueError(
+                f"coords= labels {name!r}; the axes with names are {_listed(sizes)}. "
+                "dims={'variable': ['axis', ...]} names others."
+            )
+        if len(labels) != sizes[name]:
+            raise ValueError(
+                f"coords= has {len(labels)} labels of {name!r}, which has {sizes[name]} elements."
+            )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"
+
+
+def constant_data(
+    model: Callable, args: tuple, kwargs: dict[str, Any], observed: dict[str, Observed]
+) -> dict[str, np.ndarray]:
+    """Arrays and numbers among a model's arguments, by their names, without the observed values."""
+    try:
+        bound = inspect.signature(model).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # of a callable that does not say
+        bound = {f"argument_{index}": value for index, value in enumerate(args)} | kwargs
+    found = {}
+    for name, value in bound.items():
+        array = _as_array(value)
+        if array is None or name in observed:
+            continue
+        if not any(np.array_equal(array, site.value) for site in observed.values()):
+            found[name] = array
+    return found
+
+
+def _as_array(value: Any) -> np.ndarray | None:
+    if isinstance(value, bool | int | float):
+        return np.asarray(value)
+    if not hasattr(value, "__array__"):
+        return None
+    array = to_numpy(value)
+    return array if array.dtype.kind in "biuf" else None
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """An array of torch or JAX as numpy's; on a GPU it has to be fetched."""
+    value = value.detach() if hasattr(value, "detach") else value
+    return np.asarray(value.cpu() if hasattr(value, "cpu") else value)
+
+
+def _arviz() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ArviZ 0.23 announces ArviZ 1
+            import arviz
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"This needs {error.name}: pip install {error.name}", name=error.name
+        ) from error
+    return arviz

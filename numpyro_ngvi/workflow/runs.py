@@ -1,0 +1,110 @@
+"""Runs of a model at draws of its latent sites: log likelihoods, replications, the prior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import random
+from numpyro import handlers
+from numpyro.infer.util import compute_log_probs
+
+from ngvi.latents.layout import Plate
+from ngvi.workflow.arviz import Draws, Observed
+from numpyro_ngvi.tracing.arguments import Arguments, as_jax
+from numpyro_ngvi.tracing.compilation import compiled
+
+Sites = dict[str, dict[str, Any]]
+
+
+def observed(sites: Sites) -> dict[str, Observed]:
+    """The data in a run; a factor is an observed site, and has none."""
+    found = {}
+    for name, site in sites.items():
+        if _has_data(site):
+            num_axes = len(site["fn"].batch_shape)
+            frames = site["cond_indep_stack"]
+            plates = tuple(Plate(f.name, int(f.size), num_axes + f.dim) for f in frames)
+            found[name] = Observed(np.asarray(site["value"]), plates)
+    return found
+
+
+def run(
+    model: Callable, latents: dict[str, Any], args: tuple, kwargs: dict, key: jax.Array
+) -> Sites:
+    """The sample sites and plates of a run with these latents, and parameters of the model."""
+    seeded = handlers.seed(handlers.substitute(model, data=latents), key)
+    with handlers.block():
+        trace = handlers.trace(seeded).get_trace(*args, **kwargs)
+    sites = {name: s for name, s in trace.items() if s["type"] in ("sample", "plate")}
+    return {name: {**site, "is_given": name in latents} for name, site in sites.items()}
+
+
+def drawn_besides(sites: Sites) -> list[str]:
+    """What a run draws at random though it is given the latents: enumerated sites, minibatches."""
+    found = []
+    for name, site in sites.items():
+        if site["type"] == "plate":
+            size, subsample_size = site["args"]
+            is_drawn = subsample_size is not None and subsample_size < size
+        else:
+            is_drawn = not (site["is_observed"] or site["is_given"])
+        found += [name] * is_drawn
+    return found
+
+
+class Runs:
+    """Runs of a model at many draws, each kind of them one program.
+
+    :param params: of the model's own.
+    :param key: of what is drawn.
+    """
+
+    def __init__(
+        self, model: Callable, params: dict[str, Any], args: tuple, kwargs: dict, key: jax.Array
+    ) -> None:
+        self._model, self._params, self._key = model, params, key
+        self._arguments = Arguments(args, kwargs)
+
+    def log_likelihood(self, draws: dict[str, jax.Array]) -> Draws:
+        """Of all draws, by observed site, without the plates' scale."""
+
+        def of_one(latents: dict, key: jax.Array, args: tuple, kwargs: dict) -> dict:
+            seeded, known = handlers.seed(self._model, key), {**self._params, **latents}
+            log_probs, sites = compute_log_probs(seeded, args, kwargs, known, sum_log_prob=False)
+            own = {name: p for name, p in log_probs.items() if _has_data(sites[name])}
+            scales = {name: sites[name]["scale"] for name in own}
+            return {k: p if scales[k] is None else p / scales[k] for k, p in own.items()}
+
+        return self._mapped(of_one, draws, len(next(iter(draws.values()))))
+
+    def replicated(self, draws: dict[str, jax.Array]) -> Draws:
+        """At each draw all sites but the given ones, the observed ones drawn anew."""
+        return self._mapped(self._drawn, draws, len(next(iter(draws.values()))))
+
+    def prior(self, count: int) -> Draws:
+        """Draws of all sites, none of them observed."""
+        return self._mapped(self._drawn, {}, count)
+
+    def _drawn(self, latents: dict, key: jax.Array, args: tuple, kwargs: dict) -> dict:
+        known = {**self._params, **latents}
+        model = handlers.substitute(handlers.uncondition(self._model), data=known)
+        with handlers.block():
+            trace = handlers.trace(handlers.seed(model, key)).get_trace(*args, **kwargs)
+        sites = {k: s for k, s in trace.items() if s["type"] in ("sample", "deterministic")}
+        return {k: s["value"] for k, s in sites.items() if k not in latents and np.size(s["value"])}
+
+    def _mapped(self, of_one: Callable[..., dict], draws: dict, count: int) -> Draws:
+        def of_all(draws: dict[str, jax.Array], arrays: list) -> dict[str, jax.Array]:
+            args, kwargs = as_jax(self._arguments.rebuilt(arrays))
+            keys = random.split(self._key, count)
+            return jax.lax.map(lambda one: of_one(*one, args, kwargs), (draws, keys))
+
+        found = self._arguments.call(compiled(of_all, runs_once=True), draws)
+        return {name: np.asarray(value) for name, value in found.items()}
+
+
+def _has_data(site: dict[str, Any]) -> bool:
+    return site["type"] == "sample" and site["is_observed"] and np.size(site["value"]) > 0
