@@ -36,7 +36,7 @@ from numpyro_ngvi.inference.set_up import STARTS, set_up
 from numpyro_ngvi.inference.space import State, StateSpace, check_has_gaussian, gaussians
 from numpyro_ngvi.tracing.arguments import as_jax
 from numpyro_ngvi.workflow import runs as model_runs
-from numpyro_ngvi.workflow.runs import Runs
+from numpyro_ngvi.workflow.runs import ModelRuns
 
 #: What a result draws from its key for.
 _DIAGNOSTICS, _SAMPLE, _PREDICTIVE, _GROUPS_OF_ARVIZ, _GROUPS = range(5)
@@ -143,7 +143,7 @@ class FitResult(WorkflowResult):
     ) -> tuple[ArvizGroups, dict[str, str]]:
         own = {k: v for k, v in self.params.items() if not isinstance(v, Family)}
         run, keys = (self.args, self.kwargs), random.split(self._key(_GROUPS_OF_ARVIZ))
-        at_draws, left_out, found = Runs(self.model, own, *run, keys[0]), {}, {}
+        at_draws, left_out, found = ModelRuns(self.model, own, *run, keys[0]), {}, {}
         one = {name: value[0] for name, value in draws.items()}
         first = model_runs.run(self.model, {**own, **one}, *run, keys[1])
         observed = model_runs.observed(first)

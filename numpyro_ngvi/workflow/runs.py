@@ -1,4 +1,4 @@
-"""Runs of a model at draws of its latent sites: log likelihoods, replications, the prior."""
+"""ModelRuns of a model at draws of its latent sites: log likelihoods, replications, the prior."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def drawn_besides(sites: Sites) -> list[str]:
     return found
 
 
-class Runs:
-    """Runs of a model at many draws, each kind of them one program.
+class ModelRuns:
+    """ModelRuns of a model at many draws, each kind of them one program.
 
     :param params: of the model's own.
     :param key: of what is drawn.
