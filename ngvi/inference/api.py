@@ -7,6 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,12 @@ from ngvi.inference.checkpoint import Checkpoint, recorded
 from ngvi.inference.checks import Context, first_finding
 from ngvi.inference.data_passes import over_minibatches
 from ngvi.inference.estimate import State
-from ngvi.inference.monitor import TimeLimitReached
+from ngvi.inference.monitor import (
+    VERIFYING,
+    Monitor,
+    StoppedByCallback,
+    TimeLimitReached,
+)
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.optima import Optimum
 from ngvi.inference.options import SampleOptions
@@ -35,19 +41,22 @@ def optimise(
     state: State | None = None,
     checkpoint: Checkpoint | None = None,
     num_steps: int = 0,
+    monitor: Monitor | None = None,
 ) -> Outcome:
     """Search for the optimum, and leave the guide where the search ended, whatever ends it.
 
     :param state: begin here, and nowhere else; by default where it is best.
     :param checkpoint: of the model's answers, which a killed run goes on from; it is left open.
     :param num_steps: of a search before this one.
+    :param monitor: watches it; by default one of its own.
     """
     problem = over_minibatches(problem, SampleOptions())
     if checkpoint is not None:
         if not num_steps:
             state = checkpoint.begun(problem.space, state)
         problem = recorded(problem, checkpoint)
-    with request.monitor(num_steps) as monitor:
+    monitor = monitor or request.monitor(num_steps)
+    with monitor if monitor.phase == "" else nullcontext():
         search = MultiStart(problem, rng, request, monitor)
         ending = None
         try:
@@ -55,11 +64,14 @@ def optimise(
                 ending = Ending.NO_START
         except TimeLimitReached:
             ending = Ending.TIME_LIMIT  # hours of work, maybe: keep what there is
+        except StoppedByCallback:
+            ending = Ending.CALLBACK
         except KeyboardInterrupt:
             ending = Ending.INTERRUPTED
         except BaseException:
             problem.space.write(search.so_far(validates=False).state)
             raise
+        monitor.phase = VERIFYING
         outcome = _outcome(search, rng, request, ending)
     problem.space.write(outcome.optimum.state)
     return outcome

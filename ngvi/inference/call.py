@@ -18,6 +18,7 @@ from ngvi.inference.data_passes import over_batches
 from ngvi.inference.estimate import State
 from ngvi.inference.first_look import Seen, check_seen
 from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
+from ngvi.inference.monitor import LOCALS
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
@@ -38,6 +39,7 @@ class FitCall:
     starts: tuple = ()  #: strategies of a guide that ``fit`` makes
     rng: np.random.Generator  #: of the search, which the package seeds
     seed_in_words: str  #: how the user gives the seed
+    first_phase = "setting up"  #: what goes before the first step
 
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
         self.start_time = time.perf_counter()
@@ -51,6 +53,8 @@ class FitCall:
         self.model_call = ModelCall(fit, self.model, self.args, self.kwargs, self.seed_in_words)
         self.model_call.check()
         self.request = Request.of(given)
+        self.monitor = self.request.monitor()
+        self.monitor.first_phase = self.first_phase
         warn_of_names(fit, self.model, self.args, given)
         names = "family", "guide", "init", "init_loc_fn", "create_plates"
         check_start(self.result_type, *(given[name] for name in names))
@@ -88,7 +92,7 @@ class FitCall:
 
     def second(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         """A second fit with locals by their modes, and which of both is kept."""
-        insists = self.reparametrize is True
+        insists, self.monitor.phase = self.reparametrize is True, LOCALS
         return tried(first, outcome, self._mode_centred(first), self.optimise, self.rng, insists)
 
     def own_fields(self) -> dict[str, Any]:
@@ -117,7 +121,9 @@ class FitCall:
 
     def optimise(self, problem: Problem, state: State | None, num_steps: int = 0) -> Outcome:
         """A search, as the user asks for it."""
-        return optimise(problem, self.rng, self.request, state, self.checkpoint, num_steps)
+        return optimise(
+            problem, self.rng, self.request, state, self.checkpoint, num_steps, self.monitor
+        )
 
     def result(self, ready: Ready) -> Any:
         """Search, compare, and say what has come of it."""
@@ -156,6 +162,7 @@ class FitCall:
                 self.gaussians(ready.guide),
             ),
         )
+        self.monitor.finish(result.verdict, result.bound, result.bound_error)
         if self.batches is not None:
             vars(result)["diagnostics"] = undefined("the rows came in batches")
         return result

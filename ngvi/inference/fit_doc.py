@@ -60,7 +60,8 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :param checkpoint: a file in which the fit notes what it does. The same call goes on from it
     where a run was killed, and takes the way that this run would have taken; of a fit that
     has ended it gives the result again. See :mod:`ngvi.inference.checkpoint`.
-:param progress_bar: show bound, step size and distance to convergence.
+:param progress_bar: show what the fit is doing, its steps and the best bound so far; the last line
+    is the result. ``logging.getLogger("ngvi")`` hears the same.
 :param batches: the data in batches that need not fit the memory at once: an iterable that can
     be read many times, such as a ``DataLoader``, or a generator function. Each gives the
     model's arguments, and the model's plate says how many rows there are in all; the fit is

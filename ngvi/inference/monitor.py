@@ -1,8 +1,15 @@
-"""What happens after each step of a fit: the progress bar, the user's function, the time limit."""
+"""What is seen of a fit on its way: the progress bar, the log, the user's function, the time limit.
+
+The bar names the phase, and shows the best bound so far, over the draws of a step until independent
+draws have confirmed one: starts that are lower do not lower it. What is left is said on the way to
+the first optimum alone, of which it is an estimate. The last line is the result.
+``logging.getLogger("ngvi")`` gets the same: phases and the result at ``INFO``, steps at ``DEBUG``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -10,16 +17,31 @@ from typing import Any, Self
 
 from tqdm.auto import tqdm
 
+LOGGER = logging.getLogger("ngvi")
 
-class TimeLimitReached(Exception):  # noqa: N818
+#: What a fit does, one after another.
+OPTIMUM, OTHERS, VERIFYING = "optimum", "other optima", "verifying"
+LOCALS = "locals by their modes"
+#: The bar: no share of a whole, which nobody knows.
+FORMAT = "fit: {desc}, {n} steps, {elapsed}{postfix}"
+
+
+class EndedByUser(Exception):  # noqa: N818
+    """What the user asked for has ended the fit, which keeps what there is."""
+
+
+class TimeLimitReached(EndedByUser):
     """The user's time limit is reached."""
+
+
+class StoppedByCallback(EndedByUser):
+    """The user's function has ended the fit."""
 
 
 @dataclasses.dataclass
 class Monitor:
     """Counts steps; a context manager that shows them.
 
-    :ivar phase: what the fit is doing, in a word or two.
     :ivar best: the highest bound that independent draws have confirmed, in nats.
     """
 
@@ -29,45 +51,92 @@ class Monitor:
     callback: Callable[[int, float, float], object] | None = None
     started: float = dataclasses.field(default_factory=time.perf_counter)
     num_steps: int = 0
-    phase: str = "optimum"
     best: float = -math.inf
+    first_phase: str = "setting up"  #: until the first step
+    _phase: str = ""
+    _highest: float = -math.inf  #: over the draws of a step
     _bar: Any = None
 
     def __enter__(self) -> Self:
         if self.progress_bar:
-            self._bar = tqdm(total=self.max_steps, desc="fit", unit="step")
+            self._bar = tqdm(desc=self.first_phase, bar_format=FORMAT)
+        self.phase = self.first_phase
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if self._bar is None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    @property
+    def phase(self) -> str:
+        """What the fit is doing, in a few words."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, words: str) -> None:
+        if words == self._phase:
             return
-        if kind is None:
-            self._bar.total = self._bar.n
-        self._bar.refresh()
-        self._bar.close()
-        self._bar = None
+        self._phase = words
+        LOGGER.info("%s, after %d steps and %.1f s", words, self.num_steps, self.seconds)
+        self._show(words, self._bound_in_words())
+
+    @property
+    def seconds(self) -> float:
+        """Since the fit has begun."""
+        return time.perf_counter() - self.started
 
     def after_step(self, loss: float, step_size: float, gap: float) -> None:
         """Count a step.
 
         :param loss: minus the bound before it, in nats.
         :param gap: what is left to the optimum, estimated in nats.
-        :raises TimeLimitReached: if the time is up.
+        :raises EndedByUser: if the time is up, or the user's function says so.
         """
         self.num_steps += 1
+        if self.phase == self.first_phase:
+            self.phase = OPTIMUM
+        self._highest = max(self._highest, -loss)  # not if NaN
+        LOGGER.debug("step %d: bound %.3f, %.2g nats to go", self.num_steps, -loss, gap)
         if self._bar is not None:
             # The bar redraws a few times a second, however often it is updated.
-            text = progress_text(self.phase, max(-loss, self.best), step_size, gap)
+            is_first = self.phase == OPTIMUM and self.best == -math.inf
+            text = self._bound_in_words() + (left_in_words(gap) if is_first else "")
             self._bar.set_postfix_str(text, refresh=False)
-            self._bar.total = max(self._bar.total, self.num_steps)
             self._bar.update(1)
         if self.callback is not None:
-            self.callback(self.num_steps, -loss, gap)
-        if time.perf_counter() - self.started > self.time_limit:
+            try:
+                is_over = self.callback(self.num_steps, -loss, gap) is True
+            except StopIteration:
+                is_over = True
+            if is_over:
+                raise StoppedByCallback
+        if self.seconds > self.time_limit:
             raise TimeLimitReached
 
+    def finish(self, verdict: str, bound: float, error: float) -> None:
+        """Say what has come of it: the last line.
 
-def progress_text(phase: str, bound: float, step_size: float, gap: float) -> str:
-    """The words beside the bar."""
-    left = f", {gap:.2g} nats to go" if gap < 1e6 else ""
-    return f"{phase}: bound {bound:,.2f}, step size {step_size:.2g}{left}"
+        :param error: the standard error of the bound, or NaN.
+        """
+        noise = f" ± {error:.2g}" if math.isfinite(error) else ""
+        words = f"bound {bound:,.2f}{noise} nats"
+        LOGGER.info(
+            "%s after %d steps and %.1f s: %s", verdict, self.num_steps, self.seconds, words
+        )
+        self._show(verdict, words)
+
+    def _bound_in_words(self) -> str:
+        bound = self._highest if self.best == -math.inf else self.best
+        return f"bound {bound:,.2f} nats" if math.isfinite(bound) else ""
+
+    def _show(self, words: str, bound: str) -> None:
+        if self._bar is not None:
+            self._bar.set_description_str(words, refresh=False)
+            self._bar.set_postfix_str(bound, refresh=False)
+            self._bar.refresh()
+
+
+def left_in_words(gap: float) -> str:
+    """What is left to the optimum, if it is near enough for a number to mean something."""
+    return f", about {gap:.2g} to go" if 0 <= gap < 100 else ""

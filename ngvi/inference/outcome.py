@@ -27,6 +27,7 @@ class Ending(enum.Enum):
 
     TIME_LIMIT = "time_limit= is reached"
     INTERRUPTED = "interrupted"
+    CALLBACK = "callback= has ended the fit"
     NO_START = "no start"
 
 

@@ -79,7 +79,8 @@ def fit(
     :raises TypeError: inside ``jax.jit``, ``jax.vmap`` and ``jax.grad``.
     """
     call = _FitCall(dict(locals()), fit)
-    return call.result(call.ready())
+    with call.monitor:
+        return call.result(call.ready())
 
 
 class _FitCall(FitCall):
@@ -88,6 +89,7 @@ class _FitCall(FitCall):
     result_type, guide_type = FitResult, NaturalGaussianGuide
     mode_centred_guide, starts = ReparametrizedGaussianGuide, STARTS
     seed_in_words = "rng_key=jax.random.key(1)"
+    first_phase = "compiling"
 
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
         super().__init__(given, fit)

@@ -95,7 +95,7 @@ def fit(
     given = dict(locals())
     _check_gradients()
     call = _FitCall(given, fit)
-    with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
+    with repeatable_noise(), poutine.block(), store_as_it_was() as keep, call.monitor:
         ready = call.ready() if call.workers is None else shared(call.ready, call.workers)
         if ready.has_start:
             keep()
@@ -117,6 +117,7 @@ class _FitCall(FitCall):
             raise ValueError("batches= and process_group= do not go together: take one of them.")
         self.workers = None if group is None else Workers(group)
         is_first = self.workers is None or self.workers.rank == 0
+        self.monitor.progress_bar &= is_first
         if given["checkpoint"] is not None and is_first:
             self.checkpoint = Checkpoint(given["checkpoint"], FitResult.library, seeds)
             seeds = self.checkpoint.seeds

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from ngvi.inference.monitor import Monitor, progress_text
+from ngvi.inference.monitor import OTHERS, Monitor, StoppedByCallback, left_in_words
 from ngvi.inference.report import final_bound
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
@@ -241,13 +241,37 @@ def test_without_matplotlib_the_error_says_how_to_get_it(ppl, monkeypatch):
 # -- the progress bar -----------------------------------------------------------------
 
 
-def test_the_bar_shows_bound_step_size_and_distance(capsys):
-    with Monitor(100, progress_bar=True) as bar:
-        for _ in range(5):
-            bar.after_step(loss=123.456, step_size=0.25, gap=0.031)
-    err = capsys.readouterr().err
-    assert "bound -123.46, step size 0.25, 0.031 nats to go" in err
-    assert "5/5" in err  # it has converged
+def test_the_bar_names_phases_shows_the_best_bound_and_ends_with_the_result(capsys, caplog):
+    caplog.set_level("DEBUG", "ngvi")
+    with Monitor(progress_bar=True) as bar:
+        assert "fit: setting up" in capsys.readouterr().err  # before the first step
+        for loss in (125.0, 123.456, 200.0, math.nan):  # another start, and what is no bound
+            bar.after_step(loss, step_size=0.25, gap=0.031)
+        bar._bar.refresh()
+        err = capsys.readouterr().err
+        assert "fit: optimum, 4 steps" in err and "bound -123.46 nats, about 0.031 to go" in err
+        bar.best, bar.phase = -123.4, OTHERS
+        bar.after_step(300.0, 0.25, 3e25)
+        bar.finish("local", -123.41, 0.012)
+    last = capsys.readouterr().err.rstrip().rpartition("\r")[2]
+    assert "fit: local, 5 steps" in last and "bound -123.41 ± 0.012 nats" in last
+    assert "to go" not in last
+    said = [(one.levelname, one.getMessage().partition(",")[0]) for one in caplog.records]
+    assert said[:2] == [("INFO", "setting up"), ("INFO", "optimum")]
+    assert caplog.records[-1].getMessage().startswith("local after 5 steps")
+    assert sum(one.levelname == "DEBUG" for one in caplog.records) == 5
+
+
+@pytest.mark.parametrize("how", ["True", "StopIteration"])
+def test_a_callback_may_end_the_fit(how):
+    def callback(step, bound, distance):
+        if how == "StopIteration":
+            raise StopIteration
+        return True
+
+    with pytest.raises(StoppedByCallback):
+        Monitor(callback=callback).after_step(1.0, 1.0, 1.0)
+    Monitor(callback=lambda *_: 1).after_step(1.0, 1.0, 1.0)
 
 
 def test_a_bar_that_is_disabled_is_silent(capsys):
@@ -258,7 +282,7 @@ def test_a_bar_that_is_disabled_is_silent(capsys):
 
 
 def test_a_distance_that_is_not_known_is_no_number():
-    assert "to go" not in progress_text("optimum", 1.0, 1.0, math.nan)
+    assert left_in_words(math.nan) == left_in_words(math.inf) == left_in_words(3.7e25) == ""
 
 
 # -- both packages --------------------------------------------------------------------
