@@ -5,4 +5,6 @@ what it says of its result (:mod:`ngvi.inference`). ``pyro_ngvi`` and ``numpyro_
 package needs numpy and scipy only, and neither torch nor jax.
 """
 
+from ngvi.errors import DamagedFileError as DamagedFileError
+
 __version__ = "0.2.0"

@@ -31,6 +31,15 @@ class NoLatentsError(RuntimeError):
     """A model has no continuous latent."""
 
 
+class DamagedFileError(ValueError):
+    """A file is not what was written: bytes are missing, or others, or it is no file of ours.
+
+    >>> import ngvi
+    >>> issubclass(ngvi.DamagedFileError, ValueError)
+    True
+    """
+
+
 # -- numbers --------------------------------------------------------------------------
 
 

@@ -16,14 +16,27 @@ from ngvi.inference.batches import Batches
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.data_passes import over_batches
 from ngvi.inference.estimate import State
+from ngvi.inference.fingerprint import Facts, Fingerprint
 from ngvi.inference.first_look import Seen, check_seen
 from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
 from ngvi.inference.monitor import LOCALS
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
-from ngvi.inference.request import Request, check_same_latents, check_start, warn_of_names
+from ngvi.inference.request import (
+    Request,
+    check_same_latents,
+    check_start,
+    names_of_arguments,
+    warn_of_names,
+)
 from ngvi.inference.set_up import INIT_SCALE, Ready, check_size, guide_maker
+
+#: Arguments of ``fit`` that say, beside the model's, what it is of; others say how far it goes.
+SETTINGS = (
+    *("family", "curvature", "reparametrize", "deterministic"),
+    *("init_loc_fn", "create_plates"),
+)
 
 
 class FitCall:
@@ -98,6 +111,26 @@ class FitCall:
     def own_fields(self) -> dict[str, Any]:
         """Fields of the result that only the package has."""
         return {}
+
+    @property
+    def facts(self) -> Facts:
+        """What this fit is of, for its checkpoint."""
+        given, found = self.given, Fingerprint(self.model, self.result_type._as_array)
+        if self.batches is not None:
+            found.add_rows(self.batches, "batches=")
+        else:
+            names = names_of_arguments(self.model, len(self.args))
+            named = {**dict(zip(names, self.args, strict=True)), **self.kwargs}
+            for name, value in named.items():
+                found.add(value, f"argument {name!r}")
+        for name in SETTINGS:
+            found.add(given[name], f"{name}=")
+        for name in ("guide", "init"):
+            found.add(type(given[name]).__qualname__, f"{name}=")
+        found.add(getattr(given["guide"], "_requested_family", None), "the family of guide=")
+        if given["init"] is not None:
+            found.add(given["init"]._flat(given["init"].params), "the parameters of init=")
+        return found.facts
 
     # -- the call ---------------------------------------------------------------------
 

@@ -6,12 +6,15 @@ until there are no more; there it goes on. Its way is that of a run that was nev
 bit where arithmetic is the same, and nothing of the search has to be saved or restored: no state
 can be forgotten.
 
-- The file begins with the seeds and the state of the start. A record is one answer, with the
-  question that it belongs to.
-- A record that is not whole, because the process was killed in it, is dropped.
-- The first answer is asked for again. If it is not the same, model, data or precision are not.
+- The file begins with the seeds, the state of the start, and checksums of model, arguments and
+  settings (:mod:`~ngvi.inference.fingerprint`): a fit of anything else is refused, and told what
+  differs. A record is one answer, with the question that it belongs to.
+- What is not whole at its end, because a process was killed or a machine lost power, is dropped.
+- The first answer is asked for again. If it is not the same, the model computes something else.
 - Where a question is another one than in the file, because ``tolerance`` or ``max_steps`` are,
   the fit leaves the old way: the rest of the file is dropped.
+- Where nothing can be written, because the disk is full, the fit goes on and tries again with each
+  answer; it keeps in memory what is not written.
 
 It costs the natural gradients of each step on the disk: with ``n`` numbers of a Gaussian, ``n``
 for each group of draws and two more.
@@ -21,23 +24,27 @@ from __future__ import annotations
 
 import os
 import time
-import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, BinaryIO
+from contextlib import AbstractContextManager
+from io import FileIO
+from typing import Any
 
 import numpy as np
 
-from ngvi.inference import files
+from ngvi._warn import warn
+from ngvi.errors import DamagedFileError
+from ngvi.inference import files, records
 from ngvi.inference.data_passes import parts_of, set_cost
 from ngvi.inference.estimate import Direction, Estimate, Sample, State
+from ngvi.inference.fingerprint import Facts, difference
 from ngvi.inference.problem import Cost, Forwarding, Problem
+from ngvi.inference.records import Arrays
 
-FORMAT, VERSION = "ngvi.checkpoint", 2
+#: The first line of a file.
+FIRST, VERSION = b"ngvi checkpoint ", 3
 #: Seconds between writes that wait for the disk: a crash of the machine costs so much.
 SYNC_EVERY = 1.0
-
-Arrays = dict[str, np.ndarray]
 
 
 class Checkpoint:
@@ -46,9 +53,11 @@ class Checkpoint:
     :param path: of the file, which need not exist.
     :param library: the package that fits.
     :param seeds: of the fit, if the file does not have them.
+    :param facts: what the fit is of.
     :param keeps_seeds: whether others in the file are an error.
     :ivar seeds: of the fit.
-    :raises ValueError: if the file is none of these.
+    :raises DamagedFileError: if the file's beginning is not what was written.
+    :raises ValueError: if it is of something else, or another process writes it.
     :raises OSError: if it cannot be written.
     """
 
@@ -57,38 +66,31 @@ class Checkpoint:
         path: str | os.PathLike,
         library: str,
         seeds: list[int],
+        facts: Facts | None = None,
         keeps_seeds: bool = False,
     ) -> None:
-        self.path, self.library, self.seeds = Path(path), library, [int(seed) for seed in seeds]
-        self._file: BinaryIO | None = None
+        self.name, self.path = os.fspath(path), files.target(path)
+        self.library, self.seeds = library, [int(seed) for seed in seeds]
+        self._facts = facts or {}
+        self._file: FileIO | None = None
+        self._unwritten: deque[bytes] = deque()
         self._old: Iterator[bytes] = iter(())
-        self._head: tuple[dict[str, Any], dict[str, np.ndarray]] | None = None
-        self._synced, self._is_checked = time.monotonic(), False
-        if self.path.is_dir() or not self.path.exists() or not self.path.stat().st_size:
+        self._head: Arrays | None = None
+        self._is_read, self._has_begun = True, False
+        self._is_checked = self._has_warned = False
+        self._synced = time.monotonic()
+        if not self.path.exists():
             files.write(self.path, b"")  # now, rather than after an hour
+        self._open()
+        if not self.path.stat().st_size:
             return
-        self._file = open(self.path, "r+b")  # noqa: SIM115
-        self._old = _records(self._file)
         try:
-            self._head = files.unpacked(next(self._old))
-            meta = self._head[0]
-            is_ours = (meta["format"], meta["version"]) == (FORMAT, VERSION)
-        except (StopIteration, *files.UNREADABLE):
-            meta, is_ours = {}, False
-        if not is_ours or meta["library"] != library:
+            meta, self._head = self._read_head()
+            self.seeds = self._checked(meta, keeps_seeds)
+        except BaseException:
             self.close()
-            what = f", but {meta['format']} {meta['version']} of {meta['library']}" if meta else ""
-            raise ValueError(
-                f"checkpoint={str(path)!r} exists and is no checkpoint of this version of "
-                f"{library}{what}. Choose another name, or delete the file."
-            )
-        if keeps_seeds and meta["seeds"] != self.seeds:
-            self.close()
-            raise ValueError(
-                f"checkpoint={str(path)!r} was begun with another rng_key=. Pass that one, or "
-                "choose another name for the file."
-            )
-        self.seeds = meta["seeds"]
+            raise
+        self._is_read = False
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -98,10 +100,68 @@ class Checkpoint:
 
     def close(self) -> None:
         """Wait for the disk, and leave the file."""
-        if self._file is not None:
-            files.on_disk(self._file)
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                self._write(file)
+                files.on_disk(file)
+            except OSError as error:
+                self._warn(error)
+            finally:
+                file.close()
+
+    # -- the beginning ----------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Open the file, which no other process may have open.
+
+        :raises ValueError: if one has.
+        """
+        self._file = open(self.path, "r+b", buffering=0)  # noqa: SIM115
+        try:
+            files.lock(self._file)
+        except BlockingIOError as error:
+            self.close()
+            raise ValueError(
+                f"checkpoint={self.name!r} is being written by another process: two fits cannot "
+                "share one. Choose another name, or wait for the other."
+            ) from error
+
+    def _read_head(self) -> tuple[dict[str, Any], Arrays]:
+        assert self._file is not None
+        first = self._file.readline(len(FIRST) + 20)
+        if first != b"%s%d\n" % (FIRST, VERSION):
+            what = f"of version {first[len(FIRST) : -1].decode(errors='replace')} of the format"
+            raise DamagedFileError(
+                f"checkpoint={self.name!r} exists and is no checkpoint of this version of "
+                f"{self.library}{', but ' + what if first.startswith(FIRST) else ''}. Choose "
+                "another name, or delete the file."
+            )
+        self._old = records.contents(self._file)
+        with self._whole():
+            return records.read(next(self._old, b""))
+
+    def _checked(self, meta: dict[str, Any], keeps_seeds: bool) -> list[int]:
+        """The seeds of the file, if it is one of this fit.
+
+        :raises ValueError: naming what differs.
+        """
+        with self._whole():
+            library, seeds, facts = meta["library"], list(meta["seeds"]), dict(meta["facts"])
+            found = difference(facts, self._facts)
+        if library != self.library:
+            raise ValueError(
+                f"checkpoint={self.name!r} is no checkpoint of this version of {self.library}, but "
+                f"of {library}. Choose another name, or delete the file."
+            )
+        if found:
+            raise self._other(found)
+        if keeps_seeds and seeds != self.seeds:
+            raise ValueError(
+                f"checkpoint={self.name!r} was begun with another rng_key=. Pass that one, or "
+                "choose another name for the file."
+            )
+        return seeds
 
     def begun(self, space: Any, state: State | None) -> State | None:
         """Let the fit start where it started at first.
@@ -113,14 +173,15 @@ class Checkpoint:
         """
         own = {"initial": space.initial} | ({} if state is None else {"state": state})
         arrays = {f"{k}/{i}": a for k, one in own.items() for i, a in enumerate(space.arrays(one))}
-        if self._head is None:
-            meta = {"format": FORMAT, "version": VERSION, "library": self.library}
-            content = files.packed({**meta, "seeds": self.seeds}, arrays)
-            files.write(self.path, _framed(content))
-            self._file = open(self.path, "r+b")  # noqa: SIM115
-            self._file.seek(0, os.SEEK_END)
+        old, self._head = self._head, None
+        if self._has_begun:  # a search before this one had no steps
             return state
-        old = self._head[1]
+        self._has_begun = True
+        if old is None:
+            meta = {"library": self.library, "seeds": self.seeds, "facts": self._facts}
+            first = b"%s%d\n" % (FIRST, VERSION)
+            self._begin(first + records.record(meta, arrays))
+            return state
         kinds = [{k: (a.shape, a.dtype) for k, a in found.items()} for found in (arrays, old)]
         if kinds[0] != kinds[1]:
             raise self._other("its parameters have other shapes or another precision")
@@ -131,6 +192,21 @@ class Checkpoint:
         space.initial = starts["initial"]
         return starts.get("state")
 
+    def _begin(self, first: bytes) -> None:
+        """Let the file be its first record, which is never there by half."""
+        assert self._file is not None
+        try:
+            files.write(self.path, first)
+        except OSError as error:
+            self._warn(error)
+            self._unwritten.append(first)
+            return
+        self._file.close()
+        self._open()
+        self._file.seek(0, os.SEEK_END)
+
+    # -- answers ----------------------------------------------------------------------
+
     def answer(self, question: Arrays, ask: Callable[[], Arrays], cost: Cost) -> Arrays:
         """What the file has for the next question, or what the model says to it now.
 
@@ -138,39 +214,96 @@ class Checkpoint:
         :param ask: asks the model.
         :param cost: of all questions so far, which the file knows as well.
         """
-        assert self._file is not None
-        start = self._file.tell()
-        if (content := next(self._old, None)) is not None:
-            meta, arrays = files.unpacked(content)
-            old, found = (
-                {k[2:]: array for k, array in arrays.items() if k.startswith(part)}
-                for part in ("q/", "a/")
-            )
+        if (content := self._next()) is not None:
+            with self._whole():
+                meta, arrays = records.read(content)
+                old, found = (
+                    {k[2:]: array for k, array in arrays.items() if k.startswith(part)}
+                    for part in ("q/", "a/")
+                )
+                then = Cost(**meta)
             if _are_alike(old, question):
                 if not self._is_checked and not _are_alike(found, ask()):
                     raise self._other("it answers differently to the first question of the fit")
                 self._is_checked = True
-                set_cost(cost, Cost(**meta))
+                set_cost(cost, then)
                 return found
-            self._old = iter(())
-            self._file.seek(start)
+            self._leave(len(content))
         self._is_checked = True
         found = ask()
         both = {f"q/{k}": array for k, array in question.items()}
         both |= {f"a/{k}": array for k, array in found.items()}
-        self._file.truncate()
-        counts = {name: int(count) for name, count in vars(cost).items()}
-        self._file.write(_framed(files.packed(counts, both)))
-        self._file.flush()  # survives the process, though not the machine
-        if time.monotonic() - self._synced > SYNC_EVERY:
-            files.on_disk(self._file)
-            self._synced = time.monotonic()
+        self._keep(records.record({k: int(count) for k, count in vars(cost).items()}, both))
         return found
+
+    def _next(self) -> bytes | None:
+        """The next record of the file; behind the last whole one the rest is dropped."""
+        content = next(self._old, None)
+        if content is None and not self._is_read and self._file is not None:
+            self._is_read = True
+            if left := os.fstat(self._file.fileno()).st_size - self._file.tell():
+                warn(
+                    f"The last {left:,} bytes of checkpoint={self.name!r} are not whole, as a "
+                    "process leaves them that is killed, or a machine without power. They are "
+                    "dropped, and the fit goes on where they begin."
+                )
+                self._file.truncate()
+        return content
+
+    def _leave(self, length: int) -> None:
+        """Drop the record that was read last, and all that follow."""
+        assert self._file is not None
+        self._old, self._is_read = iter(()), True
+        self._file.seek(-length - records.HEAD, os.SEEK_CUR)
+        self._file.truncate()
+
+    def _keep(self, record: bytes) -> None:
+        """Write a record, and those that could not be written before."""
+        assert self._file is not None
+        self._unwritten.append(record)
+        try:
+            self._write(self._file)  # survives the process, though not the machine
+            if time.monotonic() - self._synced > SYNC_EVERY:
+                files.on_disk(self._file)
+                self._synced = time.monotonic()
+        except OSError as error:
+            self._warn(error)
+
+    def _write(self, file: FileIO) -> None:
+        """Write what is not written.
+
+        :raises OSError: if the disk is full, for instance; the file ends with a whole record.
+        """
+        while self._unwritten:
+            start, left = file.tell(), memoryview(self._unwritten[0])
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except BaseException:
+                file.seek(start)
+                file.truncate()
+                raise
+            self._unwritten.popleft()
+
+    def _warn(self, error: OSError) -> None:
+        """Say once that the file does not grow."""
+        if not self._has_warned:
+            self._has_warned = True
+            warn(
+                f"checkpoint={self.name!r} cannot be written ({error.strerror or error}). The fit "
+                "goes on, keeps its answers in memory, and tries again with each: make room, or a "
+                "run that is killed loses what is not written."
+            )
+
+    def _whole(self) -> AbstractContextManager:
+        words = "is damaged: delete it to begin anew, or take a copy of it"
+        return files.whole(self.name, words)
 
     def _other(self, why: str) -> ValueError:
         return ValueError(
-            f"checkpoint={str(self.path)!r} is of another model, of other data or of another "
-            f"precision: {why}. Choose another name for the file, or delete it to begin anew."
+            f"checkpoint={self.name!r} is of another model, of other data, of other settings or of "
+            f"another precision: {why}. Choose another name for the file, or delete it to begin "
+            "anew."
         )
 
 
@@ -231,27 +364,3 @@ def _is_alike(one: np.ndarray, other: np.ndarray) -> bool:
     size = np.max(np.abs(one[np.isfinite(one)]), initial=0.0)
     near = float(np.finfo(one.dtype).eps) ** 0.5
     return np.allclose(one, other, near, near * size, equal_nan=True)
-
-
-# -- records -------------------------------------------------------------------------------
-
-
-def _framed(content: bytes) -> bytes:
-    """A record: its length, its checksum, and it."""
-    head = len(content).to_bytes(8, "little") + zlib.crc32(content).to_bytes(4, "little")
-    return head + content
-
-
-def _records(file: BinaryIO) -> Iterator[bytes]:
-    """The records of a file, up to the first that is not whole; the file is left at its end."""
-    while True:
-        start = file.tell()
-        head = file.read(12)
-        length = int.from_bytes(head[:8], "little")
-        left = os.fstat(file.fileno()).st_size - file.tell()
-        content = file.read(length) if len(head) == 12 and length <= left else b""
-        checksum = zlib.crc32(content).to_bytes(4, "little")
-        if len(head) < 12 or len(content) < length or checksum != head[8:]:
-            file.seek(start)
-            return
-        yield content

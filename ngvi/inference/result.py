@@ -65,8 +65,17 @@ class Result(FittedPosterior):
         raise NotImplementedError
 
     @staticmethod
-    def _own(array: np.ndarray) -> Any:
-        """An array of the PPL."""
+    def _place(value: Any) -> str:
+        """The name of the device where one of the PPL's own arrays is."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _own(array: np.ndarray, place: Any = "") -> Any:
+        """An array of the PPL.
+
+        :param place: the user's, or a name of :meth:`_place`, for where the PPL has it by itself if
+            there is no such device.
+        """
         raise NotImplementedError
 
     @staticmethod
@@ -96,14 +105,18 @@ class Result(FittedPosterior):
     # -- files ------------------------------------------------------------------------
 
     def save(self, path: str | PathLike, *, data: bool = True) -> None:
-        """Save the result, in a format without pickle: JSON and the arrays of an ``.npz``.
+        """Save the result, in a format without pickle: JSON and the arrays of an ``.npz``, which
+        ``numpy.load`` reads by itself.
 
         The file takes its place when it is whole: whatever happens, an earlier one is there until
-        then. :attr:`diagnostics` are not in it; they are computed again when they are asked for.
+        then. It keeps the mode of an earlier one, and is written where a link points to.
+        :attr:`diagnostics` are not in it; they are computed again when they are asked for.
 
         :param path: of the file.
         :param data: whether the model's arguments are saved as well.
         :raises TypeError: for an argument that is not made of arrays, numbers and texts.
+        :raises ValueError: for a device, a pipe or a socket, which is not replaced.
+        :raises OSError: if the file cannot be written; an earlier one is as it was.
         """
         arguments = (self.args, self.kwargs) if check_flag(data, "data") else None
         serialize.write_result(path, self, arguments, self._others())
@@ -124,20 +137,42 @@ class Result(FittedPosterior):
 
         :param path: of the file.
         :param model: the model, which must be the one of the fit: code is not in the file.
-        :param args: its arguments. If there are none at all, they are those in the file.
+        :param args: its arguments. If there are none at all, they are those in the file, on the
+            device where they were if there is one.
         :param guide: as given to ``fit``, for one of a kind that the file does not hold: several
             guides in one, a family of the user's own, or ``create_plates=``.
         :param kwargs: keyword arguments of the model.
-        :raises ValueError: for another model, another guide or another precision, or a file of
-            something else.
+        :raises ngvi.DamagedFileError: for a file of something else, or one that is not what was
+            written, to the last bit; or whose parameters are not finite though the fit had
+            converged.
+        :raises ValueError: for another model, another guide or another precision.
+        """
+        return cls._loaded(path, model, args, kwargs, guide, None)
+
+    @classmethod
+    def _loaded(
+        cls,
+        path: str | PathLike,
+        model: Callable,
+        args: tuple,
+        kwargs: dict[str, Any],
+        guide: Any,
+        place: Any,
+    ) -> Self:
+        """As :meth:`load`.
+
+        :param place: the user's, for arguments in the file, or None.
         """
         check_model(model)
         file = serialize.read_result(path, cls.library)
         if not args and not kwargs:
-            args, kwargs = file.arguments(cls._own)
+            args, kwargs = file.arguments(
+                lambda array, saved: cls._own(array, saved if place is None else place)
+            )
         make_guide = None if guide is not None else file.make_guide(cls._families, cls._guides)
+        fields = file.fields()
         rebuilt = cls._rebuilt(file, model, args, kwargs, guide, make_guide)
-        return cls(args=args, kwargs=kwargs, **rebuilt, **file.fields())
+        return cls(args=args, kwargs=kwargs, **rebuilt, **fields)
 
     # -- how it went ------------------------------------------------------------------
 

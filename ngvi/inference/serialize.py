@@ -6,20 +6,22 @@ import dataclasses
 import os
 import zlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ngvi.errors import DamagedFileError
 from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.inference import files
-from ngvi.inference.outcome import FoundOptimum, Restart
+from ngvi.inference.checkpoint import FIRST
+from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
 from ngvi.inference.problem import Cost
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
 
-FORMAT, VERSION = "ngvi.result", 3
+FORMAT, VERSION = "ngvi.result", 4
 #: Fields of a result that JSON holds as they are.
 PLAIN = ("verdict", "reason", "seconds")
 #: See ``Result._at_a_third``.
@@ -33,26 +35,29 @@ def tree_of(
     where: str,
     arrays: dict[str, np.ndarray],
     as_array: Callable[[Any], np.ndarray | None],
+    place: Callable[[Any], str],
 ) -> Any:
     """A tree of lists, tuples, dicts, numbers, texts and arrays as JSON.
 
     :param where: it is, in words.
     :param arrays: gets those of the tree.
     :param as_array: the numpy array of one of the PPL's own arrays, or None for anything else.
+    :param place: the name of the device where such an array is.
     :raises TypeError: for anything that such a file cannot hold.
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) in (list, tuple):
-        parts = [tree_of(v, f"{where}[{i}]", arrays, as_array) for i, v in enumerate(value)]
+        parts = [tree_of(v, f"{where}[{i}]", arrays, as_array, place) for i, v in enumerate(value)]
         return {type(value).__name__: parts}
     if type(value) is dict and all(type(key) is str for key in value):
-        found = {k: tree_of(v, f"{where}[{k!r}]", arrays, as_array) for k, v in value.items()}
+        of_parts = arrays, as_array, place
+        found = {k: tree_of(v, f"{where}[{k!r}]", *of_parts) for k, v in value.items()}
         return {"dict": found}
     kind, array = "own", as_array(value)
     if array is None and isinstance(value, (np.ndarray, np.generic)):
         kind, array = "numpy", np.asarray(value)
-    if array is None or array.dtype.kind not in "biufcSUmM":
+    if array is None or array.dtype.kind not in files.KINDS:
         raise TypeError(
             f"The model's {where} is a {type(value).__name__}, which a file of arrays, numbers "
             "and texts cannot hold. Save without the model's arguments, save(path, "
@@ -60,13 +65,13 @@ def tree_of(
         )
     name = f"data/{len(arrays)}"
     arrays[name] = array
-    return {kind: name}
+    return {kind: [name, place(value)] if kind == "own" else name}
 
 
-def of_tree(tree: Any, arrays: dict[str, np.ndarray], own: Callable[[np.ndarray], Any]) -> Any:
+def of_tree(tree: Any, arrays: dict[str, np.ndarray], own: Callable[[np.ndarray, str], Any]) -> Any:
     """The value of which :func:`tree_of` made JSON.
 
-    :param own: makes the PPL's array of numpy's.
+    :param own: makes the PPL's array of numpy's, for a device of this name.
     """
     if not isinstance(tree, dict):
         return tree
@@ -78,7 +83,8 @@ def of_tree(tree: Any, arrays: dict[str, np.ndarray], own: Callable[[np.ndarray]
         case "dict":
             return {key: of_tree(part, arrays, own) for key, part in content.items()}
         case "own":
-            return own(arrays[content])
+            name, place = content
+            return own(arrays[name], place)
         case _:
             return arrays[content]
 
@@ -102,7 +108,7 @@ def write_result(
     of_arguments: dict[str, np.ndarray] = {}
     tree = None
     if arguments is not None:
-        (args, kwargs), how = arguments, (of_arguments, result._as_array)
+        (args, kwargs), how = arguments, (of_arguments, result._as_array, result._place)
         places = [tree_of(value, f"argument {i}", *how) for i, value in enumerate(args)]
         named = {k: tree_of(value, f"argument {k}", *how) for k, value in kwargs.items()}
         tree = {"tuple": [{"tuple": places}, {"dict": named}]}
@@ -128,28 +134,29 @@ def write_result(
 def read_result(path: str | os.PathLike, library: str) -> Saved:
     """What :func:`write_result` has written.
 
-    :raises ValueError: for a file of something else.
+    :raises DamagedFileError: for a file of something else, or of which a bit is another.
+    :raises ValueError: for a result of another version or package.
     """
-    content = Path(path).read_bytes()
-    try:
-        saved = Saved(*files.unpacked(content))
-        kind, version = saved.meta["format"], saved.meta["version"]
-    except files.UNREADABLE as error:
-        raise ValueError(
-            f"{str(path)!r} is no result that was saved by {library}, or a part of one: {error}"
-        ) from error
+    name, content = os.fspath(path), files.read(path)
+    if content.startswith(FIRST):
+        raise DamagedFileError(
+            f"{name!r} is a checkpoint, and no saved result: fit(model, ..., checkpoint={name!r}) "
+            "goes on from it, and gives the result."
+        )
+    with files.whole(path, f"is damaged, or no result that was saved by {library}"):
+        saved = Saved(*files.unpacked(content), path=name)
+        kind, version, other = (saved.meta[key] for key in ("format", "version", "library"))
     if kind != FORMAT:
-        raise ValueError(f"{str(path)!r} is no saved result, but of the kind {kind!r}.")
+        raise ValueError(f"{name!r} is no saved result, but of the kind {kind!r}.")
     if version != VERSION:
         raise ValueError(
-            f"{str(path)!r} is of version {version} of the format, and this {library} reads "
+            f"{name!r} is of version {version} of the format, and this {library} reads "
             f"version {VERSION}: use the version of {library} that wrote it, or fit again."
         )
-    other = saved.meta["library"]
     if other != library:
-        raise ValueError(
-            f"{str(path)!r} is a result of {other}: load it by {other}.FitResult.load."
-        )
+        raise ValueError(f"{name!r} is a result of {other}: load it by {other}.FitResult.load.")
+    with saved.whole():
+        saved.check_finite()
     return saved
 
 
@@ -159,10 +166,26 @@ class Saved:
 
     :param meta: everything but numbers in arrays.
     :param arrays: the rest.
+    :param path: of the file.
     """
 
     meta: dict[str, Any]
     arrays: dict[str, np.ndarray]
+    path: str
+
+    def whole(self) -> AbstractContextManager:
+        """Whatever fails inside is the file's fault."""
+        return files.whole(self.path, "is damaged")
+
+    def check_finite(self) -> None:
+        """Refuse a result that says to have converged, and is nowhere.
+
+        :raises ValueError: naming the parameter.
+        """
+        for name, array in self.under("params/").items():
+            has_numbers = array.dtype.kind in "fc" and not np.isfinite(array).all()
+            if has_numbers and self.meta["verdict"] != NOT_CONVERGED:
+                raise ValueError(f"the parameter '{name}' is not finite, and the fit had converged")
 
     def under(self, folder: str) -> dict[str, np.ndarray]:
         """The arrays whose names begin so, by the rest of their names."""
@@ -171,13 +194,14 @@ class Saved:
     def fields(self) -> dict[str, Any]:
         """Of a result: how the fit went."""
         meta = self.meta
-        return {
-            **{name: meta[name] for name in PLAIN},
-            "trace": Trace(**{k: a.tolist() for k, a in self.under("trace/").items()}),
-            "cost": Cost(**meta["cost"]),
-            "validation": meta["validation"] and Validation(**meta["validation"]),
-            "restarts": tuple(Restart(*one) for one in meta["restarts"]),
-        }
+        with self.whole():
+            return {
+                **{name: meta[name] for name in PLAIN},
+                "trace": Trace(**{k: a.tolist() for k, a in self.under("trace/").items()}),
+                "cost": Cost(**meta["cost"]),
+                "validation": meta["validation"] and Validation(**meta["validation"]),
+                "restarts": tuple(Restart(*one) for one in meta["restarts"]),
+            }
 
     def optima(self, made: Callable[[dict[str, np.ndarray]], Any]) -> tuple[FoundOptimum, ...]:
         """Of a result.
@@ -189,17 +213,19 @@ class Saved:
             for index, one in enumerate(self.meta["optima"])
         )
 
-    def arguments(self, own: Callable[[np.ndarray], Any]) -> tuple[tuple, dict[str, Any]]:
+    def arguments(self, own: Callable[[np.ndarray, str], Any]) -> tuple[tuple, dict[str, Any]]:
         """The model's.
 
-        :param own: makes the PPL's array of numpy's.
+        :param own: makes the PPL's array of numpy's, for a device of this name.
         :raises ValueError: if they were not saved.
         """
-        if self.meta["arguments"] is None:
+        if self.meta.get("arguments") is None:
             raise ValueError(
                 "The result was saved without the model's arguments: give them, "
                 "load(path, model, ...), as to fit(model, ...)."
             )
+        with self.whole():  # before anything of the PPL's can fail
+            _, _ = of_tree(self.meta["arguments"], self.arrays, lambda array, _: array)
         return of_tree(self.meta["arguments"], self.arrays, own)
 
     def make_guide(
@@ -211,18 +237,21 @@ class Saved:
         :param kinds: the classes of guides that a file holds.
         :raises ValueError: if only the user can make it.
         """
-        saved = self.meta["guide"]
-        if saved["family"] not in families:
+        with self.whole():
+            saved = self.meta["guide"]
+            name, family, others = saved["name"], saved["family"], dict(saved["others"])
+            options = {key: _tuples(value) for key, value in saved["options"].items()}
+        if family not in families:
             raise ValueError(
-                f"The result's guide ({saved['name']}) is of a kind that a file does not hold. "
+                f"The result's guide ({name}) is of a kind that a file does not hold. "
                 "Make it again, and pass it: load(path, model, ..., guide=...)."
             )
-        (kind,) = [kind for kind in kinds if kind.__name__ == saved["name"]]
-        options = {name: _tuples(value) for name, value in saved["options"].items()}
-        family = "auto" if saved.get("is_auto") else families[saved["family"]](**options)
+        with self.whole():
+            (kind,) = [kind for kind in kinds if kind.__name__ == name]
+            family = "auto" if saved.get("is_auto") else families[family](**options)
 
         def make(model: Any, init_loc_fn: Any) -> Any:
-            guide = kind(model, family=family, init_loc_fn=init_loc_fn, **saved["others"])
+            guide = kind(model, family=family, init_loc_fn=init_loc_fn, **others)
             if "start" in saved:
                 guide.begun_at(np.array(saved["start"]))
             return guide
@@ -247,8 +276,11 @@ class Saved:
                     f"The result is of another model, guide or precision: the parameter '{name}' "
                     f"is {has} in the file, and {needs} here."
                 )
-        _check_sites(self.meta["sites"], sites_of(parts, at_a_third))
-        if self.meta["structure"] != structure_of(parts):
+        with self.whole():
+            sites = [[(str(n), tuple(shape), v) for n, shape, v in p] for p in self.meta["sites"]]
+            structure = self.meta["structure"]
+        _check_sites(sites, sites_of(parts, at_a_third))
+        if structure != structure_of(parts):
             raise ValueError(
                 "The result's Gaussian orders its latents in another way than the one of this "
                 "model. Make its guide again, and pass it: load(path, model, ..., guide=...)."
@@ -319,7 +351,7 @@ def _site_of(part: Any, site: Any, at_a_third: AtAThird) -> list:
     return [site.name, list(site.shape), value]
 
 
-def _check_sites(found: list[list[list]], needed: list[list[list]]) -> None:
+def _check_sites(found: list[list[Any]], needed: list[list[list]]) -> None:
     """Refuse a model whose latents are others, or elsewhere.
 
     :raises ValueError: naming them.

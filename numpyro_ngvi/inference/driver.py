@@ -101,8 +101,8 @@ class _FitCall(FitCall):
         seeds = np.asarray(seeds)
         if given["checkpoint"] is not None:
             library = self.result_type.library
-            path = given["checkpoint"]
-            self.checkpoint = Checkpoint(path, library, seeds.tolist(), keeps_seeds=True)
+            path, seeds = given["checkpoint"], seeds.tolist()
+            self.checkpoint = Checkpoint(path, library, seeds, self.facts, keeps_seeds=True)
         self.rng = np.random.default_rng(0 if self.request.deterministic else seeds)
 
     @staticmethod

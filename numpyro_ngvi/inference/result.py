@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from os import PathLike
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -177,6 +178,30 @@ class FitResult(WorkflowResult):
 
     # -- files ------------------------------------------------------------------------
 
+    @classmethod
+    @shared_doc(Result.load)
+    def load(
+        cls,
+        path: str | PathLike,
+        model: Callable,
+        *args: Any,
+        guide: Any = None,
+        device: Any = None,
+        **kwargs: Any,
+    ) -> Self:
+        """:param device: for arguments that are in the file, whatever they were on: a
+        ``jax.Device``, a sharding, or a name such as ``"cpu"`` or ``"gpu:1"``.
+        """
+        return cls._loaded(path, model, args, kwargs, guide, _device(device))
+
+    @staticmethod
+    def _place(value: Any) -> str:
+        devices = value.devices()
+        if len(devices) > 1:
+            return ""
+        (device,) = devices
+        return f"{device.platform}:{device.id}"
+
     @staticmethod
     def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
         leaves, _ = jax.tree_util.tree_flatten_with_path(params)
@@ -194,8 +219,12 @@ class FitResult(WorkflowResult):
         return np.asarray(value) if is_array else None
 
     @staticmethod
-    def _own(array: np.ndarray) -> jax.Array:
+    def _own(array: np.ndarray, place: Any = "") -> jax.Array:
+        if isinstance(place, str):
+            place = next(iter(_devices(place)), None)
         own = jnp.asarray(array)
+        if place is not None and own.devices() != {place}:
+            own = jax.device_put(own, place)
         if own.dtype != array.dtype:
             raise ValueError(
                 f"The result is in {array.dtype}, of which JAX would make {own.dtype}: call "
@@ -239,6 +268,30 @@ class FitResult(WorkflowResult):
 
     def _key(self, purpose: int, rng_key: jax.Array | None = None) -> jax.Array:
         return random.fold_in(self.rng_key, purpose) if rng_key is None else check_key(rng_key)
+
+
+def _devices(name: str) -> list[jax.Device]:
+    """Those of a name, ``"gpu"`` or ``"gpu:1"``; none if there is no such."""
+    platform, _, index = name.partition(":")
+    try:
+        found = jax.local_devices(backend=platform) if platform else []
+    except RuntimeError:  # JAX without it
+        return []
+    return [device for device in found if not index or str(device.id) == index]
+
+
+def _device(given: Any) -> Any:
+    """What the user calls ``device``.
+
+    :raises ValueError: if it is no device.
+    """
+    found = next(iter(_devices(given)), None) if isinstance(given, str) else given
+    if given is not None and not isinstance(found, (jax.Device, jax.sharding.Sharding)):
+        raise ValueError(
+            "device must be a jax.Device, a sharding, or the name of a device that is here, such "
+            f"as 'cpu' or 'gpu:0', got {given!r}."
+        )
+    return found
 
 
 def _numbers_of(key: jax.Array) -> list[int]:

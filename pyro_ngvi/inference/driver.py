@@ -119,7 +119,8 @@ class _FitCall(FitCall):
         is_first = self.workers is None or self.workers.rank == 0
         self.monitor.progress_bar &= is_first
         if given["checkpoint"] is not None and is_first:
-            self.checkpoint = Checkpoint(given["checkpoint"], FitResult.library, seeds)
+            library = FitResult.library
+            self.checkpoint = Checkpoint(given["checkpoint"], library, seeds, self.facts)
             seeds = self.checkpoint.seeds
         if self.workers is not None:
             seeds = self.workers.object_of_first(seeds)

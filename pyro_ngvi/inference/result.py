@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from os import PathLike
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyro
@@ -188,6 +189,27 @@ class FitResult(WorkflowResult):
 
     # -- files ------------------------------------------------------------------------
 
+    @classmethod
+    @shared_doc(Result.load)
+    def load(
+        cls,
+        path: str | PathLike,
+        model: Callable,
+        *args: Any,
+        guide: Any = None,
+        map_location: Any = None,
+        **kwargs: Any,
+    ) -> Self:
+        """:param map_location: the device for arguments that are in the file, ``"cpu"`` or
+        ``"cuda:1"``, say, whatever they were on; parameters are where the model has them.
+        """
+        place = None if map_location is None else _device(map_location)
+        return cls._loaded(path, model, args, kwargs, guide, place)
+
+    @staticmethod
+    def _place(value: Any) -> str:
+        return str(value.device)
+
     @staticmethod
     def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
         return {name: _numpy(value) for name, value in params.items()}
@@ -197,8 +219,11 @@ class FitResult(WorkflowResult):
         return _numpy(value) if isinstance(value, Tensor) else None
 
     @staticmethod
-    def _own(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array)
+    def _own(array: np.ndarray, place: Any = "") -> Tensor:
+        own = torch.from_numpy(array)
+        if isinstance(place, torch.device):
+            return own.to(place)
+        return own.to(place) if place and _is_here(place) else own
 
     @staticmethod
     def _at_a_third(support: Any, shape: tuple[int, ...], like: Any) -> float:
@@ -243,3 +268,25 @@ class FitResult(WorkflowResult):
 
 def _numpy(value: Tensor) -> np.ndarray:
     return value.detach().cpu().numpy()
+
+
+def _device(name: Any) -> torch.device:
+    """What the user calls ``map_location``.
+
+    :raises ValueError: if it is no device.
+    """
+    try:
+        return torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"map_location must be a device such as 'cpu' or 'cuda:0', got {name!r}."
+        ) from error
+
+
+def _is_here(place: str) -> bool:
+    """Whether there is such a device."""
+    try:
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError):  # torch without it, or fewer of them
+        return False
+    return True

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import io
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
+import zipfile
 from contextlib import nullcontext
+from io import FileIO
 
 import numpy as np
 import pytest
 
-from ngvi.inference import api, files
+from ngvi.errors import DamagedFileError
+from ngvi.inference import api, files, records
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.problem import Rows
 from ngvi.inference.request import Request
@@ -71,9 +77,9 @@ def made(name, **options):
     return Mortal(**{"smooth": gaussian, **TARGETS[name], **options})
 
 
-def searched(target, path=None, max_steps=60, seed=0):
+def searched(target, path=None, max_steps=60, seed=0, facts=None):
     """The outcome of a fit of one target."""
-    kept = nullcontext() if path is None else Checkpoint(path, "tests", [seed])
+    kept = nullcontext() if path is None else Checkpoint(path, "tests", [seed], facts)
     with kept as checkpoint:
         rng = np.random.default_rng([seed] if path is None else checkpoint.seeds)
         return api.optimise(target.problem(), rng, Request(0.05, max_steps), None, checkpoint)
@@ -152,11 +158,12 @@ def test_a_record_that_is_not_whole_is_dropped(lost, tmp_path):
     expected, path = way(searched(made("plain"))), tmp_path / "file"
     searched(made("plain"), path)
     whole = path.read_bytes()
-    path.write_bytes(whole[:-lost])
-    assert way(searched(made("plain"), path)) == expected
-    assert path.read_bytes() == whole
-    path.write_bytes(whole[:-lost] + bytes([whole[-lost] ^ 1]) + whole[len(whole) - lost + 1 :])
-    assert way(searched(made("plain"), path)) == expected
+    changed = bytes([whole[-lost] ^ 1]) + whole[len(whole) - lost + 1 :]
+    for end in (b"", bytes(4096), changed):
+        path.write_bytes(whole[:-lost] + end)
+        with pytest.warns(UserWarning, match="bytes of checkpoint='.*file' are not whole"):
+            assert way(searched(made("plain"), path)) == expected
+        assert path.read_bytes() == whole
 
 
 def test_files_of_something_else_are_refused_and_kept(tmp_path):
@@ -236,3 +243,154 @@ def test_a_save_that_fails_leaves_the_file_before_and_nothing_else(tmp_path, mon
     with pytest.raises(OSError, match="no space"):
         files.write(path, b"after")
     assert path.read_bytes() == b"before" and os.listdir(tmp_path) == ["file"]
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_file_keeps_its_mode_and_links_are_followed(tmp_path):
+    (tmp_path / "store").mkdir()
+    path, link = tmp_path / "store" / "file", tmp_path / "link"
+    link.symlink_to(path)
+    files.write(link, b"new")  # where the link points to, though it is not there yet
+    path.chmod(0o640)
+    files.write(link, b"newer")
+    assert link.is_symlink() and path.read_bytes() == b"newer" and mode(path) == 0o640
+    assert os.listdir(tmp_path / "store") == ["file"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are pipes")
+def test_only_regular_files_are_replaced_or_read(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for act in (lambda: files.write(pipe, b""), lambda: Checkpoint(pipe, "tests", [0])):
+        with pytest.raises(ValueError, match="is a device, a pipe or a socket. Choose another"):
+            act()
+    with pytest.raises(ValueError, match="no regular file"):
+        files.read(pipe)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        files.write(tmp_path, b"")
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(tmp_path):
+    path = tmp_path / "file"
+    others = [tmp_path / f".{name}.part" for name in ("file.mine", "other.0123456789abcdef")]
+    for other in others:
+        other.write_bytes(b"")
+    (tmp_path / ".file.0123456789abcdef.part").write_bytes(b"half")
+    part, going_on = files._beside(path)
+    with going_on:
+        files.write(path, b"whole")
+        assert sorted(os.listdir(tmp_path)) == sorted(
+            ["file", part.name, *(other.name for other in others)]
+        )
+    files.write(path, b"whole")
+    assert not part.exists()
+
+
+def test_a_changed_bit_anywhere_is_seen():
+    rng, content = np.random.default_rng(0), files.packed({"x": 1}, {"y": np.arange(9.0)})
+    for bit in rng.choice(8 * len(content), 300, replace=False):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        is_told = pytest.raises(DamagedFileError, match="'name' is damaged: its checksum")
+        with is_told, files.whole("name", "is damaged"):
+            files.unpacked(bytes(changed))
+
+
+def test_a_file_that_claims_to_be_large_takes_no_memory():
+    """With a checksum that is right: somebody made it."""
+
+    def sealed(body):
+        return body + files._comment(body)
+
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", bytes(10**6))
+    with pytest.raises(ValueError, match="more than it has bytes"):
+        files.unpacked(sealed(file.getvalue()[:-2]))
+    array = io.BytesIO()
+    np.save(array, np.arange(3))
+    for shape in (b"(9,), ", b"(3, 9)"):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("x.npy", array.getvalue().replace(b"(3,), ", shape))
+        with pytest.raises(ValueError, match="an array claims to be int64"):
+            files.unpacked(sealed(file.getvalue()[:-2]))
+    record = records.record({}, {"x": np.arange(3)})[records.HEAD :]
+    assert records.read(record)[1]["x"].tolist() == [0, 1, 2]
+    for shape in (b"[9]", b"[-1]", b"[3, 10000000000]"):
+        with pytest.raises(ValueError, match="claims to be"):
+            records.read(record.replace(b"[3]", shape))
+
+
+# -- disks and other processes -------------------------------------------------------------
+
+
+def test_a_full_disk_costs_a_word_and_nothing_else(tmp_path, monkeypatch):
+    """A disk that is full for a time, in the midst of records, and at the head."""
+    expected, whole = way(searched(made("plain"), tmp_path / "whole")), tmp_path / "whole"
+
+    class Full(FileIO):
+        room = 0
+
+        def write(self, content):
+            Full.room -= 1
+            if -20 < Full.room < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(content[: max(1, len(content) // 2)])
+
+    def opened(path, *args, **options):
+        return Full(path, "r+b")
+
+    monkeypatch.setattr("ngvi.inference.checkpoint.open", opened, raising=False)
+    for room in (0, 7):
+        Full.room, path = room, tmp_path / str(room)
+        with pytest.warns(
+            UserWarning, match=f"'.*{room}' cannot be written.*No space left"
+        ) as told:
+            assert way(searched(made("plain"), path)) == expected
+        assert len(told) == 1 and path.read_bytes() == whole.read_bytes()
+
+
+def test_a_checkpoint_that_another_process_writes_is_refused(tmp_path):
+    path = tmp_path / "file"
+    code = (
+        "import sys\nfrom ngvi.inference.checkpoint import Checkpoint\n"
+        "with Checkpoint(sys.argv[1], 'tests', [0]):\n    print('open', flush=True)\n    input()\n"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        process.stdout.readline()
+        with pytest.raises(ValueError, match="is being written by another process"):
+            Checkpoint(path, "tests", [0])
+        process.kill()
+    Checkpoint(path, "tests", [0]).close()
+
+
+def test_a_checkpoint_of_another_fit_is_told_by_what_differs(tmp_path):
+    path, facts = tmp_path / "file", {"argument 'y'": ["float64 of shape (3,)", "1"]}
+    searched(made("plain"), path, facts=facts)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"other data.*: argument 'y' has other values \(float64"):
+        searched(made("plain"), path, facts={"argument 'y'": ["float64 of shape (3,)", "2"]})
+    assert path.read_bytes() == before
+    assert searched(made("plain", dies_at=1), path, facts=facts)
+
+
+def test_a_damaged_head_is_told_and_the_file_kept(tmp_path):
+    path = tmp_path / "file"
+    searched(made("plain"), path)
+    whole = path.read_bytes()
+    for place in (20, 30, 60, 150):
+        damaged = whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :]
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match="file' is damaged: delete it to begin anew"):
+            Checkpoint(path, "tests", [0])
+        assert path.read_bytes() == damaged
+    path.write_bytes(whole.replace(b"checkpoint 3", b"checkpoint 2"))
+    with pytest.raises(DamagedFileError, match="no checkpoint of this version.*of version 2"):
+        Checkpoint(path, "tests", [0])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import warnings
 
 import numpy as np
 import pytest
 
+from ngvi.errors import DamagedFileError
 from ngvi.inference import files, serialize
 from ngvi.inference.outcome import FoundOptimum, Restart
 from ngvi.inference.validation import Validation
@@ -145,11 +147,11 @@ def test_files_of_something_else_are_refused(ppl, tmp_path):
 
     for content in (b"", b"text", whole[: len(whole) // 2]):
         path.write_bytes(content)
-        refused("is no result that was saved")
+        refused("is damaged, or no result that was saved")
     meta, arrays = files.unpacked(whole)
     for change, match in (
         ({"format": "else"}, "of the kind 'else'"),
-        ({"version": 99}, "is of version 99.*reads version 3"),
+        ({"version": 99}, "is of version 99.*reads version 4"),
         ({"library": "other_ngvi"}, r"other_ngvi\.FitResult\.load"),
         ({"structure": 1}, "orders its latents in another way"),
     ):
@@ -160,15 +162,72 @@ def test_files_of_something_else_are_refused(ppl, tmp_path):
         type(one).load(path, one.model)
 
 
+def test_a_result_that_converged_nowhere_is_refused(ppl, tmp_path):
+    one = conjugate_result(ppl)
+    params = dict(one.params)
+    name = next(iter(params))
+    nan = ppl.numpy(one.posterior.mean) * np.nan
+    if ppl.is_numpyro:
+        params[name] = dataclasses.replace(params[name], loc=ppl.array(nan))
+    else:
+        params[next(key for key in params if key.endswith("loc"))] = ppl.array(nan)
+    one = dataclasses.replace(one, params=params)
+    with pytest.raises(DamagedFileError, match="loc.* is not finite, and the fit had converged"):
+        loaded(ppl, one, tmp_path / "file")
+    lost = dataclasses.replace(one, verdict="not converged")
+    assert loaded(ppl, lost, tmp_path / "file").verdict == "not converged"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"guide": None}, {"arguments": 3}, {"sites": 1}, {"cost": []}, {"restarts": [[1]]}],
+    ids=str,
+)
+def test_what_somebody_made_is_refused_as_damaged(ppl, tmp_path, change):
+    one, path = conjugate_result(ppl), tmp_path / "file"
+    one.save(path)
+    meta, arrays = files.unpacked(path.read_bytes())
+    files.write(path, files.packed({**meta, **change}, arrays))
+    with pytest.raises(DamagedFileError, match="file' is damaged"):
+        type(one).load(path, one.model)
+
+
+def test_arguments_come_back_to_their_device_or_to_another(ppl, tmp_path):
+    seen, path, place = [], tmp_path / "file", "device" if ppl.is_numpyro else "map_location"
+    one = conjugate_result(ppl)
+    one.save(path)
+
+    def devices(**options):
+        args = type(one).load(path, one.model, **options).args
+        return {value.device if ppl.is_numpyro else value.device.type for value in args}
+
+    here = {value.device if ppl.is_numpyro else value.device.type for value in one.args}
+    assert devices() == here and devices(**{place: "cpu"}) == here
+    with pytest.raises(ValueError, match=f"{place} must be.*such as 'cpu'.*'no such'"):
+        devices(**{place: "no such"})
+    # One that is not here any more.
+    meta, arrays = files.unpacked(path.read_bytes())
+    text = json.dumps(meta["arguments"])
+    for old in ("cpu:0", "cpu"):
+        text = text.replace(f'"{old}"', '"cuda:7"')
+    assert "cuda:7" in text
+    files.write(path, files.packed({**meta, "arguments": json.loads(text)}, arrays))
+    assert devices() == here
+    if not ppl.is_numpyro:
+        with pytest.raises(Exception):  # noqa: B017, PT011  of torch, whose meta device has no numbers
+            type(one).load(path, lambda X, y: seen.append(X.device.type) + y, map_location="meta")
+        assert seen[0] == "meta"
+
+
 def test_arguments_keep_their_kinds():
     arrays = {}
     value = ({"x": [1, None, True, "text"], "y": np.arange(3)}, np.float32(0.5), (), {})
-    tree = serialize.tree_of(value, "arguments", arrays, lambda value: None)
+    tree = serialize.tree_of(value, "arguments", arrays, lambda value: None, str)
     found = serialize.of_tree(tree, arrays, None)
     assert str(found) == str(({**value[0]}, np.array(0.5, np.float32), (), {}))
     for bad, where in ((object(), "3 is"), ({1: 2}, "3 is"), ([1, {2}], r"3\[1\] is a set")):
         with pytest.raises(TypeError, match=f"argument {where}.*data=False"):
-            serialize.tree_of(bad, "argument 3", arrays, lambda value: None)
+            serialize.tree_of(bad, "argument 3", arrays, lambda value: None, str)
 
 
 # -- fits that are killed ---------------------------------------------------------------
@@ -233,8 +292,21 @@ def test_a_fit_that_dies_goes_on_bit_for_bit(ppl, tmp_path):
     model, args = conjugate(ppl)
     path, options = tmp_path / "file", {"family": "diagonal", "max_steps": 4}
     check_same_way(ppl, model, args, path, **options)
-    with pytest.raises(ValueError, match="of another model, of other data or of another precision"):
-        ppl.fit(model, args[0], 1 + args[1], seed=3, checkpoint=path, **options)
+    other = ppl.numpy(args[1]).copy()
+    other[3] = np.nextafter(other[3], np.inf)
+    for changed, words in (
+        (
+            {"args": (args[0], ppl.array(other))},
+            r"argument 'y' has other values \(float64 of shape",
+        ),
+        ({"family": "full"}, "family= was 'diagonal', and is 'full'"),
+        ({"curvature": "stein"}, "curvature= was 'auto', and is 'stein'"),
+    ):
+        given = {"args": args, **options, **changed}
+        with pytest.raises(ValueError, match=f"other data, of other settings.*: {words}"):
+            ppl.fit(model, *given.pop("args"), seed=3, checkpoint=path, **given)
+    with pytest.raises(DamagedFileError, match=r"is a checkpoint.*fit\(model, ..., checkpoint="):
+        ppl.package.FitResult.load(path, model)
 
 
 @pytest.mark.slow
