@@ -179,7 +179,7 @@ class FitResult(WorkflowResult):
     # -- files ------------------------------------------------------------------------
 
     @classmethod
-    @shared_doc(Result.load)
+    @shared_doc(WorkflowResult.load)
     def load(
         cls,
         path: str | PathLike,
