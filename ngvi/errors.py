@@ -12,11 +12,12 @@ import contextlib
 import inspect
 import math
 import operator
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+
+from ngvi._warn import warn
 
 
 class InvalidStartError(ValueError):
@@ -380,8 +381,7 @@ def warn_of_broadcast(
     event = of[len(of) - event_dim :]
     is_event_expanded = np.broadcast_shapes(value[-event_dim:], event) != value[-event_dim:]
     if both not in (value, of) or (value and event_dim and is_event_expanded):
-        warnings.warn(
+        warn(
             f"Observed site '{name}' has data of shape {value} and a distribution of shape {of}, "
-            f"which are broadcast to {both}: each datum counts several times. Reshape one of them.",
-            stacklevel=2,
+            f"which are broadcast to {both}: each datum counts several times. Reshape one of them."
         )

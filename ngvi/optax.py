@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from ngvi._docs import shared_doc
+from ngvi._warn import warn
 from ngvi.errors import check_count
 from ngvi.optim.ivon import DEFAULTS, InitialHess, IvonEquations, check_hess_init, check_ivon
 
@@ -117,10 +117,9 @@ class _Loop(NamedTuple):
 
     def init(self, params: Any) -> IvonState:
         if any(leaf.dtype in (jnp.float16, jnp.bfloat16) for leaf in jax.tree.leaves(params)):
-            warnings.warn(
+            warn(
                 "Half-precision weights round small steps and samples away: keep the weights in "
-                "float32, and cast a sample to half precision in the loss.",
-                stacklevel=2,
+                "float32, and cast a sample to half precision in the loss."
             )
 
         def full(value: float) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ import optax
 from numpyro.infer.svi import SVIState
 
 from ngvi._lock import serialised
+from ngvi._warn import warn
 from ngvi.optim.von import check_curvature_of
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
@@ -135,7 +135,7 @@ class SVI(numpyro.infer.SVI):
         is_lost = first and not jnp.isfinite(loss)
         self.state = self._last = None if is_lost else state
         if num_dropped is not None:
-            self.loss.count_later(num_dropped, stacklevel=3)
+            self.loss.count_later(num_dropped)
         if is_lost:
             raise ValueError(
                 f"The first loss is {float(loss)}: the bound is not finite where the guide "
@@ -176,10 +176,9 @@ class SVI(numpyro.infer.SVI):
         if before is None:  # once is enough
             return
         if any(count.is_ready() and int(count) for count in before):
-            warnings.warn(
+            warn(
                 "A step was skipped: a gradient or the step's result is not finite, or the step "
-                "before led far off. Parameters keep their last good value.",
-                stacklevel=3,
+                "before led far off. Parameters keep their last good value."
             )
             return
         states = jax.tree.leaves(self.state.optim_state, is_leaf=_counts_skipped)

@@ -5,10 +5,10 @@ The packages' ``elbo`` draw the points, evaluate them, and make a gradient of th
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag
 from ngvi.estimators.choice import check_curvature, choose, cost_of_step
 from ngvi.estimators.table import EstimateCost
@@ -97,7 +97,6 @@ class NaturalELBO:
         couples: Iterable[Any],
         not_additive: Callable[[], Exception | None] | None,
         guide: Any,
-        stacklevel: int,
     ) -> tuple[str, EstimateCost]:
         """The estimator's name, ``"auto"`` resolved, and what it evaluates.
 
@@ -107,10 +106,7 @@ class NaturalELBO:
         options = {"not_additive": not_additive, "partners": partners, "guide": guide}
         choice = choose(self.curvature, dim, products, obstacle, **options)
         if choice.obstacle is not None:
-            warnings.warn(
-                f"{choice.obstacle}: curvature={choice.curvature!r} is used instead.",
-                stacklevel=stacklevel + 1,
-            )
+            warn(f"{choice.obstacle}: curvature={choice.curvature!r} is used instead.")
         name = choice.curvature
         adapts = not partners and all(one == "all" for one in couples)
         gradients = self.num_gradients
@@ -121,15 +117,14 @@ class NaturalELBO:
         """Draws left out so far because their value, gradient or Hessian was not finite."""
         return self._num_dropped
 
-    def _count(self, num_dropped: int, stacklevel: int = 2) -> None:
+    def _count(self, num_dropped: int) -> None:
         is_first = num_dropped and not self._num_dropped
         self._num_dropped += int(num_dropped)
         if is_first:
-            warnings.warn(
+            warn(
                 f"NaturalELBO left out {int(num_dropped)} draws of a step whose "
                 "value, gradient or Hessian is not finite. It counts them in num_dropped. If it "
                 "goes on, the model overflows where the guide starts: start where it is finite "
                 "and narrow, with NaturalGaussianGuide(model, init_loc_fn=init_to_feasible, "
-                "init_scale=1e-3), or bring covariates to a scale near one.",
-                stacklevel=stacklevel,
+                "init_scale=1e-3), or bring covariates to a scale near one."
             )

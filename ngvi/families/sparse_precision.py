@@ -31,12 +31,12 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ngvi._warn import warn
 from ngvi.families.base import Array, Family
 from ngvi.families.forest_family import ForestFamily
 from ngvi.families.path import WhitenedPath
@@ -91,9 +91,7 @@ class SparsePrecision(ForestFamily):
                 "family='block_diagonal' or 'diagonal', or say SparsePrecision(locals=[...]) if "
                 "the sites are independent given the rest."
             )
-        warnings.warn(
-            f"family='sparse_precision' {obstacle}. The guide is dense instead.", stacklevel=2
-        )
+        warn(f"family='sparse_precision' {obstacle}. The guide is dense instead.")
         return self._dense()
 
     def describe(self) -> str:

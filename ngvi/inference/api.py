@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
+from ngvi._warn import warn
 from ngvi.inference.checkpoint import Checkpoint, recorded
 from ngvi.inference.checks import Context, first_finding
 from ngvi.inference.data_passes import over_minibatches
@@ -131,7 +131,7 @@ def account(
     if not outcome.converged:
         if num_beside_locals(parts) > MANY:
             reason += MANY_HINT
-        warnings.warn(f"fit has not converged: {reason}.", stacklevel=3)
+        warn(f"fit has not converged: {reason}.")
     return {
         "trace": trace,
         "validation": None if problem.objective.is_subsampled else best.validation,

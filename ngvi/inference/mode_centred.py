@@ -14,12 +14,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import traceback
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ngvi._warn import warn
 from ngvi.inference.estimate import State
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
@@ -108,10 +108,9 @@ def tried(
             raise second.error
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  the first fit is there
         if insists:
-            warnings.warn(
+            warn(
                 "reparametrize=True has had no effect, and the Gaussian over all latents is kept: "
-                f"{error}",
-                stacklevel=4,
+                f"{error}"
             )
         return first, outcome
     try:
@@ -119,16 +118,15 @@ def tried(
     except Exception as error:
         if _is_of_callback(error):
             raise
-        warnings.warn(f"A second fit, with {BY_MODES}, has failed: {error}", stacklevel=4)
+        warn(f"A second fit, with {BY_MODES}, has failed: {error}")
         return first, outcome
     is_better, kept = _compared(first.problem, outcome, second.problem, other, rng)
     if insists and not is_better and not other.converged:
         names = ", ".join(repr(name) for group in second.guide._blocks.sites for name in group)
-        warnings.warn(
+        warn(
             "reparametrize=True has had no effect, and the Gaussian over all latents is kept: the "
             f"fit with {BY_MODES} came to no better end. Maybe {names} have none given the others; "
-            "the report of fit(..., guide=ReparametrizedGaussianGuide(model)) tells.",
-            stacklevel=4,
+            "the report of fit(..., guide=ReparametrizedGaussianGuide(model)) tells."
         )
     costs = [one.problem.objective.cost for one in (first, second)]
     total = costs[0] + costs[1]

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 
+from ngvi._warn import warn
 from ngvi.inference.estimate import State
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE, USABLE, smoothed_weights
@@ -57,10 +57,9 @@ def corrected(
         proposal.adapt(latents[:, proposal.indices], np.exp(log_weights))
     latents, log_weights, shape = proposal.weighed(max(options.num_draws, num_samples), rng)
     if shape > USABLE:
-        warnings.warn(
+        warn(
             f"corrected=True resamples by importance weights, whose k-hat is {shape:.2f}: above "
-            f"{USABLE} they may miss a part of the posterior. Where it matters run NUTS.",
-            stacklevel=5,
+            f"{USABLE} they may miss a part of the posterior. Where it matters run NUTS."
         )
     # One uniform number for all: a draw is there as often as its weight says, but for one.
     places = (np.arange(num_samples) + rng.uniform()) / num_samples

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from ngvi._warn import warn
 from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
 from ngvi.inference.options import StartOptions
 from ngvi.inference.problem import Problem
@@ -44,7 +44,7 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     )
     if isinstance(family, str) and family == "auto" and guide is None and init is None:
         raise ValueError(f"{problem} To fit them all the same, name a family, family='diagonal'.")
-    warnings.warn(f"{problem} time_limit= and Ctrl-C keep what there is.", stacklevel=4)
+    warn(f"{problem} time_limit= and Ctrl-C keep what there is.")
 
 
 def guide_maker(guide: Any, family: Any, init: Any, create_plates: Any) -> Callable:

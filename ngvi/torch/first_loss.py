@@ -6,12 +6,13 @@ Nothing later can see it: a sum of ``B`` losses is the loss of a posterior ``B``
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from ngvi._warn import warn
 
 #: Of a loss that is a sum of losses, how many steps of its graph are looked at.
 MAX_NODES = 100
@@ -35,7 +36,7 @@ class FirstLoss(TorchFunctionMode):
         if func is Tensor.backward and not self._is_over:
             self._is_over = True
             if words := self._words(*self._looked_at(args[0].grad_fn)):
-                warnings.warn(words, stacklevel=5)
+                warn(words)
         return func(*args, **(kwargs or {}))
 
     def _words(self, summed: int, rows: int, is_of_all: bool) -> str:

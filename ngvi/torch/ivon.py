@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
+from ngvi._warn import warn
 from ngvi.errors import check_flag
 from ngvi.optim.ivon import DEFAULTS, InitialHess, IvonEquations, check_hess_init, check_ivon
 from ngvi.torch.first_loss import FirstLoss
@@ -116,10 +116,9 @@ class IVON(torch.optim.Optimizer):
         for param in _trained(params) if values is not None else ():
             self._begin(param, values[param].detach())
         if any(param.dtype in (torch.float16, torch.bfloat16) for param in params):
-            warnings.warn(
+            warn(
                 "Half-precision weights round small steps and samples away: keep the weights in "
-                "float32, and compute in half precision by torch.autocast.",
-                stacklevel=2,
+                "float32, and compute in half precision by torch.autocast."
             )
 
     def _begin(self, param: Tensor, hess: Tensor | float) -> None:
@@ -245,10 +244,9 @@ class IVON(torch.optim.Optimizer):
         if not _can_be_squared(products, max(g["ess"] for g in self.param_groups)):
             for group in self.param_groups:
                 group["num_skipped"] += 1
-            warnings.warn(
+            warn(
                 "A step was skipped: its gradient is not finite, or its square. The posterior "
-                "stays as it is.",
-                stacklevel=2,
+                "stays as it is."
             )
             return loss
         at = {param: index for index, param in enumerate(params)}

@@ -76,17 +76,17 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     def num_dropped(self) -> int:
         jax.block_until_ready(self._counts)
         jax.effects_barrier()  # steps of the stock SVI have yet to count theirs
-        self._add_counts(stacklevel=3)
+        self._add_counts()
         return self._num_dropped
 
-    def count_later(self, num_dropped: jax.Array, stacklevel: int = 2) -> None:
+    def count_later(self, num_dropped: jax.Array) -> None:
         """Count what a step has returned as :attr:`COUNT`, once it is known; waits for nothing."""
         self._counts.append(num_dropped)
-        self._add_counts(stacklevel + 1)
+        self._add_counts()
 
-    def _add_counts(self, stacklevel: int) -> None:
+    def _add_counts(self) -> None:
         while self._counts and self._counts[0].is_ready():
-            self._count(int(self._counts.pop(0)), stacklevel + 1)
+            self._count(int(self._counts.pop(0)))
 
     def loss_with_mutable_state(
         self,
@@ -172,7 +172,6 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             (family.couples() for family in families),
             None if step.has_partners else not_additive,
             step.density.guide,
-            stacklevel=1,
         )
         if curvature == "gauss_newton":
             check_no_conjugate_sites(one.site for one in conjugate_sites_in(step.params).values())

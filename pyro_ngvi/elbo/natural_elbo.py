@@ -169,7 +169,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                 noise, square = noise + of_noise, square + of_square
         count = len(estimates)
         number = sum(bound for one in numbers for bound in one()) / count
-        self._count(sum(estimate.num_dropped() for estimate in estimates), stacklevel=6)
+        self._count(sum(estimate.num_dropped() for estimate in estimates))
         directions = [list(estimate.directions.values()) for estimate in estimates]
         mean = directions[0]
         if count > 1:
@@ -204,9 +204,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         partners = plan.facts.is_stochastic
         couples = (family.couples() for family in here.values())
         not_additive = None if partners else functools.partial(why_not_additive, density)
-        name, cost = self._chosen(
-            dim, products, obstacle, partners, couples, not_additive, guide, stacklevel=6
-        )
+        name, cost = self._chosen(dim, products, obstacle, partners, couples, not_additive, guide)
         if name == "gauss_newton":
             check_no_conjugate_sites(density.conjugate_sites)
             plan.check_examples(density)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ngvi._warn import warn
 from ngvi.estimators.missed_curvature import half_segment, what_is_missed
 from ngvi.estimators.points import Arrays
 from pyro_ngvi.estimators.differentiate import gradients_of, leaves_of
@@ -161,14 +161,13 @@ def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:
         leaves = leaves_of(density(latents), latents)
     shapes = [tuple(leaf.shape) for leaf in leaves if id(leaf) not in registered.tensors]
     if shapes:
-        warnings.warn(
+        warn(
             f"The model computes with {sum(map(math.prod, shapes)):,} numbers that require "
             f"gradients (tensors of shapes {', '.join(map(str, shapes[:3]))}"
             f"{', ...' * (len(shapes) > 3)}) and are neither latents nor parameters, so that no "
             "step moves them. Of a network: pyro.module('name', network) in the model makes them "
             "parameters, to_pyro_module_(network) with PyroSamples latents, and "
-            "network.requires_grad_(False) says that they shall stay.",
-            stacklevel=2,
+            "network.requires_grad_(False) says that they shall stay."
         )
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from ngvi import errors as checks
+from ngvi._warn import warn
 from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
 from ngvi.guide import latent_shapes
 from ngvi.guide.layout import unconstrained_shapes
@@ -165,7 +166,7 @@ def check_graph(model: Callable, guide: Callable, args: tuple, kwargs: dict) -> 
             "gradient off. Compute it with torch's operations, and choose by torch.sigmoid; fit "
             "has to go by values there, which takes more of them."
         )
-        warnings.warn(reason, stacklevel=2)
+        warn(reason)
 
 
 class LatentShapes(latent_shapes.LatentShapes):

@@ -15,7 +15,6 @@ The device decides whether it takes a step, and Python hears of it in time for t
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -23,6 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ngvi._warn import warn
 from ngvi.families.direction import Families, values
 from ngvi.optim.rule import Rule
 from ngvi.optim.with_conjugate import WithConjugate, parted, with_conjugate
@@ -312,10 +312,9 @@ def _owners(params: Iterable[Tensor]) -> tuple[str, ...]:
 
 
 def _warn(owners: tuple[str, ...]) -> None:
-    warnings.warn(
+    warn(
         f"A step of {', '.join(owners)} was skipped: a gradient or the step's result is not "
-        "finite, or the step before led far off. Parameters keep their last good value.",
-        stacklevel=4,
+        "finite, or the step before led far off. Parameters keep their last good value."
     )
 
 
