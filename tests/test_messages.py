@@ -282,6 +282,23 @@ def test_an_option_with_the_name_of_an_argument_of_the_model_is_warned_of(ppl):
         fit(ppl, model, ppl.array(Y), 1.0, tolerance=0.1)
 
 
+def test_a_warning_of_a_fit_points_to_the_line_that_called_it(ppl):
+    from ngvi._warn import warn
+
+    with pytest.warns(UserWarning, match="not converged: callback=") as told:
+        ppl.package.fit(
+            models.location(ppl), ppl.array(Y), callback=lambda *_: True, progress_bar=False
+        )
+    assert {one.filename for one in told if "not converged" in str(one.message)} == {__file__}
+    column = ppl.array(Y[:, None])
+    with pytest.warns(UserWarning, match="'y' has data of shape") as told:
+        ppl.call(ppl.guide(observing(ppl, column)))
+    assert told[0].filename.endswith(("test_messages.py", "ppl.py"))  # of the model, or its call
+    with pytest.warns(UserWarning, match="of a thread") as told:
+        warn("of a thread")
+    assert told[0].filename == __file__
+
+
 def test_traced_step_sizes_pass_numpyro():
     optax = pytest.importorskip("optax")
     ppl = load("numpyro")

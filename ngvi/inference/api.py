@@ -30,6 +30,7 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
 from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
+from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation, integrated
 
@@ -153,7 +154,7 @@ def found_optima(outcome: Outcome, space: Any) -> tuple[FoundOptimum, ...]:
     :param space: of the problem; has a method ``params`` besides.
     """
     found = [one for one in outcome.optima if math.isfinite(one.validation.bound)]
-    return tuple(
+    return Table(
         FoundOptimum(
             space.params(one.state),
             one.validation.bound,

@@ -6,13 +6,14 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ngvi.inference.checks import Finding
 from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.search import Status
+from ngvi.inference.tables import Table
 
 CERTIFIED, LOCAL, NOT_CONVERGED = "certified", "local", "not converged"
 
@@ -59,6 +60,9 @@ class FoundOptimum:
     num_starts: int
     is_certified: bool
 
+    #: What a table shows.
+    _fields: ClassVar = ("bound", "bound_error", "num_starts", "is_certified")
+
     def __repr__(self) -> str:
         return (
             f"FoundOptimum(bound={self.bound:.3f}, bound_error={self.bound_error:.2g}, "
@@ -104,15 +108,15 @@ class Outcome:
         optimum = dataclasses.replace(self.optimum, state=None, search=None)
         return dataclasses.replace(self, optimum=optimum, optima=[optimum], second=None)
 
-    def restarts(self, same: float) -> tuple[Restart, ...]:
+    def restarts(self, same: float) -> Table[Restart]:
         """Where the starts have led, the best first.
 
         :param same: nats within which two bounds are one optimum's.
         """
-        found = tuple(self._restart(one, same) for one in self.optima)
+        found = Table(self._restart(one, same) for one in self.optima)
         if self.second is None:
             return found
-        return (*found, self._restart(self.second, same)._replace(status=self.by_modes))
+        return Table([*found, self._restart(self.second, same)._replace(status=self.by_modes)])
 
     def _restart(self, one: Optimum, same: float) -> Restart:
         known, best = one.validation, self.optimum.validation

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import math
 from typing import Any, NamedTuple
 
@@ -182,6 +184,7 @@ def plot(result: Any) -> Any:
             "result.plot needs matplotlib: pip install matplotlib", name=error.name
         ) from error
     figure = pyplot.figure(figsize=(10.5, 7.2), layout="constrained")
+    figure._ipython_display_ = functools.partial(_show_once, figure)
     grid = figure.add_gridspec(2, 2, height_ratios=(3, 2.6), width_ratios=(3, 2))
     left = grid[:, 0].subgridspec(2, 1, height_ratios=(2.4, 1), hspace=0.02)
     bound = figure.add_subplot(left[0])
@@ -196,6 +199,21 @@ def plot(result: Any) -> Any:
     dim = f"{result.dim:,}"
     figure.suptitle(f"{result.family_name}, d = {dim}: {state} after {result.num_steps} steps")
     return figure
+
+
+def _show_once(figure: Any) -> None:
+    """What a notebook does with a figure that is the value of a cell.
+
+    At the end of the cell its backend draws what is open in pyplot, and this would be the second.
+    """
+    from matplotlib import pyplot
+
+    if not pyplot.fignum_exists(figure.number):
+        from IPython.display import Image, display
+
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png")
+        display(Image(picture.getvalue()))
 
 
 def _plot_bound(ax: Any, trace: Trace, bound: float, error: float) -> None:

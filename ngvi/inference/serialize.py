@@ -18,6 +18,7 @@ from ngvi.inference import files
 from ngvi.inference.checkpoint import FIRST
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
 from ngvi.inference.problem import Cost
+from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
 
@@ -200,7 +201,7 @@ class Saved:
                 "trace": Trace(**{k: a.tolist() for k, a in self.under("trace/").items()}),
                 "cost": Cost(**meta["cost"]),
                 "validation": meta["validation"] and Validation(**meta["validation"]),
-                "restarts": tuple(Restart(*one) for one in meta["restarts"]),
+                "restarts": Table(Restart(*one) for one in meta["restarts"]),
             }
 
     def optima(self, made: Callable[[dict[str, np.ndarray]], Any]) -> tuple[FoundOptimum, ...]:
@@ -208,7 +209,7 @@ class Saved:
 
         :param made: makes parameters of their numbers.
         """
-        return tuple(
+        return Table(
             FoundOptimum(params=made(self.under(f"optima/{index}/")), **one)
             for index, one in enumerate(self.meta["optima"])
         )

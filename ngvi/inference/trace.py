@@ -6,9 +6,10 @@ import dataclasses
 import math
 
 from ngvi.inference.estimate import Estimate, Sample
+from ngvi.inference.tables import html_table, in_digits
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Trace:
     """One entry per step in each list."""
 
@@ -25,6 +26,18 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.losses)
+
+    def __repr__(self) -> str:
+        if not self.losses:
+            return "Trace(no steps)"
+        first, last = (in_digits(-self.losses[index]) for index in (0, -1))
+        return f"Trace({len(self)} steps, bound {first} at the first and {last} nats at the last)"
+
+    def _repr_html_(self, most: int = 10) -> str:
+        """The last steps as a table."""
+        names = ["step", *vars(self)]
+        rows = list(zip(range(1, len(self) + 1), *vars(self).values(), strict=False))
+        return html_table(names, [[in_digits(cell) for cell in row] for row in rows[-most:]])
 
     @property
     def last_loss(self) -> float:

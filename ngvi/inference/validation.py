@@ -45,6 +45,13 @@ class Validation:
     #: not been met.
     is_heavy_tailed: bool = False
 
+    def __repr__(self) -> str:
+        tail = ", heavy tails" * self.is_heavy_tailed
+        return (
+            f"Validation(bound={self.bound:.3f}, error={self.error:.2g}, spread={self.spread:.2g}, "
+            f"gap={self.gap:.2g}{tail})"
+        )
+
     @property
     def lower(self) -> float:
         """The bound less two standard errors."""

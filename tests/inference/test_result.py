@@ -5,12 +5,17 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import math
+import pickle
+import sys
+import types
 
 import numpy as np
 import pytest
 
 from ngvi.inference.monitor import OTHERS, Monitor, StoppedByCallback, left_in_words
+from ngvi.inference.outcome import FoundOptimum, Restart
 from ngvi.inference.report import final_bound
+from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
 from tests import models
@@ -209,6 +214,35 @@ def test_the_picture_has_bound_steps_weights_and_marginals(ppl, pyplot):
     assert "worst marginals" in titles
     labels = {label.get_text() for ax in figure.axes for label in ax.get_yticklabels()}
     assert {"weights[0]", "weights[1]", "weights[2]"} <= labels
+
+
+def test_a_notebook_shows_the_picture_once(pyro_backend, pyplot, monkeypatch):
+    """Its backend draws what is open in pyplot by itself."""
+    shown = []
+    display = types.SimpleNamespace(Image=len, display=shown.append)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    figure = shared_result(pyro_backend).plot()
+    figure._ipython_display_()
+    assert not shown
+    pyplot.close(figure)
+    figure._ipython_display_()
+    assert len(shown) == 1 and shown[0] > 1000
+
+
+def test_what_a_result_holds_is_short_in_words():
+    table = Table([Restart("the guide's", -31.5, 0.012, 12, 8, "kept")])
+    assert repr(table).splitlines() == [
+        "name         bound    bound_error  num_steps  num_starts  status",
+        "the guide's  -31.500  0.012        12         8           kept",
+    ]
+    assert pickle.loads(pickle.dumps(table)) == table == tuple(table)
+    assert "<td>the guide&#x27;s</td>" in table._repr_html_() and repr(Table()) == "()"
+    optima = Table([FoundOptimum({}, -1.0, 0.1, 8, True)])
+    assert repr(optima).splitlines()[1].split() == ["-1.000", "0.100", "8", "True"]
+    steps = Trace([3.0, 1.0], [0.1] * 2, [1.0] * 2, [0.1] * 2, [5] * 2)
+    assert repr(steps) == "Trace(2 steps, bound -3.000 at the first and -1.000 nats at the last)"
+    assert steps._repr_html_(most=1).count("<tr>") == 2 and repr(Trace()) == "Trace(no steps)"
+    assert repr(Validation(-1.0, 0.1)) == "Validation(bound=-1.000, error=0.1, spread=0, gap=0)"
 
 
 @pytest.mark.parametrize("case", ["exact", "minibatch", "no trace", "bad"])
