@@ -1,13 +1,21 @@
-"""One thread at a time: the handlers of both PPLs, and Pyro's parameters, are the process's."""
+"""One thread at a time: the handlers of both PPLs, and Pyro's parameters, are the process's.
+
+A process that is forked while another thread is in here has none of its threads but the one that
+forked: its lock is a new one, and what the lost thread had changed of the PPL is as before.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-_LOCK = threading.RLock()
+_lock = threading.RLock()
+_depth = 0  # of calls, each in another
+_remembering: list[Callable[[], Callable[[], object]]] = []
+_restoring: list[Callable[[], object]] = []
 
 Function = TypeVar("Function", bound=Callable)
 
@@ -17,7 +25,34 @@ def serialised(function: Function) -> Function:
 
     @functools.wraps(function)
     def waiting(*args, **kwargs):
-        with _LOCK:
-            return function(*args, **kwargs)
+        global _depth
+        with _lock:
+            if not _depth:
+                _restoring[:] = [remember() for remember in _remembering]
+            _depth += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _depth -= 1
 
     return waiting  # type: ignore[return-value]
+
+
+def remembered(remember: Function) -> Function:
+    """Call ``remember`` before a thread enters: it returns what a forked child is to call."""
+    _remembering.append(remember)
+    return remember
+
+
+def _in_child() -> None:
+    global _lock, _depth
+    if _lock.acquire(blocking=False):  # nobody's, or of the thread that has forked
+        _lock.release()
+        return
+    _lock, _depth = threading.RLock(), 0
+    for restore in _restoring:
+        restore()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
+import pyro
 import pyro.infer
+import torch
+from pyro.poutine import runtime
 
-from ngvi._lock import serialised
+from ngvi._lock import remembered, serialised
 from ngvi.optim.von import check_curvature_of
 
 
@@ -35,6 +39,35 @@ class SVI(pyro.infer.SVI):
     step = serialised(pyro.infer.SVI.step)
     evaluate_loss = serialised(pyro.infer.SVI.evaluate_loss)
     run = serialised(pyro.infer.SVI.run)
+
+
+#: What handlers of ours change for the process.
+CHECKS = (
+    *("validate_distributions_pyro", "validate_distributions_torch"),
+    *("validate_infer", "validate_poutine"),
+)
+
+
+_processes = {os.getpid()}
+
+
+@remembered
+def _handlers_and_checks() -> Callable[[], None]:
+    """Handlers and checks as they are now, for a child that is forked in the midst of a fit.
+
+    In such a child torch computes on one thread: it would wait for those of its parent, which it
+    has not.
+    """
+    if os.getpid() not in _processes:
+        _processes.add(os.getpid())
+        torch.set_num_threads(1)
+    depth, checks = len(runtime._PYRO_STACK), {name: pyro.settings.get(name) for name in CHECKS}
+
+    def restore() -> None:
+        del runtime._PYRO_STACK[depth:]
+        pyro.settings.set(**checks)
+
+    return restore
 
 
 __all__ = ["SVI"]

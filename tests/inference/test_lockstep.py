@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
+import time
 
 import numpy as np
 import pytest
 
+from ngvi.inference import lockstep
 from ngvi.inference.lockstep import in_lockstep
+
+
+def assert_as_many_threads(count):
+    """Soon: the last word of a thread is not quite its end."""
+    for _ in range(1000):
+        if _thread._count() == count:
+            return
+        time.sleep(0.001)
+    pytest.fail("a thread is left")
 
 
 def asking(count, told):
@@ -40,10 +52,10 @@ def test_what_the_model_raises_ends_all(error):
     def answers(points):
         raise error("no")
 
-    before = threading.active_count()
+    before = _thread._count()
     with pytest.raises(error, match="no"):
         in_lockstep([asking(2, []), asking(3, [])], answers)
-    assert threading.active_count() == before
+    assert_as_many_threads(before)
 
 
 def test_what_a_search_raises_ends_all_too():
@@ -51,7 +63,29 @@ def test_what_a_search_raises_ends_all_too():
         ask(np.zeros(2))
         raise ZeroDivisionError
 
-    before = threading.active_count()
+    before = _thread._count()
     with pytest.raises(ZeroDivisionError):
         in_lockstep([asking(9, []), fails], lambda points: (points.sum(1), points))
-    assert threading.active_count() == before
+    assert_as_many_threads(before)
+
+
+@pytest.mark.parametrize("fails", ["to start", "without a word"])
+@pytest.mark.parametrize("started", [0, 1])
+def test_without_memory_for_a_thread_it_ends_with_a_memory_error(fails, started, monkeypatch):
+    """Python's own ``Thread.start`` would wait for ever for a thread that is lost."""
+    start, left = _thread.start_new_thread, [started]
+
+    def short_of_memory(function, arguments):
+        left[0] -= 1
+        if left[0] >= 0:
+            return start(function, arguments)
+        if fails == "to start":
+            raise RuntimeError("can't start new thread")
+        return 0
+
+    monkeypatch.setattr(_thread, "start_new_thread", short_of_memory)
+    monkeypatch.setattr(lockstep, "LOOK_EVERY", 0.01)
+    before = _thread._count()
+    with pytest.raises(MemoryError, match="no memory for a thread"):
+        in_lockstep([asking(2, []), asking(3, [])], lambda points: (points.sum(1), points))
+    assert_as_many_threads(before)
