@@ -72,6 +72,7 @@ class SVI(numpyro.infer.SVI):
     ) -> None:
         check_curvature_of(optim, loss)
         super().__init__(model, guide, optim, loss, **static_kwargs)
+        self._optim_as_given = optim
         self._rng_key = None if rng_key is None else check_key(rng_key)
         #: The state after the last :meth:`step`; None before the first. Assign one to resume, to a
         #: fresh object as well: states are pytrees of arrays, which pickle and Orbax can hold.
@@ -81,6 +82,15 @@ class SVI(numpyro.infer.SVI):
         self._reads_arrays = False  #: whether the model has to have its arrays as it is compiled
         self._num_skipped: list[Any] | None = []
         self._is_shared = False  #: whether other processes have a part of the data
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What NumPyro makes of an optax transformation does not pickle, and no program does.
+        return {k: v for k, v in vars(self).items() if k != "optim"} | {"_compiled": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        other = numpyro.infer.SVI(self.model, self.guide, self._optim_as_given, self.loss)
+        self.optim = other.optim
 
     @property
     def params(self) -> dict[str, Any]:

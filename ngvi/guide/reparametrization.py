@@ -74,10 +74,13 @@ class Reparametrization:
     def __init__(self, blocks: LocalBlocks, start: Array, order: int) -> None:
         self.blocks, self.order = blocks, order
         self.start = start
-        self._ops, self._xp = self.arrow.ops, self.arrow.ops.xp
         self._mask = self._constants(blocks.mask)
         self._probes = self._ops.matrices.tensor(blocks.probes, start)
         self._eps = float(np.finfo(str(start.dtype).removeprefix("torch.")).eps)
+
+    # Modules, which do not pickle.
+    _ops = property(lambda self: self.arrow.ops)
+    _xp = property(lambda self: self.arrow.ops.xp)
 
     # -- what a package writes --------------------------------------------------------
 

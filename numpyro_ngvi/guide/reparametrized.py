@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -117,7 +117,14 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
             init_scale=init_scale,
             sticking_the_landing=sticking_the_landing,
         )
-        self._map_draws, self._of_each = compiled(self._mapped), compiled(self._map)
+
+    # Programs, which do not pickle.
+    _map_draws = cached_property(lambda self: compiled(self._mapped))
+    _of_each = cached_property(lambda self: compiled(self._map))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        return {k: v for k, v in state.items() if k not in ("_map_draws", "_of_each")}
 
     # -- set-up -----------------------------------------------------------------------
 

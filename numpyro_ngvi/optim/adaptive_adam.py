@@ -23,22 +23,23 @@ class AdaptiveState(NamedTuple):
 
 def adaptive_adam() -> optax.GradientTransformation:
     """An optax transformation without an option."""
+    return optax.GradientTransformation(_init, _update)
 
-    def init(params: Any) -> AdaptiveState:
-        states = [RULE.start(jnp.asarray(leaf)) for leaf in jax.tree.leaves(params)]
-        return AdaptiveState(jnp.zeros((), jnp.int32), states)
 
-    def update(
-        gradients: Any, state: AdaptiveState, params: Any = None
-    ) -> tuple[Any, AdaptiveState]:
-        leaves, tree = jax.tree.flatten(gradients)
-        count = state.count + 1
-        each = zip(leaves, jax.tree.leaves(params), state.tensors, strict=True)
-        tensors = [RULE.advance(algebra, *one, count.astype(one[0].dtype)) for one in each]
-        state = AdaptiveState(count, tensors)
-        return jax.tree.unflatten(tree, _changes(state)), state
+def _init(params: Any) -> AdaptiveState:
+    states = [RULE.start(jnp.asarray(leaf)) for leaf in jax.tree.leaves(params)]
+    return AdaptiveState(jnp.zeros((), jnp.int32), states)
 
-    return optax.GradientTransformation(init, update)
+
+def _update(
+    gradients: Any, state: AdaptiveState, params: Any = None
+) -> tuple[Any, AdaptiveState]:
+    leaves, tree = jax.tree.flatten(gradients)
+    count = state.count + 1
+    each = zip(leaves, jax.tree.leaves(params), state.tensors, strict=True)
+    tensors = [RULE.advance(algebra, *one, count.astype(one[0].dtype)) for one in each]
+    state = AdaptiveState(count, tensors)
+    return jax.tree.unflatten(tree, _changes(state)), state
 
 
 def recover(like: Any, state: AdaptiveState) -> tuple[Any, AdaptiveState]:

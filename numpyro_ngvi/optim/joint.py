@@ -75,38 +75,54 @@ def joint(
     """
     adapts = other is None
     other = adaptive_adam.adaptive_adam() if adapts else _as_optax(other)
-    of_model, rule = optax.masked(other, model_parameter_mask), with_conjugate(rule)
+    own = _Joint(with_conjugate(rule), other, adapts, name)
+    transformation = JointTransformation(own.init, own.update)
+    transformation.curvature = curvature
+    return transformation
 
-    def init(params: Any) -> JointState:
+
+class _Joint(NamedTuple):
+    """What a transformation is made of; its methods pickle, where functions in another do not."""
+
+    rule: WithConjugate
+    other: optax.GradientTransformation
+    adapts: bool  #: whether ``other`` is Adam whose rates adapt
+    name: str
+
+    @property
+    def of_model(self) -> optax.GradientTransformation:
+        return optax.masked(self.other, model_parameter_mask)
+
+    def init(self, params: Any) -> JointState:
         families = families_in(params)
         if not families:
             names = ", ".join(map(repr, params)) if isinstance(params, dict) else "its input"
             raise ValueError(
-                f"{name} sees no natural parameters among {names}. It moves the "
+                f"{self.name} sees no natural parameters among {names}. It moves the "
                 "posterior of a NaturalGaussianGuide: use that guide, or an ordinary "
                 "optimiser such as numpyro.optim.Adam."
             )
         zero = jnp.asarray(np.int32(0))
-        return JointState(zero, zero, rule.init(families), of_model.init(params))
+        return JointState(zero, zero, self.rule.init(families), self.of_model.init(params))
 
-    def update(gradients: Any, state: JointState, params: Any = None) -> tuple[Any, JointState]:
+    def update(
+        self, gradients: Any, state: JointState, params: Any = None
+    ) -> tuple[Any, JointState]:
         if params is None:
-            raise ValueError(f"{name} needs the parameters: call update(grads, state, params).")
-        families = families_in(params)
+            raise ValueError(
+                f"{self.name} needs the parameters: call update(grads, state, params)."
+            )
+        families, rule = families_in(params), self.rule
         moved, rule_state = rule.step(families_in(gradients), state.rule, families, state.count)
         updates, other_state = gradients, state.other
         if any(jax.tree.leaves(model_parameter_mask(params))):
-            updates, other_state = of_model.update(gradients, state.other, params)
+            updates, other_state = self.of_model.update(gradients, state.other, params)
         updates = replace_families(updates, direction.subtract(moved, families))
         proposal = JointState(state.count + 1, state.num_skipped, rule_state, other_state)
-        stay, skipped = _back(rule, state, families, updates, adapts)
+        stay, skipped = _back(rule, state, families, updates, self.adapts)
         finite = _all_finite(gradients, updates)
         choose = partial(jax.tree.map, lambda new, old: jnp.where(finite, new, old))
         return choose(updates, stay), choose(proposal, skipped)
-
-    transformation = JointTransformation(init, update)
-    transformation.curvature = curvature
-    return transformation
 
 
 def _back(
@@ -162,10 +178,13 @@ def _as_optax(other: Any) -> optax.GradientTransformation:
 
 
 def _from_numpyro(optimiser: Any) -> optax.GradientTransformation:
-    # A NumPyro optimiser keeps the parameters in its state; optax wants their change.
-    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        old = optimiser.get_params(state)
-        state = optimiser.update(gradients, state)
-        return jax.tree.map(jnp.subtract, optimiser.get_params(state), old), state
+    return optax.GradientTransformation(optimiser.init, partial(_update_of_numpyro, optimiser))
 
-    return optax.GradientTransformation(optimiser.init, update)
+
+def _update_of_numpyro(
+    optimiser: Any, gradients: Any, state: Any, params: Any = None
+) -> tuple[Any, Any]:
+    # A NumPyro optimiser keeps the parameters in its state; optax wants their change.
+    old = optimiser.get_params(state)
+    state = optimiser.update(gradients, state)
+    return jax.tree.map(jnp.subtract, optimiser.get_params(state), old), state

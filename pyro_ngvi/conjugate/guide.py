@@ -12,7 +12,7 @@ import torch
 from pyro import poutine
 from pyro.distributions import constraints
 from pyro.distributions.torch_distribution import TorchDistribution
-from pyro.infer.autoguide import AutoGuide, AutoGuideList
+from pyro.infer.autoguide import AutoGuideList
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_median, init_to_uniform
 from torch import Tensor
 
@@ -23,9 +23,10 @@ from ngvi.errors import check_init_loc_fn, check_model, check_quantiles
 from pyro_ngvi.conjugate.families import FAMILIES, ConjugateSite, Random
 from pyro_ngvi.families import Family
 from pyro_ngvi.guide.checks import subsampled_latents
+from pyro_ngvi.guide.copies import Copied
 from pyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from pyro_ngvi.guide.posterior import PosteriorParameters
-from pyro_ngvi.guide.robust_init import continuous_only
+from pyro_ngvi.guide.robust_init import ContinuousOnly
 from pyro_ngvi.guide.sticking_the_landing import calling_elbo
 from pyro_ngvi.tracing.messengers import WithoutSequences, quiet, repeatable_noise
 from pyro_ngvi.tracing.sites import is_enumerated
@@ -71,7 +72,7 @@ class ConjugateDistribution(guide.ConjugateDistribution, TorchDistribution):
         return self.conjugate_site.mean.expand(self.shape())
 
 
-class ConjugateSites(AutoGuide):
+class ConjugateSites(Copied):
     """Some conjugate sites; a part of :class:`ConjugateGuide`."""
 
     def __init__(self, model: Callable) -> None:
@@ -121,7 +122,7 @@ def _parameter(site: str) -> str:
 
 
 @shared_doc(guide.ConjugateGuide, NaturalGaussianGuide)
-class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
+class ConjugateGuide(guide.ConjugateGuide, Copied, AutoGuideList):
     """Its first part has the conjugate sites, as parameters ``{site}_conjugate``, its second the
     Gaussian, if there are other latents. Medians and quantiles of a simplex are by coordinate.
     """
@@ -139,7 +140,7 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         declared = guide.check_declared(conjugate)
         relative_step_size = guide.check_relative_step_size(relative_step_size)
         check_model(model)
-        self._init_loc_fn = continuous_only(check_init_loc_fn(init_loc_fn))
+        self._init_loc_fn = ContinuousOnly(check_init_loc_fn(init_loc_fn))
         super().__init__(InitMessenger(self._init_loc_fn)(WithoutSequences()(model)))
         self.conjugate, self._relative_step_size = declared, relative_step_size
         self._model_as_given = (model,)  # no submodule
@@ -150,10 +151,6 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         self.append(
             NaturalGaussianGuide(rest, family, init_loc_fn=init_loc_fn, init_scale=init_scale)
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._model_as_given = None
-        return super().__getstate__()
 
     # -- set-up -----------------------------------------------------------------------
 
@@ -202,7 +199,7 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         # At the start weights may all be zero, and the sites seem not to meet.
         with repeatable_noise():
             torch.manual_seed(0)
-            anywhere = InitMessenger(continuous_only(init_to_uniform))(model)
+            anywhere = InitMessenger(ContinuousOnly(init_to_uniform))(model)
             found = self._nodes(anywhere, args, kwargs)
         others = {name: found[name]["value"].detach() for name in rest}
         like = {name: found[name]["value"].detach() for name in self.conjugate}

@@ -39,6 +39,7 @@ from pyro_ngvi.guide.checks import (
     is_enumerated,
     subsampled_latents,
 )
+from pyro_ngvi.guide.copies import Copied
 from pyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
 from pyro_ngvi.guide.layout import layout_of
 from pyro_ngvi.guide.posterior import (
@@ -48,7 +49,7 @@ from pyro_ngvi.guide.posterior import (
     to_transform,
 )
 from pyro_ngvi.guide.prototype import find_start, first_trace, robust_scale
-from pyro_ngvi.guide.robust_init import RobustStrategy, continuous_only
+from pyro_ngvi.guide.robust_init import RobustStrategy, ContinuousOnly
 from pyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo
 from pyro_ngvi.guide.subsampled_latents import (
     Minibatch,
@@ -63,7 +64,7 @@ def _hide_fn(msg: Any) -> bool:
 
 
 @shared_doc(guide.NaturalGaussianGuide)
-class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
+class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     """``backward`` leaves the natural gradient on the parameters.
 
     Optimise them with ``pyro_ngvi.Snngm`` or ``Nagm``:
@@ -99,13 +100,13 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     ) -> None:
         self._take_options(model, family, init_scale, sticking_the_landing)
         self._strategy = RobustStrategy(check_init_loc_fn(init_loc_fn))
-        super().__init__(WithoutSequences()(model), init_loc_fn=continuous_only(self._strategy))
+        super().__init__(WithoutSequences()(model), init_loc_fn=ContinuousOnly(self._strategy))
         self._model_as_given = (model,)  # without the strategy, and no submodule
         self.create_plates = check_create_plates(create_plates)
 
-    def __getstate__(self) -> dict[str, Any]:
-        self._model_as_given = None
-        return super().__getstate__()
+    @property
+    def _needs_model(self) -> bool:
+        return super()._needs_model or bool(self._dynamic)
 
     # -- set-up -----------------------------------------------------------------------
 
@@ -201,7 +202,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             yield site, part.clone().view(shape)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        # Pickling a guide drops its model, in the copy and in the original.
+        # A copy has no model.
         if self.prototype_trace is not None and self._model is not None:
             self._latent_shapes.check(self.model, args, kwargs)
             if self._dynamic:

@@ -193,6 +193,10 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         self._blocks, self._data = None, (args, kwargs)
         super()._setup_prototype(*args, **kwargs)
 
+    @property
+    def _needs_model(self) -> bool:
+        return True  # which says where the modes of locals are
+
     def _check_trace(self, trace: poutine.Trace) -> None:
         sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
         plates = [
@@ -225,13 +229,6 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
 
     def _density(self) -> Density:
         """The model's log density at unconstrained vectors, with its parameters as they are."""
-        if self._model_as_given is None:
-            raise RuntimeError(
-                "This guide has been pickled, which leaves its model out, and only the model says "
-                "where the modes of locals are. Make a new ReparametrizedGaussianGuide(model) and "
-                "load the parameters with pyro.get_param_store().load(...)."
-            )
-
         model, (args, kwargs), sites = self._model_as_given[0], self._data, self.sites
 
         def density(theta: Tensor) -> Tensor:

@@ -39,13 +39,16 @@ class RobustStrategy:
         return torch.where(torch.isfinite(mean), mean, median)
 
 
-def continuous_only(init_loc_fn: Callable) -> Callable:
+class ContinuousOnly:
     """The strategy, which leaves discrete sites to their priors.
 
     Where it would sample an improper prior, it takes a point of the support instead.
     """
 
-    def init(site: dict[str, Any]) -> Tensor | None:
+    def __init__(self, init_loc_fn: Callable) -> None:
+        self._init_loc_fn = init_loc_fn
+
+    def __call__(self, site: dict[str, Any]) -> Tensor | None:
         try:
             support = getattr(site["fn"], "support", None)
         except NotImplementedError as error:
@@ -59,14 +62,12 @@ def continuous_only(init_loc_fn: Callable) -> Callable:
         if getattr(support, "is_discrete", False):
             return None
         try:
-            value = init_loc_fn(site)
+            value = self._init_loc_fn(site)
         except NotImplementedError:
             transform = biject_to(support)
             value = transform(torch.zeros(transform.inverse_shape(site["fn"].shape())))
         # What a reparametrized site depends on will be started as well.
         return None if _lacks_plates(site, value) else value
-
-    return init
 
 
 def _lacks_plates(site: dict[str, Any], value: Tensor) -> bool:

@@ -7,6 +7,7 @@ parameters that are not a family to ``other``.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple
@@ -175,8 +176,12 @@ class JointOptim(PyroOptim):
         self._run, self._parked = None, []
 
     def __getstate__(self) -> dict[str, Any]:
-        # Of tensors that another process reads none is one that a parked run waits for.
-        return {**self.__dict__, "_parked": []}
+        # A copy takes up the state with tensors of its own, by their names.
+        state = self.get_state()
+        state.pop("other", None)
+        nothing = {"_parked": [], "_run": None, "optim_objs": {}}
+        of_other = {} if isinstance(self.other, JointOptim) else {"other": _at_rest(self.other)}
+        return {**vars(self), **nothing, **of_other, "_state_waiting_to_be_consumed": state}
 
     # -- internals --------------------------------------------------------------------
 
@@ -249,6 +254,14 @@ class JointOptim(PyroOptim):
         for tensor in tensors:
             coordinate = coordinate_of(tensor)
             self._clip_grad(tensor, **self.pt_clip_args(coordinate.owner, coordinate.field))
+
+
+def _at_rest(optim: PyroOptim) -> PyroOptim:
+    """A copy that holds no tensor of Pyro's store, and goes on from the state by their names."""
+    state = {**optim._state_waiting_to_be_consumed, **optim.get_state()}
+    other = copy.copy(optim)
+    other.optim_objs, other.grad_clip, other._state_waiting_to_be_consumed = {}, {}, state
+    return other
 
 
 def _are_among(tensors: dict[str, Tensor], known: dict[str, Tensor]) -> bool:
