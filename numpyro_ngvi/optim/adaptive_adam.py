@@ -31,9 +31,7 @@ def _init(params: Any) -> AdaptiveState:
     return AdaptiveState(jnp.zeros((), jnp.int32), states)
 
 
-def _update(
-    gradients: Any, state: AdaptiveState, params: Any = None
-) -> tuple[Any, AdaptiveState]:
+def _update(gradients: Any, state: AdaptiveState, params: Any = None) -> tuple[Any, AdaptiveState]:
     leaves, tree = jax.tree.flatten(gradients)
     count = state.count + 1
     each = zip(leaves, jax.tree.leaves(params), state.tensors, strict=True)

@@ -49,7 +49,7 @@ from pyro_ngvi.guide.posterior import (
     to_transform,
 )
 from pyro_ngvi.guide.prototype import find_start, first_trace, robust_scale
-from pyro_ngvi.guide.robust_init import RobustStrategy, ContinuousOnly
+from pyro_ngvi.guide.robust_init import ContinuousOnly, RobustStrategy
 from pyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo
 from pyro_ngvi.guide.subsampled_latents import (
     Minibatch,
