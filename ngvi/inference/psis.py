@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ngvi.inference.estimate import State
-from ngvi.inference.problem import Problem
+from ngvi.inference.problem import Objective, Problem
 from ngvi.latents.layout import Site
 
 #: Up to these ``k`` the weights have a variance, and smoothed weights can be trusted.
@@ -201,6 +201,13 @@ def undefined(reason: str) -> Diagnostics:
     return Diagnostics(0, None, f"undefined: {reason}")
 
 
+def of_minibatches(objective: Objective) -> str:
+    """That the density is not that of all data, in words; or nothing."""
+    of_plate = objective.rows and f" (of plate '{objective.rows.plate}')"
+    words = f"the model sees minibatches{of_plate or ''}, whose density is not that of all data"
+    return words if objective.is_subsampled else ""
+
+
 def diagnose(problem: Problem, state: State, num_draws: int, seed: int | list[int]) -> Diagnostics:
     """What importance weights say of a state.
 
@@ -211,11 +218,8 @@ def diagnose(problem: Problem, state: State, num_draws: int, seed: int | list[in
     :param num_draws: how many; each is a value of the log density. Not all are in memory at once.
     """
     space, objective = problem.space, problem.objective
-    if objective.is_subsampled:
-        of_plate = objective.rows and f" (of plate '{objective.rows.plate}')"
-        return undefined(
-            f"the model sees minibatches{of_plate or ''}, whose density is not that of all data"
-        )
+    if why := of_minibatches(objective):
+        return undefined(why)
     densities, log_weights = [], []
     for theta, log_q in _draws(problem, state, num_draws, seed):
         densities.append(objective.log_density(state, theta))

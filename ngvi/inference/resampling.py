@@ -33,6 +33,44 @@ class Resampling(NamedTuple):
     max_globals: int = 20  #: in more dimensions all draws of a t are far from the Gaussian's
 
 
+class Weighed(NamedTuple):
+    """Draws of a proposal with finite densities, and what they weigh."""
+
+    latents: np.ndarray  #: shape ``(n, d)``
+    log_weights: np.ndarray  #: smoothed and normalised, shape ``(n,)``
+    pareto_k: float  #: of the weights' tail; zero if they hardly vary
+    evidence: float  #: ``log mean(w)`` of all draws, in nats, before smoothing
+
+    def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws as often as their weights say, shape ``(count, d)``."""
+        # One uniform number for all: a draw is there as often as its weight says, but for one.
+        places = (np.arange(count) + rng.uniform()) / count
+        cumulative = np.cumsum(np.exp(self.log_weights))
+        return self.latents[rng.permutation(np.searchsorted(cumulative / cumulative[-1], places))]
+
+
+def weighed(
+    problem: Problem,
+    state: State,
+    count: int,
+    rng: np.random.Generator,
+    options: Resampling = Resampling(),  # noqa: B008  it is immutable
+) -> Weighed:
+    """Draws for the model's posterior, of a proposal that up to two rounds have adapted.
+
+    :param count: how many.
+    :param rng: of all random numbers.
+    :raises ValueError: if the log density is finite at no draw.
+    """
+    proposal = _Proposal(problem, state, options)
+    for _ in range(options.rounds if proposal.indices.size else 0):
+        found = proposal.weighed(min(options.num_pilots, count), rng)
+        if found.pareto_k <= USABLE:
+            break
+        proposal.adapt(found.latents[:, proposal.indices], np.exp(found.log_weights))
+    return proposal.weighed(count, rng)
+
+
 def corrected(
     problem: Problem,
     state: State,
@@ -49,22 +87,13 @@ def corrected(
     :param rng: of all random numbers.
     :raises ValueError: if the log density is finite at no draw.
     """
-    proposal = _Proposal(problem, state, options)
-    for _ in range(options.rounds if proposal.indices.size else 0):
-        latents, log_weights, shape = proposal.weighed(options.num_pilots, rng)
-        if shape <= USABLE:
-            break
-        proposal.adapt(latents[:, proposal.indices], np.exp(log_weights))
-    latents, log_weights, shape = proposal.weighed(max(options.num_draws, num_samples), rng)
-    if shape > USABLE:
+    found = weighed(problem, state, max(options.num_draws, num_samples), rng, options)
+    if found.pareto_k > USABLE:
         warn(
-            f"corrected=True resamples by importance weights, whose k-hat is {shape:.2f}: above "
-            f"{USABLE} they may miss a part of the posterior. Where it matters run NUTS."
+            f"corrected=True resamples by importance weights, whose k-hat is {found.pareto_k:.2f}: "
+            f"above {USABLE} they may miss a part of the posterior. result.nuts() goes on by NUTS."
         )
-    # One uniform number for all: a draw is there as often as its weight says, but for one.
-    places = (np.arange(num_samples) + rng.uniform()) / num_samples
-    cumulative = np.cumsum(np.exp(log_weights))
-    return latents[rng.permutation(np.searchsorted(cumulative / cumulative[-1], places))]
+    return found.resampled(num_samples, rng)
 
 
 class _Proposal:
@@ -105,8 +134,8 @@ class _Proposal:
         with contextlib.suppress(np.linalg.LinAlgError):  # of too few draws
             self._scale, self._location = np.linalg.cholesky(covariance), location
 
-    def weighed(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, float]:
-        """Draws with a finite density, their smoothed normalised log weights, and k-hat.
+    def weighed(self, count: int, rng: np.random.Generator) -> Weighed:
+        """So many draws, less those at which the density is not finite.
 
         :raises ValueError: if there is none.
         """
@@ -121,9 +150,11 @@ class _Proposal:
                 "corrected=True weighs draws by the model's density, which is finite at none of "
                 "them: leave it out, and look at result.diagnostics."
             )
-        varies = log_weights[finite].std() > LIMITS.equal
-        log_weights, shape = smoothed_weights(log_weights[finite])
-        return latents[finite], log_weights, shape if varies else 0.0
+        found = log_weights[finite]
+        evidence = float(np.logaddexp.reduce(found)) - math.log(count)
+        smoothed, shape = smoothed_weights(found)
+        varies = found.std() > LIMITS.equal
+        return Weighed(latents[finite], smoothed, shape if varies else 0.0, evidence)
 
     def _with_tails(
         self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator

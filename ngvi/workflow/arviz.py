@@ -34,22 +34,32 @@ class ArvizGroups(NamedTuple):
     posterior_predictive: Draws = {}  # noqa: RUF012
     prior: Draws = {}  # noqa: RUF012
     constant_data: dict[str, np.ndarray] = {}  # noqa: RUF012
+    sample_stats: Draws = {}  # noqa: RUF012
+    num_chains: int = 1  #: one after another, of which the draws are
 
     def of_arviz(self) -> dict[str, dict[str, np.ndarray]]:
-        """By ArviZ's names, draws as one chain."""
+        """By ArviZ's names, with axes of chains and draws."""
         of_prior = {k: v for k, v in self.prior.items() if k not in self.observed}
         replicated = {k: v for k, v in self.prior.items() if k in self.observed}
         draws = {
             "posterior": self.posterior,
+            "sample_stats": self.sample_stats,
             "posterior_predictive": self.posterior_predictive,
             "log_likelihood": self.log_likelihood,
             "prior": of_prior,
             "prior_predictive": replicated,
         }
-        found = {group: {k: v[None] for k, v in some.items()} for group, some in draws.items()}
+        found = {
+            group: {k: self._by_chain(v, group) for k, v in some.items()}
+            for group, some in draws.items()
+        }
         found["observed_data"] = {name: site.value for name, site in self.observed.items()}
         found["constant_data"] = dict(self.constant_data)
         return {group: some for group, some in found.items() if some}
+
+    def _by_chain(self, draws: np.ndarray, group: str) -> np.ndarray:
+        num_chains = 1 if group.startswith("prior") else self.num_chains
+        return draws.reshape(num_chains, -1, *draws.shape[1:])
 
 
 def inference_data(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ngvi.errors import check_count, check_flag
+from ngvi.inference.nuts import NutsResult
 from ngvi.inference.report import SIZES
 from ngvi.inference.result import Result
 from ngvi.latents import html
@@ -77,16 +79,54 @@ class WorkflowResult(Result):
         """
         wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
         wanted = {name: check_flag(flag, name) for name, flag in wanted.items()}
-        draws = self.sample(num_samples, **options)
+        return self._for_arviz(self.sample(num_samples, **options), wanted, coords, dims)
+
+    def _of_chains(
+        self,
+        found: NutsResult,
+        *,
+        log_likelihood: bool = True,
+        predictive: bool = True,
+        prior: bool = True,
+        coords: Mapping[str, Sequence] | None = None,
+        dims: Mapping[str, Sequence[str]] | None = None,
+    ) -> Any:
+        wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
+        wanted = {name: check_flag(flag, name) for name, flag in wanted.items()}
+        stats = {name: _joined(value) for name, value in found.sample_stats.items()}
+        draws = {name: self._own(_joined(value)) for name, value in found.draws.items()}
+        of_nuts = {"nuts": f"{found.verdict}: {found.reason}"}
+        own = {"num_chains": len(found.sample_stats["diverging"]), "sample_stats": stats}
+        return self._for_arviz(draws, wanted, coords, dims, of_nuts, **own)
+
+    def _for_arviz(
+        self,
+        draws: dict[str, Any],
+        wanted: dict[str, bool],
+        coords: Mapping[str, Sequence] | None,
+        dims: Mapping[str, Sequence[str]] | None,
+        attrs: Mapping[str, Any] = MappingProxyType({}),
+        **own: Any,
+    ) -> Any:
+        """Draws, and what the model says at them.
+
+        :param attrs: of the group ``posterior``, besides.
+        :param own: further groups.
+        """
         groups, left_out = self._groups(draws, wanted)
         known = arviz.constant_data(self.model, self.args, self.kwargs, groups.observed)
         posterior = {name: to_numpy(value) for name, value in draws.items()}
-        own = {k: v for k, v in known.items() if k not in posterior}
-        attrs = {"inference_library": self.library, "bound": self.bound, "reason": self.reason}
+        constant = {k: v for k, v in known.items() if k not in posterior}
+        attrs = {
+            "inference_library": self.library,
+            "bound": self.bound,
+            "reason": self.reason,
+            **attrs,
+        }
         if left_out:
             attrs["left_out"] = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         sites = [site for part in self._gaussians() for site in part.sites]
-        groups = groups._replace(posterior=posterior, constant_data=own)
+        groups = groups._replace(posterior=posterior, constant_data=constant, **own)
         return arviz.inference_data(groups, sites, attrs, coords, dims)
 
     # -- tables -----------------------------------------------------------------------
@@ -132,3 +172,8 @@ class WorkflowResult(Result):
         head, *lines = repr(self).splitlines()
         end = SIZES.width + 2
         return html.table(head, [(line[:end].strip(), line[end:].strip()) for line in lines])
+
+
+def _joined(chains: np.ndarray) -> np.ndarray:
+    """Chains one after another."""
+    return chains.reshape(-1, *chains.shape[2:])

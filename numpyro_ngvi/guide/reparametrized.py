@@ -238,6 +238,8 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     def _in_models_coordinates(self, latents: jax.Array, params: dict[str, Any]) -> tuple:
         self._check_set_up()
         own = self._own_of(params)
+        if latents.ndim == 1:  # a draw of a program that is another's
+            return self._map_draws(latents, own)
         flat = latents.reshape(-1, latents.shape[-1])
         size = self.draws_at_once  # one program does for any number of them
         rows = jnp.pad(flat, ((0, -len(flat) % size), (0, 0)), "edge")

@@ -22,6 +22,7 @@ from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
 from ngvi.inference import serialize
+from ngvi.inference.nuts import WAY_OUT, Chains, NutsRequest, NutsResult, WhitenedDensity
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics
 from ngvi.inference.serialize import Saved
@@ -31,6 +32,7 @@ from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
+from numpyro_ngvi.inference import nuts
 from numpyro_ngvi.inference.metric import Metric
 from numpyro_ngvi.inference.objective import Objective
 from numpyro_ngvi.inference.set_up import STARTS, set_up
@@ -40,7 +42,7 @@ from numpyro_ngvi.workflow import runs as model_runs
 from numpyro_ngvi.workflow.runs import ModelRuns
 
 #: What a result draws from its key for.
-_DIAGNOSTICS, _SAMPLE, _PREDICTIVE, _GROUPS_OF_ARVIZ, _GROUPS = range(5)
+_DIAGNOSTICS, _SAMPLE, _PREDICTIVE, _GROUPS_OF_ARVIZ, _GROUPS, _NUTS = range(6)
 
 OF_KEY = ":param rng_key: a JAX random key; by default one of the fit's, the same every time."
 
@@ -124,6 +126,51 @@ class FitResult(WorkflowResult):
         latents = random.normal(keys[1], (num_samples, new.latent_dim), family.loc.dtype)
         latents = latents.at[:, others].set(family.sample(noise)[:, own])
         return new._unpack_and_constrain(latents, self.params)
+
+    @shared_doc(WorkflowResult.nuts, OF_KEY)
+    @serialised
+    def nuts(  # type: ignore[override]
+        self,
+        num_samples: int = 1000,
+        *,
+        num_warmup: int | None = None,
+        num_chains: int = 4,
+        target_accept_prob: float = 0.8,
+        progress_bar: bool = True,
+        chain_method: str = "auto",
+        rng_key: jax.Array | None = None,
+    ) -> NutsResult:
+        """:param chain_method: of NumPyro's ``MCMC``; ``"auto"`` has ``"parallel"`` chains on
+        devices, if there are as many, and ``"vectorized"`` ones on one.
+        """
+        asked = num_samples, num_warmup, num_chains, target_accept_prob, progress_bar
+        request, key = NutsRequest.checked(*asked), self._key(_NUTS, rng_key)
+
+        def run(density: WhitenedDensity, starts: np.ndarray, *plan: Any) -> Chains:
+            own = jnp.asarray(starts, self.family.loc.dtype)
+            found = nuts.run(density, own, *plan, request, chain_method, key)
+            names = {site.name for site in self.guide.sites}
+            return found._replace(draws={k: v for k, v in found.draws.items() if k in names})
+
+        return self._by_nuts(request, _numbers_of(key), run)
+
+    @shared_doc(WorkflowResult.whitened_density)
+    @serialised
+    def whitened_density(self) -> WhitenedDensity:
+        """With BlackJAX, nutpie or any other sampler: both functions can be compiled, differentiated
+        and mapped by JAX.
+        """
+        with self._at_end() as (problem, _):
+            self._check_density(problem, "whitened_density()", WAY_OUT)
+        return nuts.whitened_density(
+            self.model, self.guide, self.family, self.params, self.args, self.kwargs
+        )
+
+    def _state_of(self, problem: Problem, params: dict[str, Any]) -> State:
+        return params
+
+    def _whitened(self, latents: np.ndarray) -> np.ndarray:
+        return np.asarray(self.family.whiten(jnp.asarray(latents, self.family.loc.dtype)))
 
     @shared_doc(WorkflowResult.diagnose, OF_KEY)
     @serialised

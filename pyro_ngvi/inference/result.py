@@ -21,6 +21,7 @@ from torch.distributions import biject_to, transform_to
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
+from ngvi.inference.nuts import WAY_OUT, Chains, NutsRequest, NutsResult, WhitenedDensity
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics
 from ngvi.inference.serialize import Saved
@@ -29,6 +30,7 @@ from ngvi.workflow.result import WorkflowResult
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.posterior import to_distribution
+from pyro_ngvi.inference import nuts
 from pyro_ngvi.inference.problem import make_problem
 from pyro_ngvi.inference.set_up import STARTS, set_up, store_as_it_was
 from pyro_ngvi.inference.space import State, gaussians
@@ -128,6 +130,47 @@ class FitResult(WorkflowResult):
             latents = family.loc.new_empty(num_samples, new.latent_dim).normal_()
             latents[:, others] = family.sample(noise)[:, own]
             return new._constrained(latents)
+
+    @shared_doc(WorkflowResult.nuts)
+    @serialised
+    def nuts(  # type: ignore[override]
+        self,
+        num_samples: int = 1000,
+        *,
+        num_warmup: int | None = None,
+        num_chains: int = 4,
+        target_accept_prob: float = 0.8,
+        progress_bar: bool = True,
+        mp_context: str | None = None,
+    ) -> NutsResult:
+        """:param mp_context: of Pyro's ``MCMC``, which has chains in processes of their own where
+        there are enough processors, and one after another otherwise.
+        """
+        asked = num_samples, num_warmup, num_chains, target_accept_prob, progress_bar
+        request = NutsRequest.checked(*asked)
+
+        def run(density: WhitenedDensity, starts: np.ndarray, *plan: Any) -> Chains:
+            own = torch.as_tensor(starts).to(self.family.loc)
+            return nuts.run(density, own, *plan, request, mp_context)
+
+        return self._by_nuts(request, int(torch.randint(2**31, ())), run)
+
+    @shared_doc(WorkflowResult.whitened_density)
+    @serialised
+    def whitened_density(self) -> WhitenedDensity:
+        """They have the parameters of the fit, whatever becomes of the parameter store."""
+        with self._at_end() as (problem, _):
+            self._check_density(problem, "whitened_density()", WAY_OUT)
+        run = self.model, self.guide, self.family, self.args, self.kwargs
+        return nuts.whitened_density(*run, self._own_parameters)
+
+    def _state_of(self, problem: Problem, params: dict[str, Any]) -> State:
+        space: Any = problem.space
+        return space.restored(params)
+
+    @torch.no_grad()
+    def _whitened(self, latents: np.ndarray) -> np.ndarray:
+        return _numpy(self.family.whiten(torch.as_tensor(latents).to(self.family.loc)))
 
     @shared_doc(WorkflowResult.diagnose)
     @serialised

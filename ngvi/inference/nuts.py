@@ -1,0 +1,317 @@
+"""NUTS on from a fit: where its chains begin, in which coordinates, and whether to believe them.
+
+The coordinates are those in which the fitted Gaussian is standard normal, with locals by their
+modes where the fit has them so: there a step has one length for all latents. Chains begin at draws
+that importance weights have corrected, at each optimum as many as its evidence earns, so that a
+warm-up has nothing to find. Where the same weights say that the Gaussian is good, the warm-up
+adapts the step size only; otherwise the metric as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ngvi.errors import check_count, check_flag, is_number
+from ngvi.inference.chains import effective_draws, energy_information, r_hat
+from ngvi.inference.estimate import State
+from ngvi.inference.options import NutsOptions
+from ngvi.inference.problem import Problem
+from ngvi.inference.psis import USABLE
+from ngvi.inference.resampling import Resampling, weighed
+
+OPTIONS = NutsOptions()
+#: For a model without a density of all data.
+WAY_OUT = (
+    "Let the model see all rows, as one without subsample_size= or batches=, and go on with "
+    "fit(model, ..., init=result).nuts()."
+)
+TRUSTED, NOT_TRUSTED = "trusted", "not trusted"
+
+
+class WhitenedDensity(NamedTuple):
+    """A posterior's density where the fitted Gaussian is ``N(0, I)``, for any sampler."""
+
+    dim: int  #: ``d``, the number of coordinates
+    #: From ``z`` of shape ``(d,)`` or ``(N, d)`` to ``log p(y, theta(z)) + log |d theta / dz|`` in
+    #: nats, a scalar or shape ``(N,)``; it can be differentiated.
+    log_density: Callable[[Any], Any]
+    #: From ``z`` to the model's sites, constrained, with an axis of draws for shape ``(N, d)``.
+    constrain: Callable[[Any], dict[str, Any]]
+
+
+class NutsRequest(NamedTuple):
+    """What a user asks for."""
+
+    num_samples: int
+    num_warmup: int | None
+    num_chains: int
+    target_accept_prob: float
+    progress_bar: bool
+
+    @classmethod
+    def checked(cls, *given: Any) -> NutsRequest:
+        """The arguments, in this order.
+
+        :raises ValueError: for one that cannot be.
+        """
+        asked = cls(*given)
+        check_count(asked.num_samples, "num_samples", 4)
+        check_count(asked.num_chains, "num_chains")
+        check_flag(asked.progress_bar, "progress_bar")
+        if asked.num_warmup is not None:
+            check_count(asked.num_warmup, "num_warmup", 0)
+        if not is_number(asked.target_accept_prob, lambda value: 0 < value < 1):
+            raise ValueError(
+                "target_accept_prob must be a number between 0 and 1, got "
+                f"{asked.target_accept_prob!r}."
+            )
+        return asked
+
+
+class Plan(NamedTuple):
+    """Where chains begin, and what they adapt."""
+
+    starts: np.ndarray  #: latent vectors in the guide's coordinates, shape ``(chains, d)``
+    optimum: np.ndarray  #: of each chain, its index
+    weights: np.ndarray  #: of the optima, by their evidence
+    adapts_metric: bool
+
+    def num_warmup(self, asked: int | None, options: NutsOptions = OPTIONS) -> int:
+        """Transitions of the warm-up, of each chain."""
+        if asked is not None:
+            return asked
+        return options.warmup_of_metric if self.adapts_metric else options.warmup_of_step_size
+
+
+class Chains(NamedTuple):
+    """What a PPL's sampler has drawn."""
+
+    mcmc: Any  #: the PPL's
+    draws: dict[str, np.ndarray]  #: latent sites, shape ``(chains, draws, ...)``
+    diverging: np.ndarray  #: shape ``(chains, draws)``
+    energy: np.ndarray  #: the Hamiltonian of each transition, shape ``(chains, draws)``
+    num_gradients: int  #: with the warm-up
+
+
+def plan(
+    problem: Problem,
+    states: list[State],
+    whiten: Callable[[np.ndarray], np.ndarray],
+    num_chains: int,
+    rng: np.random.Generator,
+    options: NutsOptions = OPTIONS,
+) -> Plan:
+    """Where chains begin.
+
+    :param states: of the optima, the best first.
+    :param whiten: from latent vectors to the coordinates of the best.
+    :raises ValueError: if the log density is finite at no draw.
+    """
+    resampling = Resampling(num_pilots=options.num_draws)
+    found = [weighed(problem, state, options.num_draws, rng, resampling) for state in states]
+    evidence = np.array([one.evidence for one in found])
+    weights = np.exp(evidence - np.logaddexp.reduce(evidence))
+    middles = (np.arange(num_chains) + 0.5) / num_chains
+    optimum = np.minimum(np.searchsorted(np.cumsum(weights), middles), len(states) - 1)
+    counts = np.bincount(optimum, minlength=len(states))
+    pairs = zip(found, counts, strict=True)
+    starts = np.concatenate([one.resampled(int(n), rng) for one, n in pairs])
+    best = found[0]
+    z, w = whiten(best.latents), np.exp(best.log_weights)
+    mean = w @ z
+    stddevs = np.sqrt(np.maximum(w @ np.square(z - mean), 0.0))
+    low, high = options.good_stddevs
+    is_good = (
+        best.pareto_k <= USABLE
+        and weights[0] > options.one_optimum
+        and bool(np.all((low < stddevs) & (stddevs < high)))
+    )
+    return Plan(starts, optimum, weights, not is_good)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NutsResult:
+    """Draws of a posterior by NUTS, and whether to believe them; ``print`` shows both beside the
+    Gaussian of the fit.
+    """
+
+    #: The PPL's own ``MCMC``, whose samples are the model's sites, constrained.
+    mcmc: Any
+    #: ``"trusted"`` or ``"not trusted"``.
+    verdict: str
+    #: Why, and what to do.
+    reason: str
+    #: Of the latent sites, as numpy arrays of shape ``(chains, draws, ...)``.
+    draws: dict[str, np.ndarray]
+    #: Gradients of the log density, those of the warm-up among them.
+    num_gradients: int
+    #: Transitions, after the warm-up, that have diverged.
+    num_divergent: int
+    #: The largest of all latents, which is near 1 where the chains agree.
+    r_hat: float
+    #: The smallest of all latents, of how many independent draws they are worth.
+    effective_draws: float
+    #: Betancourt's fraction of missing information (E-BFMI), of the worst chain.
+    energy_information: float
+    #: Whether the warm-up has adapted the metric, and not the step size only.
+    adapts_metric: bool
+    #: Optima that the chains have begun at, and their weights by evidence.
+    optima: dict[int, float]
+    #: Of the PPL's own statistics of each transition, for ArviZ.
+    sample_stats: dict[str, np.ndarray]
+    _to_arviz: Callable[..., Any]
+    _of_gaussian: Callable[[], dict[str, np.ndarray]]
+
+    @functools.cached_property
+    def gaussian(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Mean and standard deviation of each latent, by the fit's own draws, by site."""
+        draws = self._of_gaussian()
+        return {name: (draws[name].mean(0), draws[name].std(0)) for name in self.draws}
+
+    def to_arviz(self, **options: Any) -> Any:
+        """The draws with their chains, statistics of transitions, and all that the fit's own
+        ``to_arviz`` has.
+
+        :param options: of that, such as ``log_likelihood=False`` and ``coords=``.
+        :return: an ``arviz.InferenceData``, or an ``xarray.DataTree`` from ArviZ 1 on.
+        :raises ModuleNotFoundError: without ArviZ.
+        """
+        return self._to_arviz(self, **options)
+
+    def __repr__(self) -> str:
+        chains, count = self.sample_stats["diverging"].shape
+        return (
+            f"NutsResult({self.verdict}: {chains} chains of {count} draws, "
+            f"R-hat {self.r_hat:.3f}, {self.effective_draws:,.0f} effective draws)"
+        )
+
+    def __str__(self) -> str:
+        return _report(self)
+
+
+def judged(
+    chains: Chains,
+    plan: Plan,
+    of_gaussian: Callable[[], dict[str, np.ndarray]],
+    to_arviz: Callable[..., Any],
+    options: NutsOptions = OPTIONS,
+) -> NutsResult:
+    """Chains with their verdict; warns where they are not to be trusted.
+
+    :param of_gaussian: gives draws of the fitted Gaussian by site.
+    """
+    stats = _flat(chains.draws)
+    hats, worth = r_hat(stats), effective_draws(stats)
+    worst, least = float(hats.max()), float(worth.min())
+    energy = energy_information(chains.energy)
+    divergent = int(chains.diverging.sum())
+    faults = _faults(chains, plan, worst, least, energy, options)
+    verdict = NOT_TRUSTED if faults else TRUSTED
+    reason = "; ".join(faults) or (
+        f"chains agree (R-hat {worst:.3f}), {least:,.0f} effective draws at least, {divergent} "
+        f"divergences, E-BFMI {energy:.2f}"
+    )
+    if faults:
+        warnings.warn(f"These chains are not to be trusted: {reason}.", stacklevel=5)
+    used = {int(i): float(plan.weights[i]) for i in np.unique(plan.optimum)}
+    return NutsResult(
+        mcmc=chains.mcmc,
+        verdict=verdict,
+        reason=reason,
+        draws=chains.draws,
+        num_gradients=chains.num_gradients,
+        num_divergent=divergent,
+        r_hat=worst,
+        effective_draws=least,
+        energy_information=energy,
+        adapts_metric=plan.adapts_metric,
+        optima=used,
+        sample_stats={"diverging": chains.diverging, "energy": chains.energy},
+        _to_arviz=to_arviz,
+        _of_gaussian=of_gaussian,
+    )
+
+
+def _faults(
+    chains: Chains, plan: Plan, worst: float, least: float, energy: float, options: NutsOptions
+) -> list[str]:
+    faults, count = [], chains.diverging.size
+    divergent = int(chains.diverging.sum())
+    if divergent > options.divergent_part * count:
+        faults.append(
+            f"{divergent} of {count} transitions have diverged, so that a narrow part of the "
+            "posterior is left out: take target_accept_prob=0.95, and have locals standardised "
+            "(noncentred), or by their modes (fit(reparametrize=True))"
+        )
+    if not worst <= options.r_hat:
+        several = len(np.unique(plan.optimum)) > 1
+        why = (
+            "they have begun at several optima and do not meet: the weights of these are those "
+            "of their evidence, to one chain; take more num_chains="
+            if several
+            else "take a longer num_warmup= and num_samples=, or fit(exploration=2), which looks "
+            "for other optima"
+        )
+        faults.append(f"the chains do not agree (R-hat {worst:.2f}): {why}")
+    elif not least >= options.effective_draws:
+        faults.append(
+            f"there are {least:,.0f} effective draws of the slowest latent, too few for an "
+            f"interval: take num_samples={_more(chains, least, options):,}"
+        )
+    if not energy >= options.energy_information:
+        faults.append(
+            f"the energy changes too slowly (E-BFMI {energy:.2f}), as in a funnel or a heavy tail: "
+            "have locals standardised (noncentred), or by their modes (fit(reparametrize=True))"
+        )
+    return faults
+
+
+def _more(chains: Chains, least: float, options: NutsOptions) -> int:
+    """Draws of a chain that would be enough, to two digits."""
+    wanted = chains.diverging.shape[1] * 1.2 * options.effective_draws / max(least, 1.0)
+    digits = max(int(math.log10(wanted)) - 1, 0)
+    return int(math.ceil(wanted / 10**digits)) * 10**digits
+
+
+def _flat(draws: dict[str, np.ndarray]) -> np.ndarray:
+    return np.concatenate([v.reshape(*v.shape[:2], -1) for v in draws.values()], 2, dtype=float)
+
+
+def _report(found: NutsResult) -> str:
+    chains, count = found.sample_stats["diverging"].shape
+    adapted = "step size and metric" if found.adapts_metric else "step size"
+    begun = ""
+    if len(found.optima) > 1:
+        parts = (f"{i} (weight {weight:.2f})" for i, weight in found.optima.items())
+        begun = f", begun at optima {', '.join(parts)}"
+    lines = [
+        f"NutsResult: {found.verdict}, {chains} chains of {count:,} draws{begun}",
+        f"  {found.reason}",
+        f"  {found.num_gradients:,} gradients; the warm-up has adapted {adapted}",
+        f"  {'':<22}{'mean':>12}{'sd':>12}{'Gaussian mean':>15}{'sd':>12}",
+    ]
+    rows = []
+    for name, values in found.draws.items():
+        flat = values.reshape(-1, *values.shape[2:])
+        mean, sd = flat.mean(0), flat.std(0)
+        known = found.gaussian[name]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gap = np.abs(known[0] - mean) / sd + np.abs(np.log(known[1] / sd))
+        gap = np.where(np.isfinite(gap), gap, -1.0)
+        for at in np.ndindex(mean.shape):
+            label = name + (f"[{','.join(map(str, at))}]" if at else "")
+            rows.append((gap[at], label, mean[at], sd[at], known[0][at], known[1][at]))
+    rows.sort(key=lambda row: -row[0])
+    for _, label, *numbers in rows[: OPTIONS.num_shown]:
+        a, b, c, d = (f"{number:.4g}" for number in numbers)
+        lines.append(f"  {label:<22}{a:>12}{b:>12}{c:>15}{d:>12}")
+    if len(rows) > OPTIONS.num_shown:
+        lines.append(f"  ... of {len(rows):,} those that the Gaussian has least right")
+    return "\n".join(lines)

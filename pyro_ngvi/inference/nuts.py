@@ -1,0 +1,159 @@
+"""Pyro's NUTS in the coordinates of a fitted Gaussian; see :mod:`ngvi.inference.nuts`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from pyro import poutine
+from pyro.infer import MCMC, NUTS
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+
+from ngvi.inference.nuts import Chains, NutsRequest, Plan, WhitenedDensity
+from pyro_ngvi.estimators import make_plan
+from pyro_ngvi.families import Family
+from pyro_ngvi.tracing.messengers import repeatable_noise
+
+#: What the coordinates are called in Pyro's sampler.
+SITE = "z"
+
+
+def whitened_density(
+    model: Callable,
+    guide: Any,
+    family: Family,
+    args: tuple,
+    kwargs: dict[str, Any],
+    parameters: Callable[[], AbstractContextManager],
+) -> WhitenedDensity:
+    """The density of a fit.
+
+    :param family: the guide's.
+    :param parameters: a context in which the parameter store is that of the fit.
+    """
+    with parameters(), repeatable_noise(), poutine.block():
+        _, density = make_plan(model, guide, args, kwargs, validate=False)
+    (site,), log_det = density.posteriors, family.log_det_scale()
+
+    def log_density(z: Tensor) -> Tensor:
+        rows = torch.atleast_2d(z)
+        with parameters(), repeatable_noise(), poutine.block():
+            values = density({site: family.sample(rows)}, is_first_order=True) + log_det
+        return values if z.dim() > 1 else values[0]
+
+    @torch.no_grad()
+    def constrain(z: Tensor) -> dict[str, Tensor]:
+        with parameters(), poutine.block():
+            found = guide._constrained(family.sample(torch.atleast_2d(z)))
+        return found if z.dim() > 1 else {name: value[0] for name, value in found.items()}
+
+    return WhitenedDensity(family.dim, log_density, constrain)
+
+
+class CountingNUTS(NUTS):
+    """Pyro's NUTS, whose diagnostics have gradients and kinetic energies as well.
+
+    :param log_density: of the coordinates.
+    """
+
+    def __init__(self, log_density: Callable[[Tensor], Tensor], **options: Any) -> None:
+        self._log_density, self._num_gradients = log_density, 0
+        super().__init__(potential_fn=self._potential, **options)
+
+    def _potential(self, values: dict[str, Tensor]) -> Tensor:
+        self._num_gradients += 1
+        return -self._log_density(values[SITE])
+
+    def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
+        self._num_gradients, self._kinetic, self._num_drawn = 0, [], 0
+        super().setup(warmup_steps, *args, **kwargs)
+
+    def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        with _Momentum() as momentum:
+            found = super().sample(params)
+        self._num_drawn += 1
+        if self._num_drawn > self._warmup_steps:
+            self._kinetic.append(momentum.kinetic)
+        return found
+
+    def diagnostics(self) -> dict[str, Any]:
+        own = {"gradients": self._num_gradients, "kinetic energy": self._kinetic}
+        return {**super().diagnostics(), **own}
+
+
+class _Momentum(Messenger):
+    """Sees the momentum that a transition begins with, standardised."""
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if msg["name"].startswith("r_t="):
+            self.kinetic = 0.5 * float(msg["value"].square().sum())
+
+
+class ConstrainedMCMC(MCMC):
+    """Pyro's MCMC, whose samples are the model's sites.
+
+    :param constrain: from coordinates to these.
+    """
+
+    def __init__(self, kernel: Any, constrain: Callable, **options: Any) -> None:
+        super().__init__(kernel, transforms={}, **options)
+        self._constrain = constrain
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        super().run(*args, **kwargs)
+        #: Before they are constrained, shape ``(chains, draws, d)``.
+        self.whitened = self._samples[SITE]
+        found = self._constrain(self.whitened.flatten(0, 1))
+        shape = self.whitened.shape[:2]
+        self._samples = {k: v.reshape(*shape, *v.shape[1:]) for k, v in found.items()}
+
+
+def run(
+    density: WhitenedDensity,
+    starts: Tensor,
+    plan: Plan,
+    num_warmup: int,
+    request: NutsRequest,
+    mp_context: str | None,
+) -> Chains:
+    """Chains of Pyro's NUTS.
+
+    :param starts: shape ``(chains, d)``.
+    :param num_warmup: transitions before the draws.
+    """
+    kernel = CountingNUTS(
+        density.log_density,
+        adapt_mass_matrix=plan.adapts_metric,
+        target_accept_prob=request.target_accept_prob,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="num_chains=.* is more than available_cpu")
+        mcmc = ConstrainedMCMC(
+            kernel,
+            density.constrain,
+            num_samples=request.num_samples,
+            warmup_steps=num_warmup,
+            num_chains=request.num_chains,
+            initial_params={SITE: starts if request.num_chains > 1 else starts[0]},
+            disable_progbar=not request.progress_bar,
+            mp_context=mp_context,
+        )
+    mcmc.run()
+    found = mcmc.diagnostics()
+    each = [f"chain {i}" for i in range(request.num_chains)]
+    diverging = np.zeros((request.num_chains, request.num_samples), bool)
+    for row, chain in zip(diverging, each, strict=True):
+        row[found["divergences"][chain]] = True
+    kinetic = np.array([found["kinetic energy"][chain] for chain in each])
+    # A transition begins where the one before has ended; of the first that is not known.
+    with torch.no_grad():
+        potential = -density.log_density(mcmc.whitened.flatten(0, 1)).reshape(kinetic.shape)
+    energy = kinetic[:, 1:] + potential.double().cpu().numpy()[:, :-1]
+    draws = {name: v.cpu().numpy() for name, v in mcmc.get_samples(group_by_chain=True).items()}
+    num_gradients = sum(found["gradients"][chain] for chain in each)
+    return Chains(mcmc, draws, diverging, np.hstack([energy[:, :1], energy]), num_gradients)
