@@ -75,7 +75,7 @@ class NutsRequest(NamedTuple):
         return asked
 
 
-class Plan(NamedTuple):
+class NutsPlan(NamedTuple):
     """Where chains begin, and what they adapt."""
 
     starts: np.ndarray  #: latent vectors in the guide's coordinates, shape ``(chains, d)``
@@ -107,7 +107,7 @@ def plan(
     num_chains: int,
     rng: np.random.Generator,
     options: NutsOptions = OPTIONS,
-) -> Plan:
+) -> NutsPlan:
     """Where chains begin.
 
     :param states: of the optima, the best first.
@@ -133,7 +133,7 @@ def plan(
         and weights[0] > options.one_optimum
         and bool(np.all((low < stddevs) & (stddevs < high)))
     )
-    return Plan(starts, optimum, weights, not is_good)
+    return NutsPlan(starts, optimum, weights, not is_good)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -198,7 +198,7 @@ class NutsResult:
 
 def judged(
     chains: Chains,
-    plan: Plan,
+    plan: NutsPlan,
     of_gaussian: Callable[[], dict[str, np.ndarray]],
     to_arviz: Callable[..., Any],
     options: NutsOptions = OPTIONS,
@@ -240,7 +240,7 @@ def judged(
 
 
 def _faults(
-    chains: Chains, plan: Plan, worst: float, least: float, energy: float, options: NutsOptions
+    chains: Chains, plan: NutsPlan, worst: float, least: float, energy: float, options: NutsOptions
 ) -> list[str]:
     faults, count = [], chains.diverging.size
     divergent = int(chains.diverging.sum())
@@ -277,7 +277,7 @@ def _more(chains: Chains, least: float, options: NutsOptions) -> int:
     """Draws of a chain that would be enough, to two digits."""
     wanted = chains.diverging.shape[1] * 1.2 * options.effective_draws / max(least, 1.0)
     digits = max(int(math.log10(wanted)) - 1, 0)
-    return int(math.ceil(wanted / 10**digits)) * 10**digits
+    return math.ceil(wanted / 10**digits) * 10**digits
 
 
 def _flat(draws: dict[str, np.ndarray]) -> np.ndarray:

@@ -11,8 +11,8 @@ import numpy as np
 
 from ngvi.errors import check_flag, check_model
 from ngvi.inference import serialize
+from ngvi.inference.continued import ContinuedPosterior
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
-from ngvi.inference.posterior import FittedPosterior
 from ngvi.inference.problem import Cost
 from ngvi.inference.report import final_bound, plot, report
 from ngvi.inference.serialize import Saved
@@ -21,7 +21,7 @@ from ngvi.inference.validation import Validation
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
-class Result(FittedPosterior):
+class Result(ContinuedPosterior):
     """A package's ``FitResult`` but for its draws."""
 
     #: The package that has made it, its families by name, and the classes of guides that a file

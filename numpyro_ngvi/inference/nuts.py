@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import random
 from numpyro.infer import MCMC, NUTS
 
-from ngvi.inference.nuts import Chains, NutsRequest, Plan, WhitenedDensity
+from ngvi.inference.nuts import Chains, NutsRequest, NutsPlan, WhitenedDensity
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.tracing import LogDensity, latent_site
 
@@ -67,7 +67,7 @@ def chain_method_of(asked: str, num_chains: int) -> str:
 def run(
     density: WhitenedDensity,
     starts: jax.Array,
-    plan: Plan,
+    plan: NutsPlan,
     num_warmup: int,
     request: NutsRequest,
     chain_method: str,

@@ -157,9 +157,7 @@ class FitResult(WorkflowResult):
     @shared_doc(WorkflowResult.whitened_density)
     @serialised
     def whitened_density(self) -> WhitenedDensity:
-        """With BlackJAX, nutpie or any other sampler: both functions can be compiled, differentiated
-        and mapped by JAX.
-        """
+        """Both functions can be compiled, differentiated and mapped by JAX."""
         with self._at_end() as (problem, _):
             self._check_density(problem, "whitened_density()", WAY_OUT)
         return nuts.whitened_density(

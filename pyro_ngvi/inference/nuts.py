@@ -14,7 +14,7 @@ from pyro.infer import MCMC, NUTS
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from ngvi.inference.nuts import Chains, NutsRequest, Plan, WhitenedDensity
+from ngvi.inference.nuts import Chains, NutsRequest, NutsPlan, WhitenedDensity
 from pyro_ngvi.estimators import make_plan
 from pyro_ngvi.families import Family
 from pyro_ngvi.tracing.messengers import repeatable_noise
@@ -116,7 +116,7 @@ class ConstrainedMCMC(MCMC):
 def run(
     density: WhitenedDensity,
     starts: Tensor,
-    plan: Plan,
+    plan: NutsPlan,
     num_warmup: int,
     request: NutsRequest,
     mp_context: str | None,

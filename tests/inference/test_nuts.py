@@ -1,0 +1,309 @@
+"""NUTS on from a fit: its coordinates, its starts, its verdict."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from ngvi.inference import chains, nuts
+from ngvi.inference.nuts import Chains, NutsPlan
+from ngvi.inference.outcome import FoundOptimum
+from ngvi.latents.layout import Site
+from tests import models
+from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
+from tests.inference.test_diagnostics import list_with_a_partner, two_latents
+from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
+
+# -- chains ---------------------------------------------------------------------------
+
+
+def autoregressive(rng, slope, num_chains=4, count=2000):
+    draws = rng.standard_normal((num_chains, count, 1))
+    for t in range(1, count):
+        draws[:, t] = slope * draws[:, t - 1] + np.sqrt(1 - slope**2) * draws[:, t]
+    return draws
+
+
+def test_effective_draws_are_those_of_a_known_autocorrelation(rng):
+    for slope in (0.0, 0.5, 0.8, -0.5):
+        found = chains.effective_draws(autoregressive(rng, slope))
+        assert found[0] == pytest.approx(8000 * (1 - slope) / (1 + slope), rel=0.2)
+
+
+def test_chains_that_disagree_in_place_or_width_are_found(rng):
+    draws = rng.standard_normal((4, 500, 3))
+    assert chains.r_hat(draws).max() < 1.01
+    draws[0, :, 1] += 1.0
+    draws[0, :, 2] *= 3.0
+    assert chains.r_hat(draws)[0] < 1.01 and chains.r_hat(draws)[1:].min() > 1.03
+
+
+def test_a_number_that_is_always_the_same_is_no_fault():
+    constant = np.ones((2, 10, 1))
+    assert chains.r_hat(constant) == 1.0 and chains.effective_draws(constant) == 20.0
+
+
+def test_the_energy_of_a_random_walk_tells_little(rng):
+    assert chains.energy_information(rng.standard_normal((2, 4000))) == pytest.approx(2, rel=0.1)
+    assert chains.energy_information(rng.standard_normal((2, 4000)).cumsum(1)) < 0.05
+
+
+# -- where they begin -----------------------------------------------------------------
+
+
+class Modes:
+    """Two Gaussians with weights; a state is one of their means."""
+
+    sites, dim = (Site("x", 0, (2,)),), 2
+
+    def __init__(self, weights, scale=1.0):
+        self.objective = self.space = self
+        self.weights, self.scale = np.asarray(weights), scale
+
+    def mean(self, state):
+        return np.array(state)
+
+    def draw(self, state, noise):
+        return state + noise, stats.norm.logpdf(noise).sum(1)
+
+    def log_density(self, state, latents):
+        parts = [
+            np.log(weight) + stats.norm.logpdf(latents, mean, self.scale).sum(1)
+            for weight, mean in zip(self.weights, STATES, strict=True)
+        ]
+        return np.logaddexp(*parts)
+
+
+STATES = [np.zeros(2), np.full(2, 20.0)]
+
+
+def planned(problem, states, num_chains=10):
+    rng = np.random.default_rng(0)
+    return nuts.plan(problem, states, lambda theta: theta - states[0], num_chains, rng)
+
+
+def test_optima_get_chains_by_their_evidence():
+    found = planned(Modes([0.7, 0.3]), STATES)
+    np.testing.assert_allclose(found.weights, [0.7, 0.3], atol=0.02)
+    assert list(found.optimum) == [0] * 7 + [1] * 3
+    assert np.abs(found.starts[:7]).max() < 6 and np.abs(found.starts[7:] - 20).max() < 6
+    assert found.adapts_metric  # the coordinates are those of one of them
+
+
+def test_the_metric_is_adapted_unless_the_gaussian_is_good():
+    good, narrow = planned(Modes([1.0, 1e-9]), STATES[:1]), planned(Modes([1, 1e-9], 2), STATES[:1])
+    assert not good.adapts_metric and narrow.adapts_metric
+    assert good.num_warmup(None) < narrow.num_warmup(None)
+    assert good.num_warmup(7) == 7
+
+
+# -- the verdict ----------------------------------------------------------------------
+
+
+def judged(draws, diverging=None, energy=None, optimum=(0, 0, 0, 0)):
+    shape = draws.shape[:2]
+    rng = np.random.default_rng(1)
+    found = Chains(
+        None,
+        {"x": draws},
+        np.zeros(shape, bool) if diverging is None else diverging,
+        rng.standard_normal(shape) if energy is None else energy,
+        1234,
+    )
+    plan = NutsPlan(draws[:, 0], np.array(optimum), np.array([0.6, 0.4]), False)
+    return nuts.judged(found, plan, lambda: {"x": np.zeros((9, 1)) + np.arange(9.0)[:, None]}, str)
+
+
+def test_chains_that_agree_are_trusted_and_shown_beside_the_gaussian(rng):
+    found = judged(rng.standard_normal((4, 500, 1)))
+    assert found.verdict == "trusted" and found.effective_draws > 1000
+    words = str(found)
+    assert "x[0]" in words and "1,234 gradients" in words and "Gaussian mean" in words
+    assert found.gaussian["x"][0] == 4.0
+
+
+def test_each_fault_says_what_to_do(rng):
+    draws, diverging = rng.standard_normal((4, 500, 1)), np.zeros((4, 500), bool)
+    diverging[0, :9] = True
+    apart = draws + np.array([0, 0, 5.0, 5.0])[:, None, None]
+    walk = rng.standard_normal((4, 500)).cumsum(1)
+    cases = [
+        ({"draws": draws, "diverging": diverging}, r"9 of 2000.*target_accept_prob=0\.95"),
+        ({"draws": apart}, r"do not agree.*num_warmup"),
+        ({"draws": apart, "optimum": (0, 0, 1, 1)}, r"several optima.*num_chains"),
+        ({"draws": draws[:, :80]}, r"effective draws.*num_samples=1\d0"),
+        ({"draws": draws, "energy": walk}, r"E-BFMI.*reparametrize=True"),
+    ]
+    for options, words in cases:
+        with pytest.warns(UserWarning, match=words):
+            found = judged(**options)
+        assert found.verdict == "not trusted"
+
+
+# -- the density ----------------------------------------------------------------------
+
+
+@SLOW_IN_NUMPYRO
+def test_of_an_exact_gaussian_the_density_is_that_of_white_noise(ppl):
+    density = shared_result(ppl).whitened_density()
+    z = ppl.array(np.random.default_rng(0).standard_normal((3, density.dim)))
+    values = ppl.numpy(density.log_density(z))
+    expected = stats.norm.logpdf(ppl.numpy(z)).sum(1) + log_evidence()
+    np.testing.assert_allclose(values, expected, rtol=1e-10)
+    assert float(density.log_density(z[1])) == pytest.approx(values[1], rel=1e-12)
+    gradient = ppl.grad(density.log_density, z[0])
+    np.testing.assert_allclose(ppl.numpy(gradient), -ppl.numpy(z[0]), atol=1e-9)
+    sites, one = density.constrain(z), density.constrain(z[1])
+    np.testing.assert_allclose(ppl.numpy(sites["weights"])[1], ppl.numpy(one["weights"]))
+
+
+@pytest.mark.slow
+def test_both_packages_have_the_same_density_and_sites():
+    pytest.importorskip("numpyro")
+    pytest.importorskip("pyro")
+    at = (np.linspace(-0.5, 0.5, 8), 0.3 * np.eye(8) + 0.05 * np.tri(8))
+    z, found = np.random.default_rng(0).standard_normal((4, 8)), []
+    for ppl in map(load, PPLS):
+        with ppl.float64():
+            X, group, y = models.data()
+            args = (ppl.array(X), ppl.index(group), ppl.array(y))
+            density = result(ppl, models.hierarchy(ppl), args, at=at).whitened_density()
+            sites = {"density": density.log_density(ppl.array(z))}
+            sites |= density.constrain(ppl.array(z))
+            found.append({name: ppl.numpy(value) for name, value in sites.items()})
+    of_numpyro, of_pyro = found  # without the deterministic sites of NumPyro
+    for name, value in of_pyro.items():
+        np.testing.assert_allclose(of_numpyro[name], value, rtol=1e-9)
+
+
+def test_enumerated_latents_are_summed_out_of_it(ppl):
+    y = np.array([0.3, 2.6, -0.4])
+
+    def model(y):
+        centre = ppl.sample("centre", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("data", len(y)):
+            which = ppl.sample(
+                "which", ppl.dist.Bernoulli(ppl.array(0.4)), infer={"enumerate": "parallel"}
+            )
+            ppl.sample("y", ppl.dist.Normal(centre + 3.0 * which, 1.0), obs=y)
+
+    def joint(centre):
+        likelihood = 0.6 * stats.norm.pdf(y - centre) + 0.4 * stats.norm.pdf(y - centre - 3.0)
+        return stats.norm.pdf(centre) * np.prod(likelihood)
+
+    evidence, _ = integrate.quad(joint, -8.0, 8.0)
+    fitted = result(ppl, model, (ppl.array(y),), at=(np.array([0.2]), np.array([[0.5]])))
+    density, grid = fitted.whitened_density(), np.linspace(-12, 12, 400)
+    values = ppl.numpy(density.log_density(ppl.array(grid[:, None])))
+    assert np.trapezoid(np.exp(values), grid) == pytest.approx(evidence, rel=1e-6)
+
+
+def test_parameters_of_the_model_stay_as_fitted(ppl):
+    def model(y):
+        loc = ppl.param("loc", ppl.array(1.5))
+        mean = ppl.sample("mean", ppl.dist.Normal(loc, 1.0))
+        ppl.sample("y", ppl.dist.Normal(mean, 1.0), obs=y)
+
+    at = (np.array([1.0]), np.array([[np.sqrt(0.5)]]))
+    fitted = result(ppl, model, (ppl.array(0.5),), at=at)
+    density = fitted.whitened_density()
+    exact = stats.norm.logpdf(0.0) + stats.norm.logpdf(0.5, 1.5, np.sqrt(2))
+    assert float(density.log_density(ppl.array([0.0]))) == pytest.approx(exact)
+
+
+# -- runs -----------------------------------------------------------------------------
+
+
+@SLOW_IN_NUMPYRO
+def test_the_ppl_s_nuts_gives_the_exact_posterior(ppl):
+    mean, covariance, _ = models.exact_posterior()
+    fitted = conjugate_result(ppl, shift=0.3, factor=0.9)
+    with pytest.warns(UserWarning, match="effective draws"):  # the run is short
+        found = fitted.nuts(120, num_warmup=40, num_chains=2, progress_bar=False)
+    assert isinstance(found.mcmc, ppl.infer.MCMC) and not found.adapts_metric
+    draws = found.draws["weights"]
+    assert draws.shape == (2, 120, 3)
+    np.testing.assert_allclose(ppl.numpy(found.mcmc.get_samples()["weights"])[:5], draws[0, :5])
+    sd = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(draws.mean((0, 1)), mean, atol=0.35 * sd.max())
+    np.testing.assert_allclose(draws.std((0, 1)), sd, rtol=0.3)
+    assert 400 < found.num_gradients < 6000 and not found.num_divergent
+    assert found.energy_information > 0.3
+    data = found.to_arviz(log_likelihood=False, predictive=False, prior=False)
+    assert dict(data["posterior"].sizes) | {"chain": 2, "draw": 120} == dict(
+        data["posterior"].sizes
+    )
+    assert "diverging" in data["sample_stats"] and "y" in data["observed_data"]
+
+
+@pytest.mark.slow
+def test_numpyro_s_draws_are_those_of_the_key(numpyro_backend):
+    import jax
+
+    fitted = shared_result(numpyro_backend, shift=0.3)
+    options = {"num_warmup": 5, "num_chains": 1, "progress_bar": False}
+    with pytest.warns(UserWarning, match="not to be trusted"):
+        one, again = (fitted.nuts(8, rng_key=jax.random.key(1), **options) for _ in range(2))
+    np.testing.assert_array_equal(one.draws["weights"], again.draws["weights"])
+
+
+@pytest.mark.slow
+def test_a_density_with_a_jump_is_sampled_by_its_values(numpyro_backend):
+    ppl = numpyro_backend
+
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        ppl.factor("jump", ppl.np.where(x > 0.5, x * 0 - 1.0, x * 0))
+
+    fitted = result(ppl, model, at=(np.array([0.0]), np.array([[1.0]])))
+    found = fitted.nuts(1500, num_warmup=100, num_chains=2, progress_bar=False)
+    above = stats.norm.sf(0.5) * np.exp(-1.0)
+    assert np.mean(found.draws["x"] > 0.5) == pytest.approx(
+        above / (above + stats.norm.cdf(0.5)), abs=0.03
+    )
+
+
+def test_lower_optima_with_a_share_get_a_state(ppl):
+    fitted = shared_result(ppl)
+    near, far = (FoundOptimum(fitted.params, bound, 0.1, 1, True) for bound in (-3.0, -300.0))
+    some = SimpleNamespace(
+        optima=(near, near, far),
+        _state_of=fitted._state_of,
+    )
+    with fitted._at_end() as (problem, state):
+        assert len(type(fitted)._states(some, problem, state)) == 2
+
+
+# -- refusals -------------------------------------------------------------------------
+
+
+def test_minibatches_and_lists_are_refused_with_the_way_out(ppl):
+    model, args = conjugate(ppl)
+    fitted = result(ppl, model, args, {"subsample_size": 5})
+    for ask in (fitted.nuts, fitted.whitened_density):
+        with pytest.raises(ValueError, match=r"minibatches.*all rows.*init=result"):
+            ask()
+    guide, gaussian = list_with_a_partner(ppl, two_latents(ppl))
+    at = np.array([0.5]), np.array([[0.7]])
+    fitted = result(ppl, two_latents(ppl), guide=guide, gaussian=gaussian, at=at)
+    with pytest.raises(ValueError, match="no NaturalGaussianGuide"):
+        fitted.nuts()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"num_samples": 0},
+        {"num_warmup": -1},
+        {"num_chains": 0},
+        {"target_accept_prob": 1.5},
+        {"progress_bar": "no"},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_arguments_are_refused_by_name(pyro_backend, wrong):
+    with pytest.raises((ValueError, TypeError), match=next(iter(wrong))):
+        shared_result(pyro_backend).nuts(**wrong)
