@@ -37,6 +37,11 @@ class ArvizGroups(NamedTuple):
     sample_stats: Draws = {}  # noqa: RUF012
     num_chains: int = 1  #: one after another, of which the draws are
 
+    @classmethod
+    def of(cls, observed: dict[str, Observed], draws: dict[str, Draws]) -> ArvizGroups:
+        """Groups by their names, still without a posterior."""
+        return cls({}, observed)._replace(**draws)  # type: ignore[arg-type]
+
     def of_arviz(self) -> dict[str, dict[str, np.ndarray]]:
         """By ArviZ's names, with axes of chains and draws."""
         of_prior = {k: v for k, v in self.prior.items() if k not in self.observed}

@@ -81,7 +81,7 @@ class WorkflowResult(Result):
         wanted = {name: check_flag(flag, name) for name, flag in wanted.items()}
         return self._for_arviz(self.sample(num_samples, **options), wanted, coords, dims)
 
-    def _of_chains(
+    def _of_chains(  # type: ignore[override]
         self,
         found: NutsResult,
         *,

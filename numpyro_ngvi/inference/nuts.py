@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import random
 from numpyro.infer import MCMC, NUTS
 
-from ngvi.inference.nuts import Chains, NutsRequest, NutsPlan, WhitenedDensity
+from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.tracing import LogDensity, latent_site
 

@@ -22,7 +22,14 @@ from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
 from ngvi.inference import serialize
-from ngvi.inference.nuts import WAY_OUT, Chains, NutsRequest, NutsResult, WhitenedDensity
+from ngvi.inference.nuts import (
+    WAY_OUT,
+    Chains,
+    NutsPlan,
+    NutsRequest,
+    NutsResult,
+    WhitenedDensity,
+)
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics
 from ngvi.inference.serialize import Saved
@@ -129,7 +136,7 @@ class FitResult(WorkflowResult):
 
     @shared_doc(WorkflowResult.nuts, OF_KEY)
     @serialised
-    def nuts(  # type: ignore[override]
+    def nuts(
         self,
         num_samples: int = 1000,
         *,
@@ -146,9 +153,11 @@ class FitResult(WorkflowResult):
         asked = num_samples, num_warmup, num_chains, target_accept_prob, progress_bar
         request, key = NutsRequest.checked(*asked), self._key(_NUTS, rng_key)
 
-        def run(density: WhitenedDensity, starts: np.ndarray, *plan: Any) -> Chains:
+        def run(
+            density: WhitenedDensity, starts: np.ndarray, plan: NutsPlan, num_warmup: int
+        ) -> Chains:
             own = jnp.asarray(starts, self.family.loc.dtype)
-            found = nuts.run(density, own, *plan, request, chain_method, key)
+            found = nuts.run(density, own, plan, num_warmup, request, chain_method, key)
             names = {site.name for site in self.guide.sites}
             return found._replace(draws={k: v for k, v in found.draws.items() if k in names})
 
@@ -206,7 +215,7 @@ class FitResult(WorkflowResult):
                 found["prior"] = at_draws.prior(count)
             except Exception as error:  # noqa: BLE001  an improper one cannot be sampled
                 left_out["prior"] = str(error).partition("\n")[0]
-        return ArvizGroups({}, observed, **found), left_out
+        return ArvizGroups.of(observed, found), left_out
 
     @serialised
     def _in_supports(self, theta: np.ndarray) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from pyro.infer import MCMC, NUTS
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from ngvi.inference.nuts import Chains, NutsRequest, NutsPlan, WhitenedDensity
+from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from pyro_ngvi.estimators import make_plan
 from pyro_ngvi.families import Family
 from pyro_ngvi.tracing.messengers import repeatable_noise

@@ -21,7 +21,14 @@ from torch.distributions import biject_to, transform_to
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
-from ngvi.inference.nuts import WAY_OUT, Chains, NutsRequest, NutsResult, WhitenedDensity
+from ngvi.inference.nuts import (
+    WAY_OUT,
+    Chains,
+    NutsPlan,
+    NutsRequest,
+    NutsResult,
+    WhitenedDensity,
+)
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics
 from ngvi.inference.serialize import Saved
@@ -133,7 +140,7 @@ class FitResult(WorkflowResult):
 
     @shared_doc(WorkflowResult.nuts)
     @serialised
-    def nuts(  # type: ignore[override]
+    def nuts(
         self,
         num_samples: int = 1000,
         *,
@@ -149,9 +156,11 @@ class FitResult(WorkflowResult):
         asked = num_samples, num_warmup, num_chains, target_accept_prob, progress_bar
         request = NutsRequest.checked(*asked)
 
-        def run(density: WhitenedDensity, starts: np.ndarray, *plan: Any) -> Chains:
+        def run(
+            density: WhitenedDensity, starts: np.ndarray, plan: NutsPlan, num_warmup: int
+        ) -> Chains:
             own = torch.as_tensor(starts).to(self.family.loc)
-            return nuts.run(density, own, *plan, request, mp_context)
+            return nuts.run(density, own, plan, num_warmup, request, mp_context)
 
         return self._by_nuts(request, int(torch.randint(2**31, ())), run)
 
@@ -210,7 +219,7 @@ class FitResult(WorkflowResult):
                     found["prior"] = model_runs.stacked(model_runs.prior(self.model, count, *run))
                 except Exception as error:  # noqa: BLE001  an improper one cannot be sampled
                     left_out["prior"] = str(error).partition("\n")[0]
-        return ArvizGroups({}, observed, **found), left_out
+        return ArvizGroups.of(observed, found), left_out
 
     @serialised
     @torch.no_grad()
