@@ -12,12 +12,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_number
 from ngvi.inference.chains import effective_draws, energy_information, r_hat
 from ngvi.inference.estimate import State
@@ -219,7 +219,7 @@ def judged(
         f"divergences, E-BFMI {energy:.2f}"
     )
     if faults:
-        warnings.warn(f"These chains are not to be trusted: {reason}.", stacklevel=5)
+        warn(f"These chains are not to be trusted: {reason}.")
     used = {int(i): float(plan.weights[i]) for i in np.unique(plan.optimum)}
     return NutsResult(
         mcmc=chains.mcmc,
