@@ -17,6 +17,7 @@ The models themselves are in :mod:`tests.models`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping
@@ -628,10 +629,15 @@ class Pyro(Ppl):
                 leaf = first.detach().clone().requires_grad_()
                 return torch.autograd.grad(function(leaf, *rest), leaf)[0]
             leaves = [c.detach().clone().requires_grad_() for c in first.coordinates().values()]
-            value = function(type(first)(*leaves), *rest)
+            value = function(_with(first, leaves), *rest)
             gradients = torch.autograd.grad(value, leaves, allow_unused=True)
             pairs = zip(gradients, leaves, strict=True)
-            return type(first)(*(torch.zeros_like(x) if g is None else g for g, x in pairs))
+            return _with(first, [torch.zeros_like(x) if g is None else g for g, x in pairs])
+
+        def _with(family, values):
+            return dataclasses.replace(
+                family, **dict(zip(family.coordinates(), values, strict=True))
+            )
 
         return gradient
 

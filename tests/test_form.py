@@ -35,6 +35,8 @@ CONSTANTS = {
     "ngvi.estimators.additive_terms.MAX_PREDICTORS": "there are nodes for one and two",
     "ngvi.estimators.choice._MAX_NAMES": WORDS,
     "ngvi.estimators.points.MAX_PROBED_DIAGONAL": SPEED,
+    "ngvi.families.mixture.CUTS": "rounding",
+    "ngvi.families.mixture.SECTIONS": SPEED,
     "ngvi.families.points.LEVELS": "the ends of what has a finite radius",
     "ngvi.inference.api.NUM_KEPT": "length of a list in the result",
     "ngvi.inference.checkpoint.SYNC_EVERY": "seconds of work that a crash may cost",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ngvi.families.base import Array, Family
+from ngvi.families.mixture import Mixture
 
 #: Families, noise or latent vectors, by the site of the guide that draws them.
 Families = dict[str, Any]
@@ -39,9 +40,22 @@ class PointsBySite(NamedTuple):
 
 def log_q(here: Families, noise: Arrays) -> Array:
     """``log q`` of the draws, summed over sites; shape ``(N,)``."""
-    return sum(
-        family.noise_log_prob(noise[site]) - family.log_det_scale() for site, family in here.items()
-    )
+    return sum(family.density_of_point(noise[site]) for site, family in here.items())
+
+
+def mixture_in(here: Families) -> str | None:
+    """The site of a mixture, if there is one.
+
+    :raises NotImplementedError: for one beside other families.
+    """
+    found = [site for site, family in here.items() if isinstance(family, Mixture)]
+    if found and len(here) > 1:
+        raise NotImplementedError(
+            f"'{found[0]}' is a mixture beside other guides, whose draws would have to be those of "
+            "one component each: make one guide of all latents, NaturalGaussianGuide(model, "
+            "family=Mixture(...))."
+        )
+    return found[0] if found else None
 
 
 @functools.cache

@@ -8,13 +8,33 @@ gets the derivative, in whitened coordinates (:meth:`NaturalDraws.reparametrised
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 from ngvi.families.gaussian import Array, Gaussian
 
 
 class NaturalDraws(Gaussian):
     """What a package hooks, and what follows from it."""
+
+    @property
+    def noise_dim(self) -> int:
+        """Numbers of noise that a draw takes: ``d``, and one more of a mixture."""
+        return self.dim
+
+    def density_of_draw(self, noise: Array) -> Array:
+        """``log q`` at :meth:`sample` of some noise; ``(..., d)`` to ``(...)``."""
+        return self.noise_log_prob(noise) - self.log_det_scale()
+
+    def density_of_point(self, noise: Array) -> Array:
+        """``log q`` as a point of an estimator has it; ``(..., d)`` to ``(...)``."""
+        return self.density_of_draw(noise)
+
+    def marginal_quantiles(self, normal: Callable[..., Any], levels: Array) -> Array:
+        """Quantiles of each latent, the shape of the levels followed by ``d``.
+
+        :param normal: makes the PPL's normal distribution of means and standard deviations.
+        """
+        return normal(self.mean, self.stddev).icdf(levels[..., None])
 
     def precondition(self) -> Self:
         """This family, with ``F^-1`` as the derivative of the identity."""

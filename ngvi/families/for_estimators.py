@@ -85,3 +85,17 @@ class ForEstimators(Gaussian):
         """
         hessian = self.outer_products(gradients, self.scores(noise))
         return self.bonnet_price(gradients.sum(0), hessian)
+
+    def slopes(self, value: Array) -> Array:
+        """``grad log q`` at some vectors, shape ``(N, d)``."""
+        return -self.scores(self.whiten(value))
+
+    def direction_of_expectation(self, gradients: Array, noise: Array) -> Self:
+        """The natural gradient of ``E_q[h]``, from gradients of ``h`` at points with weights.
+
+        :param gradients: each times its point's weight, shape ``(N, d)``.
+        :param noise: ``z`` of the points, shape ``(N, d)``.
+        """
+        of_bound = self.natural_gradient_from_points(gradients, noise)
+        of_entropy = self.natural_gradient_from_points(0.0 * gradients, noise)
+        return of_bound.map(lambda one, other: one - other, of_entropy)

@@ -88,7 +88,9 @@ class Gaussian:
         return list(self._bound().coordinates().values())
 
     def couples(self) -> str | Forest:
-        """Which latents the precision couples: ``"all"``, ``"none"``, ``"low_rank"`` or blocks."""
+        """Which latents the precision couples: ``"all"``, ``"none"``, ``"low_rank"`` or blocks; a
+        mixture, whose density has no precision, says ``"mixture"``.
+        """
         return "all"
 
     def describe(self) -> str:

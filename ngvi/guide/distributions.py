@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ngvi.estimators.natural_elbo import NaturalELBO
 from ngvi.families.base import Array
+from ngvi.families.mixture import Mixture
 
 
 class StructuredNormal:
@@ -40,3 +42,26 @@ class StructuredNormal:
 
     def entropy(self) -> Array:
         return self.family.xp.broadcast_to(self.family.entropy(), self.batch_shape)
+
+
+def check_not_mixture(family: Any) -> None:
+    """Raise a ``ValueError`` for what is no affine map of ``N(0, I)``."""
+    if isinstance(family, Mixture):
+        raise ValueError(
+            "A mixture is no transform of N(0, I): take get_posterior, which has log_prob and "
+            "sample, or the parts of it, result.family.components."
+        )
+
+
+def check_has_gradient(elbo: Any) -> None:
+    """Refuse to draw from a mixture for an ELBO that would differentiate the draw.
+
+    :param elbo: that is running, or None.
+    :raises ValueError: naming the ELBO.
+    """
+    if elbo is not None and not isinstance(elbo, NaturalELBO):
+        raise ValueError(
+            f"{type(elbo).__name__} differentiates draws, and that of a mixture has no derivative "
+            "for the weights: use NaturalELBO() with BLR(), or fit(model, ..., "
+            "num_components=...)."
+        )

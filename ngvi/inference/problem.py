@@ -121,12 +121,14 @@ class StateSpace(Protocol):
 
     :ivar initial: the state before the first step.
     :ivar dim: ``d``, the number of latents of all Gaussians.
+    :ivar noise_dim: numbers of noise that a draw takes, one more of a mixture.
     :ivar eps: the precision of the floating point numbers.
     :ivar has_model_parameters: whether the model has parameters of its own.
     """
 
     initial: State
     dim: int
+    noise_dim: int
     eps: float
     has_model_parameters: bool
 
@@ -141,7 +143,19 @@ class StateSpace(Protocol):
         """A state of independent latents with the same means and standard deviations."""
 
     def draw(self, state: State, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``, shape ``(N,)``."""
+        """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``, shape ``(N,)``.
+
+        :param noise: shape ``(N, noise_dim)``.
+        """
+
+    def log_q(self, state: State, theta: np.ndarray) -> np.ndarray:
+        """``log q`` of any latent vectors, shape ``(N, d)``; shape ``(N,)``."""
+
+    def components(self, state: State) -> tuple[list[State], np.ndarray]:
+        """Of a mixture: states of a space of its base, and their log weights, shape ``(K,)``."""
+
+    def mixture(self, states: list[State], log_weights: np.ndarray) -> State:
+        """The inverse of :meth:`components`; the states are of a space of the base."""
 
     def square_distance(self, state: State, theta: np.ndarray) -> float:
         """The squared Mahalanobis distance of one latent vector from the state's mean."""
@@ -178,7 +192,7 @@ class Problem:
     metric: Callable[[State, Pairs], Metric]
 
     def log_weights(self, state: State, noise: np.ndarray) -> np.ndarray:
-        """``log p(y, theta) - log q(theta)`` in nats, at whitened draws of shape ``(N, d)``."""
+        """``log p(y, theta) - log q(theta)`` in nats, at draws of noise, ``(N, noise_dim)``."""
         theta, log_q = self.space.draw(state, noise)
         return self.objective.log_density(state, theta) - log_q
 

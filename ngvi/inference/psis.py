@@ -244,7 +244,7 @@ def _draws(
     problem: Problem, state: State, count: int, seed: int | list[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Latent vectors and their ``log q``, some at a time."""
-    rng, dim = np.random.default_rng(seed), problem.space.dim
+    rng, dim = np.random.default_rng(seed), problem.space.noise_dim
     at_once = max(1, NUMBERS_AT_ONCE // dim)
     for start in range(0, count, at_once):
         noise = rng.standard_normal((min(at_once, count - start), dim))

@@ -106,7 +106,10 @@ class _Proposal:
         self._problem, self._state, self._degrees = problem, state, options.degrees
         sites = [site for site in problem.space.sites if not site.plates]
         found = [i for site in sites for i in range(site.start, site.start + site.size)]
-        self.indices = np.array(found if len(found) <= options.max_globals else [], int)
+        # A mixture has no covariance along which tails could be heavier.
+        is_mixture = problem.space.noise_dim > problem.space.dim
+        has_tails = len(found) <= options.max_globals and not is_mixture
+        self.indices = np.array(found if has_tails else [], int)
         self._mean = self._location = problem.space.mean(state)[self.indices]
         if self.indices.size:
             columns = self._covariance()
@@ -139,7 +142,7 @@ class _Proposal:
 
         :raises ValueError: if there is none.
         """
-        noise = rng.standard_normal((count, self._problem.space.dim))
+        noise = rng.standard_normal((count, self._problem.space.noise_dim))
         latents, log_q = self._problem.space.draw(self._state, noise)
         if self.indices.size:
             latents, log_q = self._with_tails(latents, log_q, rng)

@@ -73,7 +73,7 @@ def validate(
     standard deviations is ``E[log w z]`` and ``E[log w (z^2 - 1)] / sqrt(2)`` (the score function),
     both zero at the optimum. Half its squared norm, less what noise adds, is the gain it predicts.
     """
-    noise = rng.standard_normal((num_draws(problem, options), problem.space.dim))
+    noise = rng.standard_normal((num_draws(problem, options), problem.space.noise_dim))
     theta, log_q = problem.space.draw(state, noise)
     values = problem.objective.log_density(state, theta)
     weights, count = values - log_q, len(values)
@@ -141,13 +141,15 @@ def rare_loss(
     if dim > options.max_rare_dim:
         return 0.0
     count = options.rare_draws * num_draws(problem, options)
-    noise = rng.standard_normal((count, dim))
+    noise = rng.standard_normal((count, problem.space.noise_dim))
+    chooses, latents = np.split(noise, [problem.space.noise_dim - dim], 1)
     rows = np.arange(int(plain * count), count)
-    noise[rows, rng.integers(dim, size=len(rows))] *= stretch
-    ratios = np.exp(np.minimum(0.5 * (1.0 - stretch**-2) * noise**2, 700.0)) / stretch
+    latents[rows, rng.integers(dim, size=len(rows))] *= stretch
+    ratios = np.exp(np.minimum(0.5 * (1.0 - stretch**-2) * latents**2, 700.0)) / stretch
     weights = 1.0 / (plain + (1.0 - plain) * np.mean(ratios, 1))
     with np.errstate(invalid="ignore"):
-        losses = weights * (known.bound - problem.log_weights(state, noise))
+        draws = np.concatenate([chooses, latents], 1)
+        losses = weights * (known.bound - problem.log_weights(state, draws))
     losses = np.where(np.isfinite(losses), losses, 0.0)
     loss = float(losses.mean())
     with np.errstate(over="ignore"):
@@ -166,7 +168,7 @@ def difference(
 
     :param count: of draws.
     """
-    noise = rng.standard_normal((count, problem.space.dim))
+    noise = rng.standard_normal((count, problem.space.noise_dim))
     with np.errstate(invalid="ignore"):
         gains = problem.log_weights(new, noise) - problem.log_weights(old, noise)
     if not np.isfinite(gains).all():
@@ -182,7 +184,7 @@ def is_improper(
     Where the posterior is flat, a standard deviation ``f`` times as large adds ``log f`` to the
     bound, however large ``f`` is. Tails that are heavy, but integrable, lose more than that.
     """
-    noise = rng.standard_normal((options.widened_draws, problem.space.dim))
+    noise = rng.standard_normal((options.widened_draws, problem.space.noise_dim))
     theta, _ = problem.space.draw(state, noise)
     gaps = theta - problem.space.mean(state)
     if not np.isfinite(gaps).all():

@@ -150,7 +150,8 @@ def slopes(duals: Families, change: Families) -> tuple[Array, Array]:
     :param change: in coordinates.
     """
     pairs = zip(duals, change, strict=True)
-    means = sum(one.ops.row_products(one.loc, other.loc) for one, other in pairs)
+    # Of a mixture there are several means.
+    means = sum(one.ops.row_products(one.loc, other.loc).sum() for one, other in pairs)
     return direction.dot(duals, change), means
 
 

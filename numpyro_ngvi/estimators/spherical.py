@@ -13,8 +13,9 @@ from jax import random
 
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
-from ngvi.estimators.points import Families, PointsBySite
+from ngvi.estimators.points import Families, PointsBySite, mixture_in
 from ngvi.families.points import LEVELS, radius_polynomial
+from numpyro_ngvi.estimators.mixture import of_mixture
 from numpyro_ngvi.estimators.moments import Averages, Density, dot, finite_draws, gradients
 from numpyro_ngvi.linalg.matrices import matrices
 
@@ -32,6 +33,8 @@ class Spherical:
     def __call__(
         self, density: Density, here: Families, points: PointsBySite, params: Any = ()
     ) -> Averages:
+        if (site := mixture_in(here)) is not None:
+            return of_mixture(density, here, site, points, params, self.at_once)
         latents = points.of(here)
         found = gradients(density, latents, params, points.keys, self.at_once)
         kept = finite_draws((found.values, found.by_site))

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
-from ngvi.estimators.points import Families, PointsBySite
+from ngvi.estimators.points import Families, PointsBySite, mixture_in
+from numpyro_ngvi.estimators.mixture import of_mixture
 from numpyro_ngvi.estimators.moments import Averages, Density, finite_draws, gradients, masked_mean
 from numpyro_ngvi.families.base import Family
 
@@ -25,6 +26,8 @@ class Stein:
     def __call__(
         self, density: Density, here: Families, points: PointsBySite, params: Any = ()
     ) -> Averages:
+        if (site := mixture_in(here)) is not None:
+            return of_mixture(density, here, site, points, params, self.at_once)
         found = gradients(density, points.of(here), params, points.keys, self.at_once)
         kept = finite_draws((found.values, found.by_site))
         directions = {

@@ -7,6 +7,7 @@ from numpyro_ngvi.families.diagonal import Diagonal
 from numpyro_ngvi.families.forest import BlockDiagonal, SparsePrecision
 from numpyro_ngvi.families.low_rank_precision import LowRankPrecision
 from numpyro_ngvi.families.matrix_normal import MatrixNormal
+from numpyro_ngvi.families.mixture import Mixture
 
 __all__ = [
     "BlockDiagonal",
@@ -15,6 +16,7 @@ __all__ = [
     "Family",
     "LowRankPrecision",
     "MatrixNormal",
+    "Mixture",
     "PrecisionCholesky",
     "SparsePrecision",
     "plot_structure",

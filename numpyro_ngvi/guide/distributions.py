@@ -36,11 +36,11 @@ class StructuredNormal(shared.StructuredNormal, dist.Distribution):
 
     @property
     def has_rsample(self) -> bool:
-        return True
+        return self.family.noise_dim == self.family.dim
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        noise = jax.random.normal(key, self.shape(sample_shape), self.family.loc.dtype)
-        return self.family.sample(noise)
+        shape = (*self.shape(sample_shape)[:-1], self.family.noise_dim)
+        return self.family.sample(jax.random.normal(key, shape, self.family.loc.dtype))
 
 
 class StructuredTransform(Transform):

@@ -30,8 +30,9 @@ from ngvi.errors import (
     note_foreign_arguments,
 )
 from ngvi.guide import natural_gaussian as guide
+from ngvi.guide.distributions import check_has_gradient
 from ngvi.latents.subsampling import check_no_local_latents
-from numpyro_ngvi.families import Family
+from numpyro_ngvi.families import Family, Mixture
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide.checks import (
     CheckedSites,
@@ -43,11 +44,12 @@ from numpyro_ngvi.guide.checks import (
     site_of,
     subsampled_latents,
 )
+from numpyro_ngvi.guide.distributions import StructuredNormal
 from numpyro_ngvi.guide.dynamic_supports import running_supports
 from numpyro_ngvi.guide.layout import layout_of
 from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
 from numpyro_ngvi.guide.prototype import set_up_prototype
-from numpyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo
+from numpyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo, calling_elbo
 from numpyro_ngvi.guide.subsampled_latents import Minibatch, full_locs, unpacking
 from numpyro_ngvi.pytree import register_with_flax
 from numpyro_ngvi.tracing.compilation import compiled
@@ -258,8 +260,12 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     def _family(self) -> Family:
         return numpyro.param(self._parameter_name, self._initial_posterior)
 
-    def _get_posterior(self) -> NaturalNormal:
-        return NaturalNormal(self._family(), self._sticks_the_landing())
+    def _get_posterior(self) -> dist.Distribution:
+        family = self._family()
+        if isinstance(family, Mixture):
+            check_has_gradient(calling_elbo())
+            return StructuredNormal(family)
+        return NaturalNormal(family, self._sticks_the_landing())
 
     @property
     def _parameter_name(self) -> str:
@@ -293,7 +299,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
         :param params: from ``svi.get_params(svi_state)``.
         """
-        return self._unpack_and_constrain(self._family_of(params).mean, params)
+        family = self._family_of(params)
+        median = self._latent_quantiles(params, jnp.asarray(0.5))
+        is_mixture = isinstance(family, Mixture)
+        return self._unpack_and_constrain(median if is_mixture else family.mean, params)
 
     def quantiles(self, params: dict[str, Any], quantiles: Any) -> dict[str, jax.Array]:
         """Posterior quantiles of every latent site, constrained.
@@ -308,8 +317,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     def _latent_quantiles(self, params: dict[str, Any], levels: jax.Array) -> jax.Array:
         """In the model's coordinates, the shape of the levels followed by ``d``."""
-        family = self._family_of(params)
-        return dist.Normal(family.mean, family.stddev).icdf(levels[..., None])
+        return self._family_of(params).marginal_quantiles(dist.Normal, levels)
 
     def sample_posterior(
         self,
@@ -326,7 +334,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         :param sample_shape: shape of independent draws.
         """
         family = self._family_of(params)
-        noise = random.normal(rng_key, (*sample_shape, family.dim), family.loc.dtype)
+        noise = random.normal(rng_key, (*sample_shape, family.noise_dim), family.loc.dtype)
         return self._unpack_and_constrain(family.sample(noise), params)
 
     def _unpack_and_constrain(self, latent_sample: jax.Array, params: Any) -> dict[str, jax.Array]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro.distributions.transforms import (
     AffineTransform,
@@ -21,7 +22,8 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from numpyro_ngvi.families import Diagonal, Family
+from ngvi.guide.distributions import check_not_mixture
+from numpyro_ngvi.families import Diagonal, Family, Mixture
 from numpyro_ngvi.families.dense import DenseFamily
 from numpyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
 from numpyro_ngvi.tracing.compilation import SIZES, compiled
@@ -88,11 +90,30 @@ def to_distribution(family: Family) -> dist.Distribution:
         return dist.MultivariateNormal(family.loc, scale_tril=family.lower_factor)
     if isinstance(family, Diagonal):
         return dist.Normal(family.loc, family.stddev).to_event(1)
+    if isinstance(family, Mixture):
+        return _mixture(family)
     return StructuredNormal(family)
 
 
+def _mixture(family: Mixture) -> dist.Distribution:
+    """NumPyro's own where the components are one batch of it."""
+    parts, each = family.components, None
+    if isinstance(parts[0], DenseFamily):
+        factors = jnp.stack([one.lower_factor for one in parts])
+        each = dist.MultivariateNormal(family.loc, scale_tril=factors)
+    elif isinstance(parts[0], Diagonal):
+        each = dist.Normal(family.loc, jnp.stack([one.stddev for one in parts])).to_event(1)
+    if each is None:
+        return StructuredNormal(family)
+    return dist.MixtureSameFamily(dist.Categorical(logits=family.log_weights), each)
+
+
 def to_transform(family: Family) -> Transform:
-    """The transform that takes ``N(0, I)`` to the family."""
+    """The transform that takes ``N(0, I)`` to the family.
+
+    :raises ValueError: for a mixture, which has none.
+    """
+    check_not_mixture(family)
     if isinstance(family, DenseFamily):
         return LowerCholeskyAffine(family.loc, family.lower_factor)
     if isinstance(family, Diagonal):

@@ -39,6 +39,7 @@ class StateSpace:
         families = posteriors(initial)
         self.dims = {site: family.dim for site, family in families.items()}
         self.dim = sum(self.dims.values())
+        self.noise_dim = sum(family.noise_dim for family in families.values())
         self.dtype = families_in(initial)[0].loc.dtype
         self.eps = max(float(jnp.finfo(q.loc.dtype).eps) for q in families.values())
         self.has_model_parameters = bool(jax.tree.leaves(not_gaussian(initial)))
@@ -60,6 +61,23 @@ class StateSpace:
         theta, log_q = zip(*(_draws(families, self._split(block)) for block in some), strict=True)
         found = (np.concatenate(parts)[: len(noise)] for parts in (theta, log_q))
         return tuple(part.astype(float) for part in found)
+
+    def log_q(self, state: State, theta: np.ndarray) -> np.ndarray:
+        families, found = families_in(state), []
+        for block in blocks(theta, MOST_DRAWS_AT_ONCE):
+            found.append(np.asarray(_log_q(families, self._split(block)), float))
+        return np.concatenate(found)[: len(theta)]
+
+    def components(self, state: State) -> tuple[list[State], np.ndarray]:
+        (family,) = families_in(state)
+        states = [replace_families(state, [one]) for one in family.components]
+        return states, np.asarray(family.log_weights, float)
+
+    def mixture(self, states: list[State], log_weights: np.ndarray) -> State:
+        components = [families_in(state)[0] for state in states]
+        (family,) = families_in(self.initial)
+        found = type(family).of(components, jnp.asarray(log_weights, self.dtype))
+        return replace_families(self.initial, [found])
 
     def square_distance(self, state: State, theta: np.ndarray) -> float:
         return float(_square_distance(families_in(state), self._split(theta)))
@@ -172,8 +190,13 @@ def _initial(
 @partial(compiled, runs_few=True)
 def _draws(families: list[Family], noise: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
     pairs = list(zip(families, noise, strict=True))
-    log_q = sum(family.noise_log_prob(z) - family.log_det_scale() for family, z in pairs)
+    log_q = sum(family.density_of_draw(z) for family, z in pairs)
     return jnp.concatenate([family.sample(z) for family, z in pairs], -1), log_q
+
+
+@partial(compiled, runs_few=True)
+def _log_q(families: list[Family], theta: list[jax.Array]) -> jax.Array:
+    return sum(family.log_prob(one) for family, one in zip(families, theta, strict=True))
 
 
 @partial(compiled, runs_once=True)

@@ -125,7 +125,7 @@ def sites_with_missed_curvature(
 
 
 def _step(family: Family) -> jax.Array:
-    whitened = jnp.asarray(half_segment(family.dim), family.loc.dtype)
+    whitened = jnp.asarray(half_segment(family.noise_dim), family.loc.dtype)
     return family.sample(whitened) - family.mean
 
 

@@ -179,7 +179,7 @@ def _segment(density: LogDensity) -> tuple[Arrays, Arrays]:
 
 
 def _step(family: Family) -> Tensor:
-    whitened = torch.as_tensor(half_segment(family.dim)).to(family.loc)
+    whitened = torch.as_tensor(half_segment(family.noise_dim)).to(family.loc)
     return family.sample(whitened) - family.mean
 
 

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
-from ngvi.estimators.points import Families, PointsBySite
+from ngvi.estimators.points import Families, PointsBySite, mixture_in
 from ngvi.families.dense import DenseFamily, GroupSpread
 from ngvi.families.points import spherical_points
 from pyro_ngvi.estimators.differentiate import Differentiator, Evaluated, FromGradients
+from pyro_ngvi.estimators.mixture import of_mixture
 from pyro_ngvi.estimators.moments import Averages
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.forest import SparsePrecision
@@ -33,6 +34,8 @@ class Spherical(FromGradients):
     num_groups: int = 1
 
     def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
+        if (site := mixture_in(here)) is not None:
+            return of_mixture(evaluate, here, site, points)
         if self.num_groups == 1:
             return super().__call__(evaluate, here, points)
         found = evaluate(here, points, weighted=True)

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
-from ngvi.estimators.points import PointsBySite
-from pyro_ngvi.estimators.differentiate import Evaluated, FromGradients
-from pyro_ngvi.estimators.moments import of_kept
+from ngvi.estimators.points import Families, PointsBySite, mixture_in
+from pyro_ngvi.estimators.differentiate import Differentiator, Evaluated, FromGradients
+from pyro_ngvi.estimators.mixture import of_mixture
+from pyro_ngvi.estimators.moments import Averages, of_kept
 from pyro_ngvi.families.base import ExplicitDraws, Family
 
 
@@ -22,6 +23,11 @@ class Stein(FromGradients):
     """Draws that are not finite are left out."""
 
     weighted = False
+
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
+        if (site := mixture_in(here)) is not None:
+            return of_mixture(evaluate, here, site, points)
+        return super().__call__(evaluate, here, points)
 
     def direction(
         self, site: str, family: Family, found: Evaluated, points: PointsBySite

@@ -39,7 +39,7 @@ class StructuredNormal(shared.StructuredNormal, TorchDistribution):
 
     def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
         loc = self.family.loc
-        shape = self._extended_shape(torch.Size(sample_shape))
+        shape = *self._extended_shape(torch.Size(sample_shape))[:-1], self.family.noise_dim
         return self.family.sample(torch.randn(shape, dtype=loc.dtype, device=loc.device))
 
 

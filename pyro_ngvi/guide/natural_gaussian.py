@@ -27,9 +27,10 @@ from ngvi.errors import (
     note_foreign_arguments,
 )
 from ngvi.guide import natural_gaussian as guide
+from ngvi.guide.distributions import check_has_gradient
 from ngvi.guide.robust_init import ROBUST_INIT
 from ngvi.latents.subsampling import check_no_local_latents
-from pyro_ngvi.families import Diagonal, Family
+from pyro_ngvi.families import Diagonal, Family, Mixture
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide.checks import (
     LatentShapes,
@@ -39,7 +40,11 @@ from pyro_ngvi.guide.checks import (
     is_enumerated,
     subsampled_latents,
 )
+<<<<<<< HEAD
 from pyro_ngvi.guide.copies import Copied
+=======
+from pyro_ngvi.guide.distributions import StructuredNormal
+>>>>>>> c594f40 (Mixtures: a family of any base, natural gradients of weights and components, SVI with BLR and NaturalELBO)
 from pyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
 from pyro_ngvi.guide.layout import layout_of
 from pyro_ngvi.guide.posterior import (
@@ -49,8 +54,13 @@ from pyro_ngvi.guide.posterior import (
     to_transform,
 )
 from pyro_ngvi.guide.prototype import find_start, first_trace, robust_scale
+<<<<<<< HEAD
 from pyro_ngvi.guide.robust_init import ContinuousOnly, RobustStrategy
 from pyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo
+=======
+from pyro_ngvi.guide.robust_init import RobustStrategy, continuous_only
+from pyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo, calling_elbo
+>>>>>>> c594f40 (Mixtures: a family of any base, natural gradients of weights and components, SVI with BLR and NaturalELBO)
 from pyro_ngvi.guide.subsampled_latents import (
     Minibatch,
     full_shapes,
@@ -222,7 +232,11 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
 
     def sample_latent(self, *args: Any, **kwargs: Any) -> Tensor:
         """A draw of the unconstrained latent vector, with natural gradients."""
-        return self._sample_at_site(NaturalNormal(self._family(), self._sticks_the_landing()))
+        family = self._family()
+        if isinstance(family, Mixture):
+            check_has_gradient(calling_elbo())
+            return self._sample_at_site(StructuredNormal(family))
+        return self._sample_at_site(NaturalNormal(family, self._sticks_the_landing()))
 
     def _sample_at_site(self, posterior: Any, is_minibatch: bool = False) -> Tensor:
         infer: Any = {"is_auxiliary": True, "is_minibatch": is_minibatch}
@@ -240,7 +254,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
 
     def get_base_dist(self) -> Distribution:
         """``N(0, I)`` over the latent vector."""
-        loc = self._family().loc
+        loc = self._family().mean
         return dist.Normal(torch.zeros_like(loc), torch.ones_like(loc)).to_event(1)
 
     def get_transform(self, *args: Any, **kwargs: Any) -> Transform:
@@ -274,10 +288,13 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
 
     def _latent_quantiles(self, family: Family, levels: Tensor) -> Tensor:
         """In the model's coordinates, shape ``(levels, d)``."""
-        return dist.Normal(family.mean, family.stddev).icdf(levels[:, None])
+        return family.marginal_quantiles(dist.Normal, levels)
 
     def _loc_scale(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         family = self._family()
+        if isinstance(family, Mixture):  # Pyro's median reads the first of them
+            half = family.loc.new_tensor([0.5])
+            return self._latent_quantiles(family.detach(), half)[0], family.stddev
         return family.mean, family.stddev
 
     def _family(self) -> Family:
@@ -303,7 +320,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     def _sample(self, family: Family, num_samples: int) -> dict[str, Tensor]:
         """Draws of every latent site, constrained, from a family of this guide."""
         return self._constrained(
-            family.sample(family.loc.new_empty(num_samples, family.dim).normal_())
+            family.sample(family.loc.new_empty(num_samples, family.noise_dim).normal_())
         )
 
     def _constrained(self, latent: Tensor) -> dict[str, Tensor]:

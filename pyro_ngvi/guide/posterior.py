@@ -24,7 +24,8 @@ from torch import Tensor
 from torch.distributions import Transform
 from torch.utils.weak import WeakIdKeyDictionary
 
-from pyro_ngvi.families import Diagonal, Family
+from ngvi.guide.distributions import check_not_mixture
+from pyro_ngvi.families import Diagonal, Family, Mixture
 from pyro_ngvi.families.coordinates import Coordinate, mark
 from pyro_ngvi.families.dense import DenseFamily
 from pyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
@@ -144,11 +145,30 @@ def to_distribution(family: Family) -> TorchDistribution:
         return dist.MultivariateNormal(family.loc, scale_tril=family.lower_factor)
     if isinstance(family, Diagonal):
         return dist.Normal(family.loc, family.stddev).to_event(1)
+    if isinstance(family, Mixture):
+        return _mixture(family)
     return StructuredNormal(family)
 
 
+def _mixture(family: Mixture) -> TorchDistribution:
+    """Pyro's own where the components are one batch of it."""
+    parts, each = family.components, None
+    if isinstance(parts[0], DenseFamily):
+        factors = torch.stack([one.lower_factor for one in parts])
+        each = dist.MultivariateNormal(family.loc, scale_tril=factors)
+    elif isinstance(parts[0], Diagonal):
+        each = dist.Normal(family.loc, torch.stack([one.stddev for one in parts])).to_event(1)
+    if each is None:
+        return StructuredNormal(family)
+    return dist.MixtureSameFamily(dist.Categorical(logits=family.log_weights), each)
+
+
 def to_transform(family: Family) -> Transform:
-    """The transform that takes ``N(0, I)`` to the family."""
+    """The transform that takes ``N(0, I)`` to the family.
+
+    :raises ValueError: for a mixture, which has none.
+    """
+    check_not_mixture(family)
     if isinstance(family, DenseFamily):
         return dist.transforms.LowerCholeskyAffine(family.loc, scale_tril=family.lower_factor)
     if isinstance(family, Diagonal):

@@ -14,6 +14,7 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor
 
 from ngvi.estimators.choice import choose
+from ngvi.estimators.points import mixture_in
 from ngvi.estimators.score import score_direction
 from ngvi.inference.data_passes import fraction
 from ngvi.inference.estimate import Direction, Estimate, Group, Sample
@@ -128,7 +129,7 @@ class Objective:
         self.cost.gradients += sum(len(group.points.weights) for group in sample)
         self.cost.products += len(sample) * self._cost.num_products
         self._space.put(state)
-        if self._is_random or not isinstance(self._estimator, FromGradients):
+        if self._is_random or self._is_single():
             found = [self._seeded(state, group, rows) for group in sample]
         else:
             found = [self._measured(state, self._density, sample)]
@@ -257,6 +258,11 @@ class Objective:
 
     # -- groups -----------------------------------------------------------------------
 
+    def _is_single(self) -> bool:
+        """Whether groups are evaluated one after another."""
+        is_mixture = mixture_in(self._space.by_site(self._space.initial)) is not None
+        return is_mixture or not isinstance(self._estimator, FromGradients)
+
     def _seeded(self, state: State, group: Group, rows: np.ndarray | None) -> tuple:
         with repeatable_noise():
             torch.manual_seed(group.seed)
@@ -280,10 +286,11 @@ class Objective:
         weights = np.concatenate([group.points.weights for group in sample])
         points = PointsBySite(noise, torch.as_tensor(weights).to(state.families[0].loc))
         evaluate = estimators.Differentiator(density, self._plan, list(self._space.live.values()))
-        if not isinstance(self._estimator, FromGradients):
+        if self._is_single():
             estimate = self._estimator(evaluate, here, points)
             first = points.some(slice(len(estimate.values)))
-            bound = (estimate.values - log_q(here, first.noise)).mean()
+            gains = estimate.values - log_q(here, first.noise)
+            bound = (first.weights * gains).sum() / first.weights.sum()
             rows = flat(list(estimate.directions.values()))[None]
             return bound[None], rows, [gradient for _, gradient in estimate.params]
         found, count = evaluate(here, points, weighted=True), len(sample)

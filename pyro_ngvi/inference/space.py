@@ -16,7 +16,6 @@ from torch.distributions.constraints import real
 
 from ngvi.inference.set_up import NO_GAUSSIAN, check_coordinates
 from ngvi.latents.layout import Site, pieces, sites_of_all
-from pyro_ngvi.estimators import log_q
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
 from pyro_ngvi.families.diagonal import Diagonal
@@ -61,6 +60,7 @@ class StateSpace:
         self._live = {site: posteriors[site] for site in sorted(posteriors)}
         self.dims = {site: family.detach().dim for site, family in self._live.items()}
         self.dim = sum(self.dims.values())
+        self.noise_dim = sum(family.detach().noise_dim for family in self._live.values())
         self.initial = State(
             [family.detach().map(torch.clone) for family in self._live.values()],
             {name: leaf.detach().clone() for name, leaf in self.live.items()},
@@ -96,7 +96,23 @@ class StateSpace:
     def draw(self, state: State, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         families, by_site = self.by_site(state), self.split(noise)
         theta = [family.sample(by_site[site]) for site, family in families.items()]
-        return _numpy(torch.cat(theta, -1)), _numpy(log_q(families, by_site))
+        found = sum(family.density_of_draw(by_site[site]) for site, family in families.items())
+        return _numpy(torch.cat(theta, -1)), _numpy(found)
+
+    @torch.no_grad()
+    def log_q(self, state: State, theta: np.ndarray) -> np.ndarray:
+        latents, families = self.split(theta), self.by_site(state).items()
+        return sum(_numpy(family.log_prob(latents[site])) for site, family in families)
+
+    def components(self, state: State) -> tuple[list[State], np.ndarray]:
+        (family,) = state.families
+        states = [state._replace(families=[one]) for one in family.components]
+        return states, _numpy(family.log_weights)
+
+    def mixture(self, states: list[State], log_weights: np.ndarray) -> State:
+        (family,), components = self.initial.families, [one.families[0] for one in states]
+        logits = torch.as_tensor(log_weights).to(family.loc)
+        return self.initial._replace(families=[type(family).of(components, logits)])
 
     @torch.no_grad()
     def square_distance(self, state: State, theta: np.ndarray) -> float:

@@ -85,6 +85,7 @@ class Target:
         own = np.zeros(0) if self.own is None else np.asarray(self.own, float)
         mean, scale = (np.broadcast_to(part, (self.dim,)).astype(float) for part in self.start)
         self.initial = State(mean, np.log(scale), own)
+        self.noise_dim = self.dim
         groups = Groups.of("spherical", self.dim, 0, 1)
         self.groups = (DearGroups if self.is_dear else Groups)(*groups)
         self.written, self.asked, self.num_doubled = [], [], 0
@@ -185,6 +186,9 @@ class Target:
 
     def draw(self, state, noise):
         return state.mean + state.scale * noise, normal(noise) - state.log_scale.sum()
+
+    def log_q(self, state, theta):
+        return normal((theta - state.mean) / state.scale) - state.log_scale.sum()
 
     def square_distance(self, state, theta):
         return float(np.sum(((theta - state.mean) / state.scale) ** 2))

@@ -27,6 +27,11 @@ class Skew:
 
     shape: float = 2.0
     dim: int = 3
+
+    @property
+    def noise_dim(self):
+        return self.dim
+
     sites = (Site("local", 0, (2,), (Plate("groups", 2, 0),)), Site("scale", 2, ()))
 
     def __post_init__(self):

@@ -1,0 +1,235 @@
+"""A mixture of Gaussians of one family, in the joint coordinates of weights and components.
+
+What its natural gradients are is in :mod:`ngvi.families.mixture_steps`. A draw takes one number of
+noise more than a Gaussian's, which chooses the component.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from ngvi.errors import check_count
+from ngvi.families.base import Array, Family
+from ngvi.families.mixture_steps import JointSteps
+from ngvi.latents.layout import Layout
+
+#: Parts into which the interval of a quantile is cut, and how often: to a unit of rounding.
+SECTIONS, CUTS = 32, 10
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mixture(JointSteps, Family):
+    """A mixture of Gaussians of one family.
+
+    ``fit(model, ..., num_components="auto")`` finds one. As for other families, one without tensors
+    is a specification:
+
+    >>> import jax.numpy as jnp
+    >>> from numpyro_ngvi.families import CovarianceCholesky, Mixture
+    >>> one, other = (CovarianceCholesky().initial(jnp.full(2, at), 0.1) for at in (-1.0, 2.0))
+    >>> q = Mixture.of([one, other], jnp.log(jnp.array([0.25, 0.75])))
+    >>> [round(float(x), 2) for x in q.mean]
+    [1.25, 1.25]
+
+    :param base: of the components: a family's name, its class, or a specification.
+    :param num_components: ``K``, one at least.
+    :param loc: means, shape ``(K, d)``.
+    :param logits: logarithms of the weights, up to a constant, shape ``(K,)``.
+    :param packed: the other coordinates of each component, one after another, shape ``(K, m)``.
+    :param shapes: of these, by name; :meth:`initial` and :meth:`of` find them.
+    :param base_options: of the base, once it has found its blocks.
+    """
+
+    base: Any = dataclasses.field(default="covariance_cholesky", metadata={"static": True})
+    num_components: int = dataclasses.field(default=2, metadata={"static": True})
+    loc: Array = None
+    logits: Array = None
+    packed: Array = None
+    shapes: tuple = dataclasses.field(default=(), metadata={"static": True})
+    base_options: tuple = dataclasses.field(default=(), metadata={"static": True})
+
+    name: ClassVar[str] = "mixture"
+    #: What a package adds: its families by name, the normal distribution function, and
+    #: ``log(sum(exp))`` over the first axis.
+    bases: ClassVar[dict[str, Any]]
+    ndtr: ClassVar[Callable[[Array], Array]]
+    log_sum_exp: ClassVar[Callable[[Array], Array]]
+
+    def __post_init__(self) -> None:
+        check_count(self.num_components, "num_components")
+        if isinstance(self.base, tuple):
+            return
+        base = self.base() if isinstance(self.base, type) else self.base
+        if isinstance(base, str):
+            base = self.bases.get({"full": "covariance_cholesky"}.get(base, base))
+            base = base and base()
+        if not isinstance(base, Family) or isinstance(base, Mixture) or base.loc is not None:
+            known = ", ".join(map(repr, self.bases))
+            raise ValueError(
+                f"base={self.base!r} of a Mixture must be a family without coordinates: one of "
+                f"{known}, or a class or specification such as CovarianceCholesky()."
+            )
+        object.__setattr__(self, "base", (base.name, _options(base, ("structure", "independent"))))
+        object.__setattr__(self, "base_options", _options(base))
+
+    @classmethod
+    def of(cls, components: Sequence[Any], logits: Array) -> Self:
+        """The mixture of some components, or of directions at them.
+
+        :param components: Gaussians of one family and dimension.
+        :param logits: shape ``(K,)``.
+        """
+        first, xp = components[0], cls.xp
+        others = [[one.coordinates()[name] for one in components] for name in _others(first)]
+        packed = [xp.stack(values).reshape(len(components), -1) for values in others]
+        return cls(
+            dataclasses.replace(first, **dict.fromkeys(first.coordinates())),
+            len(components),
+            xp.stack([one.loc for one in components]),
+            logits,
+            xp.concatenate(packed, 1),
+            tuple((name, tuple(first.coordinates()[name].shape)) for name in _others(first)),
+        )
+
+    def for_layout(self, layout: Layout) -> Self:
+        found: Any = self._specification.for_layout(layout)
+        return dataclasses.replace(self, base_options=_options(found))
+
+    def initial(self, loc: Array, scale: float | Array) -> Self:
+        """Components of this scale, whose means are spread by it about ``loc``."""
+        offsets = np.random.default_rng(self.num_components).standard_normal(
+            (self.num_components, loc.shape[-1])
+        )
+        spread = scale * self.ops.tensor(offsets - offsets.mean(0), loc)
+        components = [self._specification.initial(loc + row, scale) for row in spread]
+        return self.of(components, 0.0 * spread[:, 0])
+
+    # -- components -------------------------------------------------------------------
+
+    @property
+    def components(self) -> list[Any]:
+        """The Gaussians, in the order of :attr:`weights`."""
+        sizes = [int(np.prod(shape)) for _, shape in self.shapes]
+        found = []
+        for index in range(self.num_components):
+            parts = self.ops.split(self._bound().packed[index], sizes)
+            values = {n: x.reshape(s) for (n, s), x in zip(self.shapes, parts, strict=True)}
+            found.append(dataclasses.replace(self._specification, loc=self.loc[index], **values))
+        return found
+
+    @property
+    def log_weights(self) -> Array:
+        """Logarithms of the weights, which sum to one; shape ``(K,)``."""
+        return self._bound().logits - type(self).log_sum_exp(self.logits)
+
+    @property
+    def weights(self) -> Array:
+        """Of the components, shape ``(K,)``."""
+        return self.xp.exp(self.log_weights)
+
+    @property
+    def num_parameters(self) -> int:
+        each = sum(one.num_parameters for one in self.components)
+        return each + self.num_components - 1
+
+    def couples(self) -> str:
+        return "mixture"
+
+    def describe(self) -> str:
+        """The components in words."""
+        return f"{self.num_components} components, each {self._specification.describe()}"
+
+    # -- moments ----------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Array:
+        return self.weights @ self._bound().loc
+
+    @property
+    def variance(self) -> Array:
+        own = self.xp.stack([one.variance for one in self.components])
+        return self.weights @ (own + (self.loc - self.mean) ** 2)
+
+    @property
+    def stddev(self) -> Array:
+        return self.xp.sqrt(self.variance)
+
+    @property
+    def covariance_matrix(self) -> Array:
+        gaps = self.loc - self.mean
+        pairs = zip(self.weights, self.components, strict=True)
+        own = sum(weight * one.covariance_matrix for weight, one in pairs)
+        return own + (self.weights[:, None] * gaps).mT @ gaps
+
+    @property
+    def precision_matrix(self) -> Array:
+        return self.xp.linalg.inv(self.covariance_matrix)
+
+    def marginal_quantiles(self, normal: Callable[..., Any], levels: Array) -> Array:
+        means = self._bound().loc
+        sds = self.xp.stack([one.stddev for one in self.components])
+        ends = normal(means, sds).icdf(levels[..., None, None])
+        low, high = self.xp.amin(ends, -2), self.xp.amax(ends, -2)
+        parts = self.ops.tensor(np.linspace(0.0, 1.0, SECTIONS + 1), means)[:, None]
+        each, weights = normal(means, sds), self.weights[:, None]
+        for _ in range(CUTS):
+            points = low[..., None, :] + (high - low)[..., None, :] * parts
+            reached = (weights * each.cdf(points[..., None, :])).sum(-2)
+            num_below = (reached < levels[..., None, None]).sum(-2)
+            width = (high - low) / SECTIONS
+            high = low + width * self.xp.clip(num_below, 0, SECTIONS)
+            low = low + width * self.xp.clip(num_below - 1, 0, SECTIONS)
+        return 0.5 * (low + high)
+
+    # -- density ----------------------------------------------------------------------
+
+    @property
+    def noise_dim(self) -> int:
+        return self.dim + 1
+
+    def sample(self, noise: Array) -> Array:
+        """A draw of the component that the first number of the noise chooses.
+
+        :param noise: standard normal, shape ``(..., d + 1)``.
+        """
+        level, rest, found, below = type(self).ndtr(noise[..., :1]), noise[..., 1:], None, 0.0
+        for weight, one in zip(self.weights, self.components, strict=True):
+            draws = one.sample(rest)
+            found = draws if found is None else self.xp.where(level >= below, draws, found)
+            below = below + weight
+        return found
+
+    def log_prob(self, value: Array) -> Array:
+        parts = [one.log_prob(value) for one in self.components]
+        pairs = zip(self.log_weights, parts, strict=True)
+        return type(self).log_sum_exp(self.xp.stack([weight + part for weight, part in pairs]))
+
+    def density_of_draw(self, noise: Array) -> Array:
+        return self.log_prob(self.sample(noise))
+
+    def density_of_point(self, noise: Array) -> Array:
+        """The average of ``log q`` over a draw of each component, by their weights."""
+        parts = [self.log_prob(one.sample(noise)) for one in self.components]
+        return sum(weight * part for weight, part in zip(self.weights, parts, strict=True))
+
+    # -- helpers ----------------------------------------------------------------------
+
+    @property
+    def _specification(self) -> Any:
+        return self.bases[self.base[0]](**dict(self.base_options or self.base[1]))
+
+
+def _others(family: Any) -> list[str]:
+    """The names of all coordinates but the mean."""
+    return [name for name in family.coordinates() if name != "loc"]
+
+
+def _options(base: Any, without: tuple[str, ...] = ()) -> tuple:
+    """Those of a specification, by name."""
+    static = [one for one in dataclasses.fields(base) if one.metadata.get("static")]
+    names = [one.name for one in static if one.name not in without]
+    return tuple((name, getattr(base, name)) for name in names)

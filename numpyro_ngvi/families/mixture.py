@@ -1,0 +1,45 @@
+"""Mixtures of Gaussians, of JAX; see :mod:`ngvi.families.mixture`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+from jax.scipy import special
+
+from ngvi.families import mixture
+from numpyro_ngvi.families.base import Family, compiled
+from numpyro_ngvi.families.dense import CovarianceCholesky, PrecisionCholesky
+from numpyro_ngvi.families.diagonal import Diagonal
+from numpyro_ngvi.families.forest import BlockDiagonal, SparsePrecision
+from numpyro_ngvi.families.low_rank_precision import LowRankPrecision
+from numpyro_ngvi.pytree import register
+
+_BASES = CovarianceCholesky, PrecisionCholesky, Diagonal, BlockDiagonal, SparsePrecision
+
+
+@compiled(
+    "mean",
+    "variance",
+    "covariance_matrix",
+    "sample",
+    "log_prob",
+    "density_of_draw",
+    "slopes",
+    "bound_direction",
+    "natural_gradient",
+    "euclidean_gradient",
+    "retract",
+    "kl_divergence",
+)
+@register
+class Mixture(mixture.Mixture, Family):
+    bases: ClassVar = {one.name: one for one in (*_BASES, LowRankPrecision)}
+
+    @staticmethod
+    def ndtr(values: jax.Array) -> jax.Array:
+        return special.ndtr(values)
+
+    @staticmethod
+    def log_sum_exp(values: jax.Array) -> jax.Array:
+        return special.logsumexp(values, 0)
