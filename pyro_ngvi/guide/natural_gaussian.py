@@ -40,11 +40,8 @@ from pyro_ngvi.guide.checks import (
     is_enumerated,
     subsampled_latents,
 )
-<<<<<<< HEAD
 from pyro_ngvi.guide.copies import Copied
-=======
 from pyro_ngvi.guide.distributions import StructuredNormal
->>>>>>> c594f40 (Mixtures: a family of any base, natural gradients of weights and components, SVI with BLR and NaturalELBO)
 from pyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
 from pyro_ngvi.guide.layout import layout_of
 from pyro_ngvi.guide.posterior import (
@@ -54,13 +51,8 @@ from pyro_ngvi.guide.posterior import (
     to_transform,
 )
 from pyro_ngvi.guide.prototype import find_start, first_trace, robust_scale
-<<<<<<< HEAD
 from pyro_ngvi.guide.robust_init import ContinuousOnly, RobustStrategy
-from pyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo
-=======
-from pyro_ngvi.guide.robust_init import RobustStrategy, continuous_only
 from pyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo, calling_elbo
->>>>>>> c594f40 (Mixtures: a family of any base, natural gradients of weights and components, SVI with BLR and NaturalELBO)
 from pyro_ngvi.guide.subsampled_latents import (
     Minibatch,
     full_shapes,
