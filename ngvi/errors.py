@@ -139,6 +139,10 @@ def check_rank(rank: int, dim: int | None = None) -> None:
         )
 
 
+#: A step that goes this share of the way is the rate of another kind of optimiser.
+SMALL_RHO = 0.01
+
+
 def check_learning_rule(
     step_size: Any,
     precision_step_size: Any,
@@ -156,6 +160,13 @@ def check_learning_rule(
         # A mean with a step size of its own may move as it likes.
         check = check_rho if precision_step_size is None else check_step_size
         check(step_size, names[0])
+        is_small = is_number(step_size, lambda x: x < SMALL_RHO) and not hasattr(step_size, "aval")
+        if is_small and precision_step_size is None:
+            warn(
+                f"{names[0]}={step_size!r} of BLR is no learning rate as Adam's, but the share of "
+                "the way to the optimum that a step goes: 1 is a whole step of Newton's method. "
+                "Leave it out, BLR() chooses its own."
+            )
     check_momentum(momentum, "momentum")
     if max_kl is not None and not is_auto(max_kl, "max_kl", "a number or None"):
         check_positive(max_kl, "max_kl")

@@ -13,6 +13,7 @@ import numpyro.optim
 import optax
 from numpyro.infer.svi import SVIState
 
+from ngvi._door import check_parts
 from ngvi._lock import serialised
 from ngvi._warn import warn
 from ngvi.optim.von import check_curvature_of
@@ -70,6 +71,7 @@ class SVI(numpyro.infer.SVI):
         rng_key: jax.Array | None = None,
         **static_kwargs: Any,
     ) -> None:
+        check_parts(guide, optim, loss)
         check_curvature_of(optim, loss)
         super().__init__(model, guide, optim, loss, **static_kwargs)
         self._optim_as_given = optim

@@ -11,6 +11,7 @@ import pyro.infer
 import torch
 from pyro.poutine import runtime
 
+from ngvi._door import check_parts
 from ngvi._lock import remembered, serialised
 from ngvi.optim.von import check_curvature_of
 
@@ -33,6 +34,7 @@ class SVI(pyro.infer.SVI):
     def __init__(
         self, model: Callable, guide: Callable, optim: Any, loss: Any, *args: Any, **kwargs: Any
     ) -> None:
+        check_parts(guide, optim, loss)
         check_curvature_of(optim, loss)
         super().__init__(model, guide, optim, loss, *args, **kwargs)
 

@@ -32,6 +32,7 @@ WORDS = "when a message has a remark"
 CONSTANTS = {
     "ngvi.conjugate.guide.TOLERANCE": "rounding",
     "ngvi.conjugate.site.LARGE": "where an asymptotic series is exact",
+    "ngvi.errors.SMALL_RHO": WORDS,
     "ngvi.estimators.additive_terms.MAX_PREDICTORS": "there are nodes for one and two",
     "ngvi.estimators.choice._MAX_NAMES": WORDS,
     "ngvi.estimators.points.MAX_PROBED_DIAGONAL": SPEED,

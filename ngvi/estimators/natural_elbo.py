@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ngvi._door import not_made
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag
 from ngvi.estimators.choice import check_curvature, choose, cost_of_step
@@ -69,6 +70,15 @@ class NaturalELBO:
     curvature: str
     num_gradients: int | None
     num_particles: int
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Refuse to be called as a loss, which Pyro does with a class.
+
+        :raises TypeError: saying so.
+        """
+        if args and callable(args[0]):
+            raise TypeError(not_made(cls.__name__))
+        return super().__new__(cls)
 
     def _set_options(
         self,

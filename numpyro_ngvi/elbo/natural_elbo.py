@@ -13,6 +13,7 @@ from jax import random
 from numpyro.infer.elbo import ELBO
 
 from ngvi._docs import shared_doc
+from ngvi._door import door, not_made
 from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.additive_terms import NotAdditiveError
@@ -58,6 +59,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     #: its program calls nobody. Such a program can be kept on disk, and JAX starts it sooner.
     COUNT = "_ngvi_num_dropped"
 
+    @door
     def __init__(
         self,
         num_particles: int = 10,
@@ -87,6 +89,15 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     def _add_counts(self) -> None:
         while self._counts and self._counts[0].is_ready():
             self._count(int(self._counts.pop(0)))
+
+    def loss(self, *args: Any, **kwargs: Any) -> jax.Array:
+        """The loss in nats, whose gradient is the natural gradient.
+
+        :raises TypeError: of the class itself.
+        """
+        if not isinstance(self, NaturalELBO):  # whose first argument is the key
+            raise TypeError(not_made("NaturalELBO"))
+        return super().loss(*args, **kwargs)
 
     def loss_with_mutable_state(
         self,

@@ -15,9 +15,11 @@ from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 
 from ngvi import errors as checks
+from ngvi._door import warn_of_optimiser
 from ngvi.errors import DiscreteLatentError
 from ngvi.guide import latent_shapes
 from ngvi.guide.layout import unconstrained_shapes
+from ngvi.guide.sticking_the_landing import caller_of_type
 from ngvi.latents.subsampling import SubsampledLatent
 from numpyro_ngvi.guide.sticking_the_landing import calling_elbo
 from numpyro_ngvi.tracing.sites import is_enumerated
@@ -70,6 +72,35 @@ class CheckedSites(handlers.block):
                 "TraceEnum_ELBO, or hide it from the guide, e.g. "
                 f"NaturalGaussianGuide(handlers.block(model, hide=['{site['name']}']))."
             )
+
+
+#: Fields of optimisers' states that scale each coordinate by its own squares, in optax.
+OF_SQUARES = {"nu", "sum_of_squares"}
+#: Optimisers of NumPyro that do not.
+LINEAR = ("SGD", "Momentum", "_NumPyroOptim")
+
+
+def check_optimiser(posterior: dict[str, Any]) -> None:
+    """Warn if an ``SVI`` runs the guide whose optimiser scales each coordinate by itself.
+
+    :param posterior: the guide's parameter, by its name.
+    """
+    svi = caller_of_type(numpyro.infer.SVI)
+    if svi is None:
+        return
+    nodes = []
+
+    def look(node: Any) -> bool:
+        nodes.append(set(getattr(node, "_fields", ())))
+        return False
+
+    with contextlib.suppress(Exception):  # not of these parameters alone, say
+        jax.tree.leaves(jax.eval_shape(svi.optim.init, posterior), is_leaf=look)
+    is_ours = any("num_skipped" in fields for fields in nodes)
+    name = type(svi.optim).__name__
+    scales = name not in LINEAR or any(fields & OF_SQUARES for fields in nodes)
+    if nodes and scales and not is_ours:
+        warn_of_optimiser("The optimiser" if name == "_NumPyroOptim" else name)
 
 
 def subsampled_latents(trace: dict[str, Any]) -> list[SubsampledLatent]:

@@ -18,6 +18,7 @@ from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_median
 
 from ngvi._docs import shared_doc
+from ngvi._door import door
 from ngvi.errors import (
     InvalidStartError,
     NoLatentsError,
@@ -38,6 +39,7 @@ from numpyro_ngvi.guide.checks import (
     CheckedSites,
     LatentShapes,
     check_empty_plates,
+    check_optimiser,
     invalid_start,
     next_site,
     of_half_precision,
@@ -91,6 +93,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     _called_by_linear_elbo = staticmethod(called_by_linear_elbo)
     _subsampled_latents = staticmethod(subsampled_latents)
 
+    @door
     def __init__(
         self,
         model: Callable,
@@ -144,6 +147,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         self._latent_shapes = LatentShapes(
             self.prototype_trace, args, kwargs, subsampled=self._has_plates
         )
+        check_optimiser({self._parameter_name: self._initial_posterior})
 
     def hide_data(self, args: tuple, kwargs: dict) -> bool:
         """Leave the data out of the set-up, if it has failed only because the enumerated latents,

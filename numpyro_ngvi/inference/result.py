@@ -19,6 +19,7 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.infer import Predictive
 
 from ngvi._docs import shared_doc
+from ngvi._door import door
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
 from ngvi.inference import serialize
@@ -68,6 +69,7 @@ class FitResult(WorkflowResult):
     #: The JAX random key for diagnostics, and for draws without a key of their own.
     rng_key: jax.Array
 
+    @door
     @shared_doc(WorkflowResult.sample, OF_KEY)
     @serialised
     def sample(  # type: ignore[override]
@@ -179,6 +181,7 @@ class FitResult(WorkflowResult):
     def _whitened(self, latents: np.ndarray) -> np.ndarray:
         return np.asarray(self.family.whiten(jnp.asarray(latents, self.family.loc.dtype)))
 
+    @door
     @shared_doc(WorkflowResult.diagnose, OF_KEY)
     @serialised
     def diagnose(self, num_draws: int = 4000, *, rng_key: jax.Array | None = None) -> Diagnostics:

@@ -7,12 +7,14 @@ from typing import Any
 import optax
 
 from ngvi._docs import shared_doc
+from ngvi._door import door
 from ngvi.errors import check_learning_rule
 from ngvi.optim.blr import BlrRule
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 
+@door
 @shared_doc(BlrRule, FIELDS)
 def BLR(
     step_size: float | Schedule | str = "auto",

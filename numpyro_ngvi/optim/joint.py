@@ -113,7 +113,16 @@ class _Joint(NamedTuple):
                 f"{self.name} needs the parameters: call update(grads, state, params)."
             )
         families, rule = families_in(params), self.rule
-        moved, rule_state = rule.step(families_in(gradients), state.rule, families, state.count)
+        try:
+            moved, rule_state = rule.step(families_in(gradients), state.rule, families, state.count)
+        except (AttributeError, TypeError, ValueError) as error:
+            own = jax.eval_shape(self.init, params)
+            if jax.tree.structure(state) == jax.tree.structure(own):
+                raise
+            raise ValueError(
+                f"{self.name} was given the state of another optimiser or of another model: go on "
+                "with the one that made it, or begin with a new state, svi.init(...)."
+            ) from error
         updates, other_state = gradients, state.other
         if any(jax.tree.leaves(model_parameter_mask(params))):
             updates, other_state = self.of_model.update(gradients, state.other, params)

@@ -7,11 +7,13 @@ from typing import Any
 import optax
 
 from ngvi._docs import shared_doc
+from ngvi._door import door
 from ngvi.optim.nagm import NagmRule, check_nagm
 from numpyro_ngvi.optim.algebra import PartRates, Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 
+@door
 @shared_doc(NagmRule, FIELDS)
 def Nagm(
     step_size: float | Schedule = 1e-2,

@@ -7,11 +7,13 @@ from typing import Any
 import optax
 
 from ngvi._docs import shared_doc
+from ngvi._door import door
 from ngvi.optim.snngm import SnngmRule, check_snngm, snngm
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 
+@door
 @shared_doc(SnngmRule, FIELDS)
 def Snngm(
     step_size: float | Schedule | str = "auto",

@@ -7,6 +7,7 @@ from typing import Any
 import optax
 
 from ngvi._docs import shared_doc
+from ngvi._door import door
 from ngvi.errors import check_rho
 from ngvi.optim.von import GAUSS_NEWTON, STEIN, check_vogn, ivon, vogn, von
 from numpyro_ngvi.optim.algebra import Schedule, algebra
@@ -22,6 +23,7 @@ RATES = """
 """
 
 
+@door
 @shared_doc(von, FIELDS)
 def VON(step_size: float | Schedule = 0.1, *, other: Any = None) -> optax.GradientTransformation:
     """:param step_size: ``beta_t``, of mean and precision, in (0, 1]."""
@@ -29,6 +31,7 @@ def VON(step_size: float | Schedule = 0.1, *, other: Any = None) -> optax.Gradie
     return joint(von(algebra, step_size), other, "VON")
 
 
+@door
 @shared_doc(vogn, RATES, FIELDS)
 def VOGN(
     step_size: float | Schedule | str = "auto",
@@ -51,6 +54,7 @@ def VOGN(
     return joint(vogn(algebra, step_size, beta1, beta2), other, "VOGN", GAUSS_NEWTON)
 
 
+@door
 @shared_doc(ivon, RATES, FIELDS)
 def IVON(
     step_size: float | Schedule | str = "auto",

@@ -12,6 +12,7 @@ from pyro.infer.enum import get_importance_trace
 from torch import Tensor
 
 from ngvi._docs import shared_doc
+from ngvi._door import door
 from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.choice import is_noisy
@@ -59,6 +60,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         checks that it gives the values of separate runs, and does without if not.
     """
 
+    @door
     def __init__(
         self,
         num_particles: int = 10,

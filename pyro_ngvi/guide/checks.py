@@ -17,10 +17,12 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from ngvi import errors as checks
+from ngvi._door import warn_of_optimiser
 from ngvi._warn import warn
 from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
 from ngvi.guide import latent_shapes
 from ngvi.guide.layout import unconstrained_shapes
+from ngvi.guide.sticking_the_landing import caller_of_type
 from ngvi.latents.subsampling import SubsampledLatent
 from pyro_ngvi.guide.sticking_the_landing import calling_elbo
 from pyro_ngvi.tracing.arguments import signature
@@ -89,6 +91,16 @@ def check_precision(trace: poutine.Trace, loc: Tensor) -> None:
             f"Latent site '{name}' is {loc.dtype}, in which torch has no factorisations. Give its "
             "prior float32 or float64 parameters; only SVI with family='diagonal' does without."
         )
+
+
+def check_optimiser() -> None:
+    """Warn if an ``SVI`` runs the guide whose optimiser scales each coordinate by itself."""
+    svi = caller_of_type(pyro.infer.SVI)
+    stock = getattr(getattr(svi, "optim", None), "pt_optim_constructor", None)
+    is_ours = hasattr(getattr(svi, "optim", None), "num_skipped")
+    is_torch = isinstance(stock, type) and issubclass(stock, torch.optim.Optimizer)
+    if is_torch and not is_ours and stock is not torch.optim.SGD:
+        warn_of_optimiser(stock.__name__)
 
 
 def subsampled_latents(trace: poutine.Trace) -> list[SubsampledLatent]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Transform, biject_to
 
 from ngvi._docs import shared_doc
+from ngvi._door import door
 from ngvi.errors import (
     check_create_plates,
     check_init_loc_fn,
@@ -34,6 +35,7 @@ from pyro_ngvi.families import Diagonal, Family, Mixture
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide.checks import (
     LatentShapes,
+    check_optimiser,
     check_precision,
     check_sites,
     frozen_parts,
@@ -90,6 +92,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     _subsampled_latents = staticmethod(subsampled_latents)
     _prototype_hide_fn = staticmethod(_hide_fn)
 
+    @door
     def __init__(
         self,
         model: Callable,
@@ -140,6 +143,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         self._latent_shapes = LatentShapes(
             self.prototype_trace, args, kwargs, subsampled=self._has_plates
         )
+        check_optimiser()
         scale = self._init_scale(loc, args, kwargs)
         self.posterior = PosteriorParameters(self.family.initial(loc, scale))
 
@@ -264,7 +268,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Posterior quantiles of every latent site, constrained.
 
-        :param quantiles: a list of numbers in (0, 1).
+        :param quantiles: a number or a list of numbers in (0, 1).
         :return: by site, the shape of ``quantiles`` followed by the site's shape.
         :raises ValueError: for others.
         """
@@ -276,7 +280,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
             for site, value in self._unpack_latent(latent):
                 constrained = biject_to(site["fn"].support)(value)
                 found.setdefault(site["name"], []).append(constrained)
-        return {name: torch.stack(values) for name, values in found.items()}
+        stacked = {name: torch.stack(values) for name, values in found.items()}
+        return stacked if levels.ndim else {name: value[0] for name, value in stacked.items()}
 
     def _latent_quantiles(self, family: Family, levels: Tensor) -> Tensor:
         """In the model's coordinates, shape ``(levels, d)``."""

@@ -62,11 +62,15 @@ def _mapped(tree: Any, function: Callable) -> Any:
     return function(tree)
 
 
+def _start(site: dict[str, Any]) -> Tensor | None:
+    return None if site["fn"].support.is_discrete else init_to_feasible(site)
+
+
 def _trace(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
     """The sample sites of a run, in a parameter store that is as it was afterwards."""
     store = pyro.get_param_store()
     with frozen_parts([model]), store.scope(store.get_state()), pyro.validation_enabled(False):
-        trace = quiet_trace(InitMessenger(init_to_feasible)(model), args, kwargs)
+        trace = quiet_trace(InitMessenger(_start)(model), args, kwargs)
     return {
         name: site
         for name, site in trace.nodes.items()

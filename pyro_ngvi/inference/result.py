@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributions import biject_to, transform_to
 
 from ngvi._docs import shared_doc
+from ngvi._door import door
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
 from ngvi.inference.nuts import (
@@ -70,6 +71,7 @@ class FitResult(WorkflowResult):
             "constraints": found,
         }
 
+    @door
     @shared_doc(WorkflowResult.sample)
     @serialised
     @torch.no_grad()
@@ -181,6 +183,7 @@ class FitResult(WorkflowResult):
     def _whitened(self, latents: np.ndarray) -> np.ndarray:
         return _numpy(self.family.whiten(torch.as_tensor(latents).to(self.family.loc)))
 
+    @door
     @shared_doc(WorkflowResult.diagnose)
     @serialised
     def diagnose(self, num_draws: int = 4000, *, seed: int = 0) -> Diagnostics:

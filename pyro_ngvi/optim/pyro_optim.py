@@ -170,7 +170,16 @@ class JointOptim(PyroOptim):
         return {**_state_of(self._run), "other": self.other.get_state()}
 
     def set_state(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a state of :meth:`get_state`."""
+        """Continue from a state of :meth:`get_state`.
+
+        :raises ValueError: for that of another optimiser.
+        """
+        if state_dict and "state" not in state_dict:
+            raise ValueError(
+                f"{type(self).__name__} was given the state of another optimiser, of "
+                f"{', '.join(map(repr, list(state_dict)[:3]))}: it goes on from that of its own "
+                "get_state() or save(...)."
+            )
         self._state_waiting_to_be_consumed = dict(state_dict)
         self.other.set_state(state_dict.get("other", {}))
         self._run, self._parked = None, []

@@ -351,6 +351,11 @@ def _restored(like: JointState, entry: dict[str, Any], owners: tuple[str, ...]) 
                 f"The optimiser's state is of another model or guide: of '{names[0]}.{field}' it "
                 f"is {kind}, and the parameter here is of shape {tuple(leaf.shape)}."
             )
+        if path not in entry:
+            raise ValueError(
+                f"The state is of another optimiser, without {path.lstrip('.')}: go on with the "
+                "one that made it."
+            )
         if isinstance(leaf, Tensor):
             return found.to(leaf, copy=True)
         return float(found) if isinstance(found, Tensor) else found

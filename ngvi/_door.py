@@ -1,0 +1,96 @@
+"""The doors of public functions: what was called otherwise than it is written, and how it is.
+
+A keyword that a function does not have is compared with those that it has, and with what other
+libraries call them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ngvi._warn import warn
+
+Function = TypeVar("Function", bound=Callable)
+
+#: What an argument is called elsewhere.
+CALLED = {
+    "step_size": "lr learning_rate stepsize alpha rho",
+    "num_particles": "particles num_samples num_draws n_samples",
+    "num_samples": "draws num_draws n_samples n_draws size n samples",
+    "num_draws": "draws num_samples n_samples n_draws size n",
+    "rng_key": "seed random_seed key rng random_state prng_key",
+    "seed": "rng_key random_seed key rng random_state",
+    "family": "kind covariance method",
+    "init_loc_fn": "init init_values init_strategy start",
+    "momentum": "beta beta1 b1",
+    "max_kl": "clip clip_norm kl",
+    "curvature": "hessian estimator",
+    "path": "file filename fname",
+}
+
+
+def door(function: Function) -> Function:
+    """``function``, which says how it is called if it was called otherwise.
+
+    :raises TypeError: on such a call.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(_misfit(function, signature, kwargs, str(error))) from None
+        return function(*args, **kwargs)
+
+    return called  # type: ignore[return-value]
+
+
+def _misfit(
+    function: Callable, signature: inspect.Signature, kwargs: dict[str, Any], reason: str
+) -> str:
+    name = function.__qualname__.removesuffix(".__init__")
+    names = [one for one in signature.parameters if one != "self"]
+    for keyword in kwargs:
+        if keyword not in names:
+            near = [one for one in names if keyword.lower() in CALLED.get(one, "").split()]
+            near = near or difflib.get_close_matches(keyword.lower(), names, 1)
+            hint = f"Is {near[0]}= meant?" if near else ""
+            has = ", ".join(f"{one}=" for one in names) or "none"
+            return f"{name} has no argument {keyword}=. {hint or f'It has {has}.'}"
+    own = (signature.parameters[one] for one in names)
+    plain = [one.replace(annotation=one.empty) for one in own]
+    return f"{name}{inspect.Signature(plain)} was called otherwise: {reason}."
+
+
+def not_made(name: str) -> str:
+    """For a class in the place of an object of it."""
+    return f"{name} itself was given, where one is to be made of it: write {name}(), with brackets."
+
+
+def check_parts(guide: Any, optim: Any, loss: Any) -> None:
+    """Refuse classes and functions in the place of what they make, as ``SVI`` takes it.
+
+    :raises TypeError: naming it.
+    """
+    is_function = inspect.isfunction(optim) and not hasattr(optim, "init")
+    for value, is_maker in ((guide, isinstance(guide, type)), (optim, is_function), (loss, False)):
+        if is_maker or isinstance(value, type):
+            raise TypeError(not_made(value.__name__))
+
+
+def warn_of_optimiser(name: str) -> None:
+    """Warn of an optimiser that divides each coordinate by its own size.
+
+    :param name: of the optimiser.
+    """
+    warn(
+        f"{name} divides each coordinate of the gradient by its own size, so that what makes the "
+        "gradient of this guide natural is lost, and it learns slowly or not at all. Write BLR() "
+        "with NaturalELBO(), or Snngm() with the loss that you have."
+    )

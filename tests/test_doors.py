@@ -1,0 +1,193 @@
+"""The doors beside ``fit``: guides, losses, optimisers and results say how they are called."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from ngvi._door import CALLED, door
+from tests import models
+from tests.inference.results import shared_result
+from tests.ppl import load
+
+Y = np.array([1.0, 2.0, 3.0])
+
+
+class Box:
+    @door
+    def open(self, step_size: float = 1.0, *, lid: bool = True) -> float:
+        return step_size
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        ((), {"lr": 1.0}, r"Box.open has no argument lr=. Is step_size= meant\?"),
+        ((), {"lids": 1.0}, r"has no argument lids=. Is lid= meant\?"),
+        ((), {"height": 1.0}, r"has no argument height=. It has step_size=, lid=\."),
+        ((1, 2), {}, r"Box.open\(step_size=1.0, \*, lid=True\) was called otherwise: too many"),
+    ],
+)
+def test_a_call_that_is_none_is_told_with_the_right_one(args, kwargs, words):
+    with pytest.raises(TypeError, match=words):
+        Box().open(*args, **kwargs)
+    assert Box().open(2.0, lid=False) == 2.0
+
+
+def test_no_argument_has_its_own_name_elsewhere():
+    assert not [name for name, others in CALLED.items() if name in others.split()]
+
+
+# -- both packages -------------------------------------------------------------------------
+
+
+def svi(ppl, optimiser, loss, family="diagonal"):
+    model = models.location(ppl)
+    stock = ppl.infer.SVI
+    run = stock(model, ppl.guide(model, family), optimiser, loss)
+    if ppl.is_numpyro:
+        import jax
+
+        return run.update(run.init(jax.random.key(0), ppl.array(Y)), ppl.array(Y))
+    return run.step(ppl.array(Y))
+
+
+def optimiser(ppl, name):
+    """A stock one."""
+    if ppl.is_numpyro:
+        return getattr(ppl.lib.optim, name)(1e-2)
+    return getattr(ppl.lib.optim, name)({"lr": 1e-2})
+
+
+MISTAKES = {
+    "a loss without brackets": (
+        lambda ppl: svi(ppl, ppl.optimiser(), ppl.package.NaturalELBO),
+        r"NaturalELBO itself was given.*write NaturalELBO\(\)",
+    ),
+    "an optimiser without brackets": (
+        lambda ppl: ppl.package.SVI(
+            models.location(ppl), ppl.guide(models.location(ppl)), ppl.package.BLR, ppl.elbo()
+        ),
+        r"BLR itself was given.*write BLR\(\)",
+    ),
+    "a guide without its model": (
+        lambda ppl: ppl.package.SVI(
+            models.location(ppl), ppl.package.NaturalGaussianGuide, ppl.optimiser(), ppl.elbo()
+        ),
+        r"NaturalGaussianGuide itself was given",
+    ),
+    "a keyword of another loss": (
+        lambda ppl: ppl.package.NaturalELBO(num_samples=3),
+        r"NaturalELBO has no argument num_samples=. Is num_particles= meant\?",
+    ),
+    "a keyword of another guide": (
+        lambda ppl: ppl.package.NaturalGaussianGuide(models.location(ppl), init_strategy=3),
+        r"NaturalGaussianGuide has no argument init_strategy=. Is init_loc_fn= meant\?",
+    ),
+    "a guide of nothing": (
+        lambda ppl: ppl.package.NaturalGaussianGuide(),
+        r"NaturalGaussianGuide\(model, .* was called otherwise: missing a required argument: 'mod",
+    ),
+    "draws by another name": (
+        lambda ppl: shared_result(ppl).sample(n_samples=3),
+        r"sample has no argument n_samples=. Is num_samples= meant\?",
+    ),
+    "a key in the first place": (
+        lambda ppl: shared_result(ppl).sample(3, 10),
+        r"sample\(num_samples=1000, \*.* was called otherwise: too many",
+    ),
+    "a seed by another name": (
+        lambda ppl: shared_result(ppl).diagnose(random_seed=1),
+        r"diagnose has no argument random_seed=. Is (seed|rng_key)= meant\?",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_at_a_door_is_told(ppl, mistake):
+    action, words = MISTAKES[mistake]
+    with pytest.raises(TypeError, match=words):
+        action(ppl)
+
+
+@pytest.mark.parametrize("name", ["Adam", "ClippedAdam"])
+def test_an_optimiser_that_undoes_natural_gradients_is_warned_of(ppl, name):
+    words = rf"(Adam|{name}) divides each coordinate.*BLR\(\) with NaturalELBO\(\), or Snngm\(\)"
+    with pytest.warns(UserWarning, match=words) as told:
+        svi(ppl, optimiser(ppl, name), ppl.elbo("Trace_ELBO"))
+    found = [one for one in told if "divides" in str(one.message)]
+    assert [one.filename for one in found] == [__file__]
+
+
+def test_optimisers_of_ours_and_plain_gradients_are_not_warned_of(ppl):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*divides each coordinate")
+        svi(ppl, ppl.optimiser("Snngm"), ppl.elbo("Trace_ELBO"))
+        svi(ppl, optimiser(ppl, "SGD"), ppl.elbo("Trace_ELBO"))
+
+
+def test_optax_is_looked_into_numpyro(numpyro_backend):
+    optax = pytest.importorskip("optax")
+    ppl = load("numpyro")
+    with pytest.warns(UserWarning, match="The optimiser divides each coordinate"):
+        svi(ppl, optax.adam(1e-2), ppl.elbo("Trace_ELBO"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*divides each coordinate")
+        svi(ppl, optax.chain(ppl.optimiser("Snngm"), optax.scale(1.0)), ppl.elbo("Trace_ELBO"))
+
+
+def test_a_rate_of_adams_for_a_newton_like_rule_is_warned_of(ppl):
+    with pytest.warns(
+        UserWarning, match=r"(step_size|lr)=0.001 of BLR is no learning rate.*BLR\(\)"
+    ):
+        ppl.optimiser("BLR", 1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ppl.optimiser("BLR", 0.1)
+
+
+def test_one_level_has_no_dimension_of_its_own(ppl):
+    guide, params = shared_result(ppl).guide, shared_result(ppl).params
+    of = (params,) if ppl.is_numpyro else ()
+    one, two = guide.quantiles(*of, 0.5), guide.quantiles(*of, [0.5, 0.9])
+    for name, value in one.items():
+        np.testing.assert_allclose(ppl.numpy(value), ppl.numpy(two[name])[0])
+
+
+def test_the_state_of_another_optimiser_is_refused_numpyro(numpyro_backend):
+    import jax
+
+    ppl = load("numpyro")
+    model, y = models.location(ppl), ppl.array(Y)
+
+    def run(name):
+        parts = ppl.guide(model, "diagonal"), ppl.optimiser(name), ppl.elbo("NaturalELBO")
+        return ppl.infer.SVI(model, *parts)
+
+    first, second = run("BLR"), run("Snngm")
+    state = first.init(jax.random.key(0), y)
+    second.init(jax.random.key(0), y)
+    with pytest.raises(ValueError, match="Snngm was given the state of another optimiser"):
+        jax.jit(second.update)(state, y)
+
+
+def test_the_state_of_another_optimiser_is_refused_pyro(pyro_backend):
+    ppl = load("pyro")
+    model, y = models.location(ppl), ppl.array(Y)
+
+    def run(name):
+        ppl.forget()
+        made = ppl.optimiser(name)
+        svi = ppl.infer.SVI(model, ppl.guide(model, "diagonal"), made, ppl.elbo("NaturalELBO"))
+        return svi, made
+
+    svi_first, first = run("BLR")
+    svi_first.step(y)
+    svi_second, second = run("Snngm")
+    second.set_state(first.get_state())
+    with pytest.raises(ValueError, match="state is of another optimiser"):
+        svi_second.step(y)
+    with pytest.raises(ValueError, match="Snngm was given the state of another optimiser"):
+        second.set_state({"posterior.loc": {"exp_avg": 1.0}})
