@@ -344,3 +344,27 @@ def _kind_here(op: Op, inputs: Sequence[Node]) -> Kind:
             raise NotAdditiveError(f"{op.name.split(' ')[0]} of two values that vary")
         return Kind.LINEAR
     return op.kind
+
+
+def term_of(node: Node) -> Term:
+    """A value that is, element by element, a function of a few affine functions.
+
+    :raises NotAdditiveError: if it is none.
+    """
+    if node.is_constant:
+        raise NotAdditiveError("no latent changes it")
+    node._form = form = _joined(node)
+    if len(form.predictors) > MAX_PREDICTORS:
+        raise NotAdditiveError(f"an element of {len(form.predictors)} affine values")
+    return Term(node, form.predictors)
+
+
+def _joined(node: Node) -> Form:
+    """The form of a sum as well, if it goes by elements."""
+    if node.level is not Level.SUM:
+        return node.form
+    if _kind_here(node.op, node.inputs) is not Kind.SUM:
+        raise NotAdditiveError(f"{node.op.name.split(' ')[0]} of a sum")
+    if any(one.shape not in ((), node.shape) for one in node.inputs):
+        raise NotAdditiveError("a sum of other shapes")
+    return Form(op=node.op, parts=[_joined(one) for one in node.inputs])

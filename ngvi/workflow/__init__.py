@@ -6,5 +6,5 @@ section 5, equations 15 to 17). Those of rows are *sites*: leaving a row out is 
 new row is an addition.
 
 Here is the mathematics, in numpy; a package's ``workflow`` runs the model
-(:class:`~ngvi.workflow.rows.Rows`).
+(:class:`~ngvi.workflow.rows.ObservedRows`).
 """

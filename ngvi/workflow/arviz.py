@@ -83,7 +83,7 @@ def inference_data(
     :raises ModuleNotFoundError: without ArviZ.
     :raises ValueError: for names or labels that fit no variable.
     """
-    arviz = _arviz()
+    arviz = import_arviz()
     found = groups.of_arviz()
     all_dims = plate_dims(sites, groups) | {k: list(v) for k, v in (dims or {}).items()}
     _check_names(found, all_dims, dims or {}, coords or {})
@@ -199,7 +199,8 @@ def to_numpy(value: Any) -> np.ndarray:
     return np.asarray(value.cpu() if hasattr(value, "cpu") else value)
 
 
-def _arviz() -> Any:
+def import_arviz() -> Any:
+    """The library."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # ArviZ 0.23 announces ArviZ 1

@@ -12,5 +12,57 @@ class WorkflowOptions:
     #: Draws of a summary: the error of a mean is then 0.016 standard deviations.
     num_draws: int = 4000
 
+    # -- quadrature over predictors
+    #: Nodes 256 times as dense as the first are enough for a step under a wide prior.
+    max_halvings: int = 8
+    #: Numbers of all nodes and elements together: a quarter of a gigabyte is looked at.
+    max_node_numbers: int = 2**25
+    #: ... and of those in memory at once.
+    numbers_at_once: int = 2**20
+    #: Nats by which twice the nodes may change a predictive density: far below any use of it.
+    same_log_mean: float = 1e-7
+
+    # -- sites
+    #: Latents, whose covariance is dense here: 32 megabytes.
+    max_dim: int = 2000
+    #: Numbers of the Jacobians, or of all sites' curvatures: half a gigabyte.
+    max_numbers: int = 2**26
+    #: Groups of orthogonal points for what no quadrature does: noise of odd degrees has halved.
+    num_groups: int = 4
+    #: ... and points at least, which of few latents are few a group.
+    min_points: int = 64
+    #: A gradient is affine if at all points so little, of its own size, is left.
+    affine: float = 1e-6
+
+    # -- leaving out
+    #: From this leverage on a subtraction is followed by natural-gradient steps.
+    max_leverage: float = 0.2
+    #: ... or if it moves the mean so far, in standard deviations.
+    max_shift: float = 0.5
+    #: Steps of a leave-one-out: each halves an error several times.
+    num_steps: int = 3
+    #: Nats that a last step may still have gained.
+    left: float = 1e-3
+    #: Precision that is left of the posterior's in any direction: less is none but for rounding.
+    least_precision: float = 1e-8
+    #: How often a step is halved at most, before nothing is gained.
+    num_halvings: int = 12
+    #: Rows that get steps of their own at most, the most influential ones.
+    max_refits: int = 400
+    #: Draws for joint predictive densities, and for PSIS-LOO.
+    num_joint: int = 2000
+    #: ... fewer of so many numbers in memory.
+    max_joint_numbers: int = 2**24
+    #: ... and none of fewer: their tails would say nothing.
+    min_joint: int = 400
+    #: k-hat up to which ArviZ says nothing (Vehtari et al., 2024).
+    good_k: float = 0.7
+
+    # -- words and pictures
+    #: Names in a sentence or a legend.
+    num_named: int = 5
+    #: Rows of a printed table.
+    num_shown: int = 10
+
 
 DEFAULTS = WorkflowOptions()

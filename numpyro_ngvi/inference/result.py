@@ -44,9 +44,16 @@ from numpyro_ngvi.inference import nuts
 from numpyro_ngvi.inference.metric import Metric
 from numpyro_ngvi.inference.objective import Objective
 from numpyro_ngvi.inference.set_up import STARTS, set_up
-from numpyro_ngvi.inference.space import State, StateSpace, check_has_gaussian, gaussians
+from numpyro_ngvi.inference.space import (
+    State,
+    StateSpace,
+    check_has_gaussian,
+    gaussians,
+    posteriors,
+)
 from numpyro_ngvi.tracing.arguments import as_jax
 from numpyro_ngvi.workflow import runs as model_runs
+from numpyro_ngvi.workflow.rows import ModelRows
 from numpyro_ngvi.workflow.runs import ModelRuns
 
 #: What a result draws from its key for.
@@ -226,6 +233,10 @@ class FitResult(WorkflowResult):
         found = self._gaussian()._unpack_and_constrain(latents, self.params)
         names = {site.name for site in self._gaussian().sites}
         return {name: np.asarray(value) for name, value in found.items() if name in names}
+
+    def _rows(self, problem: Any, state: State) -> ModelRows:
+        run = self.model, self.guide, self.args, self.kwargs
+        return ModelRows(*run, state, posteriors(state))
 
     def _gaussians(self) -> list[NaturalGaussianGuide]:
         return gaussians(self.guide)

@@ -19,6 +19,8 @@ from ngvi.estimators.additive_terms import (
     NotAdditiveError,
     Op,
     Reader,
+    Term,
+    term_of,
 )
 
 _KINDS = {
@@ -54,6 +56,21 @@ def terms_of(function: Callable[..., jax.Array], latents: Sequence[jax.Array]) -
     inputs = [reader.latent(np.shape(value)) for value in latents]
     (result,) = _run(reader, program, inputs)
     return AdditiveTerms.of(result, inputs)
+
+
+def elementwise_terms_of(
+    function: Callable[..., list[jax.Array]], latents: Sequence[jax.Array]
+) -> tuple[list[Node], list[Term]]:
+    """The nodes of latent vectors, and arrays that are functions of a few affine functions of
+    these, element by element.
+
+    :param function: of the latent vectors to a list of arrays.
+    :raises NotAdditiveError: naming an operation, if one is no such function.
+    """
+    program = jax.make_jaxpr(function)(*latents)
+    reader = Reader()
+    inputs = [reader.latent(np.shape(value)) for value in latents]
+    return inputs, [term_of(node) for node in _run(reader, program, inputs)]
 
 
 def is_sum_of_terms(function: Callable[[jax.Array], jax.Array], latent: jax.Array) -> bool:

@@ -23,7 +23,7 @@ def observed(sites: Sites) -> dict[str, Observed]:
     """The data in a run; a factor is an observed site, and has none."""
     found = {}
     for name, site in sites.items():
-        if _has_data(site):
+        if has_data(site):
             num_axes = len(site["fn"].batch_shape)
             frames = site["cond_indep_stack"]
             plates = tuple(Plate(f.name, int(f.size), num_axes + f.dim) for f in frames)
@@ -74,7 +74,7 @@ class ModelRuns:
         def of_one(latents: dict, key: jax.Array, args: tuple, kwargs: dict) -> dict:
             seeded, known = handlers.seed(self._model, key), {**self._params, **latents}
             log_probs, sites = compute_log_probs(seeded, args, kwargs, known, sum_log_prob=False)
-            own = {name: p for name, p in log_probs.items() if _has_data(sites[name])}
+            own = {name: p for name, p in log_probs.items() if has_data(sites[name])}
             scales = {name: sites[name]["scale"] for name in own}
             return {k: p if scales[k] is None else p / scales[k] for k, p in own.items()}
 
@@ -106,5 +106,6 @@ class ModelRuns:
         return {name: np.asarray(value) for name, value in found.items()}
 
 
-def _has_data(site: dict[str, Any]) -> bool:
+def has_data(site: dict[str, Any]) -> bool:
+    """Whether a site is observed data, and no factor."""
     return site["type"] == "sample" and site["is_observed"] and np.size(site["value"]) > 0

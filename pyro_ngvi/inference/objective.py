@@ -107,6 +107,16 @@ class Objective:
         return self._fractions[shapes]
 
     @property
+    def density(self) -> LogDensity:
+        """That of the arguments."""
+        return self._density
+
+    @property
+    def draws_per_pass(self) -> int:
+        """How many draws are evaluated at once."""
+        return self._plan.draws_per_pass(self.args, self.kwargs)
+
+    @property
     def guide_is_enumerated(self) -> bool:
         """Whether the guide has latents that are summed out."""
         return self._plan.facts.guide_is_enumerated

@@ -44,6 +44,7 @@ from pyro_ngvi.inference.set_up import STARTS, set_up, store_as_it_was
 from pyro_ngvi.inference.space import State, gaussians
 from pyro_ngvi.tracing.messengers import repeatable_noise
 from pyro_ngvi.workflow import runs as model_runs
+from pyro_ngvi.workflow.rows import ModelRows
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -230,6 +231,11 @@ class FitResult(WorkflowResult):
         with self._own_parameters(), poutine.block():
             found = self._gaussian()._constrained(torch.as_tensor(theta).to(self.family.loc))
         return {name: _numpy(value) for name, value in found.items()}
+
+    def _rows(self, problem: Any, state: State) -> ModelRows:
+        objective, space = problem.objective, problem.space
+        density, here = objective.density, space.by_site(state)
+        return ModelRows(density, here, space.split, objective.draws_per_pass)
 
     def _without_weights(self, problem: Any) -> str:
         if problem.objective.guide_is_enumerated:

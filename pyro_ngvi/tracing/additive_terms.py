@@ -11,7 +11,16 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ngvi.estimators.additive_terms import AdditiveTerms, Kind, Node, NotAdditiveError, Op, Reader
+from ngvi.estimators.additive_terms import (
+    AdditiveTerms,
+    Kind,
+    Node,
+    NotAdditiveError,
+    Op,
+    Reader,
+    Term,
+    term_of,
+)
 from pyro_ngvi.tracing.messengers import quiet
 
 _KINDS = {
@@ -56,6 +65,24 @@ def terms_of(function: Callable[..., Tensor], latents: Sequence[Tensor]) -> Addi
     if tape.unread is not None:
         raise tape.unread
     return AdditiveTerms.of(tape.node(result), tape.latents)
+
+
+def elementwise_terms_of(
+    function: Callable[..., list[Tensor]], latents: Sequence[Tensor]
+) -> tuple[list[Node], list[Term]]:
+    """The nodes of latent vectors, and tensors that are functions of a few affine functions of
+    these, element by element.
+
+    :param function: of the latent vectors to a list of tensors.
+    :raises NotAdditiveError: naming an operation, if one is no such function.
+    """
+    vectors = [vector.detach().clone() for vector in latents]
+    tape = _Tape(vectors)
+    with quiet(), torch.no_grad(), tape:
+        results = function(*vectors)
+    if tape.unread is not None:
+        raise tape.unread
+    return tape.latents, [term_of(tape.node(result)) for result in results]
 
 
 def is_sum_of_terms(function: Callable[[Tensor], Tensor], latent: Tensor) -> bool:

@@ -152,12 +152,16 @@ class LogDensity:
         """The log density, a scalar, if every latent is a conjugate site."""
         return self._retried(lambda: self.particle({}))
 
+    def of(self, run: Callable[[], Any]) -> Any:
+        """What runs of the model give, with its minibatch and its operations as they are."""
+        return self._retried(run, rewrites=False)
+
     def of_one(self, latents: Latents) -> Tensor:
         """The log density of the minibatch at one draw, a scalar, with the operations as they are.
 
         :param latents: unconstrained latent vectors by site, each of shape ``(d,)``.
         """
-        return self._retried(lambda: self.particle(latents), rewrites=False)
+        return self.of(lambda: self.particle(latents))
 
     def particle(self, latents: Latents) -> Tensor:
         """The log density at one draw, a scalar, averaged over conjugate sites.

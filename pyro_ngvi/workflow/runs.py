@@ -32,7 +32,7 @@ def observed(sites: Sites) -> dict[str, Observed]:
     """The data in a run; a factor is an observed site, and has none."""
     found = {}
     for name, site in sites.items():
-        if site["is_observed"] and _has_data(site):
+        if site["is_observed"] and has_data(site):
             num_axes = len(site["fn"].batch_shape)
             frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
             plates = (Plate(f.name, int(f.size), num_axes + f.dim) for f in frames)
@@ -79,7 +79,7 @@ def log_likelihood(
             yield {
                 name: scale_and_mask(site["fn"].log_prob(site["value"]), mask=site["mask"])
                 for name, site in sites.items()
-                if site["is_observed"] and _has_data(site)
+                if site["is_observed"] and has_data(site)
             }
 
 
@@ -111,7 +111,8 @@ def stacked(runs: Iterator[dict[str, Tensor]]) -> Draws:
     return {name: to_numpy(torch.stack([one[name] for one in found])) for name in names}
 
 
-def _has_data(site: dict[str, Any]) -> bool:
+def has_data(site: dict[str, Any]) -> bool:
+    """Whether a site may be data: no factor, nothing computed."""
     is_computed = site["infer"].get("_deterministic") or site_is_subsample(site)
     return not is_computed and site["value"].numel() > 0
 

@@ -1,0 +1,105 @@
+"""A Gaussian by mean and factor, whatever family it is of."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseGaussian:
+    """``N(mean, C C^T)``.
+
+    :param mean: shape ``(d,)``.
+    :param factor: ``C``, shape ``(d, d)``.
+    """
+
+    mean: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def of_precision(cls, mean: np.ndarray, precision: np.ndarray) -> DenseGaussian:
+        """:raises numpy.linalg.LinAlgError: if the precision is not positive definite."""
+        lower = np.linalg.cholesky(precision)
+        eye = np.eye(len(mean))
+        return cls(mean, solve_triangular(lower, eye, lower=True).T)
+
+    @property
+    def dim(self) -> int:
+        """``d``."""
+        return len(self.mean)
+
+    @functools.cached_property
+    def inverse(self) -> np.ndarray:
+        """``C^-1``."""
+        return np.linalg.inv(self.factor)
+
+    @functools.cached_property
+    def precision(self) -> np.ndarray:
+        """``C^-T C^-1``."""
+        return self.inverse.T @ self.inverse
+
+    @functools.cached_property
+    def stddev(self) -> np.ndarray:
+        """Of each latent, shape ``(d,)``."""
+        return np.sqrt((self.factor**2).sum(1))
+
+    @functools.cached_property
+    def log_det_factor(self) -> float:
+        """``log |det C|``."""
+        return float(np.linalg.slogdet(self.factor)[1])
+
+    @functools.cached_property
+    def blocks(self) -> np.ndarray:
+        """Which latents are correlated: the number of each one's block, shape ``(d,)``.
+
+        Of a mean field these are all latents, of a dense family there is one.
+        """
+        pattern = csr_matrix(np.abs(self.factor) > 0)
+        # Rows and columns are the two sides of a graph: a column need not have its row's number.
+        dim = self.dim
+        both = csr_matrix((pattern.data, pattern.indices + dim, pattern.indptr), (dim, 2 * dim))
+        both.resize((2 * dim, 2 * dim))
+        return connected_components(both, directed=False)[1][:dim]
+
+    @functools.cached_property
+    def noise_blocks(self) -> np.ndarray:
+        """Of the columns of ``C``, shape ``(d,)``."""
+        return self.blocks[np.abs(self.factor).argmax(0)]
+
+    @functools.cached_property
+    def has_one_block(self) -> bool:
+        """Whether all latents are correlated."""
+        return bool((self.blocks == self.blocks[0]).all())
+
+    def within(self, matrix: np.ndarray) -> np.ndarray:
+        """The part of a matrix of ``d`` by ``d`` that this Gaussian's family has."""
+        if self.has_one_block:
+            return matrix
+        return np.where(self.blocks[:, None] == self.blocks, matrix, 0.0)
+
+    def sample(self, noise: np.ndarray) -> np.ndarray:
+        """``mean + C z``, shape ``(N, d)``."""
+        return self.mean + noise @ self.factor.T
+
+    def log_prob(self, theta: np.ndarray) -> np.ndarray:
+        """In nats, shape ``(N,)``."""
+        white = (theta - self.mean) @ self.inverse.T
+        constant = 0.5 * self.dim * np.log(2.0 * np.pi) + self.log_det_factor
+        return -0.5 * (white**2).sum(-1) - constant
+
+    def entropy(self) -> float:
+        """In nats."""
+        return 0.5 * self.dim * (1.0 + np.log(2.0 * np.pi)) + self.log_det_factor
+
+    def kl_divergence(self, other: DenseGaussian) -> float:
+        """``KL(self || other)`` in nats."""
+        ratio = other.inverse @ self.factor
+        shift = other.inverse @ (self.mean - other.mean)
+        size = 0.5 * ((ratio**2).sum() - self.dim + shift @ shift)
+        return float(size + other.log_det_factor - self.log_det_factor)

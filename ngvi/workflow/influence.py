@@ -1,0 +1,137 @@
+"""How far each row moves the posterior."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ngvi.latents import html
+from ngvi.latents.layout import Site
+from ngvi.workflow.gaussian import DenseGaussian
+from ngvi.workflow.loo import Cavities, cavity_of
+from ngvi.workflow.options import DEFAULTS
+from ngvi.workflow.sites import PredictorSites, Target
+from ngvi.workflow.summary import pandas
+from ngvi.workflow.units import Units
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Influence(Sequence):
+    """What leaving out each row, or group, does to the posterior, the most influential first.
+
+    :ivar labels: names of the rows, sorted.
+    :ivar rows: their numbers, sorted likewise, shape ``(R,)``.
+    :ivar divergence: ``KL(posterior without || posterior)`` in nats; infinite where without the row
+        no Gaussian is left.
+    :ivar shifts: by latent site the largest change of a mean of it, in standard deviations.
+    """
+
+    labels: list[str]
+    rows: np.ndarray
+    divergence: np.ndarray
+    shifts: dict[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        moved = {name: float(values[index]) for name, values in self.shifts.items()}
+        return {"row": self.labels[index], "kl": float(self.divergence[index]), **moved}
+
+    def table(self) -> Any:
+        """As a ``pandas.DataFrame``.
+
+        :raises ModuleNotFoundError: without pandas.
+        """
+        columns = {"row": self.rows, "kl": self.divergence, **self.shifts}
+        return pandas("influence().table").DataFrame(columns, index=self.labels)
+
+    def plot(self, num: int = 20) -> Any:
+        """The most influential rows, as a matplotlib figure.
+
+        :param num: how many.
+        :raises ModuleNotFoundError: without matplotlib.
+        """
+        try:
+            from matplotlib import pyplot
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "influence().plot needs matplotlib: pip install matplotlib", name=error.name
+            ) from error
+        num = min(num, len(self))
+        figure, (left, right) = pyplot.subplots(
+            1, 2, figsize=(10.5, 1.2 + 0.28 * num), layout="constrained", sharey=True
+        )
+        places = np.arange(num)[::-1]
+        finite = self.divergence[np.isfinite(self.divergence)]
+        longest = finite.max(initial=1e-12)
+        lengths = np.where(np.isfinite(self.divergence[:num]), self.divergence[:num], 2 * longest)
+        left.barh(places, lengths, color="#08519c")
+        left.set_yticks(places, self.labels[:num], fontsize=9)
+        left.set_xlabel("KL without it, in nats")
+        for name, values in list(self.shifts.items())[: DEFAULTS.num_named]:
+            right.plot(values[:num], places, "o", markersize=5, label=name)
+        right.axvline(0.0, color="0.7", linewidth=0.8)
+        right.set_xlabel("change of its mean without the row, in sd")
+        right.legend(frameon=False, fontsize=9)
+        return figure
+
+    def __repr__(self) -> str:
+        lines = [f"Influence of {len(self)} rows, the most influential first:"]
+        lines += [" ".join(row) for row in self._rows()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html.table("Influence", self._rows(), ("row", "KL in nats", *self.shifts))
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        found = []
+        for one in self[: DEFAULTS.num_shown]:
+            row, divergence, *moved = one.values()
+            found.append((row, f"{divergence:.3g}", *(f"{value:+.2f}" for value in moved)))
+        return found
+
+
+def influence(target: Target, q: DenseGaussian, units: Units, latents: Sequence[Site]) -> Influence:
+    """Of all units: by subtraction of their sites.
+
+    :param latents: whose means are looked at.
+    """
+    sites = target.sites(q)
+    if units.are_single and isinstance(sites, PredictorSites):
+        divergence, steps = _of_elements(sites, q)
+        by_unit = np.argsort(units.of_element)
+        divergence, steps = divergence[by_unit], steps[by_unit]
+    else:
+        divergence, steps = np.full(units.count, np.inf), np.full((units.count, q.dim), np.nan)
+        for unit in range(units.count):
+            own = np.zeros(len(target.weights))
+            own[units.elements(unit)] = target.weights[units.elements(unit)]
+            cavity, _, _ = cavity_of(q, sites.total(own))
+            if cavity is not None:
+                divergence[unit] = cavity.kl_divergence(q)
+                steps[unit] = cavity.mean - q.mean
+    scaled = steps / q.stddev
+    order = np.argsort(-divergence, kind="stable")
+    shifts = {}
+    for site in latents:
+        own_steps = scaled[:, site.start : site.start + site.size]
+        if own_steps.shape[1]:
+            largest = np.abs(np.nan_to_num(own_steps)).argmax(1)
+            shifts[site.name] = np.take_along_axis(own_steps, largest[:, None], 1)[order, 0]
+    labels = [units.label(int(unit)) for unit in order]
+    return Influence(labels, order, divergence[order], shifts)
+
+
+def _of_elements(sites: PredictorSites, q: DenseGaussian) -> tuple[np.ndarray, np.ndarray]:
+    """By element the divergence, and the step of the mean without it, ``-Sigma J^T t``."""
+    cavity = Cavities.of(sites, q)
+    noise = -np.einsum("pmd,mdp->md", sites.spreads, cavity.pull[:, cavity.labels])
+    divergence = np.where(cavity.is_proper, cavity.divergence, np.inf)
+    steps = noise @ q.factor.T
+    return divergence, np.where(cavity.is_proper[:, None], steps, np.nan)

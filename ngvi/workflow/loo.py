@@ -1,0 +1,257 @@
+"""Leave-one-out predictive densities by subtracting sites.
+
+The cavity, the posterior without a row, has the natural parameters of the posterior less those of
+the row's site. Where that is a large change, sites of the other rows are no longer those that they
+were, and natural-gradient steps without the row follow. What the row then is to the cavity is an
+integral over its one or two predictors, by quadrature; of several elements together it is one over
+all latents, by importance sampling from the posterior (and, after steps, from the cavity as well),
+whose weights hardly vary: the posterior is the cavity times nearly the row's likelihood.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from ngvi.estimators.nodes import PredictorCovariance
+from ngvi.inference.psis import LIMITS, USABLE, smoothed_weights
+from ngvi.workflow.gaussian import DenseGaussian
+from ngvi.workflow.options import DEFAULTS
+from ngvi.workflow.sites import Expected, PointSites, PredictorSites, Target, climb
+from ngvi.workflow.units import Units
+
+SUBTRACTION, STEPS, IMPROPER = "subtraction", "steps", "improper"
+
+
+@dataclasses.dataclass(eq=False)
+class Pointwise:
+    """By unit, each of shape ``(R,)``."""
+
+    elpd: np.ndarray  #: log predictive density of the unit given all others, in nats
+    lpd: np.ndarray  #: the same given all
+    #: How far to believe it, on the scale of Pareto's k: the leverage of a row that was subtracted,
+    #: what steps have left in nats, k-hat of importance weights; 0.7 is where one stops.
+    reliability: np.ndarray
+    leverage: np.ndarray  #: the part of the posterior's precision that is the unit's, at most 1
+    how: np.ndarray  #: ``"subtraction"``, ``"steps"`` or ``"improper"``
+    psis: np.ndarray  #: log predictive densities by PSIS-LOO; NaN where there are too few draws
+    psis_k: np.ndarray  #: its k-hat
+
+
+def leave_out(target: Target, q: DenseGaussian, units: Units) -> Pointwise:
+    """Of all units."""
+    sites = target.sites(q)
+    if units.are_single and isinstance(sites, PredictorSites):
+        return _single(target, q, sites, units)
+    return _joint(target, q, sites, units)
+
+
+# -- one element each, by quadrature -------------------------------------------------------
+
+
+def _single(target: Target, q: DenseGaussian, sites: PredictorSites, units: Units) -> Pointwise:
+    order, predictors = np.argsort(units.of_element), sites.predictors
+    cavity = Cavities.of(sites, q)
+    is_proper, leverage = cavity.is_proper, cavity.leverage
+    reliability = np.where(is_proper, leverage, np.inf)
+    how = np.where(is_proper, SUBTRACTION, IMPROPER).astype(object)
+    means, covariances = cavity.means.copy(), cavity.covariances.copy()
+    for element in _to_refit(is_proper, leverage, cavity.shift):
+        steps = climb(target.without(element), q, DEFAULTS.num_steps, DEFAULTS.left)
+        if steps is not None:
+            own = predictors.of(element)
+            means[:, element], spreads = (part[:, 0] for part in own.under(steps.q))
+            covariances[..., element] = spreads @ spreads.T
+            reliability[element], how[element] = steps.left, STEPS
+    is_known = how != IMPROPER
+    covariances = np.where(is_known, covariances, 0.0)
+    elpd = predictors.log_mean(means, _factor(covariances))
+    full = PredictorCovariance.of(list(sites.spreads), np)
+    lpd = predictors.log_mean(sites.means, full.factor)
+    elpd = np.where(is_known, elpd, np.nan)
+    psis = _psis(_joint_log_likelihoods(target, q, units)[1])
+    by_unit = [one[order] for one in (elpd, lpd, reliability, leverage, how)]
+    return Pointwise(*by_unit, *psis)  # type: ignore[call-arg]
+
+
+def _to_refit(is_proper: np.ndarray, leverage: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """Where subtraction is too much, the most influential ones first."""
+    large = (leverage > DEFAULTS.max_leverage) | (shift > DEFAULTS.max_shift) | ~is_proper
+    ranked = np.argsort(-np.where(is_proper, leverage, np.inf), kind="stable")
+    return ranked[large[ranked]][: DEFAULTS.max_refits]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cavities:
+    """Where each element's predictors are without its site.
+
+    By block of correlated latents ``V_c = (I - V A)^-1 V``, with the predictors' covariance ``V``
+    and the site's curvature ``A``; the predictors' means are ``m - V_c g``, and those of all
+    latents ``mu - Sigma J^T t``, ``t = (I - A V)^-1 g``.
+    """
+
+    means: np.ndarray  #: shape ``(P, M)``
+    covariances: np.ndarray  #: shape ``(P, P, M)``
+    leverage: np.ndarray  #: the largest eigenvalue of ``V A``, shape ``(M,)``
+    shift: np.ndarray  #: of the mean of the latents, in standard deviations, shape ``(M,)``
+    pull: np.ndarray  #: ``t``, shape ``(M, B, P)``
+    divergence: np.ndarray  #: ``KL(cavity || q)`` in nats, shape ``(M,)``
+    #: The block of each column of the spreads, shape ``(d,)``.
+    labels: np.ndarray
+
+    @property
+    def is_proper(self) -> np.ndarray:
+        """Whether what is left is a Gaussian."""
+        return self.leverage < 1.0
+
+    @classmethod
+    def of(cls, sites: PredictorSites, q: DenseGaussian) -> Cavities:
+        """Of all elements."""
+        blocks, labels = np.unique(q.noise_blocks, return_inverse=True)
+        count, num = sites.spreads.shape[:2]
+        order = np.argsort(labels, kind="stable")
+        starts = np.searchsorted(labels[order], np.arange(len(blocks)))
+        spreads = sites.spreads[..., order]
+        V = np.empty((num, len(blocks), count, count))
+        for p in range(count):
+            for r in range(count):
+                V[:, :, p, r] = np.add.reduceat(spreads[p] * spreads[r], starts, 1)
+        A = np.moveaxis(sites.curvature, -1, 0)[:, None]
+        g = sites.gradient.T[:, None, :, None]
+        eigenvalues = np.linalg.eigvals(V @ A).real
+        leverage = eigenvalues.max((1, 2))
+        # Where nothing is left the numbers are not used.
+        safe = np.where((leverage < 1.0)[:, None, None, None], np.eye(count) - V @ A, np.eye(count))
+        left = np.linalg.inv(safe)
+        within = left @ V
+        t = np.swapaxes(left, 2, 3) @ g
+        square = np.maximum((np.swapaxes(t, 2, 3) @ V @ t)[..., 0, 0], 0.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            sizes = eigenvalues / (1.0 - eigenvalues) + np.log1p(-eigenvalues)
+            divergence = 0.5 * (np.maximum(sizes, 0.0).sum((1, 2)) + square.sum(1))
+        means = sites.means - (within.sum(1) @ g[:, 0])[..., 0].T
+        covariances = np.moveaxis(within.sum(1), 0, -1)
+        shift = np.sqrt(square.sum(1))
+        return cls(means, covariances, leverage, shift, t[..., 0], divergence, labels)
+
+
+def _factor(covariances: np.ndarray) -> list[list[np.ndarray]]:
+    """Rows of Cholesky factors, of covariances of shape ``(P, P, M)``."""
+    rows: list[list[np.ndarray]] = []
+    for p in range(len(covariances)):
+        row: list[np.ndarray] = []
+        for r in range(p):
+            below = rows[r][r]
+            rest = sum(a * b for a, b in zip(row, rows[r], strict=False))
+            safe = np.where(below > 0, below, 1.0)
+            row.append(np.where(below > 0, (covariances[p, r] - rest) / safe, 0.0))
+        square = covariances[p, p] - sum(part**2 for part in row)
+        row.append(np.sqrt(np.maximum(square, 0.0)))
+        rows.append(row)
+    return rows
+
+
+# -- several elements together, by importance sampling --------------------------------------
+
+
+def _joint(
+    target: Target, q: DenseGaussian, sites: PredictorSites | PointSites, units: Units
+) -> Pointwise:
+    theta, of_units = _joint_log_likelihoods(target, q, units)
+    found: list[tuple] = []
+    log_q = q.log_prob(theta)
+    for unit in range(units.count):
+        elements = units.elements(unit)
+        own = np.zeros(len(target.weights))
+        own[elements] = target.weights[elements]
+        site = sites.total(own)
+        cavity, leverage, shift = cavity_of(q, site)
+        is_proper = cavity is not None
+        how, left = (SUBTRACTION, 0.0) if is_proper else (IMPROPER, np.inf)
+        if not is_proper or leverage > DEFAULTS.max_leverage or shift > DEFAULTS.max_shift:
+            start = q if cavity is None else cavity
+            steps = climb(target.without(elements), start, DEFAULTS.num_steps, DEFAULTS.left)
+            if steps is not None:
+                cavity, how, left = steps.q, STEPS, steps.left
+        if cavity is None:
+            found.append((np.nan, np.inf, leverage, how))
+            continue
+        own_logs = of_units[:, unit]
+        value, shape = _log_average(own_logs + cavity.log_prob(theta) - log_q)
+        if shape > USABLE:  # half of the draws are the cavity's
+            half = len(theta) // 2
+            more = cavity.sample(_noise(q.dim, half, 1))
+            both = np.concatenate([theta[:half], more])
+            logs = np.concatenate([own_logs[:half], _of_unit(target, more, elements)])
+            log_both = np.logaddexp(q.log_prob(both), cavity.log_prob(both)) - np.log(2.0)
+            value, shape = _log_average(logs + cavity.log_prob(both) - log_both)
+        found.append((value, max(shape, left) if how == STEPS else shape, leverage, how))
+    elpd, reliability, leverages, hows = map(np.array, zip(*found, strict=True))
+    lpd = np.logaddexp.reduce(of_units, 0) - np.log(len(of_units))
+    return Pointwise(elpd, lpd, reliability, leverages, hows.astype(object), *_psis(of_units))
+
+
+def cavity_of(q: DenseGaussian, site: Expected) -> tuple[DenseGaussian | None, float, float]:
+    """The posterior less a site; its leverage, and the shift of the mean in standard deviations."""
+    own = q.within(site.curvature)
+    leverage = float(np.linalg.eigvalsh(q.factor.T @ own @ q.factor)[-1])
+    if leverage >= 1.0:
+        return None, leverage, np.inf
+    try:
+        cavity = DenseGaussian.of_precision(q.mean, q.precision - own)
+    except np.linalg.LinAlgError:
+        return None, leverage, np.inf
+    step = cavity.factor @ (cavity.factor.T @ site.gradient)
+    shift = float(np.linalg.norm(q.inverse @ step))
+    return dataclasses.replace(cavity, mean=q.mean - step), leverage, shift
+
+
+def _noise(dim: int, count: int, seed: int) -> np.ndarray:
+    half = np.random.default_rng(seed).standard_normal((-(-count // 2), dim))
+    return np.concatenate([half, -half])[:count]
+
+
+def _joint_log_likelihoods(
+    target: Target, q: DenseGaussian, units: Units
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws ``(K, d)`` of the posterior, and log likelihoods of all units, ``(K, R)``."""
+    count = min(DEFAULTS.num_joint, DEFAULTS.max_joint_numbers // len(target.weights))
+    theta = q.sample(_noise(q.dim, max(count, 1), 0))
+    if count < DEFAULTS.min_joint and units.are_single:
+        return theta[:0], np.zeros((0, units.count))
+    return theta, units.sums(target.log_likelihood(theta))
+
+
+def _of_unit(target: Target, theta: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    return target.log_likelihood(theta)[:, elements].sum(1)
+
+
+def _log_average(log_weights: np.ndarray) -> tuple[float, float]:
+    """``log mean w`` of smoothed weights, and k-hat; that of nearly equal ones is 0."""
+    finite = log_weights[np.isfinite(log_weights)]
+    if not len(finite):
+        return -np.inf, np.inf
+    smoothed, shape = smoothed_weights(finite)
+    largest = finite.max()
+    raw = np.log(np.exp(finite - largest).sum()) + largest
+    value = raw - np.log(len(log_weights))
+    if finite.std() < LIMITS.equal:
+        return float(value), 0.0
+    # The largest of the raw weights are what smoothing replaces: their sum changes with them.
+    body = finite.argmin()
+    scale = finite[body] - smoothed[body]
+    return float(scale - np.log(len(log_weights))), float(shape)
+
+
+def _psis(of_units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """PSIS-LOO of each unit (Vehtari, Gelman and Gabry, 2017), and its k-hat."""
+    count = of_units.shape[1]
+    values, shapes = np.full(count, np.nan), np.full(count, np.nan)
+    for unit in range(count if len(of_units) else 0):
+        logs = of_units[:, unit]
+        logs = logs[np.isfinite(logs)]
+        if len(logs):
+            smoothed, shapes[unit] = smoothed_weights(-logs)
+            values[unit] = np.logaddexp.reduce(smoothed + logs)
+    return values, shapes

@@ -1,0 +1,44 @@
+"""Predictors of several sites as those of all elements, and whether they are the model's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ngvi.estimators.additive_terms import NotAdditiveError
+from ngvi.estimators.options import DEFAULTS
+from ngvi.workflow.rows import ObservedRows, Predictors
+
+
+def joined(
+    offsets: Sequence[np.ndarray], slopes: Sequence[np.ndarray], places: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets ``(P, M)`` and slopes ``(P, M, d)``, zeros where a site has fewer predictors.
+
+    :param offsets: of all sites' predictors, one site after another.
+    :param slopes: the same, with a last axis of latents.
+    :param places: how many predictors each site has.
+    """
+    most, dim, start = max(places), slopes[0].shape[-1], 0
+    all_offsets, all_slopes = [], []
+    for count in places:
+        own = [one.reshape(-1) for one in offsets[start : start + count]]
+        rows = [one.reshape(-1, dim) for one in slopes[start : start + count]]
+        missing = most - count
+        all_offsets.append(np.stack([*own, *[np.zeros_like(own[0])] * missing]))
+        all_slopes.append(np.stack([*rows, *[np.zeros_like(rows[0])] * missing]))
+        start += count
+    return np.concatenate(all_offsets, 1), np.concatenate(all_slopes, 1)
+
+
+def check_same(predictors: Predictors, rows: ObservedRows, dim: int) -> None:
+    """Refuse predictors that are not the model's elsewhere: a run shows one way through it.
+
+    :raises NotAdditiveError: if they differ at one of a few draws.
+    """
+    theta = np.random.default_rng(0).standard_normal((DEFAULTS.num_compared, dim))
+    found, wanted = predictors.values(predictors.at(theta)), rows.log_likelihood(theta)
+    same = DEFAULTS.same_value
+    if not np.allclose(found, wanted, rtol=same, atol=same, equal_nan=True):
+        raise NotAdditiveError("it takes another way at other latents")

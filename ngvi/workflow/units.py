@@ -1,0 +1,166 @@
+"""Which observations are left out together: rows, or groups by the name of a plate."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from ngvi.latents.layout import Plate, Site
+from ngvi.workflow.rows import ObservedRows, RowSite
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Units:
+    """Elements of the observed sites by what is left out together.
+
+    :param plates: whose elements the units are, with their sizes.
+    :param of_element: the unit of each element, shape ``(M,)``.
+    """
+
+    plates: tuple[tuple[str, int], ...]
+    of_element: np.ndarray
+    #: The sites whose latents several units share, by the name of their plate.
+    shared: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """By plate."""
+        return tuple(size for _, size in self.plates)
+
+    @property
+    def count(self) -> int:
+        """How many units there are."""
+        return int(np.prod(self.shape, dtype=int))
+
+    @property
+    def are_single(self) -> bool:
+        """Whether each unit is one element."""
+        return bool((np.bincount(self.of_element, minlength=self.count) == 1).all())
+
+    def elements(self, unit: int) -> np.ndarray:
+        """The elements of a unit."""
+        return np.flatnonzero(self.of_element == unit)
+
+    def sums(self, of_elements: np.ndarray) -> np.ndarray:
+        """Sums over each unit's elements, along the last axis."""
+        found = np.zeros((self.count, *of_elements.shape[:-1]))
+        np.add.at(found, self.of_element, np.moveaxis(of_elements, -1, 0))
+        return np.moveaxis(found, 0, -1)
+
+    def label(self, unit: int) -> str:
+        """``"rows[3]"``, or ``"days[3], people[1]"``."""
+        index = np.unravel_index(unit, self.shape)
+        names = zip(self.plates, index, strict=True)
+        return ", ".join(f"{name}[{int(i)}]" for (name, _), i in names)
+
+
+def check_rows(rows: ObservedRows, factors: Iterable[str], ppl: str) -> None:
+    """Refuse a likelihood that has no rows.
+
+    :param factors: statements that add to the log density, and have none.
+    :param ppl: whose words are used.
+    :raises ValueError: saying how to write it.
+    """
+    if not rows.sites:
+        names = ", ".join(repr(name) for name in factors)
+        why = f"its likelihood is in the factor {names}" if names else "it observes nothing"
+        raise ValueError(
+            f"The model has no rows to leave out: {why}. Write it as an observed site in a plate, "
+            f"with {ppl}.plate('rows', len(y)): {ppl}.sample('y', ..., obs=y)."
+        )
+    for site in rows.sites:
+        if not site.plates:
+            raise ValueError(
+                f"The observed site '{site.name}' is in no plate, so that nobody knows which of "
+                f"its numbers are one row. Write it as: with {ppl}.plate('rows', len(y)): "
+                f"{ppl}.sample('{site.name}', ..., obs=y)."
+            )
+
+
+def make_units(
+    rows: ObservedRows,
+    plate: str | None,
+    latents: Iterable[Site],
+    depends: Callable[[], np.ndarray],
+) -> Units:
+    """Units by a plate's name; by default all plates of the observed sites together.
+
+    :param latents: the latent sites.
+    :param depends: which latents each element depends on, shape ``(M, d)``.
+    :raises ValueError: for a plate that tells no elements apart.
+    """
+    of_rows = [{p.name for p in site.plates} for site in rows.sites]
+    latents = tuple(latents)
+    if plate is None:
+        if any(names != of_rows[0] for names in of_rows):
+            words = "; ".join(
+                f"'{site.name}' in {', '.join(map(repr, sorted(names)))}"
+                for site, names in zip(rows.sites, of_rows, strict=True)
+            )
+            raise ValueError(
+                f"The observed sites are in different plates ({words}): say of which an element "
+                "is left out, plate='...'."
+            )
+        plates = rows.sites[0].plates
+        return _by_index(rows, [p.name for p in plates], _shared(plates, latents))
+    if all(plate in names for names in of_rows):
+        return _by_index(rows, [plate], {})
+    inside = [site for site in latents if plate in site.plate_names]
+    if not inside:
+        known = sorted(set().union(*of_rows, *(site.plate_names for site in latents)))
+        raise ValueError(
+            f"There is no plate {plate!r}; the plates are {', '.join(map(repr, known)) or 'none'}."
+        )
+    return _by_latents(plate, inside, depends())
+
+
+def _shared(plates: tuple[Plate, ...], latents: Iterable[Site]) -> dict[str, tuple[str, ...]]:
+    names = {p.name for p in plates}
+    found: dict[str, tuple[str, ...]] = {}
+    for site in latents:
+        for other in site.plate_names - names:
+            found[other] = (*found.get(other, ()), site.name)
+    return found
+
+
+def _by_index(rows: ObservedRows, names: list[str], shared: dict[str, tuple[str, ...]]) -> Units:
+    sizes = {p.name: p.size for site in rows.sites for p in site.plates if p.name in names}
+    shape = tuple(sizes[name] for name in names)
+    found = []
+    for site in rows.sites:
+        axes = {p.name: p.axis for p in site.plates}
+        index = np.indices(site.shape).reshape(len(site.shape), -1)
+        places = tuple(_index_along(site, index, axes[name], sizes[name]) for name in names)
+        found.append(np.ravel_multi_index(places, shape))
+    plates = tuple((name, sizes[name]) for name in names)
+    return Units(plates, np.concatenate(found), shared)
+
+
+def _index_along(site: RowSite, index: np.ndarray, axis: int, size: int) -> np.ndarray:
+    if axis < 0 or site.shape[axis] != size:
+        raise ValueError(
+            f"The observed site '{site.name}' has one value for all elements of a plate of {size}: "
+            "its rows cannot be told apart. Give it data of the plate's size."
+        )
+    return index[axis]
+
+
+def _by_latents(plate: str, inside: list[Site], depends: np.ndarray) -> Units:
+    """The group of each element is that of the latents that it depends on."""
+    size = next(p.size for p in inside[0].plates if p.name == plate)
+    member = np.zeros((len(depends), size), bool)
+    for site in inside:
+        for group, columns in enumerate(site.indices([plate])):
+            member[:, group] |= depends[:, columns].any(1)
+    counts = member.sum(1)
+    if (counts != 1).any():
+        first = int(np.flatnonzero(counts != 1)[0])
+        what = "none" if counts[first] == 0 else f"{counts[first]}"
+        raise ValueError(
+            f"Element {first} of the observations depends on latents of {what} of the elements of "
+            f"plate {plate!r}, so that it belongs to no single one of them: leave out elements of "
+            "another plate."
+        )
+    return Units(((plate, size),), member.argmax(1))

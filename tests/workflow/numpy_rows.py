@@ -1,0 +1,75 @@
+"""A regression whose rows are numpy's: what the workflow asks of a model, without a PPL."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import expit
+
+from ngvi.estimators.nodes import TermMoments
+from ngvi.latents.layout import Plate
+from ngvi.workflow.gaussian import DenseGaussian
+from ngvi.workflow.rows import Predictors, RowSite
+from ngvi.workflow.sites import Target, climb
+from ngvi.workflow.units import Units
+
+PRIOR_SCALE = 10.0
+
+
+class LogisticRows:
+    """``y_i ~ Bernoulli(logits=x_i^T theta)``."""
+
+    def __init__(self, X, y, by_points=False):
+        self.X, self.sign, self.by_points = X, 2.0 * y - 1.0, by_points
+        self.factors, self.is_enumerated = (), False
+        self.sites = (RowSite("y", (len(y),), (Plate("rows", len(y), 0),)),)
+
+    def log_likelihood(self, theta):
+        return -np.logaddexp(0.0, -self.sign * (theta @ self.X.T))
+
+    def jacobian(self, theta):
+        slopes = self.sign * expit(-self.sign * (theta @ self.X.T))
+        return self.log_likelihood(theta), slopes[..., None] * self.X
+
+    def predictors(self):
+        if self.by_points:
+            return None
+
+        def derivatives(at):
+            p = expit(at[0])
+            value = -np.logaddexp(0.0, -self.sign * at[0])
+            return TermMoments(value, [0.5 * (self.sign + 1.0) - p], [-p * (1.0 - p)])
+
+        def values(at):
+            return -np.logaddexp(0.0, -self.sign * at[0])
+
+        return Predictors(np.zeros((1, len(self.X))), self.X[None], values, derivatives)
+
+
+def target(rows):
+    """With a prior ``N(0, 10^2)``."""
+
+    def total(theta):
+        values, slopes = rows.jacobian(theta)
+        prior = -0.5 * (theta**2).sum(1) / PRIOR_SCALE**2
+        return values.sum(1) + prior, slopes.sum(1) - theta / PRIOR_SCALE**2
+
+    return Target.of(rows, total)
+
+
+def fitted(of):
+    """The optimum of the bound."""
+    dim = of.rows.X.shape[1]
+    start = DenseGaussian(np.zeros(dim), np.eye(dim) + np.tri(dim, k=-1) / 100)  # not a mean field
+    return climb(of, start, 200, 1e-12).q
+
+
+def units(rows):
+    count = len(rows.X)
+    return Units((("rows", count),), np.arange(count))
+
+
+def logistic_data(separable=False):
+    rng = np.random.default_rng(3)
+    n, d, size = (60, 8, 4.0) if separable else (100, 5, 1.0)
+    X, beta = rng.normal(size=(n, d)), rng.normal(size=d) * size
+    return X, (rng.uniform(size=n) < expit(X @ beta)).astype(float)

@@ -1,0 +1,141 @@
+"""Sites, leave-one-out and influence on rows of numpy, beside exact refits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.special import expit
+from scipy.stats import norm
+
+from ngvi.latents.layout import Site
+from ngvi.workflow.elpd import note
+from ngvi.workflow.gaussian import DenseGaussian
+from ngvi.workflow.influence import influence
+from ngvi.workflow.loo import leave_out
+from ngvi.workflow.sites import Sites, Target, climb
+from tests.workflow.numpy_rows import LogisticRows, fitted, logistic_data, target, units
+
+
+def refit(X, y, index):
+    """The log predictive density of a row under the posterior that is fitted without it."""
+    keep = np.arange(len(y)) != index
+    q = fitted(target(LogisticRows(X[keep], y[keep])))
+    mean, sd = X[index] @ q.mean, np.linalg.norm(X[index] @ q.factor)
+    sign = 2 * y[index] - 1
+    found = quad(lambda z: expit(sign * (mean + sd * z)) * norm.pdf(z), -9, 9, limit=200)
+    return np.log(found[0])
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["logistic", "separable"])
+def logistic(request):
+    X, y = logistic_data(request.param)
+    rows = LogisticRows(X, y)
+    of = target(rows)
+    return request.param, X, y, of, fitted(of), units(rows)
+
+
+def test_sites_and_the_prior_add_up_to_the_posterior(logistic):
+    _, _, _, of, q, by_row = logistic
+    sites = Sites.of(of, q, by_row)
+    shift, precision = sites.total()
+    np.testing.assert_allclose(precision, q.precision, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(shift, q.precision @ q.mean, rtol=1e-3, atol=1e-5)
+    by_hand = sum(sites.precision(row) for row in range(len(sites))) + sites.prior.curvature
+    np.testing.assert_allclose(by_hand, precision, rtol=1e-10)
+    by_hand = sum(sites.shift(row) for row in range(len(sites)))
+    prior = sites.prior.gradient + sites.prior.curvature @ q.mean
+    np.testing.assert_allclose(by_hand + prior, shift, rtol=1e-8, atol=1e-10)
+
+
+def test_leave_one_out_is_near_exact_refits_where_psis_is_not(logistic):
+    is_separable, X, y, of, q, by_row = logistic
+    found = leave_out(of, q, by_row)
+    some = np.argsort(-found.leverage)[:10]
+    exact = np.array([refit(X, y, index) for index in some])
+    error = np.abs(found.elpd[some] - exact).mean()
+    of_psis = np.abs(found.psis[some] - exact).mean()
+    if is_separable:
+        assert (found.psis_k > 0.7).mean() > 0.05
+        assert error < 0.5 * of_psis
+    else:
+        assert error < 0.02 and (found.psis_k < 0.7).all()
+    assert (found.reliability < 0.7).all()
+    assert (found.elpd < found.lpd + 1e-9).all()
+
+
+def test_points_and_quadrature_agree_on_sites():
+    X, y = logistic_data()
+    of = target(LogisticRows(X, y))
+    q = fitted(of)
+    by_points = target(LogisticRows(X, y, by_points=True)).sites(q)
+    by_nodes = of.sites(q)
+    np.testing.assert_allclose(by_points.gradient, by_nodes.gradients(), atol=0.02)
+    ones = np.ones(len(y))
+    left, right = by_points.total(ones), by_nodes.total(ones)
+    np.testing.assert_allclose(left.curvature, right.curvature, rtol=0.05, atol=0.1)
+
+
+def test_rows_of_points_are_left_out_by_importance_sampling():
+    X, y = logistic_data()
+    q = fitted(target(LogisticRows(X, y)))
+    rows = LogisticRows(X[:40], y[:40], by_points=True)
+    of, exact = target(rows), target(LogisticRows(X[:40], y[:40]))
+    q = fitted(exact)
+    found, wanted = (leave_out(one, q, units(rows)) for one in (of, exact))
+    np.testing.assert_allclose(found.elpd, wanted.elpd, atol=0.1)
+    assert np.abs(found.elpd - wanted.elpd).mean() < 0.02
+
+
+def test_a_mislabelled_row_and_an_outlier_are_the_most_influential():
+    X, y = logistic_data()
+    likely = expit(X @ fitted(target(LogisticRows(X, y))).mean)
+    wrong = int(np.argmax(np.abs(likely - 0.5)))
+    y[wrong] = float(likely[wrong] < 0.5)
+    X[17], y[17] = 4.0 * X[17], float(likely[17] < 0.5)
+    of = target(LogisticRows(X, y))
+    q = fitted(of)
+    found = influence(of, q, units(of.rows), [Site("beta", 0, (5,))])
+    assert set(found.rows[:2]) == {wrong, 17}
+    assert (np.diff(found.divergence) <= 0).all()
+    assert "rows[17]" in repr(found) and "<table>" in found._repr_html_()
+    assert found[0]["kl"] == found.divergence[0] and len(found[:3]) == 3
+    table = pytest.importorskip("pandas") and found.table()
+    assert list(table.columns) == ["row", "kl", "beta"] and table["row"].iloc[0] == found.rows[0]
+
+
+def test_a_mean_field_is_left_its_own_part_of_each_site():
+    """Its precisions are sums of the diagonals: what is subtracted must be those."""
+    X, y = logistic_data()
+    of = target(LogisticRows(X, y))
+    q = climb(of, DenseGaussian(np.zeros(5), np.eye(5)), 200, 1e-12).q
+    assert not q.has_one_block and np.count_nonzero(q.factor) == 5
+    sites = Sites.of(of, q, units(of.rows))
+    np.testing.assert_allclose(sites.total()[1], q.precision, rtol=1e-5, atol=1e-12)
+    found = leave_out(of, q, units(of.rows))
+    element = int(np.argmin(found.leverage))
+    own = sites.precision(element)
+    cavity = DenseGaussian.of_precision(q.mean, q.precision - own)
+    mean = q.mean - np.linalg.solve(cavity.precision, sites.gradient[element])
+    at, sd = X[element] @ mean, np.linalg.norm(X[element] @ cavity.factor)
+    sign = 2 * y[element] - 1
+    exact = quad(lambda z: expit(sign * (at + sd * z)) * norm.pdf(z), -9, 9)[0]
+    assert found.elpd[element] == pytest.approx(np.log(exact), abs=1e-6)
+    moved = influence(of, q, units(of.rows), [Site("beta", 0, (5,))])
+    place = list(moved.rows).index(element)
+    assert moved.divergence[place] == pytest.approx(
+        DenseGaussian(mean, cavity.factor).kl_divergence(q), rel=1e-6
+    )
+
+
+def test_a_row_without_which_nothing_is_left_is_improper_and_named():
+    """One latent, one row, and a flat prior."""
+    X, y = np.array([[1.0]]), np.array([1.0])
+    rows = LogisticRows(X, y)
+    of = Target.of(
+        rows, lambda theta: (rows.jacobian(theta)[0].sum(1), rows.jacobian(theta)[1].sum(1))
+    )
+    q = DenseGaussian(np.array([1.0]), np.array([[4.0]]))
+    found = leave_out(of, q, units(rows))
+    assert np.isnan(found.elpd[0]) and found.how[0] == "improper" and np.isinf(found.reliability[0])
+    assert "without rows[0] the posterior is improper" in note(found, units(rows))

@@ -1,0 +1,171 @@
+"""Sites, leave-one-out and influence of results, in both packages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from tests import models
+from tests.inference.results import conjugate_result, result, shared_result
+from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
+
+arviz = pytest.importorskip("arviz")
+
+
+def test_the_sites_of_a_conjugate_model_add_up_to_its_posterior(ppl):
+    sites = shared_result(ppl).sites()
+    mean, covariance, _ = models.exact_posterior()
+    precision = np.linalg.inv(covariance)
+    shift, total = sites.total()
+    np.testing.assert_allclose(total, precision, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(shift, precision @ mean, rtol=1e-8, atol=1e-8)
+    assert len(sites) == models.NUM_DATA and sites.predictors is not None
+    X, y = models.regression_data()
+    noise = models.NOISE_SCALE**2
+    np.testing.assert_allclose(sites.precision(3), np.outer(X[3], X[3]) / noise, atol=1e-8)
+    np.testing.assert_allclose(sites.shift(3), X[3] * y[3] / noise, atol=1e-8)
+
+
+def test_leave_one_out_of_a_conjugate_model_is_exact(ppl):
+    found = shared_result(ppl).loo()
+    X, y = models.regression_data()
+    exact = []
+    for index in range(len(y)):
+        keep = np.arange(len(y)) != index
+        mean, covariance, _ = models.exact_posterior(X[keep], y[keep])
+        variance = X[index] @ covariance @ X[index] + models.NOISE_SCALE**2
+        residual = y[index] - X[index] @ mean
+        exact.append(-0.5 * (residual**2 / variance + np.log(2 * np.pi * variance)))
+    pointwise = found.loo_i if hasattr(found, "loo_i") else found.elpd_i
+    np.testing.assert_allclose(pointwise.values, exact, atol=1e-8)
+    assert pointwise.dims == ("data",)
+    good = pointwise.coords["psis_k"].values < 0.5
+    assert good.sum() > 5
+    np.testing.assert_allclose(
+        pointwise.coords["psis"].values[good], np.array(exact)[good], atol=0.05
+    )
+
+
+def test_arviz_compares_and_draws_what_it_gets(pyro_backend):
+    if not arviz.__version__.startswith("0."):
+        pytest.skip("of ArviZ 0")
+    pytest.importorskip("matplotlib").use("agg")
+    one = shared_result(pyro_backend).loo()
+    other = shared_result(pyro_backend, shift=0.5).loo()
+    table = arviz.compare({"one": one, "other": other})
+    assert table.index[0] == "one" and table["elpd_diff"].iloc[1] > 0
+    arviz.plot_khat(one)
+
+
+def nested(ppl, centre_scale=3.0, spread=1.5, noise=0.5):
+    def model(group, y):
+        dist = ppl.dist
+        centre = ppl.sample("centre", dist.Normal(ppl.array(0.0), centre_scale))
+        with ppl.plate("groups", 3):
+            effect = ppl.sample("effect", dist.Normal(centre, spread))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", dist.Normal(effect[..., group], noise), obs=y)
+
+    group = np.repeat(np.arange(3), 2)
+    y = np.array([0.4, 1.1, -0.3, 0.2, 2.0, 1.7])
+    design = np.eye(3)[group]
+    prior = spread**2 * np.eye(3) + centre_scale**2
+    marginal = design @ prior @ design.T + noise**2 * np.eye(6)
+    precision = np.zeros((4, 4))
+    precision[0, 0] = centre_scale**-2 + 3 * spread**-2
+    precision[0, 1:] = precision[1:, 0] = -(spread**-2)
+    precision[1:, 1:] = spread**-2 * np.eye(3) + noise**-2 * design.T @ design
+    mean = np.linalg.solve(precision, np.r_[0.0, noise**-2 * design.T @ y])
+    at = mean, np.linalg.cholesky(np.linalg.inv(precision))
+    args = ppl.index(group), ppl.array(y)
+    return result(ppl, model, args, at=at), group, y, marginal
+
+
+@SLOW_IN_NUMPYRO
+def test_groups_are_left_out_by_the_name_of_their_plate(ppl):
+    fitted, group, y, marginal = nested(ppl)
+    found = fitted.loo("groups")
+    everything = multivariate_normal(cov=marginal).logpdf(y)
+    exact = [
+        everything - multivariate_normal(cov=marginal[np.ix_(k, k)]).logpdf(y[k])
+        for k in (group != g for g in range(3))
+    ]
+    pointwise = found.loo_i if hasattr(found, "loo_i") else found.elpd_i
+    np.testing.assert_allclose(pointwise.values, exact, atol=1e-3)
+    assert pointwise.dims == ("groups",)
+    rows = fitted.loo()
+    pointwise = rows.loo_i if hasattr(rows, "loo_i") else rows.elpd_i
+    assert "plate='groups' leaves out all rows of one" in pointwise.attrs["note"]
+    shifts = fitted.influence("groups").shifts
+    assert set(shifts) == {"centre", "effect"}
+
+
+def test_both_packages_have_the_same_numbers():
+    X, y = models.logistic_data()
+    rng = np.random.default_rng(0)
+    at = rng.normal(size=3), np.tril(rng.normal(size=(3, 3))) + 2 * np.eye(3)
+    found = []
+    for name in PPLS:
+        ppl = load(name)
+        with ppl.float64():
+            fitted = result(ppl, models.logistic(ppl), (ppl.array(X), ppl.array(y)), at=at)
+            loo, moved = fitted.loo(), fitted.influence()
+            values = loo.loo_i if hasattr(loo, "loo_i") else loo.elpd_i
+            found.append([values.values, loo.pareto_k.values, moved.divergence, loo.se])
+            found[-1] += [fitted.summary()[["mean_shift", "sd_ratio", "k_hat"]].values]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+# -- what is refused ------------------------------------------------------------------
+
+
+def bare(ppl, body, *args):
+    def model(*args):
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        body(x, *args)
+
+    return result(ppl, model, args)
+
+
+def test_a_likelihood_outside_of_plates_is_told_how_to_be_written(ppl):
+    y = ppl.array([0.5, 1.0])
+    fitted = bare(ppl, lambda x: ppl.sample("y", ppl.dist.Normal(x, 1.0).expand([2]), obs=y))
+    with pytest.raises(ValueError, match=r"'y' is in no plate.*plate\('rows', len\(y\)\)"):
+        fitted.loo()
+
+
+def test_a_factor_has_no_rows(pyro_backend):
+    fitted = bare(pyro_backend, lambda x: pyro_backend.factor("penalty", -(x**2)))
+    with pytest.raises(ValueError, match="its likelihood is in the factor 'penalty'"):
+        fitted.sites()
+
+
+def test_a_plate_that_is_not_there_is_named_with_those_that_are(pyro_backend):
+    with pytest.raises(ValueError, match="There is no plate 'row'; the plates are 'data'"):
+        shared_result(pyro_backend).influence("row")
+
+
+def test_a_model_of_discrete_latents_has_no_rows(pyro_backend):
+    X, group, y = models.data()
+    args = tuple(map(pyro_backend.argument, (X, group, y)))
+    with pytest.raises(ValueError, match="sums out discrete latents"):
+        result(pyro_backend, models.mixture(pyro_backend), args).loo()
+
+
+def test_missing_data_are_counted(pyro_backend):
+    fitted = conjugate_result(pyro_backend)
+    X, y = fitted.args
+    y = y.clone()
+    y[4] = np.nan
+    fitted.args = X, y
+    with pytest.raises(ValueError, match="1 of 12 log likelihoods of 'y' are NaN.*first at 4"):
+        fitted.loo()
+
+
+def test_minibatches_are_no_rows(pyro_backend):
+    fitted = conjugate_result(pyro_backend)
+    fitted.args = (*fitted.args, models.SUBSAMPLE)
+    with pytest.raises(ValueError, match="the model sees minibatches: give it all rows"):
+        fitted.loo()
