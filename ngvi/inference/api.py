@@ -28,6 +28,7 @@ from ngvi.inference.options import SampleOptions
 from ngvi.inference.outcome import Ending, FoundOptimum, Outcome, in_words
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
+from ngvi.inference.runs import Run
 from ngvi.inference.search import Status
 from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
 from ngvi.inference.tables import Table
@@ -82,10 +83,11 @@ def _outcome(
     search: MultiStart, rng: np.random.Generator, request: Request, ending: Ending | None
 ) -> Outcome:
     """What a search has come to, with what the checks find."""
-    best = search.so_far() if ending is not None else search.runs.best
+    best = search.so_far() if ending is not None else _finished(search, request.tolerance)
     rank = search.options.multi_start.same
     optima = sorted(search.runs.optima, key=lambda one: one.rank(rank), reverse=True)
     outcome = Outcome(best, optima, search.exploration, ending=ending)
+    outcome.tolerance, outcome.same = request.tolerance, rank
     if best.status is Status.OPTIMUM:
         context = Context(search.problem, rng, request.tolerance, request.options)
         outcome.finding = first_finding(context, best)
@@ -96,6 +98,16 @@ def _outcome(
             bound, error = integrated(search.problem, best.state, rng, request.options.validation)
             best.validation = dataclasses.replace(best.validation, bound=bound, error=error)
     return outcome
+
+
+def _finished(search: MultiStart, tolerance: float) -> Optimum:
+    """The best optimum: of one that was followed to a greater tolerance the rest of the way."""
+    best = search.runs.best
+    if best.is_certified and not best.certificate.is_met(tolerance):
+        search.runs.optima.remove(best)
+        end = search.runs.refine(Run(best.name, best.search, best.validation))
+        end.count += best.count
+    return search.runs.best
 
 
 def no_start(problem: Problem) -> Outcome:

@@ -81,6 +81,8 @@ class Outcome:
     :ivar by_modes: the bound of the other of two fits, one of them with locals by their modes, in
         words; or nothing.
     :ivar second: the optimum of the one of two fits that is not kept.
+    :ivar tolerance: what may be left to an optimum, in nats.
+    :ivar same: nats within which two bounds are one optimum's.
     """
 
     optimum: Optimum
@@ -90,11 +92,14 @@ class Outcome:
     ending: Ending | None = None
     by_modes: str = ""
     second: Optimum | None = None
+    tolerance: float = math.inf
+    same: float = 0.0
 
     @property
     def verdict(self) -> str:
         """One of three words."""
-        if self.optimum.status is not Status.OPTIMUM or self.finding is not None:
+        is_met = self.optimum.is_certified and self.optimum.certificate.is_met(self.tolerance)
+        if not is_met or self.finding is not None:
             return NOT_CONVERGED
         return CERTIFIED if self.exploration.is_over else LOCAL
 
@@ -108,6 +113,13 @@ class Outcome:
         optimum = dataclasses.replace(self.optimum, state=None, search=None)
         return dataclasses.replace(self, optimum=optimum, optima=[optimum], second=None)
 
+    def below(self, one: Optimum, same: float) -> float:
+        """By how much a bound is below the best, in nats; zero where noise can explain it."""
+        known, best = one.validation, self.optimum.validation
+        gap = best.bound - known.bound
+        noise = 2 * math.hypot(best.error, known.error)
+        return gap if abs(gap) >= same + noise else 0.0
+
     def restarts(self, same: float) -> Table[Restart]:
         """Where the starts have led, the best first.
 
@@ -119,15 +131,14 @@ class Outcome:
         return Table([*found, self._restart(self.second, same)._replace(status=self.by_modes)])
 
     def _restart(self, one: Optimum, same: float) -> Restart:
-        known, best = one.validation, self.optimum.validation
-        gap = best.bound - known.bound
-        noise = 2 * math.hypot(best.error, known.error)
+        known, gap = one.validation, self.below(one, same)
         if one is self.optimum:
             words = "kept"
-        elif not abs(gap) >= same + noise:
+        elif not gap:
             words = "the same bound"
         else:
-            words = f"{'another optimum, ' if one.is_certified else ''}{gap:.3g} nats below"
+            where = f"{gap:.3g} nats below" if gap > 0 else f"{-gap:.3g} nats above"
+            words = f"{'another optimum, ' * one.is_certified}{where}"
         steps = 0 if one.trace is None else len(one.trace)
         return Restart(one.name, known.bound, known.error, steps, one.count, words)
 
@@ -148,7 +159,7 @@ def in_words(
     :param rounding: of the bound, in nats.
     :param exploration: the share of the search for other optima.
     """
-    optimum, left = outcome.optimum, _left(outcome.optimum)
+    optimum, left = outcome.optimum, _left(outcome.optimum, tolerance)
     if outcome.ending is Ending.NO_START:
         return (
             f"the log density or its gradient is not finite at any start that was tried{cause}. "
@@ -158,38 +169,64 @@ def in_words(
     if outcome.finding is not None:
         return outcome.finding.sentence
     if outcome.converged:
-        within = f"the bound is within {optimum.certificate.upper:.2g} nats of its optimum"
+        upper = in_digits_apart(optimum.certificate.upper, tolerance)
+        within = f"the bound is within {upper} nats of its optimum"
         return f"{within} (95 % limit, tolerance {tolerance:g}); {_others(outcome, exploration)}"
     if outcome.ending is not None:
         return f"{outcome.ending.value} with the bound {left}. Go on with fit(..., init=result)"
+    if optimum.is_certified:
+        return f"{_limit(optimum, tolerance)}. Go on with fit(..., init=result)"
     if BEYOND_PRECISION * tolerance < rounding < math.inf:
         return (
             f"rounding alone changes the bound by {rounding:.2g} nats: data or latents are on a "
             "scale beyond the precision of the numbers, and more steps do not help. Divide the "
             "data by their scale, let the likelihood learn it, or use double precision"
         )
+    if optimum.status is Status.NOISE:
+        return _noise(optimum, left, tolerance)
     return _STATUS[optimum.status](left, stddevs, tolerance, max_steps)
 
 
-def _left(optimum: Optimum) -> str:
+def in_digits_apart(value: float, limit: float) -> str:
+    """A number with two digits, or as many as it takes to be on its side of a limit."""
+    for digits in range(2, 16):
+        words = f"{value:.{digits}g}"
+        if (float(words) <= limit) == (value <= limit):
+            return words
+    return repr(value)
+
+
+def _left(optimum: Optimum, tolerance: float) -> str:
     gap = optimum.certificate.gap
     if not 0 <= gap < math.inf:
         return "an unknown distance below its optimum"
-    return f"an estimated {gap:.2g} nats below its optimum"
+    words = f"an estimated {in_digits_apart(gap, tolerance)} nats below its optimum"
+    return f"{words}, which fresh draws have not confirmed" if gap <= tolerance else words
+
+
+def _limit(optimum: Optimum, tolerance: float) -> str:
+    upper = in_digits_apart(optimum.certificate.upper, tolerance)
+    words = f"the upper 95 % limit of what is left to the optimum is {upper} nats"
+    return f"{words}, more than tolerance={tolerance:g}"
+
+
+def _noise(optimum: Optimum, left: str, tolerance: float) -> str:
+    hint = (
+        "Raise tolerance; a reparametrised model (noncentred local latents, say) may have a "
+        "posterior closer to a Gaussian"
+    )
+    if tolerance < optimum.certificate.upper < math.inf:
+        return f"with the most draws that fit takes {_limit(optimum, tolerance)}. {hint}"
+    return (
+        "the noise of the most draws that fit takes is too much for a limit within "
+        f"tolerance={tolerance:g}; the bound is {left}. {hint}"
+    )
 
 
 def _max_steps(left: str, stddevs: Callable, tolerance: float, max_steps: int) -> str:
     return (
         f"max_steps={max_steps} are used up with the bound {left}. Go on with "
         f"fit(..., init=result), or raise max_steps{_wide(stddevs())}"
-    )
-
-
-def _noise(left: str, stddevs: Callable, tolerance: float, max_steps: int) -> str:
-    return (
-        f"with the most draws that fit takes the bound is {left}, more than "
-        f"tolerance={tolerance:g}. Raise tolerance; a reparametrised model (noncentred local "
-        "latents, say) may have a posterior closer to a Gaussian"
     )
 
 
@@ -236,7 +273,6 @@ def _coarse(left: str, stddevs: Callable, tolerance: float, max_steps: int) -> s
 
 _STATUS: dict[Status | None, Callable[..., str]] = {
     Status.MAX_STEPS: _max_steps,
-    Status.NOISE: _noise,
     Status.RISING: _rising,
     Status.STUCK: _stuck,
     Status.STALLED: _stuck,
@@ -249,22 +285,25 @@ _STATUS: dict[Status | None, Callable[..., str]] = {
 def _others(outcome: Outcome, exploration: float) -> str:
     """What is known of other optima."""
     found, best = outcome.exploration, outcome.optimum
-    count, lower = found.num_starts, [one for one in outcome.optima if one is not best]
+    count = found.num_starts
+    gaps = {one: outcome.below(one, outcome.same) for one in outcome.optima if one.count}
+    lower = {one: gap for one, gap in gaps.items() if gap > 0}
     if not count:
         return "other optima have not been looked for"
-    starts = f"{best.count} of {count} starts led to it"
+    starts = f"{best.count or 'none'} of {count} starts led to it"
     if found.num_nowhere:
         starts += f", {found.num_nowhere} to no optimum"
     if lower:
-        gap = min(best.validation.bound - one.validation.bound for one in lower)
-        starts += f", and others to {len(lower)} lower, by {max(gap, 0.0):.2g} nats or more"
+        of_them, gap = sum(one.count for one in lower), min(lower.values())
+        where = "one that is" if len(lower) == 1 else f"{len(lower)} that are"
+        starts += f", {of_them} to {where} lower, by {gap:.2g} nats{' or more' * (len(lower) > 1)}"
     chance = f"as many again would find a better one with probability {found.probability:.2f}"
     if outcome.verdict == CERTIFIED:
         return f"{starts}; {chance}"
-    return (
-        f"{starts}; others have not been ruled out: {chance}. exploration={2 * exploration:g} "
-        "would make twice as many starts"
-    )
+    starts += f"; others have not been ruled out: {chance}"
+    if outcome.ending is not None:
+        return f"{starts}. The search for them was cut short: {outcome.ending.value}"
+    return f"{starts}. exploration={2 * exploration:g} would make twice as many starts"
 
 
 def _widest(stddevs: dict[str, np.ndarray]) -> tuple[str, float]:

@@ -95,7 +95,10 @@ def test_the_verdict_and_its_sentence_agree(found, verdict):
     [
         (outcome(), "8 of 8 starts led to it; as many again would find a better one with"),
         (outcome(), "probability 0.09"),
-        (outcome(lower=(-3.0, -1.5)), "8 of 10 starts led to it, and others to 2 lower, by 1.5"),
+        (outcome(lower=(-3.0, -1.5)), "8 of 10 starts led to it, 2 to 2 that are lower, by 1.5 n"),
+        (outcome(lower=(-3.0,)), "8 of 9 starts led to it, 1 to one that is lower, by 3 nats; as"),
+        (outcome(lower=(-0.01,)), "8 of 9 starts led to it; as many again"),
+        (outcome(explored=NOT_OVER, ending=Ending.CALLBACK), "cut short: callback= has ended"),
         (outcome(explored=NOT_OVER), "of 5 starts led to it, 2 to no optimum; others have not"),
         (outcome(explored=NOT_OVER), "with probability 0.31. exploration=2 would make twice"),
         (outcome(explored=NONE), "other optima have not been looked for"),
@@ -113,17 +116,66 @@ def test_the_share_that_is_advised_is_twice_the_users():
     ("status", "expected"),
     [
         (Status.MAX_STEPS, "max_steps=100 are used up with the bound an estimated 0.012 nats"),
-        (Status.NOISE, "an estimated 0.012 nats below its optimum, more than tolerance=0.05"),
+        (Status.NOISE, "too much for a limit within tolerance=0.05; the bound is an estimated 0.0"),
         (Status.RISING, "short steps along a flat direction keep raising the bound"),
         (Status.STUCK, "no step along the natural gradient raises the bound"),
         (Status.STALLED, "no step along the natural gradient raises the bound"),
         (Status.OVERFITTED, "over the draws that a step learns from, but not over others"),
         (Status.UNBOUNDED, "widens without limit (sd 3 of unconstrained 'b')"),
-        (None, "the best was left off an estimated 0.012 nats below its optimum. Go on"),
+        (None, "off an estimated 0.012 nats below its optimum, which fresh draws have not conf"),
     ],
 )
 def test_every_end_is_told_with_what_to_try(status, expected):
     assert expected in words(outcome(status))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_sentence_denies_its_own_numbers(seed):
+    """Of outcomes whose numbers are drawn, near each other or not."""
+    rng = np.random.default_rng(seed)
+    for _ in range(10):
+        check_sentence(rng)
+
+
+def check_sentence(rng):
+    near = TOLERANCE * (1.0 + rng.normal() * 10.0 ** rng.uniform(-4, 1))
+    gap = abs(near) * rng.uniform(0.1, 1.0)
+    best = optimum(Status.OPTIMUM, count=int(rng.integers(0, 9)))
+    best.certificate = Certificate(gap, abs(near))
+    best.status = rng.choice([Status.OPTIMUM, Status.OPTIMUM, *Status, None])
+    lower = [
+        optimum(bound=-abs(rng.normal()), count=int(rng.integers(0, 3)))
+        for _ in range(rng.integers(0, 4))
+    ]
+    nowhere = int(rng.integers(0, 3))
+    num_starts = sum(one.count for one in (best, *lower)) + nowhere
+    explored = Exploration(num_starts, nowhere, 500.0, float(rng.uniform()), bool(rng.integers(2)))
+    ending = rng.choice([None, None, Ending.TIME_LIMIT, Ending.INTERRUPTED])
+    found = Outcome(best, [best, *lower], explored, ending=ending, tolerance=TOLERANCE, same=0.1)
+    said = words(found)
+    assert found.converged == ("the bound is within" in said)
+    for name, holds in (
+        (r"within ([\d.e+-]+) nats of its optimum", lambda x: x <= TOLERANCE),
+        (r"left to the optimum is ([\d.e+-]+) nats, more than", lambda x: x > TOLERANCE),
+        (r"estimated ([\d.e+-]+) nats below its optimum, which", lambda x: x <= TOLERANCE),
+        (r"estimated ([\d.e+-]+) nats below its optimum(?!, which)", lambda x: x > TOLERANCE),
+        (r"lower, by ([\d.e+-]+) nats", lambda x: x > 0),
+    ):
+        for number in re.findall(name, said):
+            assert holds(float(number)), said
+    if counts := re.search(r"(\d+|none) of (\d+) starts led to it(?:, (\d+) to no)?", said):
+        led, of, none = (int(one) if (one or "").isdigit() else 0 for one in counts.groups())
+        others = re.search(r", (\d+) to (?:one|\d+) that", said)
+        assert led + none + (int(others[1]) if others else 0) <= of, said
+    if found.verdict == LOCAL and ending is not None and num_starts:
+        assert "exploration=" not in said
+
+
+def test_a_limit_above_the_tolerance_is_no_certificate():
+    found = outcome(certificate=Certificate(0.04, 0.05001))
+    found.tolerance = TOLERANCE
+    assert found.verdict == NOT_CONVERGED
+    assert "left to the optimum is 0.05001 nats, more than tolerance=0.05. Go on" in words(found)
 
 
 def test_an_end_is_told_with_what_is_known_of_it():
