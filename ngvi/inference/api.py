@@ -59,7 +59,7 @@ def optimise(
         problem = recorded(problem, checkpoint)
     monitor = monitor or request.monitor(num_steps)
     with monitor if monitor.phase == "" else nullcontext():
-        search = MultiStart(problem, rng, request, monitor)
+        search = MultiStart(problem, rng, request, monitor, None if num_steps else checkpoint)
         ending = None
         try:
             if search.solve(state) is None:

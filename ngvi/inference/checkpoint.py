@@ -17,7 +17,9 @@ can be forgotten.
   answer; it keeps in memory what is not written.
 
 It costs the natural gradients of each step on the disk: with ``n`` numbers of a Gaussian, ``n``
-for each group of draws and two more.
+for each group of draws and two more. Once the fit is at an optimum, each round of the search for
+others begins the file anew, with its optima and what else the rest depends on
+(:mod:`~ngvi.inference.progress`): the answers that led there are dropped.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from io import FileIO
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -43,6 +46,8 @@ from ngvi.inference.records import Arrays
 
 #: The first line of a file.
 FIRST, VERSION = b"ngvi checkpoint ", 3
+#: In the place of answers: how far the search for other optima is.
+NOTED = "noted"
 #: Seconds between writes that wait for the disk: a crash of the machine costs so much.
 SYNC_EVERY = 1.0
 
@@ -56,6 +61,7 @@ class Checkpoint:
     :param facts: what the fit is of.
     :param keeps_seeds: whether others in the file are an error.
     :ivar seeds: of the fit.
+    :ivar noted: how far the search for other optima was, if the file begins with that.
     :raises DamagedFileError: if the file's beginning is not what was written.
     :raises ValueError: if it is of something else, or another process writes it.
     :raises OSError: if it cannot be written.
@@ -76,6 +82,8 @@ class Checkpoint:
         self._unwritten: deque[bytes] = deque()
         self._old: Iterator[bytes] = iter(())
         self._head: Arrays | None = None
+        self._first = b""
+        self.noted: tuple[dict[str, Any], Arrays] | None = None
         self._is_read, self._has_begun = True, False
         self._is_checked = self._has_warned = False
         self._synced = time.monotonic()
@@ -137,9 +145,16 @@ class Checkpoint:
                 f"{self.library}{', but ' + what if first.startswith(FIRST) else ''}. Choose "
                 "another name, or delete the file."
             )
-        self._old = records.contents(self._file)
+        old = records.contents(self._file)
         with self._whole():
-            return records.read(next(self._old, b""))
+            beginning = next(old, b"")
+            head, self._first = records.read(beginning), first + records.framed(beginning)
+            second = list(islice(old, 1))
+            meta, arrays = records.read(second[0]) if second else ({}, {})
+        if NOTED in meta:
+            self.noted, second = (meta[NOTED], arrays), []
+        self._old = chain(second, old)
+        return head
 
     def _checked(self, meta: dict[str, Any], keeps_seeds: bool) -> list[int]:
         """The seeds of the file, if it is one of this fit.
@@ -179,8 +194,9 @@ class Checkpoint:
         self._has_begun = True
         if old is None:
             meta = {"library": self.library, "seeds": self.seeds, "facts": self._facts}
-            first = b"%s%d\n" % (FIRST, VERSION)
-            self._begin(first + records.record(meta, arrays))
+            self._first = b"%s%d\n" % (FIRST, VERSION) + records.record(meta, arrays)
+            self._unwritten.append(self._first)
+            self._begin()
             return state
         kinds = [{k: (a.shape, a.dtype) for k, a in found.items()} for found in (arrays, old)]
         if kinds[0] != kinds[1]:
@@ -192,18 +208,41 @@ class Checkpoint:
         space.initial = starts["initial"]
         return starts.get("state")
 
-    def _begin(self, first: bytes) -> None:
-        """Let the file be its first record, which is never there by half."""
+    def check_noted(self, difference: str) -> None:
+        """Refuse to go on from what is noted, if its way was another.
+
+        :param difference: of the settings, in words; or nothing.
+        :raises ValueError: with it.
+        """
+        if difference:
+            raise ValueError(
+                f"checkpoint={self.name!r} has come to an optimum, and dropped the answers that "
+                f"led there, with other settings: {difference}. Use the same, or another name for "
+                "the file; fit(..., init=result) goes on from the result of this one."
+            )
+
+    def condense(self, meta: dict[str, Any], arrays: Arrays) -> None:
+        """Keep how far the search for other optima is, in the place of all answers so far."""
+        if self._is_read:  # else the file knows more
+            old = self._unwritten
+            record = records.record({NOTED: meta}, arrays)
+            self._unwritten = deque([self._first + record])
+            if not self._begin():
+                self._unwritten = old
+
+    def _begin(self) -> bool:
+        """Let the file be what is not written, never by half; whether it is."""
         assert self._file is not None
         try:
-            files.write(self.path, first)
+            files.write(self.path, b"".join(self._unwritten))
         except OSError as error:
             self._warn(error)
-            self._unwritten.append(first)
-            return
+            return False
+        self._unwritten.clear()
         self._file.close()
         self._open()
         self._file.seek(0, os.SEEK_END)
+        return True
 
     # -- answers ----------------------------------------------------------------------
 
@@ -326,12 +365,11 @@ class _Recorded(Forwarding):
         return self._estimate("score", state, sample)
 
     def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values, gradients = self._parts("gradient", {"theta": theta}, state, theta)
+        values, gradients = self._parts("gradient", _of_points(theta), state, theta)
         return values, gradients
 
     def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
-        question = {"count": np.array(len(theta)), "first": theta[0]}
-        question["mean"] = self._space.mean(state)
+        question = {**_of_points(theta), "mean": self._space.mean(state)}
         return self._parts("log_density", question, state, theta)[0]
 
     def _estimate(self, name: str, state: State, sample: Sample) -> Estimate:
@@ -349,6 +387,11 @@ class _Recorded(Forwarding):
 
         question = {"name": np.array(name), **question}
         return list(self._checkpoint.answer(question, ask, self.cost).values())
+
+
+def _of_points(theta: np.ndarray) -> Arrays:
+    """By what points are known, without all of their numbers."""
+    return {"count": np.array(len(theta)), "first": theta[0], "points": theta.mean(0)}
 
 
 def _are_alike(old: Arrays, new: Arrays) -> bool:

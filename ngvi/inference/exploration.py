@@ -13,6 +13,8 @@ import math
 
 import numpy as np
 
+from ngvi.inference import progress
+from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.map_ascent import Ascent, KnownMode, map_ascents
 from ngvi.inference.optima import Exploration, Optimum, better_elsewhere
 from ngvi.inference.options import StartOptions
@@ -27,33 +29,57 @@ class Explorer:
 
     :param runs: of the fit, whose best is certified.
     :param share: cost of this search, per cost of the way to the best.
+    :param checkpoint: where it notes how far it is, if anywhere.
     :ivar report: what has come of it.
+    :ivar spent: the cost of the way to the best, once that is there.
+    :ivar reached: the cost of all that led to the best of now.
     """
 
-    def __init__(self, runs: Runs, starts: Starts, share: float) -> None:
-        self.runs, self.starts, self.share = runs, starts, share
+    def __init__(
+        self, runs: Runs, starts: Starts, share: float, checkpoint: Checkpoint | None = None
+    ) -> None:
+        self.runs, self.starts, self.share, self.checkpoint = runs, starts, share, checkpoint
         self.options, self.report = runs.options.multi_start, Exploration()
-        self.limit = math.inf
+        self.spent = self.reached = math.inf
         self._cost = runs.problem.objective.cost
         self._modes: list[tuple[Ascent, Optimum]] = []
         self._heights: list[tuple[float, float]] = []  # of modes that starts led to, and rounding
 
     def explore(self) -> None:
         """Look until a better optimum is unlikely, or the share is spent."""
-        cost, spent = self._cost, self._cost.total
-        self.limit = (1.0 + self.share) * spent + self.options.exploration_floor
-        for run in self.runs.ranked():
-            if self._may_go_on():
-                self.runs.waiting.remove(run)
-                self._lead(run)
+        if self.spent == math.inf:
+            self.spent = self.reached = self._cost.total
+            for run in self.runs.ranked():
+                if self._may_go_on():
+                    self.runs.waiting.remove(run)
+                    self._lead(run)
         while self._may_go_on() and self.report.num_starts < self.options.max_starts:
+            if self.checkpoint is not None and (found := progress.note(self)) is not None:
+                self.checkpoint.condense(*found)
             best = self.runs.best
             if not self._round() or self._is_unlikely():
                 break
             if self.runs.best is not best:  # what led to a better one counts as well
-                self.limit = max(self.limit, (1.0 + self.share) * cost.total)
-        self.report.cost = cost.total - spent
+                self.reached = self._cost.total
+        self.report.cost = self._cost.total - self.spent
         self.report.is_over = self._is_unlikely()
+
+    def goes_on(self) -> bool:
+        """Whether it goes on from a round that a checkpoint has noted.
+
+        :raises ValueError: if the way to that is not the one that is asked for.
+        """
+        if self.checkpoint is None or self.checkpoint.noted is None:
+            return False
+        self.checkpoint.check_noted(progress.differs(self, self.checkpoint.noted[0]))
+        progress.go_on(self, *self.checkpoint.noted)
+        return True
+
+    @property
+    def limit(self) -> float:
+        """Of the cost of all."""
+        first = (1.0 + self.share) * self.spent + self.options.exploration_floor
+        return max(first, (1.0 + self.share) * self.reached)
 
     def _may_go_on(self) -> bool:
         return self._cost.total < self.limit

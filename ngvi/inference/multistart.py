@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.estimate import State
 from ngvi.inference.exploration import Explorer, ascents_beside
 from ngvi.inference.monitor import Monitor
@@ -33,10 +34,16 @@ class MultiStart:
     """The starts of one fit; see the module.
 
     :param request: of the user; a deterministic one leaves no choice of starts.
+    :param checkpoint: where the search for other optima notes how far it is, if anywhere.
     """
 
     def __init__(
-        self, problem: Problem, rng: np.random.Generator, request: Request, monitor: Monitor
+        self,
+        problem: Problem,
+        rng: np.random.Generator,
+        request: Request,
+        monitor: Monitor,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         options = request.options
         self.problem, self.options, self.monitor = problem, options, monitor
@@ -44,7 +51,7 @@ class MultiStart:
         self.starts = Starts(problem, rng, options, num_groups)
         self.runs = Runs(problem, rng, request, monitor)
         self.has_choice = not request.deterministic
-        self._explorer = Explorer(self.runs, self.starts, request.exploration)
+        self._explorer = Explorer(self.runs, self.starts, request.exploration, checkpoint)
 
     @property
     def exploration(self) -> Exploration:
@@ -56,18 +63,25 @@ class MultiStart:
 
         :param state: begin here, and nowhere else.
         """
+        has_choice = self.has_choice and state is None
+        if has_choice and self._explorer.goes_on():
+            self._explore()
+            return self.runs.best
         own = self.starts.own() if state is None else self.starts.usable(state, GUIDE)
         if own is None:
             return None
-        has_choice = self.has_choice and state is None
         if self.problem.objective.is_subsampled:
             self._reach_with_minibatches(own, has_choice)
             return self.runs.best
         self._reach(own, has_choice)
-        if has_choice and self._explorer.share > 0 and self.runs.best.is_certified:
+        if has_choice:
+            self._explore()
+        return self.runs.best
+
+    def _explore(self) -> None:
+        if self._explorer.share > 0 and self.runs.best.is_certified:
             self.monitor.phase = "other optima"
             self._explorer.explore()
-        return self.runs.best
 
     def so_far(self, validates: bool = True) -> Optimum:
         """What there is before the end.

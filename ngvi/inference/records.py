@@ -34,7 +34,11 @@ def record(meta: Any, arrays: Arrays) -> bytes:
     check_kinds(arrays)
     kinds = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
     text = json.dumps([meta, kinds]).encode()
-    content = b"".join([text, b"\n", *(array.tobytes() for array in arrays.values())])
+    return framed(b"".join([text, b"\n", *(array.tobytes() for array in arrays.values())]))
+
+
+def framed(content: bytes) -> bytes:
+    """The record that holds a content."""
     length = len(content).to_bytes(8, "little")
     return length + _checksum(length) + _digest(content) + content
 

@@ -21,6 +21,7 @@ import pytest
 from ngvi.errors import DamagedFileError
 from ngvi.inference import api, files, records
 from ngvi.inference.checkpoint import Checkpoint
+from ngvi.inference.options import FitOptions, MultiStartOptions
 from ngvi.inference.problem import Rows
 from ngvi.inference.request import Request
 from tests.inference.numpy_problem import CENTRE, SCALE, Target, correlated, gaussian, mixture
@@ -62,6 +63,10 @@ TARGETS = {
         "smooth": mixture((0.3, CENTRE, SCALE), (0.7, -CENTRE, SCALE)),
         "of_prior": (0.0, 3.0),
     },
+    "many modes": {
+        "smooth": lambda theta: gaussian(theta, scale=4 * SCALE) + 3 * np.cos(2 * theta).sum(1),
+        "of_prior": (0.0, 3.0),
+    },
     "own parameter": {
         "smooth": lambda theta, own: gaussian(theta) - (own[0] - 1.0) ** 2,
         "own": np.zeros(1),
@@ -77,12 +82,13 @@ def made(name, **options):
     return Mortal(**{"smooth": gaussian, **TARGETS[name], **options})
 
 
-def searched(target, path=None, max_steps=60, seed=0, facts=None):
+def searched(target, path=None, max_steps=60, seed=0, facts=None, tolerance=0.05, options=None):
     """The outcome of a fit of one target."""
     kept = nullcontext() if path is None else Checkpoint(path, "tests", [seed], facts)
+    request = Request(tolerance, max_steps, options=options or FitOptions())
     with kept as checkpoint:
         rng = np.random.default_rng([seed] if path is None else checkpoint.seeds)
-        return api.optimise(target.problem(), rng, Request(0.05, max_steps), None, checkpoint)
+        return api.optimise(target.problem(), rng, request, None, checkpoint)
 
 
 def way(outcome):
@@ -98,14 +104,24 @@ def way(outcome):
     )
 
 
-#: By values alone, thousands of draws for every step: some seconds.
-LONG = ("jump",)
+def has_noted(path):
+    """Whether a file has dropped the answers that led to an optimum."""
+    with Checkpoint(path, "tests", [0]) as checkpoint:
+        return checkpoint.noted is not None
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in TARGETS],
-)
+#: By values alone, thousands of draws for every step; or many starts: some seconds.
+LONG = ("jump", "many modes")
+
+
+def targets(names):
+    return pytest.mark.parametrize(
+        "name",
+        [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in names],
+    )
+
+
+@targets(TARGETS)
 def test_a_run_killed_anywhere_takes_the_same_way(name, tmp_path):
     whole = made(name)
     expected = way(searched(whole))
@@ -119,10 +135,31 @@ def test_a_run_killed_anywhere_takes_the_same_way(name, tmp_path):
         # One question is made of several in a pass, and where values answer it: they are asked
         # again if it was not over. Of the others only the first is: is it the same model?
         if name not in ("pass", "jump"):
-            assert again.answers == whole.answers - dies_at + (dies_at > 0)
+            asked_again = again.answers - (whole.answers - dies_at)
+            assert asked_again in (0, 1) and (asked_again or not dies_at or has_noted(path))
         elif dies_at >= whole.answers // 2:
             assert again.answers < whole.answers
         assert again.cost == whole.cost
+
+
+@targets(["two modes", "many modes", "own parameter"])
+def test_at_an_optimum_what_led_there_is_dropped_and_the_way_is_the_same(name, tmp_path):
+    """A kill in each round of the search for other optima, and before its first answer."""
+    options = FitOptions(multi_start=MultiStartOptions(unseen=0.0, max_starts=40))
+    whole, path = made(name), tmp_path / "file"
+    expected = way(searched(whole, options=options))
+    for dies_at in np.linspace(0.4, 1.0, 4) * whole.answers:
+        path.unlink(missing_ok=True)
+        with pytest.raises(Killed):
+            searched(made(name, dies_at=int(dies_at) - 1), path, options=options)
+        again = made(name)
+        assert way(searched(again, path, options=options)) == expected
+        assert again.cost == whole.cost
+    assert has_noted(path)
+    size = path.stat().st_size
+    with pytest.raises(ValueError, match="dropped the answers.*: tolerance= was 0.05, and is 0.01"):
+        searched(made(name), path, options=options, tolerance=0.01)
+    assert path.stat().st_size == size
 
 
 def test_a_run_that_is_killed_again_and_again_arrives(tmp_path):
