@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ngvi._warn import warn
-from ngvi.inference.checkpoint import Checkpoint, recorded
+from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.checks import Context, first_finding
 from ngvi.inference.data_passes import over_minibatches
 from ngvi.inference.estimate import State
@@ -27,6 +27,7 @@ from ngvi.inference.optima import Optimum
 from ngvi.inference.options import SampleOptions
 from ngvi.inference.outcome import Ending, FoundOptimum, Outcome, in_words
 from ngvi.inference.problem import Problem
+from ngvi.inference.recorded import recorded
 from ngvi.inference.request import Request
 from ngvi.inference.runs import Run
 from ngvi.inference.search import Status
