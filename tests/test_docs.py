@@ -198,3 +198,20 @@ def test_the_site_builds_without_a_warning(tmp_path):
     )
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "reference" / "ngvi.html").exists()
+
+
+def test_every_action_is_pinned_by_its_commit_and_tells_its_version():
+    used = [
+        line.partition("uses:")[2].strip()
+        for path in (ROOT / ".github" / "workflows").glob("*.yml")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "uses:" in line
+    ]
+    pinned = re.compile(r"[\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+")
+    assert len(used) > 10 and not [one for one in used if not pinned.fullmatch(one)]
+
+
+def test_the_licence_has_an_owner():
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Copyright 2026 The ngvi authors" in text
+    assert (ROOT / "LICENSES" / "Apache-2.0.txt").read_text(encoding="utf-8") == text
