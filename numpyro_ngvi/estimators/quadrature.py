@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ from ngvi.estimators.points import Families, PointsBySite, log_q
 from ngvi.estimators.quadrature import Integrand, Pull, Push, expectations, num_probes
 from numpyro_ngvi.estimators.moments import Averages, Density
 from numpyro_ngvi.tracing.additive_terms import terms_of
+from numpyro_ngvi.tracing.compilation import compiled
 
 #: Numbers of a term at all nodes that are computed together; a few nodes always are, as sums over
 #: them are products of matrices.
@@ -98,7 +100,7 @@ class JaxCalculus:
         return [_mean(*one) for one in integrands]
 
     def compiled(self, function: Callable) -> Callable:
-        return jax.jit(function)
+        return compiled(function, runs_once=True)
 
     def numpy(self, array: jax.Array) -> np.ndarray:
         return np.asarray(array)
@@ -106,7 +108,7 @@ class JaxCalculus:
     def line(
         self, term: Term, centre: list[jax.Array]
     ) -> Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]]:
-        @jax.jit
+        @partial(compiled, runs_few=True)
         def at(t: jax.Array, half: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
             steps = [step.astype(one.dtype) for one, step in zip(centre, half, strict=True)]
             predictors = [

@@ -49,7 +49,7 @@ from numpyro_ngvi.guide.checks import (
 from numpyro_ngvi.guide.distributions import StructuredNormal
 from numpyro_ngvi.guide.dynamic_supports import running_supports
 from numpyro_ngvi.guide.layout import layout_of
-from numpyro_ngvi.guide.posterior import NaturalNormal, to_distribution, to_transform
+from numpyro_ngvi.guide.posterior import NaturalNormal, drawing, to_distribution, to_transform
 from numpyro_ngvi.guide.prototype import set_up_prototype
 from numpyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo, calling_elbo
 from numpyro_ngvi.guide.subsampled_latents import Minibatch, full_locs, unpacking
@@ -338,13 +338,14 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         :param sample_shape: shape of independent draws.
         """
         family = self._family_of(params)
-        noise = random.normal(rng_key, (*sample_shape, family.noise_dim), family.loc.dtype)
-        return self._unpack_and_constrain(family.sample(noise), params)
+        draws = drawing((*sample_shape, family.noise_dim))(rng_key, family)
+        return self._unpack_and_constrain(draws, params)
 
     def _unpack_and_constrain(self, latent_sample: jax.Array, params: Any) -> dict[str, jax.Array]:
         self._check_set_up()
         if not self._supports:
-            return super()._unpack_and_constrain(latent_sample, params)
+            # NumPyro's is a loop, which would be compiled anew at each call.
+            return compiled(super()._unpack_and_constrain)(latent_sample, params)
         # Deterministic sites are those of a minibatch: the model does not run with all elements.
         values = self._unpack_latent(latent_sample)
         return {name: biject_to(self._supports[name])(value) for name, value in values.items()}

@@ -84,6 +84,16 @@ def _drawing(shape: tuple[int, ...]) -> Callable:
     return compiled(drawn, runs_once=math.prod(shape) <= SIZES.few)
 
 
+@functools.lru_cache(maxsize=64)
+def drawing(shape: tuple[int, ...]) -> Callable:
+    """Plain draws of a family of this shape, by one program."""
+
+    def drawn(key: jax.Array, family: Family) -> jax.Array:
+        return family.sample(jax.random.normal(key, shape, family.loc.dtype))
+
+    return compiled(drawn, runs_once=math.prod(shape) <= SIZES.few)
+
+
 def to_distribution(family: Family) -> dist.Distribution:
     """The family as a NumPyro distribution over vectors of length ``d``."""
     if isinstance(family, DenseFamily):

@@ -75,7 +75,10 @@ def unpacking(locs: dict[str, jax.Array]) -> tuple[jax.Array, UnpackTransform]:
 
 
 def _packed(values: dict[str, jax.Array], shapes: dict[str, tuple]) -> jax.Array:
-    return jnp.concatenate([values[name].reshape(-1) for name in shapes])
+    parts = [values[name].reshape(-1) for name in shapes]
+    if any(isinstance(part, jax.core.Tracer) for part in parts):
+        return jnp.concatenate(parts)
+    return jax.device_put(np.concatenate(parts))  # without a program
 
 
 def _unpacked(latent: jax.Array, shapes: dict[str, tuple]) -> dict[str, jax.Array]:

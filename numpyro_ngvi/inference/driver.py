@@ -94,8 +94,8 @@ class _FitCall(FitCall):
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
         super().__init__(given, fit)
         given_key = given["rng_key"]
-        rng_key = random.key(0) if given_key is None else typed_key(check_key(given_key))
-        self._init_key, seeds, self._result_key = _keys(rng_key)
+        key = np.uint32(0) if given_key is None else typed_key(check_key(given_key))
+        self._init_key, seeds, self._result_key = _keys(key)
         _check_numbers(self.args, {"rng_key": seeds, **self.kwargs})
         _check_processes((self.args, self.kwargs), given["time_limit"], given["checkpoint"])
         seeds = np.asarray(seeds)
@@ -151,8 +151,12 @@ def _is_traced(tree: Any) -> bool:
 
 @partial(compiled, runs_once=True)
 def _keys(rng_key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """For the guide, for numpy's draws, and for the result."""
-    init_key, draw_key, result_key = random.split(rng_key, 3)
+    """For the guide, for numpy's draws, and for the result.
+
+    :param rng_key: or a seed.
+    """
+    is_seed = rng_key.dtype == np.uint32
+    init_key, draw_key, result_key = random.split(random.key(rng_key) if is_seed else rng_key, 3)
     return init_key, random.bits(draw_key, (4,), jnp.uint32), result_key
 
 

@@ -33,6 +33,7 @@ from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import blocks, compiled, enable_x64
 from numpyro_ngvi.tracing.plates import subsampled_plates
+from numpyro_ngvi.tracing.traced import Traced
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
 #: do: passes cost next to nothing to run, and a loop to compile.
@@ -95,6 +96,7 @@ class Objective:
         self._at_once = _at_once(visited_size, math.ceil(visited * num_rows), has_modes)
         self._at_once_by_value = (1 if has_modes else 4) * self._at_once
         self._values_at_once = points_at_once(visited_size)
+        self._traced = Traced(self._log_density)
         self._estimator = curvature.make_estimator(kind, self._cost, self._at_once)
         self._by_few = curvature.make_estimator("stein", self._cost, self._at_once)
         self._fractions: dict[tuple, float] = {}
@@ -298,7 +300,21 @@ class Objective:
 
     def _density(
         self, arrays: list, model_key: jax.Array, rows: jax.Array | None = None
-    ) -> LogDensity:
+    ) -> Callable[[dict[str, jax.Array], State, jax.Array], jax.Array]:
+        """Of the latents by site, of all parameters, and of a key for the rest of the guide."""
+        return lambda latents, params, guide_key: self._traced(
+            latents, params, guide_key, model_key, rows, arrays
+        )
+
+    def _log_density(
+        self,
+        latents: dict[str, jax.Array],
+        params: State,
+        guide_key: jax.Array,
+        model_key: jax.Array,
+        rows: jax.Array | None,
+        arrays: list,
+    ) -> jax.Array:
         args, kwargs = self._arguments.rebuilt(arrays)
         model, guide = self.model, self.guide
         if rows is not None:
@@ -306,7 +322,7 @@ class Objective:
             model, guide = (
                 handlers.substitute(one, data={self.rows.plate: rows}) for one in (model, guide)
             )
-        return LogDensity(model, guide, args, kwargs, model_key)
+        return LogDensity(model, guide, args, kwargs, model_key)(latents, params, guide_key)
 
     def _by_site(self, noise: jax.Array) -> dict[str, jax.Array]:
         dims = self._space.dims

@@ -51,7 +51,8 @@ from numpyro_ngvi.inference.space import (
     gaussians,
     posteriors,
 )
-from numpyro_ngvi.tracing.arguments import as_jax
+from numpyro_ngvi.tracing.arguments import Arguments, as_jax
+from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.workflow import runs as model_runs
 from numpyro_ngvi.workflow.rows import ModelRows
 from numpyro_ngvi.workflow.runs import ModelRuns
@@ -113,11 +114,14 @@ class FitResult(WorkflowResult):
         if not args and not kwargs:
             args, kwargs = self.args, self.kwargs
             model = handlers.uncondition(model)
-        predictive = Predictive(
-            model, guide=self.guide, params=self.params, num_samples=num_samples
-        )
-        args, kwargs = as_jax((args, kwargs))
-        found = predictive(key, *args, **kwargs)
+
+        def predictive(key: jax.Array, params: dict, arrays: list) -> dict[str, jax.Array]:
+            args, kwargs = arguments.rebuilt(arrays)
+            options = {"guide": self.guide, "params": params, "num_samples": num_samples}
+            return Predictive(model, **options)(key, *args, **kwargs)
+
+        arguments = Arguments(*as_jax((args, kwargs)))
+        found = arguments.call(compiled(predictive), key, self.params)
         # A factor is an observed site, and has no numbers.
         return {name: value for name, value in found.items() if value[0].size}
 

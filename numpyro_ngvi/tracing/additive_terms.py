@@ -22,6 +22,7 @@ from ngvi.estimators.additive_terms import (
     Term,
     term_of,
 )
+from numpyro_ngvi.tracing.traced import without_idle
 
 _KINDS = {
     Kind.COPY: "broadcast_in_dim reshape squeeze expand_dims transpose slice rev copy copy_p",
@@ -93,22 +94,11 @@ def _run(reader: Reader, program: Any, arguments: Sequence[Node]) -> list[Node]:
     def node(atom: Any) -> Node:
         return reader.constant(atom.val, atom.aval.shape) if hasattr(atom, "val") else known[atom]
 
-    for equation in _used(program):
+    for equation in without_idle(program).eqns:
         inputs = [node(atom) for atom in equation.invars]
         found = _results(reader, program, equation, inputs)
         known.update(zip(equation.outvars, found, strict=True))
     return [node(atom) for atom in program.outvars]
-
-
-def _used(program: Any) -> list[Any]:
-    """The operations that the results depend on: not those that check what nobody reads."""
-    used = {atom for atom in program.outvars if not hasattr(atom, "val")}
-    found = []
-    for equation in reversed(program.eqns):
-        if used.intersection(equation.outvars):
-            found.append(equation)
-            used.update(atom for atom in equation.invars if not hasattr(atom, "val"))
-    return found[::-1]
 
 
 def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) -> list[Node]:

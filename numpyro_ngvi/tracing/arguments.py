@@ -73,7 +73,7 @@ def as_jax(tree: Any) -> Any:
 
     def converted(leaf: Any) -> Any:
         is_numeric = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf"
-        return jnp.asarray(leaf) if is_numeric else leaf
+        return jax.device_put(leaf) if is_numeric else leaf  # which compiles nothing
 
     return jax.tree.map(converted, tree)
 

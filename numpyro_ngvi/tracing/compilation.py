@@ -17,6 +17,8 @@ import jax
 import jaxlib
 import numpy as np
 
+from numpyro_ngvi.tracing.programs import Programs, kept
+
 #: The CPU's sums over more than 32,768 numbers are wrong in jaxlib 0.10.2, silently
 #: (https://github.com/jax-ml/jax/issues/39103). pyproject.toml excludes that version; where it is
 #: there all the same, our own programs do without YNNPACK's fusions.
@@ -34,9 +36,12 @@ class ProgramSizes(NamedTuple):
 
     many: int = 2**17  #: from here on it is long at work on them: compiled as ever
     few: int = 2**16  #: up to here for a millisecond: compiled at once, if it runs tens of times
+    most_kept: int = 256  #: of programs, those of some ten models: each is a megabyte or less
 
 
 SIZES = ProgramSizes()
+#: The programs of models, of all fits.
+PROGRAMS = Programs(SIZES.most_kept)
 
 
 def compiled(
@@ -44,17 +49,21 @@ def compiled(
 ) -> Callable[..., Any]:
     """The function, compiled at its first call for arguments of these shapes.
 
+    A function that is made in another one, as a model's are, is traced then, and compiled only if
+    no program that does the same is kept (:mod:`~numpyro_ngvi.tracing.programs`).
+
     :param runs_once: the program runs a few times at most: let it be slow, and there at once.
     :param num_numbers: how many it works on in every run.
     :param runs_few: it runs some tens of times, and as if once where its arguments are small.
     """
+    is_made = hasattr(function, "__self__") or "<locals>" in getattr(function, "__qualname__", "<locals>")
 
     @functools.cache
     def program(is_short: bool) -> Callable:
-        options = _AT_ONCE if is_short else _SOONER
-        options = _RIGHT if num_numbers >= SIZES.many else options
-        known = {name: value for name, value in options.items() if _is_known(name, value)}
-        return jax.jit(function, compiler_options=known or None)
+        if jax.config.jax_disable_jit:
+            return function
+        jit = _JITS[num_numbers >= SIZES.many, is_short]
+        return kept(function, PROGRAMS, jit) if is_made else jit(function)
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
@@ -67,16 +76,36 @@ def compiled(
     return call
 
 
+def _jit(options: dict[str, Any], function: Callable) -> Callable:
+    names = _known(jax.default_backend(), tuple(options))
+    return jax.jit(function, compiler_options={name: options[name] for name in names} or None)
+
+
+def _known(backend: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Which of our options XLA has, on this kind of device."""
+    if backend != "cpu":
+        return ()
+    # All at once, as a rule, which is one small program.
+    return names if _are_known(*_AT_ONCE) else tuple(filter(_are_known, names))
+
+
 @functools.cache
-def _is_known(name: str, value: Any) -> bool:
-    """Whether XLA has an option, on the device that is used by default."""
-    if jax.default_backend() != "cpu":
-        return False
+def _are_known(*names: str) -> bool:
+    options = {name: value for name, value in _AT_ONCE.items() if name in names}
     try:
-        jax.jit(lambda: 0).lower().compile(compiler_options={name: value})
+        jax.jit(lambda: 0).lower().compile(compiler_options=options)
     except Exception:  # noqa: BLE001  an option that is not known is not wanted
         return False
     return True
+
+
+#: By whether a program works on many numbers, and whether it is to be there at once.
+_JITS = {
+    (False, False): functools.partial(_jit, _SOONER),
+    (False, True): functools.partial(_jit, _AT_ONCE),
+    (True, False): functools.partial(_jit, _RIGHT),
+    (True, True): functools.partial(_jit, _RIGHT),
+}
 
 
 def blocks(rows: np.ndarray, at_once: int) -> list[np.ndarray]:

@@ -1,0 +1,239 @@
+"""Programs that are compiled once, however often a model is fitted.
+
+A program of a model is traced anew for each fit, which costs milliseconds, and XLA compiles it only
+if none is kept that does the very same: the same operations on arrays of the same shapes. A model
+that has changed, by its data's values, by a global or by a closure, has other operations, and so
+never meets a stale program. Arrays that a function holds are inputs of its program: data are no
+part of it, and a kept program holds neither a model nor its data.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import threading
+import types
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+#: Parameters of operations that are the rules of their derivatives: programs have none left to take.
+_RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees")
+_WITH_RULES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+    "jax_default_prng_impl",
+)
+#: Numbers of an array up to which a key has them as they are, and not their digest.
+_FEW = 64
+
+
+class Counts(NamedTuple):
+    """What has become of programs that were asked for."""
+
+    compiled: int = 0
+    reused: int = 0
+
+    def __sub__(self, other: Counts) -> Counts:  # type: ignore[override]
+        return Counts(self.compiled - other.compiled, self.reused - other.reused)
+
+
+class Programs:
+    """Programs by what they compute, those that were used last.
+
+    :param most: how many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._kept: collections.OrderedDict[Hashable, Callable] = collections.OrderedDict()
+        self._lock = threading.Lock()
+        self._compiled = self._reused = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def counts(self) -> Counts:
+        """Of this process so far."""
+        return Counts(self._compiled, self._reused)
+
+    def clear(self) -> None:
+        """Keep none of them."""
+        with self._lock:
+            self._kept.clear()
+
+    def of(self, key: Hashable | None, make: Callable[[], Callable]) -> Callable:
+        """The program of a key.
+
+        :param key: None for one that cannot be told from others, which is not kept.
+        :param make: compiles it, at its first call.
+        """
+        with self._lock:
+            found = None if key is None else self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+                self._reused += 1
+                return found
+            found = make()
+            self._compiled += 1
+            if key is not None:
+                self._kept[key] = found
+                while len(self._kept) > self.most:
+                    self._kept.popitem(last=False)
+            return found
+
+
+def kept(function: Callable, programs: Programs, jit: Callable[..., Callable]) -> Callable:
+    """The function of arrays, traced at its first call for such shapes, and compiled if need be.
+
+    :param programs: among which its program may be.
+    :param jit: compiles a function, whose arguments are lists of arrays.
+    """
+    known: dict[Hashable, Callable] = {}
+
+    def call(*args: Any) -> Any:
+        leaves, structure = jax.tree.flatten(args)
+        key = structure, tuple(map(_shape, leaves)), settings()
+        if key not in known:
+            known[key] = _program(function, structure, leaves, programs, jit)
+        return known[key](leaves)
+
+    return call
+
+
+def _program(
+    function: Callable, structure: Any, leaves: list, programs: Programs, jit: Callable
+) -> Callable[[list], Any]:
+    """Of the flat arguments, for those of the shapes of ``leaves``."""
+    results: list[Any] = []
+
+    def flat(*leaves: Any) -> list:
+        found, structure_found = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
+        results[:] = [structure_found]
+        return found
+
+    traced = jax.make_jaxpr(flat)(*leaves)
+    constants, operations = list(traced.consts), traced.jaxpr
+
+    def make() -> Callable:
+        def run(constants: list, leaves: list) -> list:
+            return jax.core.eval_jaxpr(operations, constants, *leaves)
+
+        run.__name__ = getattr(function, "__name__", run.__name__)
+        return jit(run)
+
+    try:
+        key: Hashable | None = (jit, settings(), _operations(operations))
+        hash(key)
+    except _UnseenError:
+        key = None
+    program = programs.of(key, make)
+
+    def call(leaves: list) -> Any:
+        return jax.tree.unflatten(results[0], program(constants, leaves))
+
+    return call
+
+
+def settings() -> tuple:
+    """What is set around a call and changes what it traces to."""
+    return tuple(getattr(jax.config, name) for name in _SETTINGS)
+
+
+def _shape(leaf: Any) -> Hashable:
+    if isinstance(leaf, jax.Array):
+        return leaf.aval
+    return type(leaf), np.shape(leaf), getattr(leaf, "dtype", None)
+
+
+# -- what a program does --------------------------------------------------------------
+
+
+class _UnseenError(Exception):
+    """A program does what cannot be compared: it calls back a function of the user's."""
+
+
+def _operations(program: Jaxpr) -> Hashable:
+    """A program's operations, in order, whatever its variables are called."""
+    numbers: dict[Any, int] = {}
+
+    def defined(variables: Sequence[Any]) -> tuple:
+        return tuple(
+            (numbers.setdefault(variable, len(numbers)), variable.aval) for variable in variables
+        )
+
+    def used(atoms: Sequence[Any]) -> tuple:
+        return tuple(
+            (atom.aval, _frozen(atom.val)) if hasattr(atom, "val") else numbers[atom]
+            for atom in atoms
+        )
+
+    arguments = defined(program.constvars), defined(program.invars)
+    body = []
+    for equation in program.eqns:
+        context = getattr(equation, "ctx", None)
+        body.append(
+            (
+                equation.primitive,
+                used(equation.invars),
+                tuple(
+                    (name, _frozen(value))
+                    for name, value in sorted(equation.params.items())
+                    if not (name in _RULES and equation.primitive.name in _WITH_RULES)
+                ),
+                getattr(context, "compute_type", None),
+                getattr(context, "threefry_partitionable", None),
+                defined(equation.outvars),
+            )
+        )
+    return (*arguments, tuple(body), used(program.outvars))
+
+
+def _frozen(value: Any) -> Hashable:
+    """A parameter of an operation, by its value.
+
+    :raises _UnseenError: if it is not known when two of them are the same.
+    """
+    if isinstance(value, ClosedJaxpr):
+        return _operations(value.jaxpr), tuple(map(_frozen, value.consts))
+    if isinstance(value, Jaxpr):
+        return _operations(value)
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return tuple((name, _frozen(one)) for name, one in sorted(value.items()))
+    if isinstance(value, jax.core.Tracer):
+        raise _UnseenError
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return str(value.dtype), _frozen(jax.random.key_data(value))
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        array = np.asarray(value)
+        numbers = array.tobytes()
+        known = numbers if array.size <= _FEW else hashlib.sha256(numbers).digest()
+        return array.shape, str(array.dtype), getattr(value, "weak_type", False), known
+    if isinstance(value, (bool, int, float, complex)):  # zeros differ by their signs, and NaN by none
+        return type(value), repr(value)
+    if isinstance(value, _FUNCTIONS):
+        return _of_library(value)
+    try:
+        hash(value)
+    except TypeError:
+        raise _UnseenError from None
+    return value
+
+
+def _of_library(function: Any) -> Hashable:
+    """A function of JAX's own, which is the same in each run; others may hold anything."""
+    module = getattr(function, "__module__", None) or ""
+    name = getattr(function, "__qualname__", "<locals>")
+    if module.split(".")[0] not in ("jax", "jaxlib") or "<locals>" in name:
+        raise _UnseenError
+    return function
