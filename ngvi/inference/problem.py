@@ -34,6 +34,10 @@ class Cost:
     products: int = 0  #: Hessian-vector products; a Hessian of ``d`` latents counts as ``d``
     values: int = 0  #: besides those that come with gradients
     passes: int = 0  #: over all minibatches, of values
+    #: NumPyro's programs that were compiled, and those that an earlier fit had left: of other data
+    #: of the same shapes none is compiled. Pyro has none.
+    compiled: int = dataclasses.field(default=0, compare=False)
+    reused: int = dataclasses.field(default=0, compare=False)
 
     @property
     def evaluations(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -31,7 +32,7 @@ from numpyro_ngvi.inference.set_up import STARTS, set_up
 from numpyro_ngvi.inference.space import gaussians
 from numpyro_ngvi.parallel.watch import count_step, watch_those_of, without_leaving
 from numpyro_ngvi.tracing.arguments import typed_key
-from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.compilation import PROGRAMS, compiled
 
 
 @serialised
@@ -93,6 +94,7 @@ class _FitCall(FitCall):
 
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
         super().__init__(given, fit)
+        self._programs = PROGRAMS.counts  # before the fit
         given_key = given["rng_key"]
         key = np.uint32(0) if given_key is None else typed_key(check_key(given_key))
         self._init_key, seeds, self._result_key = _keys(key)
@@ -127,6 +129,12 @@ class _FitCall(FitCall):
 
     def leaving(self) -> AbstractContextManager:
         return without_leaving()
+
+    def result(self, ready: Ready) -> FitResult:
+        result = super().result(ready)
+        new = (PROGRAMS.counts - self._programs)._asdict()
+        result.cost = dataclasses.replace(result.cost, **new)
+        return result
 
     def own_fields(self) -> dict[str, Any]:
         return {"rng_key": self._result_key}

@@ -10,11 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax import random
 from numpyro import handlers
-from numpyro.distributions.transforms import biject_to
-from numpyro.infer.initialization import init_to_uniform
 
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, choose, points_at_once
 from ngvi.estimators.score import score_direction
@@ -33,6 +30,7 @@ from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import blocks, compiled, enable_x64
 from numpyro_ngvi.tracing.plates import subsampled_plates
+from numpyro_ngvi.tracing.prior import draws_of_prior
 from numpyro_ngvi.tracing.traced import Traced
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
@@ -210,10 +208,16 @@ class Objective:
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
         if type(self.guide) is not NaturalGaussianGuide or self.guide.create_plates is not None:
             return None
-        seed = np.uint32(rng.integers(2**31))
-        sample = compiled(functools.partial(self._prior, count=count), runs_once=True)
+        seed, space = np.uint32(rng.integers(2**31)), self._space
+        params = space.constrain(not_gaussian(space.initial))
+        sites = [site.name for site in self.guide.sites]
+
+        def draws(seed: np.uint32, arrays: list) -> jax.Array:
+            run = self._arguments.rebuilt(arrays)
+            return draws_of_prior(self.model, sites, params, *run, random.key(seed), count)
+
         try:
-            return np.asarray(self._compiled(sample, seed), float)
+            return np.asarray(self._compiled(compiled(draws, runs_once=True), seed), float)
         except Exception:  # noqa: BLE001  a prior need not be one that can be sampled
             return None
 
@@ -253,24 +257,6 @@ class Objective:
             return density(self._by_site(one[0]), params, one[1])
 
         return curvature.in_passes(value, (theta, keys), self._at_once_by_value)
-
-    def _prior(self, seed: jax.Array, arrays: list, count: int) -> jax.Array:
-        args, kwargs = self._arguments.rebuilt(arrays)
-        params = self._space.constrain(not_gaussian(self._space.initial))
-
-        def one(key: jax.Array) -> jax.Array:
-            model = handlers.substitute(handlers.seed(self.model, key), data=params)
-            with handlers.block():
-                trace = handlers.trace(
-                    handlers.substitute(model, substitute_fn=_anywhere)
-                ).get_trace(*args, **kwargs)
-            parts = []
-            for site in self.guide.sites:
-                fn, value = trace[site.name]["fn"], trace[site.name]["value"]
-                parts.append(jnp.ravel(biject_to(fn.support).inv(value)))
-            return jnp.concatenate(parts)
-
-        return jax.vmap(one)(random.split(random.key(seed), count))
 
     def _one_group(
         self,
@@ -403,14 +389,3 @@ def _in_double(tree: Any) -> Any:
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
     return jax.tree.map(converted, tree)
-
-
-def _anywhere(site: dict[str, Any]) -> jax.Array | None:
-    """A point for sites whose prior is improper, and cannot be sampled."""
-    if site["type"] == "sample" and not site["is_observed"]:
-        fn = site["fn"]
-        while hasattr(fn, "base_dist"):
-            fn = fn.base_dist
-        if isinstance(fn, dist.ImproperUniform):
-            return init_to_uniform(site)
-    return None

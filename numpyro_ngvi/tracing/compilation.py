@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -42,6 +43,8 @@ class ProgramSizes(NamedTuple):
 SIZES = ProgramSizes()
 #: The programs of models, of all fits.
 PROGRAMS = Programs(SIZES.most_kept)
+if hasattr(os, "register_at_fork"):  # another thread of the parent may be at them
+    os.register_at_fork(after_in_child=PROGRAMS.renew_lock)
 
 
 def compiled(

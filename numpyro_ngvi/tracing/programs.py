@@ -70,6 +70,10 @@ class Programs:
         with self._lock:
             self._kept.clear()
 
+    def renew_lock(self) -> None:
+        """Of a process that was forked, maybe while another thread held it."""
+        self._lock = threading.Lock()
+
     def of(self, key: Hashable | None, make: Callable[[], Callable]) -> Callable:
         """The program of a key.
 

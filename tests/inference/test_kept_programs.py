@@ -1,0 +1,287 @@
+"""Programs of a fit that an earlier one has left (NumPyro), and those that it may not have."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+numpyro = pytest.importorskip("numpyro")
+
+import jax.numpy as jnp  # noqa: E402
+import numpyro.distributions as dist  # noqa: E402
+
+from numpyro_ngvi import fit  # noqa: E402
+from numpyro_ngvi.tracing.compilation import PROGRAMS, compiled  # noqa: E402
+
+OFFSET, IS_SHIFTED = 0.0, False
+
+
+@pytest.fixture
+def xla():
+    """Names of the programs that XLA compiles."""
+    found = []
+
+    def record(event, duration, **details):
+        if event.endswith("backend_compile_duration"):
+            found.append(details.get("fun_name"))
+
+    jax.monitoring.register_event_duration_secs_listener(record)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(record)
+
+
+def line(x, y, slope_scale=1.0):
+    slope = numpyro.sample("slope", dist.Normal(0.0, slope_scale))
+    numpyro.deterministic("twice", 2.0 * slope)
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.StudentT(5.0, slope * x, 1.0), obs=y)
+
+
+def data(seed=0, count=6):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=count)
+    return x, 0.7 * x + rng.normal(size=count)
+
+
+def fitted(model, *args, **kwargs):
+    return fit(model, *args, progress_bar=False, exploration=0.0, **kwargs)
+
+
+def everything(result, x):
+    result.sample()
+    result.sample(200, corrected=True)
+    result.predictive()
+    result.predictive(x, None)
+    result.diagnose()
+    return result.diagnostics
+
+
+def maybe_none(x, y):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", len(x)):
+        numpyro.sample("y", dist.StudentT(5.0, slope * x, 1.0), obs=y)
+
+
+def test_other_data_of_the_same_shapes_compile_nothing(xla):
+    first = fitted(maybe_none, *data(0))
+    everything(first, data(0)[0])
+    first.to_arviz()
+    assert first.cost.compiled > 0
+    xla.clear()
+    x, y = data(1)
+    second = fitted(maybe_none, x, y)
+    everything(second, x)
+    second.to_arviz()
+    assert xla == []
+    assert (second.cost.compiled, second.cost.reused > 0) == (0, True)
+    # ... and they are what a new process finds.
+    PROGRAMS.clear()
+    anew = fitted(maybe_none, x, y)
+    assert anew.cost.compiled > 0
+    np.testing.assert_array_equal(second.family.loc, anew.family.loc)
+    for name, draws in anew.predictive().items():
+        np.testing.assert_array_equal(second.predictive()[name], draws)
+
+
+def test_data_that_a_model_holds_are_no_part_of_its_programs(xla):
+    def model_of(x, y):
+        def model():
+            slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+            numpyro.sample("y", dist.Normal(slope * x, 1.0).to_event(1), obs=y)
+
+        return model
+
+    (_, _), (x, y) = both = [list(map(jnp.asarray, data(seed))) for seed in (0, 1)]
+    fitted(model_of(*both[0]))
+    xla.clear()
+    result = fitted(model_of(x, y))
+    assert xla == []
+    np.testing.assert_allclose(result.family.loc[0], x @ y / (1.0 + x @ x), rtol=1e-4)
+
+
+def test_a_model_whose_structure_follows_the_values_of_its_data():
+    def model(x, y):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        is_wide = float(np.asarray(y).max()) > 10.0  # of the numbers, which cannot be traced
+        numpyro.sample("y", dist.Normal(mean, 5.0 if is_wide else 1.0).expand([4]), obs=y)
+
+    narrow = fitted(model, np.ones(4), np.full(4, 2.0))
+    wide = fitted(model, np.ones(4), np.full(4, 12.0))
+    again = fitted(model, np.ones(4), np.full(4, 2.0))
+    assert narrow.family.loc[0] == pytest.approx(2.0 * 4 / 5, abs=1e-3)
+    assert wide.family.loc[0] == pytest.approx(12.0 * (4 / 25) / (1 + 4 / 25), abs=1e-3)
+    assert again.family.loc[0] == narrow.family.loc[0]
+
+
+def shifted(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    kind = dist.Laplace if IS_SHIFTED else dist.Normal
+    numpyro.sample("y", kind(mean + OFFSET, 1.0).expand([len(y)]), obs=y)
+
+
+def test_a_model_with_a_global_that_changes(monkeypatch):
+    y = np.full(4, 2.0)
+    before = fitted(shifted, y)
+    monkeypatch.setitem(globals(), "OFFSET", 1.0)
+    after = fitted(shifted, y)
+    monkeypatch.setitem(globals(), "OFFSET", -0.0)
+    assert before.family.loc[0] == pytest.approx(1.6, abs=1e-3)
+    assert after.family.loc[0] == pytest.approx(0.8, abs=1e-3)
+    assert float(jnp.mean(after.predictive()["y"])) == pytest.approx(0.8, abs=0.2)
+    monkeypatch.setitem(globals(), "IS_SHIFTED", True)
+    assert fitted(shifted, y).cost.compiled > 0
+
+
+def test_a_model_with_a_closure_that_is_replaced():
+    scale, link = 1.0, jnp.abs
+
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(link(mean) + mean, scale).expand([len(y)]), obs=y)
+
+    y = np.full(4, 2.0)
+    one = fitted(model, y, family="diagonal")
+    link = jnp.zeros_like
+    other = fitted(model, y, family="diagonal")
+    scale = 3.0
+    third = fitted(model, y, family="diagonal")
+    assert other.family.loc[0] == pytest.approx(1.6, abs=1e-3)
+    assert third.family.loc[0] == pytest.approx(2.0 * (4 / 9) / (1 + 4 / 9), abs=1e-3)
+    assert one.family.loc[0] != pytest.approx(1.6, abs=0.1)
+
+
+def test_a_method_of_an_object_that_changes():
+    class Model:
+        scale = 1.0
+
+        def __call__(self, y):
+            mean = numpyro.sample("mean", dist.Normal(0.0, self.scale))
+            numpyro.sample("y", dist.Normal(mean, 1.0).expand([len(y)]), obs=y)
+
+    model, y = Model(), np.full(4, 2.0)
+    fitted(model, y)
+    model.scale = 0.5
+    assert fitted(model, y).family.loc[0] == pytest.approx(2.0 * 4 / (4 + 4), abs=1e-3)
+
+
+def test_static_arguments_are_part_of_a_program():
+    x, y = data()
+    narrow, wide = (fitted(line, x, y, scale) for scale in (0.1, 10.0))
+    assert abs(narrow.family.loc[0]) < abs(wide.family.loc[0])
+
+
+def test_a_program_that_calls_back_a_users_function_is_not_kept():
+    calls, size = [], len(PROGRAMS)
+
+    def run(x):
+        jax.debug.callback(lambda value: calls.append(float(value)), x[0])
+        return x + 1.0
+
+    for _ in range(2):
+
+        def made(x):
+            return run(x)
+
+        compiled(made)(jnp.ones(3))
+    jax.effects_barrier()
+    assert calls == [1.0, 1.0]
+    assert len(PROGRAMS) == size
+
+
+def test_numbers_that_are_equal_and_not_the_same():
+    def of(number):
+        def made(x):
+            return x / (x * number)
+
+        return made
+
+    plus, minus = (compiled(of(number))(jnp.ones(2)) for number in (0.0, -0.0))
+    assert (plus[0], minus[0]) == (np.inf, -np.inf)
+
+
+def test_programs_hold_neither_models_nor_data():
+    class Rows:
+        def __init__(self, values):
+            self.values = values
+
+    rows, kept = Rows(jnp.full(5, 2.0)), []
+
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(mean, 1.0).expand([5]), obs=rows.values + 0.0 * y)
+
+    result = fitted(model, np.zeros(5))
+    result.predictive()
+    kept += [weakref.ref(model), weakref.ref(rows), weakref.ref(result)]
+    del model, rows, result
+    gc.collect()
+    assert [one() for one in kept] == [None] * 3
+
+
+def test_few_programs_are_kept(monkeypatch):
+    monkeypatch.setattr(PROGRAMS, "most", 3)
+    for count in range(2, 8):
+        compiled(lambda x: x * 2.0)(jnp.ones(count))
+    assert len(PROGRAMS) == 3
+
+
+def test_threads_share_programs():
+    PROGRAMS.clear()
+    found, errors = {}, []
+
+    def one(index):
+        try:
+            found[index] = fitted(shifted, np.full(3, float(index)))
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    for index, result in found.items():
+        assert result.family.loc[0] == pytest.approx(index * 3 / 4, abs=1e-3)
+    assert sum(result.cost.compiled > 0 for result in found.values()) == 1
+
+
+SECOND_PROCESS = """
+import jax, numpy as np, numpyro, numpyro.distributions as dist
+found = []
+jax.monitoring.register_event_listener(lambda name, **_: found.append(name.split("/")[-1]))
+from numpyro_ngvi import fit
+
+def model(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.StudentT(5.0, mean, 1.0).expand([len(y)]), obs=y)
+
+result = fit(model, np.arange(4.0), progress_bar=False)
+result.sample(), result.predictive()
+print(found.count("cache_hits"), found.count("cache_misses"))
+"""
+
+
+@pytest.mark.slow
+def test_the_persistent_cache_of_jax_serves_other_processes(tmp_path):
+    options = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    counts = []
+    for _ in range(2):
+        command = [sys.executable, "-c", SECOND_PROCESS]
+        done = subprocess.run(
+            command, env={**os.environ, **options}, capture_output=True, text=True, check=True
+        )
+        counts.append(tuple(map(int, done.stdout.split())))
+    assert counts[0][1] > 0
+    assert counts[1][0] > 0
+    assert counts[1][1] == 0
