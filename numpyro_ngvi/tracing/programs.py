@@ -125,7 +125,7 @@ def _program(
         return found
 
     traced = jax.make_jaxpr(flat)(*leaves)
-    constants, operations = list(traced.consts), traced.jaxpr
+    constants, (operations, order) = list(traced.consts), _with_results_in_order(traced.jaxpr)
 
     def make() -> Callable:
         def run(constants: list, leaves: list) -> list:
@@ -142,9 +142,27 @@ def _program(
     program = programs.of(key, make)
 
     def call(leaves: list) -> Any:
-        return jax.tree.unflatten(results[0], program(constants, leaves))
+        found = dict(zip(order, program(constants, leaves), strict=True))
+        return jax.tree.unflatten(results[0], [found[index] for index in range(len(found))])
 
     return call
+
+
+def _with_results_in_order(program: Jaxpr) -> tuple[Jaxpr, list[int]]:
+    """The program with its results in the order in which it finds them, and which they are.
+
+    NumPyro's distributions have their arrays in the order of a set, another one in each process:
+    the program would be another to JAX's persistent cache.
+    """
+    equations = [variable for equation in program.eqns for variable in equation.outvars]
+    known = (*program.constvars, *program.invars, *equations)
+    places = {variable: place for place, variable in enumerate(known)}
+    of_results = [
+        (-1, repr(atom.val)) if hasattr(atom, "val") else (places[atom], "")
+        for atom in program.outvars
+    ]
+    order = sorted(range(len(of_results)), key=of_results.__getitem__)
+    return program.replace(outvars=[program.outvars[index] for index in order]), order
 
 
 def settings() -> tuple:
