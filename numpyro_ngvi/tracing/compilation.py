@@ -59,7 +59,9 @@ def compiled(
     :param num_numbers: how many it works on in every run.
     :param runs_few: it runs some tens of times, and as if once where its arguments are small.
     """
-    is_made = hasattr(function, "__self__") or "<locals>" in getattr(function, "__qualname__", "<locals>")
+    is_made = hasattr(function, "__self__") or "<locals>" in getattr(
+        function, "__qualname__", "<locals>"
+    )
 
     @functools.cache
     def program(is_short: bool) -> Callable:

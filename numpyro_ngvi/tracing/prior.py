@@ -32,9 +32,9 @@ def draws_of_prior(
     def one(key: jax.Array) -> jax.Array:
         seeded = handlers.substitute(handlers.seed(model, key), data=params)
         with handlers.block():
-            trace = handlers.trace(
-                handlers.substitute(seeded, substitute_fn=_anywhere)
-            ).get_trace(*args, **kwargs)
+            trace = handlers.trace(handlers.substitute(seeded, substitute_fn=_anywhere)).get_trace(
+                *args, **kwargs
+            )
         found = [(trace[name]["fn"], trace[name]["value"]) for name in sites]
         return jnp.concatenate([jnp.ravel(biject_to(fn.support).inv(x)) for fn, x in found])
 

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-#: Parameters of operations that are the rules of their derivatives: programs have none left to take.
+#: Parameters of operations that are rules of their derivatives: programs have none left to take.
 _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees")
 _WITH_RULES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
@@ -241,7 +241,9 @@ def _frozen(value: Any) -> Hashable:
         numbers = array.tobytes()
         known = numbers if array.size <= _FEW else hashlib.sha256(numbers).digest()
         return array.shape, str(array.dtype), getattr(value, "weak_type", False), known
-    if isinstance(value, (bool, int, float, complex)):  # zeros differ by their signs, and NaN by none
+    if isinstance(
+        value, (bool, int, float, complex)
+    ):  # zeros differ by their signs, and NaN by none
         return type(value), repr(value)
     if isinstance(value, _FUNCTIONS):
         return _of_library(value)

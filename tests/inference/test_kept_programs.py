@@ -210,18 +210,20 @@ def test_programs_hold_neither_models_nor_data():
         def __init__(self, values):
             self.values = values
 
-    rows, kept = Rows(jnp.full(5, 2.0)), []
+    def things():
+        rows = Rows(jnp.full(5, 2.0))
 
-    def model(y):
-        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
-        numpyro.sample("y", dist.Normal(mean, 1.0).expand([5]), obs=rows.values + 0.0 * y)
+        def model(y):
+            mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+            numpyro.sample("y", dist.Normal(mean, 1.0).expand([5]), obs=rows.values + 0.0 * y)
 
-    result = fitted(model, np.zeros(5))
-    result.predictive()
-    kept += [weakref.ref(model), weakref.ref(rows), weakref.ref(result)]
-    del model, rows, result
+        result = fitted(model, np.zeros(5))
+        result.predictive()
+        return [weakref.ref(one) for one in (model, rows, result)]
+
+    found = things()
     gc.collect()
-    assert [one() for one in kept] == [None] * 3
+    assert [one() for one in found] == [None] * 3
 
 
 def test_few_programs_are_kept(monkeypatch):
