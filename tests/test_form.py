@@ -105,6 +105,7 @@ CONSTANTS = {
     "numpyro_ngvi.linalg.matrices.SMALL_TRIANGLE": SPEED,
     "numpyro_ngvi.workflow.rows.JACOBIANS_AT_ONCE": MEMORY,
     "numpyro_ngvi.workflow.rows.VALUES_AT_ONCE": MEMORY,
+    "numpyro_ngvi.tracing.programs._FEW": MEMORY,
     "pyro_ngvi.estimators.hessian.BYTES_AT_ONCE": MEMORY,
     "pyro_ngvi.estimators.hessian.MAX_AT_ONCE": MEMORY,
     "pyro_ngvi.estimators.per_example.layers.NUMBERS_AT_ONCE": MEMORY,
