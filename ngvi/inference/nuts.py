@@ -23,8 +23,8 @@ from ngvi.inference.chains import effective_draws, energy_information, r_hat
 from ngvi.inference.estimate import State
 from ngvi.inference.options import NutsOptions
 from ngvi.inference.problem import Problem
-from ngvi.inference.psis import USABLE
 from ngvi.inference.resampling import Resampling, weighed
+from ngvi.inference.weights_verdict import USABLE
 
 OPTIONS = NutsOptions()
 #: For a model without a density of all data.

@@ -81,10 +81,11 @@ class FittedPosterior:
         """
         raise NotImplementedError
 
-    def diagnose(self, num_draws: int = 4000) -> Diagnostics:
+    def diagnose(self, num_draws: int | None = None) -> Diagnostics:
         """:attr:`diagnostics` from other draws, or more of them.
 
-        :param num_draws: how many; each is an evaluation of the log density.
+        :param num_draws: how many; each is a value of the log density. By default 4000, or 16,000
+            where these do not decide whether the weights can be trusted.
         :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
         """
         raise NotImplementedError
@@ -150,7 +151,7 @@ class FittedPosterior:
 
     @functools.cached_property
     def diagnostics(self) -> Diagnostics:
-        """Pareto k-hat, importance-weighted bound and marginals, from 4000 draws."""
+        """Pareto k-hat, importance-weighted bound and marginals, from 4000 draws or 16,000."""
         return self.diagnose()
 
     def _mode_centred_guide(self) -> Any:
@@ -167,9 +168,9 @@ class FittedPosterior:
             )
         return guide
 
-    def _diagnosed(self, num_draws: int, seed: int | list[int]) -> Diagnostics:
+    def _diagnosed(self, num_draws: int | None, seed: int | list[int]) -> Diagnostics:
         """See :meth:`diagnose`."""
-        num_draws = check_count(num_draws, "num_draws")
+        num_draws = num_draws if num_draws is None else check_count(num_draws, "num_draws")
         known = vars(self).get("diagnostics")
         if known is not None and not known.num_draws:
             return known  # of rows of which the result holds a part only

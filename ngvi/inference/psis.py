@@ -17,16 +17,22 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ngvi.inference.estimate import State
+from ngvi.inference.marginals import (
+    Marginal,
+    Marginals,
+    discrepancies,
+    largest_changes,
+    weighted_marginals,
+)
 from ngvi.inference.problem import Objective, Problem
+from ngvi.inference.weights_verdict import Weights, error_of_k
 from ngvi.latents.layout import Site
 
-#: Up to these ``k`` the weights have a variance, and smoothed weights can be trusted.
-GOOD, USABLE = 0.5, 0.7
 #: The prior of Zhang and Stephens (2009, section 4) on the inverse scale, and that of Vehtari et
 #: al. (2024, appendix C) on the shape: so many observations of one half.
 SCALE_PRIOR, SHAPE_PRIOR, PRIOR_SHAPE = 3.0, 10.0, 0.5
@@ -42,6 +48,8 @@ class Limits(NamedTuple):
     equal: float = 0.05  #: a standard deviation of ``log w``, in nats, that is as good as none
     roundings: float = 20.0  #: a range of ``log w`` in units of its rounding that is none
     notable_rounding: float = 0.05  #: in nats, which a reader of ``k`` should know of
+    num_draws: int = 4000  #: at first, and so many times as many if they decide nothing
+    more_draws: int = 4
 
 
 LIMITS = Limits()
@@ -59,7 +67,7 @@ def smoothed_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     logs = np.asarray(log_weights, np.float64)
     logs, count = logs - logs.max(), len(logs)
     order = np.argsort(logs)
-    size = math.ceil(min(count / 5.0, 3.0 * math.sqrt(count)))
+    size = tail_size(count)
     cutoff = logs[order[-size - 1]] if size < count else -math.inf
     cutoff = max(cutoff, math.log(np.finfo(float).tiny))
     tail = order[logs[order] > cutoff]
@@ -71,6 +79,11 @@ def smoothed_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
             found = np.log(quantiles(order_statistics, shape, scale) + math.exp(cutoff))
             logs[tail] = np.minimum(found, 0.0)  # never above the largest raw weight
     return logs - np.logaddexp.reduce(logs), shape
+
+
+def tail_size(count: int) -> int:
+    """How many of the weights are their tail."""
+    return math.ceil(min(count / 5.0, 3.0 * math.sqrt(count)))
 
 
 def fit_tail(excesses: np.ndarray) -> tuple[float, float]:
@@ -109,50 +122,6 @@ def quantiles(probabilities: np.ndarray, shape: float, scale: float) -> np.ndarr
 # -- diagnostics ---------------------------------------------------------------------------
 
 
-class Marginal(NamedTuple):
-    """One coordinate of the unconstrained latent vector, as the weights see it."""
-
-    name: str  #: the site and the index into its unconstrained value, such as ``"beta[2]"``
-    shift: float  #: weighted mean minus mean of ``q``, in standard deviations of ``q``
-    scale_ratio: float  #: weighted standard deviation over that of ``q``
-
-    @property
-    def discrepancy(self) -> float:
-        """``KL(N(shift, scale_ratio^2) || N(0, 1))`` in nats."""
-        return float(_discrepancy(np.asarray(self.shift), np.asarray(self.scale_ratio)))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Marginals(Sequence):
-    """A sequence of :class:`Marginal`, one per coordinate, held as arrays.
-
-    Means and standard deviations of ``q`` are those of the same draws, so that for an exact
-    ``q`` nothing is left of their noise.
-
-    :param shift: shape ``(d,)``.
-    :param scale_ratio: shape ``(d,)``.
-    :param sites: that the coordinates belong to, in order.
-    """
-
-    shift: np.ndarray
-    scale_ratio: np.ndarray
-    sites: tuple[Site, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.shift)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
-        site = next(site for site in self.sites if index < site.start + site.size)
-        name = site.name
-        if site.shape:
-            within = np.unravel_index(index - site.start, site.shape)
-            name += f"[{','.join(str(int(i)) for i in within)}]"
-        return Marginal(name, float(self.shift[index]), float(self.scale_ratio[index]))
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Diagnostics:
     """What importance weights say of a posterior. Everything that is not defined is None."""
@@ -162,8 +131,12 @@ class Diagnostics:
     #: The shape of the weights' tail; 0 where they are equal up to rounding, infinite where too
     #: few are left for an estimate.
     pareto_k: float | None
-    #: What that means, in words.
+    #: What that means, in words, with the effective draws, the gap and the marginals.
     verdict: str
+    #: The standard error of :attr:`pareto_k`.
+    pareto_k_error: float | None = None
+    #: Whether averages under the weights are those of the posterior; None if that is not decided.
+    are_trusted: bool | None = None
     #: The bound ``E_q[log w]`` in nats, from these draws, and its standard error.
     bound: float | None = None
     bound_error: float | None = None
@@ -185,11 +158,11 @@ class Diagnostics:
     def worst(self, n: int = 5) -> list[Marginal]:
         """The marginals that the weights change most, the worst first."""
         found = self.marginals
-        order = np.argsort(-_discrepancy(found.shift, found.scale_ratio), kind="stable")
+        order = np.argsort(-discrepancies(found.shift, found.scale_ratio), kind="stable")
         return [found[int(index)] for index in order[:n]]
 
     def __repr__(self) -> str:
-        k = "undefined" if self.pareto_k is None else f"{self.pareto_k:.2f}"
+        k = k_in_words(self)
         return f"Diagnostics(num_draws={self.num_draws}, pareto_k={k}: {self.verdict})"
 
 
@@ -208,7 +181,9 @@ def of_minibatches(objective: Objective) -> str:
     return words if objective.is_subsampled else ""
 
 
-def diagnose(problem: Problem, state: State, num_draws: int, seed: int | list[int]) -> Diagnostics:
+def diagnose(
+    problem: Problem, state: State, num_draws: int | None, seed: int | list[int]
+) -> Diagnostics:
     """What importance weights say of a state.
 
     They are those of all that the guide draws, partners of the Gaussians included, whose own
@@ -216,34 +191,52 @@ def diagnose(problem: Problem, state: State, num_draws: int, seed: int | list[in
     density does. The same seed gives the same draws.
 
     :param num_draws: how many; each is a value of the log density. Not all are in memory at once.
+        By default 4000, or four times as many where these do not decide whether weights can be
+        trusted.
     """
-    space, objective = problem.space, problem.objective
-    if why := of_minibatches(objective):
+    if why := of_minibatches(problem.objective):
         return undefined(why)
-    densities, log_weights = [], []
-    for theta, log_q in _draws(problem, state, num_draws, seed):
-        densities.append(objective.log_density(state, theta))
-        log_weights.append(densities[-1] - log_q)
-    density, mean = np.concatenate(densities), space.mean(state)
-    size = np.abs(density[np.isfinite(density)]).max(initial=0.0) + space.dim
+    if num_draws is not None:
+        return _diagnosed(problem, state, num_draws, seed, ())
+    first = _diagnosed(problem, state, LIMITS.num_draws, seed, ())
+    if first.are_trusted is not None or first.pareto_k is None or first.num_dropped:
+        return first
+    count = LIMITS.more_draws * LIMITS.num_draws
+    return _diagnosed(problem, state, count, seed, first.log_weights)
+
+
+def _diagnosed(
+    problem: Problem, state: State, count: int, seed: int | list[int], known: Sequence[float]
+) -> Diagnostics:
+    """From so many draws, of which the first have log weights that are known."""
+    space, objective = problem.space, problem.objective
+    parts, size, start = [np.asarray(known)], float(space.dim), 0
+    for theta, log_q in _draws(problem, state, count, seed):
+        new = slice(max(len(known) - start, 0), None)
+        start += len(theta)
+        if len(theta[new]):
+            density = objective.log_density(state, theta[new])
+            parts.append(density - log_q[new])
+            found = np.abs(density[np.isfinite(density)]).max(initial=0.0)
+            size = max(size, space.dim + float(found))
+    mean = space.mean(state)
 
     def moments(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         means = squares = np.zeros((len(weights), space.dim))
         start = 0
-        for theta, _ in _draws(problem, state, num_draws, seed):  # anew, now with weights
+        for theta, _ in _draws(problem, state, count, seed):  # anew, now with weights
             some, start = weights[:, start : start + len(theta)], start + len(theta)
             means = means + some @ (theta - mean)
             squares = squares + some @ np.square(theta - mean)
         return means, squares
 
-    rounding = problem.rounding(float(size))
-    return from_log_weights(np.concatenate(log_weights), moments, space.sites, rounding)
+    return from_log_weights(np.concatenate(parts), moments, space.sites, problem.rounding(size))
 
 
 def _draws(
     problem: Problem, state: State, count: int, seed: int | list[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Latent vectors and their ``log q``, some at a time."""
+    """Latent vectors and their ``log q``, some at a time; of more the first are the same."""
     rng, dim = np.random.default_rng(seed), problem.space.noise_dim
     at_once = max(1, NUMBERS_AT_ONCE // dim)
     for start in range(0, count, at_once):
@@ -273,34 +266,39 @@ def from_log_weights(
         words = "useless: the log density is not finite at any draw"
         return Diagnostics(num_draws, None, words, num_dropped=num_dropped, log_weights=log_weights)
     smoothed, shape = _smoothed(kept, rounding)
-    weights = np.zeros((2, num_draws))
+    weights = np.zeros((3, num_draws))
     weights[0, finite] = np.exp(smoothed)
     weights[1, finite] = 1.0 / len(kept)
+    weights[2] = weights[0] ** 2
+    effective = float(1.0 / weights[2].sum())
     # At -inf the weight is zero: such draws count, whereas NaN and +inf say nothing.
-    num_zero = int(np.sum(np.isneginf(log_weights)))
+    num_counted = len(kept) + int(np.sum(np.isneginf(log_weights)))
     largest = kept.max()
     raw = np.exp(kept - largest)
-    num_counted = len(kept) + num_zero
     relative_variance = num_counted * np.sum(raw**2) / np.sum(raw) ** 2 - 1.0
-    has_error = shape is not None and shape < USABLE and num_counted > 1
-    verdict = _verdict(shape, kept, rounding)
+    weighted_bound = float(largest + np.log(raw.sum() / num_counted))
+    marginals = weighted_marginals(*moments(weights), sites, effective)
+    gap = weighted_bound - float(kept.mean())
+    known = _known(shape, len(kept), effective / num_counted, gap, marginals)
+    verdict = _verdict(known, kept)
     if num_dropped:
         verdict += f"; the log density is not finite at {num_dropped} of {num_draws} draws"
     if rounding > LIMITS.notable_rounding:
         verdict += f"; log weights are rounded by about {rounding:.1g} nats: use float64"
+    error = math.sqrt(max(relative_variance, 0.0) / num_counted)
     return Diagnostics(
         num_draws=num_draws,
         pareto_k=shape,
         verdict=verdict,
+        pareto_k_error=None if known is None else known.error,
+        are_trusted=None if known is None else known.are_trusted,
         bound=float(kept.mean()),
         bound_error=float(kept.std(ddof=1) / math.sqrt(len(kept))) if len(kept) > 1 else None,
-        importance_weighted_bound=float(largest + np.log(raw.sum() / num_counted)),
-        importance_weighted_bound_error=(
-            math.sqrt(max(relative_variance, 0.0) / num_counted) if has_error else None
-        ),
-        effective_sample_size=float(1.0 / np.sum(weights[0] ** 2)),
+        importance_weighted_bound=weighted_bound,
+        importance_weighted_bound_error=error if known and known.are_trusted else None,
+        effective_sample_size=effective,
         num_dropped=num_dropped,
-        marginals=_marginals(*moments(weights), sites),
+        marginals=marginals,
         log_weights=log_weights,
     )
 
@@ -317,30 +315,30 @@ def _smoothed(log_weights: np.ndarray, rounding: float) -> tuple[np.ndarray, flo
     return smoothed, shape
 
 
-def _verdict(shape: float | None, log_weights: np.ndarray, rounding: float) -> str:
+def _known(
+    shape: float | None, count: int, share: float, gap: float, marginals: Marginals
+) -> Weights | None:
+    """What there is to judge by, of so many finite weights."""
+    if shape is None or count < LIMITS.min_draws:
+        return None
+    error = error_of_k(shape, tail_size(count), SHAPE_PRIOR)
+    return Weights(shape, error, share, gap, count, *largest_changes(marginals))
+
+
+def _verdict(known: Weights | None, log_weights: np.ndarray) -> str:
     spread, count = float(log_weights.std()), len(log_weights)
-    if shape is None:
-        return "unknown: the log density's rounding errors hide the weights"
     if count < LIMITS.min_draws:
         return f"unknown: {count} draws are too few, take {LIMITS.min_draws} at least"
+    if known is None:
+        return "unknown: the log density's rounding errors hide the weights"
     if spread < LIMITS.equal:
         return f"good: the weights hardly vary (sd {spread:.2g} nats), whatever their tail"
-    if shape < GOOD:
-        return "good: q covers the posterior"
-    if shape < USABLE:
-        return "usable: q covers most of the posterior, and importance weights can correct it"
-    if shape < 1.0:
-        return "poor: q misses a part of the posterior; distrust its spread and its tails"
-    return "bad: q is far from the posterior, and importance weights cannot tell how far"
+    return known.verdict
 
 
-def _marginals(means: np.ndarray, squares: np.ndarray, sites: tuple[Site, ...]) -> Marginals:
-    stddevs = np.sqrt(np.maximum(squares - means**2, 0.0))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return Marginals((means[0] - means[1]) / stddevs[1], stddevs[0] / stddevs[1], sites)
-
-
-def _discrepancy(shift: np.ndarray, scale_ratio: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        value = 0.5 * (scale_ratio**2 + shift**2 - 1.0) - np.log(scale_ratio)
-    return np.where(np.isnan(value), np.inf, value)
+def k_in_words(found: Diagnostics) -> str:
+    """K-hat with its error."""
+    if found.pareto_k is None:
+        return "undefined"
+    error = f" ± {found.pareto_k_error:.2f}" if found.pareto_k_error else ""
+    return f"{found.pareto_k:.2f}{error}"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import io
 import math
+import textwrap
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ngvi.inference.mode_centred import BY_MODES
-from ngvi.inference.psis import USABLE, Diagnostics, Marginal
+from ngvi.inference.psis import Diagnostics, Marginal, k_in_words
 from ngvi.inference.trace import Trace
+from ngvi.inference.weights_verdict import USABLE
 
 #: Colours: the fit, its noise, the importance weights' view.
 FIT, NOISE, WEIGHTS = "#08519c", "#bdd7e7", "#d95f0e"
@@ -21,6 +23,7 @@ class Sizes(NamedTuple):
     """Of report and picture."""
 
     width: int = 22  #: characters of a label
+    of_words: int = 75  #: of a line beside one
     num_marginals: int = 3  #: in the report
     num_shown: int = 10  #: marginals in the picture
     smallest_weight: float = 1e-4  #: of the mean one; smaller ones are not told apart
@@ -94,7 +97,7 @@ def report(result: Any, complete: bool) -> str:
         add("diagnostics", f"failed: {error}")
         return "\n".join(lines)
     _add_diagnostics(add, diagnostics)
-    is_good = result.converged and (diagnostics.pareto_k or 0.0) < USABLE
+    is_good = result.converged and diagnostics.are_trusted is not False
     if not is_good and (found := without_mode(result.guide, result.params)):
         add("without a mode", f"{found}: these stay as they are")
     return "\n".join(lines)
@@ -148,7 +151,8 @@ def reparametrize(result: Any) -> tuple[str, ...]:
 
 def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:
     k = diagnostics.pareto_k
-    add("Pareto k-hat", diagnostics.verdict if k is None else f"{k:.2f}, {diagnostics.verdict}")
+    words = "" if k is None else f"{k_in_words(diagnostics)}, "
+    add("Pareto k-hat", *textwrap.wrap(words + diagnostics.verdict, SIZES.of_words))
     if diagnostics.importance_weighted_bound is None:
         return
     bound = diagnostics.importance_weighted_bound, diagnostics.importance_weighted_bound_error
@@ -158,8 +162,20 @@ def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:
     if worst:
         add(
             "worst marginals",
-            *(f"{m.name}: mean {m.shift:+.2f} sd, sd x {m.scale_ratio:.2f}" for m in worst),
+            *(marginal_in_words(m, diagnostics.are_trusted) for m in worst),
         )
+
+
+def marginal_in_words(marginal: Marginal, are_trusted: bool | None) -> str:
+    """By how much the weights change mean and standard deviation of a marginal.
+
+    :param are_trusted: where the weights are not, what they show is the least that is missing.
+    """
+    shift, ratio = f"mean {marginal.shift:+.2f}", f"sd x {marginal.scale_ratio:.2f}"
+    if are_trusted:
+        shift += f" ± {marginal.shift_error:.2f}"
+        return f"{marginal.name}: {shift} sd, {ratio} ± {marginal.ratio_error:.2f}"
+    return f"{marginal.name}: {shift} sd, {ratio}" + " at least" * (marginal.scale_ratio > 1.0)
 
 
 def _nats(value: float, error: float | None) -> str:

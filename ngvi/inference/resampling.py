@@ -20,7 +20,8 @@ import numpy as np
 from ngvi._warn import warn
 from ngvi.inference.estimate import State
 from ngvi.inference.problem import Problem
-from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE, USABLE, smoothed_weights
+from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE, smoothed_weights
+from ngvi.inference.weights_verdict import USABLE
 
 
 class Resampling(NamedTuple):

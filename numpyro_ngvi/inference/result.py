@@ -195,7 +195,9 @@ class FitResult(WorkflowResult):
     @door
     @shared_doc(WorkflowResult.diagnose, OF_KEY)
     @serialised
-    def diagnose(self, num_draws: int = 4000, *, rng_key: jax.Array | None = None) -> Diagnostics:
+    def diagnose(
+        self, num_draws: int | None = None, *, rng_key: jax.Array | None = None
+    ) -> Diagnostics:
         return self._diagnosed(num_draws, _numbers_of(self._key(_DIAGNOSTICS, rng_key)))
 
     @contextlib.contextmanager

@@ -187,7 +187,7 @@ class FitResult(WorkflowResult):
     @door
     @shared_doc(WorkflowResult.diagnose)
     @serialised
-    def diagnose(self, num_draws: int = 4000, *, seed: int = 0) -> Diagnostics:
+    def diagnose(self, num_draws: int | None = None, *, seed: int = 0) -> Diagnostics:
         """:param seed: of these draws; Pyro's own random numbers are left as they are."""
         return self._diagnosed(num_draws, seed)
 

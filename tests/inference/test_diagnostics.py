@@ -10,6 +10,7 @@ from scipy import integrate, stats
 
 from ngvi.inference import psis
 from ngvi.inference.psis import from_log_weights, smoothed_weights
+from ngvi.inference.weights_verdict import Weights, error_of_k
 from ngvi.latents.layout import Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
@@ -349,3 +350,78 @@ def test_a_report_is_not_lost_where_diagnostics_fail(ppl, monkeypatch):
     fitted = conjugate_result(ppl, shift=0.1)
     monkeypatch.setattr(type(fitted), "diagnose", lambda self: 1 / 0)
     assert "failed: division by zero" in str(fitted)
+
+
+# -- the verdict ----------------------------------------------------------------------
+
+
+def weights(k, error=0.05, share=0.6, gap=0.3, shift=0.3, ratio=0.2):
+    return Weights(k, error, share, gap, 4000, shift, ratio)
+
+
+def test_the_verdict_is_one_function_of_all_that_is_known():
+    words = [
+        (weights(0.4, shift=0.05, ratio=0.05), "good", True),
+        (weights(0.4), "usable", True),
+        (weights(0.68), "undecided", None),
+        (weights(0.9), "poor", False),
+        (weights(1.5), "poor", False),  # half of the draws count
+        (weights(1.5, share=0.01), "bad", False),
+        # Whatever the tail of equal weights is, it carries nothing.
+        (weights(1.6, share=0.993, shift=0.03, ratio=0.02), "good", True),
+    ]
+    for found, word, trusted in words:
+        assert found.verdict.startswith(word + ":") and found.are_trusted is trusted
+    assert all("result.nuts()" in found.verdict for found, word, _ in words[2:6])
+
+
+def test_the_error_of_k_is_that_of_repetitions():
+    rng = np.random.default_rng(0)
+    for shape in (0.3, 0.7):
+        found = [smoothed_weights(shape * rng.exponential(size=4000))[1] for _ in range(200)]
+        stated = error_of_k(float(np.mean(found)), psis.tail_size(4000), psis.SHAPE_PRIOR)
+        assert np.std(found) == pytest.approx(stated, rel=0.3)
+
+
+class Narrow:
+    """Three standard normal latents, and a Gaussian that is too narrow by a factor, the state."""
+
+    sites, dim, noise_dim, is_subsampled, rows = (Site("x", 0, (3,)),), 3, 3, False, None
+
+    def __init__(self):
+        self.objective = self.space = self
+        self.num_values = 0
+
+    def mean(self, state):
+        return np.zeros(3)
+
+    def draw(self, state, noise):
+        return state * noise, stats.norm.logpdf(noise).sum(1) - 3 * np.log(state)
+
+    def log_density(self, state, theta):
+        self.num_values += len(theta)
+        return stats.norm.logpdf(theta).sum(1)
+
+    def rounding(self, value):
+        return 1e-16 * value
+
+
+def test_draws_are_added_until_the_word_is_certain():
+    """Of tails that the first draws cannot tell, and only of these."""
+    certain, unsure = psis.diagnose(Narrow(), 0.98, None, 0), Narrow()
+    assert certain.num_draws == 4000 and certain.verdict.startswith("good")
+    first = psis.diagnose(Narrow(), 0.67, 4000, 0)
+    assert first.are_trusted is None and first.verdict.startswith("undecided")
+    more = psis.diagnose(unsure, 0.67, None, 0)
+    assert more.num_draws == unsure.num_values == 16_000
+    whole = psis.diagnose(Narrow(), 0.67, 16_000, 0)
+    np.testing.assert_array_equal(more.log_weights, whole.log_weights)
+    assert more.verdict == whole.verdict and more.pareto_k_error < first.pareto_k_error
+
+
+def test_what_weights_show_is_the_least_where_they_are_not_trusted(ppl):
+    trusted, poor = conjugate_result(ppl, shift=0.3), shared_result(ppl, factor=0.2)
+    assert "at least" in str(poor) and "at least" not in str(trusted)
+    worst = trusted.diagnostics.worst(1)[0]
+    assert f"mean {worst.shift:+.2f} ± {worst.shift_error:.2f} sd" in str(trusted)
+    assert 0 < worst.shift_error < 0.1 and worst.shift == pytest.approx(-0.3, abs=0.1)

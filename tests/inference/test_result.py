@@ -160,7 +160,7 @@ def test_arviz_gets_one_chain_with_plates_as_dimensions_and_the_data(ppl):
 
 
 def test_the_report_says_what_one_wants_to_know(ppl):
-    fitted = conjugate_result(ppl, shift=0.2)
+    fitted = conjugate_result(ppl, shift=0.05)
     assert "not computed yet" in repr(fitted)  # which computes nothing
     lines = str(fitted).splitlines()
     assert lines[0] == "FitResult: certified after 20 steps, 1.2 s"

@@ -1,0 +1,99 @@
+"""What importance weights change of each marginal."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ngvi.latents.layout import Site
+
+
+class Marginal(NamedTuple):
+    """One coordinate of the unconstrained latent vector, as the weights see it."""
+
+    name: str  #: the site and the index into its unconstrained value, such as ``"beta[2]"``
+    shift: float  #: weighted mean minus mean of ``q``, in standard deviations of ``q``
+    scale_ratio: float  #: weighted standard deviation over that of ``q``
+    shift_error: float = 0.0  #: their standard errors, if weights can be trusted
+    ratio_error: float = 0.0
+
+    @property
+    def discrepancy(self) -> float:
+        """``KL(N(shift, scale_ratio^2) || N(0, 1))`` in nats."""
+        return float(discrepancies(np.asarray(self.shift), np.asarray(self.scale_ratio)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Marginals(Sequence):
+    """A sequence of :class:`Marginal`, one per coordinate, held as arrays.
+
+    Means and standard deviations of ``q`` are those of the same draws, so that for an exact
+    ``q`` nothing is left of their noise.
+
+    :param shift: shape ``(d,)``.
+    :param scale_ratio: shape ``(d,)``.
+    :param sites: that the coordinates belong to, in order.
+    """
+
+    shift: np.ndarray
+    scale_ratio: np.ndarray
+    sites: tuple[Site, ...] = ()
+    shift_error: np.ndarray | None = None
+    ratio_error: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.shift)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        site = next(site for site in self.sites if index < site.start + site.size)
+        name = site.name
+        if site.shape:
+            within = np.unravel_index(index - site.start, site.shape)
+            name += f"[{','.join(str(int(i)) for i in within)}]"
+        errors = (0.0 if e is None else float(e[index]) for e in self._errors)
+        return Marginal(name, float(self.shift[index]), float(self.scale_ratio[index]), *errors)
+
+    @property
+    def _errors(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        return self.shift_error, self.ratio_error
+
+
+def weighted_marginals(
+    means: np.ndarray, squares: np.ndarray, sites: tuple[Site, ...], effective: float
+) -> Marginals:
+    """Marginals of weighted draws.
+
+    :param means: shape ``(3, d)``: under weights, under equal ones, and under the weights' squares.
+    :param squares: mean squares likewise.
+    :param sites: that the coordinates belong to.
+    :param effective: the number of effective draws.
+    """
+    stddevs = np.sqrt(np.maximum(squares[:2] - means[:2] ** 2, 0.0))
+    spread = squares[2] - 2.0 * means[0] * means[2] + means[0] ** 2 / effective
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shift, ratio = (means[0] - means[1]) / stddevs[1], stddevs[0] / stddevs[1]
+        # Of the same draws: for an exact q nothing is left of the noise.
+        noise = np.sqrt(np.maximum(spread, 0.0)) / stddevs[1]
+        return Marginals(shift, ratio, sites, noise, ratio * math.sqrt(0.5 / effective))
+
+
+def largest_changes(marginals: Marginals) -> tuple[float, float]:
+    """Changes of mean, in standard deviations, and of the logarithms of these."""
+    with np.errstate(divide="ignore"):
+        changes = np.abs(marginals.shift), np.abs(np.log(marginals.scale_ratio))
+    shift, ratio = (float(np.nan_to_num(part).max(initial=0.0)) for part in changes)
+    return shift, ratio
+
+
+def discrepancies(shift: np.ndarray, scale_ratio: np.ndarray) -> np.ndarray:
+    """``KL(N(shift, scale_ratio^2) || N(0, 1))`` in nats; infinite if that is not defined."""
+    with np.errstate(divide="ignore"):
+        value = 0.5 * (scale_ratio**2 + shift**2 - 1.0) - np.log(scale_ratio)
+    return np.where(np.isnan(value), np.inf, value)
