@@ -58,8 +58,8 @@ class Weights(NamedTuple):
         missed = f"q misses a part of the posterior, {self.gap:.2g} nats at least"
         if self.are_trusted is None:
             return (
-                f"undecided: {missed}; whether weights mend it hangs on a k-hat of {USABLE}, which "
-                "is within the error. result.nuts() tells, and result.diagnose with more draws"
+                f"undecided: {missed}; the error of k-hat reaches {USABLE}, up to which weights "
+                "mend that. More draws tell, or result.nuts()"
             )
         if self.pareto_k - self.error < OPTIONS.far or self.share > OPTIONS.hardly:
             return (

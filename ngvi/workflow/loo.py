@@ -15,7 +15,8 @@ import dataclasses
 import numpy as np
 
 from ngvi.estimators.nodes import PredictorCovariance
-from ngvi.inference.psis import LIMITS, USABLE, smoothed_weights
+from ngvi.inference.psis import LIMITS, smoothed_weights
+from ngvi.inference.weights_verdict import USABLE
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.sites import Expected, PointSites, PredictorSites, Target, climb
