@@ -1,0 +1,185 @@
+"""Groups that a fit has not seen: elements of plates whose latents have no posterior but the prior.
+
+A prediction for them draws their latents from the prior given the globals. What belongs to the
+fit's own groups keeps its posterior.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ngvi.latents.layout import Site
+
+#: Which elements of plates are new: names of plates, with all of their elements; by name the
+#: indices of the new ones; or True for whatever the fit has not.
+Asked = bool | str | Sequence[str] | Mapping[str, Any] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class NewGroups:
+    """Where the groups of a fit are among those of a prediction.
+
+    :param known: by plate with new elements, where the fit's are among its elements, in the
+        fit's order; none of them is there if all are new.
+    :param sites: the latents of the prediction that are in such plates.
+    """
+
+    known: dict[str, np.ndarray]
+    sites: dict[str, Site]
+
+    def where(self, name: str, shape: tuple[int, ...]) -> tuple[np.ndarray, ...] | None:
+        """The index of the fit's elements in a value of a site, or None if all are new.
+
+        :param shape: of the value.
+        :raises ValueError: if the model sees a part of the plate only.
+        """
+        axes = [np.arange(size) for size in shape]
+        for plate in self.sites[name].plates:
+            if shape[plate.axis] != plate.size:
+                raise ValueError(
+                    f"new_groups needs all elements of plate '{plate.name}', and the model sees "
+                    f"{shape[plate.axis]} of {plate.size}: leave its subsample_size out."
+                )
+            axes[plate.axis] = self.known.get(plate.name, axes[plate.axis])
+        return np.ix_(*axes) if all(map(len, axes)) else None
+
+
+def new_groups(asked: Asked, fitted: Iterable[Site], found: Iterable[Site]) -> NewGroups | None:
+    """Which latents of a prediction come from the prior; None if none does.
+
+    :param asked: as the user says.
+    :param fitted: the latents of the fit.
+    :param found: those of the model with the arguments of the prediction.
+    :raises ValueError: for latents of another size than in the fit of which the user says nothing,
+        or says something that cannot be; naming plates and sites.
+    """
+    of_fit, of_run = ({site.name: site for site in sites} for sites in (fitted, found))
+    pairs = [(of_fit[name], of_run[name]) for name in of_fit if name in of_run]
+    sizes = {
+        plate.name: (plate.size, other.size)
+        for one, two in pairs
+        for plate in one.plates
+        for other in two.plates
+        if plate.name == other.name
+    }
+    inside = {
+        name: [site.name for site in of_run.values() if name in site.plate_names] for name in sizes
+    }
+    known = {
+        name: _known(name, new, *sizes[name]) for name, new in _asked(asked, sizes, inside).items()
+    }
+    for name, (before, now) in sizes.items():
+        if name not in known and before != now:
+            raise ValueError(_another_size(name, before, now, inside[name]))
+    for one, two in pairs:
+        axes = {plate.axis for plate in two.plates if plate.name in known}
+        if len(one.shape) != len(two.shape) or any(
+            before != now and axis not in axes
+            for axis, (before, now) in enumerate(zip(one.shape, two.shape, strict=False))
+        ):
+            raise ValueError(
+                f"Latent site '{one.name}' has unconstrained shape {two.shape} for these arguments,"
+                f" and {one.shape} in the fit. Only elements of a plate can be new, and no plate "
+                "around it has the axis that differs: draw the site in one."
+            )
+    sites = {site.name: site for _, site in pairs if site.plate_names & known.keys()}
+    return NewGroups(known, sites) if known else None
+
+
+def _asked(asked: Asked, sizes: dict[str, tuple[int, int]], inside: dict) -> dict[str, Any]:
+    """By plate the indices of its new elements, or None for all."""
+    if asked is None or asked is False:
+        return {}
+    if asked is True:
+        differ = {name: pair for name, pair in sizes.items() if pair[0] != pair[1]}
+        if not differ:
+            raise ValueError(
+                "new_groups=True takes as new what a plate has beyond the fit's elements, and all "
+                f"plates around latents are as in the fit ({_listed(sizes)}): name one whose "
+                "elements are all new, new_groups='...'."
+            )
+        return {
+            name: range(before, now) if before < now else None
+            for name, (before, now) in differ.items()
+        }
+    if isinstance(asked, Mapping):
+        wanted = dict(asked)
+    else:
+        wanted = dict.fromkeys([asked] if isinstance(asked, str) else asked)
+    for name in wanted:
+        if name not in sizes:
+            raise ValueError(
+                f"new_groups names {name!r}, and the plates around latents are {_listed(sizes)}."
+            )
+    return wanted
+
+
+def _known(name: str, new: Any, before: int, now: int) -> np.ndarray:
+    """Where the fit's elements of a plate are among those of the prediction."""
+    if new is None or new is True:
+        return np.zeros(0, int)
+    indices = np.atleast_1d(np.asarray(new))
+    if indices.dtype == bool and indices.shape == (now,):
+        indices = np.flatnonzero(indices)
+    is_whole = indices.ndim == 1 and (indices.dtype.kind in "iu" or not indices.size)
+    if not is_whole or len({*indices.tolist()} & {*range(now)}) < len(indices):
+        raise ValueError(
+            f"new_groups[{name!r}] must be different indices of the plate's {now} elements, from 0 "
+            f"to {now - 1}, got {new!r}."
+        )
+    known = np.setdiff1d(np.arange(now), indices)
+    if len(known) not in (0, before):
+        raise ValueError(
+            f"new_groups[{name!r}] leaves {len(known)} of the plate's {now} elements to the fit, "
+            f"which has {before}: all of the fit's must be there in their order, or none."
+        )
+    return known
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+def _another_size(plate: str, before: int, now: int, sites: list[str]) -> str:
+    text = (
+        f"Plate '{plate}' has {now} elements for these arguments, and {before} in the fit, which "
+        f"knows the {_listed(sites)} of those alone. Keep the plate's size to predict for the "
+        f"fit's groups; new_groups={plate!r} takes all {now} for groups that the fit has not seen, "
+        f"and draws their {_listed(sites)} from the prior given the other latents"
+    )
+    if now > before:
+        some = f"[{before}]" if now == before + 1 else f"range({before}, {now})"
+        text += f", new_groups={{{plate!r}: {some}}} only those after the fit's"
+    return f"{text}. Where they have data of their own, see sample_groups."
+
+
+def beyond(message: str, found: Iterable[Site]) -> str | None:
+    """What to say of an index beyond the end of an array of latents, or None if it is of others.
+
+    :param message: of the array library.
+    :param found: the latents of the model.
+    """
+    numbers = {int(number) for number in re.findall(r"size (\d+)|shape \((\d+)", message) for number in number if number}
+    named = {
+        plate.name: (plate.size, site.name)
+        for site in found
+        for plate in site.plates
+        if not numbers or plate.size in numbers
+    }
+    if not named:
+        return None
+    plates = " or ".join(
+        f"'{name}', which has {size} elements" for name, (size, _) in named.items()
+    )
+    sites = _listed(dict.fromkeys(site for _, site in named.values()))
+    return (
+        f"The model asks for a group beyond the last of plate {plates} ({message.strip()}): the fit "
+        f"has no {sites} for it. Make the plate larger for these arguments, by an argument of the "
+        "model say, and pass new_groups= with its name, which draws the new ones from the prior "
+        "given the other latents."
+    )
