@@ -58,6 +58,9 @@ def new_groups(asked: Asked, fitted: Iterable[Site], found: Iterable[Site]) -> N
     :raises ValueError: for latents of another size than in the fit of which the user says nothing,
         or says something that cannot be; naming plates and sites.
     """
+    found = list(found)
+    if not found:  # the model does not run, and says why
+        return None
     of_fit, of_run = ({site.name: site for site in sites} for sites in (fitted, found))
     pairs = [(of_fit[name], of_run[name]) for name in of_fit if name in of_run]
     sizes = {
@@ -146,8 +149,9 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _another_size(plate: str, before: int, now: int, sites: list[str]) -> str:
+    has = f"{now} element{'s' * (now != 1)}"
     text = (
-        f"Plate '{plate}' has {now} elements for these arguments, and {before} in the fit, which "
+        f"Plate '{plate}' has {has} for these arguments, and {before} in the fit, which "
         f"knows the {_listed(sites)} of those alone. Keep the plate's size to predict for the "
         f"fit's groups; new_groups={plate!r} takes all {now} for groups that the fit has not seen, "
         f"and draws their {_listed(sites)} from the prior given the other latents"
@@ -164,7 +168,7 @@ def beyond(message: str, found: Iterable[Site]) -> str | None:
     :param message: of the array library.
     :param found: the latents of the model.
     """
-    numbers = {int(number) for number in re.findall(r"size (\d+)|shape \((\d+)", message) for number in number if number}
+    numbers = {int(digits) for digits in re.findall(r"size (\d+)", message)}
     named = {
         plate.name: (plate.size, site.name)
         for site in found
@@ -178,8 +182,8 @@ def beyond(message: str, found: Iterable[Site]) -> str | None:
     )
     sites = _listed(dict.fromkeys(site for _, site in named.values()))
     return (
-        f"The model asks for a group beyond the last of plate {plates} ({message.strip()}): the fit "
-        f"has no {sites} for it. Make the plate larger for these arguments, by an argument of the "
-        "model say, and pass new_groups= with its name, which draws the new ones from the prior "
-        "given the other latents."
+        f"The model asks for a group beyond the last of plate {plates} ({message.strip()}): the "
+        f"fit has no {sites} for it. Make the plate larger for these arguments, by an argument of "
+        "the model say, and pass new_groups= with its name, which draws the new ones from the "
+        "prior given the other latents."
     )

@@ -12,6 +12,7 @@ import numpy as np
 
 from ngvi.errors import check_count
 from ngvi.inference.estimate import State
+from ngvi.inference.new_groups import Asked
 from ngvi.inference.outcome import FoundOptimum
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics, diagnose, of_minibatches, undefined
@@ -51,16 +52,34 @@ class FittedPosterior:
         """
         raise NotImplementedError
 
-    def predictive(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Any]:
+    def predictive(
+        self, *args: Any, num_samples: int = 1000, new_groups: Asked = None, **kwargs: Any
+    ) -> dict[str, Any]:
         """Draws from the posterior predictive distribution.
+
+        Of groups that the fit has not seen the latents come from the prior given the others::
+
+            result.predictive(child=0, n=1, new_groups="children")  # whoever comes next
+            result.predictive(child=50, n=51, new_groups={"children": [50]})  # beside the fit's 50
 
         :param args: arguments of the model. If there are none at all, they are those of the
             fit, and the observed sites are drawn as if they had not been observed.
         :param num_samples: how many draws.
+        :param new_groups: the plates, by name, of which all elements are new; or by name the
+            indices of those that are, where the others are the fit's in their order; or True for
+            whatever a plate has beyond the fit's. The plates are around latents.
         :param kwargs: keyword arguments of the model.
-        :return: by site, an axis of draws followed by the site's shape.
+        :return: by site, an axis of draws followed by the site's shape; of new groups the latents
+            are among them.
+        :raises ValueError: for a plate of another size than in the fit, or an index beyond its
+            elements, without ``new_groups``; naming plate and latents.
         """
         raise NotImplementedError
+
+    def _latent_names(self) -> set[str]:
+        """The latents that have a posterior of their own."""
+        own = {site.name for part in self._gaussians() for site in part.sites}
+        return own | {*getattr(self.guide, "conjugate", ())}
 
     def sample_groups(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Any]:
         """Draws for groups that the fit has not seen, from their own data.

@@ -18,8 +18,9 @@ from ngvi import errors as checks
 from ngvi._door import warn_of_optimiser
 from ngvi.errors import DiscreteLatentError
 from ngvi.guide import latent_shapes
-from ngvi.guide.layout import unconstrained_shapes
+from ngvi.guide.layout import latent_sites, unconstrained_shapes
 from ngvi.guide.sticking_the_landing import caller_of_type
+from ngvi.latents.layout import Site
 from ngvi.latents.subsampling import SubsampledLatent
 from numpyro_ngvi.guide.sticking_the_landing import calling_elbo
 from numpyro_ngvi.tracing.sites import is_enumerated
@@ -270,6 +271,11 @@ def _latent_sites(trace: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         for name, site in trace.items()
         if site["type"] == "sample" and not site["is_observed"]
     ]
+
+
+def sites_of_run(trace: dict[str, Any]) -> list[Site]:
+    """The continuous latents of a trace, with all elements of subsampled plates."""
+    return latent_sites(trace, _unconstrained_shapes(trace, subsampled=True))
 
 
 def _unconstrained_shapes(trace: dict[str, Any], subsampled: bool) -> dict[str, tuple]:

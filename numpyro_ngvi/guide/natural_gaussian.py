@@ -214,7 +214,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             with note_foreign_arguments(args, kwargs, "jnp.asarray"):
                 self._setup_prototype(*args, **kwargs)
         else:
-            self._latent_shapes.check(self.model, args, kwargs)
+            self._latent_shapes.check(self.model_as_given, args, kwargs)
         is_traced = any(
             isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))
         )

@@ -9,9 +9,10 @@ from typing import Any
 import jax
 from jax.experimental import checkify
 from numpyro import handlers
+from numpyro.infer import Predictive
 from numpyro.primitives import Messenger
 
-from ngvi.inference.new_groups import NewGroups, beyond
+from ngvi.inference.new_groups import Asked, NewGroups, beyond, new_groups
 from ngvi.latents.layout import Site
 from numpyro_ngvi.guide.checks import sites_of_run
 from numpyro_ngvi.tracing.arguments import Arguments, as_jax
@@ -21,19 +22,91 @@ from numpyro_ngvi.tracing.compilation import compiled
 class KnownElements(Messenger):
     """Gives the fit's draws to those elements of a site that the fit has; the others are drawn."""
 
-    def __init__(self, fn: Callable, new: NewGroups, draws: dict[str, jax.Array]) -> None:
-        super().__init__(fn)
+    def __init__(self, new: NewGroups, draws: dict[str, jax.Array]) -> None:
+        super().__init__()
         self._new, self._draws = new, draws
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
-        name = msg["name"]
+        name = msg.get("name")
         if msg["type"] == "sample" and name in self._draws and name in self._new.sites:
             where = self._new.where(name, msg["value"].shape)
             if where is not None:
                 msg["value"] = msg["value"].at[where].set(self._draws[name])
 
 
-def latent_sites(model: Callable, names: Collection[str], args: tuple, kwargs: dict) -> list[Site]:
+def which_are_new(
+    model: Callable,
+    names: Collection[str],
+    asked: Asked,
+    of_fit: tuple[tuple, dict],
+    of_run: tuple[tuple, dict],
+) -> NewGroups | None:
+    """Which latents of a prediction come from the prior; None if none does.
+
+    :param names: of the latents.
+    :param asked: as the user says.
+    :param of_fit: the arguments of the fit.
+    :param of_run: those of the prediction.
+    :raises ValueError: as :func:`~ngvi.inference.new_groups.new_groups`, and for a group beyond
+        the last one, in whose place JAX takes the last one.
+    """
+    found = _sites(model, names, *of_run)
+    new = new_groups(asked, _sites(model, names, *of_fit), found)
+    if of_run is not of_fit:
+        _check_indices(model, found, of_fit, of_run)
+    return new
+
+
+def replayed(
+    model: Callable,
+    guide: Callable,
+    params: dict[str, Any],
+    num_samples: int,
+    run: tuple[tuple, dict],
+    key: jax.Array,
+) -> dict[str, jax.Array]:
+    """Runs of the model at draws of the guide, as one program."""
+
+    def predictive(key: jax.Array, params: dict, arrays: list) -> dict[str, jax.Array]:
+        args, kwargs = arguments.rebuilt(arrays)
+        options = {"guide": guide, "params": params, "num_samples": num_samples}
+        return Predictive(model, **options)(key, *args, **kwargs)
+
+    arguments = Arguments(*as_jax(run))
+    return arguments.call(compiled(predictive), key, params)
+
+
+def predicted(
+    model: Callable,
+    new: NewGroups,
+    params: dict[str, Any],
+    draws: dict[str, jax.Array],
+    run: tuple[tuple, dict],
+    key: jax.Array,
+) -> dict[str, jax.Array]:
+    """Runs of the model, one for each draw of the fit's latents, as one program."""
+    arguments = Arguments(*run)
+    keys = jax.random.split(key, len(next(iter(draws.values()))))
+    own = {name: value for name, value in draws.items() if name in new.sites}
+    given = {name: value for name, value in draws.items() if name not in new.sites}
+
+    def of_all(draws: tuple, params: dict, arrays: list) -> dict[str, jax.Array]:
+        args, kwargs = as_jax(arguments.rebuilt(arrays))
+
+        def of_one(draw: tuple) -> dict[str, jax.Array]:
+            given, own, key = draw
+            seeded = handlers.seed(handlers.substitute(model, data={**params, **given}), key)
+            with handlers.block(), KnownElements(new, own):
+                trace = handlers.trace(seeded).get_trace(*args, **kwargs)
+            sites = {k: s for k, s in trace.items() if s["type"] in ("sample", "deterministic")}
+            return {k: s["value"] for k, s in sites.items() if k not in given}
+
+        return jax.lax.map(of_one, draws)
+
+    return arguments.call(compiled(of_all, runs_once=True), (given, own, keys), params)
+
+
+def _sites(model: Callable, names: Collection[str], args: tuple, kwargs: dict) -> list[Site]:
     """The latents of these names, with their plates; none if the model does not run."""
     found: list[Site] = []
 
@@ -49,20 +122,14 @@ def latent_sites(model: Callable, names: Collection[str], args: tuple, kwargs: d
     return found
 
 
-def check_indices(
+def _check_indices(
     model: Callable, sites: list[Site], of_fit: tuple[tuple, dict], of_run: tuple[tuple, dict]
 ) -> None:
-    """Refuse a group beyond the last one, in whose place JAX takes the last one.
-
-    :param sites: the latents.
-    :param of_fit: the arguments of the fit, where an index beyond the end may be meant.
-    :raises ValueError: naming the plate.
-    """
     if not any(site.plates for site in sites):
         return
     message = _beyond(model, *of_run)
     what = beyond(message, sites) if message else None
-    if what is not None and not _beyond(model, *of_fit):
+    if what is not None and not _beyond(model, *of_fit):  # or it may be meant
         raise ValueError(what)
 
 

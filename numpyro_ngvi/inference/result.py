@@ -16,13 +16,13 @@ from jax import random
 from jax.dtypes import prng_key
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
-from numpyro.infer import Predictive
 
 from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
 from ngvi.inference import serialize
+from ngvi.inference.new_groups import Asked
 from ngvi.inference.nuts import (
     WAY_OUT,
     Chains,
@@ -42,6 +42,7 @@ from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.inference import nuts
 from numpyro_ngvi.inference.metric import Metric
+from numpyro_ngvi.inference.new_groups import predicted, replayed, which_are_new
 from numpyro_ngvi.inference.objective import Objective
 from numpyro_ngvi.inference.set_up import STARTS, set_up
 from numpyro_ngvi.inference.space import (
@@ -51,8 +52,6 @@ from numpyro_ngvi.inference.space import (
     gaussians,
     posteriors,
 )
-from numpyro_ngvi.tracing.arguments import Arguments, as_jax
-from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.workflow import runs as model_runs
 from numpyro_ngvi.workflow.rows import ModelRows
 from numpyro_ngvi.workflow.runs import ModelRuns
@@ -104,24 +103,26 @@ class FitResult(WorkflowResult):
         self,
         *args: Any,
         num_samples: int = 1000,
+        new_groups: Asked = None,
         rng_key: jax.Array | None = None,
         **kwargs: Any,
     ) -> dict[str, jax.Array]:
-        """NumPyro's ``Predictive`` makes them."""
+        """NumPyro's ``Predictive`` makes them, but for new groups."""
         num_samples = check_count(num_samples, "num_samples")
         key = self._key(_PREDICTIVE, rng_key)
-        model = self.model
-        if not args and not kwargs:
-            args, kwargs = self.args, self.kwargs
+        of_fit, model, names = (self.args, self.kwargs), self.model, self._latent_names()
+        run = (args, kwargs) if args or kwargs else of_fit
+        new = which_are_new(model, names, new_groups, of_fit, run)
+        if run is of_fit:
             model = handlers.uncondition(model)
-
-        def predictive(key: jax.Array, params: dict, arrays: list) -> dict[str, jax.Array]:
-            args, kwargs = arguments.rebuilt(arrays)
-            options = {"guide": self.guide, "params": params, "num_samples": num_samples}
-            return Predictive(model, **options)(key, *args, **kwargs)
-
-        arguments = Arguments(*as_jax((args, kwargs)))
-        found = arguments.call(compiled(predictive), key, self.params)
+        if new is None:
+            found = replayed(model, self.guide, self.params, num_samples, run, key)
+        else:
+            keys = random.split(key)
+            draws = self.sample(num_samples, corrected=False, rng_key=keys[0])
+            draws = {name: value for name, value in draws.items() if name in names}
+            own = {k: v for k, v in self.params.items() if not isinstance(v, Family)}
+            found = predicted(model, new, own, draws, run, keys[1])
         # A factor is an observed site, and has no numbers.
         return {name: value for name, value in found.items() if value[0].size}
 

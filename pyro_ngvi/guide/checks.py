@@ -21,8 +21,9 @@ from ngvi._door import warn_of_optimiser
 from ngvi._warn import warn
 from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
 from ngvi.guide import latent_shapes
-from ngvi.guide.layout import unconstrained_shapes
+from ngvi.guide.layout import latent_sites, unconstrained_shapes
 from ngvi.guide.sticking_the_landing import caller_of_type
+from ngvi.latents.layout import Site
 from ngvi.latents.subsampling import SubsampledLatent
 from pyro_ngvi.guide.sticking_the_landing import calling_elbo
 from pyro_ngvi.tracing.arguments import signature
@@ -330,6 +331,11 @@ def _latent_sites(trace: poutine.Trace) -> list[tuple[str, dict[str, Any]]]:
         for name, site in _sample_sites(trace)
         if not site["is_observed"] and not is_enumerated(site)
     ]
+
+
+def sites_of_run(trace: poutine.Trace) -> list[Site]:
+    """The continuous latents of a trace, with all elements of subsampled plates."""
+    return latent_sites(trace.nodes, _unconstrained_shapes(trace, subsampled=True))
 
 
 def _unconstrained_shapes(trace: poutine.Trace, subsampled: bool) -> dict[str, tuple]:

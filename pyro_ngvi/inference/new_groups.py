@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -11,10 +10,10 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from ngvi.inference.new_groups import NewGroups, beyond
+from ngvi.inference.new_groups import Asked, NewGroups, beyond, new_groups
 from ngvi.latents.layout import Site
-from pyro_ngvi.guide.checks import sites_of_run
-from pyro_ngvi.tracing.messengers import quiet_trace, repeatable_noise
+from pyro_ngvi.guide.checks import quiet_trace, sites_of_run
+from pyro_ngvi.workflow.runs import by_draw
 
 
 class KnownElements(Messenger):
@@ -34,27 +33,65 @@ class KnownElements(Messenger):
                 msg["value"] = value
 
 
-def latent_sites(model: Callable, names: Collection[str], args: tuple, kwargs: dict) -> list[Site]:
-    """The latents of these names, with their plates; none if the model does not run."""
-    try:
-        with repeatable_noise(), poutine.block():
-            trace = quiet_trace(poutine.trace(model), args, kwargs)
-    except Exception:  # noqa: BLE001  the prediction fails as well, and says why
-        return []
-    return [site for site in sites_of_run(trace) if site.name in names]
+def predicted(
+    model: Callable, new: NewGroups, draws: dict[str, Tensor], args: tuple, kwargs: dict
+) -> Iterator[poutine.Trace]:
+    """Runs of the model, one for each draw of the fit's latents."""
+    for latents in by_draw(draws):
+        own = {name: value for name, value in latents.items() if name in new.sites}
+        given = {name: value for name, value in latents.items() if name not in new.sites}
+        with poutine.block(), KnownElements(new, own):
+            trace = poutine.trace(poutine.condition(model, given)).get_trace(*args, **kwargs)
+        yield trace
 
 
-@contextlib.contextmanager
-def indices_explained(sites: list[Site]) -> Iterator[None]:
-    """Say of a group beyond the last one which it is.
+def replayed(
+    model: Callable, guide: Callable, num_samples: int, args: tuple, kwargs: dict
+) -> Iterator[poutine.Trace]:
+    """Runs of the model at draws of the guide."""
+    for _ in range(num_samples):
+        draw = poutine.trace(guide).get_trace(*args, **kwargs)
+        yield poutine.trace(poutine.replay(model, trace=draw)).get_trace(*args, **kwargs)
+
+
+def explained(runs: Iterator[poutine.Trace], sites: list[Site]) -> Iterator[poutine.Trace]:
+    """The runs; of a group beyond the last one it says which that is.
 
     :param sites: the latents.
     :raises ValueError: naming the plate.
     """
     try:
-        yield
+        yield from runs
     except IndexError as error:
         what = beyond(str(error).partition("\n")[0], sites)
         if what is None:
             raise
         raise ValueError(what) from error
+
+
+def which_are_new(
+    model: Callable,
+    names: Collection[str],
+    asked: Asked,
+    of_fit: tuple[tuple, dict],
+    of_run: tuple[tuple, dict],
+) -> tuple[NewGroups | None, list[Site]]:
+    """Which latents of a prediction come from the prior, or None; and the latents.
+
+    :param names: of the latents.
+    :param asked: as the user says.
+    :param of_fit: the arguments of the fit.
+    :param of_run: those of the prediction.
+    :raises ValueError: as :func:`~ngvi.inference.new_groups.new_groups`.
+    """
+    fitted, found = _sites(model, names, *of_fit), _sites(model, names, *of_run)
+    return new_groups(asked, fitted, found), found or fitted
+
+
+def _sites(model: Callable, names: Collection[str], args: tuple, kwargs: dict) -> list[Site]:
+    """The latents of these names, with their plates; none if the model does not run."""
+    try:
+        trace = quiet_trace(model, args, kwargs)
+    except Exception:  # noqa: BLE001  the prediction fails as well, and says why
+        return []
+    return [site for site in sites_of_run(trace) if site.name in names]

@@ -22,6 +22,7 @@ from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
+from ngvi.inference.new_groups import Asked
 from ngvi.inference.nuts import (
     WAY_OUT,
     Chains,
@@ -39,6 +40,7 @@ from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.posterior import to_distribution
 from pyro_ngvi.inference import nuts
+from pyro_ngvi.inference.new_groups import explained, predicted, replayed, which_are_new
 from pyro_ngvi.inference.problem import make_problem
 from pyro_ngvi.inference.set_up import STARTS, set_up, store_as_it_was
 from pyro_ngvi.inference.space import State, gaussians
@@ -98,7 +100,9 @@ class FitResult(WorkflowResult):
     @shared_doc(WorkflowResult.predictive)
     @serialised
     @torch.no_grad()
-    def predictive(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Tensor]:
+    def predictive(
+        self, *args: Any, num_samples: int = 1000, new_groups: Asked = None, **kwargs: Any
+    ) -> dict[str, Tensor]:
         """Each is one run of the model.
 
         Pyro's ``Predictive`` would give values in a plate more dimensions than they have.
@@ -107,20 +111,24 @@ class FitResult(WorkflowResult):
             minibatches do not have.
         """
         num_samples = check_count(num_samples, "num_samples")
-        model, runs = self.model, []
-        if not args and not kwargs:
-            args, kwargs = self.args, self.kwargs
-            model = model_runs.Unobserved()(model)
+        of_fit, model, names = (self.args, self.kwargs), self.model, self._latent_names()
+        given, runs = (args, kwargs) if args or kwargs else of_fit, []
         with self._own_parameters(), poutine.block():
-            for _ in range(num_samples):
-                draw = poutine.trace(self.guide).get_trace(*args, **kwargs)
-                run = poutine.trace(poutine.replay(model, trace=draw)).get_trace(*args, **kwargs)
+            new, latents = which_are_new(model, names, new_groups, of_fit, given)
+            if given is of_fit:
+                model = model_runs.Unobserved()(model)
+            if new is None:
+                found = replayed(model, self.guide, num_samples, *given)
+            else:
+                draws = self.sample(num_samples, corrected=False).items()
+                found = predicted(model, new, {k: v for k, v in draws if k in names}, *given)
+            for run in explained(found, latents):
                 sites = {k: s for k, s in run.nodes.items() if s["type"] == "sample"}
                 runs.append({k: s["value"] for k, s in sites.items() if not site_is_subsample(s)})
         shared = set.intersection(*({(k, v.shape) for k, v in run.items()} for run in runs))
         # A factor is an observed site, and has no numbers.
-        names = [k for k, v in runs[0].items() if (k, v.shape) in shared and v.numel()]
-        return {name: torch.stack([run[name] for run in runs]) for name in names}
+        kept = [k for k, v in runs[0].items() if (k, v.shape) in shared and v.numel()]
+        return {name: torch.stack([run[name] for run in runs]) for name in kept}
 
     @shared_doc(WorkflowResult.sample_groups)
     @serialised
