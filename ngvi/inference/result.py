@@ -11,6 +11,7 @@ import numpy as np
 
 from ngvi.errors import check_flag, check_model
 from ngvi.inference import serialize
+from ngvi.inference.change import Change
 from ngvi.inference.continued import ContinuedPosterior
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
 from ngvi.inference.problem import Cost
@@ -45,6 +46,8 @@ class Result(ContinuedPosterior):
     restarts: tuple[Restart, ...] = ()
     #: All optima that were found, the best first.
     optima: tuple[FoundOptimum, ...] = ()
+    #: What the posterior is of, if rows were added to a fit, or left out.
+    change: Change | None = None
     #: Wall-clock time of the fit.
     seconds: float
 

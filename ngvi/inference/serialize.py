@@ -15,6 +15,7 @@ import numpy as np
 from ngvi.errors import DamagedFileError
 from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.inference import files
+from ngvi.inference.change import Change
 from ngvi.inference.checkpoint import FIRST
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
 from ngvi.inference.problem import Cost
@@ -106,6 +107,8 @@ def write_result(
     arrays |= {f"trace/{name}": np.array(values) for name, values in vars(result.trace).items()}
     for index, one in enumerate(result.optima):
         arrays |= {f"optima/{index}/{k}": a for k, a in result._flat(one.params).items()}
+    if result.change is not None:
+        arrays |= {f"change/{name}": array for name, array in result.change.arrays().items()}
     of_arguments: dict[str, np.ndarray] = {}
     tree = None
     if arguments is not None:
@@ -119,6 +122,7 @@ def write_result(
         "library": result.library,
         **{name: getattr(result, name) for name in PLAIN},
         "cost": vars(result.cost),
+        "change": result.change and result.change.numbers(),
         "validation": result.validation and _numbers(vars(result.validation)),
         "restarts": [list(one) for one in result.restarts],
         "optima": [
@@ -201,8 +205,14 @@ class Saved:
                 "trace": Trace(**{k: a.tolist() for k, a in self.under("trace/").items()}),
                 "cost": Cost(**meta["cost"]),
                 "validation": meta["validation"] and Validation(**meta["validation"]),
+                "change": self.change(),
                 "restarts": Table(Restart(*one) for one in meta["restarts"]),
             }
+
+    def change(self) -> Change | None:
+        """Of a result to which rows were added, or left out."""
+        numbers: dict[str, Any] | None = self.meta.get("change")
+        return None if numbers is None else Change(**{**self.under("change/"), **numbers})
 
     def optima(self, made: Callable[[dict[str, np.ndarray]], Any]) -> tuple[FoundOptimum, ...]:
         """Of a result.

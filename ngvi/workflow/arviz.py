@@ -30,7 +30,8 @@ class ArvizGroups(NamedTuple):
 
     posterior: Draws
     observed: dict[str, Observed]
-    log_likelihood: Draws = {}  # noqa: RUF012  they are not written into
+    latent_shapes: dict[str, tuple[int, ...]] = {}  # noqa: RUF012  they are not written into
+    log_likelihood: Draws = {}  # noqa: RUF012
     posterior_predictive: Draws = {}  # noqa: RUF012
     prior: Draws = {}  # noqa: RUF012
     constant_data: dict[str, np.ndarray] = {}  # noqa: RUF012

@@ -55,6 +55,21 @@ class WorkflowOptions:
     max_joint_numbers: int = 2**24
     #: ... and none of fewer: their tails would say nothing.
     min_joint: int = 400
+
+    # -- new rows, and fewer
+    #: Natural-gradient steps of an update: far more than are taken.
+    num_update_steps: int = 50
+    #: Nats that they may leave: those of ``fit``.
+    tolerance: float = 0.05
+    #: ... and at which they end.
+    update_left: float = 1e-6
+    #: Draws of the bound after them.
+    num_validated: int = 1000
+    #: Standard errors by which draws and integral may differ.
+    agrees: float = 5.0
+    #: Nats of drift that are said: ten batches of a GLM were 0.05 nats from a fit of all rows there.
+    max_drift: float = 0.025
+
     #: k-hat up to which ArviZ says nothing (Vehtari et al., 2024).
     good_k: float = 0.7
 

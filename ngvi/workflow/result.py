@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,45 +11,23 @@ import numpy as np
 
 from ngvi.errors import check_count, check_flag
 from ngvi.inference.nuts import NutsResult
-from ngvi.inference.problem import Problem
 from ngvi.inference.report import SIZES
-from ngvi.inference.result import Result
 from ngvi.latents import html
-from ngvi.latents.layout import Site
 from ngvi.workflow import arviz
-from ngvi.workflow.arviz import ArvizGroups, to_numpy
-from ngvi.workflow.elpd import elpd_data, note
-from ngvi.workflow.gaussian import DenseGaussian
-from ngvi.workflow.influence import Influence, influence
-from ngvi.workflow.loo import leave_out
+from ngvi.workflow.arviz import to_numpy
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.sites import Sites, Target, depends
+from ngvi.workflow.rows_result import RowsResult
 from ngvi.workflow.summary import summary_table
-from ngvi.workflow.units import Units, check_rows, make_units
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
-class WorkflowResult(Result):
+class WorkflowResult(RowsResult):
     """A package's ``FitResult`` but for what runs its model."""
 
     # -- what a package adds ----------------------------------------------------------
 
-    def _groups(
-        self, draws: dict[str, Any], wanted: dict[str, bool]
-    ) -> tuple[ArvizGroups, dict[str, str]]:
-        """ArvizGroups for ArviZ, without constant data, and why which of these are missing.
-
-        :param draws: of :meth:`sample`.
-        :param wanted: ``"log_likelihood"``, ``"predictive"`` and ``"prior"``.
-        """
-        raise NotImplementedError
-
     def _in_supports(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Values of every latent site at latent vectors, shape ``(N, d)``."""
-        raise NotImplementedError
-
-    def _rows(self, problem: Problem, state: Any) -> Any:
-        """The observations' log likelihoods, :class:`~ngvi.workflow.rows.ObservedRows`."""
         raise NotImplementedError
 
     # -- ArviZ ------------------------------------------------------------------------
@@ -180,110 +157,6 @@ class WorkflowResult(Result):
         values = self._in_supports(theta)
         return summary_table(values, weights, var_names, prob, rounding, why)
 
-    # -- rows -------------------------------------------------------------------------
-
-    def sites(self, plate: str | None = None) -> Sites:
-        """The natural gradient of each row's expected log likelihood.
-
-        At the optimum they and the prior's add up to the posterior's natural parameters (Khan and
-        Rue, 2023, section 5, equations 15 to 17). They cost some values of each row where rows see
-        one or two affine functions of the latents, as in regressions, and else ``8 d`` of each
-        row's gradients.
-
-        :param plate: whose elements are rows; by default all plates of the observed sites together.
-        :raises ValueError: for a model that has no rows: a likelihood outside of plates or in a
-            factor, enumerated latents, minibatches, missing data; or more than 2,000 latents.
-        """
-        with self._target(plate, "sites") as (target, q, units, _):
-            return Sites.of(target, q, units)
-
-    def loo(self, plate: str | None = None) -> Any:
-        """Leave-one-out predictive densities, by subtracting each row's site.
-
-        Where that is a large change, natural-gradient steps without the row follow, and an integral
-        over what the row sees is the predictive density: by quadrature where that are one or two
-        affine functions, else by importance sampling. ``pareto_k`` says how far to believe each,
-        on the scale of k-hat. The coordinates of ``loo_i`` have how it was made (``how``), the
-        row's ``leverage``, and PSIS-LOO from draws of the same posterior with its k-hat (``psis``,
-        ``psis_k``), which agrees where that k-hat is below 0.7::
-
-            arviz.compare({"one": one.loo(), "other": other.loo()})
-            result.loo("schools").loo_i  # a whole school at a time
-
-        :param plate: whose elements are left out one at a time, with all their rows; by default
-            those of all plates around the observed sites.
-        :return: ``ELPDData`` of ArviZ, pointwise. ``loo_i.attrs["note"]`` says what a reader should
-            know. Where without a row the posterior is improper its density is NaN.
-        :raises ModuleNotFoundError: without ArviZ.
-        :raises ValueError: as :meth:`sites`.
-        """
-        with self._target(plate, "loo") as (target, q, units, _):
-            found = leave_out(target, q, units)
-        words = note(found, units)
-        return elpd_data(found, units, {"note": words} if words else {})
-
-    def influence(self, plate: str | None = None) -> Influence:
-        """How far each row moves the posterior, the most influential first.
-
-        Outliers and mislabelled rows are among the first. It has ``table()``, a pandas frame, and
-        ``plot()``.
-
-        :param plate: as for :meth:`loo`.
-        :raises ValueError: as :meth:`sites`.
-        """
-        with self._target(plate, "influence") as (target, q, units, latents):
-            return influence(target, q, units, latents)
-
-    @contextlib.contextmanager
-    def _target(
-        self, plate: str | None, what: str
-    ) -> Iterator[tuple[Target, DenseGaussian, Units, tuple[Site, ...]]]:
-        """The log density by its rows, the posterior, what is left out together, and the latents.
-
-        :param what: is asked for.
-        """
-        self._check_whole(what)
-        with self._at_end() as (problem, state):
-            if problem.objective.is_subsampled:
-                raise ValueError(
-                    f"{what}() needs the likelihood of each row, and the model sees minibatches: "
-                    "give it all rows, without subsample_size=, and fit(..., init=result)."
-                )
-            objective = problem.objective
-            rows = self._rows(problem, state)
-            if rows.is_enumerated:
-                raise ValueError(
-                    f"{what}() needs the likelihood of each row, and the model sums out discrete "
-                    "latents over all of them: write the sum as a distribution, "
-                    "MixtureSameFamily, or use result.predictive."
-                )
-            ppl = self.library.removesuffix("_ngvi")
-            check_rows(rows, rows.factors, ppl)
-            q, latents = self._dense(), problem.space.sites
-            _check_finite(rows, q)
-            target = Target.of(rows, lambda theta: objective.gradient(state, theta))
-            units = make_units(rows, plate, latents, lambda: depends(target, q))
-            yield target, q, units, latents
-
-    def _check_whole(self, what: str) -> None:
-        guide = self._gaussian()
-        if guide is not self.guide:
-            raise ValueError(
-                f"{what}() needs a NaturalGaussianGuide over all latents, and it is a part of "
-                f"{type(self.guide).__name__}."
-            )
-        if self.dim > DEFAULTS.max_dim:
-            raise ValueError(
-                f"{what}() takes the posterior's covariance, and {self.dim:,} latents are more "
-                f"than the {DEFAULTS.max_dim:,} of which it fits in memory."
-            )
-
-    def _dense(self) -> DenseGaussian:
-        """The posterior in double precision."""
-        family = self.family
-        columns = family.centred().sample(family.ops.eye(family.dim, family.loc))
-        return DenseGaussian(to_numpy(family.mean).astype(float), to_numpy(columns).astype(float).T)
-
     def _repr_html_(self) -> str:
         """For notebooks: the report."""
         head, *lines = repr(self).splitlines()
@@ -294,21 +167,3 @@ class WorkflowResult(Result):
 def _joined(chains: np.ndarray) -> np.ndarray:
     """Chains one after another."""
     return chains.reshape(-1, *chains.shape[2:])
-
-
-def _check_finite(rows: Any, q: DenseGaussian) -> None:
-    """Refuse data that are missing.
-
-    :raises ValueError: naming the first.
-    """
-    values = rows.log_likelihood(q.mean[None])[0]
-    start = 0
-    for site in rows.sites:
-        missing = np.flatnonzero(np.isnan(values[start : start + site.size]))
-        if len(missing):
-            raise ValueError(
-                f"{len(missing)} of {site.size} log likelihoods of '{site.name}' are NaN at the "
-                f"posterior's mean, the first at {int(missing[0])}: leave out what is missing, by "
-                "a mask or from the data."
-            )
-        start += site.size

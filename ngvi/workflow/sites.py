@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from ngvi.families.points import spherical_points
+from ngvi.inference.change import Change
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.rows import ObservedRows, Predictors, curvature_of
@@ -197,17 +198,13 @@ class Target:
         cls,
         rows: ObservedRows,
         total: LogDensity,
-        weights: np.ndarray | None = None,
-        prior: DenseGaussian | None = None,
     ) -> Target:
         """Of a model's log density.
 
         :param total: of prior and elements together.
-        :param prior: in the model's place.
         """
         predictors = rows.predictors()
-        count = sum(site.size for site in rows.sites)
-        weights = np.ones(count) if weights is None else weights
+        weights = np.ones(sum(site.size for site in rows.sites))
 
         def rest(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             values, gradients = total(theta)
@@ -220,8 +217,15 @@ class Target:
             pairs = zip(moments.first, predictors.slopes, strict=True)
             return values - moments.value.sum(1), gradients - sum(f @ s for f, s in pairs)
 
-        found = RestOfDensity(rest) if prior is None else RestOfDensity.gaussian(prior)
-        return cls(rows, found, weights, predictors)
+        return cls(rows, RestOfDensity(rest), weights, predictors)
+
+    def changed(self, change: Change) -> Target:
+        """With another prior, and without rows that are left out."""
+        new = self.without(change.left_out)
+        if change.mean is None or change.factor is None:
+            return new
+        prior = RestOfDensity.gaussian(DenseGaussian(change.mean, change.factor))
+        return dataclasses.replace(new, prior=prior)
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
         """Of all elements at latent vectors ``(K, d)``, shape ``(K, M)``."""

@@ -36,7 +36,9 @@ from ngvi.inference.psis import Diagnostics
 from ngvi.inference.serialize import Saved
 from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.result import WorkflowResult
+from ngvi.workflow.streaming import OneStep
 from numpyro_ngvi.families import Family
+from numpyro_ngvi.families.coordinates import replace_families
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
@@ -202,7 +204,7 @@ class FitResult(WorkflowResult):
         return self._diagnosed(num_draws, _numbers_of(self._key(_DIAGNOSTICS, rng_key)))
 
     @contextlib.contextmanager
-    def _at_end(self) -> Iterator[tuple[Problem, State]]:
+    def _at_model(self) -> Iterator[tuple[Problem, State]]:
         check_has_gaussian(self.guide, self.params)
         # What constrains parameters is not known here, and need not be: they stay as they are.
         space = StateSpace(self.guide, self.params, lambda params: params)
@@ -219,6 +221,7 @@ class FitResult(WorkflowResult):
         one = {name: value[0] for name, value in draws.items()}
         first = model_runs.run(self.model, {**own, **one}, *run, keys[1])
         observed = model_runs.observed(first)
+        shapes = {k: tuple(first[k]["fn"].shape()) for k in draws if k in first}
         if drawn := model_runs.drawn_besides(first):
             left_out["log_likelihood"] = f"the model draws {', '.join(map(repr, drawn))}"
         elif wanted["log_likelihood"] and observed:
@@ -232,7 +235,7 @@ class FitResult(WorkflowResult):
                 found["prior"] = at_draws.prior(count)
             except Exception as error:  # noqa: BLE001  an improper one cannot be sampled
                 left_out["prior"] = str(error).partition("\n")[0]
-        return ArvizGroups.of(observed, found), left_out
+        return ArvizGroups.of(observed, found)._replace(latent_shapes=shapes), left_out
 
     @serialised
     def _in_supports(self, theta: np.ndarray) -> dict[str, np.ndarray]:
@@ -244,6 +247,10 @@ class FitResult(WorkflowResult):
     def _rows(self, problem: Any, state: State) -> ModelRows:
         run = self.model, self.guide, self.args, self.kwargs
         return ModelRows(*run, state, posteriors(state))
+
+    def _moved_to(self, problem: Any, state: State, step: OneStep) -> FitResult:
+        moved = step.of(self.family, lambda array: jnp.asarray(array, self.family.loc.dtype))
+        return self._with_fields(params=replace_families(self.params, [moved]))
 
     def _gaussians(self) -> list[NaturalGaussianGuide]:
         return gaussians(self.guide)

@@ -36,6 +36,7 @@ from ngvi.inference.psis import Diagnostics
 from ngvi.inference.serialize import Saved
 from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.result import WorkflowResult
+from ngvi.workflow.streaming import OneStep
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.posterior import to_distribution
@@ -200,7 +201,7 @@ class FitResult(WorkflowResult):
         return self._diagnosed(num_draws, seed)
 
     @contextlib.contextmanager
-    def _at_end(self) -> Iterator[tuple[Problem, State]]:
+    def _at_model(self) -> Iterator[tuple[Problem, State]]:
         run = self.model, self.guide, self.args, self.kwargs
         with self._own_parameters(), repeatable_noise(), poutine.block():
             problem = make_problem(*run, curvature="stein")
@@ -215,6 +216,7 @@ class FitResult(WorkflowResult):
         with self._own_parameters():
             first = model_runs.run(self.model, next(model_runs.by_draw(draws)), *run)
             observed = model_runs.observed(first)
+            shapes = {k: tuple(first[k]["fn"].shape()) for k in draws if k in first}
             if drawn := model_runs.drawn_besides(first):
                 left_out["log_likelihood"] = f"the model draws {', '.join(map(repr, drawn))}"
             elif wanted["log_likelihood"] and observed:
@@ -231,7 +233,7 @@ class FitResult(WorkflowResult):
                     found["prior"] = model_runs.stacked(model_runs.prior(self.model, count, *run))
                 except Exception as error:  # noqa: BLE001  an improper one cannot be sampled
                     left_out["prior"] = str(error).partition("\n")[0]
-        return ArvizGroups.of(observed, found), left_out
+        return ArvizGroups.of(observed, found)._replace(latent_shapes=shapes), left_out
 
     @serialised
     @torch.no_grad()
@@ -244,6 +246,16 @@ class FitResult(WorkflowResult):
         objective, space = problem.objective, problem.space
         density, here = objective.density, space.by_site(state)
         return ModelRows(density, here, space.split, objective.draws_per_pass)
+
+    def _moved_to(self, problem: Any, state: State, step: OneStep) -> FitResult:
+        new, (family,) = self._with_fields(), state.families
+        moved = step.of(family, lambda array: torch.as_tensor(array).to(family.loc))
+        new.params = problem.space.with_family(self.params, moved)
+        constraints = self._store["constraints"]
+        own = {k: transform_to(constraints[k]).inv(new.params[k]) for k in self._store["params"]}
+        params = {name: value.detach().requires_grad_() for name, value in own.items()}
+        new._store = {"params": params, "constraints": constraints}
+        return new
 
     def _without_weights(self, problem: Any) -> str:
         if problem.objective.guide_is_enumerated:

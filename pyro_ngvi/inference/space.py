@@ -182,6 +182,13 @@ class StateSpace:
             }
         return State(families, others)
 
+    def with_family(self, params: dict[str, Tensor], family: Family) -> dict[str, Tensor]:
+        """Parameters with another Gaussian in the place of the only one."""
+        (live,) = self._live.values()
+        owner = coordinate_of(_leaf(live.loc)).owner
+        new = {f"{owner}.{k}": v.detach().clone() for k, v in family.coordinates().items()}
+        return {**params, **new}
+
     # -- the parameter store ----------------------------------------------------------
 
     @torch.no_grad()

@@ -1,0 +1,41 @@
+"""What a posterior is of, if not of the model at its arguments: rows were added, or left out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Change:
+    """Of a result that ``update`` or ``without`` has made.
+
+    :ivar mean: of the Gaussian that stands for the prior and all earlier rows, shape ``(d,)``; None
+        where the model's own prior does.
+    :ivar factor: ``C`` of its covariance ``C C^T``, shape ``(d, d)``.
+    :ivar left_out: observations of the arguments that do not count, numbered one after another.
+    :ivar bound: on the log evidence of the earlier rows, in nats.
+    :ivar bound_error: its standard error.
+    :ivar drift: what the earlier rows' log likelihoods being Gaussians has cost so far, in nats;
+        see ``update`` of a result.
+    :ivar num_updates: how many have led here.
+    """
+
+    mean: np.ndarray | None = None
+    factor: np.ndarray | None = None
+    left_out: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0, int))
+    bound: float = 0.0
+    bound_error: float = 0.0
+    drift: float = 0.0
+    num_updates: int = 0
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """For a file."""
+        found = {"left_out": self.left_out, "mean": self.mean, "factor": self.factor}
+        return {name: array for name, array in found.items() if array is not None}
+
+    def numbers(self) -> dict[str, float | int]:
+        """For a file."""
+        numbers = {"bound": self.bound, "bound_error": self.bound_error, "drift": self.drift}
+        return {**{k: float(v) for k, v in numbers.items()}, "num_updates": self.num_updates}

@@ -1,0 +1,290 @@
+"""What a result says of single rows: sites, leave-one-out, influence; new rows, and fewer."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+import numpy as np
+
+from ngvi.inference.change import Change
+from ngvi.inference.problem import Problem
+from ngvi.inference.result import Result
+from ngvi.latents.layout import Site
+from ngvi.workflow.arviz import ArvizGroups, to_numpy
+from ngvi.workflow.elpd import elpd_data, note
+from ngvi.workflow.gaussian import DenseGaussian
+from ngvi.workflow.influence import Influence, influence
+from ngvi.workflow.loo import leave_out
+from ngvi.workflow.options import DEFAULTS
+from ngvi.workflow.sites import Sites, Target, climb, depends
+from ngvi.workflow.streaming import ChangedObjective, OneStep, account, fewer, next_change
+from ngvi.workflow.units import Units, check_rows, make_units
+
+
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
+class RowsResult(Result):
+    """The part of a result that knows rows."""
+
+    def _rows(self, problem: Problem, state: Any) -> Any:
+        """The observations' log likelihoods, :class:`~ngvi.workflow.rows.ObservedRows`."""
+        raise NotImplementedError
+
+    def _at_model(self) -> AbstractContextManager[tuple[Problem, Any]]:
+        """The model's own problem at the arguments, and the state that the result has."""
+        raise NotImplementedError
+
+    def _groups(
+        self, draws: dict[str, Any], wanted: dict[str, bool]
+    ) -> tuple[ArvizGroups, dict[str, str]]:
+        """Groups for ArviZ, without constant data, and why which of these are missing.
+
+        :param draws: of :meth:`sample`.
+        :param wanted: ``"log_likelihood"``, ``"predictive"`` and ``"prior"``.
+        """
+        raise NotImplementedError
+
+    def _moved_to(self, problem: Problem, state: Any, step: OneStep) -> Self:
+        """A copy with the Gaussian to which a step leads."""
+        raise NotImplementedError
+
+    # -- rows -------------------------------------------------------------------------
+
+    def sites(self, plate: str | None = None) -> Sites:
+        """The natural gradient of each row's expected log likelihood.
+
+        At the optimum they and the prior's add up to the posterior's natural parameters (Khan and
+        Rue, 2023, section 5, equations 15 to 17). They cost some values of each row where rows see
+        one or two affine functions of the latents, as in regressions, and else ``8 d`` of each
+        row's gradients.
+
+        :param plate: whose elements are rows; by default all plates of the observed sites together.
+        :raises ValueError: for a model that has no rows: a likelihood outside of plates or in a
+            factor, enumerated latents, minibatches, missing data; or more than 2,000 latents.
+        """
+        with self._target(plate, "sites") as (target, q, units, _):
+            return Sites.of(target, q, units)
+
+    def loo(self, plate: str | None = None) -> Any:
+        """Leave-one-out predictive densities, by subtracting each row's site.
+
+        Where that is a large change, natural-gradient steps without the row follow, and an integral
+        over what the row sees is the predictive density: by quadrature where that are one or two
+        affine functions, else by importance sampling. ``pareto_k`` says how far to believe each,
+        on the scale of k-hat. The coordinates of ``loo_i`` have how it was made (``how``), the
+        row's ``leverage``, and PSIS-LOO from draws of the same posterior with its k-hat (``psis``,
+        ``psis_k``), which agrees where that k-hat is below 0.7::
+
+            arviz.compare({"one": one.loo(), "other": other.loo()})
+            result.loo("schools").loo_i  # a whole school at a time
+
+        :param plate: whose elements are left out one at a time, with all their rows; by default
+            those of all plates around the observed sites.
+        :return: ``ELPDData`` of ArviZ, pointwise. ``loo_i.attrs["note"]`` says what a reader should
+            know. Where without a row the posterior is improper its density is NaN.
+        :raises ModuleNotFoundError: without ArviZ.
+        :raises ValueError: as :meth:`sites`.
+        """
+        with self._target(plate, "loo") as (target, q, units, _):
+            found = leave_out(target, q, units)
+        words = note(found, units)
+        return elpd_data(found, units, {"note": words} if words else {})
+
+    def influence(self, plate: str | None = None) -> Influence:
+        """How far each row moves the posterior, the most influential first.
+
+        Outliers and mislabelled rows are among the first. It has ``table()``, a pandas frame, and
+        ``plot()``.
+
+        :param plate: as for :meth:`loo`.
+        :raises ValueError: as :meth:`sites`.
+        """
+        with self._target(plate, "influence") as (target, q, units, latents):
+            return influence(target, q, units, latents)
+
+    # -- new rows, and fewer ----------------------------------------------------------
+
+    def update(self, *args: Any, **kwargs: Any) -> Self:
+        """The posterior with new rows: the old one is their prior.
+
+        Natural-gradient steps on the new rows alone, whose cost the number of earlier rows does not
+        change. It is exact for conjugate models. Otherwise sites of earlier rows stay what they
+        were when these came, and ``change.drift`` adds up, in nats, half of the variance that
+        ``log w`` had each time: what their being Gaussians costs. :attr:`reason` says so where a
+        fit of all rows may be elsewhere. The fit and its guide stay as they are::
+
+            result = fit(model, X[:1000], y[:1000])
+            result = result.update(X[1000:2000], y[1000:2000])
+
+        :param args: arguments of the model, with the new rows alone.
+        :param kwargs: keyword arguments of the model.
+        :return: a result whose arguments are these; its bound is that of all rows so far.
+        :raises ValueError: for rows of another shape, or with new groups, which are new latents;
+            and as :meth:`sites`.
+        """
+        new = self._with_fields(args=args, kwargs=kwargs, change=None)
+        try:
+            shapes = new._latent_shapes()
+        except Exception as error:
+            raise ValueError(
+                f"update() runs the model with the new rows, and it does not run: {error}\nThey "
+                "must be like those of the fit, but for their number, and of known groups."
+            ) from error
+        for name, shape in self._latent_shapes().items():
+            if shapes.get(name) != shape:
+                raise ValueError(
+                    f"update() keeps the latents, and with the new rows '{name}' is of shape "
+                    f"{shapes.get(name)}, in the fit of shape {shape}: new groups are new latents. "
+                    "Fit all rows again, or see sample_groups."
+                )
+        q = self._dense()
+        return new._climbed(self, q, "update", next_change(self, q))
+
+    def without(self, rows: Any, plate: str | None = None) -> Self:
+        """The posterior without some rows, by subtraction and natural-gradient steps.
+
+        :param rows: numbers of the rows, one or several.
+        :param plate: whose elements they are; as for :meth:`loo`.
+        :return: a result with the same arguments, in which these rows do not count.
+        :raises ValueError: for rows that are not there, or without which the posterior is improper;
+            and as :meth:`sites`.
+        """
+        with self._target(plate, "without") as (_, q, units, _):
+            known = np.unique(np.atleast_1d(np.asarray(rows)))
+            if known.dtype.kind not in "iu" or ((known < 0) | (known >= units.count)).any():
+                raise ValueError(
+                    f"without() takes numbers of rows from 0 to {units.count - 1}, got {rows!r}."
+                )
+            elements = np.flatnonzero(np.isin(units.of_element, known))
+            names = ", ".join(units.label(int(row)) for row in known[: DEFAULTS.num_named])
+        return self._with_fields()._climbed(self, q, f"without({names})", fewer(self, elements))
+
+    def _climbed(self, old: Self, q: DenseGaussian, what: str, change: Change) -> Self:
+        """At the optimum of its own density."""
+        start_time, self.change = time.perf_counter(), change
+        with self._target(None, what.partition("(")[0], any_units=True) as (target, _, _, _):
+            steps = climb(target, q, DEFAULTS.num_update_steps, DEFAULTS.update_left)
+        if steps is None:
+            raise ValueError(
+                f"{what}: the posterior that is left is improper, or natural gradients do not find "
+                "it. Leave out fewer rows, or fit again."
+            )
+        with self._at_model() as (problem, state):
+            step = OneStep(steps.q.mean - q.mean, steps.q.precision)
+            new = self._moved_to(problem, state, step)
+        with new._at_end() as (problem, state):
+            noise = np.random.default_rng(0).standard_normal((DEFAULTS.num_validated, q.dim))
+            log_weights = problem.log_weights(state, noise)
+            cost = dataclasses.replace(problem.objective.cost)
+        fields = account(old, steps, log_weights, change)
+        return new._with_fields(cost=cost, seconds=time.perf_counter() - start_time, **fields)
+
+    def _latent_shapes(self) -> dict[str, tuple[int, ...]]:
+        """From a run of the model with the arguments."""
+        nothing = dict.fromkeys(("log_likelihood", "predictive", "prior"), False)
+        return self._groups(self.sample(1), nothing)[0].latent_shapes
+
+    def _with_fields(self, **fields: Any) -> Self:
+        """A copy, which computes its diagnostics anew."""
+        new = object.__new__(type(self))
+        vars(new).update(vars(self))
+        vars(new).pop("diagnostics", None)
+        vars(new).update(fields)
+        return new
+
+    @contextlib.contextmanager
+    def _at_end(self) -> Iterator[tuple[Problem, Any]]:
+        with self._at_model() as (problem, state):
+            if self.change is not None:
+                rows = self._rows(problem, state)
+                changed = ChangedObjective(problem.objective, rows, self.change)
+                problem = problem.replace(objective=changed)
+            yield problem, state
+
+    def _check_density(self, problem: Problem, who: str, way_out: str) -> None:
+        super()._check_density(problem, who, way_out)
+        if self.change is not None and who == "whitened_density()":
+            raise ValueError(
+                "NUTS and whitened_density() run the model with its own prior and all rows of its "
+                "arguments, and to this posterior rows were added, or left out: fit all rows."
+            )
+
+    # -- helpers ----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _target(
+        self, plate: str | None, what: str, *, any_units: bool = False
+    ) -> Iterator[tuple[Target, DenseGaussian, Units, tuple[Site, ...]]]:
+        """The log density by its rows, the posterior, what is left out together, and the latents.
+
+        :param what: is asked for.
+        :param any_units: whether it does not matter what is left out together.
+        """
+        self._check_whole(what)
+        with self._at_model() as (problem, state):
+            objective = problem.objective
+            if objective.is_subsampled:
+                raise ValueError(
+                    f"{what}() needs the likelihood of each row, and the model sees minibatches: "
+                    "give it all rows, without subsample_size=, and fit(..., init=result)."
+                )
+            rows = self._rows(problem, state)
+            if rows.is_enumerated:
+                raise ValueError(
+                    f"{what}() needs the likelihood of each row, and the model sums out discrete "
+                    "latents over all of them: write the sum as a distribution, "
+                    "MixtureSameFamily, or use result.predictive."
+                )
+            ppl = self.library.removesuffix("_ngvi")
+            check_rows(rows, rows.factors, ppl)
+            q, latents = self._dense(), problem.space.sites
+            _check_finite(rows, q)
+            target = Target.of(rows, lambda theta: objective.gradient(state, theta))
+            if self.change is not None:
+                target = target.changed(self.change)
+            if any_units:
+                units = Units((), np.empty(0, int))
+            else:
+                units = make_units(rows, plate, latents, lambda: depends(target, q))
+            yield target, q, units, latents
+
+    def _check_whole(self, what: str) -> None:
+        guide = self._gaussian()
+        if guide is not self.guide:
+            raise ValueError(
+                f"{what}() needs a NaturalGaussianGuide over all latents, and it is a part of "
+                f"{type(self.guide).__name__}."
+            )
+        if self.dim > DEFAULTS.max_dim:
+            raise ValueError(
+                f"{what}() takes the posterior's covariance, and {self.dim:,} latents are more "
+                f"than the {DEFAULTS.max_dim:,} of which it fits in memory."
+            )
+
+    def _dense(self) -> DenseGaussian:
+        """The posterior in double precision."""
+        family = self.family
+        columns = family.centred().sample(family.ops.eye(family.dim, family.loc))
+        return DenseGaussian(to_numpy(family.mean).astype(float), to_numpy(columns).astype(float).T)
+
+
+def _check_finite(rows: Any, q: DenseGaussian) -> None:
+    """Refuse data that are missing.
+
+    :raises ValueError: naming the first.
+    """
+    values = rows.log_likelihood(q.mean[None])[0]
+    start = 0
+    for site in rows.sites:
+        missing = np.flatnonzero(np.isnan(values[start : start + site.size]))
+        if len(missing):
+            raise ValueError(
+                f"{len(missing)} of {site.size} log likelihoods of '{site.name}' are NaN at the "
+                f"posterior's mean, the first at {int(missing[0])}: leave out what is missing, by "
+                "a mask or from the data."
+            )
+        start += site.size

@@ -1,0 +1,163 @@
+"""New rows whose prior is an earlier posterior, and fewer rows.
+
+An earlier posterior is the prior times the sites of its rows: with it in the prior's place natural
+gradients of the new rows alone lead to the new optimum. For conjugate models it is the posterior of
+all rows. Otherwise sites of earlier rows stay what they were when their rows came; what that costs
+is seen at that time, as the variance of ``log w``: twice the divergence of the posterior from its
+Gaussian, where that is small.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ngvi.inference.change import Change
+from ngvi.inference.estimate import State
+from ngvi.inference.outcome import NOT_CONVERGED
+from ngvi.inference.problem import Forwarding, Objective
+from ngvi.inference.trace import Trace
+from ngvi.inference.validation import Validation
+from ngvi.workflow.gaussian import DenseGaussian
+from ngvi.workflow.options import DEFAULTS
+from ngvi.workflow.rows import ObservedRows
+from ngvi.workflow.sites import Steps
+
+
+class ChangedObjective(Forwarding):
+    """Values and gradients of a log density whose prior or rows are others.
+
+    :param inner: the model's own.
+    :param rows: its observations.
+    :param change: what is other.
+    """
+
+    def __init__(self, inner: Objective, rows: ObservedRows, change: Change) -> None:
+        super().__init__(inner)
+        self._rows, self._change = rows, change
+        self._prior = None
+        if change.mean is not None and change.factor is not None:
+            self._prior = DenseGaussian(change.mean, change.factor)
+        self.guide_is_enumerated = False
+        self._counts = np.ones(sum(site.size for site in rows.sites), bool)
+        self._counts[change.left_out] = False
+
+    def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
+        values = self._rows.log_likelihood(theta)
+        if self._prior is not None:
+            return self._prior.log_prob(theta) + values[:, self._counts].sum(1)
+        return self.inner.log_density(state, theta) - values[:, ~self._counts].sum(1)
+
+    def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, slopes = self._rows.jacobian(theta)
+        if self._prior is not None:
+            own = values[:, self._counts].sum(1), slopes[:, self._counts].sum(1)
+            step = self._prior.mean - theta
+            return self._prior.log_prob(theta) + own[0], step @ self._prior.precision + own[1]
+        less = values[:, ~self._counts].sum(1), slopes[:, ~self._counts].sum(1)
+        value, slope = self.inner.gradient(state, theta)
+        return value - less[0], slope - less[1]
+
+    def in_double(self, state: State, theta: np.ndarray) -> None:
+        """Not of another density."""
+        return
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OneStep:
+    """From one Gaussian of a family to another, as one natural-gradient step.
+
+    :param shift: of the mean, shape ``(d,)``.
+    :param precision: of the other, shape ``(d, d)``.
+    """
+
+    shift: np.ndarray
+    precision: np.ndarray
+
+    def of(self, family: Any, to_own: Callable[[np.ndarray], Any]) -> Any:
+        """The other: the posterior of a quadratic log density, which one step reaches.
+
+        :param to_own: an array of the family's library.
+        """
+        probes = family.hessian_probes()
+        units = np.zeros((probes.max() + 1, len(probes)))
+        units[probes, np.arange(len(probes))] = 1.0
+        hessian = family.assemble_hessian(to_own(-units @ self.precision))
+        gradient = to_own(self.precision @ self.shift)
+        return family.natural_step(family.bonnet_price(gradient, hessian), 1.0)
+
+
+def account(old: Any, steps: Steps, log_weights: np.ndarray, change: Change) -> dict[str, Any]:
+    """The fields of a changed result that say how it went.
+
+    :param old: the result before.
+    :param log_weights: at independent draws, of the density that the bound is of.
+    """
+    finite = log_weights[np.isfinite(log_weights)]
+    value = float(finite.mean()) if len(finite) == len(log_weights) else -math.inf
+    spread = float(finite.std(ddof=1)) if len(finite) > 1 else math.inf
+    error = spread / math.sqrt(len(log_weights))
+    validation = Validation(
+        change.bound + value, math.hypot(error, change.bound_error), spread=spread
+    )
+    is_done = steps.left <= DEFAULTS.tolerance and math.isfinite(value)
+    is_done &= abs(value - steps.bound) <= DEFAULTS.agrees * error + DEFAULTS.tolerance
+    words = f"{steps.count} natural-gradient steps on these rows leave {steps.left:.2g} nats"
+    if not is_done:
+        words += f", more than {DEFAULTS.tolerance}, or draws deny their bound: fit all rows"
+    elif not old.converged:
+        words += f"; before them: {old.reason}"
+    if change.drift > DEFAULTS.max_drift:
+        words += (
+            f"; earlier rows count as Gaussians, a drift of {change.drift:.2g} nats: a fit of all "
+            "rows may be several times as far away"
+        )
+    return {
+        "verdict": old.verdict if is_done else NOT_CONVERGED,
+        "reason": words,
+        "validation": validation,
+        "trace": Trace(
+            losses=[-steps.bound - change.bound],
+            loss_errors=[error],
+            step_sizes=[1.0],
+            distances=[steps.left],
+            num_draws=[len(log_weights)],
+        ),
+        "restarts": (),
+        "optima": (),
+        "change": change,
+    }
+
+
+def drift_of(old: Any, spread: float | None) -> float:
+    """Of a result before its posterior becomes a prior: what its rows being Gaussians costs.
+
+    :param spread: the standard deviation of ``log w``, in nats.
+    """
+    known = 0.0 if old.change is None else old.change.drift
+    return known + 0.5 * (spread or 0.0) ** 2
+
+
+def next_change(old: Any, q: DenseGaussian) -> Change:
+    """Of an update: all that came before is a prior."""
+    spread = None if old.validation is None else old.validation.spread
+    count = 0 if old.change is None else old.change.num_updates
+    return Change(
+        mean=q.mean,
+        factor=q.factor,
+        bound=old.bound,
+        bound_error=old.bound_error,
+        drift=drift_of(old, spread),
+        num_updates=count + 1,
+    )
+
+
+def fewer(old: Any, elements: np.ndarray) -> Change:
+    """Of rows left out, besides those that were before."""
+    before = old.change or Change()
+    left_out = np.unique(np.concatenate([before.left_out, elements]).astype(int))
+    return dataclasses.replace(before, left_out=left_out)

@@ -1,0 +1,130 @@
+"""New rows, and fewer: updates of a result."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests import models
+from tests.inference.results import conjugate_result, result, shared_result
+from tests.ppl import SLOW_IN_NUMPYRO, load
+
+FIRST = 7
+
+
+def halves(ppl):
+    """A result of the first rows, at their exact posterior, and the other rows."""
+    X, y = models.regression_data()
+    mean, covariance, evidence = models.exact_posterior(X[:FIRST], y[:FIRST])
+    args = ppl.array(X[:FIRST]), ppl.array(y[:FIRST])
+    at = mean, np.linalg.cholesky(covariance)
+    first = result(ppl, models.regression(ppl), args, at=at)
+    return first, (ppl.array(X[FIRST:]), ppl.array(y[FIRST:])), evidence
+
+
+@SLOW_IN_NUMPYRO
+def test_an_update_of_a_conjugate_model_is_the_posterior_of_all_rows(ppl, tmp_path):
+    first, rest, evidence = halves(ppl)
+    before = ppl.numpy(first.posterior.mean).copy()
+    both = first.update(*rest)
+    mean, covariance, of_all = models.exact_posterior()
+    np.testing.assert_allclose(ppl.numpy(both.posterior.mean), mean, atol=1e-8)
+    np.testing.assert_allclose(ppl.numpy(both.family.covariance_matrix), covariance, atol=1e-8)
+    np.testing.assert_array_equal(ppl.numpy(first.posterior.mean), before)
+    assert both.bound - first.bound == pytest.approx(of_all - evidence, abs=1e-6)
+    assert both.converged and both.change.num_updates == 1 and both.change.drift < 1e-6
+    assert both.diagnostics.pareto_k < 0.5
+    both.save(tmp_path / "both")
+    again = type(both).load(tmp_path / "both", models.regression(ppl))
+    assert again.diagnostics.bound == pytest.approx(both.diagnostics.bound)
+    assert again.change.numbers() == both.change.numbers()
+    drawn = ppl.numpy(both.sample(2000)["weights"])
+    np.testing.assert_allclose(drawn.mean(0), mean, atol=0.05)
+
+
+def test_leaving_rows_out_of_a_conjugate_model_is_exact(ppl):
+    X, y = models.regression_data()
+    keep = ~np.isin(np.arange(len(y)), [3, 5])
+    mean, covariance, evidence = models.exact_posterior(X[keep], y[keep])
+    fewer = shared_result(ppl).without([3, 5])
+    np.testing.assert_allclose(ppl.numpy(fewer.posterior.mean), mean, atol=1e-8)
+    np.testing.assert_allclose(ppl.numpy(fewer.family.covariance_matrix), covariance, atol=1e-8)
+    assert fewer.bound == pytest.approx(evidence, abs=1e-6)
+    assert fewer.diagnostics.pareto_k < 0.5
+    assert fewer.without(3).change.left_out.tolist() == [3, 5]
+
+
+def test_ten_batches_of_a_regression_are_nearly_a_fit_of_all_rows():
+    ppl = load("pyro")
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(1000, 4))
+    y = (rng.uniform(size=1000) < 1 / (1 + np.exp(-X @ rng.normal(size=4) / 2))).astype(float)
+    with ppl.float64():
+        model = models.logistic(ppl)
+        full = ppl.fit(model, ppl.array(X), ppl.array(y))
+        some = ppl.fit(model, ppl.array(X[:100]), ppl.array(y[:100]))
+        for start in range(100, 1000, 100):
+            rows = slice(start, start + 100)
+            some = some.update(ppl.array(X[rows]), ppl.array(y[rows]))
+            assert some.cost.gradients == 0  # of the prior and earlier rows
+        assert some.converged and 0 < some.change.drift < 0.05
+        assert some.change.num_updates == 9
+        step = ppl.numpy(some.posterior.mean) - ppl.numpy(full.posterior.mean)
+        precision = np.linalg.inv(ppl.numpy(full.family.covariance_matrix))
+        assert 0.5 * step @ precision @ step < 0.05
+        assert len(some.sites()) == 100
+
+
+# -- what is refused ------------------------------------------------------------------
+
+
+def test_new_groups_are_new_latents(pyro_backend):
+    ppl = pyro_backend
+
+    def model(group, y, count):
+        with ppl.plate("groups", count):
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Normal(effect[..., group], 0.5), obs=y)
+
+    fitted = result(ppl, model, (ppl.index([0, 1]), ppl.array([0.1, 0.2]), 2))
+    with pytest.raises(
+        ValueError, match=r"'effect' is of shape \(3,\), in the fit of shape \(2,\)"
+    ):
+        fitted.update(ppl.index([0]), ppl.array([0.3]), 3)
+    with pytest.raises(ValueError, match="of known groups"):
+        fitted.update(ppl.index([2]), ppl.array([0.3]), 2)
+
+
+def test_rows_that_do_not_fit_the_model_are_refused(ppl):
+    first, (X, y), _ = halves(ppl)
+    with pytest.raises(ValueError, match="update.. "):
+        first.update(X[:, :2], y)
+
+
+def test_rows_that_are_not_there_cannot_be_left_out(pyro_backend):
+    fitted = conjugate_result(pyro_backend)
+    for rows in (12, [-1], "3", 0.5):
+        with pytest.raises(ValueError, match="numbers of rows from 0 to 11"):
+            fitted.without(rows)
+
+
+def test_nuts_of_other_rows_is_refused(pyro_backend):
+    fewer = shared_result(pyro_backend).without(0)
+    with pytest.raises(ValueError, match="rows were added, or left out"):
+        fewer.nuts(10)
+
+
+def test_a_flat_prior_needs_its_rows(pyro_backend):
+    ppl = pyro_backend
+
+    def model(y):
+        mu = ppl.sample("mu", ppl.dist.ImproperUniform(ppl.dist.constraints.real, (), ()))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Normal(mu, 1.0), obs=y)
+
+    at = np.array([1.5]), np.array([[0.5**0.5]])
+    fitted = result(ppl, model, (ppl.array([1.0, 2.0]),), at=at)
+    assert ppl.numpy(fitted.without(0).posterior.mean) == pytest.approx(2.0)
+    with pytest.raises(ValueError, match=r"without\(rows\[0\], rows\[1\]\).*improper"):
+        fitted.without([0, 1])
