@@ -67,7 +67,7 @@ class WorkflowOptions:
     num_validated: int = 1000
     #: Standard errors by which draws and integral may differ.
     agrees: float = 5.0
-    #: Nats of drift that are said: ten batches of a GLM were 0.05 nats from a fit of all rows there.
+    #: Nats of drift that are said: with so many ten batches of a GLM end within 0.05 nats.
     max_drift: float = 0.025
 
     #: k-hat up to which ArviZ says nothing (Vehtari et al., 2024).
