@@ -18,6 +18,7 @@ import dataclasses
 import dis
 import functools
 import hashlib
+import inspect
 import sys
 import sysconfig
 import types
@@ -34,6 +35,8 @@ CODE = "the model's code"
 LIBRARIES = tuple(
     sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")
 )
+#: ... and that of these packages, wherever they are.
+PACKAGES = ("ngvi", "pyro_ngvi", "numpyro_ngvi", "pyro", "numpyro", "torch", "jax", "numpy")
 #: What is told by its text.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice)
 #: Containers in containers that are followed; some hold themselves.
@@ -50,7 +53,8 @@ class Fingerprint:
     def __init__(self, model: Any, as_array: Callable[[Any], np.ndarray | None]) -> None:
         self._facts: Facts = {}
         self._as_array = as_array
-        self._seen: set[int] = set()
+        self._seen: dict[int, Any] = {}  # objects stay, so that no other has their number
+        self._names = {"__call__", "forward"}  #: of attributes that code reads
         self._code = hashlib.blake2b(digest_size=16)
         self._walk(model, "the model")
 
@@ -136,25 +140,23 @@ class Fingerprint:
         """Follow what is called: its code, and what it reads."""
         if id(value) in self._seen:
             return
-        self._seen.add(id(value))
+        self._seen[id(value)] = value
         if isinstance(value, functools.partial):
             self._walk(value.func, name)
             self._read(f"what {name} is given", [value.args, value.keywords])
         elif isinstance(value, types.MethodType):
             self._walk(value.__func__, name)
-            self._read_attributes(value.__self__)
+            self._walk_object(value.__self__)
         elif isinstance(value, types.FunctionType):
             self._walk_function(value)
-        elif hasattr(value, "__wrapped__"):
-            self._walk(value.__wrapped__, name)
-        else:
-            is_class = isinstance(value, type)
-            for owner in (value if is_class else type(value)).__mro__:
+        elif isinstance(value, type):
+            for owner in value.__mro__:
                 for one in vars(owner).values():
                     if isinstance(one, types.FunctionType) and not _is_of_library(one):
                         self._walk(one, name)
-            if not is_class:
-                self._read_attributes(value)
+        else:  # what wraps a function, maybe, as handlers do
+            self._walk(getattr(value, "__wrapped__", None), name)
+            self._walk_object(value)
 
     def _walk_function(self, function: types.FunctionType) -> None:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
@@ -165,7 +167,7 @@ class Fingerprint:
             except ValueError:  # not yet bound
                 continue
         if not _is_of_library(function):
-            names = list(_add_code(self._code, function.__code__))
+            names = list(_add_code(self._code, function.__code__, self._names))
             read |= {k: function.__globals__[k] for k in names if k in function.__globals__}
             defaults = [function.__defaults__, function.__kwdefaults__]
             if any(defaults):
@@ -174,10 +176,25 @@ class Fingerprint:
         if inner := getattr(function, "__wrapped__", None):
             self._walk(inner, function.__name__)
 
-    def _read_attributes(self, owner: Any) -> None:
-        """Of an object that is, or has, the model; parameters are where a fit begins."""
-        own = vars(owner) if hasattr(owner, "__dict__") else {}
-        self._read_all({name: value for name, value in own.items() if name != "_parameters"})
+    def _walk_object(self, owner: Any) -> None:
+        """Of an object that is, or has, the model: methods and attributes that its code reads, or
+        all attributes of a library's object. Parameters are where a fit begins.
+        """
+        own = dict(vars(owner)) if hasattr(owner, "__dict__") else {}
+        own = {k: v for k, v in own.items() if k != "_parameters" and not k.startswith("__")}
+        if type(owner).__module__.partition(".")[0] in PACKAGES:
+            self._read_all(own)
+            return
+        for folder in ("_buffers", "_modules"):  # of torch
+            own |= own.pop(folder, {})
+        done: set[str] = set()
+        while new := self._names - done:
+            done |= new
+            for name in sorted(new):
+                value = own.get(name, inspect.getattr_static(type(owner), name, None))
+                value = getattr(value, "fget", getattr(value, "__func__", value))
+                if name in own or isinstance(value, (types.FunctionType, *PLAIN[1:])):
+                    self._read_all({name: value})
 
     def _read_all(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
@@ -206,15 +223,20 @@ def _mixed(numbers: Any) -> Any:
 
 
 def _is_of_library(function: types.FunctionType) -> bool:
-    return function.__code__.co_filename.startswith((*LIBRARIES, "<frozen"))
+    is_elsewhere = function.__code__.co_filename.startswith((*LIBRARIES, "<frozen"))
+    return is_elsewhere or (function.__module__ or "").partition(".")[0] in PACKAGES
 
 
-def _add_code(found: Any, code: types.CodeType) -> Iterator[str]:
-    """Add a function's code to a checksum, and tell the globals that it reads."""
+def _add_code(found: Any, code: types.CodeType, attributes: set[str]) -> Iterator[str]:
+    """Add a function's code to a checksum, and tell the globals that it reads.
+
+    :param attributes: gets the names of those that it reads.
+    """
+    attributes |= set(code.co_names)
     constants = []
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _add_code(found, constant)
+            yield from _add_code(found, constant, attributes)
         elif isinstance(constant, frozenset):
             constants.append(sorted(map(repr, constant)))
         else:

@@ -60,6 +60,7 @@ def test_every_number_and_every_bit_counts():
 
 
 def made(code, **names):
+    names.setdefault("__name__", "user")
     exec(compile(code, "user.py", "exec"), names)  # noqa: S102
     return names["model"]
 
@@ -106,25 +107,36 @@ class Sizes:
 
 
 class OfObject:
+    shift = 1.0
+
     def __init__(self, scale, sizes):
-        self.scale, self.sizes, self.itself = scale, Sizes(sizes), self
+        self.scale, self.sizes, self.itself, self.calls = scale, Sizes(sizes), self, []
 
     def method(self, y):
-        return y * self.scale
+        return self.helper(y) + self.sizes.rows
+
+    def helper(self, y):
+        return y * self.scale + self.shift
 
     def __call__(self, y):
         return self.method(y)
 
 
 @pytest.mark.parametrize("attribute", ["method", "__call__", None])
-def test_an_objects_attributes_count(attribute):
+def test_an_objects_attributes_count_if_its_code_reads_them(attribute, monkeypatch):
     def of(*parts):
         model = OfObject(*parts)
+        model.calls.append(len(parts) + np.random.default_rng().random())
         return facts(model if attribute is None else getattr(model, attribute))
 
     assert not difference(of(X, 1), of(X.copy(), 1))
     assert "'scale' has other values" in difference(of(X, 1), of(X + 1, 1))
     assert "'sizes'['rows'] has other values" in difference(of(X, 1), of(X, 2))
+    before = of(X, 1)
+    monkeypatch.setattr(OfObject, "shift", 2.0)
+    assert "'shift' has other values" in difference(before, of(X, 1))
+    monkeypatch.setattr(OfObject, "helper", lambda self, y: y * self.scale - self.shift)
+    assert difference(before, of(X, 1)) == "the model's code is another"
 
 
 def test_partial_and_wrapped_models_are_followed():
@@ -172,3 +184,19 @@ def test_rows_count_in_any_order_and_in_batches_of_any_sizes():
     swapped = data[0], np.where(order == 0, data[1][1] + 1, data[1])
     assert difference(before, of(order, 8, swapped))
     assert difference(before, of(order[:-1], 8, data)).startswith("batches= was 30 rows")
+
+
+def test_what_handlers_hold_around_a_model_counts(ppl):
+    def model(y):
+        ppl.sample("y", ppl.dist.Normal(ppl.sample("x", ppl.dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+    def of(model):
+        return Fingerprint(model, ppl.package.FitResult._as_array).facts
+
+    for make, words in (
+        (lambda size: ppl.package.tempered(model, size), "'tempering' has other values"),
+        (lambda size: ppl.handlers.scale(model, scale=size), "'scale' has other values"),
+        (lambda size: ppl.handlers.condition(model, data={"y": ppl.array([size])}), "'data'.'y'."),
+    ):
+        assert not difference(of(make(0.5)), of(make(0.5)))
+        assert re.search(words, difference(of(make(0.5)), of(make(0.25))))
