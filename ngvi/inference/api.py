@@ -13,8 +13,8 @@ import numpy as np
 
 from ngvi._warn import warn
 from ngvi.inference.checkpoint import Checkpoint
-from ngvi.inference.checks import Context, first_finding
 from ngvi.inference.data_passes import over_minibatches
+from ngvi.inference.deadline import Timed
 from ngvi.inference.estimate import State
 from ngvi.inference.monitor import (
     VERIFYING,
@@ -59,6 +59,8 @@ def optimise(
             state = checkpoint.begun(problem.space, state)
         problem = recorded(problem, checkpoint)
     monitor = monitor or request.monitor(num_steps)
+    if math.isfinite(request.time_limit):
+        problem = problem.replace(objective=Timed(problem.objective, monitor))
     with monitor if monitor.phase == "" else nullcontext():
         search = MultiStart(problem, rng, request, monitor, None if num_steps else checkpoint)
         ending = None
@@ -67,6 +69,7 @@ def optimise(
                 ending = Ending.NO_START
         except TimeLimitReached:
             ending = Ending.TIME_LIMIT  # hours of work, maybe: keep what there is
+            search.runs.validate_coarsely()
         except StoppedByCallback:
             ending = Ending.CALLBACK
         except KeyboardInterrupt:
@@ -75,7 +78,8 @@ def optimise(
             problem.space.write(search.so_far(validates=False).state)
             raise
         monitor.phase = VERIFYING
-        outcome = _outcome(search, rng, request, ending)
+        with monitor.without_limit():
+            outcome = _outcome(search, rng, request, ending)
     problem.space.write(outcome.optimum.state)
     return outcome
 
@@ -90,8 +94,7 @@ def _outcome(
     outcome = Outcome(best, optima, search.exploration, ending=ending)
     outcome.tolerance, outcome.same = request.tolerance, rank
     if best.status is Status.OPTIMUM:
-        context = Context(search.problem, rng, request.tolerance, request.options)
-        outcome.finding = first_finding(context, best)
+        outcome.finding = search.check(best)
         if outcome.finding is not None and outcome.finding.error == outcome.finding.error:
             known = dataclasses.replace(best.validation, error=outcome.finding.error)
             best.validation = known
@@ -140,7 +143,7 @@ def account(
         request.max_steps,
         f" ({why})" if why else "",
         problem.rounding(trace.last_loss),
-        request.exploration,
+        request.share,
     )
     if not outcome.converged:
         if num_beside_locals(parts) > MANY:

@@ -16,13 +16,16 @@ from typing import Any
 from ngvi import errors
 from ngvi._warn import warn
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
+from ngvi.inference.effort_options import check_effort
 from ngvi.inference.options import FitOptions
 
 # -- options --------------------------------------------------------------------------
 
 
-def check_exploration(value: Any, name: str) -> float:
-    """A number, zero or more."""
+def check_exploration(value: Any, name: str) -> float | None:
+    """A number, zero or more; or None, which leaves it to the effort."""
+    if value is None:
+        return None
     if not errors.is_number(value, lambda x: x >= 0):
         raise ValueError(
             f"{name} must be a number, zero or more: gradients for other optima, per gradient that "
@@ -91,6 +94,7 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "tolerance": errors.check_finite,
     "max_steps": errors.check_count,
     "exploration": check_exploration,
+    "effort": check_effort,
     "curvature": lambda value, _: check_curvature(value, CURVATURES_OF_FIT) or value,
     "deterministic": errors.check_flag,
     "allow_prior": errors.check_flag,

@@ -75,6 +75,8 @@ def is_worthwhile(
         return False
     if reparametrize is True:
         return True
+    if request.seconds > 0.5 * request.time_limit:
+        return False  # it takes as long again
     are_local = [any(plate.size > 1 for plate in site.plates) for site in first.guide.sites]
     # Given parameters of the model's own the map of the locals is one affine map: of latents that
     # all are local a Gaussian family has the same optimum in both coordinates.

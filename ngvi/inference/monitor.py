@@ -8,11 +8,12 @@ the first optimum alone, of which it is an estimate. The last line is the result
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from tqdm.auto import tqdm
@@ -112,6 +113,23 @@ class Monitor:
             if is_over:
                 raise StoppedByCallback
         if self.seconds > self.time_limit:
+            raise TimeLimitReached
+
+    @contextlib.contextmanager
+    def without_limit(self) -> Iterator[None]:
+        """For what is left to do when the time is up."""
+        limit, self.time_limit = self.time_limit, math.inf
+        try:
+            yield
+        finally:
+            self.time_limit = limit
+
+    def look_at_clock(self) -> None:
+        """Once there is a step to keep.
+
+        :raises TimeLimitReached: if the time is up.
+        """
+        if self.num_steps and self.seconds > self.time_limit:
             raise TimeLimitReached
 
     def finish(self, verdict: str, bound: float, error: float) -> None:

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ngvi.inference.checkpoint import Checkpoint
+from ngvi.inference.checks import Context, Finding, first_finding
+from ngvi.inference.effort_options import QUICK
 from ngvi.inference.estimate import State
 from ngvi.inference.exploration import Explorer, ascents_beside
 from ngvi.inference.monitor import Monitor
@@ -50,8 +52,10 @@ class MultiStart:
         num_groups = math.ceil(options.local.min_points / (2 * problem.space.dim + 1))
         self.starts = Starts(problem, rng, options, num_groups)
         self.runs = Runs(problem, rng, request, monitor)
-        self.has_choice = not request.deterministic
-        self._explorer = Explorer(self.runs, self.starts, request.exploration, checkpoint)
+        self.has_choice, self.is_quick = not request.deterministic, request.effort == QUICK
+        self.is_timed = math.isfinite(request.time_limit)
+        self._checked: tuple[State | None, Finding | None] = None, None
+        self._explorer = Explorer(self.runs, self.starts, request.share, checkpoint)
 
     @property
     def exploration(self) -> Exploration:
@@ -80,8 +84,17 @@ class MultiStart:
 
     def _explore(self) -> None:
         if self._explorer.share > 0 and self.runs.best.is_certified:
+            if self.is_timed:  # the claim is there, whenever the time ends
+                self.check(self.runs.best)
             self.monitor.phase = "other optima"
             self._explorer.explore()
+
+    def check(self, optimum: Optimum) -> Finding | None:
+        """What the checks find of an optimum, once."""
+        if self._checked[0] is not optimum.state:
+            context = Context(self.problem, self.starts.rng, self.runs.tolerance, self.runs.options)
+            self._checked = optimum.state, first_finding(context, optimum)
+        return self._checked[1]
 
     def so_far(self, validates: bool = True) -> Optimum:
         """What there is before the end.
@@ -94,7 +107,9 @@ class MultiStart:
             state = states[0] if runs.current is None else runs.current.search.state
             return Optimum(state, Validation(-math.inf, math.nan))
         going = [] if runs.current is None else [runs.current]
-        for run in (*runs.waiting, *going):
+        # What is unfinished takes no claim away from an optimum that has one.
+        is_known = any(one.is_certified for one in runs.optima)
+        for run in () if is_known else (*runs.waiting, *going):
             if not runs.optima or run.validation is not None or run is runs.current:
                 runs.optima.append(runs.optimum(run))
         if not runs.optima:
@@ -125,7 +140,7 @@ class MultiStart:
     def _first_starts(self, own: Start) -> list[Start]:
         """The guide's, the prior's and a mean-field run's, where there are these."""
         first = [own]
-        if prior := self.starts.of_prior():
+        if not self.is_quick and (prior := self.starts.of_prior()):
             first.append(prior)
         if self.problem.objective.groups.is_dear:
             highest = max(first, key=lambda start: start.value)

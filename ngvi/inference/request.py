@@ -12,6 +12,7 @@ from typing import Any
 from ngvi._warn import warn
 from ngvi.conjugate.guide import ConjugateGuide
 from ngvi.inference.arguments import checked
+from ngvi.inference.effort_options import EffortOptions
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
 
@@ -25,7 +26,8 @@ class Request:
 
     tolerance: float
     max_steps: int
-    exploration: float = 1.0
+    exploration: float | None = None
+    effort: str = "standard"
     deterministic: bool = False
     progress_bar: bool = False
     time_limit: float = math.inf  #: in seconds, from now on
@@ -36,6 +38,17 @@ class Request:
     def __post_init__(self) -> None:
         for name, value in checked(dict(vars(self))).items():
             object.__setattr__(self, name, value)
+
+    @property
+    def seconds(self) -> float:
+        """Since the fit has begun."""
+        return time.perf_counter() - self.started
+
+    @property
+    def share(self) -> float:
+        """What the search for other optima may cost, per cost of the way to the best."""
+        by_effort = getattr(EffortOptions(), self.effort)
+        return by_effort if self.exploration is None else self.exploration
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Request:

@@ -220,6 +220,13 @@ class Runs:
         self.waiting.remove(run)
         return run
 
+    def validate_coarsely(self) -> None:
+        """From now on by few draws: the time is up."""
+        few = dataclasses.replace(
+            self.options.validation, max_draws=self.options.validation.min_draws
+        )
+        self.options = dataclasses.replace(self.options, validation=few)
+
     def validated(self, state: State, coarsely: bool = False) -> Validation:
         """By independent draws, few of them to rank coarse ends."""
         if self.problem.objective.is_subsampled:

@@ -1,0 +1,100 @@
+"""``time_limit=`` and ``effort=`` of ``fit``, by the clock of a fake, and what they may not change."""
+
+import math
+
+import numpy as np
+import pytest
+
+from ngvi.inference import monitor as clock
+from ngvi.inference.api import optimise
+from ngvi.inference.problem import Forwarding
+from ngvi.inference.request import Request
+from tests.inference.numpy_problem import Target, gaussian, mixture
+
+TWO = mixture((1.0, [0.0, 0.0], 0.3), (5.0, np.full(2, 6.0), 0.3))
+
+
+class Clock:
+    """A second for each evaluation."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def perf_counter(self):
+        return self.seconds
+
+
+class Slow(Forwarding):
+    def __init__(self, inner, clock):
+        super().__init__(inner)
+        self.clock, self.last = clock, 0.0
+
+    def _tick(self):
+        self.clock.seconds += 1.0
+
+    def bound(self, *args):
+        self._tick()
+        return super().bound(*args)
+
+    def gradient(self, *args):
+        self._tick()
+        return super().gradient(*args)
+
+    def log_density(self, *args):
+        self._tick()
+        return super().log_density(*args)
+
+
+def solved(monkeypatch, target=None, **options):
+    times = Clock()
+    monkeypatch.setattr(clock.time, "perf_counter", times.perf_counter)
+    problem = (target or Target(gaussian)).problem()
+    problem = problem.replace(objective=Slow(problem.objective, times))
+    request = Request(**{"tolerance": 0.05, "max_steps": 400, "started": 0.0, **options})
+    return optimise(problem, np.random.default_rng(0), request), times
+
+
+def test_a_limit_never_withholds_what_was_verified(monkeypatch):
+    """At whatever evaluation it ends: once there is a claim, there is one with every longer limit."""
+    whole, times = solved(monkeypatch)
+    assert whole.converged
+    claims = []
+    for limit in range(1, int(times.seconds), 3):
+        outcome, _ = solved(monkeypatch, time_limit=float(limit))
+        claims.append(outcome.converged)
+    assert claims == sorted(claims)
+    assert claims[-1]
+
+
+def test_no_evaluation_of_the_search_begins_after_the_limit(monkeypatch):
+    """What is left to do is a validation, of few draws, and what the checks ask."""
+    _, whole = solved(monkeypatch)
+    for limit in (3.0, whole.seconds // 2):
+        outcome, times = solved(monkeypatch, time_limit=limit)
+        assert outcome.ending is not None
+        assert times.seconds < limit + 30
+
+
+@pytest.mark.parametrize("tolerance", [0.05, 0.3, 2.0])
+def test_a_looser_tolerance_refuses_nothing(monkeypatch, tolerance):
+    assert solved(monkeypatch, tolerance=tolerance)[0].converged
+
+
+def test_what_efforts_stand_for():
+    shares = [Request(0.05, 10, effort=effort).share for effort in ("quick", "standard", "thorough")]
+    assert shares == sorted(shares)
+    assert shares[0] == 0.0
+    assert Request(0.05, 10, effort="thorough", exploration=0.5).share == 0.5
+    with pytest.raises(ValueError, match=r"effort must be one of 'quick'.*'much'"):
+        Request(0.05, 10, effort="much")
+
+
+def test_a_quick_fit_claims_nothing_of_other_optima(monkeypatch):
+    quick, standard = (
+        solved(monkeypatch, Target(TWO, of_prior=(3.0, 4.0)), effort=effort)[0]
+        for effort in ("quick", "standard")
+    )
+    assert quick.verdict == "local"
+    assert quick.exploration.num_starts == 0
+    assert standard.exploration.num_starts > 0
+    assert math.isfinite(quick.optimum.validation.bound)
