@@ -1,4 +1,4 @@
-"""``time_limit=`` and ``effort=`` of ``fit``, by the clock of a fake, and what they may not change."""
+"""``time_limit=`` and ``effort=`` of ``fit``, by a clock of our own."""
 
 import math
 
@@ -55,7 +55,7 @@ def solved(monkeypatch, target=None, **options):
 
 
 def test_a_limit_never_withholds_what_was_verified(monkeypatch):
-    """At whatever evaluation it ends: once there is a claim, there is one with every longer limit."""
+    """Once there is a claim, there is one with every longer limit."""
     whole, times = solved(monkeypatch)
     assert whole.converged
     claims = []
@@ -81,7 +81,9 @@ def test_a_looser_tolerance_refuses_nothing(monkeypatch, tolerance):
 
 
 def test_what_efforts_stand_for():
-    shares = [Request(0.05, 10, effort=effort).share for effort in ("quick", "standard", "thorough")]
+    shares = [
+        Request(0.05, 10, effort=effort).share for effort in ("quick", "standard", "thorough")
+    ]
     assert shares == sorted(shares)
     assert shares[0] == 0.0
     assert Request(0.05, 10, effort="thorough", exploration=0.5).share == 0.5
