@@ -93,9 +93,7 @@ def fit(
         :class:`~pyro_ngvi.parallel.DataParallel`.
     :raises RuntimeError: inside ``torch.inference_mode``, ``torch.vmap`` and ``torch.func``.
     """
-    given = dict(locals())
-    _check_gradients()
-    call = _FitCall(given, fit)
+    call = _FitCall(dict(locals()), fit)
     with repeatable_noise(), poutine.block(), store_as_it_was() as keep, call.monitor:
         ready = call.ready() if call.workers is None else shared(call.ready, call.workers)
         if ready.has_start:
@@ -111,6 +109,7 @@ class _FitCall(FitCall):
     seed_in_words = "pyro.set_rng_seed(1), before fit"
 
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
+        _check_gradients()
         super().__init__(given, fit)
         is_deterministic, group = self.request.deterministic, given["process_group"]
         seeds = [0] if is_deterministic else torch.randint(2**32, (4,), device="cpu").tolist()
