@@ -3,6 +3,9 @@
 A block is a fence that begins with a line "```python"; "```python no-run" is shown only. All blocks
 of a page are one program, which ``python docs/executed.py page.md folder`` runs in a folder of its
 own. Sphinx calls it as an extension; the tests call it as it is. The page needs no mark-up for it.
+
+A page that is read as it is, such as the README, has output of its own, in a fence "```text" below
+a block. ``python docs/executed.py --publish README.md`` replaces it; the tests compare it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 BLOCK = re.compile(r"^```python[ \t]*\n(.*?)^```[ \t]*\n", re.MULTILINE | re.DOTALL)
+
+#: A block that is run, with the output that the page has below it.
+PUBLISHED = re.compile(BLOCK.pattern + r"\n^```text\n.*?^```\n", re.MULTILINE | re.DOTALL)
 
 #: Where Sphinx finds the pictures, from the root of the pages.
 PICTURES = "_executed"
@@ -99,5 +105,21 @@ def setup(app: Any) -> dict[str, bool]:
     return {"parallel_read_safe": True}
 
 
+def published(text: str, page: str) -> str:
+    """The page with what it prints today in the place of its own output."""
+
+    def code(found: re.Match) -> str:
+        return found[0].partition("\n```\n")[0]
+
+    bare = PUBLISHED.sub(lambda found: f"{code(found)}\n```\n", text)
+    printed = {code(found): found[0] for found in PUBLISHED.finditer(run(bare, page))}
+    return PUBLISHED.sub(lambda found: printed[code(found)], text)
+
+
 if __name__ == "__main__":
-    print(run(Path(sys.argv[1]).read_text(encoding="utf-8"), sys.argv[1]))
+    *options, path = sys.argv[1:]
+    given = Path(path).read_text(encoding="utf-8")
+    if options == ["--publish"]:
+        Path(path).write_text(published(given, path), encoding="utf-8")
+    else:
+        print(run(given, path))
