@@ -39,8 +39,8 @@ class WorkflowOptions:
     max_leverage: float = 0.2
     #: ... or if it moves the mean so far, in standard deviations.
     max_shift: float = 0.5
-    #: Steps of a leave-one-out: each halves an error several times.
-    num_steps: int = 3
+    #: Steps of a leave-one-out at most: few take so many, and these are where PSIS says nothing.
+    num_steps: int = 20
     #: Nats that a last step may still have gained.
     left: float = 1e-3
     #: Precision that is left of the posterior's in any direction: less is none but for rounding.
