@@ -72,6 +72,8 @@ def choose(
     :param guide: whose latents a refusal names, where it has ``sites``.
     :raises ValueError: if Hessians are asked for, and there are none.
     """
+    if getattr(getattr(guide, "family", None), "name", None) == "mixture":
+        return _of_mixture(curvature)
     if curvature == "auto":
         return _automatic(dim, products, obstacle, not_additive, partners, has_paths, options)
     needs = ESTIMATORS[curvature].needs
@@ -116,6 +118,16 @@ def _automatic(
         return EstimatorChoice(otherwise)
     error = obstacle()
     return EstimatorChoice("hessian") if error is None else EstimatorChoice(otherwise, str(error))
+
+
+def _of_mixture(curvature: str) -> EstimatorChoice:
+    """Of a mixture ``h = l - log q`` has gradients alone."""
+    if curvature not in ("auto", "spherical", "stein"):
+        raise ValueError(
+            f"curvature={curvature!r} is not for a mixture, which takes gradients at points of "
+            "each component: leave it out, or say 'spherical' or 'stein'."
+        )
+    return EstimatorChoice("spherical" if curvature == "auto" else curvature)
 
 
 def _names(guide: Any) -> str:

@@ -115,7 +115,8 @@ class NaturalELBO:
         """
         options = {"not_additive": not_additive, "partners": partners, "guide": guide}
         couples = list(couples)
-        curvature = _of_mixture(self.curvature) if "mixture" in couples else self.curvature
+        is_mixture = "mixture" in couples and self.curvature == "auto"
+        curvature = "stein" if is_mixture else self.curvature
         choice = choose(curvature, dim, products, obstacle, **options)
         if choice.obstacle is not None:
             warn(f"{choice.obstacle}: curvature={choice.curvature!r} is used instead.")
@@ -140,16 +141,3 @@ class NaturalELBO:
                 "and narrow, with NaturalGaussianGuide(model, init_loc_fn=init_to_feasible, "
                 "init_scale=1e-3), or bring covariates to a scale near one."
             )
-
-
-def _of_mixture(curvature: str) -> str:
-    """The estimator of a mixture, whose ``h = l - log q`` has gradients at draws alone.
-
-    :raises ValueError: if another is asked for.
-    """
-    if curvature not in ("auto", "stein"):
-        raise ValueError(
-            f"curvature={curvature!r} is not for a mixture: NaturalELBO takes gradients at draws "
-            "of each component. Leave it out, or say 'stein'."
-        )
-    return "stein"

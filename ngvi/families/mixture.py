@@ -19,6 +19,10 @@ from ngvi.latents.layout import Layout
 
 #: Parts into which the interval of a quantile is cut, and how often: to a unit of rounding.
 SECTIONS, CUTS = 32, 10
+NO_COORDINATES = (
+    "A mixture has no coordinates in which it is N(0, I), from which NUTS would go on: fit one "
+    "Gaussian, fit(model, ...).nuts(), which begins at all optima that were found."
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -216,7 +220,18 @@ class Mixture(JointSteps, Family):
         parts = [self.log_prob(one.sample(noise)) for one in self.components]
         return sum(weight * part for weight, part in zip(self.weights, parts, strict=True))
 
+    def whiten(self, value: Array) -> Array:
+        raise ValueError(NO_COORDINATES)
+
+    def log_det_scale(self) -> Array:
+        raise ValueError(NO_COORDINATES)
+
     # -- helpers ----------------------------------------------------------------------
+
+    @property
+    def base_family(self) -> Any:
+        """The specification of the components' family."""
+        return self.bases[self.base[0]](**dict(self.base[1]))
 
     @property
     def _specification(self) -> Any:

@@ -91,7 +91,7 @@ def _outcome(
     best = search.so_far() if ending is not None else _finished(search, request.tolerance)
     rank = search.options.multi_start.same
     optima = sorted(search.runs.optima, key=lambda one: one.rank(rank), reverse=True)
-    outcome = Outcome(best, optima, search.exploration, ending=ending)
+    outcome = Outcome(best, optima, search.exploration, ending=ending, search=search)
     outcome.tolerance, outcome.same = request.tolerance, rank
     if best.status is Status.OPTIMUM:
         outcome.finding = search.check(best)

@@ -34,6 +34,13 @@ def check_exploration(value: Any, name: str) -> float | None:
     return float(value)
 
 
+def check_num_components(value: Any, name: str) -> int | str:
+    """A number of components, or ``"auto"``."""
+    if isinstance(value, str) and value == "auto":
+        return value
+    return errors.check_count(value, name, hint=" Or 'auto', one for each mode.")
+
+
 def check_seconds(value: Any, name: str) -> float:
     """A positive number of seconds, or None for no limit."""
     if value is None:
@@ -95,6 +102,7 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "max_steps": errors.check_count,
     "exploration": check_exploration,
     "effort": check_effort,
+    "num_components": check_num_components,
     "curvature": lambda value, _: check_curvature(value, CURVATURES_OF_FIT) or value,
     "deterministic": errors.check_flag,
     "allow_prior": errors.check_flag,

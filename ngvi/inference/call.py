@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from ngvi.inference.data_passes import over_batches
 from ngvi.inference.estimate import State
 from ngvi.inference.fingerprint import Facts, Fingerprint
 from ngvi.inference.first_look import Seen, check_seen
+from ngvi.inference.mixture_fit import check_beside, check_density, mixed
 from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
-from ngvi.inference.monitor import LOCALS
+from ngvi.inference.monitor import COMPONENTS, LOCALS
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
@@ -34,7 +36,7 @@ from ngvi.inference.set_up import INIT_SCALE, Ready, check_size, guide_maker
 
 #: Arguments of ``fit`` that say, beside the model's, what it is of; others say how far it goes.
 SETTINGS = (
-    *("family", "curvature", "reparametrize", "deterministic"),
+    *("family", "num_components", "curvature", "reparametrize", "deterministic"),
     *("init_loc_fn", "create_plates"),
 )
 
@@ -49,6 +51,7 @@ class FitCall:
     result_type: Any  #: the package's ``FitResult``
     guide_type: Any  #: its ``NaturalGaussianGuide``
     mode_centred_guide: Any  #: its ``ReparametrizedGaussianGuide``
+    mixture: Any  #: its family ``Mixture``
     starts: tuple = ()  #: strategies of a guide that ``fit`` makes
     rng: np.random.Generator  #: of the search, which the package seeds
     seed_in_words: str  #: how the user gives the seed
@@ -56,7 +59,7 @@ class FitCall:
 
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
         self.start_time = time.perf_counter()
-        self.given = given = checked(given)
+        self.given = given = checked(self._of_one_family(given))
         self.model, self.args, self.kwargs = given["model"], given["args"], given["kwargs"]
         check_model(self.model)
         self.batches: Batches | None = None
@@ -71,7 +74,10 @@ class FitCall:
         warn_of_names(fit, self.model, self.args, given)
         names = "family", "guide", "init", "init_loc_fn", "create_plates"
         check_start(self.result_type, *(given[name] for name in names))
-        self.reparametrize = check_reparametrize(given)
+        self.is_mixed = given["num_components"] != 1
+        if self.is_mixed:
+            check_beside(given)
+        self.reparametrize = False if self.is_mixed else check_reparametrize(given)
         if given["init_loc_fn"] is not None:
             self.starts = (given["init_loc_fn"],)
         self.checkpoint: Checkpoint | None = None
@@ -107,6 +113,30 @@ class FitCall:
         """A second fit with locals by their modes, and which of both is kept."""
         insists, self.monitor.phase = self.reparametrize is True, LOCALS
         return tried(first, outcome, self._mode_centred(first), self.optimise, self.rng, insists)
+
+    def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
+        """A search for several components that goes on from one Gaussian."""
+        self.monitor.phase, wanted = COMPONENTS, self.given["num_components"]
+        set_up = partial(self.set_up_mixture, first)
+        return mixed(first, outcome, wanted, set_up, self.optimise, self.rng, self.request)
+
+    def set_up_mixture(self, first: Ready, count: int) -> Ready:
+        """The first set-up, with a mixture of so many in place of its family."""
+        family = self.mixture(first.guide.family, count)
+
+        def make(model: Callable, init_loc_fn: Callable) -> Any:
+            return self.guide_type(model, family, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE)
+
+        return self.set_up(None, make, first.model, "auto")
+
+    def _of_one_family(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with the base of a mixture, and the number of its components."""
+        family = given["family"]
+        if family == self.mixture.name or family is self.mixture:
+            family = self.mixture()
+        if not isinstance(family, self.mixture) or given["num_components"] != 1:
+            return given
+        return {**given, "family": family.base_family, "num_components": family.num_components}
 
     def own_fields(self) -> dict[str, Any]:
         """Fields of the result that only the package has."""
@@ -150,6 +180,8 @@ class FitCall:
         check_size(self.gaussians(ready.guide), given["family"], given["guide"], given["init"])
         if given["init"] is not None:
             check_same_latents(given["init"], self.gaussians(ready.guide))
+        if self.is_mixed and ready.has_start:
+            check_density(ready.problem)
         return ready
 
     def optimise(self, problem: Problem, state: State | None, num_steps: int = 0) -> Outcome:
@@ -177,6 +209,9 @@ class FitCall:
                     first = ready
                     ready, outcome = self.second(ready, outcome)
                     problem = problem if ready is first else ready.problem
+                elif self.is_mixed:
+                    ready, outcome = self.mixed(ready, outcome)
+                    problem = ready.problem
         optima = found_optima(outcome, problem.space)
         result = self.result_type(
             model=ready.model,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from ngvi.inference.mixture_options import MixtureOptions
+
 
 @dataclasses.dataclass(frozen=True)
 class SampleOptions:
@@ -354,6 +356,7 @@ class FitOptions:
     multi_start: MultiStartOptions = MultiStartOptions()
     starts: StartOptions = StartOptions()
     validation: ValidationOptions = ValidationOptions()
+    mixture: MixtureOptions = MixtureOptions()  # noqa: RUF009  it is frozen
     #: A second fit with locals by their modes is worth a gap of so many tolerances, of which the
     #: weights, that tell from below, show half.
     mode_centred_gap: float = 5.0

@@ -80,6 +80,8 @@ class Outcome:
     :ivar ending: why the fit stopped, if that was not its own search.
     :ivar by_modes: the bound of the other of two fits, one of them with locals by their modes, in
         words; or nothing.
+    :ivar mixture: what is known of components, in words; nothing if only one is asked for.
+    :ivar search: that has ended there, for whoever goes on with it.
     :ivar second: the optimum of the one of two fits that is not kept.
     :ivar tolerance: what may be left to an optimum, in nats.
     :ivar same: nats within which two bounds are one optimum's.
@@ -91,6 +93,8 @@ class Outcome:
     finding: Finding | None = None
     ending: Ending | None = None
     by_modes: str = ""
+    mixture: str = ""
+    search: Any = None
     second: Optimum | None = None
     tolerance: float = math.inf
     same: float = 0.0
@@ -111,7 +115,8 @@ class Outcome:
     def without_states(self) -> Outcome:
         """For another process: the optimum, whose state is sent by itself."""
         optimum = dataclasses.replace(self.optimum, state=None, search=None)
-        return dataclasses.replace(self, optimum=optimum, optima=[optimum], second=None)
+        without = dict.fromkeys(("second", "search"))
+        return dataclasses.replace(self, optimum=optimum, optima=[optimum], **without)
 
     def below(self, one: Optimum, same: float) -> float:
         """By how much a bound is below the best, in nats; zero where noise can explain it."""
@@ -171,7 +176,8 @@ def in_words(
     if outcome.converged:
         upper = in_digits_apart(optimum.certificate.upper, tolerance)
         within = f"the bound is within {upper} nats of its optimum"
-        return f"{within} (95 % limit, tolerance {tolerance:g}); {_others(outcome, exploration)}"
+        others = outcome.mixture or _others(outcome, exploration)
+        return f"{within} (95 % limit, tolerance {tolerance:g}); {others}"
     if outcome.ending is not None:
         return f"{outcome.ending.value} with the bound {left}. Go on with fit(..., init=result)"
     if optimum.is_certified:

@@ -26,6 +26,8 @@ from ngvi.inference.validation import Validation
 FORMAT, VERSION = "ngvi.result", 4
 #: Fields of a result that JSON holds as they are.
 PLAIN = ("verdict", "reason", "seconds")
+#: Options of a family that it finds by itself.
+DERIVED = "structure", "independent", "shapes", "base_options"
 #: See ``Result._at_a_third``.
 AtAThird = Callable[[Any, tuple[int, ...], Any], float]
 
@@ -319,7 +321,7 @@ def guide_options(guide: Any, families: dict[str, type], kinds: tuple, **others:
         found["options"] = {
             field.name: getattr(family, field.name)
             for field in dataclasses.fields(family)
-            if field.metadata.get("static") and field.name not in ("structure", "independent")
+            if field.metadata.get("static") and field.name not in DERIVED
         }
     if isinstance(guide, ReparametrizedGaussianGuide):
         others["order"] = guide.order

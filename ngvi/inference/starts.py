@@ -213,7 +213,7 @@ class Starts:
         :return: shape ``(n, d)``; fewer than asked for where there are no more.
         """
         if self._others is None:
-            points, values = self._pool
+            points, values = self.pool
             finite = np.flatnonzero(np.isfinite(values))
             self._others = list(points[self.rng.permutation(finite)])
         found, self._others = self._others[:count], self._others[count:]
@@ -221,7 +221,7 @@ class Starts:
 
     def highest(self, count: int) -> np.ndarray:
         """Those of the highest density, the highest first; shape ``(n, d)``."""
-        points, values = self._pool
+        points, values = self.pool
         order = np.argsort(-np.where(np.isfinite(values), values, -np.inf))[:count]
         return points[order[np.isfinite(values[order])]]
 
@@ -247,7 +247,7 @@ class Starts:
         return np.sqrt(low * high)
 
     @functools.cached_property
-    def _pool(self) -> tuple[np.ndarray, np.ndarray]:
+    def pool(self) -> tuple[np.ndarray, np.ndarray]:
         """Points and their log densities."""
         options, space = self.options.starts, self.problem.space
         points = self.rng.uniform(-options.box, options.box, (options.num_box, space.dim))

@@ -24,6 +24,7 @@ from ngvi.inference.fit_doc import FIT
 from ngvi.inference.options import FitOptions
 from ngvi.inference.set_up import Ready, in_arguments
 from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.families.mixture import Mixture
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.inference.first_look import look
@@ -41,6 +42,7 @@ def fit(
     model: Callable,
     *args: Any,
     family: str | type[Family] | Family = "auto",
+    num_components: int | str = 1,
     guide: Any = None,
     init: FitResult | None = None,
     init_loc_fn: Callable | None = None,
@@ -89,7 +91,7 @@ class _FitCall(FitCall):
     """A call in NumPyro."""
 
     result_type, guide_type = FitResult, NaturalGaussianGuide
-    mode_centred_guide, starts = ReparametrizedGaussianGuide, STARTS
+    mode_centred_guide, starts, mixture = ReparametrizedGaussianGuide, STARTS, Mixture
     seed_in_words = "rng_key=jax.random.key(1)"
     first_phase = "compiling"
 

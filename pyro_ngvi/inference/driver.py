@@ -27,6 +27,7 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
 from ngvi.inference.set_up import Ready
 from pyro_ngvi.families.base import Family
+from pyro_ngvi.families.mixture import Mixture
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
 from pyro_ngvi.inference.first_look import look
@@ -44,6 +45,7 @@ def fit(
     model: Callable,
     *args: Any,
     family: str | type[Family] | Family = "auto",
+    num_components: int | str = 1,
     guide: Any = None,
     init: FitResult | None = None,
     init_loc_fn: Callable | None = None,
@@ -81,10 +83,9 @@ def fit(
     torch.Size([500])
 
     The parameter store holds the fitted parameters afterwards, as after ``SVI``; the model's own
-    start from the values that they have in it. The guide that ``fit`` makes starts anew: values of
-    the same names in the store, which another guide of its class left there, are replaced, and
-    survive in the result of the fit that they come from. The random numbers follow
-    ``pyro.set_rng_seed``; a fit takes four of torch's, and none if it is ``deterministic``.
+    start from the values that they have in it. The guide that ``fit`` makes starts anew: those of
+    its names in the store are replaced, and survive in the result of their fit. The random numbers
+    follow ``pyro.set_rng_seed``; a fit takes four of torch's, and none if it is ``deterministic``.
 
     :param process_group: of ``torch.distributed``, whose workers all make this call, each with its
         own rows in a plate that says how many there are in all, ``pyro.plate("data",
@@ -105,7 +106,7 @@ class _FitCall(FitCall):
     """A call in Pyro."""
 
     result_type, guide_type = FitResult, NaturalGaussianGuide
-    mode_centred_guide, starts = ReparametrizedGaussianGuide, STARTS
+    mode_centred_guide, starts, mixture = ReparametrizedGaussianGuide, STARTS, Mixture
     seed_in_words = "pyro.set_rng_seed(1), before fit"
 
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
@@ -159,6 +160,19 @@ class _FitCall(FitCall):
         else:
             forget_others(first.guide)
         return ready, outcome
+
+    def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
+        store = pyro.get_param_store()
+        before = store.get_state()
+        ready, outcome = super().mixed(first, outcome)
+        if ready is first:
+            store.clear()
+            store.set_state(before)
+        return ready, outcome
+
+    def set_up_mixture(self, first: Ready, count: int) -> Ready:
+        forget_others(first.guide)
+        return super().set_up_mixture(first, count)
 
     def result(self, ready: Ready) -> FitResult:
         result = super().result(ready)

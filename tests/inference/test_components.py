@@ -1,0 +1,105 @@
+"""The components of a mixture: where they are found, placed and left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ngvi.inference.components import Contributions, Modes, places, switched
+from ngvi.inference.mixture_options import MixtureOptions
+from ngvi.inference.multistart import MultiStart
+from ngvi.inference.request import Request
+from tests.inference.numpy_problem import OPTIMUM, State, Target, gaussian, mixture, monitored
+
+WEIGHTS = np.array([0.5, 0.3, 0.15, 0.05])
+CENTRES = np.array([[9.0, 9.0], [-9.0, 8.0], [-8.0, -9.0], [9.0, -7.0]])
+OPTIONS = MixtureOptions()
+
+
+def modes_of(target, most=16, seed=0):
+    request = Request(tolerance=0.05, max_steps=400)
+    search = MultiStart(target.problem(), np.random.default_rng(seed), request, monitored())
+    search.solve()
+    cost = target.cost.total
+    modes = Modes(search, most)
+    modes.look()
+    return modes, target.cost.total / cost
+
+
+def four(**options):
+    parts = zip(WEIGHTS, CENTRES, (1.0, 0.5, 1.0, 0.7), strict=True)
+    return Target(mixture(*parts), of_prior=(0.0, 10.0), **options)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_separated_modes_are_found_with_their_weights(seed):
+    modes, _ = modes_of(four(), seed=seed)
+    assert modes.is_over
+    assert len(modes.found) == 4
+    means = np.array([one.state.mean for one in modes.found])
+    nearest = [int(np.argmin(np.linalg.norm(means - centre, axis=1))) for centre in CENTRES]
+    np.testing.assert_allclose(np.exp(modes.log_weights())[nearest], WEIGHTS, atol=0.005)
+
+
+def test_modes_of_the_same_height_are_two():
+    target = Target(mixture((0.5, [6.0, 6.0], 1.0), (0.5, [-6.0, -6.0], 1.0)), of_prior=(0, 5))
+    modes, _ = modes_of(target)
+    assert len(modes.found) == 2
+    np.testing.assert_allclose(np.exp(modes.log_weights()), 0.5, atol=0.005)
+
+
+def test_one_mode_is_one_component_for_next_to_nothing():
+    modes, ratio = modes_of(Target(gaussian, of_prior=(0.0, 3.0)))
+    assert len(modes.found) == 1
+    assert modes.is_over
+    assert ratio < 1.1
+
+
+def test_a_mode_of_no_mass_is_none():
+    target = Target(mixture((1.0, [5.0, 5.0], 1.0), (1e-5, [-5.0, -5.0], 1.0)), of_prior=(0, 5))
+    assert len(modes_of(target)[0].found) == 1
+
+
+def _drawn(states, log_density):
+    target = Target(log_density)
+    rng = np.random.default_rng(0)
+    return Contributions(target.problem(), states, log_density, rng, OPTIONS)
+
+
+def test_components_on_each_other_are_one():
+    drawn = _drawn([OPTIMUM, OPTIMUM, OPTIMUM], gaussian)
+    kept, log_weights = drawn.pruned(np.log([0.2, 0.3, 0.5]))
+    assert len(kept) == 1
+    np.testing.assert_allclose(log_weights, 0.0, atol=1e-12)
+
+
+def test_a_component_that_has_run_away_is_left_out():
+    away = State(OPTIMUM.mean + 1e3, OPTIMUM.log_scale)
+    kept, _ = _drawn([OPTIMUM, away], gaussian).pruned(np.log([0.5, 0.5]))
+    assert kept == [0]
+
+
+def test_weights_of_draws_are_those_of_the_modes():
+    log_density = mixture((0.8, [5.0, 5.0], 1.0), (0.2, [-5.0, -5.0], 1.0))
+    states = [State(np.full(2, at), np.zeros(2)) for at in (5.0, -5.0)]
+    kept, log_weights = _drawn(states, log_density).pruned(np.log([0.5, 0.5]))
+    assert kept == [0, 1]
+    np.testing.assert_allclose(np.exp(log_weights), [0.8, 0.2], atol=1e-6)
+
+
+def test_more_components_are_placed_where_importance_weights_are_largest():
+    """Of a posterior with a shoulder that the Gaussian does not have."""
+    log_density = mixture((0.7, [0.0, 0.0], 1.0), (0.3, [2.5, 0.0], 0.3))
+    target, state = Target(log_density), State(np.zeros(2), np.zeros(2))
+    rng = np.random.default_rng(0)
+    (new,) = places(target.problem(), [state], np.zeros(1), 1, rng, OPTIONS)
+    np.testing.assert_allclose(new.mean, [2.5, 0.0], atol=3 * 0.3)
+    np.testing.assert_allclose(new.scale, OPTIONS.width, atol=1e-12)
+
+
+def test_switched_labels_are_told_from_modes():
+    means = [np.array([-3.0, 0.0, 4.0]), np.array([4.0, 0.1, -3.0])]
+    sds = [np.full(3, 0.5)] * 2
+    assert switched(means, sds, OPTIONS.same_order)
+    assert not switched([means[0], means[0] + 10.0], sds, OPTIONS.same_order)
+    assert not switched([means[0], means[0] + 0.01], sds, OPTIONS.same_order)
