@@ -1,9 +1,9 @@
 """The components of a mixture: at the optima that a fit has found, and at other modes.
 
-A mixture begins where the search for one Gaussian ends. Ascents have come to modes of the log
-density; each mode that is outside of all Gaussians so far gets one of its own, by a search as any
-other. Two modes of the same height are two components, though their optima are one to the search
-for the best. Components that are apart have weights in proportion to ``exp(bound)``.
+A mixture begins where the search for one Gaussian ends, at the optima that it has found. Each mode
+that is outside of all Gaussians so far gets one of its own, by a search as any other. Two modes of
+the same height are two components, though their optima are one to the search for the best.
+Components that are apart have weights in proportion to ``exp(bound)``.
 
 Others are looked for where importance weights ``p / q`` are largest, with ``q`` the sum of all
 Gaussians so far, each with the mass that its bound says (Arenz, Dahlinger, Ye, Volpp and Neumann,
@@ -69,7 +69,6 @@ class Modes:
         for one in sorted(others, key=lambda one: -one.validation.lower):
             if one.is_certified and not self._is_negligible(one.validation):
                 self._add(one.state, one.validation)
-        self._meet(self.search.ends)
         points, values = self.search.starts.pool
         while len(self.found) < self.most and not self.is_over:
             self.is_over = not self._look_at(points, values) and len(points) > 0

@@ -43,7 +43,6 @@ class Explorer:
         self.spent = self.reached = math.inf
         self._cost = runs.problem.objective.cost
         self._modes: list[tuple[Ascent, Optimum]] = []
-        self.ends: list[Ascent] = []  #: of starts that were drawn alike
         self._heights: list[tuple[float, float]] = []  # of modes that starts led to, and rounding
 
     def explore(self) -> None:
@@ -128,9 +127,7 @@ class Explorer:
             for point, end in zip(highest, self._ascents(highest), strict=True):
                 self._led_by(point, end)
         points = self.starts.points(self.options.num_starts)
-        ends = self._ascents(points)
-        self.ends += ends
-        for point, end in zip(points, ends, strict=True):
+        for point, end in zip(points, self._ascents(points), strict=True):
             if math.isfinite(end.height) and (self._may_go_on() or self._known(end)):
                 self._count(self._led_by(point, end))
                 if end.is_mode:

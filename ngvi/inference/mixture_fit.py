@@ -26,7 +26,7 @@ from ngvi.inference.search import Status
 
 AUTO, FROM_OPTIMA = "auto", "the optima of one Gaussian"
 #: Arguments of ``fit`` that leave no choice of the guide, or of which there is no one density.
-NOT_BESIDE = ("guide", "init", "batches", "create_plates", "process_group")
+NOT_BESIDE = ("guide", "init", "batches", "create_plates", "process_group", "checkpoint")
 
 
 def check_beside(given: dict[str, Any]) -> None:
@@ -39,9 +39,9 @@ def check_beside(given: dict[str, Any]) -> None:
     for name in NOT_BESIDE:
         if given.get(name) is not None:
             raise ValueError(
-                f"{words} is for a guide that fit makes, of all data in one process: leave {name}= "
-                "out, or take SVI with NaturalGaussianGuide(model, families.Mixture(...)), BLR() "
-                "and NaturalELBO()."
+                f"{words} is for guides that fit makes one after another, of all data in one "
+                f"process: leave {name}= out, or take SVI with NaturalGaussianGuide(model, "
+                "families.Mixture(...)), BLR() and NaturalELBO()."
             )
     if given["reparametrize"] is True:
         raise ValueError(

@@ -21,7 +21,6 @@ from ngvi.inference.checks import Context, Finding, first_finding
 from ngvi.inference.effort_options import QUICK
 from ngvi.inference.estimate import State
 from ngvi.inference.exploration import Explorer, ascents_beside
-from ngvi.inference.map_ascent import Ascent
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.problem import Problem
@@ -62,11 +61,6 @@ class MultiStart:
     def exploration(self) -> Exploration:
         """What has come of the search for other optima."""
         return self._explorer.report
-
-    @property
-    def ends(self) -> list[Ascent]:
-        """Of the ascents in the search for other optima, from starts that were drawn alike."""
-        return self._explorer.ends
 
     def solve(self, state: State | None = None) -> Optimum | None:
         """The best optimum that is found; None if the bound is finite at no start.

@@ -72,8 +72,8 @@ def noted_starts(starts: Starts) -> Arrays:
         arrays |= {f"prior/{name}": a for name, a in vars(own["prior"]).items()}
     elif "prior" in own:
         arrays["prior"] = np.zeros(0)
-    if "_pool" in own:
-        arrays |= {f"pool/{i}": a for i, a in enumerate(own["_pool"])}
+    if "pool" in own:
+        arrays |= {f"pool/{i}": a for i, a in enumerate(own["pool"])}
     if own["_others"] is not None:
         arrays["others"] = np.reshape(own["_others"], (-1, starts.problem.space.dim))
     return arrays
@@ -85,7 +85,7 @@ def set_starts(starts: Starts, arrays: Arrays) -> None:
     if prior or "prior" in arrays:
         own["prior"] = Prior(**prior) if prior else None
     if pool := _under(arrays, "pool/"):
-        own["_pool"] = tuple(pool.values())
+        own["pool"] = tuple(pool.values())
     if "others" in arrays:
         own["_others"] = list(arrays["others"])
 

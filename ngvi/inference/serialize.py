@@ -24,9 +24,8 @@ from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
 
 FORMAT, VERSION = "ngvi.result", 4
-#: Fields of a result that JSON holds as they are.
+#: Fields of a result that JSON holds as they are, and options that a family finds by itself.
 PLAIN = ("verdict", "reason", "seconds")
-#: Options of a family that it finds by itself.
 DERIVED = "structure", "independent", "shapes", "base_options"
 #: See ``Result._at_a_third``.
 AtAThird = Callable[[Any, tuple[int, ...], Any], float]

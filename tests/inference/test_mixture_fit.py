@@ -127,7 +127,7 @@ def test_a_number_that_is_none_is_refused(ppl, value):
 
 def test_what_leaves_no_choice_of_the_guide_is_refused_by_name(ppl):
     guide = ppl.guide(of_one(ppl))
-    with pytest.raises(ValueError, match=r"num_components=2 is for a guide that fit makes.*guide="):
+    with pytest.raises(ValueError, match=r"num_components=2 is for guides that fit makes.*guide="):
         ppl.fit(of_one(ppl), num_components=2, guide=guide, **OPTIONS)
     with pytest.raises(ValueError, match="num_components='auto' takes locals as they are"):
         ppl.fit(of_one(ppl), num_components="auto", reparametrize=True, **OPTIONS)
