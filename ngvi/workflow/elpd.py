@@ -66,8 +66,9 @@ def elpd_data(found: Pointwise, units: Units, attrs: dict[str, Any]) -> Any:
         "elpd_i": pointwise,
         "pareto_k": k,
     }
-    own = {field.name for field in dataclasses.fields(utils.ELPDData)}
-    return utils.ELPDData(**{name: value for name, value in known.items() if name in own})
+    kind = getattr(utils, "ELPDDataLOO", utils.ELPDData)
+    own = {field.name for field in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in known.items() if name in own})
 
 
 def note(found: Pointwise, units: Units) -> str:

@@ -19,6 +19,8 @@ class WorkflowOptions:
     max_node_numbers: int = 2**25
     #: ... and of those in memory at once.
     numbers_at_once: int = 2**20
+    #: Rounding of a log likelihood, in units of the precision.
+    rounding_units: float = 64.0
     #: Nats by which twice the nodes may change a predictive density: far below any use of it.
     same_log_mean: float = 1e-7
 
@@ -35,6 +37,10 @@ class WorkflowOptions:
     affine: float = 1e-6
 
     # -- leaving out
+    #: Steps from a fit to its optimum at most, ...
+    polish_steps: int = 10
+    #: ... where so few nats are left: two fits then give the same numbers.
+    polish_left: float = 1e-13
     #: From this leverage on a subtraction is followed by natural-gradient steps.
     max_leverage: float = 0.2
     #: ... or if it moves the mean so far, in standard deviations.

@@ -33,12 +33,14 @@ class ObservedRows(Protocol):
 
     :ivar sites: in their order.
     :ivar factors: names of statements that add to the log density and have no data.
+    :ivar eps: the precision in which the model computes.
     :ivar is_enumerated: whether discrete latents are summed out, so that there are no elements.
     """
 
     sites: tuple[RowSite, ...]
     factors: tuple[str, ...]
     is_enumerated: bool
+    eps: float
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
         """At latent vectors of shape ``(K, d)``, in nats; shape ``(K, M)``."""
@@ -58,12 +60,14 @@ class Predictors:
     :param slopes: ``J``, shape ``(P, M, d)``.
     :param values: from predictors, ``P`` arrays of shape ``(B, M)``, to the log likelihoods.
     :param derivatives: from the same to the log likelihoods and their derivatives.
+    :param eps: the precision in which the model computes these.
     """
 
     offset: np.ndarray
     slopes: np.ndarray
     values: Callable[[list[np.ndarray]], np.ndarray]
     derivatives: Callable[[list[np.ndarray]], TermMoments]
+    eps: float = float(np.finfo(float).eps)
 
     @property
     def count(self) -> int:
@@ -94,7 +98,7 @@ class Predictors:
         sums = None
         for halvings in range(DEFAULTS.max_halvings + 1):
             sums = self._sums(list(means), covariance, halvings)
-            if not sums.misses(covariance, self._eps, np):
+            if not sums.misses(covariance, self.eps, np):
                 break
             numbers = len(halved_nodes(self.count, halvings)) * means.shape[1]
             if numbers * 2**self.count > DEFAULTS.max_node_numbers:
@@ -108,6 +112,7 @@ class Predictors:
         :param factor: rows of the Cholesky factors of the covariances, each of shape ``(M,)``.
         """
         covariance, found = PredictorCovariance(factor, []), None
+        same = max(DEFAULTS.same_log_mean, DEFAULTS.rounding_units * self.eps)
         for halvings in range(DEFAULTS.max_halvings + 1):
             nodes = halved_nodes(self.count, halvings)
             weights = -0.5 * (nodes**2).sum(1)
@@ -123,7 +128,7 @@ class Predictors:
                 found = np.logaddexp(found, np.logaddexp.reduce(logs, 0))
             if last is not None:
                 with np.errstate(invalid="ignore"):
-                    if not (np.abs(found - last) > DEFAULTS.same_log_mean).any():
+                    if not (np.abs(found - last) > same * (1.0 + np.abs(found))).any():
                         break
             if len(nodes) * means.shape[1] * 2**self.count > DEFAULTS.max_node_numbers:
                 break
@@ -132,10 +137,6 @@ class Predictors:
     @property
     def _at_once(self) -> int:
         return max(1, DEFAULTS.numbers_at_once // max(1, self.offset.shape[1]))
-
-    @property
-    def _eps(self) -> float:
-        return float(np.finfo(float).eps)
 
     def _sums(
         self, means: list[np.ndarray], covariance: PredictorCovariance, halvings: int

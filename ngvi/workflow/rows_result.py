@@ -21,7 +21,7 @@ from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.influence import Influence, influence
 from ngvi.workflow.loo import leave_out
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.sites import Sites, Target, climb, depends
+from ngvi.workflow.sites import Sites, Target, climb, depends, polished
 from ngvi.workflow.streaming import ChangedObjective, OneStep, account, fewer, next_change
 from ngvi.workflow.units import Units, check_rows, make_units
 
@@ -72,7 +72,8 @@ class RowsResult(Result):
     def loo(self, plate: str | None = None) -> Any:
         """Leave-one-out predictive densities, by subtracting each row's site.
 
-        Where that is a large change, natural-gradient steps without the row follow, and an integral
+        Before it a few steps lead from what the fit has left to the optimum. Where a row is a large
+        part of the posterior, natural-gradient steps without it follow, and an integral
         over what the row sees is the predictive density: by quadrature where that are one or two
         affine functions, else by importance sampling. ``pareto_k`` says how far to believe each,
         on the scale of k-hat. The coordinates of ``loo_i`` have how it was made (``how``), the
@@ -90,7 +91,7 @@ class RowsResult(Result):
         :raises ValueError: as :meth:`sites`.
         """
         with self._target(plate, "loo") as (target, q, units, _):
-            found = leave_out(target, q, units)
+            found = leave_out(target, polished(target, q), units)
         words = note(found, units)
         return elpd_data(found, units, {"note": words} if words else {})
 
@@ -104,7 +105,7 @@ class RowsResult(Result):
         :raises ValueError: as :meth:`sites`.
         """
         with self._target(plate, "influence") as (target, q, units, latents):
-            return influence(target, q, units, latents)
+            return influence(target, polished(target, q), units, latents)
 
     # -- new rows, and fewer ----------------------------------------------------------
 

@@ -136,10 +136,12 @@ class RestOfDensity:
     """All of a log density but its elements, and its expectations under Gaussians.
 
     :param log_density: its values and gradients.
+    :param eps: the precision of these.
     """
 
-    def __init__(self, log_density: LogDensity) -> None:
+    def __init__(self, log_density: LogDensity, eps: float = 0.0) -> None:
         self._log_density = log_density
+        self._affine = max(DEFAULTS.affine, DEFAULTS.rounding_units * eps)
         self._exact: tuple[np.ndarray, Expected] | None = None
 
     @classmethod
@@ -167,7 +169,7 @@ class RestOfDensity:
         affine = gradients - gradient + (theta - q.mean) @ curvature
         size = np.abs(gradients).max(0) + np.abs(gradient)
         value = float(weights @ values)
-        if (np.abs(affine) <= DEFAULTS.affine * size).all():
+        if (np.abs(affine) <= self._affine * size).all():
             inside = 0.5 * ((curvature @ q.factor) * q.factor).sum()
             self._exact = q.mean, Expected(float(value + inside), gradient, curvature)
         return Expected(value, gradient, curvature)
@@ -217,7 +219,7 @@ class Target:
             pairs = zip(moments.first, predictors.slopes, strict=True)
             return values - moments.value.sum(1), gradients - sum(f @ s for f, s in pairs)
 
-        return cls(rows, RestOfDensity(rest), weights, predictors)
+        return cls(rows, RestOfDensity(rest, rows.eps), weights, predictors)
 
     def changed(self, change: Change) -> Target:
         """With another prior, and without rows that are left out."""
@@ -299,6 +301,12 @@ def climb(target: Target, q: DenseGaussian, num_steps: int, left: float) -> Step
     if not np.isfinite(remaining) or np.linalg.eigvalsh(white)[0] < DEFAULTS.least_precision:
         return None
     return Steps(q, bound, gain, remaining, count)
+
+
+def polished(target: Target, q: DenseGaussian) -> DenseGaussian:
+    """At the optimum that a fit is near: sites are only there the posterior's parts."""
+    steps = climb(target, q, DEFAULTS.polish_steps, DEFAULTS.polish_left)
+    return steps.q if steps is not None and steps.left < DEFAULTS.tolerance else q
 
 
 def _step(q: DenseGaussian, at: Expected, rho: float) -> DenseGaussian | None:

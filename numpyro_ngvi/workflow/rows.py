@@ -50,7 +50,7 @@ class ModelRows:
         self._model, self._guide, self._params, self._here = model, guide, params, here
         self._arguments, self._dims = Arguments(args, kwargs), [q.dim for q in here.values()]
         self._dtype = next(iter(here.values())).loc.dtype
-        found: dict[str, Any] = {}
+        self.eps, found = float(jnp.finfo(self._dtype).eps), {}
         density = LogDensity(model, guide, args, kwargs, random.key(0))
         self.is_enumerated = density.is_enumerated
 
@@ -144,7 +144,7 @@ class ModelRows:
         as_numpy = ([np.asarray(x, float) for x in part] for part in (offsets, slopes))
         offset, slope = joined(*as_numpy, [len(some) for some in nodes])
         own = _Terms(terms, self.sites, self._dtype)
-        predictors = Predictors(offset, slope, own.values, own.derivatives)
+        predictors = Predictors(offset, slope, own.values, own.derivatives, self.eps)
         check_same(predictors, self, sum(self._dims))
         return predictors
 

@@ -42,7 +42,8 @@ class ModelRows:
         at_once: int,
     ) -> None:
         self._density, self._here, self._split, self._at_once = density, here, split, at_once
-        facts = density.facts
+        facts, dtype = density.facts, next(iter(here.values())).loc.dtype
+        self.eps = float(torch.finfo(dtype).eps)
         self.is_enumerated = facts.is_enumerated or facts.guide_is_enumerated
         means = {site: family.mean for site, family in here.items()}
         with quiet(), torch.no_grad():
@@ -132,6 +133,7 @@ class ModelRows:
             slope,
             functools.partial(self._values, terms),
             functools.partial(self._derivatives, terms),
+            self.eps,
         )
         check_same(predictors, self, families[0].dim if len(families) == 1 else len(eyes))
         return predictors

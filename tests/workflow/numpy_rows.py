@@ -20,7 +20,7 @@ class LogisticRows:
 
     def __init__(self, X, y, by_points=False):
         self.X, self.sign, self.by_points = X, 2.0 * y - 1.0, by_points
-        self.factors, self.is_enumerated = (), False
+        self.factors, self.is_enumerated, self.eps = (), False, 1e-16
         self.sites = (RowSite("y", (len(y),), (Plate("rows", len(y), 0),)),)
 
     def log_likelihood(self, theta):
