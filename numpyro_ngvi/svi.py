@@ -21,7 +21,7 @@ from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
 from numpyro_ngvi.parallel.watch import count_step, watch_those_of
-from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.compilation import SIZES, compiled
 
 #: What JAX raises where a model reads an array that is still to come.
 READS = (
@@ -82,6 +82,7 @@ class SVI(numpyro.infer.SVI):
         self._last: SVIState | None = None  #: what :meth:`step` has left there
         self._compiled: dict[Any, Callable] = {}
         self._reads_arrays = False  #: whether the model has to have its arrays as it is compiled
+        self._has_warned_of_constants = False
         self._num_skipped: list[Any] | None = []
         self._is_shared = False  #: whether other processes have a part of the data
 
@@ -202,13 +203,38 @@ class SVI(numpyro.infer.SVI):
         pairs = list(zip(leaves, are_dynamic, strict=True))
         dynamic = [leaf if is_dynamic else None for leaf, is_dynamic in pairs]
         static = tuple(None if is_dynamic else _Constant(leaf) for leaf, is_dynamic in pairs)
+        if (structure, static) not in self._compiled:
+            self._warn_of_constants(args, kwargs, structure, static)
         return self._compiled_update(structure, static)(self.state, dynamic)
+
+    def _warn_of_constants(self, args: tuple, kwargs: dict, structure: Any, static: tuple) -> None:
+        """Warn, once, of an argument that changes from step to step and is compiled in."""
+        if self._has_warned_of_constants or self._reads_arrays:
+            return
+        for other_structure, other in self._compiled:
+            if other_structure != structure or len(other) != len(static):
+                continue
+            pairs = list(zip(static, other, strict=True))
+            if any((one is None) != (two is None) for one, two in pairs):
+                continue
+            changed = [index for index, (one, two) in enumerate(pairs) if one != two]
+            paths = jax.tree_util.tree_leaves_with_path((args, kwargs))
+            names = [_name_of(paths[index]) for index in changed]
+            warn(
+                f"svi.step compiles anew for each value of {', '.join(names)}, a constant of the "
+                "step, and keeps the last programs: give it as an array, jnp.asarray(value), if it "
+                "changes from step to step."
+            )
+            self._has_warned_of_constants = True
+            return
 
     def _compiled_update(self, structure: Any, static: tuple) -> Callable:
         key = (structure, static)
         if key not in self._compiled:
             if self._reads_arrays:  # a program holds its arrays
                 self._compiled.clear()
+            while len(self._compiled) >= SIZES.most_steps:
+                del self._compiled[next(iter(self._compiled))]
 
             def update(state: SVIState, dynamic: list) -> tuple[SVIState, jax.Array, Any]:
                 leaves = [
@@ -248,6 +274,13 @@ class _Constant:
             return hash((type(self.value), self._known))
         except TypeError:
             return id(self.value)
+
+
+def _name_of(path_and_leaf: tuple[tuple, Any]) -> str:
+    """An argument in words, by its path in ``(args, kwargs)``."""
+    (kind, which, *rest), leaf = path_and_leaf
+    name = f"{which.key}=" if kind.idx else f"argument {which.idx + 1}"
+    return f"{name}{jax.tree_util.keystr(tuple(rest))} ({type(leaf).__name__})"
 
 
 def _counts_skipped(node: Any) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from jax import random
 from numpyro.infer.elbo import ELBO
 
+from ngvi._warn import warn
 from ngvi._docs import shared_doc
 from ngvi._door import door, not_made
 from ngvi.conjugate.guide import check_no_conjugate_sites
@@ -73,6 +74,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         self._set_options(num_particles, curvature, num_gradients, antithetic, quasi_random)
         super().__init__(num_particles=num_particles, vectorize_particles=vectorize_particles)
         self._counts: list[Any] = []  # of steps of which some may be under way
+        self._num_outside_jit = 0
 
     @property
     def num_dropped(self) -> int:
@@ -109,6 +111,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The loss in nats, whose gradient is the natural gradient, and the mutable state."""
+        self._warn_outside_jit(rng_key)
         params = dict(param_map)
         is_returned = params.pop(self.COUNT, None) is not None
         model_key, guide_key, *_ = keys = random.split(typed_key(rng_key), 2 + DEFAULTS.max_batches)
@@ -129,6 +132,16 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             count = functools.partial(jax.debug.callback, self._count, num_dropped)
             jax.lax.cond(num_dropped > 0, count, lambda: None)
         return {"loss": loss, "mutable_state": mutable_state}
+
+    def _warn_outside_jit(self, rng_key: jax.Array) -> None:
+        """Warn at the second step whose programs are compiled for it alone."""
+        self._num_outside_jit += not isinstance(rng_key, jax.core.Tracer)
+        if self._num_outside_jit == 2:
+            warn(
+                "svi.update outside of jax.jit compiles at every step, which takes a second or "
+                "two: update = jax.jit(svi.update), svi.run(...), or numpyro_ngvi.SVI(...).step."
+            )
+            self._num_outside_jit += 1
 
     # -- a step -----------------------------------------------------------------------
 

@@ -1,0 +1,63 @@
+"""A step of NumPyro's that would be compiled anew each time says so, once, and what to do."""
+
+import warnings
+
+import pytest
+
+jax = pytest.importorskip("jax")
+numpyro = pytest.importorskip("numpyro")
+
+import jax.numpy as jnp  # noqa: E402
+import numpyro.distributions as dist  # noqa: E402
+
+from numpyro_ngvi import BLR, SVI, NaturalELBO, NaturalGaussianGuide  # noqa: E402
+from numpyro_ngvi.tracing.compilation import SIZES  # noqa: E402
+
+
+def model(y, epoch=1):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(mean, 1.0 + epoch).expand([3]), obs=y)
+
+
+def told(run):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run()
+    return [str(one.message) for one in found if "compil" in str(one.message)]
+
+
+def svi_of(kind=SVI, **options):
+    return kind(model, NaturalGaussianGuide(model), BLR(), NaturalELBO(), **options)
+
+
+def test_an_int_that_changes_is_named_at_the_second_step():
+    svi, y = svi_of(rng_key=jax.random.key(0)), jnp.zeros(3)
+    assert told(lambda: svi.step(y, 0)) == []
+    (words,) = told(lambda: [svi.step(y, epoch) for epoch in (1, 2)])
+    assert "argument 2 (int)" in words
+    assert "jnp.asarray" in words
+    assert told(lambda: svi.step(y, epoch=3)) == []
+
+
+def test_an_array_that_changes_is_not(monkeypatch):
+    svi, y = svi_of(rng_key=jax.random.key(0)), jnp.zeros(3)
+    assert told(lambda: [svi.step(y, epoch=jnp.asarray(i)) for i in range(3)]) == []
+
+
+def test_the_programs_of_steps_are_few(monkeypatch):
+    monkeypatch.setattr("numpyro_ngvi.svi.SIZES", SIZES._replace(most_steps=2))
+    svi = svi_of(rng_key=jax.random.key(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for epoch in range(4):
+            svi.step(jnp.zeros(3), epoch)
+    assert len(svi._compiled) == 2
+
+
+def test_updates_outside_of_jit_are_told_of_at_the_second():
+    svi, y = svi_of(numpyro.infer.SVI), jnp.zeros(3)
+    state = svi.init(jax.random.key(0), y)
+    update = jax.jit(svi.update)
+    assert told(lambda: [update(state, y), update(state, y), svi.update(state, y)]) == []
+    (words,) = told(lambda: [svi.update(state, y), svi.update(state, y)])
+    assert "jax.jit(svi.update)" in words
