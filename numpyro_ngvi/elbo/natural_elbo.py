@@ -12,9 +12,9 @@ import numpy as np
 from jax import random
 from numpyro.infer.elbo import ELBO
 
-from ngvi._warn import warn
 from ngvi._docs import shared_doc
 from ngvi._door import door, not_made
+from ngvi._warn import warn
 from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.additive_terms import NotAdditiveError
