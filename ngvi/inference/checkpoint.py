@@ -233,16 +233,21 @@ class Checkpoint:
     def _begin(self) -> bool:
         """Let the file be what is not written, never by half; whether it is."""
         assert self._file is not None
+        if os.name == "nt":  # where no open file is replaced
+            self._file.close()
         try:
             files.write(self.path, b"".join(self._unwritten))
         except OSError as error:
             self._warn(error)
-            return False
-        self._unwritten.clear()
-        self._file.close()
-        self._open()
-        self._file.seek(0, os.SEEK_END)
-        return True
+            is_written = False
+        else:
+            self._unwritten.clear()
+            is_written = True
+        if is_written or self._file.closed:
+            self._file.close()
+            self._open()
+            self._file.seek(0, os.SEEK_END)
+        return is_written
 
     # -- answers ----------------------------------------------------------------------
 
