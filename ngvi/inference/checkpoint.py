@@ -77,7 +77,7 @@ class Checkpoint:
     ) -> None:
         self.name, self.path = os.fspath(path), files.target(path)
         self.library, self.seeds = library, [int(seed) for seed in seeds]
-        self._facts = facts or {}
+        self._facts, self._keeps_seeds = facts or {}, keeps_seeds
         self._file: FileIO | None = None
         self._unwritten: deque[bytes] = deque()
         self._old: Iterator[bytes] = iter(())
@@ -89,18 +89,11 @@ class Checkpoint:
         self._synced = time.monotonic()
         if not self.path.exists():
             files.write(self.path, b"")  # now, rather than after an hour
-        self._open()
-        if not self.path.stat().st_size:
-            return
-        try:
-            meta, self._head = self._read_head()
-            self.seeds = self._checked(meta, keeps_seeds)
-        except BaseException:
-            self.close()
-            raise
-        self._is_read = False
+        self._load()
+        self.close()  # until it is entered: another process may be sooner
 
     def __enter__(self) -> Checkpoint:
+        self._load()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -119,6 +112,19 @@ class Checkpoint:
                 file.close()
 
     # -- the beginning ----------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Open the file, and read how it begins."""
+        self._open()
+        if not self.path.stat().st_size:
+            return
+        try:
+            meta, self._head = self._read_head()
+            self.seeds = self._checked(meta)
+        except BaseException:
+            self.close()
+            raise
+        self._is_read = False
 
     def _open(self) -> None:
         """Open the file, which no other process may have open.
@@ -156,7 +162,7 @@ class Checkpoint:
         self._old = chain(second, old)
         return head
 
-    def _checked(self, meta: dict[str, Any], keeps_seeds: bool) -> list[int]:
+    def _checked(self, meta: dict[str, Any]) -> list[int]:
         """The seeds of the file, if it is one of this fit.
 
         :raises ValueError: naming what differs.
@@ -171,7 +177,7 @@ class Checkpoint:
             )
         if found:
             raise self._other(found)
-        if keeps_seeds and seeds != self.seeds:
+        if self._keeps_seeds and seeds != self.seeds:
             raise ValueError(
                 f"checkpoint={self.name!r} was begun with another rng_key=. Pass that one, or "
                 "choose another name for the file."

@@ -70,8 +70,8 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :param checkpoint: a file in which the fit notes what it does. The same call goes on from it
     where a run was killed, and takes the way that this run would have taken, bit for bit on one
     machine with the same number of threads; of a fit that has ended it gives the result again. A
-    call with another model, other data or other settings is refused, and told what differs. See
-    :mod:`ngvi.inference.checkpoint`.
+    call with another model, other data or other settings is refused, and told what differs, which
+    takes one more pass over ``batches``. See :mod:`ngvi.inference.checkpoint`.
 :param progress_bar: show what the fit is doing, its steps and the best bound so far; the last line
     is the result. ``logging.getLogger("ngvi")`` hears the same.
 :param batches: the data in batches that need not fit the memory at once: an iterable that can

@@ -92,11 +92,10 @@ def set_starts(starts: Starts, arrays: Arrays) -> None:
 
 def note(explorer: Any) -> tuple[dict[str, Any], Arrays] | None:
     """How far an :class:`~ngvi.inference.exploration.Explorer` is; None in the midst of a run."""
-    runs, optima = explorer.runs, explorer.runs.optima
-    if runs.waiting:
+    runs, optima, modes = explorer.runs, explorer.runs.optima, explorer._modes
+    if runs.waiting or any(one not in optima for _, one in modes):
         return None
     meta, arrays = noted_optima(optima, runs.problem.space)
-    modes = explorer._modes
     for index, (end, _) in enumerate(modes):
         arrays[f"modes/{index}"] = end.mean
     found = {
