@@ -64,8 +64,15 @@ def _misfit(
             has = ", ".join(f"{one}=" for one in names) or "none"
             return f"{name} has no argument {keyword}=. {hint or f'It has {has}.'}"
     own = (signature.parameters[one] for one in names)
-    plain = [one.replace(annotation=one.empty) for one in own]
-    return f"{name}{inspect.Signature(plain)} was called otherwise: {reason}."
+    short = (bool, int, float, str, type(None), type)
+    plain = [
+        one.replace(
+            annotation=one.empty, default=one.default if isinstance(one.default, short) else ...
+        )
+        for one in own
+    ]
+    called = f"{name}{inspect.Signature(plain)}".replace("=Ellipsis", "=...")
+    return f"{called} was called otherwise: {reason}."
 
 
 def not_made(name: str) -> str:
@@ -78,10 +85,22 @@ def check_parts(guide: Any, optim: Any, loss: Any) -> None:
 
     :raises TypeError: naming it.
     """
+    if not callable(guide):
+        raise TypeError(f"guide must be a guide, NaturalGaussianGuide(model) say, got {guide!r}.")
+    for name, value, example in (("optim", optim, "BLR()"), ("loss", loss, "NaturalELBO()")):
+        if value is None or isinstance(value, (str, float, int, dict)):
+            raise TypeError(f"{name} must be an object such as {example}, got {value!r}.")
     is_function = inspect.isfunction(optim) and not hasattr(optim, "init")
     for value, is_maker in ((guide, isinstance(guide, type)), (optim, is_function), (loss, False)):
         if is_maker or isinstance(value, type):
             raise TypeError(not_made(value.__name__))
+
+
+#: For a guide in the place of its model.
+SWAPPED = (
+    "The guide is in the place of the model: it is SVI(model, guide, optim, loss), with the model "
+    "first."
+)
 
 
 def warn_of_optimiser(name: str) -> None:

@@ -179,8 +179,8 @@ def check_model(model: Any) -> None:
     """What can be run as a model."""
     if not callable(model) or hasattr(model, "log_prob"):
         raise TypeError(
-            f"model must be a function with sample statements in its body, got {model!r}. Its "
-            "arguments follow it, and it is not called here: fit(model, X, y)."
+            f"model must be a function with sample statements in its body, got {model!r}: the "
+            "function itself, and not what a call of it returns."
         )
     if inspect.isgeneratorfunction(model) or inspect.iscoroutinefunction(model):
         raise TypeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import numpy as np
@@ -54,6 +55,24 @@ def svi(ppl, optimiser, loss, family="diagonal"):
     return run.step(ppl.array(Y))
 
 
+def observing(ppl, data):
+    def model():
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        ppl.sample("y", ppl.dist.Normal(mu * ppl.array([1.0, 1.0]), 1.0).to_event(1), obs=data)
+
+    return model
+
+
+def swapped(ppl):
+    model = models.location(ppl)
+    run = ppl.infer.SVI(ppl.guide(model), model, ppl.optimiser(), ppl.elbo())
+    if ppl.is_numpyro:
+        import jax
+
+        return run.init(jax.random.key(0), ppl.array(Y))
+    return run.step(ppl.array(Y))
+
+
 def optimiser(ppl, name):
     """A stock one."""
     if ppl.is_numpyro:
@@ -98,6 +117,42 @@ MISTAKES = {
         lambda ppl: shared_result(ppl).sample(3, 10),
         r"sample\(num_samples=1000, \*.* was called otherwise: too many",
     ),
+    "a guide in the place of its model": (
+        lambda ppl: swapped(ppl),
+        r"The guide is in the place of the model: it is SVI\(model, guide",
+    ),
+    "a list of data": (
+        lambda ppl: ppl.call(ppl.guide(observing(ppl, [1.0, 2.0]))),
+        r"Observed site 'y' has a list, and .*(Pyro|NumPyro) takes",
+    ),
+    "draws in the place of arguments": (
+        lambda ppl: shared_result(ppl).predictive(100),
+        r"for so many draws write predictive\(num_samples=100\)",
+    ),
+    "an argument of another model": (
+        lambda ppl: shared_result(ppl).predictive(x=3),
+        r"predictive has no argument x=, and neither has the model.*Is X= meant",
+    ),
+    "an optimum by its number": (
+        lambda ppl: shared_result(ppl).posterior_of(0),
+        "optimum must be one of result.optima, got 0",
+    ),
+    "a path that is none": (
+        lambda ppl: shared_result(ppl).save(3),
+        "path must be the path of a file.*got 3",
+    ),
+    "a site in brackets": (
+        lambda ppl: shared_result(ppl)["weights"],
+        r"write result.sample\(1000\)\['weights'\]",
+    ),
+    "a loss in words": (
+        lambda ppl: ppl.package.SVI(len, print, ppl.optimiser(), "elbo"),
+        r"loss must be an object such as NaturalELBO\(\), got 'elbo'",
+    ),
+    "no guide": (
+        lambda ppl: ppl.package.SVI(len, None, ppl.optimiser(), ppl.elbo()),
+        r"guide must be a guide, NaturalGaussianGuide\(model\) say, got None",
+    ),
     "a seed by another name": (
         lambda ppl: shared_result(ppl).diagnose(random_seed=1),
         r"diagnose has no argument random_seed=. Is (seed|rng_key)= meant\?",
@@ -110,6 +165,16 @@ def test_a_mistake_at_a_door_is_told(ppl, mistake):
     action, words = MISTAKES[mistake]
     with pytest.raises(TypeError, match=words):
         action(ppl)
+
+
+def test_what_results_of_other_libraries_have_is_told(ppl):
+    fitted = shared_result(ppl)
+    for name, words in (("get_samples", r"sample\(1000\)"), ("elbo", "bound"), ("mean", "summary")):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': write result.{words}"):
+            getattr(fitted, name)
+    with pytest.raises(AttributeError, match="has no attribute 'bananas'"):
+        fitted.bananas  # noqa: B018
+    assert copy.copy(fitted).bound == fitted.bound
 
 
 @pytest.mark.parametrize("name", ["Adam", "ClippedAdam"])

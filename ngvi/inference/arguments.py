@@ -66,9 +66,10 @@ def check_callback(value: Any, name: str) -> Any:
     return value
 
 
-def check_path(value: Any, name: str) -> Any:
-    """The path of a file, or None."""
-    if value is not None and not (isinstance(value, (str, os.PathLike)) and str(value)):
+def check_path(value: Any, name: str, is_needed: bool = False) -> Any:
+    """The path of a file; or None, if it is not needed."""
+    is_path = isinstance(value, (str, os.PathLike)) and str(value) != ""
+    if not is_path and (is_needed or value is not None):
         raise TypeError(f"{name} must be the path of a file, such as 'fit.ngvi', got {value!r}.")
     return value
 
@@ -95,6 +96,12 @@ def check_batches(value: Any, name: str) -> Any:
     return value
 
 
+def check_curvature_of_fit(value: Any, name: str) -> str:
+    """The name of an estimator that ``fit`` can take."""
+    check_curvature(value, CURVATURES_OF_FIT)
+    return value
+
+
 #: What each option may be, by its name: a function of the value and the name, which returns what
 #: ``fit`` goes on with. Options that are not here are checked where they are used.
 OPTIONS: dict[str, Callable[[Any, str], Any]] = {
@@ -103,7 +110,7 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "exploration": check_exploration,
     "effort": check_effort,
     "num_components": check_num_components,
-    "curvature": lambda value, _: check_curvature(value, CURVATURES_OF_FIT) or value,
+    "curvature": check_curvature_of_fit,
     "deterministic": errors.check_flag,
     "allow_prior": errors.check_flag,
     "progress_bar": errors.check_flag,
@@ -198,6 +205,7 @@ class ModelCall:
     def __init__(
         self, fit: Callable, model: Callable, args: tuple, kwargs: dict[str, Any], seed: str
     ) -> None:
+        self.name = fit.__name__
         self.model, self.args, self.kwargs, self.seed = model, args, kwargs, seed
         own = inspect.signature(fit).parameters.values()
         self.options = [one.name for one in own if one.kind is inspect.Parameter.KEYWORD_ONLY]
@@ -214,7 +222,7 @@ class ModelCall:
             for base in kind.__mro__:
                 if base.__name__ in FOREIGN:
                     raise TypeError(
-                        "fit(model, ...) takes the model's arguments by place, and argument "
+                        f"{self.name} takes the model's arguments by place, and argument "
                         f"{index} of them, counted from zero, is {FOREIGN[base.__name__]}."
                     )
         signature = _signature(self.model, follow=False)
@@ -241,7 +249,7 @@ class ModelCall:
             for name in self.kwargs:
                 if name not in named:
                     raise TypeError(
-                        f"fit has no argument {name}=, and neither has the model, "
+                        f"{self.name} has no argument {name}=, and neither has the model, "
                         f"{_call(self.model)}. {self._meant(name, list(named))}"
                     )
         try:
@@ -252,12 +260,13 @@ class ModelCall:
     def _misfit(self, signature: inspect.Signature, reason: str) -> str:
         """Why the arguments are not those of the model."""
         places = [one for one in signature.parameters.values() if one.kind in POSITIONAL]
-        words = f"fit calls the model with the arguments that follow it, and {_call(self.model)} "
+        words = f"{self.name} calls the model with its arguments, and {_call(self.model)} "
         if reason.startswith("missing"):
             needed = [one.name for one in places if one.default is one.empty]
-            return f"{words}is {reason}: write fit(model, {', '.join(needed)})."
+            first = "model, " * (self.name == "fit")
+            return f"{words}is {reason}: write {self.name}({first}{', '.join(needed)})."
         if reason.startswith("too many"):
-            words += f"takes {len(places)} by place, not {len(self.args)}. Options of fit are "
+            words += f"takes {len(places)} by place, not {len(self.args)}. Options are "
             strings = [value for value in self.args if isinstance(value, str)]
             return f"{words}keywords, such as family={strings[0] if strings else 'diagonal'!r}."
         return f"{words}has {reason}."
@@ -267,8 +276,8 @@ class ModelCall:
             near = self._near(name)
             if near and name not in signature.parameters:
                 warn(
-                    f"{name}= goes to the model, which takes any keyword. If fit's own is meant, "
-                    f"it is {near[0]}=."
+                    f"{name}= goes to the model, which takes any keyword. If an option of "
+                    f"{self.name} is meant, it is {near[0]}=."
                 )
 
     def _near(self, name: str) -> list[str]:
@@ -279,10 +288,29 @@ class ModelCall:
         habit = _MEANT.get(name.lower())
         if habit is not None:
             return f"There is {self.seed if habit is SEED else habit}."
-        near = self._near(name) or difflib.get_close_matches(name, of_model, 1)
+        lower = {one.lower(): one for one in of_model}
+        near = self._near(name) or difflib.get_close_matches(name.lower(), lower, 1)
         if near:
-            return f"Is {near[0]}= meant?"
-        return f"fit's own are {', '.join(f'{one}=' for one in self.options)}."
+            return f"Is {lower.get(near[0], near[0])}= meant?"
+        return f"Options of {self.name} are {', '.join(f'{one}=' for one in self.options)}."
+
+
+def check_predictive(
+    predictive: Callable, model: Callable, args: tuple, kwargs: dict[str, Any], of_fit: tuple
+) -> None:
+    """Refuse what are no arguments of the model, as ``predictive`` of a result takes them.
+
+    :param of_fit: the model's arguments by place in the fit.
+    :raises TypeError: saying what to write.
+    """
+    is_number = len(args) == 1 and isinstance(args[0], int)
+    if is_number and not (of_fit and isinstance(of_fit[0], int)):
+        raise TypeError(
+            f"predictive takes the model's arguments, and the first of them is {args[0]!r}: for so "
+            f"many draws write predictive(num_samples={args[0]!r})."
+        )
+    if args or kwargs:
+        ModelCall(predictive, model, args, kwargs, "rng_key= in NumPyro").check()
 
 
 def _signature(model: Callable, follow: bool) -> inspect.Signature | None:

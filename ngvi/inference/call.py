@@ -18,7 +18,7 @@ from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.data_passes import over_batches
 from ngvi.inference.estimate import State
 from ngvi.inference.fingerprint import Facts, Fingerprint
-from ngvi.inference.first_look import Seen, check_seen
+from ngvi.inference.first_look import Seen, check_seen, warn_of_unknown_sites
 from ngvi.inference.mixture_fit import check_beside, check_density, mixed
 from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
 from ngvi.inference.monitor import COMPONENTS, LOCALS
@@ -169,6 +169,7 @@ class FitCall:
         given = self.given
         if (seen := self.look()) is not None:
             check_seen(seen, self.model, self.args, self.kwargs, given["allow_prior"])
+            warn_of_unknown_sites(seen, given["init_loc_fn"])
         make_guide = guide_maker(
             self.guide_type, given["family"], given["init"], given["create_plates"]
         )

@@ -6,6 +6,7 @@ with NaN have no density anywhere, and finding no start takes long.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,18 +14,22 @@ from typing import Any
 
 import numpy as np
 
+from ngvi._warn import warn
+
 
 @dataclass
 class Seen:
     """The sites of one run.
 
     :ivar latents: names.
+    :ivar others: names of what follows from latents: deterministic sites.
     :ivar data: the values of observed sites that are known and that no mask covers; None of others.
     :ivar without_density: observed sites whose log density is NaN because arguments are.
     :ivar nan: where arguments of the model hold NaN, in words, by their names.
     """
 
     latents: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
     data: dict[str, np.ndarray | None] = field(default_factory=dict)
     without_density: list[str] = field(default_factory=list)
     nan: dict[str, str] = field(default_factory=dict)
@@ -44,7 +49,7 @@ def check_seen(
     :param allow_prior: whether it may observe nothing.
     :raises ValueError: naming sites or arguments, and what to do.
     """
-    if not seen.data and not allow_prior:
+    if seen.latents and not seen.data and not allow_prior:
         raise ValueError(_nothing_observed(seen, model, args, kwargs))
     for name, value in seen.data.items():
         if value is not None and (where := nan_in(value)):
@@ -59,6 +64,22 @@ def check_seen(
             f"The log density of observed {names} is NaN: {where} (arguments of the model are "
             "counted from zero). Leave these rows out, or impute what is missing by latents."
         )
+
+
+def warn_of_unknown_sites(seen: Seen, init_loc_fn: Any) -> None:
+    """Warn of values for a start that are of no site of the model.
+
+    :param init_loc_fn: the user's, such as ``init_to_value(values={...})``, or None.
+    """
+    values = getattr(init_loc_fn, "keywords", {}).get("values")
+    known = {*seen.latents, *seen.others, *seen.data}
+    for name in values if isinstance(values, Mapping) else ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, cutoff=0.0)
+            warn(
+                f"init_loc_fn= has a value for '{name}', which is no site of the model"
+                f"{f': is {near[0]!r} meant?' if near else '.'}"
+            )
 
 
 def nan_in_arguments(args: tuple, kwargs: Mapping[str, Any]) -> dict[str, str]:
@@ -104,9 +125,10 @@ def _left_out(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[s
     """Arguments of the model that are None."""
     while callable(getattr(model, "fn", None)):
         model = model.fn  # type: ignore[attr-defined]
-    is_module = hasattr(model, "forward") and hasattr(model, "named_parameters")
+    if hasattr(model, "named_parameters"):
+        model = getattr(model, "forward", model)
     try:
-        given = inspect.signature(model.forward if is_module else model).bind(*args, **kwargs)
+        given = inspect.signature(model).bind(*args, **kwargs)
     except (TypeError, ValueError):
         return []
     given.apply_defaults()

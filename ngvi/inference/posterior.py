@@ -139,7 +139,10 @@ class FittedPosterior:
         """As :attr:`posterior`, at another optimum.
 
         :param optimum: one of :attr:`optima`.
+        :raises TypeError: for anything else.
         """
+        if not isinstance(optimum, FoundOptimum):
+            raise TypeError(f"optimum must be one of result.optima, got {optimum!r}.")
         return self._distribution(optimum.params)
 
     @property

@@ -200,7 +200,7 @@ def plot(result: Any) -> Any:
             "result.plot needs matplotlib: pip install matplotlib", name=error.name
         ) from error
     figure = pyplot.figure(figsize=(10.5, 7.2), layout="constrained")
-    figure._ipython_display_ = functools.partial(_show_once, figure)
+    vars(figure)["_ipython_display_"] = functools.partial(_show_once, figure)
     grid = figure.add_gridspec(2, 2, height_ratios=(3, 2.6), width_ratios=(3, 2))
     left = grid[:, 0].subgridspec(2, 1, height_ratios=(2.4, 1), hspace=0.02)
     bound = figure.add_subplot(left[0])

@@ -11,6 +11,7 @@ import numpy as np
 
 from ngvi.errors import check_flag, check_model
 from ngvi.inference import serialize
+from ngvi.inference.arguments import check_path
 from ngvi.inference.change import Change
 from ngvi.inference.continued import ContinuedPosterior
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
@@ -19,6 +20,22 @@ from ngvi.inference.report import final_bound, plot, report
 from ngvi.inference.serialize import Saved
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
+
+#: What results of other libraries have, by what there is here.
+ELSEWHERE = {
+    "result.sample(1000)": "get_samples samples draws posterior_samples rvs",
+    "result.summary()": "mean means sd std stddev median quantiles print_summary stats",
+    "result.bound": "elbo evidence log_evidence logz lower_bound",
+    "result.losses": "loss history elbos",
+    "result.restarts": "starts",
+    "result.validation": "audit",
+    "result.cost": "num_evaluations nfev njev",
+    "result.converged": "success is_converged certified",
+    "result.diagnostics": "khat pareto_k k_hat",
+    "result.predictive(...)": "predict posterior_predictive sample_posterior_predictive",
+    "result.to_arviz()": "to_inference_data to_idata idata inference_data",
+}
+_MEANT = {name: meant for meant, names in ELSEWHERE.items() for name in names.split()}
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -121,6 +138,7 @@ class Result(ContinuedPosterior):
         :raises ValueError: for a device, a pipe or a socket, which is not replaced.
         :raises OSError: if the file cannot be written; an earlier one is as it was.
         """
+        check_path(path, "path", is_needed=True)
         arguments = (self.args, self.kwargs) if check_flag(data, "data") else None
         serialize.write_result(path, self, arguments, self._others())
 
@@ -166,6 +184,7 @@ class Result(ContinuedPosterior):
 
         :param place: the user's, for arguments in the file, or None.
         """
+        check_path(path, "path", is_needed=True)
         check_model(model)
         file = serialize.read_result(path, cls.library)
         if not args and not kwargs:
@@ -221,6 +240,15 @@ class Result(ContinuedPosterior):
         :raises ModuleNotFoundError: without matplotlib.
         """
         return plot(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what there is in the place of what results of other libraries have."""
+        if name in _MEANT:
+            raise AttributeError(f"FitResult has no attribute {name!r}: write {_MEANT[name]}.")
+        return object.__getattribute__(self, name)  # whose error is that of a property, maybe
+
+    def __getitem__(self, name: str) -> Any:
+        raise TypeError(f"A FitResult has no items: write result.sample(1000)[{name!r}].")
 
     def __str__(self) -> str:
         return report(self, complete=True)

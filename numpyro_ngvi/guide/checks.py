@@ -15,7 +15,7 @@ from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 
 from ngvi import errors as checks
-from ngvi._door import warn_of_optimiser
+from ngvi._door import SWAPPED, warn_of_optimiser
 from ngvi.errors import DiscreteLatentError
 from ngvi.guide import latent_shapes
 from ngvi.guide.layout import latent_sites, unconstrained_shapes
@@ -61,6 +61,11 @@ class CheckedSites(handlers.block):
             self.enumerated.add(site["name"])
         elif site["type"] == "sample" and site["is_observed"]:
             fn = site["fn"]
+            if isinstance(site["value"], (list, tuple, str)):
+                raise TypeError(
+                    f"Observed site '{site['name']}' has a {type(site['value']).__name__}, and "
+                    "NumPyro takes arrays: jnp.asarray(...)."
+                )
             if self.hides_data:
                 site["fn"] = fn.mask(False)
             checks.warn_of_broadcast(
@@ -81,14 +86,17 @@ OF_SQUARES = {"nu", "sum_of_squares"}
 LINEAR = ("SGD", "Momentum", "_NumPyroOptim")
 
 
-def check_optimiser(posterior: dict[str, Any]) -> None:
+def check_svi(guide: Any, posterior: dict[str, Any]) -> None:
     """Warn if an ``SVI`` runs the guide whose optimiser scales each coordinate by itself.
 
     :param posterior: the guide's parameter, by its name.
+    :raises TypeError: if the guide is in the place of its model.
     """
     svi = caller_of_type(numpyro.infer.SVI)
     if svi is None:
         return
+    if svi.model is guide:
+        raise TypeError(SWAPPED)
     nodes = []
 
     def look(node: Any) -> bool:

@@ -38,7 +38,7 @@ from numpyro_ngvi.guide.checks import (
     CheckedSites,
     LatentShapes,
     check_empty_plates,
-    check_optimiser,
+    check_svi,
     invalid_start,
     next_site,
     of_half_precision,
@@ -146,7 +146,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         self._latent_shapes = LatentShapes(
             self.prototype_trace, args, kwargs, subsampled=self._has_plates
         )
-        check_optimiser({self._parameter_name: self._initial_posterior})
+        check_svi(self, {self._parameter_name: self._initial_posterior})
 
     def hide_data(self, args: tuple, kwargs: dict) -> bool:
         """Leave the data out of the set-up, if it has failed only because the enumerated latents,

@@ -24,7 +24,9 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     seen = Seen()
 
     def run() -> None:
-        sites = _trace(model, args, kwargs)
+        trace = _trace(model, args, kwargs)
+        seen.others = [k for k, site in trace.items() if site["type"] == "deterministic"]
+        sites = {k: site for k, site in trace.items() if site["type"] == "sample"}
         seen.latents = [name for name, site in sites.items() if not site["is_observed"]]
         seen.data = {name: _known(site) for name, site in sites.items() if site["is_observed"]}
 
@@ -57,13 +59,12 @@ def as_numpy(tree: Any) -> Any:
 
 
 def _trace(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The sample sites of a run."""
+    """A run."""
     started = handlers.substitute(
         handlers.seed(model, 0), substitute_fn=init_to_uniform(radius=0.0)
     )
     with handlers.block(), numpyro.validation_enabled(False):
-        trace = handlers.trace(started).get_trace(*args, **kwargs)
-    return {name: site for name, site in trace.items() if site["type"] == "sample"}
+        return handlers.trace(started).get_trace(*args, **kwargs)
 
 
 def _known(site: dict[str, Any]) -> np.ndarray | None:
@@ -82,7 +83,9 @@ def _without_density(model: Callable, args: tuple, kwargs: dict[str, Any]) -> li
     return [
         name
         for name, site in _trace(model, args, kwargs).items()
-        if site["is_observed"] and bool(jnp.isnan(site["fn"].log_prob(site["value"])).any())
+        if site["type"] == "sample"
+        and site["is_observed"]
+        and bool(jnp.isnan(site["fn"].log_prob(site["value"])).any())
     ]
 
 

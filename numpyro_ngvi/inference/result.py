@@ -22,6 +22,7 @@ from ngvi._door import door
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
 from ngvi.inference import serialize
+from ngvi.inference.arguments import check_predictive
 from ngvi.inference.new_groups import Asked
 from ngvi.inference.nuts import (
     WAY_OUT,
@@ -111,6 +112,7 @@ class FitResult(WorkflowResult):
     ) -> dict[str, jax.Array]:
         """NumPyro's ``Predictive`` makes them, but for new groups."""
         num_samples = check_count(num_samples, "num_samples")
+        check_predictive(self.predictive, self.model, args, kwargs, self.args)
         key = self._key(_PREDICTIVE, rng_key)
         of_fit, model, names = (self.args, self.kwargs), self.model, self._latent_names()
         run = (args, kwargs) if args or kwargs else of_fit

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from ngvi import errors as checks
-from ngvi._door import warn_of_optimiser
+from ngvi._door import SWAPPED, warn_of_optimiser
 from ngvi._warn import warn
 from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
 from ngvi.guide import latent_shapes
@@ -94,9 +94,14 @@ def check_precision(trace: poutine.Trace, loc: Tensor) -> None:
         )
 
 
-def check_optimiser() -> None:
-    """Warn if an ``SVI`` runs the guide whose optimiser scales each coordinate by itself."""
+def check_svi(guide: Any) -> None:
+    """Warn if an ``SVI`` runs the guide whose optimiser scales each coordinate by itself.
+
+    :raises TypeError: if the guide is in the place of its model.
+    """
     svi = caller_of_type(pyro.infer.SVI)
+    if getattr(svi, "model", None) is guide:
+        raise TypeError(SWAPPED)
     stock = getattr(getattr(svi, "optim", None), "pt_optim_constructor", None)
     is_ours = hasattr(getattr(svi, "optim", None), "num_skipped")
     is_torch = isinstance(stock, type) and issubclass(stock, torch.optim.Optimizer)

@@ -35,9 +35,9 @@ from pyro_ngvi.families import Diagonal, Family, Mixture
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide.checks import (
     LatentShapes,
-    check_optimiser,
     check_precision,
     check_sites,
+    check_svi,
     frozen_parts,
     is_enumerated,
     subsampled_latents,
@@ -121,6 +121,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
 
     def _set_up(self, *args: Any, **kwargs: Any) -> None:
         check_gradients("The first call of a guide", "Later calls and draws")
+        check_svi(self)
         with note_foreign_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
             trace = first_trace(self, args, kwargs)
         self._check_trace(trace)
@@ -143,7 +144,6 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         self._latent_shapes = LatentShapes(
             self.prototype_trace, args, kwargs, subsampled=self._has_plates
         )
-        check_optimiser()
         scale = self._init_scale(loc, args, kwargs)
         self.posterior = PosteriorParameters(self.family.initial(loc, scale))
 

@@ -26,7 +26,9 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     try:
         sites = _trace(model, args, kwargs)
         seen.latents = [name for name, site in sites.items() if not site["is_observed"]]
-        seen.data = {name: _known(site) for name, site in sites.items() if site["is_observed"]}
+        seen.others = [name for name, site in sites.items() if _is_deterministic(site)]
+        observed = {name: site for name, site in sites.items() if site["is_observed"]}
+        seen.data = {k: _known(site) for k, site in observed.items() if k not in seen.others}
         seen.nan = nan_in_arguments(*as_numpy((args, kwargs)))
         if not seen.nan or seen.has_nan:
             return seen
@@ -60,6 +62,10 @@ def _mapped(tree: Any, function: Callable) -> Any:
     if type(tree) in (list, tuple):
         return type(tree)(_mapped(one, function) for one in tree)
     return function(tree)
+
+
+def _is_deterministic(site: dict[str, Any]) -> bool:
+    return bool(site["infer"].get("_deterministic"))
 
 
 def _start(site: dict[str, Any]) -> Tensor | None:

@@ -22,6 +22,7 @@ from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi._lock import serialised
 from ngvi.errors import check_count, check_flag
+from ngvi.inference.arguments import check_predictive
 from ngvi.inference.new_groups import Asked
 from ngvi.inference.nuts import (
     WAY_OUT,
@@ -112,6 +113,7 @@ class FitResult(WorkflowResult):
             minibatches do not have.
         """
         num_samples = check_count(num_samples, "num_samples")
+        check_predictive(self.predictive, self.model, args, kwargs, self.args)
         of_fit, model, names = (self.args, self.kwargs), self.model, self._latent_names()
         given, runs = (args, kwargs) if args or kwargs else of_fit, []
         with self._own_parameters(), poutine.block():

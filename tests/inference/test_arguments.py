@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from ngvi.inference.arguments import HABITS, ModelCall, checked
-from ngvi.inference.first_look import Seen, check_seen, nan_in, nan_in_arguments
+from ngvi.inference.first_look import (
+    Seen,
+    check_seen,
+    nan_in,
+    nan_in_arguments,
+    warn_of_unknown_sites,
+)
 from tests import models
 
 Y = np.array([1.0, 2.0, 3.0])
@@ -42,7 +48,8 @@ def call(*args, of=model, **kwargs):
         ("Tolerances", "Is tolerance= meant"),
         ("max_step", "Is max_steps= meant"),
         ("scales", "Is scale= meant"),
-        ("bananas", "fit's own are tolerance=, max_steps=, progress_bar=, family="),
+        ("Y", "Is y= meant"),
+        ("bananas", "Options of fit are tolerance=, max_steps=, progress_bar=, family="),
     ],
 )
 def test_a_keyword_that_nobody_has_is_compared_with_those_there_are(keyword, words):
@@ -68,7 +75,7 @@ class Mine(AutoGuide):
     ("args", "words"),
     [
         ((), r"is missing a required argument: 'X': write fit\(model, X\)"),
-        ((1, 2, 3), "takes 2 by place, not 3. Options of fit are keywords"),
+        ((1, 2, 3), "takes 2 by place, not 3. Options are keywords"),
         ((1, 2, "diagonal"), "keywords, such as family='diagonal'"),
         ((Mine(), 1), "argument 0 of them, counted from zero, is a guide: write guide="),
         ((1, Mine), "argument 1 of them, counted from zero, is a guide: write guide="),
@@ -148,15 +155,29 @@ def test_a_model_that_observes_nothing_is_an_error_that_names_what_was_forgotten
     with pytest.raises(ValueError, match=r"observes nothing.*allow_prior=True"):
         check_seen(seen, print, (1,), {}, allow_prior=False)
     check_seen(seen, model, (1,), {}, allow_prior=True)
-    check_seen(Seen(["weights"], {"y": None}), model, (1,), {}, allow_prior=False)
+    check_seen(Seen(["weights"], data={"y": None}), model, (1,), {}, allow_prior=False)
+
+
+def test_values_of_a_start_for_no_site_are_warned_of():
+    def init_to_value(site=None, values=None):
+        pass
+
+    seen = Seen(["weights"], ["twice"], {"y": None})
+    given = functools.partial(init_to_value, values={"weights": 1.0, "twice": 1.0, "y": 0.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for one in (given, None, print):
+            warn_of_unknown_sites(seen, one)
+    with pytest.warns(UserWarning, match="value for 'Weights', which is no site.*is 'weights' mea"):
+        warn_of_unknown_sites(seen, functools.partial(init_to_value, values={"Weights": 1.0}))
 
 
 def test_nan_is_told_with_its_place():
     y = Y.copy()
     y[1] = np.nan
     with pytest.raises(ValueError, match=r"'y' holds NaN at 1 of 3 places, the first .* is \[1\]"):
-        check_seen(Seen(["w"], {"y": y}), model, (1,), {}, False)
-    seen = Seen(["w"], {"y": Y}, ["y"], nan_in_arguments((y,), {"scale": 1.0}))
+        check_seen(Seen(["w"], data={"y": y}), model, (1,), {}, False)
+    seen = Seen(["w"], [], {"y": Y}, ["y"], nan_in_arguments((y,), {"scale": 1.0}))
     with pytest.raises(ValueError, match=r"observed 'y' is NaN: argument 0 holds NaN at 1 of 3"):
         check_seen(seen, model, (y,), {"scale": 1.0}, False)
     assert nan_in({"a": [np.ones((2, 2)), np.nan]}) == "as its only number"
@@ -210,6 +231,15 @@ def test_nan_that_the_model_expects_is_no_fault(ppl):
 
     seen = look(regression(ppl, masked), (ppl.array(Y), ppl.array(x)), {})
     assert seen.data == {"y": None}
+
+
+def test_what_follows_from_latents_is_no_observation(ppl):
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        ppl.deterministic("twice", 2 * x)
+
+    with pytest.raises(ValueError, match=r"observes nothing: all of its sites \('x'\)"):
+        ppl.fit(model, allow_prior=False)
 
 
 def test_a_first_look_leaves_nothing_behind_pyro(pyro_backend):
