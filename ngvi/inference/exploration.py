@@ -93,22 +93,21 @@ class Explorer:
 
         Starts that have led nowhere say nothing. Where ascents end at ever new modes of the log
         density, one that has not been met may have an optimum of its own, however few optima the
-        others have led to.
+        others have led to. Where values contradict the gradients, ascents end anywhere.
+
+        At least one round is made, unless the share is spent before.
         """
         counts = [one.count for one in self.runs.optima if one.count]
-        num_modes = self._num_modes()
-        found = max(
-            better_elsewhere(sum(counts), len(counts)),
-            better_elsewhere(len(self._heights), num_modes) if num_modes else 0.0,
-        )
+        found = better_elsewhere(sum(counts), len(counts))
+        if self._heights and not self.runs.best.by_values:
+            num_ends = max(len(self._heights), sum(counts))
+            found = max(found, better_elsewhere(num_ends, self._num_modes()))
         self.report.probability = found
-        is_round = sum(counts) >= self.options.num_starts
+        is_round = sum(counts) >= self.options.num_starts or not self._may_go_on()
         return is_round and found <= self.options.unseen and self.runs.best.count > 0
 
     def _num_modes(self) -> int:
         """Modes of different height that ascents have ended at; all that are far below are one."""
-        if not self._heights:
-            return 0
         least = self.runs.level(self.runs.best) - self._allowed(self.options.degenerate)
         heights = sorted((max(height, least) for height, _ in self._heights), reverse=True)
         slack = self.runs.options.starts.same_height + max(near for _, near in self._heights)
@@ -122,10 +121,6 @@ class Explorer:
         """Some starts, drawn alike; whether there were any."""
         if self.runs.problem.space.has_model_parameters:
             return self._round_of_parameters()
-        if not self.report.num_starts:  # chosen for their height, they do not count
-            highest = self.starts.highest(2)
-            for point, end in zip(highest, self._ascents(highest), strict=True):
-                self._led_by(point, end)
         points = self.starts.points(self.options.num_starts)
         for point, end in zip(points, self._ascents(points), strict=True):
             if math.isfinite(end.height) and (self._may_go_on() or self._known(end)):
@@ -151,8 +146,8 @@ class Explorer:
     def _led_by(self, point: np.ndarray, end: Ascent) -> Optimum | None:
         """The optimum to which a point leads.
 
-        A run begins where the ascent has come to. If that is so high that it has hardly any mass,
-        as in a funnel, it begins at the point, as broad as the prior.
+        A run begins at the mode. If there is none, or it is so high that it has hardly any mass,
+        as in the neck of a funnel, it begins at the point, as broad as the bound likes best.
 
         :param end: of the ascent from it.
         """
@@ -160,7 +155,7 @@ class Explorer:
         if known is not None or not self._may_go_on() or not math.isfinite(end.height):
             return known
         above = end.height - self.runs.level(self.runs.best)
-        if above < self._allowed(self.options.degenerate):
+        if end.is_mode and above < self._allowed(self.options.degenerate):
             start = self.starts.at(end.mean, MODE, end.is_mode)
         else:
             start = self.starts.broad(point)
@@ -171,8 +166,7 @@ class Explorer:
 
     def _follow(self, start: Start) -> Optimum | None:
         """The optimum to which a start leads, if a few steps tell."""
-        run = self.runs.coarse(start, 2 * self.options.first_steps, self._left())
-        return self._lead(run)
+        return self._lead(self.runs.raced(start, self._left()))
 
     def _count(self, known: Optimum | None) -> None:
         """Count a start that has led to an optimum, or nowhere."""

@@ -26,12 +26,13 @@ import numpy as np
 
 from ngvi.inference.certificate import Certificate, quadratic, stepped
 from ngvi.inference.estimate import Direction, Estimate, Pairs, Sample, State, Step
+from ngvi.inference.held_out import HeldOut
 from ngvi.inference.metric import Corrected, Metric
 from ngvi.inference.model_parameters import with_model_parameters
 from ngvi.inference.options import LocalSearchOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.search import Search, Status, Steps
-from ngvi.inference.validation import is_improper
+from ngvi.inference.validation import is_improper, validate_coarsely
 
 #: Rounding of the bound, in units of its precision.
 ROUNDING = 32.0
@@ -97,11 +98,14 @@ class LocalSearch(Search):
     def _run(self) -> Steps:
         options = self.options.local
         count = self.num_groups or math.ceil(options.min_points / (2 * self.problem.space.dim + 1))
+        gap = options.coarse_gap
+        if self.problem.space.has_model_parameters:  # along these no metric says what is left
+            gap = options.stage_part * self.tolerance
         while True:
             self._use(self._fresh(count))
             if not self.problem.objective.is_exact:  # what is integrated has no draws
                 self._held_out.sample = self._fresh(count)
-            status = yield from self._stage(options.coarse_gap)
+            status = yield from self._stage(gap)
             count = options.more_draws * len(self.sample)
             if status is not Status.OVERFITTED or count > options.max_groups:
                 break
@@ -132,7 +136,7 @@ class LocalSearch(Search):
     def _last_stages(self) -> Steps:
         """Stages until fresh draws say that little is left."""
         options = self.options.local
-        for _ in range(self.options.certificate.max_rounds):
+        for index in range(self.options.certificate.max_rounds):
             status = None
             if self.sample:  # not of a state that another search has found
                 status = yield from self._stage(options.stage_part * self.tolerance)
@@ -149,6 +153,12 @@ class LocalSearch(Search):
             if test.is_met(self.tolerance):
                 self._record(estimate, fresh, 0.0)
                 return Status.OPTIMUM
+            if not index:  # gradients that values contradict are followed no further
+                found = validate_coarsely(
+                    self.problem, self.state, self.rng, self.options.validation
+                )
+                if found.mismatch > max(test.upper, self.tolerance):
+                    return Status.CONTRADICTED
             if not self._has_more(test, fresh, estimate):
                 self._record(estimate, fresh, 0.0)
                 return Status.NOISE
@@ -191,7 +201,8 @@ class LocalSearch(Search):
             return False
         wanted = most
         if math.isfinite(test.noise):
-            wanted = min(most, math.ceil(count * max(test.noise / allowed, 1.0)))
+            growth = min(test.noise / allowed, self.options.local.more_draws)
+            wanted = min(most, math.ceil(count * max(growth, 1.0)))
         if (has_moved and is_noisy) or not self.sample:
             self._use(self._fresh(min(most, max(wanted, 2 * count))))
         elif wanted >= 4 * count or len(self.sample) + count > most:
@@ -340,42 +351,6 @@ class LocalSearch(Search):
         """Let the metric be all that is known of the bound's curvature."""
         self.pairs.clear()
         self._metric_here = None
-
-
-class HeldOut:
-    """Draws that a stage does not learn from.
-
-    :ivar sample: these draws; none where the stage's cannot be overfitted.
-    :ivar best: of the states that they have seen, the one that they like best.
-    """
-
-    def __init__(self, problem: Problem, start: State, options: LocalSearchOptions) -> None:
-        self.problem, self.best, self.options = problem, start, options
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin a stage, without draws."""
-        self.sample: Sample = []
-        self._values: list[float] = []
-        self._unlearnt = 0  # times in a row that they have gained too little
-
-    def is_overfitted(self, state: State, gained: float) -> bool:
-        """Whether the bound rises over the draws of the stage alone.
-
-        :param gained: over those, in nats, since the last time.
-        """
-        if not self.sample:
-            return False
-        options, values = self.options, self._values
-        value = self.problem.objective.bound(state, self.sample).value
-        if not values or value >= max(values):
-            self.best = state
-        values.append(value)
-        if len(values) < 2 or gained < options.min_gain:
-            return False
-        learnt = (values[-1] - values[-2]) / gained
-        self._unlearnt = 0 if learnt > options.learnt_part else self._unlearnt + 1
-        return not learnt > -options.learnt_part or self._unlearnt > 1
 
 
 def _is_stalled(values: list[float], gap: float, left: float, options: LocalSearchOptions) -> bool:

@@ -173,7 +173,7 @@ class MultiStart:
         """Follow other starts while none has come to an optimum."""
         options, runs, others = self.options.multi_start, self.runs, self._other_starts()
         for _ in range(int(options.keep * options.num_starts)):
-            if runs.best.is_certified:
+            if runs.best.is_certified or runs.best.status is Status.CONTRADICTED:
                 return
             start = None if runs.waiting else next(others, None)
             if start is not None:

@@ -207,10 +207,9 @@ class MultiStartOptions:
     exploration: float = 1.0
     #: ... and so many in any case: what the shortest run of NUTS takes, 2,000 times ten leapfrogs.
     exploration_floor: int = 20_000
-    #: Gradients of a search with fresh draws at every step, where nothing else helps, ...
-    max_persistence: int = 50_000
-    #: ... and of one by values alone, a third of a gradient each.
-    max_by_values: int = 150_000
+    #: Searches with fresh draws at every step, or by values alone, where nothing else helps, take
+    #: as many gradients as all before them, or so many if these were fewer.
+    persistence_floor: int = 50_000
     #: The probability that as many starts again find a better optimum, at most: eight starts that
     #: have met one optimum are enough, sixteen that have met two, and 32 that have met three.
     unseen: float = 0.125
@@ -275,8 +274,11 @@ class ValidationOptions:
     #: Draws, at least and at most: half as many as the search took gradients.
     min_draws: int = 200
     max_draws: int = 1000
-    #: Standard errors beyond which a contradiction is none by chance.
+    #: Standard errors beyond which a contradiction is none by chance, ...
     certain: float = 5.0
+    #: ... and within which there may be one: then draws double, to so many.
+    likely: float = 2.0
+    most_draws: int = 4000
     #: Draws that look for rare losses are so many times as many, one latent stretched in most.
     rare_draws: int = 4
     plain_part: float = 0.25

@@ -282,6 +282,7 @@ _STATUS: dict[Status | None, Callable[..., str]] = {
     Status.RISING: _rising,
     Status.STUCK: _stuck,
     Status.STALLED: _stuck,
+    Status.CONTRADICTED: _stuck,
     Status.OVERFITTED: _overfitted,
     Status.UNBOUNDED: _unbounded,
     None: _coarse,

@@ -19,7 +19,7 @@ from ngvi.inference.request import Request
 from ngvi.inference.search import NO_PROGRESS, Search, Status
 from ngvi.inference.starts import Start
 from ngvi.inference.stochastic import StochasticSearch
-from ngvi.inference.validation import Validation, validate
+from ngvi.inference.validation import Validation, validate, validate_coarsely
 
 S = TypeVar("S", bound=Search)
 
@@ -77,6 +77,7 @@ class Runs:
         self.waiting: list[Run] = []
         self.optima: list[Optimum] = []
         self.current: Run | None = None
+        self._dear_limit = math.inf  # of all gradients, once dear searches have begun
 
     @property
     def best(self) -> Optimum:
@@ -108,9 +109,30 @@ class Runs:
         self.current = None
         return run
 
+    def raced(self, start: Start, max_cost: float) -> Run:
+        """A run against the best optimum.
+
+        Half-way it ends if at the pace of its last steps it would not come as high.
+        """
+        most, cost = self.options.multi_start.first_steps, self.problem.objective.cost
+        limit = cost.total + max_cost
+        run = self.coarse(start, most, max_cost)
+        losses = run.search.trace.losses
+        if run.is_coarse or run.search.status is not None or len(losses) < most:
+            return run
+        behind = losses[-1] + self.best.validation.bound - self.options.multi_start.coarse_gap
+        if behind < 2 * (losses[-most // 2] - losses[-1]):
+            self.current = run
+            run.search.coarsen(limit - cost.total, most)
+            self.current = None
+        return run
+
     def finish(self, run: Run, max_cost: float = math.inf) -> Optimum:
         """The rest of a run."""
         self.current = run
+        is_noisy = isinstance(run.search, StochasticSearch)
+        if is_noisy and not self.problem.objective.is_subsampled:
+            max_cost = min(max_cost, self.dear_left())
         run.search.advance(max_cost)
         return self._known_end(run, max_cost)
 
@@ -124,7 +146,7 @@ class Runs:
         run.validation = self.validated(run.search.state)
         is_noisy = isinstance(run.search, StochasticSearch)
         if is_noisy and run.search.status is Status.OPTIMUM:
-            self.certify(run, max_cost)
+            self.certify(run, min(max_cost, self.dear_left()))
         return self.end(run)
 
     def end(self, run: Run, by_values: bool = False) -> Optimum:
@@ -149,9 +171,20 @@ class Runs:
 
     # -- what is dear -----------------------------------------------------------------
 
+    def dear_left(self) -> float:
+        """What fresh draws at every step, and values alone, may still cost.
+
+        All of them together may take as many gradients as all before them.
+        """
+        spent = self.problem.objective.cost.total
+        if self._dear_limit == math.inf:
+            least = self.options.multi_start.persistence_floor
+            self._dear_limit = spent + max(spent, least)
+        return self._dear_limit - spent
+
     def persist(self) -> None:
         """Go on from the best end with what is dear: fresh draws at every step, or values alone."""
-        options, best = self.options.multi_start, self.best
+        best = self.best
         run = Run(best.name, best.search, best.validation)
         if best.status is None:  # it was left for others that have ended lower
             self.optima.remove(best)
@@ -160,21 +193,21 @@ class Runs:
         self.current = run
         is_stuck = best.status in NO_PROGRESS and isinstance(run.search, LocalSearch)
         if is_stuck and not self._is_contradicted(run):
-            self._try_fresh_draws(run, options.max_persistence)
+            self._try_fresh_draws(run)
             self.end(run)
-        if self._is_contradicted(run) and self._try_values(run, options.max_by_values):
+        if self._is_contradicted(run) and self._try_values(run):
             self.end(run, by_values=True)
         self.current = None
 
-    def _try_fresh_draws(self, run: Run, max_cost: float) -> None:
+    def _try_fresh_draws(self, run: Run) -> None:
         """Fresh draws at every step; the better end is kept."""
         before, old = run.search, run.known
         search = self.search(StochasticSearch, run.best_state, before)
         run.search = search
-        search.advance(max_cost, max(self.monitor.max_steps // 4, 100))
+        search.advance(self.dear_left(), max(self.monitor.max_steps // 4, 100))
         run.validation = self.validated(search.state)
         if search.status is Status.OPTIMUM:
-            self.certify(run, max_cost)
+            self.certify(run, self.dear_left())
         is_worse = old.lower > run.level and run.search.status is not Status.OPTIMUM
         if is_worse or not math.isfinite(run.level):
             run.search, run.validation = before, old
@@ -193,10 +226,16 @@ class Runs:
             return False
         return run.validation.mismatch > self.tolerance and run.search.status is not None
 
-    def _try_values(self, run: Run, max_cost: float) -> bool:
+    def _try_values(self, run: Run) -> bool:
         """Go on by values alone; whether that has led higher."""
         search = search_by_values(
-            self.problem, self.rng, self.tolerance, self.options, self.monitor, run.search, max_cost
+            self.problem,
+            self.rng,
+            self.tolerance,
+            self.options,
+            self.monitor,
+            run.search,
+            self.dear_left(),
         )
         validation = self.validated(search.state)
         if validation.lower < run.known.lower:
@@ -234,8 +273,9 @@ class Runs:
             return Validation(-self.current.search.trace.last_loss, math.nan)
         options = self.options.validation
         if coarsely:
-            options = dataclasses.replace(options, max_draws=options.min_draws)
-        found = validate(self.problem, state, self.rng, options)
+            found = validate_coarsely(self.problem, state, self.rng, options)
+        else:
+            found = validate(self.problem, state, self.rng, options, self.tolerance)
         self.monitor.best = max(self.monitor.best, found.lower)
         return found
 

@@ -28,6 +28,7 @@ class Status(enum.Enum):
     OVERFITTED = "the bound rises over the draws that are learnt from alone"
     NOISE = "the most draws leave more than the tolerance"
     RISING = "steps keep gaining"
+    CONTRADICTED = "values of the log density contradict its gradients"
     UNBOUNDED = "a standard deviation grows without limit"
 
 

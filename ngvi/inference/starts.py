@@ -170,10 +170,10 @@ class Starts:
         ) or self._first(mean, 1.0, options.narrow_scales, name, sample)
 
     def broad(self, mean: np.ndarray) -> Start | None:
-        """About a mean, as broad as the prior, or as it can be."""
+        """About a mean, as broad as the prior or narrower, with the highest bound."""
         sd = 1.0 if self.prior is None else self.prior.sd
         options = self.options.starts
-        return self._first(mean, sd, options.scales, DRAW, self._sample())
+        return self._highest(self._at_scales(mean, sd, options.scales, DRAW, self._sample()))
 
     def other_parameters(self, start: Start) -> Start | None:
         """Other values of the model's own parameters, as far from the given ones as these are from

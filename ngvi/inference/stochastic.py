@@ -53,8 +53,8 @@ class StochasticSearch(Search):
         self._num_plateaus, self._plateau_start = 0, len(self.trace)
 
     def go_on(self, num_steps: int) -> None:
-        """Take so many more steps at least, with the most draws, after an optimum."""
-        self.num_groups, self.step_size = self.most_groups, 1.0
+        """Take so many more steps at least, whole ones at first, after an optimum."""
+        self.step_size = 1.0
         self._signals.clear()
         self.least_steps = len(self.trace) + num_steps
         self.resume()

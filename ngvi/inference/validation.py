@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,39 +66,83 @@ def num_draws(problem: Problem, options: ValidationOptions) -> int:
 
 
 def validate(
-    problem: Problem, state: State, rng: np.random.Generator, options: ValidationOptions
+    problem: Problem,
+    state: State,
+    rng: np.random.Generator,
+    options: ValidationOptions,
+    tolerance: float = math.inf,
 ) -> Validation:
     """The bound by independent draws, and whether their values agree with the state's gradient.
 
     With the whitened draws ``z``, the natural gradient of the bound for the mean and for the
     standard deviations is ``E[log w z]`` and ``E[log w (z^2 - 1)] / sqrt(2)`` (the score function),
     both zero at the optimum. Half its squared norm, less what noise adds, is the gain it predicts.
+    While it may be above the tolerance or below, the draws double.
     """
-    noise = rng.standard_normal((num_draws(problem, options), problem.space.noise_dim))
-    theta, log_q = problem.space.draw(state, noise)
-    values = problem.objective.log_density(state, theta)
-    weights, count = values - log_q, len(values)
-    if not np.isfinite(weights).all():
-        return Validation(-math.inf, math.nan)
-    some = slice(options.num_in_double)
-    rounded_up = float(np.mean(excess(problem, state, theta[some], values[some], options)))
-    centred = (weights - weights.mean())[:, None]
-    scores = centred * np.concatenate([noise, (noise**2 - 1.0) / math.sqrt(2.0)], 1)
-    with np.errstate(over="ignore", invalid="ignore"):  # of draws 1e77 nats down nothing is sure
-        means, variances = scores.mean(0), scores.var(0) / (count - 1)
-        signal = float(np.sum(means**2 - variances))
-        sure = signal - options.certain * math.sqrt(2.0 * float(np.sum(variances**2)))
+    shape = num_draws(problem, options), problem.space.noise_dim
+    draws = _Draws.of(problem, state, rng.standard_normal(shape))
+    while np.isfinite(draws.weights).all():
+        signal, noise = draws.mismatch()
+        low, high = signal - options.certain * noise, signal + options.likely * noise
+        in_doubt = 0.5 * low < tolerance < 0.5 * high
+        if not in_doubt or len(draws.weights) >= options.most_draws:
+            return _validation(problem, state, draws, options)
+        shape = draws.noise.shape
+        more = _Draws.of(problem, state, rng.standard_normal(shape))
+        draws = _Draws(*(np.concatenate(pair) for pair in zip(draws, more, strict=True)))
+    return Validation(-math.inf, math.nan)
+
+
+class _Draws(NamedTuple):
+    """Independent draws of a state."""
+
+    noise: np.ndarray  #: shape ``(N, k)``
+    theta: np.ndarray  #: shape ``(N, d)``
+    values: np.ndarray  #: the log density, shape ``(N,)``
+    weights: np.ndarray  #: ``log w``, shape ``(N,)``
+
+    @classmethod
+    def of(cls, problem: Problem, state: State, noise: np.ndarray) -> _Draws:
+        theta, log_q = problem.space.draw(state, noise)
+        values = problem.objective.log_density(state, theta)
+        return cls(noise, theta, values, values - log_q)
+
+    def mismatch(self) -> tuple[float, float]:
+        """The squared norm of the natural gradient by the score function, and its noise."""
+        centred = (self.weights - self.weights.mean())[:, None]
+        of_scales = (self.noise**2 - 1.0) / math.sqrt(2.0)
+        scores = centred * np.concatenate([self.noise, of_scales], 1)
+        with np.errstate(over="ignore", invalid="ignore"):  # of draws 1e77 nats down
+            means, variances = scores.mean(0), scores.var(0) / (len(scores) - 1)
+            return float(np.sum(means**2 - variances)), math.sqrt(2 * float(np.sum(variances**2)))
+
+
+def _validation(
+    problem: Problem, state: State, draws: _Draws, options: ValidationOptions
+) -> Validation:
+    weights, some = draws.weights, slice(options.num_in_double)
+    off = excess(problem, state, draws.theta[some], draws.values[some], options)
+    mean, top = float(weights.mean()), weights.max()
+    with np.errstate(over="ignore"):
         spread = float(weights.std())
-    top = weights.max()
+    signal, noise = draws.mismatch()
     return Validation(
-        bound=float(weights.mean()) - rounded_up,
-        error=spread / math.sqrt(count - 1),
-        mismatch=0.5 * max(0.0, sure),
+        bound=mean - float(np.mean(off)),
+        error=spread / math.sqrt(len(weights) - 1),
+        mismatch=0.5 * max(0.0, signal - options.certain * noise),
         spread=spread,
-        gap=float(np.log(np.mean(np.exp(weights - top))) + top - weights.mean()),
-        rounded_up=rounded_up,
-        is_heavy_tailed=_is_by_few(centred[:, 0], options),
+        gap=float(np.log(np.mean(np.exp(weights - top))) + top - mean),
+        rounded_up=float(np.mean(off)),
+        is_heavy_tailed=_is_by_few(weights - mean, options),
     )
+
+
+def validate_coarsely(
+    problem: Problem, state: State, rng: np.random.Generator, options: ValidationOptions
+) -> Validation:
+    """The same by the least draws."""
+    least = dataclasses.replace(options, max_draws=options.min_draws)
+    return validate(problem, state, rng, least)
 
 
 def _is_by_few(gaps: np.ndarray, options: ValidationOptions) -> bool:

@@ -141,6 +141,14 @@ ENDS = {
     "a cliff all around": (Status.STUCK, {"smooth": gaussian, "change": only_at_the_start}, {}),
     "not a number": (Status.STUCK, {"smooth": lambda x: math.nan * x[:, 0]}, {}),
     "noise": (Status.NOISE, {"smooth": gaussian, "noise": 30.0}, {}),
+    "a jump": (
+        Status.CONTRADICTED,
+        {
+            "smooth": lambda x: -2.5 * np.log1p((x - 1.0) ** 2 / 4.0).sum(-1),
+            "unseen": lambda x: 5.0 * (x[:, 0] > 1.0),
+        },
+        {},
+    ),
     "no more steps": (Status.MAX_STEPS, {"smooth": far}, {"max_steps": 3}),
     "a network's ripples": (
         Status.NOISE,

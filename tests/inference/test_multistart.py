@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ngvi.inference.api import found_optima, optimise
+from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import better_elsewhere
 from ngvi.inference.options import FitOptions, MultiStartOptions, StartOptions
@@ -192,6 +193,35 @@ def test_other_parameters_of_the_model_are_tried():
     np.testing.assert_allclose(alone.optimum.state.own, [1.0], atol=0.1)
 
 
+def centred_groups(theta):
+    """Four groups about a mean, of a spread that is learned: unbounded where that is zero."""
+    log_tau, effects = theta[:, :1], theta[:, 1:]
+    within = normal((effects - np.array([-2.0, -0.5, 1.0, 2.5])) / 0.5)
+    return normal(log_tau / 2.0) + (normal(effects / np.exp(log_tau)) - 4 * log_tau[:, 0]) + within
+
+
+def test_starts_do_not_begin_in_the_neck_of_a_funnel():
+    """Where an ascent has no end it says nothing; the points themselves lead to the best."""
+    outcome = solved(Target(centred_groups, dim=5, of_prior=(0.0, 2.0)))
+    assert outcome.verdict == CERTIFIED
+    assert outcome.optimum.count >= 0.7 * outcome.exploration.num_starts
+
+
+def test_a_run_that_falls_behind_ends_half_way():
+    def slow(theta):
+        """A second hill, far below, that rises by a little at each step."""
+        return np.logaddexp(gaussian(theta), -500.0 - np.abs(theta[:, 0] - 60.0) ** 0.5)
+
+    target = Target(slow)
+    runs = Runs(target.problem(), np.random.default_rng(0), Request(0.05, 400), Monitor())
+    runs.finish(runs.new(Start(target.initial, "the best"), LocalSearch))
+    most = MultiStartOptions().first_steps
+    behind = runs.raced(Start(State(np.array([300.0, 0.0]), np.zeros(2)), "far"), math.inf)
+    assert not behind.is_coarse and len(behind.search.trace) <= most
+    beside = runs.raced(Start(State(CENTRE + 1.0, np.zeros(2)), "near"), math.inf)
+    assert beside.is_coarse
+
+
 # -- budgets ---------------------------------------------------------------------------
 
 
@@ -206,6 +236,20 @@ def test_other_optima_cost_no_more_than_their_share(exploration):
     own, found = alone.cost.total, outcome.exploration
     one_round = 8 * 1000  # of ascents, coarse ends and validations
     assert 0 < found.cost <= exploration * own + 100 + one_round
+
+
+def test_fresh_draws_at_every_step_cost_no_more_than_all_before():
+    """... and a floor: a density that only rises by them has no end that is paid for."""
+
+    def rough(state, value):
+        return value + 30.0 * math.sin(1e3 * state.mean.sum())
+
+    options = small(persistence_floor=500)
+    target = Target(gaussian, change=rough)
+    before = Target(gaussian, change=rough)
+    solved(before, exploration=0.0, options=small(persistence_floor=0))
+    solved(target, exploration=0.0, options=options)
+    assert target.cost.total <= 2 * before.cost.total + 500 + 8 * 1000
 
 
 def test_a_larger_share_makes_more_starts_up_to_the_most():
