@@ -107,8 +107,10 @@ class NaturalGaussianGuide:
         if self._has_plates:
             self._minibatch(self._prototype_frames).check(self.family)
 
-    def _minibatch(self, plates: Mapping[str, Any]) -> Minibatch:
-        return self._minibatch_type.of_plates(self.sites, plates)
+    def _minibatch(
+        self, plates: Mapping[str, Any], kind: type[Minibatch] | None = None
+    ) -> Minibatch:
+        return (kind or self._minibatch_type).of_plates(self.sites, plates)
 
     def _take_supports(self, names: Iterable[str]) -> list[SubsampledLatent]:
         """Find supports for all elements of plates that the prototype subsamples.

@@ -13,6 +13,7 @@ import numpyro
 from jax import random
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
+from numpyro.primitives import _PYRO_STACK
 
 from ngvi import errors as checks
 from ngvi._door import SWAPPED, warn_of_optimiser
@@ -47,13 +48,17 @@ class CheckedSites(handlers.block):
     them first, and one more run of the model is not free.
 
     :ivar hides_data: whether observed sites have no density.
+    :ivar lacks_data: whether other discrete sites are data that are not there.
     :ivar enumerated: names of the latents that it has left out.
     :raises DiscreteLatentError: when run, naming the site and the ways out.
     """
 
     def __init__(self, fn: Callable) -> None:
-        super().__init__(fn, hide_fn=is_enumerated)
-        self.hides_data, self.enumerated = False, set()
+        super().__init__(fn, hide_fn=self._is_hidden)
+        self.hides_data, self.lacks_data, self.enumerated = False, False, set()
+
+    def _is_hidden(self, site: dict[str, Any]) -> bool:
+        return is_enumerated(site) or (self.lacks_data and _is_discrete(site))
 
     def process_message(self, site: dict[str, Any]) -> None:
         super().process_message(site)
@@ -71,7 +76,7 @@ class CheckedSites(handlers.block):
             checks.warn_of_broadcast(
                 site["name"], jnp.shape(site["value"]), fn.shape(), fn.event_dim
             )
-        elif site["type"] == "sample" and site["fn"].support.is_discrete:
+        elif _is_discrete(site) and not self.lacks_data:
             raise DiscreteLatentError(
                 f"Continuous inference cannot handle discrete sample site '{site['name']}'. "
                 "Mark it with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
@@ -110,6 +115,18 @@ def check_svi(guide: Any, posterior: dict[str, Any]) -> None:
     scales = name not in LINEAR or any(fields & OF_SQUARES for fields in nodes)
     if nodes and scales and not is_ours:
         warn_of_optimiser("The optimiser" if name == "_NumPyroOptim" else name)
+
+
+def _is_discrete(site: dict[str, Any]) -> bool:
+    """Whether it is no data and no number of the reals."""
+    is_latent = site["type"] == "sample" and not site["is_observed"]
+    return is_latent and site["fn"].support.is_discrete
+
+
+def given_param(name: str) -> Any:
+    """What a handler around gives to a parameter, or None."""
+    around = (handler.data for handler in _PYRO_STACK if isinstance(handler, handlers.substitute))
+    return next((data[name] for data in around if data and name in data), None)
 
 
 def subsampled_latents(trace: dict[str, Any]) -> list[SubsampledLatent]:

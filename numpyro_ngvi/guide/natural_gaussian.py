@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions.transforms import Transform, biject_to
+from numpyro.infer import TraceEnum_ELBO
 from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_median
 
@@ -39,6 +40,7 @@ from numpyro_ngvi.guide.checks import (
     LatentShapes,
     check_empty_plates,
     check_svi,
+    given_param,
     invalid_start,
     next_site,
     of_half_precision,
@@ -49,9 +51,9 @@ from numpyro_ngvi.guide.distributions import StructuredNormal
 from numpyro_ngvi.guide.dynamic_supports import running_supports
 from numpyro_ngvi.guide.layout import layout_of
 from numpyro_ngvi.guide.posterior import NaturalNormal, drawing, to_distribution, to_transform
-from numpyro_ngvi.guide.prototype import set_up_prototype
+from numpyro_ngvi.guide.prototype import NOT_SET_UP, set_up_for, set_up_prototype
 from numpyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo, calling_elbo
-from numpyro_ngvi.guide.subsampled_latents import Minibatch, full_locs, unpacking
+from numpyro_ngvi.guide.subsampled_latents import InPlates, Minibatch, full_locs, unpacking
 from numpyro_ngvi.pytree import register_with_flax
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.partly_observed import idle_latents
@@ -88,6 +90,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     _registry = REGISTRY
     _init_locs: dict[str, jax.Array]
+    _draws_without_data = True  #: whether draws are those of the parameters alone
     _normal, _minibatch_type = NaturalNormal, Minibatch
     _called_by_linear_elbo = staticmethod(called_by_linear_elbo)
     _subsampled_latents = staticmethod(subsampled_latents)
@@ -211,8 +214,12 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         :return: the guide's parameters at its start.
         """
         if self.prototype_trace is None:
+            given = given_param(self._parameter_name)
             with note_foreign_arguments(args, kwargs, "jnp.asarray"):
-                self._setup_prototype(*args, **kwargs)
+                if given is None:
+                    self._setup_prototype(*args, **kwargs)
+                else:
+                    set_up_for(self, given, args, kwargs)
         else:
             self._latent_shapes.check(self.model_as_given, args, kwargs)
         is_traced = any(
@@ -229,12 +236,14 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
         self.set_up(*args, **kwargs)
-        if not self._has_plates and not self._dynamic:
+        # Or it would take the plates of the model's latents for axes without a name.
+        in_plates = bool(self._prototype_frames) and isinstance(calling_elbo(), TraceEnum_ELBO)
+        if not self._has_plates and not self._dynamic and not in_plates:
             return super().__call__(*args, **kwargs)
         plates: dict[str, Any] = {}
-        if self._has_plates:
+        if self._has_plates or in_plates:
             plates = self._create_plates(*args, **kwargs)  # their sites carry the indices
-        minibatch = self._minibatch(plates)
+        minibatch = self._minibatch(plates, InPlates if in_plates else Minibatch)
         latent = (
             self._sample_subsampled(minibatch) if minibatch.are_partial else self._sample_latent()
         )
@@ -351,10 +360,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     def _check_set_up(self) -> None:
         if self.prototype_trace is None:
-            raise RuntimeError(
-                "The guide has no posterior before its first call: run svi.init(...) or "
-                "svi.step(...) once."
-            )
+            raise RuntimeError(NOT_SET_UP)
 
     def _family_of(self, params: dict[str, Any]) -> Family:
         found = params.get(self._parameter_name) if isinstance(params, Mapping) else None

@@ -48,6 +48,12 @@ class Minibatch(shared.Minibatch):
         return jnp.zeros(size, like.dtype).at[indices].add(each)
 
 
+class InPlates(Minibatch):
+    """Sites are in their plates also where these have all elements, as ``TraceEnum_ELBO`` wants."""
+
+    enters_whole_plates = True
+
+
 def full_locs(
     locs: dict[str, jax.Array], trace: dict[str, Any], local: list[SubsampledLatent]
 ) -> dict[str, jax.Array]:

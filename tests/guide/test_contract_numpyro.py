@@ -18,9 +18,16 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
-from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer import SVI, Predictive, Trace_ELBO, TraceEnum_ELBO
 
-from numpyro_ngvi import BLR, NaturalELBO, NaturalGaussianGuide, Snngm, families
+from numpyro_ngvi import (
+    BLR,
+    NaturalELBO,
+    NaturalGaussianGuide,
+    ReparametrizedGaussianGuide,
+    Snngm,
+    families,
+)
 from numpyro_ngvi import SVI as StatefulSVI
 
 
@@ -69,6 +76,67 @@ def test_a_guide_and_its_parameters_survive_pickling():
     for a, b in zip(jax.tree.leaves(params_back), jax.tree.leaves(params), strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(guide_back.median(params_back)["x"], guide.median(params)["x"])
+
+
+def counts(group, n=3, y=None):
+    with numpyro.plate("groups", n):
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+    with numpyro.plate("rows", len(group)):
+        numpyro.sample("y", dist.Poisson(rate[group]), obs=y)
+
+
+def heights(group, n=3, y=None):
+    with numpyro.plate("groups", n):
+        height = numpyro.sample("height", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", len(group)):
+        numpyro.sample("y", dist.Normal(height[group], 1.0), obs=y)
+
+
+def _predicted(model, guide, args):
+    """Of parameters from a file, in a process that has not trained."""
+    params = {"auto_posterior": families.Diagonal(jnp.arange(3.0), jnp.full(3, 0.01))}
+    predictive = Predictive(model, guide=guide, params=params, num_samples=400)
+    return predictive(jax.random.key(1), *args)
+
+
+def test_a_new_guide_draws_from_parameters_alone():
+    guide, group = NaturalGaussianGuide(counts), np.array([2, 0])
+    for _ in range(2):  # the first leaves nothing of its program behind
+        drawn = _predicted(counts, guide, (group,))["y"]
+        np.testing.assert_allclose(drawn.mean(0), np.exp([2.0, 0.0]), rtol=0.3)
+
+
+@pytest.mark.parametrize(
+    "make, model, data",
+    [(NaturalGaussianGuide, heights, "zeros"), (ReparametrizedGaussianGuide, counts, "its data")],
+)
+def test_a_new_guide_that_cannot_tell_its_data_says_what_to_do(make, model, data):
+    guide = make(model)
+    with pytest.raises(RuntimeError, match=f"before its first call.*once with .*{data}"):
+        _predicted(model, guide, (np.array([2, 0]),))
+    with handlers.seed(rng_seed=0):
+        guide(np.array([2, 0]), 3, np.zeros(2))
+    if model is heights:
+        drawn = _predicted(model, guide, (np.array([2, 0]),))["y"]
+        np.testing.assert_allclose(drawn.mean(0), [2.0, 0.0], atol=0.6)
+
+
+def test_latents_in_plates_beside_enumerated_ones_with_stock_elbo():
+    y = jnp.array([0.0, 1.0, 5.0])
+
+    def mixture(y):
+        with numpyro.plate("classes", 2):
+            place = numpyro.sample("place", dist.Normal(jnp.array([0.0, 5.0]), 1.0))
+        with numpyro.plate("rows", len(y)):
+            of = numpyro.sample("of", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+            numpyro.sample("y", dist.Normal(place[of], 1.0), obs=y)
+
+    guide = NaturalGaussianGuide(mixture, "diagonal")
+    svi = SVI(mixture, guide, Snngm(), TraceEnum_ELBO(max_plate_nesting=1, num_particles=50))
+    params = svi.get_params(svi.init(jax.random.key(0), y))
+    loss = svi.loss.loss(jax.random.key(1), params, mixture, guide, y)
+    ours = NaturalELBO(50).loss(jax.random.key(1), params, mixture, guide, y)
+    np.testing.assert_allclose(loss, ours, rtol=0.05)
 
 
 # -- checkpoints ----------------------------------------------------------------------
