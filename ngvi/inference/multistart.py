@@ -54,7 +54,6 @@ class MultiStart:
         self.runs = Runs(problem, rng, request, monitor)
         self.has_choice, self.is_quick = not request.deterministic, request.effort == QUICK
         self.is_timed = math.isfinite(request.time_limit)
-        self._checked: tuple[State | None, Finding | None] = None, None
         self._explorer = Explorer(self.runs, self.starts, request.share, checkpoint)
 
     @property
@@ -91,10 +90,10 @@ class MultiStart:
 
     def check(self, optimum: Optimum) -> Finding | None:
         """What the checks find of an optimum, once."""
-        if self._checked[0] is not optimum.state:
+        if self.runs.checked[0] is not optimum.state:
             context = Context(self.problem, self.starts.rng, self.runs.tolerance, self.runs.options)
-            self._checked = optimum.state, first_finding(context, optimum)
-        return self._checked[1]
+            self.runs.checked = optimum.state, first_finding(context, optimum)
+        return self.runs.checked[1]
 
     def so_far(self, validates: bool = True) -> Optimum:
         """What there is before the end.

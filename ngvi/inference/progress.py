@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ngvi.inference.certificate import Certificate
+from ngvi.inference.checks import Finding
 from ngvi.inference.data_passes import set_cost
 from ngvi.inference.map_ascent import Ascent
 from ngvi.inference.optima import Exploration, Optimum
@@ -98,7 +99,11 @@ def note(explorer: Any) -> tuple[dict[str, Any], Arrays] | None:
     meta, arrays = noted_optima(optima, runs.problem.space)
     for index, (end, _) in enumerate(modes):
         arrays[f"modes/{index}"] = end.mean
+    checked, finding = runs.checked
     found = {
+        "checked": [index for index, one in enumerate(optima) if one.state is checked],
+        "finding": finding and plain(finding._asdict()),
+        "dear": float(runs._dear_limit),
         "tolerance": runs.tolerance,
         "options": repr(runs.options),
         "optima": meta,
@@ -117,6 +122,10 @@ def go_on(explorer: Any, meta: dict[str, Any], arrays: Arrays) -> None:
     """Let an explorer be where it was noted."""
     runs = explorer.runs
     runs.optima = optima_of(meta["optima"], arrays, runs.problem.space)
+    for place in meta["checked"][:1]:
+        finding = meta["finding"] and Finding(**meta["finding"])
+        runs.checked = runs.optima[place].state, finding
+    runs._dear_limit = meta["dear"]
     explorer._modes = [
         (Ascent(**{**end, "mean": arrays[f"modes/{index}"]}), runs.optima[place])
         for index, (end, place) in enumerate(meta["modes"])

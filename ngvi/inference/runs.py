@@ -10,6 +10,7 @@ import numpy as np
 
 from ngvi.inference.by_values import search_by_values
 from ngvi.inference.certificate import Certificate
+from ngvi.inference.checks import Finding
 from ngvi.inference.estimate import State
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.monitor import Monitor
@@ -66,6 +67,7 @@ class Runs:
     :ivar waiting: at their coarse ends.
     :ivar optima: where others have ended.
     :ivar current: the one that is going on, if any.
+    :ivar checked: the state that has been checked, and what was found.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Runs:
         self.waiting: list[Run] = []
         self.optima: list[Optimum] = []
         self.current: Run | None = None
+        self.checked: tuple[State | None, Finding | None] = None, None
         self._dear_limit = math.inf  # of all gradients, once dear searches have begun
 
     @property
