@@ -9,7 +9,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ngvi.estimators.nodes import NodeSums, PredictorCovariance, TermMoments, halved_nodes, pairs
+from ngvi.estimators.nodes import (
+    NodeSums,
+    PredictorCovariance,
+    TermMoments,
+    halved_nodes,
+    nodes,
+    pairs,
+)
 from ngvi.latents.layout import Plate
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
@@ -94,16 +101,24 @@ class Predictors:
         :param means: shape ``(P, M)``.
         :param spreads: whose products, summed over the last axis, are covariances.
         """
+        return self._resolved(means, spreads)[0].mean()
+
+    def are_smooth(self, q: DenseGaussian) -> bool:
+        """Whether quadrature under a Gaussian misses nothing: of a kink it misses the curvature."""
+        return not self._resolved(*self.under(q))[1]
+
+    def _resolved(self, means: np.ndarray, spreads: np.ndarray) -> tuple[NodeSums, bool]:
+        """Sums over as many nodes as it takes, and whether they still miss something."""
         covariance = PredictorCovariance.of(list(spreads), np)
-        sums = None
-        for halvings in range(DEFAULTS.max_halvings + 1):
+        halvings = 0
+        while True:
             sums = self._sums(list(means), covariance, halvings)
-            if not sums.misses(covariance, self.eps, np):
-                break
-            numbers = len(halved_nodes(self.count, halvings)) * means.shape[1]
-            if numbers * 2**self.count > DEFAULTS.max_node_numbers:
-                break
-        return sums.mean()  # type: ignore[union-attr]
+            missed = bool(sums.misses(covariance, self.eps, np))
+            numbers = len(halved_nodes(self.count, halvings)) * means.shape[1] * 2**self.count
+            is_last = halvings == DEFAULTS.max_halvings or numbers > DEFAULTS.max_node_numbers
+            if not missed or is_last:
+                return sums, missed
+            halvings += 1
 
     def log_mean(self, means: np.ndarray, factor: list[list[np.ndarray]]) -> np.ndarray:
         """``log E[exp l]`` of each element by quadrature, shape ``(M,)``.
@@ -111,28 +126,42 @@ class Predictors:
         :param means: shape ``(P, M)``.
         :param factor: rows of the Cholesky factors of the covariances, each of shape ``(M,)``.
         """
-        covariance, found = PredictorCovariance(factor, []), None
-        same = max(DEFAULTS.same_log_mean, DEFAULTS.rounding_units * self.eps)
-        for halvings in range(DEFAULTS.max_halvings + 1):
-            nodes = halved_nodes(self.count, halvings)
-            weights = -0.5 * (nodes**2).sum(1)
+        covariance = PredictorCovariance(factor, [])
+        same = max(DEFAULTS.same_log_mean, DEFAULTS.rounding_units * self.eps) ** 0.5
+        halvings = 0
+        while True:
+            halves = self._log_means(means, covariance, halvings)
+            found = np.logaddexp(*halves) - np.log(2.0)
+            numbers = len(halved_nodes(self.count, halvings)) * means.shape[1] * 2**self.count
+            with np.errstate(invalid="ignore"):
+                # By half of the nodes the error is the root of what it is by all, or more.
+                missed = np.abs(halves[0] - halves[1]) > same * (1.0 + np.abs(found))
+            if halvings == DEFAULTS.max_halvings or numbers > DEFAULTS.max_node_numbers:
+                return found
+            if not missed.any():
+                return found
+            halvings += 1
+
+    def _log_means(
+        self, means: np.ndarray, covariance: PredictorCovariance, halvings: int
+    ) -> np.ndarray:
+        """By the nodes of either colour of a chequerboard, shape ``(2, M)``."""
+        at = halved_nodes(self.count, halvings)
+        distance = nodes(self.count)[1] / 2**halvings
+        colours = np.floor(at / distance).sum(1).astype(int) % 2
+        logs = -0.5 * (at**2).sum(1)
+        found = np.full((2, means.shape[1]), -np.inf)
+        for colour in range(2):
+            own, weights = at[colours == colour], logs[colours == colour]
             weights = weights - np.logaddexp.reduce(weights)
-            last, found = found, np.full(means.shape[1], -np.inf)
-            for start in range(0, len(nodes), self._at_once):
-                some = nodes[start : start + self._at_once]
-                noise = [some[:, k, None] for k in range(self.count)]
+            for start in range(0, len(own), self._at_once):
+                some = slice(start, start + self._at_once)
+                noise = [own[some, k, None] for k in range(self.count)]
                 with np.errstate(all="ignore"):
                     values = self.values(covariance.at(list(means), noise))
-                values = np.where(np.isnan(values), -np.inf, values)
-                logs = values + weights[start : start + self._at_once, None]
-                found = np.logaddexp(found, np.logaddexp.reduce(logs, 0))
-            if last is not None:
-                with np.errstate(invalid="ignore"):
-                    if not (np.abs(found - last) > same * (1.0 + np.abs(found))).any():
-                        break
-            if len(nodes) * means.shape[1] * 2**self.count > DEFAULTS.max_node_numbers:
-                break
-        return found  # type: ignore[return-value]
+                values = np.where(np.isnan(values), -np.inf, values) + weights[some, None]
+                found[colour] = np.logaddexp(found[colour], np.logaddexp.reduce(values, 0))
+        return found
 
     @property
     def _at_once(self) -> int:
@@ -141,10 +170,9 @@ class Predictors:
     def _sums(
         self, means: list[np.ndarray], covariance: PredictorCovariance, halvings: int
     ) -> NodeSums:
-        nodes = halved_nodes(self.count, halvings)
-        parts = []
-        for start in range(0, len(nodes), self._at_once):
-            some = nodes[start : start + self._at_once]
+        at, parts = halved_nodes(self.count, halvings), []
+        for start in range(0, len(at), self._at_once):
+            some = at[start : start + self._at_once]
             noise = [some[:, k, None] for k in range(self.count)]
             with np.errstate(all="ignore"):
                 found = self.derivatives(covariance.at(means, noise))

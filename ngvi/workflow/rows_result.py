@@ -244,7 +244,7 @@ class RowsResult(Result):
             check_rows(rows, rows.factors, ppl)
             q, latents = self._dense(), problem.space.sites
             _check_finite(rows, q)
-            target = Target.of(rows, lambda theta: objective.gradient(state, theta))
+            target = Target.of(rows, lambda theta: objective.gradient(state, theta), q)
             if self.change is not None:
                 target = target.changed(self.change)
             if any_units:

@@ -200,12 +200,16 @@ class Target:
         cls,
         rows: ObservedRows,
         total: LogDensity,
+        q: DenseGaussian | None = None,
     ) -> Target:
         """Of a model's log density.
 
         :param total: of prior and elements together.
+        :param q: near which elements with kinks are told from smooth ones.
         """
         predictors = rows.predictors()
+        if predictors is not None and q is not None and not predictors.are_smooth(q):
+            predictors = None
         weights = np.ones(sum(site.size for site in rows.sites))
 
         def rest(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

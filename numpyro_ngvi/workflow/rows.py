@@ -11,7 +11,6 @@ import numpy as np
 from jax import random
 
 from ngvi.estimators.additive_terms import AdditiveTerms, Term, evaluate
-from ngvi.estimators.additivity import check_smooth
 from ngvi.estimators.nodes import TermMoments, pairs
 from ngvi.latents.layout import Plate
 from ngvi.workflow.predictors import check_same, joined
@@ -126,7 +125,6 @@ class ModelRows:
         latents, terms = elementwise_terms_of(of_vectors, [family.mean for family in families])
         found = AdditiveTerms(terms[0].node, tuple(latents), tuple(terms))
         found.check_size(sum(self._dims))
-        check_smooth(found, families, calculus)
         nodes = [list(term.predictors) for term in terms]
 
         def affine(*vectors: jax.Array) -> list[jax.Array]:

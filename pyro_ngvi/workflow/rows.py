@@ -12,7 +12,6 @@ from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
 from ngvi.estimators.additive_terms import AdditiveTerms, Term, evaluate
-from ngvi.estimators.additivity import check_smooth
 from ngvi.estimators.nodes import TermMoments, pairs
 from ngvi.latents.layout import Plate
 from ngvi.workflow.predictors import check_same, joined
@@ -114,8 +113,6 @@ class ModelRows:
         latents, terms = elementwise_terms_of(of_vectors, [family.mean for family in families])
         found = AdditiveTerms(terms[0].node, tuple(latents), tuple(terms))
         found.check_size(sum(family.dim for family in families))
-        with quiet():
-            check_smooth(found, families, calculus)
         nodes = [list(term.predictors) for term in terms]
         zeros = [torch.zeros_like(family.mean) for family in families]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import norm
 
+from ngvi.estimators.nodes import TermMoments
 from ngvi.latents.layout import Site
 from ngvi.workflow.elpd import note
 from ngvi.workflow.gaussian import DenseGaussian
@@ -139,3 +142,20 @@ def test_a_row_without_which_nothing_is_left_is_improper_and_named():
     found = leave_out(of, q, units(rows))
     assert np.isnan(found.elpd[0]) and found.how[0] == "improper" and np.isinf(found.reliability[0])
     assert "without rows[0] the posterior is improper" in note(found, units(rows))
+
+
+def test_kinks_are_seen():
+    """Where derivatives by cases miss the curvature, quadrature of them would be false."""
+    X, y = logistic_data()
+    q = fitted(target(LogisticRows(X, y)))
+    smooth = LogisticRows(X, y).predictors()
+    assert smooth.are_smooth(q)
+
+    def derivatives(at):
+        gap = at[0] - y
+        return TermMoments(-np.abs(gap), [-np.sign(gap)], [np.zeros_like(gap)])
+
+    laplace = dataclasses.replace(
+        smooth, values=lambda at: -np.abs(at[0] - y), derivatives=derivatives
+    )
+    assert not laplace.are_smooth(q)
