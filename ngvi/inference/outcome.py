@@ -115,8 +115,9 @@ class Outcome:
     def without_states(self) -> Outcome:
         """For another process: the optimum, whose state is sent by itself."""
         optimum = dataclasses.replace(self.optimum, state=None, search=None)
-        without = dict.fromkeys(("second", "search"))
-        return dataclasses.replace(self, optimum=optimum, optima=[optimum], **without)
+        return dataclasses.replace(
+            self, optimum=optimum, optima=[optimum], second=None, search=None
+        )
 
     def below(self, one: Optimum, same: float) -> float:
         """By how much a bound is below the best, in nats; zero where noise can explain it."""
