@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.latents.layout import Site
+from ngvi.latents.layout import Site, name_of
 
 
 class Marginal(NamedTuple):
@@ -52,13 +52,13 @@ class Marginals(Sequence):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
-        site = next(site for site in self.sites if index < site.start + site.size)
-        name = site.name
-        if site.shape:
-            within = np.unravel_index(index - site.start, site.shape)
-            name += f"[{','.join(str(int(i)) for i in within)}]"
         errors = (0.0 if e is None else float(e[index]) for e in self._errors)
-        return Marginal(name, float(self.shift[index]), float(self.scale_ratio[index]), *errors)
+        return Marginal(
+            name_of(index, self.sites),
+            float(self.shift[index]),
+            float(self.scale_ratio[index]),
+            *errors,
+        )
 
     @property
     def _errors(self) -> tuple[np.ndarray | None, np.ndarray | None]:

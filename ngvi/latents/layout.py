@@ -167,6 +167,15 @@ class Layout:
         raise ValueError(f"There is no latent site {name!r}. The latent sites are {known}.")
 
 
+def name_of(index: int, sites: Iterable[Site]) -> str:
+    """Of a coordinate of the latent vector, such as ``"beta[2]"``."""
+    site = next(site for site in sites if index < site.start + site.size)
+    if not site.shape:
+        return site.name
+    within = np.unravel_index(index - site.start, site.shape)
+    return f"{site.name}[{','.join(str(int(i)) for i in within)}]"
+
+
 def pieces(sites: Iterable[Site], vector: np.ndarray) -> dict[str, np.ndarray]:
     """The elements of a latent vector by its sites, without empty ones."""
     return {s.name: vector[s.start : s.start + s.size] for s in sites if s.size}

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ngvi.inference import resampling
+from ngvi.inference import proposals, resampling
+from ngvi.inference.moved import spread_of_moved
 from ngvi.latents.layout import Plate, Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, result
@@ -49,6 +50,11 @@ class Skew:
         local, scale = latents[:, :2], latents[:, 2]
         own = stats.loggamma.logpdf(scale, self.shape)
         return own + stats.norm.logpdf(local, scale[:, None], 0.5).sum(1)
+
+    def gradient(self, state, latents):
+        steps = 1e-5 * np.eye(self.dim)
+        ends = [[self.log_density(state, latents + s * one) for s in (1, -1)] for one in steps]
+        return self.log_density(state, latents), np.array([a - b for a, b in ends]).T / 2e-5
 
 
 def _best() -> tuple[np.ndarray, np.ndarray]:
@@ -102,7 +108,7 @@ def test_a_density_without_a_finite_value_is_an_error():
 
 def test_globals_in_many_dimensions_keep_the_gaussian_s_tails():
     """In 21 dimensions the draws of an exact posterior are the Gaussian's, each of them once."""
-    dim = resampling.Resampling().max_globals + 1
+    dim = proposals.Resampling().max_globals + 1
 
     class Exact(Skew):
         sites = (Site("w", 0, (dim,)),)
@@ -112,6 +118,69 @@ def test_globals_in_many_dimensions_keep_the_gaussian_s_tails():
 
     found = corrected(Exact(dim=dim), (np.zeros(dim), np.eye(dim)), NUM)
     assert len(np.unique(found, axis=0)) == NUM
+
+
+class Heavy(Skew):
+    """21 globals, one of them with the tails of a Laplace distribution, on which another hangs."""
+
+    dim = 21
+    sites = (Site("w", 0, (21,)),)
+
+    def log_density(self, state, latents):
+        w = latents.T
+        rest = stats.norm.logpdf(w[2:]).sum(0) + stats.norm.logpdf(w[1], w[0], 0.5)
+        return rest + stats.laplace.logpdf(w[0])
+
+
+def test_a_heavy_tail_among_many_globals_is_drawn():
+    """Where all together are too many for a t, the one that asks for it is stretched."""
+    root = np.eye(21)
+    root[1, :2] = 1.0, 0.5
+    state = np.zeros(21), root
+    rng = np.random.default_rng(0)
+    plain = proposals.Proposal(Heavy(dim=21), state, np.array([], int)).weighed(5000, rng)
+    assert plain.pareto_k > 0.45
+    found = resampling.weighed(Heavy(dim=21), state, 5000, rng)
+    assert found.pareto_k < 0.3
+    weights = np.exp(found.log_weights)
+    assert weights @ found.latents[:, 0] ** 2 == pytest.approx(2.0, rel=0.12)
+    assert weights @ found.latents[:, 1] ** 2 == pytest.approx(2.25, rel=0.12)
+    assert found.evidence == pytest.approx(0.0, abs=0.05)
+
+
+class Banana(Skew):
+    """A ridge that no draw of the Gaussian, and none along an axis, follows to its ends."""
+
+    dim = 2
+    sites = (Site("x", 0, ()), Site("y", 1, ()))
+    width, far = 0.05, 3.0
+
+    def log_density(self, state, latents):
+        x, y = latents.T
+        return stats.norm.logpdf(x, 0, self.far) + stats.norm.logpdf(y, 0.5 * x**2, self.width)
+
+
+def test_draws_that_the_posterior_s_own_dynamics_spread_are_too_narrow():
+    narrow = np.zeros(2), np.diag([0.3, 0.06])
+    rng = np.random.default_rng(0)
+    found = proposals.Proposal(Banana(dim=2), narrow, np.array([], int)).weighed(4000, rng)
+    factors = spread_of_moved(Banana(dim=2), narrow, found, rng)
+    assert factors[0] > 1.2
+
+
+def test_draws_of_the_posterior_itself_stay():
+    class Gaussian(Skew):
+        dim = 5
+        sites = (Site("w", 0, (5,)),)
+
+        def log_density(self, state, latents):
+            return stats.norm.logpdf(latents).sum(1)
+
+    state = np.zeros(5), 0.9 * np.eye(5)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        found = resampling.weighed(Gaussian(dim=5), state, 4000, rng)
+        assert (spread_of_moved(Gaussian(dim=5), state, found, rng) == 1.0).all()
 
 
 def _moments(draws: dict) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,238 @@
+"""Where draws for importance weights come from: the Gaussian, with heavier tails where they matter.
+
+Of few globals all together have the tails of a Student's t. Of many latents each by itself: half of
+the draws are the Gaussian's, and in each of the others one of the doubtful latents is a Student's
+t, with all others given it. All count by the density of the mixture (Owen and Zhou, 2000, *Safe and
+effective importance sampling*), so that no weight is more than twice what it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ngvi.inference.estimate import State
+from ngvi.inference.problem import Problem
+from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE, smoothed_weights
+from ngvi.inference.weights_verdict import USABLE
+
+
+class Resampling(NamedTuple):
+    """Numbers of :func:`corrected`."""
+
+    #: Draws, for each that is asked for, in this range: 20,000 have moments within 0.05 standard
+    #: deviations where half of them count.
+    per_sample: int = 5
+    num_draws: tuple[int, int] = (5000, 20_000)
+    rounds: int = 2  #: at most, before them, to see where the globals are and how wide
+    num_pilots: int = 4000  #: draws of a round
+    degrees: float = 5.0  #: of the t, which then has a variance and a third moment
+    max_globals: int = 20  #: in more dimensions all draws of a t are far from the Gaussian's
+    doubtful: float = 0.5  #: a k-hat of weights times squares, from which on a latent is stretched
+    max_stretched: int = 20  #: at most, the worst first
+    max_looked_at: int = 3000  #: of more latents a look at each would cost more than the draws
+    stretch: float = 2.0  #: the scale of a stretched latent's t, in standard deviations
+    plain_part: float = 0.5  #: of the draws, in which none is stretched
+
+
+class Weighed(NamedTuple):
+    """Draws of a proposal with finite densities, and what they weigh."""
+
+    latents: np.ndarray  #: shape ``(n, d)``
+    log_weights: np.ndarray  #: smoothed and normalised, shape ``(n,)``
+    pareto_k: float  #: of the weights' tail; zero if they hardly vary
+    evidence: float  #: ``log mean(w)`` of all draws, in nats, before smoothing
+
+    @property
+    def share(self) -> float:
+        """Effective draws per draw."""
+        return float(1.0 / np.exp(2.0 * self.log_weights).sum() / len(self.log_weights))
+
+    def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws as often as their weights say, shape ``(count, d)``."""
+        # One uniform number for all: a draw is there as often as its weight says, but for one.
+        places = (np.arange(count) + rng.uniform()) / count
+        cumulative = np.cumsum(np.exp(self.log_weights))
+        return self.latents[rng.permutation(np.searchsorted(cumulative / cumulative[-1], places))]
+
+
+class Proposal:
+    """The Gaussian as it is.
+
+    :ivar indices: of the latents that have heavier tails.
+    """
+
+    def __init__(self, problem: Problem, state: State, indices: np.ndarray) -> None:
+        self._problem, self._state, self.indices = problem, state, indices
+        self._mean = problem.space.mean(state)[indices]
+
+    def weighed(self, count: int, rng: np.random.Generator) -> Weighed:
+        """So many draws, less those at which the density is not finite.
+
+        :raises ValueError: if there is none.
+        """
+        noise = rng.standard_normal((count, self._problem.space.noise_dim))
+        latents, log_q = self._moved(*self._problem.space.draw(self._state, noise), rng)
+        log_weights = self._problem.objective.log_density(self._state, latents) - log_q
+        finite = np.isfinite(log_weights)
+        if not finite.any():
+            raise ValueError(
+                "corrected=True weighs draws by the model's density, which is finite at none of "
+                "them: leave it out, and look at result.diagnostics."
+            )
+        found = log_weights[finite]
+        evidence = float(np.logaddexp.reduce(found)) - math.log(count)
+        smoothed, shape = smoothed_weights(found)
+        varies = found.std() > LIMITS.equal
+        return Weighed(latents[finite], smoothed, shape if varies else 0.0, evidence)
+
+    def _moved(
+        self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The proposal's draws from those of the Gaussian, and their log densities."""
+        return latents, log_q
+
+    def _covariance(self) -> np.ndarray:
+        """Columns of the covariance ``C C'``, shape ``(d, indices)``."""
+        space, dim = self._problem.space, self._problem.space.dim
+        columns = np.zeros((dim, self.indices.size))
+        origin, _ = space.draw(self._state, np.zeros((1, dim)))
+        at_once = max(1, NUMBERS_AT_ONCE // dim)
+        for start in range(0, dim, at_once):
+            units = np.eye(min(at_once, dim - start), dim, start)
+            of_scale = space.draw(self._state, units)[0] - origin  # some columns of C, as rows
+            columns += of_scale.T @ of_scale[:, self.indices]
+        return columns
+
+
+class JointTails(Proposal):
+    """With Student's t of few latents, whose location and scale may be others'."""
+
+    def __init__(
+        self, problem: Problem, state: State, indices: np.ndarray, options: Resampling
+    ) -> None:
+        super().__init__(problem, state, indices)
+        self._degrees, self._location = options.degrees, self._mean
+        columns = self._covariance()
+        self._root = self._scale = np.linalg.cholesky(columns[self.indices])
+        # The others' mean given these is linear in them.
+        self._pull = np.linalg.solve(columns[self.indices], columns.T)
+
+    def adapt(self, values: np.ndarray, weights: np.ndarray) -> None:
+        """Take location and scale from weighted draws."""
+        location = weights @ values
+        deviations = values - location
+        covariance = (weights * deviations.T) @ deviations
+        with contextlib.suppress(np.linalg.LinAlgError):  # of too few draws
+            self._scale, self._location = np.linalg.cholesky(covariance), location
+
+    def _moved(
+        self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        deviations, degrees = latents[:, self.indices] - self._mean, self._degrees
+        standard = np.linalg.solve(self._root, deviations.T).T
+        factors = np.sqrt(degrees / rng.chisquare(degrees, len(latents)))[:, None]
+        moved = self._location + factors * standard @ self._scale.T
+        latents = latents + (moved - latents[:, self.indices]) @ self._pull
+        squares, size = np.square(standard), len(self.indices)
+        normal = -0.5 * (squares.sum(1) + size * math.log(2 * math.pi)) - _log_det(self._root)
+        student = (
+            math.lgamma(0.5 * (degrees + size))
+            - math.lgamma(0.5 * degrees)
+            - 0.5 * size * math.log(degrees * math.pi)
+            - 0.5 * (degrees + size) * np.log1p((factors**2 * squares).sum(1) / degrees)
+            - _log_det(self._scale)
+        )
+        return latents, log_q - normal + student
+
+
+class Stretched(Proposal):
+    """With Student's t of one latent in some of the draws, and all others given it."""
+
+    def __init__(
+        self, problem: Problem, state: State, indices: np.ndarray, options: Resampling
+    ) -> None:
+        super().__init__(problem, state, indices)
+        self._options = options
+        columns = self._covariance()
+        variances = columns[indices, np.arange(len(indices))]
+        self._stddevs, self._pull = np.sqrt(variances), columns / variances
+
+    def _moved(
+        self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        options, count = self._options, len(latents)
+        which = rng.integers(len(self.indices), size=count)
+        rows = np.flatnonzero(rng.uniform(size=count) >= options.plain_part)
+        stretched = options.stretch * rng.standard_t(options.degrees, len(rows))
+        changes = stretched - self._standard(latents)[rows, which[rows]]
+        steps = (changes * self._stddevs[which[rows]])[:, None] * self._pull[:, which[rows]].T
+        before, latents = self._standard(latents), latents.copy()
+        latents[rows] += steps
+        after = self._standard(latents)
+        squares = np.square(after[rows, which[rows]]) - np.square(before[rows, which[rows]])
+        log_q = log_q.copy()
+        log_q[rows] -= 0.5 * squares
+        ratios = _log_t(after / options.stretch, options.degrees) - math.log(options.stretch)
+        ratios += 0.5 * (np.square(after) + math.log(2 * math.pi))
+        of_others = np.logaddexp.reduce(ratios, 1) - math.log(len(self.indices))
+        plain = options.plain_part
+        return latents, log_q + np.logaddexp(math.log(plain), math.log1p(-plain) + of_others)
+
+    def _standard(self, latents: np.ndarray) -> np.ndarray:
+        return (latents[:, self.indices] - self._mean) / self._stddevs
+
+
+def proposal_for(
+    problem: Problem, state: State, count: int, rng: np.random.Generator, options: Resampling
+) -> Proposal:
+    """With the tails that a few draws ask for.
+
+    :param count: of draws that are wanted, of which a round takes no more.
+    """
+    space = problem.space
+    count = min(options.num_pilots, count)
+    sites = [site for site in space.sites if not site.plates]
+    found = [i for site in sites for i in range(site.start, site.start + site.size)]
+    # A mixture has no covariance along which tails could be heavier.
+    if space.noise_dim > space.dim:
+        return Proposal(problem, state, np.array([], int))
+    if 0 < len(found) <= options.max_globals:
+        joint = JointTails(problem, state, np.array(found), options)
+        for _ in range(options.rounds):
+            pilot = joint.weighed(count, rng)
+            if pilot.pareto_k <= USABLE:
+                break
+            joint.adapt(pilot.latents[:, joint.indices], np.exp(pilot.log_weights))
+        return joint
+    plain = Proposal(problem, state, np.array([], int))
+    pilot = plain.weighed(count, rng)
+    indices = _doubtful(pilot, space.mean(state), options)
+    return Stretched(problem, state, indices, options) if indices.size else plain
+
+
+def _doubtful(pilot: Weighed, mean: np.ndarray, options: Resampling) -> np.ndarray:
+    """Latents whose variance hangs on few of the weighted draws, the worst first."""
+    if pilot.pareto_k == 0.0 or len(mean) > options.max_looked_at:
+        return np.array([], int)
+    with np.errstate(divide="ignore"):
+        logs = (
+            2.0 * np.log(np.abs(some - at)) for some, at in zip(pilot.latents.T, mean, strict=True)
+        )
+        shapes = np.array([smoothed_weights(pilot.log_weights + one)[1] for one in logs])
+    order = np.argsort(-shapes, kind="stable")[: options.max_stretched]
+    return order[shapes[order] > options.doubtful]
+
+
+def _log_t(values: np.ndarray, degrees: float) -> np.ndarray:
+    """The log density of Student's t."""
+    constant = math.lgamma(0.5 * (degrees + 1)) - math.lgamma(0.5 * degrees)
+    constant -= 0.5 * math.log(degrees * math.pi)
+    return constant - 0.5 * (degrees + 1) * np.log1p(np.square(values) / degrees)
+
+
+def _log_det(root: np.ndarray) -> float:
+    return float(np.log(np.diag(root)).sum())
