@@ -12,7 +12,6 @@ import numpy as np
 from ngvi.inference import nuts
 from ngvi.inference.estimate import State
 from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, NutsResult, WhitenedDensity
-from ngvi.inference.outcome import FoundOptimum
 from ngvi.inference.posterior import FittedPosterior
 from ngvi.inference.problem import Problem
 
@@ -97,8 +96,7 @@ class ContinuedPosterior(FittedPosterior):
 
     def _states(self, problem: Problem, state: State) -> list[State]:
         """The fit's own, and those of other optima that may have a share of the posterior."""
-        options = nuts.OPTIONS
-        optima: tuple[FoundOptimum, ...] = getattr(self, "optima", ())
+        options, optima = nuts.OPTIONS, self._optima()
         if problem.space.has_model_parameters:
             return [state]  # others are optima with other parameters of the model
         others = [

@@ -96,8 +96,6 @@ def _transition(
             momentum = momentum + 0.5 * step * gradient @ root.T
         gain = value - 0.5 * np.square(momentum).sum(1) - energy
     accepted = np.log(rng.uniform(size=len(gain))) < gain  # not if NaN
-    chosen = (
-        np.where(accepted if old.ndim == 1 else accepted[:, None], new, old)
-        for new, old in zip((theta, value, gradient), at, strict=True)
-    )
-    return *chosen, float(accepted.mean())
+    row = accepted[:, None]
+    theta, gradient = np.where(row, theta, at[0]), np.where(row, gradient, at[2])
+    return theta, np.where(accepted, value, at[1]), gradient, float(accepted.mean())

@@ -312,6 +312,16 @@ class ValidationOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class DrawOptions:
+    """Draws of a result, as they come."""
+
+    #: Latents up to which they are corrected, for the memory's sake.
+    max_dim: int = 2000
+    #: A part of the posterior at other optima that is worth a word.
+    notable_share: float = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
 class NutsOptions:
     """Chains of NUTS that go on from a fit."""
 

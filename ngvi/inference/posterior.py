@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from ngvi.errors import check_count
+from ngvi._warn import warn
+from ngvi.errors import check_count, check_flag, is_auto
 from ngvi.inference.estimate import State
 from ngvi.inference.new_groups import Asked
+from ngvi.inference.options import DrawOptions
 from ngvi.inference.outcome import FoundOptimum
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics, diagnose, of_minibatches, undefined
 from ngvi.inference.resampling import corrected
+from ngvi.inference.validation import Validation
+from ngvi.inference.weights_verdict import OPTIONS as VERDICT
+
+DRAWS = DrawOptions()
+
+
+def check_corrected(corrected: bool | str) -> bool | None:
+    """The argument of ``sample``; None for ``"auto"``.
+
+    :raises ValueError: for anything else.
+    """
+    return (
+        None
+        if is_auto(corrected, "corrected", "True or False")
+        else check_flag(corrected, "corrected")
+    )
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -35,17 +54,20 @@ class FittedPosterior:
     # -- what a package adds ----------------------------------------------------------
 
     def sample(
-        self, num_samples: int = 1000, *, corrected: bool = False, **options: Any
+        self, num_samples: int = 1000, *, corrected: bool | str = "auto", **options: Any
     ) -> dict[str, Any]:
         """Draws of every latent site, constrained.
 
         :param num_samples: how many.
-        :param corrected: draw from the model's posterior and not from the Gaussian, by Pareto
-            smoothed importance resampling from 20,000 draws, or ``num_samples`` if these are more,
-            and up to 8,000 before them; each is a value of the log density. The Gaussian's spread
+        :param corrected: whether to draw from the model's posterior and not from the Gaussian, by
+            Pareto smoothed importance resampling from 5,000 to 20,000 draws, or ``num_samples`` if
+            these are more, and up to 8,000 before them; each is a value of the log density, and up
+            to 2,000 gradients tell whether they are as wide as the posterior. The Gaussian's spread
             is too small where the posterior is skew. A draw may come more than once. It warns where
-            k-hat is above 0.7. All draws are in memory, in double precision and several times
-            over: about a gigabyte with 2,000 latents.
+            the draws cannot be believed. All draws are in memory, in double precision and several
+            times over: about a gigabyte with 2,000 latents. ``"auto"`` corrects where the fit's own
+            check says that there is something to correct, with up to 2,000 latents; where that
+            cannot be believed it warns, and the draws are the Gaussian's.
         :return: by site, an axis of draws followed by the site's shape.
         :raises ValueError: for ``corrected=True`` if the weights are undefined, as for a model that
             sees minibatches, or the guide is a list.
@@ -201,25 +223,68 @@ class FittedPosterior:
                 return undefined(why)
             return diagnose(problem, state, num_draws, seed)
 
-    def _corrected(self, num_samples: int, seed: int | list[int]) -> np.ndarray:
-        """Latent vectors of the model's posterior; see :meth:`sample`."""
+    def _corrected(
+        self, num_samples: int, seed: int | list[int], is_asked: bool = True
+    ) -> np.ndarray | None:
+        """Latent vectors of the model's posterior; see :meth:`sample`.
+
+        :param is_asked: whether the user insists; if not, None where they cannot be believed.
+        """
         with self._at_end() as (problem, state):
-            self._check_density(problem, "corrected=True", "Leave it out.")
-            return corrected(problem, state, num_samples, np.random.default_rng(seed))
+            if is_asked:
+                self._check_density(problem, "corrected=True", "Leave it out.")
+            elif self._without_density(problem):
+                return None
+            found = corrected(problem, state, num_samples, np.random.default_rng(seed))
+        if found.fault and not is_asked:
+            warn(
+                "The draws are the Gaussian's, and the posterior is another: corrected, "
+                f"{found.fault}. result.nuts() goes on by NUTS; corrected=False is the Gaussian in "
+                "silence."
+            )
+            return None
+        if fault := "; ".join(filter(None, [found.fault, self._elsewhere()])):
+            warn(f"Corrected draws may be wrong: {fault}. result.nuts() goes on by NUTS.")
+        return found.latents
+
+    def _elsewhere(self) -> str:
+        """Whether other optima hold a part of the posterior, in words, or nothing."""
+        bounds = [one.bound for one in self._optima()]
+        weights = np.exp(np.array(bounds[1:]) - bounds[0]) if bounds else np.zeros(0)
+        share = float(weights.sum() / (1.0 + weights.sum()))
+        if share < DRAWS.notable_share:
+            return ""
+        return f"other optima hold about {100 * share:.0f} % of the posterior, by their bounds"
+
+    def _optima(self) -> tuple[FoundOptimum, ...]:
+        """All that the fit has found, the best first."""
+        return ()
+
+    def _is_worth_correcting(self) -> bool:
+        """Whether the Gaussian's own draws will not do, as far as the fit knows, and it costs
+        little.
+        """
+        known: Validation | None = getattr(self, "validation", None)
+        if known is None or not math.isfinite(known.spread) or self.dim > DRAWS.max_dim:
+            return False
+        # The chi-square divergence of nearly equal weights is the variance of their logarithms.
+        return known.is_heavy_tailed or known.spread**2 > 1.0 / VERDICT.alike - 1.0
+
+    def _without_density(self, problem: Problem) -> str:
+        """Why the density of all data is not at hand, in words, or nothing."""
+        known = vars(self).get("diagnostics")
+        if [part is self.guide for part in self._gaussians()] != [True]:
+            return f"the guide ({type(self.guide).__name__}) is no NaturalGaussianGuide"
+        if known is not None and not known.num_draws:  # of rows of which it holds a part only
+            return known.verdict.removeprefix("undefined: ")
+        return self._without_weights(problem) or of_minibatches(problem.objective)
 
     def _check_density(self, problem: Problem, who: str, way_out: str) -> None:
         """Refuse a posterior without importance weights.
 
         :param who: needs them, in words.
         """
-        why, known = "", vars(self).get("diagnostics")
-        if [part is self.guide for part in self._gaussians()] != [True]:
-            why = f"the guide ({type(self.guide).__name__}) is no NaturalGaussianGuide"
-        elif known is not None and not known.num_draws:  # of rows of which it holds a part only
-            why = known.verdict.removeprefix("undefined: ")
-        else:
-            why = self._without_weights(problem) or of_minibatches(problem.objective)
-        if why:
+        if why := self._without_density(problem):
             raise ValueError(
                 f"{who} needs the importance weights of a NaturalGaussianGuide, and here {why}. "
                 f"{way_out}"

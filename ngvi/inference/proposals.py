@@ -23,10 +23,9 @@ from ngvi.inference.weights_verdict import USABLE
 class Resampling(NamedTuple):
     """Numbers of :func:`corrected`."""
 
-    #: Draws, for each that is asked for, in this range: 20,000 have moments within 0.05 standard
-    #: deviations where half of them count.
-    per_sample: int = 5
+    #: Draws, at first and at most, until so many effective ones have moments within 0.05 sd.
     num_draws: tuple[int, int] = (5000, 20_000)
+    effective: int = 2000
     rounds: int = 2  #: at most, before them, to see where the globals are and how wide
     num_pilots: int = 4000  #: draws of a round
     degrees: float = 5.0  #: of the t, which then has a variance and a third moment

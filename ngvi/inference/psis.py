@@ -206,7 +206,11 @@ def diagnose(
 
 
 def _diagnosed(
-    problem: Problem, state: State, count: int, seed: int | list[int], known: Sequence[float]
+    problem: Problem,
+    state: State,
+    count: int,
+    seed: int | list[int],
+    known: Sequence[float] | np.ndarray,
 ) -> Diagnostics:
     """From so many draws, of which the first have log weights that are known."""
     space, objective = problem.space, problem.objective

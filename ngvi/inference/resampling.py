@@ -14,15 +14,16 @@ as wide as the posterior its own dynamics tell (:mod:`~ngvi.inference.moved`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from ngvi._warn import warn
 from ngvi.inference.estimate import State
 from ngvi.inference.moved import spread_of_moved
 from ngvi.inference.problem import Problem
 from ngvi.inference.proposals import Resampling, Weighed, proposal_for
-from ngvi.inference.weights_verdict import OPTIONS, USABLE
+from ngvi.inference.weights_verdict import OPTIONS as VERDICT
+from ngvi.inference.weights_verdict import USABLE
 from ngvi.latents.layout import Site, name_of
 
 
@@ -42,17 +43,24 @@ def weighed(
     return proposal_for(problem, state, count, rng, options).weighed(count, rng)
 
 
+class CorrectedDraws(NamedTuple):
+    """Draws of a model's posterior, and why not to believe them."""
+
+    latents: np.ndarray  #: shape ``(n, d)``
+    fault: str  #: in words, or nothing
+
+
 def corrected(
     problem: Problem,
     state: State,
     num_samples: int,
     rng: np.random.Generator,
     options: Resampling = Resampling(),  # noqa: B008  it is immutable
-) -> np.ndarray:
-    """Draws of the model's posterior, shape ``(num_samples, d)``; some are the same.
+) -> CorrectedDraws:
+    """Draws of the model's posterior; some are the same.
 
-    Warns where the weights' tail has a k-hat above 0.7, and where the posterior's own dynamics
-    spread the draws.
+    They have a fault where the weights' tail has a k-hat above 0.7, and where the posterior's own
+    dynamics spread them.
 
     :param state: of which they are made, by their weights.
     :param num_samples: how many.
@@ -60,21 +68,20 @@ def corrected(
     :raises ValueError: if the log density is finite at no draw.
     """
     least, most = options.num_draws
-    count = max(min(options.per_sample * num_samples, most), least, num_samples)
-    found = weighed(problem, state, count, rng, options)
-    draws = found.resampled(num_samples, rng)
+    proposal = proposal_for(problem, state, most, rng, options)
+    found = proposal.weighed(max(least, num_samples), rng)
+    wanted = max(options.effective, num_samples) / found.share
+    if wanted > len(found.log_weights):
+        found = proposal.weighed(max(min(int(wanted), most), num_samples), rng)
+    latents = found.resampled(num_samples, rng)
+    if found.share >= VERDICT.alike:
+        return CorrectedDraws(latents, "")
     if found.pareto_k > USABLE:
-        warn(
-            f"corrected=True resamples by importance weights, whose k-hat is {found.pareto_k:.2f}: "
-            f"above {USABLE} they may miss a part of the posterior. result.nuts() goes on by NUTS."
-        )
-    elif found.share < OPTIONS.alike:
-        if narrow := _in_words(spread_of_moved(problem, state, found, rng), problem.space.sites):
-            warn(
-                f"Corrected draws are too narrow: moved by the posterior's own dynamics {narrow}. "
-                "result.nuts() goes on by NUTS."
-            )
-    return draws
+        words = f"the weights' k-hat is {found.pareto_k:.2f}, and above {USABLE} they may miss a "
+        return CorrectedDraws(latents, words + "part of the posterior")
+    narrow = _in_words(spread_of_moved(problem, state, found, rng), problem.space.sites)
+    fault = f"moved by the posterior's own dynamics {narrow}, so that they are too narrow"
+    return CorrectedDraws(latents, fault if narrow else "")
 
 
 def _in_words(factors: np.ndarray, sites: Sequence[Site]) -> str:

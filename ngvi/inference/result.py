@@ -122,6 +122,9 @@ class Result(ContinuedPosterior):
         """
         raise NotImplementedError
 
+    def _optima(self) -> tuple[FoundOptimum, ...]:
+        return self.optima
+
     # -- files ------------------------------------------------------------------------
 
     def save(self, path: str | PathLike, *, data: bool = True) -> None:

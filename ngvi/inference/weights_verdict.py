@@ -35,7 +35,7 @@ class Weights(NamedTuple):
     error: float  #: standard error of k-hat
     share: float  #: effective draws per draw
     gap: float  #: of the bound to the importance-weighted bound, in nats
-    count: int
+    num_weights: int
     #: The largest changes of a marginal: of the mean, in standard deviations, and of these.
     shift: float = 0.0
     ratio: float = 0.0
@@ -51,7 +51,7 @@ class Weights(NamedTuple):
     def verdict(self) -> str:
         """A word, and what it means."""
         if self.are_trusted:
-            noise = 3.0 * math.sqrt(max(1.0 / self.share - 1.0, 0.0) / self.count)
+            noise = 3.0 * math.sqrt(max(1.0 / self.share - 1.0, 0.0) / self.num_weights)
             if self.shift < OPTIONS.shift + noise and self.ratio < OPTIONS.ratio + noise:
                 return "good: q covers the posterior"
             return "usable: importance weights mend what q misses of the posterior"

@@ -20,7 +20,7 @@ from numpyro.distributions.transforms import biject_to
 from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi._lock import serialised
-from ngvi.errors import check_count, check_flag
+from ngvi.errors import check_count
 from ngvi.inference import serialize
 from ngvi.inference.arguments import check_predictive
 from ngvi.inference.new_groups import Asked
@@ -32,6 +32,7 @@ from ngvi.inference.nuts import (
     NutsResult,
     WhitenedDensity,
 )
+from ngvi.inference.posterior import check_corrected
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics
 from ngvi.inference.serialize import Saved
@@ -86,14 +87,16 @@ class FitResult(WorkflowResult):
         self,
         num_samples: int = 1000,
         *,
-        corrected: bool = False,
+        corrected: bool | str = "auto",
         rng_key: jax.Array | None = None,
     ) -> dict[str, jax.Array]:
         """Deterministic sites are among them."""
         num_samples = check_count(num_samples, "num_samples")
-        key = self._key(_SAMPLE, rng_key)
-        if check_flag(corrected, "corrected"):
-            found = self._corrected(num_samples, _numbers_of(key))
+        key, found = self._key(_SAMPLE, rng_key), None
+        asked = check_corrected(corrected)
+        if asked or (asked is None and self._is_worth_correcting()):
+            found = self._corrected(num_samples, _numbers_of(key), is_asked=bool(asked))
+        if found is not None:
             latents = jnp.asarray(found, self.family.loc.dtype)
             return self.guide._unpack_and_constrain(latents, self.params)
         return self.guide.sample_posterior(

@@ -21,7 +21,7 @@ from torch.distributions import biject_to, transform_to
 from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi._lock import serialised
-from ngvi.errors import check_count, check_flag
+from ngvi.errors import check_count
 from ngvi.inference.arguments import check_predictive
 from ngvi.inference.new_groups import Asked
 from ngvi.inference.nuts import (
@@ -32,6 +32,7 @@ from ngvi.inference.nuts import (
     NutsResult,
     WhitenedDensity,
 )
+from ngvi.inference.posterior import check_corrected
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics
 from ngvi.inference.serialize import Saved
@@ -81,12 +82,14 @@ class FitResult(WorkflowResult):
     @serialised
     @torch.no_grad()
     def sample(  # type: ignore[override]
-        self, num_samples: int = 1000, *, corrected: bool = False
+        self, num_samples: int = 1000, *, corrected: bool | str = "auto"
     ) -> dict[str, Tensor]:
         num_samples = check_count(num_samples, "num_samples")
-        if check_flag(corrected, "corrected"):
+        asked, found = check_corrected(corrected), None
+        if asked or (asked is None and self._is_worth_correcting()):
             seed = int(torch.randint(2**31, ()))
-            found = self._corrected(num_samples, seed)
+            found = self._corrected(num_samples, seed, is_asked=bool(asked))
+        if found is not None:
             return self.guide._constrained(torch.as_tensor(found).to(self.family.loc))
         if isinstance(self.guide, NaturalGaussianGuide):
             return self.guide._sample(self.family, num_samples)

@@ -10,6 +10,8 @@ from scipy import stats
 
 from ngvi.inference import proposals, resampling
 from ngvi.inference.moved import spread_of_moved
+from ngvi.inference.outcome import FoundOptimum
+from ngvi.inference.validation import Validation
 from ngvi.latents.layout import Plate, Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, result
@@ -66,7 +68,7 @@ def _best() -> tuple[np.ndarray, np.ndarray]:
 
 
 def corrected(problem, state, count):
-    return resampling.corrected(problem, state, count, np.random.default_rng(0))
+    return resampling.corrected(problem, state, count, np.random.default_rng(0)).latents
 
 
 def test_moments_that_the_gaussian_misses_are_those_of_the_posterior():
@@ -236,3 +238,40 @@ def test_without_weights_it_is_an_error(ppl):
         fitted.sample(10, corrected=True)
     with pytest.raises((TypeError, ValueError), match="corrected"):
         fitted.sample(10, corrected="yes")
+
+
+# -- draws as they come ---------------------------------------------------------------
+
+
+def validated(ppl, spread, **options):
+    """A result whose own check has found weights with this standard deviation, in nats."""
+    return conjugate_result(ppl, validation=Validation(-30.0, 0.01, spread=spread), **options)
+
+
+def test_draws_are_corrected_where_the_fit_has_found_something_to_correct(ppl):
+    mean, covariance, _ = models.exact_posterior()
+    sd = np.sqrt(np.diag(covariance))
+    some = validated(ppl, 0.6, shift=0.3, factor=0.8)
+    found_mean, found_sd = _moments(some.sample(8000))
+    np.testing.assert_allclose(found_mean, mean, atol=0.05 * sd.max())
+    np.testing.assert_allclose(found_sd, sd, rtol=0.05)
+    _, own_sd = _moments(some.sample(8000, corrected=False))
+    np.testing.assert_allclose(own_sd, 0.8 * sd, rtol=0.05)
+    # Where its weights hardly vary they are the Gaussian's, and nothing is evaluated.
+    _, own_sd = _moments(validated(ppl, 0.1, factor=0.8).sample(8000))
+    np.testing.assert_allclose(own_sd, 0.8 * sd, rtol=0.05)
+
+
+def test_where_weights_cannot_be_believed_draws_are_the_gaussian_s_and_it_warns(ppl):
+    _, covariance, _ = models.exact_posterior()
+    far = validated(ppl, 9.0, shift=8.0, factor=0.3)
+    with pytest.warns(UserWarning, match=r"draws are the Gaussian's.*k-hat.*result\.nuts\(\)"):
+        draws = far.sample(4000)
+    np.testing.assert_allclose(_moments(draws)[1], 0.3 * np.sqrt(np.diag(covariance)), rtol=0.05)
+
+
+def test_a_part_of_the_posterior_at_other_optima_is_told(pyro_backend):
+    own = FoundOptimum({}, -30.0, 0.1, 3, True), FoundOptimum({}, -30.8, 0.1, 2, True)
+    fitted = conjugate_result(pyro_backend, shift=0.1, optima=own)
+    with pytest.warns(UserWarning, match=r"other optima hold about 31 %"):
+        fitted.sample(100, corrected=True)
