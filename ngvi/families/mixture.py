@@ -71,7 +71,8 @@ class Mixture(JointSteps, Family):
         if isinstance(base, str):
             base = self.bases.get({"full": "covariance_cholesky"}.get(base, base))
             base = base and base()
-        if not isinstance(base, Family) or isinstance(base, Mixture) or base.loc is not None:
+        is_known = isinstance(base, Family) and base.name in self.bases
+        if not is_known or base.loc is not None:
             known = ", ".join(map(repr, self.bases))
             raise ValueError(
                 f"base={self.base!r} of a Mixture must be a family without coordinates: one of "

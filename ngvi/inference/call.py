@@ -183,6 +183,7 @@ class FitCall:
             check_same_latents(given["init"], self.gaussians(ready.guide))
         if self.is_mixed and ready.has_start:
             check_density(ready.problem)
+            self.mixture(ready.guide.family)  # whether it can be a base
         return ready
 
     def optimise(self, problem: Problem, state: State | None, num_steps: int = 0) -> Outcome:

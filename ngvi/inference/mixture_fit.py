@@ -84,8 +84,8 @@ def mixed(
     :param search: from a state, after so many steps.
     :return: what was set up for the end, and what it has come to.
     """
-    is_over = outcome.ending is not None or outcome.finding is not None
-    if is_over or outcome.optimum.status is not Status.OPTIMUM or outcome.search is None:
+    is_final = outcome.ending is not None or outcome.finding is not None
+    if is_final or outcome.optimum.status is not Status.OPTIMUM or outcome.search is None:
         return first, outcome
     options = request.options.mixture
     most = options.max_components if wanted == AUTO else max(int(wanted), options.max_components)
@@ -98,10 +98,9 @@ def mixed(
     growth.begin(wanted)
     ready, other = growth.followed(set_up, search)
     words = growth.words(wanted)
-    report = dataclasses.replace(
-        outcome.exploration,
-        is_over=modes.is_over,
-    )
+    # Of one component the search for a better one has to be over as well.
+    is_over = modes.is_over and (other is not None or outcome.exploration.is_over)
+    report = dataclasses.replace(outcome.exploration, is_over=is_over)
     if other is None:
         kept = dataclasses.replace(outcome, exploration=report, mixture=words)
         return first, dataclasses.replace(kept, search=None)

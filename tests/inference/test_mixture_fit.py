@@ -140,3 +140,11 @@ def test_parameters_of_the_model_s_own_are_refused(ppl):
 
     with pytest.raises(ValueError, match="model has parameters of its own"):
         ppl.fit(model, num_components=2, **OPTIONS)
+
+
+def test_a_family_that_cannot_be_a_base_is_refused_before_any_step(ppl):
+    def model():
+        ppl.sample("w", ppl.dist.Normal(ppl.array(np.zeros((2, 3))), 1.0).to_event(2))
+
+    with pytest.raises(ValueError, match="of a Mixture must be a family without coordinates"):
+        ppl.fit(model, num_components=2, family="matrix_normal", **OPTIONS)
