@@ -57,12 +57,12 @@ class Explorer:
             if self.checkpoint is not None and (found := progress.note(self)) is not None:
                 self.checkpoint.condense(*found)
             best = self.runs.best
-            if not self._round() or self._is_unlikely():
+            if not self._round() or self.is_unlikely():
                 break
             if self.runs.best is not best:  # what led to a better one counts as well
                 self.reached = self._cost.total
         self.report.cost = self._cost.total - self.spent
-        self.report.is_over = self._is_unlikely()
+        self.report.is_over = self.is_unlikely()
 
     def goes_on(self) -> bool:
         """Whether it goes on from a round that a checkpoint has noted.
@@ -88,14 +88,14 @@ class Explorer:
         """What may still be spent."""
         return self.limit - self._cost.total
 
-    def _is_unlikely(self) -> bool:
+    def is_unlikely(self) -> bool:
         """Whether as many starts again would hardly find a better optimum.
 
         Starts that have led nowhere say nothing. Where ascents end at ever new modes of the log
         density, one that has not been met may have an optimum of its own, however few optima the
         others have led to. Where values contradict the gradients, ascents end anywhere.
 
-        At least one round is made, unless the share is spent before.
+        A round of them must say something; or most of fewer, if the share is spent before.
         """
         counts = [one.count for one in self.runs.optima if one.count]
         found = better_elsewhere(sum(counts), len(counts))
@@ -103,8 +103,10 @@ class Explorer:
             num_ends = max(len(self._heights), sum(counts))
             found = max(found, better_elsewhere(num_ends, self._num_modes()))
         self.report.probability = found
-        is_round = sum(counts) >= self.options.num_starts or not self._may_go_on()
-        return is_round and found <= self.options.unseen and self.runs.best.count > 0
+        is_most = sum(counts) >= self.report.num_nowhere and not self._may_go_on()
+        self.report.has_few = sum(counts) < self.options.num_starts and not is_most
+        is_unlikely = found <= self.options.unseen and self.runs.best.count > 0
+        return is_unlikely and not self.report.has_few
 
     def _num_modes(self) -> int:
         """Modes of different height that ascents have ended at; all that are far below are one."""

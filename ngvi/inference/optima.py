@@ -84,7 +84,8 @@ class Exploration:
     :ivar num_nowhere: of these, that have come to no optimum within a few steps.
     :ivar cost: in gradients.
     :ivar probability: that as many starts again would find a better optimum.
-    :ivar is_over: whether that is small enough.
+    :ivar is_over: whether it is small enough.
+    :ivar has_few: whether so few have come to an optimum that it says little.
     """
 
     num_starts: int = 0
@@ -92,6 +93,7 @@ class Exploration:
     cost: float = 0.0
     probability: float = 1.0
     is_over: bool = False
+    has_few: bool = False
 
 
 def better_elsewhere(num_starts: int, num_optima: int) -> float:

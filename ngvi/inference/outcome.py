@@ -308,7 +308,8 @@ def _others(outcome: Outcome, exploration: float) -> str:
     chance = f"as many again would find a better one with probability {found.probability:.2f}"
     if outcome.verdict == CERTIFIED:
         return f"{starts}; {chance}"
-    starts += f"; others have not been ruled out: {chance}"
+    why = "too few have come to an optimum" if found.has_few else chance
+    starts += f"; others have not been ruled out: {why}"
     if outcome.ending is not None:
         return f"{starts}. The search for them was cut short: {outcome.ending.value}"
     return f"{starts}. exploration={2 * exploration:g} would make twice as many starts"

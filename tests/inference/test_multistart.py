@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ngvi.inference.api import found_optima, optimise
+from ngvi.inference.exploration import Explorer
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import better_elsewhere
@@ -220,6 +221,18 @@ def test_a_run_that_falls_behind_ends_half_way():
     assert not behind.is_coarse and len(behind.search.trace) <= most
     beside = runs.raced(Start(State(CENTRE + 1.0, np.zeros(2)), "near"), math.inf)
     assert beside.is_coarse
+
+
+def test_few_starts_are_not_enough_if_most_of_them_came_to_nothing():
+    """Four of nine, when the share is spent; a fit of which nearly all came home is certified."""
+    runs = Runs(Target(gaussian).problem(), np.random.default_rng(0), Request(0.05, 400), Monitor())
+    best = runs.finish(runs.new(Start(runs.problem.space.initial, "a start"), LocalSearch))
+    for led, nowhere, is_over in ((4, 5, False), (4, 4, True), (8, 20, True)):
+        explorer = Explorer(runs, None, 1.0)
+        explorer.spent, explorer.reached, best.count = -1e6, -1e6, led
+        explorer.report.num_starts, explorer.report.num_nowhere = led + nowhere, nowhere
+        assert explorer.is_unlikely() == is_over
+        assert explorer.report.has_few == (not is_over)
 
 
 # -- budgets ---------------------------------------------------------------------------
