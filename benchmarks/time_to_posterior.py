@@ -1,0 +1,340 @@
+"""The time to a posterior that can be trusted: ``fit``, NUTS, and the field's other samplers.
+
+    python -m benchmarks time_to_posterior --data-dir DIR [--models german ...] [--methods fit ...]
+
+Each method and model is a process of its own, in double precision with one thread. Seconds are of
+the processor from data to draws: *cold* is the first data set, compilation included and imports
+not; *warm* is the second, other data of the same shapes. *Right* is a method whose every mean is
+within 0.1 standard deviations, and every standard deviation within a tenth, of those of a long run
+of NumPyro's NUTS (of the non-centred model, where there is one). ``fit`` and ``corrected`` are of
+one process: corrected draws come after it. ``time_to_posterior.csv`` and ``.png`` are in
+``docs/benchmarks``: rows that are asked for are replaced. What is not installed
+(``pip install 'ngvi[peers]'``) is left out.
+
+Time: an hour. Data: logistic/, misc/radon_minnesota.csv; the extra peers for all methods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import pages
+from examples.machine import describe
+
+TABLE, PICTURE, REFERENCE = "time_to_posterior.csv", "time_to_posterior.png", "reference"
+#: Draws of a chain after as many of warm-up, and chains; those of the reference.
+DRAWS, CHAINS, LONG = 1000, 4, 5000
+#: What a mean may be off, in standard deviations, and a standard deviation by its ratio.
+NEAR_MEAN, NEAR_SD = 0.1, 0.1
+
+
+# -- models ---------------------------------------------------------------------------
+
+
+def non_centred(ppl: Any, y: Any, sigma: Any) -> None:
+    """Eight schools, effects scaled by ``tau``."""
+    mu = ppl.sample("mu", ppl.dist.Normal(0.0, 5.0))
+    tau = ppl.sample("tau", ppl.dist.HalfCauchy(ppl.array(5.0)))
+    with ppl.plate("schools", len(y)):
+        raw = ppl.sample("raw", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        theta = ppl.deterministic("theta", mu + tau * raw)
+        ppl.sample("y", ppl.dist.Normal(theta, sigma), obs=y)
+
+
+#: Model, whose data and model are those of ``peers``, and the model of the reference.
+MODELS = {
+    "german": ("german", "german"),
+    "eight schools, centred": ("eight schools", "eight schools, non-centred"),
+    "eight schools, non-centred": ("eight schools", "eight schools, non-centred"),
+    "radon": ("radon", "radon"),
+}
+
+
+def model_of(name: str, ppl_name: str, folder: Path, second: bool = False) -> tuple:
+    """Model and arguments; a second data set is the first with other responses."""
+    from benchmarks.gauntlet.models.ppl import Ppl
+    from benchmarks.peers.models import MODELS as OF_PEERS
+
+    function, read = OF_PEERS[MODELS[name][0]]
+    function = non_centred if name == "eight schools, non-centred" else function
+    ppl, data = Ppl(ppl_name), list(read(folder))
+    if second:
+        response = 1 if name == "german" else 0
+        rng, y = np.random.default_rng(1), np.asarray(data[response])
+        data[response] = (
+            rng.permutation(y) if name == "german" else y + 0.3 * rng.normal(size=len(y))
+        )
+    return partial(function, ppl), tuple(map(ppl.array, data))
+
+
+# -- methods --------------------------------------------------------------------------
+
+
+def fit(ppl: str, model: Callable, args: tuple, lap: Callable) -> None:
+    """And then corrected draws."""
+    if ppl == "pyro":
+        from pyro_ngvi import fit
+    else:
+        from numpyro_ngvi import fit
+    result = fit(model, *args, progress_bar=False)
+    draws = result.sample(2000)
+    lap("fit", draws, result.cost, result.verdict)
+    lap("fit, corrected", result.sample(2000, corrected=True), result.cost, result.verdict)
+
+
+def nuts_numpyro(model: Callable, args: tuple, lap: Callable, draws: int = DRAWS) -> None:
+    import jax
+    from numpyro.infer import MCMC, NUTS
+
+    options = {"num_warmup": draws, "num_samples": draws, "num_chains": CHAINS}
+    mcmc = MCMC(NUTS(model), **options, chain_method="sequential", progress_bar=False)
+    mcmc.run(jax.random.key(0), *args, extra_fields=("num_steps",))
+    steps = int(np.sum(mcmc.get_extra_fields()["num_steps"]))
+    lap("NUTS", mcmc.get_samples(), steps)
+
+
+def nuts_pyro(model: Callable, args: tuple, lap: Callable) -> None:
+    from pyro.infer import MCMC, NUTS
+
+    kernel = NUTS(model, jit_compile=True, ignore_jit_warnings=True)
+    mcmc = MCMC(kernel, num_samples=DRAWS, warmup_steps=DRAWS, disable_progbar=True)
+    mcmc.run(*args)
+    lap("NUTS, one chain", mcmc.get_samples())
+
+
+def _density(model: Callable, args: tuple) -> tuple:
+    """The log density of a flat vector, a start, and the way to draws by site."""
+    import jax
+    from jax.flatten_util import ravel_pytree
+    from numpyro.infer.util import initialize_model
+
+    found = initialize_model(jax.random.key(0), model, model_args=args)
+    start, unravel = ravel_pytree(found.param_info.z)
+    draws = jax.jit(jax.vmap(lambda flat: found.postprocess_fn(unravel(flat))))
+    return lambda flat: -found.potential_fn(unravel(flat)), start, draws
+
+
+def nutpie(model: Callable, args: tuple, lap: Callable) -> None:
+    import jax
+    import nutpie
+    from nutpie.compiled_pyfunc import from_pyfunc
+
+    density, start, draws = _density(model, args)
+    program, count = jax.jit(jax.value_and_grad(density)), [0]
+
+    def make_logp() -> Callable:
+        def logp(x: np.ndarray) -> tuple[float, np.ndarray]:
+            count[0] += 1
+            value, gradient = program(x)
+            return float(value), np.asarray(gradient)
+
+        return logp
+
+    def make_expand(*_: Any) -> Callable:
+        return lambda x: {"flat": np.array(x)}
+
+    size = start.size
+    compiled = from_pyfunc(size, make_logp, make_expand, [np.dtype(float)], [(size,)], ["flat"])
+    options = {"draws": DRAWS, "tune": DRAWS, "chains": CHAINS, "cores": 1, "progress_bar": False}
+    found = nutpie.sample(compiled, seed=0, **options)
+    flat = np.asarray(found.posterior["flat"]).reshape(-1, size)
+    lap("nutpie", draws(flat), count[0])
+
+
+def blackjax(model: Callable, args: tuple, lap: Callable) -> None:
+    """NUTS after its window adaptation."""
+    import blackjax
+    import jax
+
+    density, start, draws = _density(model, args)
+    keys = jax.random.split(jax.random.key(0), 2 * CHAINS).reshape(2, CHAINS)
+    adapt = blackjax.window_adaptation(blackjax.nuts, density)
+
+    def chain(keys: Any) -> tuple:
+        (state, parameters), _ = adapt.run(keys[0], start, DRAWS)
+        step = blackjax.nuts(density, **parameters).step
+
+        def one(state: Any, key: Any) -> tuple:
+            state, info = step(key, state)
+            return state, (state.position, info.num_integration_steps)
+
+        return jax.lax.scan(one, state, jax.random.split(keys[1], DRAWS))[1]
+
+    positions, steps = jax.jit(lambda keys: jax.lax.map(chain, keys.T))(keys)
+    lap("BlackJAX", draws(positions.reshape(-1, start.size)), int(steps.sum()))
+
+
+def pathfinder(model: Callable, args: tuple, lap: Callable) -> None:
+    """BlackJAX's, of four paths."""
+    import blackjax
+    import jax
+
+    density, start, draws = _density(model, args)
+    keys = jax.random.split(jax.random.key(0), 3 * CHAINS).reshape(3, CHAINS)
+
+    def path(keys: Any) -> Any:
+        at = start + jax.random.uniform(keys[0], start.shape, minval=-2.0, maxval=2.0)
+        state, _ = blackjax.pathfinder.approximate(keys[1], density, at)
+        return blackjax.pathfinder.sample(keys[2], state, 500)[0], state.elbo
+
+    flat, _ = jax.jit(lambda keys: jax.lax.map(path, keys.T))(keys)
+    lap("Pathfinder", draws(flat.reshape(-1, start.size)))
+
+
+METHODS: dict[str, tuple[str, Callable]] = {
+    "fit, NumPyro": ("numpyro", partial(fit, "numpyro")),
+    "fit, Pyro": ("pyro", partial(fit, "pyro")),
+    "NUTS, NumPyro": ("numpyro", nuts_numpyro),
+    "NUTS, Pyro": ("pyro", nuts_pyro),
+    "nutpie": ("numpyro", nutpie),
+    "BlackJAX": ("numpyro", blackjax),
+    "Pathfinder": ("numpyro", pathfinder),
+    REFERENCE: ("numpyro", partial(nuts_numpyro, draws=LONG)),
+}
+
+
+# -- one process ----------------------------------------------------------------------
+
+
+def measure(method: str, name: str, folder: Path) -> list[dict[str, Any]]:
+    """In this process: the first data set, and then the second."""
+    ppl, run = METHODS[method]
+    if ppl == "numpyro":
+        import numpyro
+
+        numpyro.enable_x64()
+    else:
+        import torch
+
+        torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(1)
+    found: dict[str, dict[str, Any]] = {}
+    for kind in ("cold", "warm"):
+        if kind == "warm" and method == REFERENCE:
+            break
+        model, args = model_of(name, ppl, folder, second=kind == "warm")
+        begin = time.process_time()
+
+        def lap(
+            label: str, draws: dict, cost: Any = None, verdict: str = "", kind: str = kind
+        ) -> None:
+            moments = {
+                k: [np.mean(np.asarray(v), 0).tolist(), np.std(np.asarray(v), 0).tolist()]
+                for k, v in draws.items()
+            }
+            row = found.setdefault(label, {"moments": moments, "verdict": verdict})
+            row[kind] = time.process_time() - begin  # noqa: B023  called at once
+            row.setdefault("gradients", cost if isinstance(cost, int) else _evaluations(cost))
+
+        run(model, args, lap)
+    return [{"method": label, **row} for label, row in found.items()]
+
+
+def _evaluations(cost: Any) -> int | str:
+    return "" if cost is None else cost.gradients + cost.products
+
+
+# -- all of them ----------------------------------------------------------------------
+
+
+def in_process(method: str, name: str, folder: Path, limit: float) -> list[dict[str, Any]]:
+    """Of a process of its own; none if it fails or takes too long."""
+    command = [sys.executable, "-m", "benchmarks.time_to_posterior", "--one", method, name]
+    command += ["--data-dir", str(folder.resolve())]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        print(f"{method} of {name}: {(error.stderr or str(error)).strip()[-300:]}", flush=True)
+        return []
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def accuracy(moments: dict, reference: dict) -> tuple[float, float]:
+    """The worst error of a mean, in standard deviations, and of a standard deviation, relative."""
+    names = moments.keys() & reference.keys() - {"raw"}
+    mean, sd, true_mean, true_sd = (
+        np.concatenate([np.ravel(of[name][part]) for name in sorted(names)])
+        for of in (moments, reference)
+        for part in (0, 1)
+    )
+    return float(abs((mean - true_mean) / true_sd).max()), float(abs(sd / true_sd - 1.0).max())
+
+
+def rows_of(name: str, method: str, references: dict, options: Any) -> list[dict[str, str]]:
+    """Of the table."""
+    ppl, rows = METHODS[method][0], []
+    if (key := MODELS[name][1]) not in references:
+        (found,) = in_process(REFERENCE, key, options.data_dir, options.limit)
+        references[key] = found["moments"]
+    for one in in_process(method, name, options.data_dir, options.limit):
+        mean, sd = accuracy(one["moments"], references[key])
+        is_ours = one["method"].startswith(("fit", "NUTS"))
+        label = f"{one['method']}, {'NumPyro' if ppl == 'numpyro' else 'Pyro'}"
+        row = {
+            "model": name,
+            "method": label if is_ours else one["method"],
+            "cold": f"{one['cold']:.2f}",
+            "warm": f"{one['warm']:.2f}",
+            "gradients": str(one["gradients"]),
+            "mean": f"{mean:.2f}",
+            "sd": f"{sd:.2f}",
+            "right": "yes" if mean <= NEAR_MEAN and sd <= NEAR_SD else "no",
+            "verdict": one["verdict"],
+        }
+        print(" ".join(row.values()), flush=True)
+        rows.append(row)
+    return rows
+
+
+def picture() -> None:
+    """Seconds by method, a panel for each model: cold, and warm within; hollow if not right."""
+    rows = pages.read(TABLE)
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    figure, axes = pages.figure(1, len(models), size=(3.6, 2.8))
+    for axis, name in zip(axes[0], models, strict=True):
+        own = [row for row in rows if row["model"] == name][::-1]
+        for place, row in enumerate(own):
+            is_right = row["right"] == "yes"
+            color = "C0" if row["method"].startswith("fit") else "0.5"
+            face = color if is_right else "none"
+            axis.barh(place, float(row["cold"]), 0.7, color=face, edgecolor=color, alpha=0.6)
+            axis.plot(float(row["warm"]), place, "|", color="black", markersize=12)
+        axis.set_yticks(range(len(own)), [row["method"] for row in own])
+        axis.set(xscale="log", title=name, xlabel="seconds of CPU")
+    figure.tight_layout()
+    pages.save(figure, PICTURE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
+    methods = [name for name in METHODS if name != REFERENCE]
+    parser.add_argument("--methods", nargs="*", choices=methods, default=methods)
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds by the wall of a run")
+    parser.add_argument("--one", nargs=2, metavar=("METHOD", "MODEL"), help="as JSON")
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(*options.one, options.data_dir)))
+        return
+    references: dict[str, dict] = {}
+    for name in options.models:
+        for method in options.methods:
+            rows = rows_of(name, method, references, options)
+            about = f"`python -m benchmarks time_to_posterior`, one run; {describe()}"
+            pages.replace(TABLE, rows, about, ("model", "method"))
+    picture()
+
+
+if __name__ == "__main__":
+    main()
