@@ -171,8 +171,7 @@ def _joint(
         is_proper = cavity is not None
         how, left = (SUBTRACTION, 0.0) if is_proper else (IMPROPER, np.inf)
         if not is_proper or leverage > DEFAULTS.max_leverage or shift > DEFAULTS.max_shift:
-            start = q if cavity is None else cavity
-            steps = climb(target.without(elements), start, DEFAULTS.num_steps, DEFAULTS.left)
+            steps = climb(target.without(elements), q, DEFAULTS.num_steps, DEFAULTS.left)
             if steps is not None:
                 cavity, how, left = steps.q, STEPS, steps.left
         if cavity is None:
@@ -187,7 +186,7 @@ def _joint(
             logs = np.concatenate([own_logs[:half], _of_unit(target, more, elements)])
             log_both = np.logaddexp(q.log_prob(both), cavity.log_prob(both)) - np.log(2.0)
             value, shape = _log_average(logs + cavity.log_prob(both) - log_both)
-        found.append((value, max(shape, left) if how == STEPS else shape, leverage, how))
+        found.append((value, max(shape, left if how == STEPS else leverage), leverage, how))
     elpd, reliability, leverages, hows = map(np.array, zip(*found, strict=True))
     lpd = np.logaddexp.reduce(of_units, 0) - np.log(len(of_units))
     return Pointwise(elpd, lpd, reliability, leverages, hows.astype(object), *_psis(of_units))
