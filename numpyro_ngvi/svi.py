@@ -91,7 +91,7 @@ class SVI(numpyro.infer.SVI):
         return {k: v for k, v in vars(self).items() if k != "optim"} | {"_compiled": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        self.__dict__.update(state)
         other = numpyro.infer.SVI(self.model, self.guide, self._optim_as_given, self.loss)
         self.optim = other.optim
 

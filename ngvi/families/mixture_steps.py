@@ -20,7 +20,7 @@ overlap it is the joint one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from ngvi.families.base import Array
 
@@ -35,7 +35,7 @@ class JointSteps:
     log_weights: Any
     log_prob: Any
     logits: Any
-    log_sum_exp: Any
+    log_sum_exp: ClassVar[Callable[[Array], Array]]
 
     def bound_direction(
         self, values: Array, gradients: Array, noise: Array, weights: Array

@@ -89,7 +89,7 @@ class _Threads:
 
         :raises MemoryError: if one has ended without a word.
         """
-        found = {}
+        found: dict[int, Any] = {}
         while len(found) < len(self.active):
             try:
                 index, what = self._asked.get(timeout=LOOK_EVERY)

@@ -120,13 +120,14 @@ class Runs:
         most, cost = self.options.multi_start.first_steps, self.problem.objective.cost
         limit = cost.total + max_cost
         run = self.coarse(start, most, max_cost)
-        losses = run.search.trace.losses
-        if run.is_coarse or run.search.status is not None or len(losses) < most:
+        search, losses = run.search, run.search.trace.losses
+        assert isinstance(search, LocalSearch)
+        if run.is_coarse or search.status is not None or len(losses) < most:
             return run
         behind = losses[-1] + self.best.validation.bound - self.options.multi_start.coarse_gap
         if behind < 2 * (losses[-most // 2] - losses[-1]):
             self.current = run
-            run.search.coarsen(limit - cost.total, most)
+            search.coarsen(limit - cost.total, most)
             self.current = None
         return run
 

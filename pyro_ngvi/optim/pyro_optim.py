@@ -188,7 +188,7 @@ class JointOptim(PyroOptim):
         # A copy takes up the state with tensors of its own, by their names.
         state = self.get_state()
         state.pop("other", None)
-        nothing = {"_parked": [], "_run": None, "optim_objs": {}}
+        nothing: dict[str, Any] = {"_parked": [], "_run": None, "optim_objs": {}}
         of_other = {} if isinstance(self.other, JointOptim) else {"other": _at_rest(self.other)}
         return {**vars(self), **nothing, **of_other, "_state_waiting_to_be_consumed": state}
 
