@@ -221,7 +221,12 @@ class FittedPosterior:
         with self._at_end() as (problem, state):
             if why := self._without_weights(problem):
                 return undefined(why)
-            return diagnose(problem, state, num_draws, seed)
+            found = diagnose(problem, state, num_draws, seed)
+        if not (elsewhere := self._elsewhere()):
+            return found
+        word = found.verdict.partition(":")[0]
+        words = f"partial: {elsewhere}, and weights see none of it; of its own optimum q is {word}"
+        return dataclasses.replace(found, verdict=words, are_trusted=False)
 
     def _corrected(
         self, num_samples: int, seed: int | list[int], is_asked: bool = True
@@ -267,6 +272,8 @@ class FittedPosterior:
         known: Validation | None = getattr(self, "validation", None)
         if known is None or not math.isfinite(known.spread) or self.dim > DRAWS.max_dim:
             return False
+        if self._elsewhere():
+            return True
         # The chi-square divergence of nearly equal weights is the variance of their logarithms.
         return known.is_heavy_tailed or known.spread**2 > 1.0 / VERDICT.alike - 1.0
 

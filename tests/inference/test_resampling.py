@@ -275,3 +275,6 @@ def test_a_part_of_the_posterior_at_other_optima_is_told(pyro_backend):
     fitted = conjugate_result(pyro_backend, shift=0.1, optima=own)
     with pytest.warns(UserWarning, match=r"other optima hold about 31 %"):
         fitted.sample(100, corrected=True)
+    assert fitted.diagnostics.verdict.startswith("partial: other optima hold about 31 %")
+    with pytest.warns(UserWarning, match="other optima hold"):
+        validated(pyro_backend, 0.01, optima=own).sample(100)
