@@ -57,7 +57,7 @@ def test_the_energy_of_a_random_walk_tells_little(rng):
 class Modes:
     """Two Gaussians with weights; a state is one of their means."""
 
-    sites, dim = (Site("x", 0, (2,)),), 2
+    sites, dim, noise_dim = (Site("x", 0, (2,)),), 2, 2
 
     def __init__(self, weights, scale=1.0):
         self.objective = self.space = self
@@ -269,10 +269,7 @@ def test_a_density_with_a_jump_is_sampled_by_its_values(numpyro_backend):
 def test_lower_optima_with_a_share_get_a_state(ppl):
     fitted = shared_result(ppl)
     near, far = (FoundOptimum(fitted.params, bound, 0.1, 1, True) for bound in (-3.0, -300.0))
-    some = SimpleNamespace(
-        optima=(near, near, far),
-        _state_of=fitted._state_of,
-    )
+    some = SimpleNamespace(_optima=lambda: (near, near, far), _state_of=fitted._state_of)
     with fitted._at_end() as (problem, state):
         assert len(type(fitted)._states(some, problem, state)) == 2
 

@@ -94,7 +94,7 @@ def _groups(data):
     [
         ({"coords": {"group": NAMES}}, "coords= labels 'group'; the axes with names are"),
         ({"coords": {"groups": NAMES[1:]}}, "3 labels of 'groups', which has 4 elements"),
-        ({"dims": {"effects": ["groups"]}}, "dims= names 'efect'; the variables are"),
+        ({"dims": {"effects": ["groups"]}}, "dims= names 'effects'; the variables are"),
         ({"dims": {"effect": ["a", "b"]}}, "gives 'effect' the axes ['a', 'b']"),
     ],
 )
