@@ -1,4 +1,4 @@
-"""IVON as a plain optax transformation, for a training loop without a PPL."""
+"""IVON and VOGN as plain optax transformations, for a training loop without a PPL."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from ngvi._docs import shared_doc
 from ngvi._warn import warn
 from ngvi.errors import check_count
 from ngvi.optim.ivon import DEFAULTS, InitialHess, IvonEquations, check_hess_init, check_ivon
+from ngvi.optim.plain_vogn import VOGN_DEFAULTS, VognEquations
 
-__all__ = ["IvonState", "IvonTransformation", "initial_hess", "ivon"]
+__all__ = ["IvonState", "IvonTransformation", "initial_hess", "ivon", "vogn"]
 
 Schedule = Callable[[jax.Array], jax.Array]
 
 
 class IvonState(NamedTuple):
-    """State of IVON; of half-precision weights in float32."""
+    """State of IVON and VOGN; of half-precision weights in float32."""
 
     count: jax.Array  # type: ignore[assignment]  #: steps taken
     num_skipped: jax.Array  #: steps not taken because something was not finite
@@ -87,20 +88,80 @@ def ivon(
     :return: ``init``, ``update`` and ``sample``.
     :raises ValueError: for an option outside its range; on ``update``, without the sample.
     """
-    values = jax.tree.leaves(hess_init)
-    is_tree = len(values) > 1 or any(jnp.ndim(x) for x in values if not isinstance(x, str))
-    equations = check_ivon(
+    return _transformation(
+        IvonEquations,
         step_size,
-        "step_size",
+        axis_name,
         ess=ess,
         weight_decay=weight_decay,
         beta1=beta1,
         beta2=beta2,
-        hess_init=check_hess_init(values) if is_tree else hess_init,
+        hess_init=hess_init,
         clip_radius=clip_radius,
         debias=debias,
         rescale_lr=rescale_lr,
     )
+
+
+@shared_doc(VognEquations)
+def vogn(
+    step_size: float | Schedule = 0.1,
+    *,
+    ess: float | None = None,
+    weight_decay: float = VOGN_DEFAULTS["weight_decay"],
+    beta1: float = VOGN_DEFAULTS["beta1"],
+    beta2: float = VOGN_DEFAULTS["beta2"],
+    hess_init: Any = VOGN_DEFAULTS["hess_init"],
+    clip_radius: float = VOGN_DEFAULTS["clip_radius"],
+    debias: bool = VOGN_DEFAULTS["debias"],
+    rescale_lr: bool = VOGN_DEFAULTS["rescale_lr"],
+    axis_name: Any = None,
+) -> IvonTransformation:
+    """An optax transformation, for a loop that is compiled and scanned as usual.
+
+    In the loop, with the loss of one example::
+
+        weights = vogn.sample(key, params, state)
+        grads = jax.vmap(jax.grad(loss), (None, 0))(weights, batch)
+        updates, state = vogn.update(grads, state, params, sample=weights)
+        params = optax.apply_updates(params, updates)
+
+    Gradients have an axis of examples before those of the weights; of several samples
+    (``num_draws=n``) one of draws before that. So what averages or clips gradients, such as
+    ``optax.MultiSteps``, is not for it.
+
+    :param step_size: ``alpha``, a number or a schedule; times ``hess_init + weight_decay``.
+    :param hess_init: ``h`` before the first step: a number, or a pytree like the weights.
+    :param axis_name: of ``pmap``, ``vmap`` or ``shard_map``: averages over the workers of this
+        axis, each with a sample and as many examples of its own.
+    :return: ``init``, ``update`` and ``sample``.
+    :raises ValueError: for an option outside its range; on ``update``, without the sample, or for
+        gradients without an axis of examples.
+    """
+    return _transformation(
+        VognEquations,
+        step_size,
+        axis_name,
+        ess=ess,
+        weight_decay=weight_decay,
+        beta1=beta1,
+        beta2=beta2,
+        hess_init=hess_init,
+        clip_radius=clip_radius,
+        debias=debias,
+        rescale_lr=rescale_lr,
+    )
+
+
+def _transformation(
+    of: type[IvonEquations], step_size: float | Schedule, axis_name: Any, **options: Any
+) -> IvonTransformation:
+    """The functions of a rule with these options."""
+    hess_init = options.pop("hess_init")
+    values = jax.tree.leaves(hess_init)
+    is_tree = len(values) > 1 or any(jnp.ndim(x) for x in values if not isinstance(x, str))
+    number = check_hess_init(values) if is_tree else hess_init
+    equations = check_ivon(step_size, "step_size", of, hess_init=number, **options)
     loop = _Loop(equations, step_size, hess_init if is_tree else None, axis_name)
     transformation = IvonTransformation(loop.init, loop.update)
     transformation.sample = loop.sample
@@ -152,9 +213,9 @@ class _Loop(NamedTuple):
     ) -> tuple[Any, IvonState]:
         if params is None or sample is None or sample is params:
             raise ValueError(
-                "IVON needs the mean of the weights and the sample at which the gradient was "
-                "taken: weights = ivon.sample(key, params, state), gradients at weights, then "
-                "ivon.update(gradients, state, params, sample=weights)."
+                f"{self.equations.rule} needs the mean of the weights and the sample at which the "
+                "gradient was taken: weights = tx.sample(key, params, state), gradients at "
+                "weights, then tx.update(gradients, state, params, sample=weights)."
             )
         sample, rule, count = _aligned(sample, gradients), self.equations, state.count + 1
         alpha = self.step_size(state.count) if callable(self.step_size) else self.step_size
@@ -163,12 +224,21 @@ class _Loop(NamedTuple):
             gradient: jax.Array, at: jax.Array, mean: jax.Array, momentum: Any, hess: Any
         ) -> tuple[jax.Array, jax.Array, jax.Array]:
             gradient = gradient.astype(hess.dtype)
-            product = gradient * (at.astype(hess.dtype) - mean)
-            if at.ndim > mean.ndim:
-                gradient, product = gradient.mean(0), product.mean(0)
+            if rule.of_examples and gradient.ndim != at.ndim + 1:
+                raise ValueError(
+                    f"{rule.rule} needs the gradient of each example, with an axis of examples "
+                    "before those of the weights: jax.vmap(jax.grad(loss), (None, 0))(weights, "
+                    f"batch). One is of shape {gradient.shape} for weights of {mean.shape}."
+                )
+            product = gradient * (gradient if rule.of_examples else at.astype(hess.dtype) - mean)
+            axes = tuple(range(gradient.ndim - mean.ndim))
+            gradient, product = gradient.mean(axes), product.mean(axes)
             if self.axis_name is not None:
                 gradient, product = jax.lax.pmean((gradient, product), self.axis_name)
-            momentum, hess = rule.new_momentum(momentum, gradient), rule.new_hess(hess, product)
+            momentum, hess = (
+                rule.new_momentum(momentum, rule.slope(gradient, mean)),
+                rule.new_hess(hess, product),
+            )
             # A schedule's number may be wider than the weights are.
             step = rule.change(mean, momentum, hess, alpha, count.astype(hess.dtype))
             return step.astype(mean.dtype), momentum, hess
@@ -244,7 +314,9 @@ def _aligned(tree: Any, like: Any) -> Any:
     if any(map(_is_masked, mine)):
         return tree
     shapes = [(jnp.shape(x), jnp.shape(y)) for x, y in zip(mine, parts, strict=False)]
-    if len(mine) == len(parts) and all(x[len(x) - len(y) :] == y for x, y in shapes):
+    least = [min(len(x), len(y)) for x, y in shapes]  # of weights; some have draws or examples
+    ends = zip(shapes, least, strict=True)
+    if len(mine) == len(parts) and all(x[len(x) - n :] == y[len(y) - n :] for (x, y), n in ends):
         return jax.tree.unflatten(structure, mine)
     return tree  # of other weights, which JAX will refuse
 

@@ -4,7 +4,7 @@ Elsewhere than on a CPU Python runs ahead of the device, and whoever reads a num
 is done that it follows from. A step needs to know a few: the loss, which ``SVI`` returns, whether
 draws are to be left out, how far a step leads. Numbers that are known early and wanted late wait
 for one another (:class:`Reads`). Whether a step is taken is decided on the device, by ``where``,
-and Python hears of it when it begins the next one (:class:`Arriving`).
+and Python hears of it when it begins the next one (:class:`~ngvi.torch.arriving.Arriving`).
 
 ``tests/test_host_reads.py`` counts what is left. In JAX nothing is read.
 """
@@ -105,27 +105,6 @@ def _vector(tensor: Tensor) -> Tensor:
     """Its numbers in a row, in a precision that can count draws."""
     vector = tensor.reshape(-1)
     return vector.float() if vector.dtype in (torch.float16, torch.bfloat16) else vector
-
-
-class Arriving:
-    """A flag on its way from the device.
-
-    :ivar is_here: whether there is nothing to wait for, as on a CPU.
-    """
-
-    def __init__(self, flag: Tensor) -> None:
-        self.is_here = flag.device.type == "cpu"
-        self._flag, self._event = flag, None
-        if flag.device.type == "cuda":
-            self._flag = torch.empty_like(flag, device="cpu", pin_memory=True)
-            self._flag.copy_(flag, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record(torch.cuda.current_stream(flag.device))
-
-    def __bool__(self) -> bool:
-        if self._event is not None:
-            self._event.synchronize()  # long past, if a loss has been read since
-        return bool(self._flag.numpy() if self._flag.device.type == "cpu" else self._flag)
 
 
 def on_device(values: Any, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:

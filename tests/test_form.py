@@ -129,6 +129,7 @@ SHARED_CLASS_NAMES = {
         ("Spherical", "Quadrature", "Hessian", "GaussNewton", "Stein", "Mean", "Score"),
         "ngvi.estimators.table says what an estimator needs and costs, the packages compute it",
     ),
+    "VOGN": "that of a plain loop in torch, and those of SVI",
     "Estimator": "of these, the base in ngvi and the protocol in the packages",
     "Objective": "a protocol in ngvi, which a class need not name",
     "StateSpace": "a protocol in ngvi, which a class need not name",

@@ -53,6 +53,11 @@ class IvonEquations(NamedTuple):
     debias: bool = True
     rescale_lr: bool = True
 
+    rule = "IVON"
+    #: Of the largest number, the power up to which ``ess`` times a product may come in a step.
+    room = 0.4
+    of_examples = False  #: whether ``product`` is of each example's gradient
+
     def scale(self, hess: Array) -> Array:
         """``sigma``, (8)."""
         return (self.ess * (hess + self.weight_decay)) ** -0.5
@@ -62,6 +67,10 @@ class IvonEquations(NamedTuple):
         new = self.beta1 * momentum
         new += (1 - self.beta1) * gradient
         return new
+
+    def slope(self, gradient: Array, mean: Array) -> Array:
+        """What the momentum is of."""
+        return gradient
 
     def new_hess(self, hess: Array, product: Array) -> Array:
         """``h``, (3) and (5).
@@ -89,9 +98,9 @@ class IvonEquations(NamedTuple):
         :param count: the number of steps, this one included.
         """
         # 1 - beta1^t belongs to the momentum alone, and delta to both terms of the quotient.
-        direction = self.weight_decay * mean
-        direction += momentum * (1 / (1 - self.beta1**count)) if self.debias else momentum
-        direction /= hess + self.weight_decay
+        unbiased = momentum * (1 / (1 - self.beta1**count)) if self.debias else momentum
+        direction = self._with_prior(unbiased, mean)
+        direction = direction / (hess + self.weight_decay)
         if not (isinstance(self.clip_radius, float) and self.clip_radius == math.inf):
             direction = direction.clip(-self.clip_radius, self.clip_radius)
         if self.rescale_lr:
@@ -99,25 +108,33 @@ class IvonEquations(NamedTuple):
         direction *= -step_size
         return direction
 
+    def _with_prior(self, momentum: Array, mean: Array) -> Array:
+        new = self.weight_decay * mean
+        new += momentum
+        return new
+
 
 #: The options but ``ess``, which has no default, and their defaults.
 DEFAULTS: dict[str, Any] = IvonEquations._field_defaults
 
 
-def check_ivon(step_size: Rates, name: str, **options: Any) -> IvonEquations:
+def check_ivon(
+    step_size: Rates, name: str, of: type[IvonEquations] = IvonEquations, **options: Any
+) -> IvonEquations:
     """The equations with these options.
 
     :param step_size: checked, but no part of them: it may change from step to step.
     :param name: what the package calls it.
+    :param of: the rule.
     :raises ValueError: naming the option.
     """
     errors.check_step_size(step_size, name)
     if options.get("ess") is None:
         raise ValueError(
-            "IVON needs ess, the effective sample size: the number of training examples, for "
+            f"{of.rule} needs ess, the effective sample size: the number of training examples, for "
             "a loss that is a mean over examples."
         )
-    new = IvonEquations(**options)
+    new = of(**options)
     for option in ("ess", "hess_init"):  # of a traced number nothing is known
         if not errors.is_number(options[option], lambda x: 0 < x < math.inf):
             errors.check_finite(options[option], option)

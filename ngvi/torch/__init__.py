@@ -8,5 +8,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 from ngvi.torch.ivon import IVON, initial_hess
+from ngvi.torch.vogn import VOGN, example_gradients
 
-__all__ = ["IVON", "initial_hess"]
+__all__ = ["IVON", "VOGN", "example_gradients", "initial_hess"]

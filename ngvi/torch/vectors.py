@@ -1,51 +1,74 @@
-"""Many tensors as a few vectors of a good length, for formulas by element.
+"""Many tensors as a few vectors, for formulas by element whose calls do not grow with the tensors.
 
-A vector is long enough that calls cost little beside the arithmetic, and so short that the
-temporaries of a formula take no memory to speak of, however large a tensor is.
+A vector has a view for each tensor, in its shape, and ``torch._foreach_copy_`` moves all of them at
+once. Formulas are evaluated a part of a vector at a time: long enough that calls cost little beside
+the arithmetic, and so short that their temporaries take no memory to speak of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-#: Elements of a vector: on a CPU what its caches hold, elsewhere what is worth a launch.
+#: Elements of a part: on a CPU what its caches hold, elsewhere what is worth a launch.
 ON_CPU, ELSEWHERE = 2**16, 2**22
 
 
-def batches(*lists: list[Tensor]) -> Iterator[list[list[Tensor]]]:
-    """The tensors of several lists, a few elements of each at a time, as views.
+class Vector:
+    """A vector with a view for each of some tensors.
 
-    :param lists: tensors that correspond have the same shape and device.
+    :param like: the tensors.
+    :param to: of its dtype and device.
     """
-    batch: list[tuple[Tensor, ...]] = []
-    count = 0
-    for tensors in zip(*lists, strict=True):
-        first, size = tensors[0], ON_CPU if tensors[0].device.type == "cpu" else ELSEWHERE
-        rows = len(first) if first.dim() else 1
-        step = max(1, size * rows // max(1, first.numel()))
-        for start in range(0, rows, step):
-            is_whole = step >= rows
-            pieces = tensors if is_whole else tuple(one[start : start + step] for one in tensors)
-            count += pieces[0].numel()
-            if batch and (count > size or batch[0][0].device != first.device):
-                yield [list(each) for each in zip(*batch, strict=True)]
-                batch, count = [], pieces[0].numel()
-            batch.append(pieces)
-    if batch:
-        yield [list(each) for each in zip(*batch, strict=True)]
+
+    def __init__(self, like: list[Tensor], to: Tensor) -> None:
+        sizes = [tensor.numel() for tensor in like]
+        self.all = torch.empty(sum(sizes), dtype=to.dtype, device=to.device)
+        pieces = zip(self.all.split(sizes), like, strict=True)
+        self.views = [piece.view(tensor.shape) for piece, tensor in pieces]
+
+    def read(self, tensors: list[Tensor]) -> Self:
+        """Be a copy of tensors."""
+        torch._foreach_copy_(self.views, tensors)
+        return self
+
+    def write(self, tensors: list[Tensor]) -> None:
+        """Overwrite tensors."""
+        torch._foreach_copy_(tensors, self.views)
 
 
-def join(pieces: list[Tensor]) -> Tensor:
-    """The pieces as one vector; of a single one a view where that is possible."""
-    if len(pieces) == 1:
-        return pieces[0].reshape(-1)
-    return torch.cat([piece.reshape(-1) for piece in pieces])
+class TrainedWeights:
+    """The trained parameters of a group that have one device and precision.
+
+    :ivar state: vectors by name, whose views are the tensors of the optimiser's state.
+    :ivar work: for a sample's means, and from its end until the step for its noise.
+    :ivar spare: for whoever needs one.
+    """
+
+    def __init__(self, group: dict[str, Any], params: list[Tensor], states: list[dict]) -> None:
+        self.group, self.params, self.state = group, params, {}
+        for name in states[0]:
+            self.state[name] = self.vector(states[0][name]).read([one[name] for one in states])
+            for one, view in zip(states, self.state[name].views, strict=True):
+                one[name] = view
+        self.work, self.spare = self.vector(), self.vector()
+
+    def vector(self, to: Tensor | None = None) -> Vector:
+        """A new one with a view for each parameter."""
+        return Vector(self.params, next(iter(self.state.values())).all if to is None else to)
+
+    def parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Parts of vectors, as views."""
+        size = ON_CPU if vectors[0].device.type == "cpu" else ELSEWHERE
+        return zip(*(vector.split(size) for vector in vectors), strict=True)
 
 
-def write(pieces: list[Tensor], vector: Tensor) -> None:
-    """Overwrite the pieces by those of a vector."""
-    for piece, part in zip(pieces, vector.split([p.numel() for p in pieces]), strict=True):
-        piece.copy_(part.view(piece.shape))
+def alike(tensors: list[Tensor], by: list[Tensor]) -> list[list[Tensor]]:
+    """Tensors in lists of one device and dtype, those of others that correspond to them."""
+    found: dict[Any, list[Tensor]] = {}
+    for tensor, other in zip(tensors, by, strict=True):
+        found.setdefault((other.device, other.dtype), []).append(tensor)
+    return list(found.values())

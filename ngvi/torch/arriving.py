@@ -1,0 +1,32 @@
+"""What Python hears of a device without waiting for it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def is_at_hand(tensor: Tensor) -> bool:
+    """Whether there is nothing to wait for, as on a CPU."""
+    return tensor.device.type == "cpu"
+
+
+class Arriving:
+    """A flag on its way from the device.
+
+    :ivar is_here: whether there is nothing to wait for, as on a CPU.
+    """
+
+    def __init__(self, flag: Tensor) -> None:
+        self.is_here = is_at_hand(flag)
+        self._flag, self._event = flag, None
+        if flag.device.type == "cuda":
+            self._flag = torch.empty_like(flag, device="cpu", pin_memory=True)
+            self._flag.copy_(flag, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(flag.device))
+
+    def __bool__(self) -> bool:
+        if self._event is not None:
+            self._event.synchronize()  # long past, if a loss has been read since
+        return bool(self._flag.numpy() if self._flag.device.type == "cpu" else self._flag)

@@ -1,0 +1,397 @@
+"""What IVON and VOGN share in torch: samples, steps that wait for no device, and their state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ngvi._warn import warn
+from ngvi.errors import check_flag
+from ngvi.optim.ivon import DEFAULTS, IvonEquations, check_hess_init, check_ivon
+from ngvi.torch.arriving import Arriving
+from ngvi.torch.first_loss import FirstLoss
+from ngvi.torch.vectors import TrainedWeights, Vector, alike
+
+Tensors = list[Tensor]
+
+
+class SampledOptimizer(torch.optim.Optimizer):
+    """An optimiser of the mean and curvature, whose gradients are those of a sample.
+
+    A subclass has the equations, and says what a sample tells of the curvature.
+    """
+
+    equations: ClassVar[type[IvonEquations]]  #: the rule
+    sync: bool = False
+    _is_open: bool = False  #: whether the parameters are a sample now
+    #: The last sample since the last step: its weights, for each of these the noise and gradients,
+    #: and the gradients' versions then.
+    _last: Any = None
+    #: Sums over the samples before it, for each weights of gradients and products with the noise.
+    _sums: Any = None
+    _num_samples: int = 0
+    _known: Any = ((), ())  #: the weights, and of which tensors they are
+    _taken: Arriving | None = None  #: whether the last step was, where that is not known yet
+    _is_changed: bool = False  #: whether gradients were changed after their sample was left
+
+    def __init__(self, params: Iterable, sync: bool, **options: Any) -> None:
+        super().__init__(params, {**options, "count": 0, "num_skipped": 0})
+        self.sync = check_flag(sync, "sync")
+        # No copy of the tensors stays.
+        self.defaults["hess_init"], _ = _mean_and_values(options["hess_init"])
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, with options of their own where they have some.
+
+        :raises ValueError: for an option outside its range, naming it.
+        """
+        options = {**self.defaults, **{k: v for k, v in param_group.items() if k != "params"}}
+        unknown = options.keys() - self.defaults.keys() - {"name", "initial_lr"}
+        if unknown:
+            raise ValueError(
+                f"{self.equations.rule} has no option {sorted(unknown)[0]!r} of a parameter group, "
+                f"only {', '.join(['lr', 'ess', *DEFAULTS])}."
+            )
+        if callable(options["lr"]):
+            raise ValueError("lr must be a number: a schedule is a torch.optim.lr_scheduler.")
+        mean, values = _mean_and_values(options["hess_init"])
+        self._equations_of({**options, "hess_init": mean})
+        super().add_param_group({**param_group, "hess_init": mean})
+        params = self.param_groups[-1]["params"]
+        for param in trained(params) if values is not None else ():
+            if param not in values or values[param].shape != param.shape:
+                self.param_groups.pop()
+                found = f"one of shape {tuple(values[param].shape)}" if param in values else "none"
+                raise ValueError(
+                    "hess_init needs a tensor for each parameter, of its shape: of one of shape "
+                    f"{tuple(param.shape)} it has {found}."
+                )
+        for param in trained(params) if values is not None else ():
+            self._begin(param, values[param].detach())
+        if any(param.dtype in (torch.float16, torch.bfloat16) for param in params):
+            warn(
+                "Half-precision weights round small steps and samples away: keep the weights in "
+                "float32, and compute in half precision by torch.autocast."
+            )
+
+    def _begin(self, param: Tensor, hess: Tensor | float) -> None:
+        zero = torch.zeros_like(param, dtype=state_dtype(param))
+        hess = hess.to(zero) if isinstance(hess, Tensor) else hess
+        self.state[param].update(momentum=zero, hess=zero + hess)
+
+    # -- samples ----------------------------------------------------------------------
+
+    @contextmanager
+    def sampled_params(self, train: bool = False) -> Iterator[None]:
+        """Inside, the parameters are a sample of the posterior; afterwards its mean again.
+
+        :param train: whether :meth:`step` is to use the gradient that is taken inside; else the
+            sample is for a prediction.
+        :raises RuntimeError: inside of itself, or if there is no gradient at its end.
+        """
+        if self._is_open:
+            raise RuntimeError("sampled_params is open already: leave it before the next sample.")
+        params = [param for group in self.param_groups for param in trained(group["params"])]
+        if train:
+            self._fold()
+            self._begin_sample()
+            for param in params:
+                param.grad = None
+        weights = self._weights()
+        # A sample for a prediction leaves alone what the step needs.
+        works = [of.work if self._last is None else of.vector() for of in weights]
+        is_left = False
+        is_first = train and not any(group["count"] for group in self.param_groups)
+        self._move_to_sample(weights, works)
+        try:
+            with FirstLoss(self.param_groups) if is_first else nullcontext():
+                yield
+            is_left = True
+        finally:
+            self._move_back(weights, works, train and is_left)
+        if not train:
+            return
+        if not self._has_gradients(params):
+            raise RuntimeError(self._no_gradient())
+        gradients = [
+            [torch.zeros_like(p) if p.grad is None else p.grad for p in of.params] for of in weights
+        ]
+        self._num_samples += 1
+        self._last = weights, works, gradients, _versions(gradients)
+
+    def _weights(self) -> list[TrainedWeights]:
+        """What is trained now, as vectors, of which the state has views."""
+        groups = [(group, trained(group["params"])) for group in self.param_groups]
+        for group, params in groups:
+            new = [param for param in params if not self.state[param]]
+            for param in new:
+                self._begin(param, group["hess_init"])
+
+        def tensors() -> list[tuple[int, ...]]:
+            states = [(p, self.state[p], i) for i, (_, of) in enumerate(groups) for p in of]
+            return [(i, id(p), id(of["momentum"]), id(of["hess"])) for p, of, i in states]
+
+        if tensors() != self._known[1]:
+            weights = [
+                TrainedWeights(group, some, [self.state[param] for param in some])
+                for group, params in groups
+                for some in alike(params, [self.state[param]["hess"] for param in params])
+            ]
+            self._known = weights, tensors()
+        return self._known[0]
+
+    @torch.no_grad()
+    def _move_to_sample(self, weights: list[TrainedWeights], works: list[Vector]) -> None:
+        """The means of all parameters are in the vectors, and the parameters are a sample then."""
+        for of, work in zip(weights, works, strict=True):
+            equations, sample = self._equations_of(of.group), of.spare
+            sample.all.normal_()
+            work.read(of.params)
+            vectors = (sample.all, work.all, of.state["hess"].all)
+            for noise, mean, hess in of.parts(*vectors):
+                noise *= equations.scale(hess)
+                noise += mean
+            sample.write(of.params)
+        self._is_open = True
+
+    @torch.no_grad()
+    def _move_back(
+        self, weights: list[TrainedWeights], works: list[Vector], keep_noise: bool
+    ) -> None:
+        """The noise ``theta - m``, in place of the means, if it is to be kept."""
+        self._is_open = False
+        for of, work in zip(weights, works, strict=True):
+            sample = of.spare.read(of.params) if keep_noise else of.spare
+            work.write(of.params)
+            if keep_noise:
+                torch.sub(sample.all, work.all, out=work.all)
+
+    @torch.no_grad()
+    def _fold(self, is_last: bool = False) -> None:
+        """Add the last sample to the sums of gradients and of their products with the noise.
+
+        Not before the next one, or the step: until then gradients may be clipped.
+
+        :param is_last: whether the step follows.
+        """
+        if self._last is None:
+            return
+        weights, works, gradients, versions = self._last
+        is_changed = _versions(gradients) != versions
+        if self._sums is not None and is_changed != self._is_changed:
+            raise RuntimeError(
+                "The gradients of some of this step's samples were changed after sampled_params "
+                "was left, those of others were not: clip or unscale inside of it."
+            )
+        if self._sums is not None and self._sums[0] is not weights:
+            raise RuntimeError(
+                "Other parameters are trained than at this step's first sample: freeze, add or "
+                "load parameters between steps."
+            )
+        fresh = []
+        for of, noise, gradient in zip(weights, works, gradients, strict=True):
+            self._to_curvature(of, noise, gradient)
+            fresh.append([of.spare.read(gradient).all, noise.all])
+        if self._sums is not None:
+            for sums, ours in zip(self._sums[1], fresh, strict=True):
+                torch._foreach_add_(sums, ours)
+        else:  # at the step it is the only sample, and nothing is to overwrite it
+            kept = fresh if is_last else [[one.clone() for one in ours] for ours in fresh]
+            self._sums = weights, kept
+        self._is_changed, self._last = is_changed, None
+
+    def _to_curvature(self, of: TrainedWeights, noise: Vector, gradients: Tensors) -> None:
+        """What the equations make a curvature of, in place of a sample's noise."""
+        raise NotImplementedError
+
+    def _begin_sample(self) -> None:
+        """Before a sample whose gradients are for a step."""
+
+    def _has_gradients(self, params: Tensors) -> bool:
+        """Whether all that a step needs was taken at the sample."""
+        return any(param.grad is not None for param in params)
+
+    def _no_gradient(self) -> str:
+        """What is said where no gradient was taken at a sample."""
+        return (
+            "No gradient was taken inside of sampled_params(train=True): call loss.backward() "
+            "there, or sampled_params() for a prediction."
+        )
+
+    def _forget(self) -> None:
+        """Drop the samples since the last step."""
+        self._last, self._sums, self._num_samples = None, None, 0
+
+    # -- steps ------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step, on the gradients taken inside of ``sampled_params(train=True)``.
+
+        :param closure: evaluates the loss and calls ``backward``; it is called with a sample.
+        :return: the closure's loss.
+        :raises RuntimeError: without such gradients, or if others were taken since.
+        """
+        loss = None
+        if closure is not None:
+            with self.sampled_params(train=True), torch.enable_grad():
+                loss = closure()
+        self._require_sample()
+        self.settled()
+        self._fold(is_last=True)
+        (weights, sums), count = self._sums, self._num_samples
+        self._forget()
+        workers = torch.distributed.get_world_size() if self.sync else 1
+        for vector in (one for pair in sums for one in pair) if workers > 1 else ():
+            torch.distributed.all_reduce(vector)
+        flag = self._can_be_taken([product for _, product in sums])
+        self._taken = Arriving(flag)
+        for group in self.param_groups:
+            group["count"] += 1
+        if not self._taken.is_here or self._taken:
+            known = None if self._taken.is_here else flag
+            for of, (gradient, product) in zip(weights, sums, strict=True):
+                equations = self._equations_of(of.group)
+                _move(equations, of, gradient, product, 1.0 / (count * workers), known)
+        if self._taken.is_here:
+            self.settled()
+        return loss
+
+    def settled(self) -> bool:
+        """Whether the last step was taken, for which this may wait; warns of one that was not."""
+        taken, self._taken = self._taken, None
+        if taken is None or taken:
+            return True
+        for group in self.param_groups:
+            group["count"] -= 1
+            group["num_skipped"] += 1
+        warn(
+            "A step was skipped: its gradient is not finite, or its square. The posterior "
+            "stays as it is."
+        )
+        return False
+
+    def _can_be_taken(self, products: Tensors) -> Tensor:
+        """Whether what the curvature is made of, and so the gradients, stay finite in a step."""
+        extremes = [torch.stack(torch.aminmax(product)) for product in products if product.numel()]
+        largest = torch.stack([each.to(extremes[0]) for each in extremes]).abs().max()
+        largest = largest * max(group["ess"] for group in self.param_groups)
+        return largest < torch.finfo(largest.dtype).max ** self.equations.room  # of NaN it is false
+
+    def _equations_of(self, options: dict[str, Any]) -> IvonEquations:
+        own = {name: options[name] for name in ("ess", *DEFAULTS)}
+        # Torch's schedulers end at zero, and a sample for a prediction is taken after that.
+        lr = 1.0 if options["lr"] == 0 else options["lr"]
+        return check_ivon(lr, "lr", self.equations, **own)
+
+    def _require_sample(self) -> None:
+        if self._is_open:
+            raise RuntimeError("step was called inside of sampled_params: leave it first.")
+        if self._last is None:
+            raise RuntimeError(
+                "step needs a gradient that was taken at a sample: call loss.backward() inside of "
+                "'with optimizer.sampled_params(train=True):' before each step."
+            )
+        weights, _, gradients, _ = self._last
+        pairs = [
+            pair
+            for of, ours in zip(weights, gradients, strict=True)
+            for pair in zip(of.params, ours, strict=True)
+        ]
+        if any(param.grad is not None and param.grad is not ours for param, ours in pairs):
+            raise RuntimeError(
+                "A gradient was taken outside of sampled_params(train=True), where the weights are "
+                "the posterior's mean: call loss.backward() inside."
+            )
+
+    @property
+    def num_skipped(self) -> int:
+        """Steps not taken because a gradient was not finite."""
+        self.settled()
+        return max(group["num_skipped"] for group in self.param_groups)
+
+    # -- state ------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in ``torch.optim``."""
+        self.settled()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a ``state_dict``, bit for bit; samples since the last step are dropped."""
+        self.settled()
+        super().load_state_dict(state_dict)
+        self._forget()
+        # Torch has cast what is float32 to the dtype of half-precision weights.
+        params = [param for group in self.param_groups for param in group["params"]]
+        names = [index for group in state_dict["param_groups"] for index in group["params"]]
+        for param, name in zip(params, names, strict=True):
+            for key, value in state_dict["state"].get(name, {}).items():
+                own = value.to(device=param.device, dtype=state_dtype(param), copy=True)
+                self.state[param][key] = own
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.settled()
+        return {**super().__getstate__(), "sync": self.sync}
+
+
+def trained(params: Iterable[Tensor]) -> Tensors:
+    """Those that are not frozen."""
+    return [param for param in params if param.requires_grad]
+
+
+def _mean_and_values(hess_init: Any) -> tuple[Any, Any]:
+    """``hess_init`` as a number, and as tensors if it has some."""
+    if not isinstance(hess_init, Mapping):
+        return hess_init, None
+    return check_hess_init([value.detach() for value in hess_init.values()]), hess_init
+
+
+def state_dtype(weight: Tensor) -> torch.dtype:
+    """Of what is remembered of a weight: float32 at least."""
+    return torch.promote_types(weight.dtype, torch.float32)
+
+
+def _versions(gradients: list[Tensors]) -> list[list[int]]:
+    return [[gradient._version for gradient in of] for of in gradients]
+
+
+def _move(
+    equations: IvonEquations,
+    of: TrainedWeights,
+    gradient: Tensor,
+    product: Tensor,
+    part: float,
+    flag: Tensor | None,
+) -> None:
+    """Parameters, momentum and curvature, in place; the product is overwritten.
+
+    :param part: of the sums of gradients and products.
+    :param flag: whether they are to move; None for yes.
+    """
+    lr, count = of.group["lr"], of.group["count"]
+    if part != 1:
+        gradient *= part
+        product *= part
+    state = {name: vector.all for name, vector in of.state.items()}
+    for hess, change in of.parts(state["hess"], product):
+        _put(hess, equations.new_hess(hess, change), flag)
+    means = of.work.read(of.params)
+    vectors = (means.all, gradient, state["momentum"], state["hess"])
+    for mean, slope, momentum, hess in of.parts(*vectors):
+        _put(momentum, equations.new_momentum(momentum, equations.slope(slope, mean)), flag)
+        change = equations.change(mean, momentum, hess, lr, count)
+        change += mean
+        _put(mean, change, flag)
+    means.write(of.params)
+
+
+def _put(old: Tensor, new: Tensor, flag: Tensor | None) -> None:
+    if flag is None:
+        old.copy_(new)
+    else:
+        torch.where(flag.to(old.device), new, old, out=old)

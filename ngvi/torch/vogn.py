@@ -1,0 +1,162 @@
+"""VOGN as a plain ``torch.optim.Optimizer``, for a training loop without a PPL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ngvi._docs import shared_doc
+from ngvi.optim.plain_vogn import VOGN_DEFAULTS, VognEquations
+from ngvi.torch.sampled import SampledOptimizer, Tensors
+from ngvi.torch.vectors import TrainedWeights, Vector
+
+
+@shared_doc(VognEquations)
+class VOGN(SampledOptimizer):
+    """A torch optimiser; learning-rate schedulers and parameter groups work.
+
+    In the loop::
+
+        optimizer = VOGN(network.parameters(), ess=len(dataset))
+        with optimizer.sampled_params(train=True):
+            optimizer.backward(example_gradients(network, criterion, x, y))
+        optimizer.step()
+
+    :func:`example_gradients` is for networks whose examples do not see each other; else give
+    ``backward`` the gradients that you have. Of several ``backward`` inside of one
+    ``sampled_params``, and of several ``sampled_params`` before a step, averages are taken. What
+    clips ``param.grad`` does not clip the curvature. Otherwise it is as :class:`IVON`.
+
+    :param params: the network's parameters, or groups of them.
+    :param lr: ``alpha``, times ``hess_init + weight_decay``.
+    :param hess_init: ``h`` before the first step: a number, or tensors by parameter. Of tensors a
+        group keeps the mean over all weights, with which parameters that are added later begin.
+    :param sync: averages over the workers of ``torch.distributed``, each with a sample and as many
+        examples of its own.
+    :raises ValueError: for an option outside its range, naming it.
+    """
+
+    equations = VognEquations
+    _squares: Any = None  #: of this sample, by parameter
+    _num_examples: int = 0
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 0.1,
+        *,
+        ess: float | None = None,
+        weight_decay: float = VOGN_DEFAULTS["weight_decay"],
+        beta1: float = VOGN_DEFAULTS["beta1"],
+        beta2: float = VOGN_DEFAULTS["beta2"],
+        hess_init: float | Mapping[Tensor, Tensor] = VOGN_DEFAULTS["hess_init"],
+        clip_radius: float = VOGN_DEFAULTS["clip_radius"],
+        debias: bool = VOGN_DEFAULTS["debias"],
+        rescale_lr: bool = VOGN_DEFAULTS["rescale_lr"],
+        sync: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            sync,
+            lr=lr,
+            ess=ess,
+            weight_decay=weight_decay,
+            beta1=beta1,
+            beta2=beta2,
+            hess_init=hess_init,
+            clip_radius=clip_radius,
+            debias=debias,
+            rescale_lr=rescale_lr,
+        )
+
+    @torch.no_grad()
+    def backward(self, gradients: Mapping[Tensor, Tensor]) -> None:
+        """Take the gradients of a batch's examples; ``param.grad`` is their mean.
+
+        :param gradients: by parameter, of shape ``(B, *param.shape)``, of each example's own loss.
+        :raises RuntimeError: outside of ``sampled_params(train=True)``.
+        :raises ValueError: for gradients of other shapes.
+        """
+        if not self._is_open:
+            raise RuntimeError("backward takes gradients inside of sampled_params(train=True).")
+        if len({len(gradient) if gradient.dim() else 0 for gradient in gradients.values()}) != 1:
+            raise ValueError("backward needs as many examples' gradients of each parameter.")
+        if self._squares is None:
+            self._squares, self._num_examples = {}, 0
+        params, values = list(gradients), list(gradients.values())
+        for param, value in gradients.items():
+            if value.shape[1:] != param.shape:
+                raise ValueError(
+                    "backward needs gradients by example, of shape (B, *param.shape): one of a "
+                    f"parameter of shape {tuple(param.shape)} has {tuple(value.shape)}."
+                )
+        self._num_examples += len(values[0])
+        part = len(values[0]) / self._num_examples
+        for param, value in zip(params, values, strict=True):
+            mean = value.mean(0).to(param.dtype)
+            square = value.to(torch.promote_types(value.dtype, torch.float32)).square().mean(0)
+            if param in self._squares and param.grad is not None:
+                mean, square = param.grad.lerp(mean, part), self._squares[param].lerp(square, part)
+            param.grad, self._squares[param] = mean, square
+
+    def _begin_sample(self) -> None:
+        self._squares = None
+
+    def _has_gradients(self, params: Tensors) -> bool:
+        return bool(self._squares) and super()._has_gradients(params)
+
+    def _no_gradient(self) -> str:
+        return (
+            "VOGN needs the gradient of each example: call optimizer.backward(example_gradients("
+            "network, criterion, x, y)) inside of sampled_params(train=True), or sampled_params() "
+            "for a prediction."
+        )
+
+    def _to_curvature(self, of: TrainedWeights, noise: Vector, gradients: Tensors) -> None:
+        zero = [p for p in of.params if p not in self._squares]
+        squares = {**self._squares, **{param: torch.zeros_like(param) for param in zero}}
+        noise.read([squares[param] for param in of.params])
+
+
+def example_gradients(
+    network: torch.nn.Module,
+    criterion: Callable[..., Tensor],
+    inputs: Tensor,
+    *targets: Tensor,
+    randomness: str = "different",
+) -> dict[Tensor, Tensor]:
+    """The gradient of each example's loss, by ``torch.func``, for :meth:`VOGN.backward`.
+
+    The network is called with one example at a time, in a batch of one.
+
+    >>> import torch
+    >>> from ngvi.torch import example_gradients
+    >>> network = torch.nn.Linear(3, 1)
+    >>> found = example_gradients(network, torch.nn.MSELoss(), torch.ones(5, 3), torch.ones(5, 1))
+    >>> found[network.weight].shape
+    torch.Size([5, 1, 3])
+
+    :param criterion: a loss from outputs and targets, a mean or a sum over its batch of one.
+    :param inputs: first axis: the examples.
+    :param targets: the same.
+    :param randomness: of dropout and the like, see ``torch.vmap``.
+    :return: of each parameter that is trained a tensor of shape ``(B, *param.shape)``: ``B`` copies
+        of the weights.
+    :raises RuntimeError: by ``torch.func``, for a network whose examples see each other.
+    """
+    named = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    fixed = {name: p.detach() for name, p in network.named_parameters() if name not in named}
+    fixed |= dict(network.named_buffers())
+
+    def loss(values: dict[str, Tensor], *example: Tensor) -> Tensor:
+        first, *rest = (one[None] for one in example)
+        output = torch.func.functional_call(network, (values, fixed), (first,))
+        return criterion(output, *rest)
+
+    axes = (None, *(0 for _ in (inputs, *targets)))
+    function = torch.func.vmap(torch.func.grad(loss), axes, randomness=randomness)
+    found = function({name: p.detach() for name, p in named.items()}, inputs, *targets)
+    return {param: found[name] for name, param in named.items()}

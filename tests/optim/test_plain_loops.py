@@ -1,0 +1,286 @@
+"""In a plain loop VOGN is the PPL's rule, and a step in torch is a few calls that wait for none."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+import numpy as np
+import pytest
+
+from tests.ppl import PPLS, load
+
+DIM, ROWS, STEPS, ESS, DELTA, RATE = 5, 4, 20, 50.0, 0.05, 0.1
+OPTIONS = {"ess": ESS, "weight_decay": DELTA, "beta1": 0.8, "beta2": 0.9, "hess_init": 0.4}
+
+
+@pytest.fixture(params=PPLS)
+def name(request):
+    pytest.importorskip(request.param)
+    return request.param
+
+
+def slopes(theta, shift):
+    """Of the losses of the examples of a minibatch, shape ``(ROWS, DIM)``."""
+    return np.arange(1, DIM + 1) * np.sin(theta + shift) + theta / 4
+
+
+# -- VOGN -----------------------------------------------------------------------------
+
+
+def of_the_ppl(ppl, shifts, noise):
+    """Means and standard deviations by the rule of ``SVI``, on the natural gradients."""
+    from ngvi.optim.von import vogn
+
+    algebra = ppl.module("optim.algebra").algebra
+    rate = RATE * (OPTIONS["hess_init"] + DELTA)
+    rule = vogn(algebra, rate, OPTIONS["beta1"], OPTIONS["beta2"])
+    precision = ESS * (OPTIONS["hess_init"] + DELTA) * np.ones(DIM)
+    start = ppl.array(np.linspace(-1, 1, DIM)), ppl.array(precision**-0.5)
+    families = [ppl.module("families").Diagonal(*start)]
+    state, path = rule.init(families), []
+    for count, (shift, z) in enumerate(zip(shifts, noise, strict=True)):
+        mean, stddev = (ppl.numpy(one) for one in (families[0].loc, families[0].stddev))
+        found = slopes(mean + stddev * z, shift)
+        gradient = -ESS * (found.mean(0) + DELTA * mean)
+        curvature = ESS * ((found**2).mean(0) + DELTA)
+        step = families[0].bonnet_price(ppl.array(gradient), ppl.array(-curvature))
+        negative = [type(step)(-step.loc, *(-v for v in list(step.coordinates().values())[1:]))]
+        families, state = rule.step(negative, state, families, count)
+        path.append((ppl.numpy(families[0].loc), ppl.numpy(families[0].stddev)))
+    return tuple(map(np.array, zip(*path, strict=True)))
+
+
+def in_torch(ppl, shifts, noise):
+    import torch
+
+    from ngvi.torch import VOGN
+
+    start = np.linspace(-1, 1, DIM)
+    params = [torch.nn.Parameter(ppl.array(part)) for part in (start[:1], start[1:])]
+    optimiser, path = VOGN([{"params": [p]} for p in params], RATE, **OPTIONS), []
+    for shift, z in zip(shifts, noise, strict=True):
+        mean, stddev = _in_torch(ppl, optimiser, params)
+        theta = mean + stddev * z
+        found = slopes(theta, shift)
+        with optimiser.sampled_params(train=True):
+            for half in (found[:1], found[1:]):  # of one example, and of the others
+                parts = np.split(half, [1], axis=1)
+                of = {p: ppl.array(part) for p, part in zip(params, parts, strict=True)}
+                optimiser.backward(of)
+        optimiser.step()
+        path.append(_in_torch(ppl, optimiser, params))
+    return tuple(map(np.array, zip(*path, strict=True)))
+
+
+def _in_torch(ppl, optimiser, params):
+    mean = np.concatenate([ppl.numpy(p).copy() for p in params])
+    begun = [optimiser.state[p].get("hess") for p in params]
+    if begun[0] is None:
+        hess = OPTIONS["hess_init"] * np.ones(DIM)
+    else:
+        hess = np.concatenate([ppl.numpy(h).copy() for h in begun])
+    return mean, (ESS * (hess + DELTA)) ** -0.5
+
+
+def in_optax(ppl, shifts, noise):
+    import optax
+
+    from ngvi.optax import vogn
+
+    def parts(x):
+        return {"a": ppl.array(x[..., :1]), "b": ppl.array(x[..., 1:])}
+
+    def whole(tree):
+        return np.concatenate([ppl.numpy(tree["a"]), ppl.numpy(tree["b"])])
+
+    tx, params, path = vogn(RATE, **OPTIONS), parts(np.linspace(-1, 1, DIM)), []
+    state = tx.init(params)
+    for shift, z in zip(shifts, noise, strict=True):
+        theta = whole(params) + (ESS * (whole(state.hess) + DELTA)) ** -0.5 * z
+        updates, state = tx.update(parts(slopes(theta, shift)), state, params, sample=parts(theta))
+        params = optax.apply_updates(params, updates)
+        path.append((whole(params), (ESS * (whole(state.hess) + DELTA)) ** -0.5))
+    return tuple(map(np.array, zip(*path, strict=True)))
+
+
+def test_vogn_takes_the_steps_of_the_ppls_rule_on_the_same_noise(name, rng):
+    ppl = load(name)
+    shifts, noise = rng.normal(size=(STEPS, ROWS, DIM)), rng.normal(size=(STEPS, DIM))
+    with ppl.float64():
+        expected = of_the_ppl(ppl, shifts, noise)
+        found = (in_optax if ppl.is_numpyro else in_torch)(ppl, shifts, noise)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    assert np.abs(found[0][-1] - found[0][0]).max() > 0.1
+
+
+def test_vogn_has_the_same_options_in_both_and_as_ivon():
+    pytest.importorskip("pyro"), pytest.importorskip("numpyro")
+    from ngvi import optax, torch
+
+    found = []
+    for one in (torch.VOGN, optax.vogn, torch.IVON):
+        parameters = inspect.signature(one).parameters
+        defaults = {key: p.default for key, p in parameters.items() if key != "params"}
+        defaults["step_size"] = defaults.pop("lr", None) or defaults.get("step_size")
+        found.append({k: v for k, v in defaults.items() if k not in ("sync", "axis_name")})
+    assert found[0] == found[1]
+    assert {**found[0], "beta2": found[2]["beta2"]} == found[2]
+
+
+def test_vogn_in_optax_averages_draws_and_refuses_a_minibatchs_gradient():
+    pytest.importorskip("numpyro")
+    import jax
+    import jax.numpy as jnp
+
+    from ngvi.optax import vogn
+
+    params, tx = {"w": jnp.linspace(-1.0, 1.0, 3)}, vogn(ess=9.0, beta2=0.5, weight_decay=0.0)
+    state = tx.init(params)
+    draws = tx.sample(jax.random.key(0), params, state, num_draws=2)
+    gradients = {"w": jax.random.normal(jax.random.key(1), (2, 4, 3))}
+    _, new = tx.update(gradients, state, params, sample=draws)
+    np.testing.assert_allclose(new.hess["w"], 0.5 + 0.5 * (gradients["w"] ** 2).mean((0, 1)), 1e-6)
+    with pytest.raises(ValueError, match="the gradient of each example, with an axis of examples"):
+        tx.update(params, state, params, sample=jax.tree.map(lambda x: 1 + x, params))
+    with pytest.raises(ValueError, match="VOGN needs ess"):
+        vogn()
+
+
+def test_example_gradients_are_those_of_single_examples_and_misuse_has_a_sentence():
+    torch = pytest.importorskip("torch")
+    from ngvi.torch import VOGN, example_gradients
+
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    network[0].bias.requires_grad_(False)
+    X, y, criterion = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1]), torch.nn.CrossEntropyLoss()
+    optimiser = VOGN(network.parameters(), ess=50.0)
+    with optimiser.sampled_params(train=True):
+        found = example_gradients(network, criterion, X, y)
+        assert len(found) == 3
+        for row in range(5):
+            own = torch.autograd.grad(criterion(network(X[[row]]), y[[row]]), list(found))
+            for gradient, one in zip(own, found.values(), strict=True):
+                torch.testing.assert_close(one[row], gradient)
+        optimiser.backward(found)
+        torch.testing.assert_close(network[2].bias.grad, found[network[2].bias].mean(0))
+        with pytest.raises(ValueError, match="gradients by example, of shape"):
+            optimiser.backward({network[2].bias: torch.ones(5, 3)})
+    before = network[2].bias.detach().clone()
+    optimiser.step()
+    assert not torch.equal(before, network[2].bias) and optimiser.num_skipped == 0
+    with pytest.raises(RuntimeError, match="inside of sampled_params"):
+        optimiser.backward(found)
+    with (
+        pytest.raises(RuntimeError, match="VOGN needs the gradient of each example"),
+        optimiser.sampled_params(train=True),
+    ):
+        criterion(network(X), y).backward()
+    with optimiser.sampled_params(train=True):
+        optimiser.backward({p: g * np.inf for p, g in found.items()})
+    with pytest.warns(UserWarning, match="A step was skipped"):
+        optimiser.step()
+
+
+# -- what a step in torch costs -------------------------------------------------------
+
+
+def _loop(num_tensors, rule):
+    """A step of parameters of one size together, whatever their number is."""
+    import torch
+
+    from ngvi import torch as plain
+
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(torch.ones(240 // num_tensors)) for _ in range(num_tensors)]
+    optimiser = getattr(plain, rule)(params, ess=50.0, beta2=0.9)
+
+    def step(scale=1.0):
+        with optimiser.sampled_params(train=True):
+            if rule == "VOGN":
+                optimiser.backward({p: scale * p.detach().expand(2, -1) for p in params})
+            else:
+                for param in params:
+                    param.grad = scale * param.detach()
+        with _counted() as found:
+            optimiser.step()
+        return found
+
+    return params, optimiser, step
+
+
+def _counted():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Calls(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.names = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.names.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    return Calls()
+
+
+def test_calls_of_a_step_do_not_grow_with_the_tensors_and_read_nothing(monkeypatch):
+    pytest.importorskip("torch")
+    from ngvi.torch import arriving
+
+    monkeypatch.setattr(arriving, "is_at_hand", lambda tensor: False)
+    counts = {}
+    for num_tensors in (2, 40):
+        _, optimiser, step = _loop(num_tensors, "IVON")
+        step()
+        names = step().names
+        with _counted() as sampling, optimiser.sampled_params():
+            pass
+        counts[num_tensors] = len(names), len(sampling.names)
+        assert not any("local_scalar" in one or "nonzero" in one for one in names + sampling.names)
+        draws = [one for one in sampling.names if "normal" in one or "rand" in one]
+        assert len(draws) == 1
+    assert counts[2] == counts[40]
+    assert counts[2][0] <= 50 and counts[2][1] <= 15, counts
+
+
+@pytest.mark.parametrize("rule", ["IVON", "VOGN"])
+def test_a_run_is_the_same_where_python_hears_late_of_a_step(rule, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from ngvi.torch import arriving
+
+    runs = []
+    for is_late in (False, True):
+        with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if is_late:
+                patch.setattr(arriving, "is_at_hand", lambda tensor: False)
+            params, optimiser, step = _loop(3, rule)
+            for scale in (1.0, np.nan, 2.0, np.inf, 1.0):
+                step(scale)
+            saved = optimiser.state_dict()["param_groups"][0]
+            step()
+        assert saved["count"] == 3 and saved["num_skipped"] == 2 == optimiser.num_skipped
+        assert sum("was skipped" in str(one.message) for one in caught) == 2
+        runs.append([p.detach() for p in params])
+    for one, other in zip(*runs, strict=True):
+        assert torch.equal(one, other) and one.isfinite().all()
+
+
+def test_a_prediction_between_a_sample_and_its_step_changes_nothing():
+    torch = pytest.importorskip("torch")
+
+    runs = []
+    for predicts in (False, True):
+        params, optimiser, _ = _loop(3, "IVON")
+        with optimiser.sampled_params(train=True):
+            for param in params:
+                param.grad = 2 * param.detach()
+        if predicts:
+            with optimiser.sampled_params():
+                pass
+        optimiser.step()
+        runs.append([p.detach().clone() for p in params])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
