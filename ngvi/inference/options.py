@@ -203,9 +203,8 @@ class MultiStartOptions:
     first_steps: int = 40
     #: A coarse end so near to the best one, in nats, may lead higher.
     coarse_gap: float = 2.0
-    #: Gradients for other optima, per gradient that led to the best one.
-    exploration: float = 1.0
-    #: ... and so many in any case: what the shortest run of NUTS takes, 2,000 times ten leapfrogs.
+    #: Gradients for other optima beside the share: what the shortest run of NUTS takes, 2,000
+    #: times ten leapfrogs.
     exploration_floor: int = 20_000
     #: Searches with fresh draws at every step, or by values alone, where nothing else helps, take
     #: as many gradients as all before them, or so many if these were fewer.
