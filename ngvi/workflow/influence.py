@@ -104,7 +104,7 @@ def influence(target: Target, q: DenseGaussian, units: Units, latents: Sequence[
     """
     sites = target.sites(q)
     if units.are_single and isinstance(sites, PredictorSites):
-        divergence, steps = _of_elements(sites, q)
+        divergence, steps = _of_elements(sites, q, target.weights)
         by_unit = np.argsort(units.of_element)
         divergence, steps = divergence[by_unit], steps[by_unit]
     else:
@@ -128,9 +128,11 @@ def influence(target: Target, q: DenseGaussian, units: Units, latents: Sequence[
     return Influence(labels, order, divergence[order], shifts)
 
 
-def _of_elements(sites: PredictorSites, q: DenseGaussian) -> tuple[np.ndarray, np.ndarray]:
+def _of_elements(
+    sites: PredictorSites, q: DenseGaussian, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """By element the divergence, and the step of the mean without it, ``-Sigma J^T t``."""
-    cavity = Cavities.of(sites, q)
+    cavity = Cavities.of(sites, q, weights)
     noise = -np.einsum("pmd,mdp->md", sites.spreads, cavity.pull[:, cavity.labels])
     divergence = np.where(cavity.is_proper, cavity.divergence, np.inf)
     steps = noise @ q.factor.T

@@ -53,7 +53,7 @@ def leave_out(target: Target, q: DenseGaussian, units: Units) -> Pointwise:
 
 def _single(target: Target, q: DenseGaussian, sites: PredictorSites, units: Units) -> Pointwise:
     order, predictors = np.argsort(units.of_element), sites.predictors
-    cavity = Cavities.of(sites, q)
+    cavity = Cavities.of(sites, q, target.weights)
     is_proper, leverage = cavity.is_proper, cavity.leverage
     reliability = np.where(is_proper, leverage, np.inf)
     how = np.where(is_proper, SUBTRACTION, IMPROPER).astype(object)
@@ -71,7 +71,7 @@ def _single(target: Target, q: DenseGaussian, sites: PredictorSites, units: Unit
     full = PredictorCovariance.of(list(sites.spreads), np)
     lpd = predictors.log_mean(sites.means, full.factor)
     elpd = np.where(is_known, elpd, np.nan)
-    psis = _psis(_joint_log_likelihoods(target, q, units)[1])
+    psis = _psis(*_joint_log_likelihoods(target, q, units)[1:])
     by_unit = [one[order] for one in (elpd, lpd, reliability, leverage, how)]
     return Pointwise(*by_unit, *psis)  # type: ignore[call-arg]
 
@@ -107,8 +107,8 @@ class Cavities:
         return self.leverage < 1.0
 
     @classmethod
-    def of(cls, sites: PredictorSites, q: DenseGaussian) -> Cavities:
-        """Of all elements."""
+    def of(cls, sites: PredictorSites, q: DenseGaussian, weights: np.ndarray) -> Cavities:
+        """Of all elements, each so many times; shape ``(M,)``."""
         blocks, labels = np.unique(q.noise_blocks, return_inverse=True)
         count, num = sites.spreads.shape[:2]
         order = np.argsort(labels, kind="stable")
@@ -118,8 +118,8 @@ class Cavities:
         for p in range(count):
             for r in range(count):
                 V[:, :, p, r] = np.add.reduceat(spreads[p] * spreads[r], starts, 1)
-        A = np.moveaxis(sites.curvature, -1, 0)[:, None]
-        g = sites.gradient.T[:, None, :, None]
+        A = np.moveaxis(weights * sites.curvature, -1, 0)[:, None]
+        g = (weights * sites.gradient).T[:, None, :, None]
         eigenvalues = np.linalg.eigvals(V @ A).real
         leverage = eigenvalues.max((1, 2))
         # Where nothing is left the numbers are not used.
@@ -159,7 +159,7 @@ def _factor(covariances: np.ndarray) -> list[list[np.ndarray]]:
 def _joint(
     target: Target, q: DenseGaussian, sites: PredictorSites | PointSites, units: Units
 ) -> Pointwise:
-    theta, of_units = _joint_log_likelihoods(target, q, units)
+    theta, of_units, counted = _joint_log_likelihoods(target, q, units)
     found: list[tuple] = []
     log_q = q.log_prob(theta)
     for unit in range(units.count):
@@ -189,7 +189,9 @@ def _joint(
         found.append((value, max(shape, left if how == STEPS else leverage), leverage, how))
     elpd, reliability, leverages, hows = map(np.array, zip(*found, strict=True))
     lpd = np.logaddexp.reduce(of_units, 0) - np.log(len(of_units))
-    return Pointwise(elpd, lpd, reliability, leverages, hows.astype(object), *_psis(of_units))
+    return Pointwise(
+        elpd, lpd, reliability, leverages, hows.astype(object), *_psis(of_units, counted)
+    )
 
 
 def cavity_of(q: DenseGaussian, site: Expected) -> tuple[DenseGaussian | None, float, float]:
@@ -214,13 +216,19 @@ def _noise(dim: int, count: int, seed: int) -> np.ndarray:
 
 def _joint_log_likelihoods(
     target: Target, q: DenseGaussian, units: Units
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draws ``(K, d)`` of the posterior, and log likelihoods of all units, ``(K, R)``."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draws ``(K, d)`` of the posterior, log likelihoods of all units, ``(K, R)``, and these as
+    often as the posterior counts them.
+    """
     count = min(DEFAULTS.num_joint, DEFAULTS.max_joint_numbers // len(target.weights))
     theta = q.sample(_noise(q.dim, max(count, 1), 0))
     if count < DEFAULTS.min_joint and units.are_single:
-        return theta[:0], np.zeros((0, units.count))
-    return theta, units.sums(target.log_likelihood(theta))
+        nothing = np.zeros((0, units.count))
+        return theta[:0], nothing, nothing
+    values = target.log_likelihood(theta)
+    # What does not count may be infinite.
+    counted = np.where(target.weights > 0, values, 0.0) * target.weights
+    return theta, units.sums(values), units.sums(counted)
 
 
 def _of_unit(target: Target, theta: np.ndarray, elements: np.ndarray) -> np.ndarray:
@@ -244,14 +252,13 @@ def _log_average(log_weights: np.ndarray) -> tuple[float, float]:
     return float(scale - np.log(len(log_weights))), float(shape)
 
 
-def _psis(of_units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _psis(of_units: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """PSIS-LOO of each unit (Vehtari, Gelman and Gabry, 2017), and its k-hat."""
     count = of_units.shape[1]
     values, shapes = np.full(count, np.nan), np.full(count, np.nan)
     for unit in range(count if len(of_units) else 0):
-        logs = of_units[:, unit]
-        logs = logs[np.isfinite(logs)]
-        if len(logs):
-            smoothed, shapes[unit] = smoothed_weights(-logs)
-            values[unit] = np.logaddexp.reduce(smoothed + logs)
+        used = np.isfinite(of_units[:, unit])
+        if used.any():
+            smoothed, shapes[unit] = smoothed_weights(-counted[used, unit])
+            values[unit] = np.logaddexp.reduce(smoothed + of_units[used, unit])
     return values, shapes

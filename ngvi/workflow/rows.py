@@ -39,18 +39,20 @@ class ObservedRows(Protocol):
     """The elements of all observed sites, ``M`` of them, one site after another.
 
     :ivar sites: in their order.
+    :ivar weights: how many times the model counts each, its ``scale``; shape ``(M,)``.
     :ivar factors: names of statements that add to the log density and have no data.
     :ivar eps: the precision in which the model computes.
     :ivar is_enumerated: whether discrete latents are summed out, so that there are no elements.
     """
 
     sites: tuple[RowSite, ...]
+    weights: np.ndarray
     factors: tuple[str, ...]
     is_enumerated: bool
     eps: float
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
-        """At latent vectors of shape ``(K, d)``, in nats; shape ``(K, M)``."""
+        """Each once, at latent vectors of shape ``(K, d)``, in nats; shape ``(K, M)``."""
 
     def jacobian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`log_likelihood`, and its gradients, shape ``(K, M, d)``."""

@@ -210,18 +210,19 @@ class Target:
         predictors = rows.predictors()
         if predictors is not None and q is not None and not predictors.are_smooth(q):
             predictors = None
-        weights = np.ones(sum(site.size for site in rows.sites))
+        weights = rows.weights
 
         def rest(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             values, gradients = total(theta)
             if predictors is None:
                 found = [rows.jacobian(one[None]) for one in theta]
-                own = np.concatenate([value.sum(1) for value, _ in found])
-                slopes = np.concatenate([jacobian.sum(1) for _, jacobian in found])
+                own = np.concatenate([value @ weights for value, _ in found])
+                slopes = np.concatenate([weights @ jacobian for _, jacobian in found])
                 return values - own, gradients - slopes
             moments = predictors.derivatives(predictors.at(theta))
             pairs = zip(moments.first, predictors.slopes, strict=True)
-            return values - moments.value.sum(1), gradients - sum(f @ s for f, s in pairs)
+            own = moments.value @ weights
+            return values - own, gradients - sum((weights * f) @ s for f, s in pairs)
 
         return cls(rows, RestOfDensity(rest, rows.eps), weights, predictors)
 

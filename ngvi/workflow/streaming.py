@@ -43,28 +43,35 @@ class ChangedObjective(Forwarding):
         if change.mean is not None and change.factor is not None:
             self._prior = DenseGaussian(change.mean, change.factor)
         self.guide_is_enumerated = False
-        self._counts = np.ones(sum(site.size for site in rows.sites), bool)
-        self._counts[change.left_out] = False
+        self._kept, self._left_out = rows.weights.copy(), np.zeros(len(rows.weights))
+        self._left_out[change.left_out] = rows.weights[change.left_out]
+        self._kept[change.left_out] = 0.0
 
     def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
         values = self._rows.log_likelihood(theta)
         if self._prior is not None:
-            return self._prior.log_prob(theta) + values[:, self._counts].sum(1)
-        return self.inner.log_density(state, theta) - values[:, ~self._counts].sum(1)
+            return self._prior.log_prob(theta) + _weighted(values, self._kept)
+        return self.inner.log_density(state, theta) - _weighted(values, self._left_out)
 
     def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values, slopes = self._rows.jacobian(theta)
         if self._prior is not None:
-            own = values[:, self._counts].sum(1), slopes[:, self._counts].sum(1)
+            own = _weighted(values, self._kept), _weighted(slopes, self._kept)
             step = self._prior.mean - theta
             return self._prior.log_prob(theta) + own[0], step @ self._prior.precision + own[1]
-        less = values[:, ~self._counts].sum(1), slopes[:, ~self._counts].sum(1)
+        less = _weighted(values, self._left_out), _weighted(slopes, self._left_out)
         value, slope = self.inner.gradient(state, theta)
         return value - less[0], slope - less[1]
 
     def in_double(self, state: State, theta: np.ndarray) -> None:
         """Not of another density."""
         return
+
+
+def _weighted(of_rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Their sum along the second axis; what does not count may be infinite."""
+    used = np.flatnonzero(weights)
+    return np.tensordot(of_rows[:, used], weights[used], (1, 0))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from numpyro_ngvi.tracing.additive_terms import elementwise_terms_of
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import blocks, compiled
 from numpyro_ngvi.tracing.per_example import site_log_probs
-from numpyro_ngvi.workflow.runs import has_data
+from numpyro_ngvi.workflow.runs import has_data, unscaled
 
 #: Draws of a pass, and of what has a Jacobian each.
 VALUES_AT_ONCE, JACOBIANS_AT_ONCE = 128, 16
@@ -65,6 +65,10 @@ class ModelRows:
         self.factors = tuple(
             k for k, (site, _) in found.items() if site["is_observed"] and k not in rows
         )
+        self.weights = np.ones(sum(site.size for site in self.sites))
+        if any(one[0]["scale"] is not None for one in rows.values()):
+            weights = self._arguments.call(compiled(self._all_weights, runs_once=True))
+            self.weights = np.asarray(weights, float)
         self._values = compiled(self._some_values, runs_few=True)
         self._slopes = compiled(self._some_slopes, runs_few=True)
 
@@ -99,8 +103,13 @@ class ModelRows:
     def _by_site(self, theta: jax.Array, arrays: list) -> list[jax.Array]:
         parts = jnp.split(theta, np.cumsum(self._dims)[:-1])
         log_probs, trace, _ = self._run(dict(zip(self._here, parts, strict=True)), arrays)
-        scales = {site.name: trace[site.name]["scale"] for site in self.sites}
-        return [p if (s := scales[k]) is None else p / s for k, p in _own(log_probs, scales)]
+        return [unscaled(trace[site.name], log_probs[site.name]) for site in self.sites]
+
+    def _all_weights(self, arrays: list) -> jax.Array:
+        _, trace, _ = self._run({k: family.mean for k, family in self._here.items()}, arrays)
+        found = ((trace[site.name]["scale"], site.shape) for site in self.sites)
+        scales = [jnp.broadcast_to(1.0 if s is None else s, shape) for s, shape in found]
+        return jnp.concatenate([scale.reshape(-1) for scale in scales])
 
     def _run(self, latents: dict[str, jax.Array], arrays: list) -> tuple:
         args, kwargs = self._arguments.rebuilt(arrays)
@@ -202,10 +211,6 @@ class _Terms:
             return [jnp.concatenate([x.reshape(-1) for x in xs]) for xs in zip(*found, strict=True)]
 
         return jax.vmap(of_one)(at)
-
-
-def _own(log_probs: dict[str, jax.Array], names: dict[str, Any]) -> list[tuple[str, jax.Array]]:
-    return [(name, log_probs[name]) for name in names]
 
 
 def _row_site(name: str, site: dict[str, Any], shape: tuple[int, ...]) -> RowSite:

@@ -75,8 +75,7 @@ class ModelRuns:
             seeded, known = handlers.seed(self._model, key), {**self._params, **latents}
             log_probs, sites = compute_log_probs(seeded, args, kwargs, known, sum_log_prob=False)
             own = {name: p for name, p in log_probs.items() if has_data(sites[name])}
-            scales = {name: sites[name]["scale"] for name in own}
-            return {k: p if scales[k] is None else p / scales[k] for k, p in own.items()}
+            return {name: unscaled(sites[name], p) for name, p in own.items()}
 
         return self._mapped(of_one, draws, len(next(iter(draws.values()))))
 
@@ -104,6 +103,11 @@ class ModelRuns:
 
         found = self._arguments.call(compiled(of_all, runs_once=True), draws)
         return {name: np.asarray(value) for name, value in found.items()}
+
+
+def unscaled(site: dict[str, Any], log_prob: jax.Array) -> jax.Array:
+    """An observed site's log density without its scale, which may be zero."""
+    return log_prob if site["scale"] is None else site["fn"].log_prob(site["value"])
 
 
 def has_data(site: dict[str, Any]) -> bool:

@@ -49,6 +49,8 @@ class ModelRows:
             nodes = density.of(lambda: density.traces(means)[0]).nodes
         sites = {name: site for name, site in nodes.items() if site["type"] == "sample"}
         self.sites = tuple(_row_site(k, s) for k, s in sites.items() if _is_row(s))
+        scales = [np.broadcast_to(_scale(sites[site.name]), site.shape) for site in self.sites]
+        self.weights = np.concatenate([np.ones(0), *(scale.reshape(-1) for scale in scales)])
         self.factors = tuple(k for k, s in sites.items() if s["is_observed"] and _is_factor(s))
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
@@ -185,6 +187,10 @@ def _valued(term: Term, own: list[Tensor]) -> Callable[[list[Tensor]], Tensor]:
 
 def _is_row(site: dict[str, Any]) -> bool:
     return site["is_observed"] and has_data(site)
+
+
+def _scale(site: dict[str, Any]) -> np.ndarray:
+    return _numpy(torch.as_tensor(site["scale"]))
 
 
 def _is_factor(site: dict[str, Any]) -> bool:

@@ -18,9 +18,10 @@ PRIOR_SCALE = 10.0
 class LogisticRows:
     """``y_i ~ Bernoulli(logits=x_i^T theta)``."""
 
-    def __init__(self, X, y, by_points=False):
+    def __init__(self, X, y, by_points=False, weights=None):
         self.X, self.sign, self.by_points = X, 2.0 * y - 1.0, by_points
         self.factors, self.is_enumerated, self.eps = (), False, 1e-16
+        self.weights = np.ones(len(y)) if weights is None else weights
         self.sites = (RowSite("y", (len(y),), (Plate("rows", len(y), 0),)),)
 
     def log_likelihood(self, theta):
@@ -51,7 +52,8 @@ def target(rows):
     def total(theta):
         values, slopes = rows.jacobian(theta)
         prior = -0.5 * (theta**2).sum(1) / PRIOR_SCALE**2
-        return values.sum(1) + prior, slopes.sum(1) - theta / PRIOR_SCALE**2
+        weighted = values @ rows.weights, rows.weights @ slopes
+        return weighted[0] + prior, weighted[1] - theta / PRIOR_SCALE**2
 
     return Target.of(rows, total)
 

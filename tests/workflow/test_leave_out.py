@@ -17,6 +17,7 @@ from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.influence import influence
 from ngvi.workflow.loo import leave_out
 from ngvi.workflow.sites import Sites, Target, climb
+from ngvi.workflow.units import Units
 from tests.workflow.numpy_rows import LogisticRows, fitted, logistic_data, target, units
 
 
@@ -65,6 +66,35 @@ def test_leave_one_out_is_near_exact_refits_where_psis_is_not(logistic):
         assert error < 0.02 and (found.psis_k < 0.7).all()
     assert (found.reliability < 0.7).all()
     assert (found.elpd < found.lpd + 1e-9).all()
+
+
+@pytest.mark.parametrize("by_points", [False, True])
+def test_a_row_that_counts_twice_is_as_two_that_are_left_out_together(by_points):
+    X, y = logistic_data()
+    X, y, weights = X[:40], y[:40], np.where(np.arange(40) < 5, 2.0, 1.0)
+    twice = np.concatenate([np.arange(40), np.arange(5)])
+    of, copied = (
+        target(LogisticRows(X, y, weights=weights)),
+        target(LogisticRows(X[twice], y[twice])),
+    )
+    q = fitted(copied)
+    np.testing.assert_allclose(fitted(of).mean, q.mean, atol=1e-6)
+    if by_points:
+        of = target(LogisticRows(X, y, by_points, weights))
+    found = leave_out(of, q, units(of.rows))
+    without = [fitted(copied.without(np.flatnonzero(twice == row))) for row in range(7)]
+    means = [X[row] @ p.mean for row, p in enumerate(without)]
+    sds = [np.linalg.norm(X[row] @ p.factor) for row, p in enumerate(without)]
+    signs, points = 2 * y - 1, np.linspace(-9, 9, 2001)
+    likely = [expit(signs[i] * (means[i] + sds[i] * points)) * norm.pdf(points) for i in range(7)]
+    exact = np.log(np.sum(likely, 1) * 0.009)
+    np.testing.assert_allclose(found.elpd[:7], exact, atol=0.05 if by_points else 0.02)
+    np.testing.assert_allclose(found.psis[:7], found.elpd[:7], atol=0.15)
+    moved = influence(of, q, units(of.rows), [Site("beta", 0, (5,))])
+    both = influence(copied, q, Units((("rows", 40),), twice), [Site("beta", 0, (5,))])
+    order, of_both = np.argsort(moved.rows), np.argsort(both.rows)
+    atol = 0.02 if by_points else 1e-5
+    np.testing.assert_allclose(moved.divergence[order], both.divergence[of_both], atol=atol)
 
 
 def test_points_and_quadrature_agree_on_sites():

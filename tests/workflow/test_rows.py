@@ -51,6 +51,35 @@ def test_leave_one_out_of_a_conjugate_model_is_exact(ppl):
     )
 
 
+@SLOW_IN_NUMPYRO
+def test_rows_count_as_often_as_their_scale_says(ppl):
+    X, y = models.regression_data()
+    weights = np.where(np.arange(len(y)) % 2, 0.5, 2.0)
+
+    def model(X, y, weights):
+        beta = ppl.sample("beta", ppl.dist.Normal(ppl.array(np.zeros(3)), 1.0).to_event(1))
+        with ppl.plate("data", len(y)), ppl.handlers.scale(scale=weights):
+            ppl.sample("y", ppl.dist.Normal(X @ beta, 0.5), obs=y)
+
+    def exact(weights):
+        precision = np.eye(3) + 4.0 * X.T @ (weights[:, None] * X)
+        covariance = np.linalg.inv(precision)
+        return covariance @ X.T @ (4.0 * weights * y), covariance
+
+    mean, covariance = exact(weights)
+    args = tuple(map(ppl.array, (X, y, weights)))
+    fitted = result(ppl, model, args, at=(mean, np.linalg.cholesky(covariance)))
+    shift, precision = fitted.sites().total()
+    np.testing.assert_allclose(precision, np.linalg.inv(covariance), rtol=1e-6)
+    np.testing.assert_allclose(shift, precision @ mean, rtol=1e-6)
+    fewer = fitted.without([3, 4])
+    wanted = exact(np.where(np.isin(np.arange(len(y)), [3, 4]), 0.0, weights))
+    np.testing.assert_allclose(ppl.numpy(fewer.posterior.mean), wanted[0], atol=1e-6)
+    np.testing.assert_allclose(ppl.numpy(fewer.family.covariance_matrix), wanted[1], atol=1e-6)
+    again = fewer.update(*(array[3:5] for array in args))
+    np.testing.assert_allclose(ppl.numpy(again.posterior.mean), mean, atol=1e-6)
+
+
 def test_arviz_compares_and_draws_what_it_gets(pyro_backend):
     if not arviz.__version__.startswith("0."):
         pytest.skip("of ArviZ 0")
