@@ -30,6 +30,13 @@ CALLED = {
     "max_kl": "clip clip_norm kl",
     "curvature": "hessian estimator",
     "path": "file filename fname",
+    "var_names": "names vars sites params parameters",
+    "prob": "hdi_prob ci_prob ci level confidence quantiles percentiles",
+    "plate": "dim group groups by var_name unit",
+    "rows": "index indices idx row i",
+    "num_warmup": "warmup warmup_steps tune burn_in num_tune",
+    "num_chains": "chains n_chains",
+    "target_accept_prob": "target_accept",
 }
 
 
@@ -45,16 +52,21 @@ def door(function: Function) -> Function:
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(_misfit(function, signature, kwargs, str(error))) from None
+            name = _name(function, signature, args)
+            raise TypeError(_misfit(name, signature, kwargs, str(error))) from None
         return function(*args, **kwargs)
 
     return called  # type: ignore[return-value]
 
 
-def _misfit(
-    function: Callable, signature: inspect.Signature, kwargs: dict[str, Any], reason: str
-) -> str:
+def _name(function: Callable, signature: inspect.Signature, args: tuple) -> str:
+    """As the user has it: a method by the class of its object, not that which it is from."""
     name = function.__qualname__.removesuffix(".__init__")
+    is_method = next(iter(signature.parameters), None) == "self" and args
+    return f"{type(args[0]).__name__}.{function.__name__}" if is_method and "." in name else name
+
+
+def _misfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], reason: str) -> str:
     names = [one for one in signature.parameters if one != "self"]
     for keyword in kwargs:
         if keyword not in names:

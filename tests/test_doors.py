@@ -153,6 +153,50 @@ MISTAKES = {
         lambda ppl: ppl.package.SVI(len, None, ppl.optimiser(), ppl.elbo()),
         r"guide must be a guide, NaturalGaussianGuide\(model\) say, got None",
     ),
+    "a summary of names by another name": (
+        lambda ppl: shared_result(ppl).summary(sites=["w"]),
+        r"FitResult.summary has no argument sites=. Is var_names= meant\?",
+    ),
+    "an interval by another name": (
+        lambda ppl: shared_result(ppl).summary(hdi_prob=0.9),
+        r"FitResult.summary has no argument hdi_prob=. Is prob= meant\?",
+    ),
+    "leave-one-out of another library": (
+        lambda ppl: shared_result(ppl).loo(pointwise=True),
+        r"FitResult.loo has no argument pointwise=. It has plate=\.",
+    ),
+    "a list of plates": (
+        lambda ppl: shared_result(ppl).influence(["rows"]),
+        r"plate must be the name of one plate, or None, got \['rows'\]",
+    ),
+    "without what": (
+        lambda ppl: shared_result(ppl).without(),
+        r"FitResult.without\(rows, plate=None\) was called otherwise: missing .* 'rows'",
+    ),
+    "rows by another name": (
+        lambda ppl: shared_result(ppl).without(index=3),
+        r"FitResult.without has no argument index=. Is rows= meant\?",
+    ),
+    "chains of another library": (
+        lambda ppl: shared_result(ppl).nuts(chains=2),
+        r"FitResult.nuts has no argument chains=. Is num_chains= meant\?",
+    ),
+    "a warm-up of another library": (
+        lambda ppl: shared_result(ppl).nuts(tune=2),
+        r"FitResult.nuts has no argument tune=. Is num_warmup= meant\?",
+    ),
+    "an update that is no call of the model": (
+        lambda ppl: shared_result(ppl).update(rows=3),
+        "update has no argument rows=, and neither has the model",
+    ),
+    "the model among its arguments": (
+        lambda ppl: shared_result(ppl).update(shared_result(ppl).model, *shared_result(ppl).args),
+        "update has the model already, and argument 0 .* is the model itself: leave it out",
+    ),
+    "a number of new groups": (
+        lambda ppl: shared_result(ppl).predictive(new_groups=3),
+        "new_groups must be True, the name of a plate, .*got 3; the plates around latents are",
+    ),
     "a seed by another name": (
         lambda ppl: shared_result(ppl).diagnose(random_seed=1),
         r"diagnose has no argument random_seed=. Is (seed|rng_key)= meant\?",
@@ -165,6 +209,24 @@ def test_a_mistake_at_a_door_is_told(ppl, mistake):
     action, words = MISTAKES[mistake]
     with pytest.raises(TypeError, match=words):
         action(ppl)
+
+
+def test_values_at_the_doors_of_results_are_refused_by_name(ppl):
+    fitted = shared_result(ppl)
+    X, y = fitted.args
+    with pytest.raises(
+        ValueError, match="of the rows of .* cannot be computed: .*\n.*their plates"
+    ):
+        fitted.update(X, y[:2])
+    with pytest.raises(ValueError, match=r"rows must be numbers of rows from 0 .*flatnonzero\(mas"):
+        fitted.without([1, [2, 3]])
+    found = fitted.influence()
+    assert found[-1]["row"] == list(found)[-1]["row"]
+    for index in ("row", len(found), 0.5):
+        with pytest.raises(IndexError, match="by their place in the order of influence"):
+            found[index]
+    with pytest.raises(ValueError, match="num must be an integer of at least 1, got 'all'"):
+        found.plot("all")
 
 
 def test_what_results_of_other_libraries_have_is_told(ppl):

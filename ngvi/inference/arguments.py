@@ -218,6 +218,11 @@ class ModelCall:
         :raises TypeError: naming the argument, with what to write.
         """
         for index, value in enumerate(self.args):
+            if value is self.model:
+                raise TypeError(
+                    f"{self.name} has the model already, and argument {index} of the model's, "
+                    "counted from zero, is the model itself: leave it out."
+                )
             kind = value if isinstance(value, type) else type(value)
             for base in kind.__mro__:
                 if base.__name__ in FOREIGN:

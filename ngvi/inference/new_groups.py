@@ -113,7 +113,13 @@ def _asked(asked: Asked, sizes: dict[str, tuple[int, int]], inside: dict) -> dic
     if isinstance(asked, Mapping):
         wanted = dict(asked)
     else:
-        wanted = dict.fromkeys([asked] if isinstance(asked, str) else asked)
+        try:
+            wanted = dict.fromkeys([asked] if isinstance(asked, str) else asked)
+        except TypeError:
+            raise TypeError(
+                "new_groups must be True, the name of a plate, several names, or a dictionary from "
+                f"names to indices, got {asked!r}; the plates around latents are {_listed(sizes)}."
+            ) from None
     for name in wanted:
         if name not in sizes:
             raise ValueError(

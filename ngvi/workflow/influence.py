@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ngvi.errors import check_count
 from ngvi.latents import html
 from ngvi.latents.layout import Site
 from ngvi.workflow.gaussian import DenseGaussian
@@ -40,6 +41,11 @@ class Influence(Sequence):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
+        if not (isinstance(index, (int, np.integer)) and -len(self) <= index < len(self)):
+            raise IndexError(
+                f"Rows are asked for by their place in the order of influence, from 0 to "
+                f"{len(self) - 1}, got {index!r}. By columns they are in table()."
+            )
         moved = {name: float(values[index]) for name, values in self.shifts.items()}
         return {"row": self.labels[index], "kl": float(self.divergence[index]), **moved}
 
@@ -55,15 +61,16 @@ class Influence(Sequence):
         """The most influential rows, as a matplotlib figure.
 
         :param num: how many.
+        :raises ValueError: for less than one.
         :raises ModuleNotFoundError: without matplotlib.
         """
+        num = min(check_count(num, "num"), len(self))
         try:
             from matplotlib import pyplot
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 "influence().plot needs matplotlib: pip install matplotlib", name=error.name
             ) from error
-        num = min(num, len(self))
         figure, (left, right) = pyplot.subplots(
             1, 2, figsize=(10.5, 1.2 + 0.28 * num), layout="constrained", sharey=True
         )

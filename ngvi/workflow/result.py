@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ngvi._door import door
 from ngvi.errors import check_count, check_flag
 from ngvi.inference.nuts import NutsResult
 from ngvi.inference.report import SIZES
@@ -121,6 +122,7 @@ class WorkflowResult(RowsResult):
 
     # -- tables -----------------------------------------------------------------------
 
+    @door
     def summary(
         self,
         var_names: str | Sequence[str] | None = None,

@@ -11,6 +11,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from ngvi._door import door
+from ngvi.inference.arguments import ModelCall
 from ngvi.inference.change import Change
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import Result
@@ -54,6 +56,7 @@ class RowsResult(Result):
 
     # -- rows -------------------------------------------------------------------------
 
+    @door
     def sites(self, plate: str | None = None) -> Sites:
         """The natural gradient of each row's expected log likelihood.
 
@@ -69,6 +72,7 @@ class RowsResult(Result):
         with self._target(plate, "sites") as (target, q, units, _):
             return Sites.of(target, q, units)
 
+    @door
     def loo(self, plate: str | None = None) -> Any:
         """Leave-one-out predictive densities, by subtracting each row's site.
 
@@ -95,6 +99,7 @@ class RowsResult(Result):
         words = note(found, units)
         return elpd_data(found, units, {"note": words} if words else {})
 
+    @door
     def influence(self, plate: str | None = None) -> Influence:
         """How far each row moves the posterior, the most influential first.
 
@@ -124,9 +129,11 @@ class RowsResult(Result):
         :param args: arguments of the model, with the new rows alone.
         :param kwargs: keyword arguments of the model.
         :return: a result whose arguments are these; its bound is that of all rows so far.
+        :raises TypeError: for what are no arguments of the model.
         :raises ValueError: for rows of another shape, or with new groups, which are new latents;
             and as :meth:`sites`.
         """
+        ModelCall(self.update, self.model, args, kwargs, "no seed").check()
         new = self._with_fields(args=args, kwargs=kwargs, change=None)
         try:
             shapes = new._latent_shapes()
@@ -145,6 +152,7 @@ class RowsResult(Result):
         q = self._dense()
         return new._climbed(self, q, "update", next_change(self, q))
 
+    @door
     def without(self, rows: Any, plate: str | None = None) -> Self:
         """The posterior without some rows, by subtraction and natural-gradient steps.
 
@@ -155,11 +163,7 @@ class RowsResult(Result):
             and as :meth:`sites`.
         """
         with self._target(plate, "without") as (_, q, units, _):
-            known = np.unique(np.atleast_1d(np.asarray(rows)))
-            if known.dtype.kind not in "iu" or ((known < 0) | (known >= units.count)).any():
-                raise ValueError(
-                    f"without() takes numbers of rows from 0 to {units.count - 1}, got {rows!r}."
-                )
+            known = units.numbers(rows)
             elements = np.flatnonzero(np.isin(units.of_element, known))
             names = ", ".join(units.label(int(row)) for row in known[: DEFAULTS.num_named])
         return self._with_fields()._climbed(self, q, f"without({names})", fewer(self, elements))
@@ -274,11 +278,18 @@ class RowsResult(Result):
 
 
 def _check_finite(rows: Any, q: DenseGaussian) -> None:
-    """Refuse data that are missing.
+    """Refuse data that are missing, or do not fit the model.
 
-    :raises ValueError: naming the first.
+    :raises ValueError: naming the first that are missing.
     """
-    values = rows.log_likelihood(q.mean[None])[0]
+    try:
+        values = rows.log_likelihood(q.mean[None])[0]
+    except Exception as error:
+        names = ", ".join(repr(site.name) for site in rows.sites)
+        raise ValueError(
+            f"The log likelihood of the rows of {names} cannot be computed: {error}\nCheck that "
+            "the data have the size of their plates."
+        ) from error
     start = 0
     for site in rows.sites:
         missing = np.flatnonzero(np.isnan(values[start : start + site.size]))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ngvi.errors import is_number
 from ngvi.inference.psis import LIMITS, from_log_weights, smoothed_weights
 
 
@@ -41,13 +42,9 @@ def summary_table(
     :param note: why they have none.
     """
     frame = pandas("result.summary").DataFrame
-    if isinstance(prob, bool) or not isinstance(prob, int | float) or not 0 < prob < 1:
+    if not is_number(prob, lambda value: 0 < value < 1):
         raise ValueError(f"prob must be between 0 and 1, got {prob!r}.")
-    names = [var_names] if isinstance(var_names, str) else list(var_names or values)
-    for name in names:
-        if name not in values:
-            known = ", ".join(map(repr, values))
-            raise ValueError(f"var_names= has {name!r}; the latent sites are {known}.")
+    names = _names(var_names, values)
     labels = [label for name in names for label in labels_of(name, values[name].shape[1:])]
     columns = np.concatenate([values[name].reshape(len(values[name]), -1) for name in names], 1)
     columns = columns.astype(float)
@@ -70,6 +67,19 @@ def summary_table(
 
 #: Of what importance weights say.
 COLUMNS = ("mean_shift", "sd_ratio", "k_hat")
+
+
+def _names(asked: Any, known: Collection[str]) -> list[str]:
+    """Of the sites that are asked for, all by default."""
+    if asked is None:
+        return list(known)
+    is_one = isinstance(asked, str) or not isinstance(asked, Iterable)
+    names = [asked] if is_one else list(asked)
+    for name in names or [asked]:
+        if not isinstance(name, str) or name not in known:
+            listed = ", ".join(map(repr, known))
+            raise ValueError(f"var_names= has {name!r}; the latent sites are {listed}.")
+    return names
 
 
 def labels_of(name: str, shape: tuple[int, ...]) -> list[str]:

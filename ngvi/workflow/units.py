@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,22 @@ class Units:
         """Whether each unit is one element."""
         return bool((np.bincount(self.of_element, minlength=self.count) == 1).all())
 
+    def numbers(self, given: Any) -> np.ndarray:
+        """Numbers of units as a user gives them, sorted, each once.
+
+        :raises ValueError: for what are none.
+        """
+        try:
+            known = np.unique(np.atleast_1d(np.asarray(given)))
+        except (TypeError, ValueError):  # of different lengths, or kinds
+            known = np.empty(0)
+        if known.dtype.kind not in "iu" or ((known < 0) | (known >= self.count)).any():
+            raise ValueError(
+                f"rows must be numbers of rows from 0 to {self.count - 1}, got {given!r}. Those of "
+                "a mask are np.flatnonzero(mask)."
+            )
+        return known
+
     def elements(self, unit: int) -> np.ndarray:
         """The elements of a unit."""
         return np.flatnonzero(self.of_element == unit)
@@ -67,8 +84,8 @@ def check_rows(rows: ObservedRows, factors: Iterable[str], ppl: str) -> None:
         names = ", ".join(repr(name) for name in factors)
         why = f"its likelihood is in the factor {names}" if names else "it observes nothing"
         raise ValueError(
-            f"The model has no rows to leave out: {why}. Write it as an observed site in a plate, "
-            f"with {ppl}.plate('rows', len(y)): {ppl}.sample('y', ..., obs=y)."
+            f"With these arguments the model has no rows: {why}. Write it as an observed site "
+            f"in a plate, with {ppl}.plate('rows', len(y)): {ppl}.sample('y', ..., obs=y)."
         )
     for site in rows.sites:
         if not site.plates:
@@ -91,6 +108,8 @@ def make_units(
     :param depends: which latents each element depends on, shape ``(M, d)``.
     :raises ValueError: for a plate that tells no elements apart.
     """
+    if not (plate is None or isinstance(plate, str)):
+        raise TypeError(f"plate must be the name of one plate, or None, got {plate!r}.")
     of_rows = [{p.name for p in site.plates} for site in rows.sites]
     latents = tuple(latents)
     if plate is None:

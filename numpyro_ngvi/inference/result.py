@@ -155,6 +155,7 @@ class FitResult(WorkflowResult):
         latents = latents.at[:, others].set(family.sample(noise)[:, own])
         return new._unpack_and_constrain(latents, self.params)
 
+    @door
     @shared_doc(WorkflowResult.nuts, OF_KEY)
     @serialised
     def nuts(
@@ -184,6 +185,7 @@ class FitResult(WorkflowResult):
 
         return self._by_nuts(request, _numbers_of(key), run)
 
+    @door
     @shared_doc(WorkflowResult.whitened_density)
     @serialised
     def whitened_density(self) -> WhitenedDensity:

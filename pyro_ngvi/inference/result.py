@@ -155,6 +155,7 @@ class FitResult(WorkflowResult):
             latents[:, others] = family.sample(noise)[:, own]
             return new._constrained(latents)
 
+    @door
     @shared_doc(WorkflowResult.nuts)
     @serialised
     def nuts(
@@ -181,6 +182,7 @@ class FitResult(WorkflowResult):
 
         return self._by_nuts(request, int(torch.randint(2**31, ())), run)
 
+    @door
     @shared_doc(WorkflowResult.whitened_density)
     @serialised
     def whitened_density(self) -> WhitenedDensity:

@@ -137,6 +137,8 @@ def test_a_summary_refuses_names_and_probabilities(pyro_backend):
     fitted = conjugate_result(pyro_backend)
     with pytest.raises(ValueError, match=r"var_names= has 'beta'; the latent sites are 'weights'"):
         fitted.summary("beta")
+    with pytest.raises(ValueError, match=r"var_names= has 3; the latent sites are 'weights'"):
+        fitted.summary(3)
     with pytest.raises(ValueError, match="prob must be between 0 and 1"):
         fitted.summary(prob=95)
 
