@@ -213,11 +213,6 @@ def test_a_mistake_at_a_door_is_told(ppl, mistake):
 
 def test_values_at_the_doors_of_results_are_refused_by_name(ppl):
     fitted = shared_result(ppl)
-    X, y = fitted.args
-    with pytest.raises(
-        ValueError, match="of the rows of .* cannot be computed: .*\n.*their plates"
-    ):
-        fitted.update(X, y[:2])
     with pytest.raises(ValueError, match=r"rows must be numbers of rows from 0 .*flatnonzero\(mas"):
         fitted.without([1, [2, 3]])
     found = fitted.influence()

@@ -149,7 +149,8 @@ class RowsResult(Result):
                     f"{shapes.get(name)}, in the fit of shape {shape}: new groups are new latents. "
                     "Fit all rows again, or see sample_groups."
                 )
-        q = self._dense()
+        with _computed(), new._at_model():
+            q = self._dense()
         return new._climbed(self, q, "update", next_change(self, q))
 
     @door
@@ -237,7 +238,8 @@ class RowsResult(Result):
                     f"{what}() needs the likelihood of each row, and the model sees minibatches: "
                     "give it all rows, without subsample_size=, and fit(..., init=result)."
                 )
-            rows = self._rows(problem, state)
+            with _computed():
+                rows = self._rows(problem, state)
             if rows.is_enumerated:
                 raise ValueError(
                     f"{what}() needs the likelihood of each row, and the model sums out discrete "
@@ -277,19 +279,28 @@ class RowsResult(Result):
         return DenseGaussian(to_numpy(family.mean).astype(float), to_numpy(columns).astype(float).T)
 
 
-def _check_finite(rows: Any, q: DenseGaussian) -> None:
-    """Refuse data that are missing, or do not fit the model.
+@contextlib.contextmanager
+def _computed() -> Iterator[None]:
+    """Say of an error within whose it is.
 
-    :raises ValueError: naming the first that are missing.
+    :raises ValueError: instead of it.
     """
     try:
-        values = rows.log_likelihood(q.mean[None])[0]
+        yield
     except Exception as error:
-        names = ", ".join(repr(site.name) for site in rows.sites)
         raise ValueError(
-            f"The log likelihood of the rows of {names} cannot be computed: {error}\nCheck that "
-            "the data have the size of their plates."
+            f"The log likelihood of the rows cannot be computed: {error}\nCheck that the data have "
+            "the size of their plates."
         ) from error
+
+
+def _check_finite(rows: Any, q: DenseGaussian) -> None:
+    """Refuse data that are missing.
+
+    :raises ValueError: naming the first.
+    """
+    with _computed():
+        values = rows.log_likelihood(q.mean[None])[0]
     start = 0
     for site in rows.sites:
         missing = np.flatnonzero(np.isnan(values[start : start + site.size]))

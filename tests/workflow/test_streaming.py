@@ -102,6 +102,17 @@ def test_rows_that_do_not_fit_the_model_are_refused(ppl):
         first.update(X[:, :2], y)
 
 
+def test_data_of_another_size_than_their_plate_are_refused(ppl):
+    def model(x, y):
+        mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("rows", len(x)):
+            ppl.sample("y", ppl.dist.Normal(mean, 1.0), obs=y)
+
+    fitted = result(ppl, model, (ppl.array([1.0, 2.0]), ppl.array([0.1, 0.2])))
+    with pytest.raises(ValueError, match="(?s)rows cannot be computed: .*of their plates|not run"):
+        fitted.update(ppl.array([1.0, 2.0, 3.0]), ppl.array([0.3, 0.1]))
+
+
 def test_rows_that_are_not_there_cannot_be_left_out(pyro_backend):
     fitted = conjugate_result(pyro_backend)
     for rows in (12, [-1], "3", 0.5):
