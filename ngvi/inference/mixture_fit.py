@@ -19,8 +19,9 @@ import numpy as np
 from ngvi.inference.components import Contributions, Modes, places, switched
 from ngvi.inference.estimate import State
 from ngvi.inference.monitor import StoppedByCallback, TimeLimitReached
+from ngvi.inference.optima import Optimum
 from ngvi.inference.outcome import Ending, Outcome
-from ngvi.inference.problem import Problem
+from ngvi.inference.problem import Problem, StateSpace
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
 
@@ -128,6 +129,7 @@ class _Growth:
     ) -> None:
         self.first, self.outcome, self.modes, self.rng = first, outcome, modes, rng
         self.options, self.problem = request.options.mixture, modes.runs.problem
+        self.draws = request.options.validation
         self.states = [one.state for one in modes.found]
         self.log_weights, self.num_left_out = modes.log_weights(), 0
 
@@ -167,14 +169,35 @@ class _Growth:
             left_out = self._prune(partial(ready.problem.objective.log_density, end.state))
             if left_out and other.ending is None:
                 continue
-            noise = 2 * math.hypot(best.validation.error, end.validation.error)
-            least = max(self.options.least_gain, noise)
-            if end.validation.bound > best.validation.bound + least:
+            if self._is_higher(ready.problem, end, best):
                 end.name = FROM_OPTIMA
                 return ready, other
             break
         self.states, self.log_weights = self.states[:1], np.zeros(1)
         return self.first, None
+
+    def _is_higher(self, problem: Problem, end: Optimum, best: Optimum) -> bool:
+        """Whether a mixture's bound is above that of the best Gaussian; while the noise of both
+        hides it, by four times as many draws.
+        """
+        least, count = self.options.least_gain, self.draws.max_draws
+        gain = end.validation.bound - best.validation.bound
+        noise = 2 * math.hypot(end.validation.error, best.validation.error)
+        log_density = partial(problem.objective.log_density, end.state)
+        while least < gain <= noise and count < self.options.most_draws:
+            count *= 4
+            high = self._bound(problem.space, end.state, log_density, count)
+            low = self._bound(self.problem.space, best.state, log_density, count)
+            gain, noise = high[0] - low[0], 2 * math.hypot(high[1], low[1])
+        return gain > max(least, noise)
+
+    def _bound(
+        self, space: StateSpace, state: State, log_density: Callable, count: int
+    ) -> tuple[float, float]:
+        """By so many draws, and its standard error, in nats."""
+        theta, log_q = space.draw(state, self.rng.standard_normal((count, space.noise_dim)))
+        weights = log_density(theta) - log_q
+        return float(weights.mean()), float(weights.std()) / math.sqrt(count - 1)
 
     def _prune(self, log_density: Callable[[np.ndarray], np.ndarray]) -> bool:
         """Leave components out that add next to nothing; whether there were any."""

@@ -21,6 +21,8 @@ class MixtureOptions:
     surplus: float = 2.0
     #: A component stays that adds so many nats to the bound: about its weight, where it is apart.
     least_gain: float = 0.01
+    #: Draws that tell a mixture's bound from a Gaussian's, at most.
+    most_draws: int = 16_000
     #: Draws of each component that decide on that, and rounds of the weights for each.
     num_draws: int = 200
     num_rounds: int = 20
