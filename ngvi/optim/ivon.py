@@ -53,10 +53,10 @@ class IvonEquations(NamedTuple):
     debias: bool = True
     rescale_lr: bool = True
 
-    rule = "IVON"
+    rule = "IVON"  # type: ignore[misc]
     #: Of the largest number, the power up to which ``ess`` times a product may come in a step.
-    room = 0.4
-    of_examples = False  #: whether ``product`` is of each example's gradient
+    room = 0.4  # type: ignore[misc]
+    of_examples = False  # type: ignore[misc]  #: whether ``product`` is of each example's gradient
 
     def scale(self, hess: Array) -> Array:
         """``sigma``, (8)."""
