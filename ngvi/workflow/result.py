@@ -149,7 +149,7 @@ class WorkflowResult(RowsResult):
         """
         check_count(num_draws, "num_draws", 2)
         with self._at_end() as (problem, state):
-            noise = np.random.default_rng(0).standard_normal((num_draws, problem.space.dim))
+            noise = np.random.default_rng(0).standard_normal((num_draws, problem.space.noise_dim))
             theta, log_q = problem.space.draw(state, noise)
             why = self._without_weights(problem)
             if problem.objective.is_subsampled:

@@ -134,6 +134,7 @@ class RowsResult(Result):
             and as :meth:`sites`.
         """
         ModelCall(self.update, self.model, args, kwargs, "no seed").check()
+        self._check_whole("update")
         new = self._with_fields(args=args, kwargs=kwargs, change=None)
         try:
             shapes = new._latent_shapes()
@@ -192,7 +193,7 @@ class RowsResult(Result):
     def _latent_shapes(self) -> dict[str, tuple[int, ...]]:
         """From a run of the model with the arguments."""
         nothing = dict.fromkeys(("log_likelihood", "predictive", "prior"), False)
-        return self._groups(self.sample(1), nothing)[0].latent_shapes
+        return self._groups(self.sample(1, corrected=False), nothing)[0].latent_shapes
 
     def _with_fields(self, **fields: Any) -> Self:
         """A copy, which computes its diagnostics anew."""
@@ -265,6 +266,11 @@ class RowsResult(Result):
             raise ValueError(
                 f"{what}() needs a NaturalGaussianGuide over all latents, and it is a part of "
                 f"{type(self.guide).__name__}."
+            )
+        if self.family.noise_dim > self.dim:
+            raise ValueError(
+                f"{what}() subtracts natural parameters of a Gaussian, and a mixture has none: fit "
+                "one Gaussian, without num_components=."
             )
         if self.dim > DEFAULTS.max_dim:
             raise ValueError(

@@ -128,6 +128,15 @@ def make_units(
         return _by_index(rows, [plate], {})
     inside = [site for site in latents if plate in site.plate_names]
     if not inside:
+        outside = [
+            s.name for s, names in zip(rows.sites, of_rows, strict=True) if plate not in names
+        ]
+        if len(outside) < len(rows.sites):
+            raise ValueError(
+                f"The observed {', '.join(map(repr, outside))} is not in plate {plate!r}, and "
+                "belongs to none of its elements: name a plate around all observed sites, or one "
+                "around latents of which each observation depends on one element."
+            )
         known = sorted(set().union(*of_rows, *(site.plate_names for site in latents)))
         raise ValueError(
             f"There is no plate {plate!r}; the plates are {', '.join(map(repr, known)) or 'none'}."

@@ -181,6 +181,30 @@ def test_a_plate_that_is_not_there_is_named_with_those_that_are(pyro_backend):
         shared_result(pyro_backend).influence("row")
 
 
+def test_an_observed_site_outside_of_the_plate_is_named(pyro_backend):
+    ppl = pyro_backend
+
+    def model():
+        m = ppl.sample("m", ppl.dist.Normal(0.0, 1.0))
+        for plate, site, size in (("one", "a", 1), ("rows", "b", 3)):
+            with ppl.plate(plate, size):
+                ppl.sample(site, ppl.dist.Normal(m, 1.0), obs=ppl.array(np.ones(size)))
+
+    with pytest.raises(ValueError, match="'a' is not in plate 'rows'"):
+        result(ppl, model).loo("rows")
+
+
+def test_a_mixture_has_a_summary_and_no_natural_parameters_to_subtract(pyro_backend):
+    ppl = pyro_backend
+    model, args = models.regression(ppl), tuple(map(ppl.array, models.regression_data()))
+    guide = ppl.guide(model, ppl.families.Mixture("full", 2))
+    mixed = result(ppl, model, args, guide=guide)
+    assert len(mixed.summary(num_draws=50)) == 3
+    for asked in (mixed.sites, mixed.loo, lambda: mixed.without(0), lambda: mixed.update(*args)):
+        with pytest.raises(ValueError, match="a mixture has none"):
+            asked()
+
+
 def test_a_model_of_discrete_latents_has_no_rows(pyro_backend):
     X, group, y = models.data()
     args = tuple(map(pyro_backend.argument, (X, group, y)))
