@@ -48,7 +48,8 @@ def plot_bound(results: list[Result], optimum: float, path: Path) -> None:
             axis.set_yscale("log")
             axis.set_xscale("log")
             first, last = axis.get_xlim()  # a run may be less than a decade long
-            few = MaxNLocator(6) if last < 10 * first else LogLocator(subs=(1, 2, 5))
+            marks = (1, 2, 5) if last < 50 * first else (1,)
+            few = MaxNLocator(6) if last < 10 * first else LogLocator(subs=marks)
             axis.xaxis.set_major_locator(few)
             axis.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
             axis.xaxis.set_minor_formatter(NullFormatter())
