@@ -156,8 +156,9 @@ def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:
     if diagnostics.importance_weighted_bound is None:
         return
     bound = diagnostics.importance_weighted_bound, diagnostics.importance_weighted_bound_error
-    count = f"{diagnostics.effective_sample_size:,.0f} effective draws of {diagnostics.num_draws:,}"
-    add("importance weighted", f"{_nats(*bound)}, by {count}")
+    count = f"{diagnostics.effective_sample_size:,.0f} of {diagnostics.num_draws:,}"
+    add("importance weighted", _nats(*bound))
+    add("effective draws", count)
     worst = diagnostics.worst(SIZES.num_marginals)
     if worst:
         add(
