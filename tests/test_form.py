@@ -44,7 +44,6 @@ CONSTANTS = {
     "ngvi.inference.checkpoint.VERSION": "of a file",
     "ngvi.inference.fingerprint.MAX_DEPTH": "memory: where containers that hold themselves end",
     "ngvi.inference.local_search.NO_ESTIMATE": "empty",
-    "ngvi.inference.local_search.ROUNDING": "rounding",
     "ngvi.inference.lockstep.LOOK_EVERY": "seconds until a lost thread is noticed",
     "ngvi.inference.map_ascent.OUTSIDE": "stands for infinity in SciPy's line search",
     "ngvi.inference.optima.CONCENTRATIONS": "nodes of an integral over a prior",

@@ -2,8 +2,8 @@
 
 It jumps in the latents. Parameters of the model's own have their gradients, at a few of the draws.
 Where the bound is flatter than the Fisher metric, the natural gradient predicts less than there is
-to gain: further steps go on for as long as draws of their own see a gain, and these say
-what is left.
+to gain: further steps go on for as long as draws of their own see a gain, and these say what is
+left.
 """
 
 from __future__ import annotations

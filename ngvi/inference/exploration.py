@@ -158,7 +158,7 @@ class Explorer:
             return known
         above = end.height - self.runs.level(self.runs.best)
         if end.is_mode and above < self._allowed(self.options.degenerate):
-            start = self.starts.at(end.mean, MODE, end.is_mode)
+            start = self.starts.at(end.mean, MODE, is_mode=True)
         else:
             start = self.starts.broad(point)
         known = None if start is None else self._follow(start)

@@ -32,10 +32,8 @@ from ngvi.inference.model_parameters import with_model_parameters
 from ngvi.inference.options import LocalSearchOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.search import Search, Status, Steps
-from ngvi.inference.validation import is_improper, validate_coarsely
+from ngvi.inference.validation import is_improper, validate
 
-#: Rounding of the bound, in units of its precision.
-ROUNDING = 32.0
 #: Over no draws.
 NO_ESTIMATE = Estimate(np.empty(0), np.empty((0, 0)), Direction(np.empty(0), np.empty(0)))
 
@@ -154,9 +152,8 @@ class LocalSearch(Search):
                 self._record(estimate, fresh, 0.0)
                 return Status.OPTIMUM
             if not index:  # gradients that values contradict are followed no further
-                found = validate_coarsely(
-                    self.problem, self.state, self.rng, self.options.validation
-                )
+                draws = self.options.validation.coarse()
+                found = validate(self.problem, self.state, self.rng, draws)
                 if found.mismatch > max(test.upper, self.tolerance):
                     return Status.CONTRADICTED
             if not self._has_more(test, fresh, estimate):

@@ -309,6 +309,10 @@ class ValidationOptions:
     #: A component of their axis, of length one, that is not rounding alone.
     part_of_axis: float = 1e-3
 
+    def coarse(self) -> ValidationOptions:
+        """The same with the least draws, whatever is in doubt."""
+        return dataclasses.replace(self, max_draws=self.min_draws, most_draws=self.min_draws)
+
 
 @dataclasses.dataclass(frozen=True)
 class DrawOptions:

@@ -20,7 +20,7 @@ from ngvi.inference.request import Request
 from ngvi.inference.search import NO_PROGRESS, Search, Status
 from ngvi.inference.starts import Start
 from ngvi.inference.stochastic import StochasticSearch
-from ngvi.inference.validation import Validation, validate, validate_coarsely
+from ngvi.inference.validation import Validation, validate
 
 S = TypeVar("S", bound=Search)
 
@@ -265,9 +265,7 @@ class Runs:
 
     def validate_coarsely(self) -> None:
         """From now on by few draws: the time is up."""
-        few = dataclasses.replace(
-            self.options.validation, max_draws=self.options.validation.min_draws
-        )
+        few = self.options.validation.coarse()
         self.options = dataclasses.replace(self.options, validation=few)
 
     def validated(self, state: State, coarsely: bool = False) -> Validation:
@@ -276,10 +274,8 @@ class Runs:
             assert self.current is not None
             return Validation(-self.current.search.trace.last_loss, math.nan)
         options = self.options.validation
-        if coarsely:
-            found = validate_coarsely(self.problem, state, self.rng, options)
-        else:
-            found = validate(self.problem, state, self.rng, options, self.tolerance)
+        options = options.coarse() if coarsely else options
+        found = validate(self.problem, state, self.rng, options, self.tolerance)
         self.monitor.best = max(self.monitor.best, found.lower)
         return found
 

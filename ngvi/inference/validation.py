@@ -79,16 +79,18 @@ def validate(
     both zero at the optimum. Half its squared norm, less what noise adds, is the gain it predicts.
     While it may be above the tolerance or below, the draws double.
     """
-    shape = num_draws(problem, options), problem.space.noise_dim
-    draws = _Draws.of(problem, state, rng.standard_normal(shape))
+    draws = _Draws.of(
+        problem, state, rng.standard_normal((num_draws(problem, options), problem.space.noise_dim))
+    )
     while np.isfinite(draws.weights).all():
         signal, noise = draws.mismatch()
         low, high = signal - options.certain * noise, signal + options.likely * noise
         in_doubt = 0.5 * low < tolerance < 0.5 * high
-        if not in_doubt or len(draws.weights) >= options.most_draws:
-            return _validation(problem, state, draws, options)
-        shape = draws.noise.shape
-        more = _Draws.of(problem, state, rng.standard_normal(shape))
+        count, dim = draws.noise.shape
+        if not in_doubt or count >= options.most_draws:
+            return _validation(problem, state, draws, 0.5 * max(0.0, low), options)
+        count = min(count, options.most_draws - count)
+        more = _Draws.of(problem, state, rng.standard_normal((count, dim)))
         draws = _Draws(*(np.concatenate(pair) for pair in zip(draws, more, strict=True)))
     return Validation(-math.inf, math.nan)
 
@@ -118,31 +120,22 @@ class _Draws(NamedTuple):
 
 
 def _validation(
-    problem: Problem, state: State, draws: _Draws, options: ValidationOptions
+    problem: Problem, state: State, draws: _Draws, mismatch: float, options: ValidationOptions
 ) -> Validation:
     weights, some = draws.weights, slice(options.num_in_double)
     off = excess(problem, state, draws.theta[some], draws.values[some], options)
     mean, top = float(weights.mean()), weights.max()
     with np.errstate(over="ignore"):
         spread = float(weights.std())
-    signal, noise = draws.mismatch()
     return Validation(
         bound=mean - float(np.mean(off)),
         error=spread / math.sqrt(len(weights) - 1),
-        mismatch=0.5 * max(0.0, signal - options.certain * noise),
+        mismatch=mismatch,
         spread=spread,
         gap=float(np.log(np.mean(np.exp(weights - top))) + top - mean),
         rounded_up=float(np.mean(off)),
         is_heavy_tailed=_is_by_few(weights - mean, options),
     )
-
-
-def validate_coarsely(
-    problem: Problem, state: State, rng: np.random.Generator, options: ValidationOptions
-) -> Validation:
-    """The same by the least draws."""
-    least = dataclasses.replace(options, max_draws=options.min_draws)
-    return validate(problem, state, rng, least)
 
 
 def _is_by_few(gaps: np.ndarray, options: ValidationOptions) -> bool:

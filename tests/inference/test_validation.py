@@ -130,6 +130,22 @@ def test_a_jump_that_gradients_do_not_see_is_a_mismatch():
 # -- rare losses -----------------------------------------------------------------------
 
 
+def test_draws_double_while_a_contradiction_is_in_doubt():
+    """A jump of a nat is not told from noise by 200 draws; coarse validations leave it at that."""
+
+    def found(seed, options):
+        one = target(unseen=lambda theta: 2.0 * heavy(theta) + jump(1.0)(theta))
+        rng = np.random.default_rng(seed)
+        validation = validate(one.problem(), OPTIMUM, rng, options, tolerance=0.01)
+        return validation.mismatch > 0.01, one.cost.values
+
+    is_seen, counts = np.transpose(of_seeds(lambda seed: found(seed, OPTIONS)))
+    assert is_seen.mean() > 0.9 and OPTIONS.min_draws < counts.mean() < OPTIONS.most_draws
+    assert counts.max() <= OPTIONS.most_draws
+    is_seen, counts = np.transpose(of_seeds(lambda seed: found(seed, OPTIONS.coarse())))
+    assert is_seen.mean() < 0.5 and (counts == OPTIONS.min_draws).all()
+
+
 def test_a_loss_that_a_validation_is_not_likely_to_meet_is_estimated():
     """Of 1.08 nats, for a ten-thousandth of the draws: 200 have a chance of one in fifty."""
     losses = np.array(of_seeds(lambda seed: lost(Validation(0.0, 0.0), seed, unseen=edge(3.7))))
