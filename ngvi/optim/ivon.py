@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple
 
 from ngvi import errors
 from ngvi.optim.rule import Array, Number, Rates
 
 
-class IvonEquations(NamedTuple):
+@dataclass(frozen=True)
+class IvonEquations:
     """Improved variational online Newton (Shen et al., 2024, Algorithm 1) in a plain training loop.
 
     Learns a Gaussian with independent weights, ``q = N(m, diag(sigma^2))``, at the cost of Adam.
@@ -53,10 +55,10 @@ class IvonEquations(NamedTuple):
     debias: bool = True
     rescale_lr: bool = True
 
-    rule = "IVON"  # type: ignore[misc]
+    rule: ClassVar[str] = "IVON"
     #: Of the largest number, the power up to which ``ess`` times a product may come in a step.
-    room = 0.4  # type: ignore[misc]
-    of_examples = False  # type: ignore[misc]  #: whether ``product`` is of each example's gradient
+    room: ClassVar[float] = 0.4
+    of_examples: ClassVar[bool] = False  #: whether ``product`` is of each example's gradient
 
     def scale(self, hess: Array) -> Array:
         """``sigma``, (8)."""
@@ -114,8 +116,12 @@ class IvonEquations(NamedTuple):
         return new
 
 
-#: The options but ``ess``, which has no default, and their defaults.
-DEFAULTS: dict[str, Any] = IvonEquations._field_defaults
+def defaults_of(equations: type[IvonEquations]) -> dict[str, Any]:
+    """The options of a rule but ``ess``, which has no default, and their defaults."""
+    return {field.name: field.default for field in fields(equations) if field.name != "ess"}
+
+
+DEFAULTS = defaults_of(IvonEquations)
 
 
 def check_ivon(

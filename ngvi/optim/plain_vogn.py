@@ -6,19 +6,20 @@ moves the guide of a PPL's model.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
-from ngvi.optim.ivon import DEFAULTS, IvonEquations
+from ngvi.optim.ivon import IvonEquations, defaults_of
 from ngvi.optim.rule import Array
 
 
+@dataclass(frozen=True)
 class VognEquations(IvonEquations):
     """Variational online Gauss-Newton in a plain training loop.
 
-    Khan et al. (2018), as Osawa et al. (2019, eq. 9) have it. Learns a Gaussian with independent
-    weights, ``q = N(m, diag(sigma^2))``. The gradients ``g_i`` of a minibatch's examples are taken
-    at a sample ``theta`` of ``q``. With ``lambda = ess``, ``delta = weight_decay`` and means over
-    the examples::
+    Khan et al. (2018; Swaroop, eqs. for VOGN), with the momentum of Tan (S5.1). Learns a Gaussian
+    with independent weights, ``q = N(m, diag(sigma^2))``. The gradients ``g_i`` of a minibatch's
+    examples are taken at a sample ``theta`` of ``q``. With ``lambda = ess``,
+    ``delta = weight_decay`` and means over the examples::
 
         g <- beta1 g + (1 - beta1) (mean_i g_i + delta m)
         h <- beta2 h + (1 - beta2) mean_i g_i^2
@@ -34,7 +35,8 @@ class VognEquations(IvonEquations):
     :param ess: ``lambda``, the number of training examples.
     :param weight_decay: ``delta``, the prior's precision by ``ess``.
     :param beta1: momentum of the gradient, in [0, 1).
-    :param beta2: how much of the curvature a step keeps, in [0, 1).
+    :param beta2: how much of the curvature a step keeps, in [0, 1); by default as in Adam (Tan,
+        S5.1). The average over all steps, which is the default in ``SVI``, is for ``SVI`` only.
     :param hess_init: ``h`` before the first step: a number, or one of each weight.
     :param clip_radius: the most that an entry of the direction, before ``alpha``, is.
     :param debias: whether the momentum is divided by ``1 - beta1^t``.
@@ -42,7 +44,8 @@ class VognEquations(IvonEquations):
         mean of ``hess_init`` over all weights.
     """
 
-    __slots__ = ()
+    beta2: float = 0.999
+
     rule = "VOGN"
     room = 1.0
     of_examples = True
@@ -64,5 +67,4 @@ class VognEquations(IvonEquations):
         return momentum
 
 
-#: The options but ``ess``, which has no default, and their defaults; ``beta2`` is Osawa et al.'s.
-VOGN_DEFAULTS: dict[str, Any] = {**DEFAULTS, "beta2": 0.999}
+VOGN_DEFAULTS = defaults_of(VognEquations)
