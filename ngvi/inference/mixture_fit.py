@@ -26,17 +26,24 @@ from ngvi.inference.request import Request
 from ngvi.inference.search import Status
 
 AUTO, FROM_OPTIMA = "auto", "the optima of one Gaussian"
+#: What raises the number of components.
+MORE = "options=FitOptions(mixture=MixtureOptions(max_components=...))"
 #: Arguments of ``fit`` that leave no choice of the guide, or of which there is no one density.
 NOT_BESIDE = ("guide", "init", "batches", "create_plates", "process_group", "checkpoint")
 
 
 def check_beside(given: dict[str, Any]) -> None:
-    """Refuse arguments that do not go with several components.
+    """Refuse more components than the options allow, and arguments that do not go with several.
 
-    :param given: the arguments of ``fit``, by their names.
+    :param given: the arguments of ``fit``, by their names, checked.
     :raises ValueError: naming the argument.
     """
-    words = f"num_components={given['num_components']!r}"
+    words, most = f"num_components={given['num_components']!r}", given["options"].mixture
+    if given["num_components"] != AUTO and given["num_components"] > most.max_components:
+        raise ValueError(
+            f"{words} is more than the {most.max_components} components that a mixture may have: "
+            f"{MORE} allows more."
+        )
     for name in NOT_BESIDE:
         if given.get(name) is not None:
             raise ValueError(
@@ -88,16 +95,14 @@ def mixed(
     is_final = outcome.ending is not None or outcome.finding is not None
     if is_final or outcome.optimum.status is not Status.OPTIMUM or outcome.search is None:
         return first, outcome
-    options = request.options.mixture
-    most = options.max_components if wanted == AUTO else max(int(wanted), options.max_components)
-    modes = Modes(outcome.search, most)
+    modes = Modes(outcome.search, request.options.mixture.max_components)
     try:
         modes.look()
+        growth = _Growth(first, outcome, modes, rng, request)
+        growth.begin(wanted)
+        ready, other = growth.followed(set_up, search)
     except (TimeLimitReached, StoppedByCallback, KeyboardInterrupt) as error:
         return first, dataclasses.replace(outcome, ending=_ENDINGS[type(error)])
-    growth = _Growth(first, outcome, modes, rng, request)
-    growth.begin(wanted)
-    ready, other = growth.followed(set_up, search)
     words = growth.words(wanted)
     # Of one component the search for a better one has to be over as well.
     is_over = modes.is_over and (other is not None or outcome.exploration.is_over)
@@ -238,7 +243,7 @@ class _Growth:
                 f"than {self.options.least_gain:g} nats"
             )
         if wanted == AUTO and len(self.modes.found) == self.options.max_components:
-            found += f"; more than {count} are not looked for: num_components= says how many"
+            found += f"; more than {count} are not looked for: {MORE} allows more"
         return found + self._labels()
 
     def _labels(self) -> str:

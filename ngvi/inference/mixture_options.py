@@ -9,8 +9,8 @@ import dataclasses
 class MixtureOptions:
     """Components, and the search for them; for ``FitOptions(mixture=...)``."""
 
-    #: Components at most that ``num_components="auto"`` finds: of five exchangeable labels there
-    #: are 120 modes.
+    #: Components at most, that are found or asked for: each is compared with all others, and of
+    #: five exchangeable labels there are 120 modes.
     max_components: int = 16
     #: Points of a round that looks for other modes where there are several: a mode whose basin has
     #: a hundredth of them is met by ten.

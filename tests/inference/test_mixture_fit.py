@@ -125,6 +125,14 @@ def test_a_number_that_is_none_is_refused(ppl, value):
         ppl.fit(of_one(ppl), num_components=value, **OPTIONS)
 
 
+@pytest.mark.parametrize("count", [17, 10**9])
+def test_more_components_than_the_options_allow_are_refused_before_anything_runs(ppl, count):
+    words = rf"num_components={count} is more than the 16.*MixtureOptions\(max_components="
+    for asked in ({"num_components": count}, {"family": ppl.families.Mixture("diagonal", count)}):
+        with pytest.raises(ValueError, match=words):
+            ppl.fit(of_one(ppl), **asked, **OPTIONS)
+
+
 def test_what_leaves_no_choice_of_the_guide_is_refused_by_name(ppl):
     guide = ppl.guide(of_one(ppl))
     with pytest.raises(ValueError, match=r"num_components=2 is for guides that fit makes.*guide="):

@@ -7,7 +7,9 @@ import pytest
 
 from ngvi.inference import monitor as clock
 from ngvi.inference.api import optimise
+from ngvi.inference.mixture_fit import mixed
 from ngvi.inference.problem import Forwarding
+from ngvi.inference.outcome import Ending
 from ngvi.inference.request import Request
 from tests.inference.numpy_problem import Target, gaussian, mixture
 
@@ -45,13 +47,13 @@ class Slow(Forwarding):
         return super().log_density(*args)
 
 
-def solved(monkeypatch, target=None, **options):
+def solved(monkeypatch, target=None, monitor=None, **options):
     times = Clock()
     monkeypatch.setattr(clock.time, "perf_counter", times.perf_counter)
     problem = (target or Target(gaussian)).problem()
     problem = problem.replace(objective=Slow(problem.objective, times))
     request = Request(**{"tolerance": 0.05, "max_steps": 400, "started": 0.0, **options})
-    return optimise(problem, np.random.default_rng(0), request), times
+    return optimise(problem, np.random.default_rng(0), request, monitor=monitor), times
 
 
 def test_a_limit_never_withholds_what_was_verified(monkeypatch):
@@ -73,6 +75,24 @@ def test_no_evaluation_of_the_search_begins_after_the_limit(monkeypatch):
         outcome, times = solved(monkeypatch, time_limit=limit)
         assert outcome.ending is not None
         assert times.seconds < limit + 30
+
+
+@pytest.mark.parametrize("num_more", [0, 10, 26, 27, 28, 100])
+def test_components_end_at_the_limit_with_the_one_gaussian(monkeypatch, num_more):
+    """Where they are looked for, placed and set up; there, Ctrl-C ends what the clock has not."""
+    monitor, target = clock.Monitor(time_limit=1e6, started=0.0), Target(TWO, of_prior=(3.0, 4.0))
+    outcome, times = solved(monkeypatch, target, monitor, time_limit=1e6)
+
+    def set_up(count):
+        raise KeyboardInterrupt
+
+    monitor.time_limit = times.seconds + num_more
+    request = Request(0.05, 400, time_limit=1e6, started=0.0)
+    run = None, outcome, 5, set_up, optimise, np.random.default_rng(0), request
+    ready, kept = mixed(*run)
+    assert ready is None and kept.optimum is outcome.optimum
+    assert kept.ending in (Ending.TIME_LIMIT, Ending.INTERRUPTED)
+    assert kept.converged
 
 
 @pytest.mark.parametrize("tolerance", [0.05, 0.3, 2.0])
