@@ -9,12 +9,14 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ngvi._warn import warn
 
 Function = TypeVar("Function", bound=Callable)
+#: Defaults that are written out in words; of others there are dots.
+SHORT = (bool, int, float, str, type, type(None))
 
 #: What an argument is called elsewhere.
 CALLED = {
@@ -49,14 +51,68 @@ def door(function: Function) -> Function:
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            name = _name(function, signature, args)
-            raise TypeError(_misfit(name, signature, kwargs, str(error))) from None
+        _check_call(function, signature, args, kwargs)
         return function(*args, **kwargs)
 
     return called  # type: ignore[return-value]
+
+
+def door_with_options_of(name: str) -> Callable[[Function], Function]:
+    """:func:`door` of a method that passes its other keywords on to another of its object.
+
+    :param name: of that.
+    """
+
+    def with_door(function: Function) -> Function:
+        own = inspect.signature(function).parameters.values()
+        named = [one for one in own if one.kind is not one.VAR_KEYWORD]
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            others = inspect.signature(getattr(args[0], name)).parameters.values()
+            passed = [one for one in others if one.kind is one.KEYWORD_ONLY]
+            _check_call(function, inspect.Signature([*named, *passed]), args, kwargs)
+            return function(*args, **kwargs)
+
+        return called  # type: ignore[return-value]
+
+    return with_door
+
+
+def signature_of(function: Callable, follow: bool) -> inspect.Signature | None:
+    """What a call takes; None if nobody can tell.
+
+    :param follow: to what a decorator or a handler wraps.
+    """
+    while follow and callable(getattr(function, "fn", None)):
+        function = function.fn  # type: ignore[attr-defined]
+    if hasattr(function, "forward") and hasattr(function, "named_parameters"):
+        function = function.forward  # of a module of torch
+    try:
+        return inspect.signature(function, follow_wrapped=follow)
+    except (TypeError, ValueError):
+        return None
+
+
+def as_written(name: str, parameters: Iterable[inspect.Parameter]) -> str:
+    """A function and its arguments, as they are written."""
+    plain = [
+        one.replace(
+            annotation=one.empty, default=one.default if isinstance(one.default, SHORT) else ...
+        )
+        for one in parameters
+    ]
+    return f"{name}{inspect.Signature(plain)}".replace("=Ellipsis", "=...")
+
+
+def _check_call(
+    function: Callable, signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]
+) -> None:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = _name(function, signature, args)
+        raise TypeError(_misfit(name, signature, kwargs, str(error))) from None
 
 
 def _name(function: Callable, signature: inspect.Signature, args: tuple) -> str:
@@ -75,15 +131,7 @@ def _misfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], rea
             hint = f"Is {near[0]}= meant?" if near else ""
             has = ", ".join(f"{one}=" for one in names) or "none"
             return f"{name} has no argument {keyword}=. {hint or f'It has {has}.'}"
-    own = (signature.parameters[one] for one in names)
-    short = (bool, int, float, str, type(None), type)
-    plain = [
-        one.replace(
-            annotation=one.empty, default=one.default if isinstance(one.default, short) else ...
-        )
-        for one in own
-    ]
-    called = f"{name}{inspect.Signature(plain)}".replace("=Ellipsis", "=...")
+    called = as_written(name, (signature.parameters[one] for one in names))
     return f"{called} was called otherwise: {reason}."
 
 

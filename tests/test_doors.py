@@ -161,6 +161,14 @@ MISTAKES = {
         lambda ppl: shared_result(ppl).summary(hdi_prob=0.9),
         r"FitResult.summary has no argument hdi_prob=. Is prob= meant\?",
     ),
+    "groups for ArviZ by another name": (
+        lambda ppl: shared_result(ppl).to_arviz(groups="posterior"),
+        r"FitResult.to_arviz has no argument groups=. It has num_samples=, .*prior=, .*corrected=",
+    ),
+    "draws for ArviZ by another name": (
+        lambda ppl: shared_result(ppl).to_arviz(draws=10),
+        r"FitResult.to_arviz has no argument draws=. Is num_samples= meant\?",
+    ),
     "leave-one-out of another library": (
         lambda ppl: shared_result(ppl).loo(pointwise=True),
         r"FitResult.loo has no argument pointwise=. It has plate=\.",

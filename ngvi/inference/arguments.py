@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ngvi import errors
+from ngvi._door import as_written, signature_of
 from ngvi._warn import warn
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
 from ngvi.inference.effort_options import check_effort
@@ -58,7 +59,7 @@ def check_callback(value: Any, name: str) -> Any:
     words += "optimum, such as lambda step, bound, distance: print(bound)"
     if not callable(value):
         raise ValueError(f"{words}, got {value!r}.")
-    if (signature := _signature(value, follow=True)) is not None:
+    if (signature := signature_of(value, follow=True)) is not None:
         try:
             signature.bind(1, 0.0, 0.0)
         except TypeError:
@@ -230,7 +231,7 @@ class ModelCall:
                         f"{self.name} takes the model's arguments by place, and argument "
                         f"{index} of them, counted from zero, is {FOREIGN[base.__name__]}."
                     )
-        signature = _signature(self.model, follow=False)
+        signature = signature_of(self.model, follow=False)
         if signature is not None:
             self._compare(signature)
             self._warn_of_near_keywords(signature)
@@ -240,7 +241,7 @@ class ModelCall:
 
         :raises TypeError: naming the argument, with what to write.
         """
-        signature = _signature(self.model, follow=True)
+        signature = signature_of(self.model, follow=True)
         if not isinstance(error, TypeError) or signature is None:
             return
         try:
@@ -318,21 +319,6 @@ def check_predictive(
         ModelCall(predictive, model, args, kwargs, "rng_key= in NumPyro").check()
 
 
-def _signature(model: Callable, follow: bool) -> inspect.Signature | None:
-    """What a call takes; None if nobody can tell.
-
-    :param follow: to what a decorator or a handler wraps.
-    """
-    while follow and callable(getattr(model, "fn", None)):
-        model = model.fn  # type: ignore[attr-defined]
-    if hasattr(model, "forward") and hasattr(model, "named_parameters"):
-        model = model.forward  # of a module of torch
-    try:
-        return inspect.signature(model, follow_wrapped=follow)
-    except (TypeError, ValueError):
-        return None
-
-
 def _takes_any(signature: inspect.Signature) -> bool:
     kinds = [one.kind for one in signature.parameters.values()]
     return inspect.Parameter.VAR_KEYWORD in kinds
@@ -341,12 +327,5 @@ def _takes_any(signature: inspect.Signature) -> bool:
 def _call(function: Callable) -> str:
     """A function and its arguments, as they are written."""
     name = getattr(function, "__name__", type(function).__name__)
-    signature = _signature(function, follow=True)
-    if signature is None:
-        return f"{name}(...)"
-    parameters = []
-    for one in signature.parameters.values():
-        is_short = isinstance(one.default, (bool, int, float, str, type, type(None)))
-        default = one.default if is_short else ...
-        parameters.append(one.replace(annotation=one.empty, default=default))
-    return f"{name}{inspect.Signature(parameters)}".replace("=Ellipsis", "=...")
+    signature = signature_of(function, follow=True)
+    return f"{name}(...)" if signature is None else as_written(name, signature.parameters.values())

@@ -7,13 +7,13 @@ with NaN have no density anywhere, and finding no start takes long.
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ngvi._door import signature_of
 from ngvi._warn import warn
 
 
@@ -123,13 +123,12 @@ def _nothing_observed(seen: Seen, model: Callable, args: tuple, kwargs: Mapping[
 
 def _left_out(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[str]:
     """Arguments of the model that are None."""
-    while callable(getattr(model, "fn", None)):
-        model = model.fn  # type: ignore[attr-defined]
-    if hasattr(model, "named_parameters"):
-        model = getattr(model, "forward", model)
+    signature = signature_of(model, follow=True)
+    if signature is None:
+        return []
     try:
-        given = inspect.signature(model).bind(*args, **kwargs)
-    except (TypeError, ValueError):
+        given = signature.bind(*args, **kwargs)
+    except TypeError:
         return []
     given.apply_defaults()
     return [name for name, value in given.arguments.items() if value is None]

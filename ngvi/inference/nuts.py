@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ngvi._door import door_with_options_of
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_number
 from ngvi.inference.chains import effective_draws, energy_information, r_hat
@@ -175,6 +176,7 @@ class NutsResult:
         draws = self._of_gaussian()
         return {name: (draws[name].mean(0), draws[name].std(0)) for name in self.draws}
 
+    @door_with_options_of("_to_arviz")
     def to_arviz(self, **options: Any) -> Any:
         """The draws with their chains, statistics of transitions, and all that the fit's own
         ``to_arviz`` has.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ngvi._door import door
+from ngvi._door import door, door_with_options_of
 from ngvi.errors import check_count, check_flag
 from ngvi.inference.nuts import NutsResult
 from ngvi.inference.report import SIZES
@@ -33,6 +33,7 @@ class WorkflowResult(RowsResult):
 
     # -- ArviZ ------------------------------------------------------------------------
 
+    @door_with_options_of("sample")
     def to_arviz(
         self,
         num_samples: int = 1000,

@@ -237,6 +237,8 @@ def test_the_ppl_s_nuts_gives_the_exact_posterior(ppl):
         data["posterior"].sizes
     )
     assert "diverging" in data["sample_stats"] and "y" in data["observed_data"]
+    with pytest.raises(TypeError, match="NutsResult.to_arviz has no argument groups=. It has log_l"):
+        found.to_arviz(groups="posterior")
 
 
 @pytest.mark.slow
