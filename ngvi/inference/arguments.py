@@ -17,8 +17,7 @@ from ngvi import errors
 from ngvi._door import as_written, signature_of
 from ngvi._warn import warn
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
-from ngvi.inference.effort_options import check_effort
-from ngvi.inference.options import FitOptions
+from ngvi.inference.options import EFFORTS, FitOptions
 
 # -- options --------------------------------------------------------------------------
 
@@ -33,6 +32,13 @@ def check_exploration(value: Any, name: str) -> float | None:
             f"leads to the best, got {value!r}."
         )
     return float(value)
+
+
+def check_effort(value: Any, name: str) -> str:
+    """One of three words."""
+    if value not in EFFORTS:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, EFFORTS))}, got {value!r}.")
+    return value
 
 
 def check_num_components(value: Any, name: str) -> int | str:

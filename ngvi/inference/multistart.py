@@ -18,11 +18,11 @@ import numpy as np
 
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.checks import Context, Finding, first_finding
-from ngvi.inference.effort_options import QUICK
 from ngvi.inference.estimate import State
 from ngvi.inference.exploration import Explorer, ascents_beside
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Exploration, Optimum
+from ngvi.inference.options import QUICK
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.runs import Runs, same_bound

@@ -355,6 +355,22 @@ class NutsOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class EffortOptions:
+    """Gradients for other optima, per gradient that led to the best one, by ``effort=``."""
+
+    #: The local optimum alone, from the guide's own start.
+    quick: float = 0.0
+    #: As much as the way took: twice the time buys the claim.
+    standard: float = 1.0
+    #: What the search for others took on hard posteriors before it ended by a probability.
+    thorough: float = 8.0
+
+
+QUICK = "quick"
+EFFORTS = tuple(one.name for one in dataclasses.fields(EffortOptions))
+
+
+@dataclasses.dataclass(frozen=True)
 class FitOptions:
     """The numbers by which :func:`fit` decides, for ``options=``: a dataclass for each part of it.
 
@@ -369,6 +385,7 @@ class FitOptions:
     certificate: CertificateOptions = CertificateOptions()
     by_values: ByValuesOptions = ByValuesOptions()
     multi_start: MultiStartOptions = MultiStartOptions()
+    effort: EffortOptions = EffortOptions()
     starts: StartOptions = StartOptions()
     validation: ValidationOptions = ValidationOptions()
     mixture: MixtureOptions = MixtureOptions()  # noqa: RUF009  it is frozen

@@ -12,7 +12,6 @@ from typing import Any
 from ngvi._warn import warn
 from ngvi.conjugate.guide import ConjugateGuide
 from ngvi.inference.arguments import checked
-from ngvi.inference.effort_options import EffortOptions
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
 
@@ -47,7 +46,7 @@ class Request:
     @property
     def share(self) -> float:
         """What the search for other optima may cost, per cost of the way to the best."""
-        by_effort = getattr(EffortOptions(), self.effort)
+        by_effort = getattr(self.options.effort, self.effort)
         return by_effort if self.exploration is None else self.exploration
 
     @classmethod

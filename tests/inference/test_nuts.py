@@ -237,7 +237,7 @@ def test_the_ppl_s_nuts_gives_the_exact_posterior(ppl):
         data["posterior"].sizes
     )
     assert "diverging" in data["sample_stats"] and "y" in data["observed_data"]
-    with pytest.raises(TypeError, match="NutsResult.to_arviz has no argument groups=. It has log_l"):
+    with pytest.raises(TypeError, match="NutsResult.to_arviz has no argument groups=. It has log"):
         found.to_arviz(groups="posterior")
 
 
