@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ngvi.workflow.arviz import import_arviz
-from ngvi.workflow.loo import IMPROPER, Pointwise
+from ngvi.workflow.loo import IMPROPER, MASKED, Pointwise
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.units import Units
 
@@ -31,8 +31,9 @@ def elpd_data(found: Pointwise, units: Units, attrs: dict[str, Any]) -> Any:
         pointwise.coords[name] = dims, np.reshape(getattr(found, name), units.shape)
     pointwise.coords["how"] = dims, np.reshape(found.how.astype(str), units.shape)
     pointwise.attrs.update(attrs)
-    count = units.count
-    total, error = float(found.elpd.sum()), float(np.sqrt(count * found.elpd.var()))
+    observed = found.elpd[found.how != MASKED]
+    count, total = len(observed), float(observed.sum())
+    error = float(np.sqrt(count * observed.var()))
     p_loo = float((found.lpd - found.elpd).sum())
     warns = bool((~(found.reliability <= DEFAULTS.good_k)).any())
     if arviz.__version__.startswith("0."):

@@ -22,7 +22,7 @@ from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.sites import Expected, PointSites, PredictorSites, Target, climb
 from ngvi.workflow.units import Units
 
-SUBTRACTION, STEPS, IMPROPER = "subtraction", "steps", "improper"
+SUBTRACTION, STEPS, IMPROPER, MASKED = "subtraction", "steps", "improper", "masked"
 
 
 @dataclasses.dataclass(eq=False)
@@ -35,7 +35,9 @@ class Pointwise:
     #: what steps have left in nats, k-hat of importance weights; 0.7 is where one stops.
     reliability: np.ndarray
     leverage: np.ndarray  #: the part of the posterior's precision that is the unit's, at most 1
-    how: np.ndarray  #: ``"subtraction"``, ``"steps"`` or ``"improper"``
+    #: ``"subtraction"``, ``"steps"`` or ``"improper"``; ``"masked"`` of what is no observation, and
+    #: has the density 0.
+    how: np.ndarray
     psis: np.ndarray  #: log predictive densities by PSIS-LOO; NaN where there are too few draws
     psis_k: np.ndarray  #: its k-hat
 
@@ -44,8 +46,11 @@ def leave_out(target: Target, q: DenseGaussian, units: Units) -> Pointwise:
     """Of all units."""
     sites = target.sites(q)
     if units.are_single and isinstance(sites, PredictorSites):
-        return _single(target, q, sites, units)
-    return _joint(target, q, sites, units)
+        found = _single(target, q, sites, units)
+    else:
+        found = _joint(target, q, sites, units)
+    found.how[~units.observed(target.rows.is_masked)] = MASKED
+    return found
 
 
 # -- one element each, by quadrature -------------------------------------------------------
@@ -253,12 +258,13 @@ def _log_average(log_weights: np.ndarray) -> tuple[float, float]:
 
 
 def _psis(of_units: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """PSIS-LOO of each unit (Vehtari, Gelman and Gabry, 2017), and its k-hat."""
+    """PSIS-LOO of each unit (Vehtari, Gelman and Gabry, 2017), and its k-hat, 0 of equal weights."""
     count = of_units.shape[1]
     values, shapes = np.full(count, np.nan), np.full(count, np.nan)
     for unit in range(count if len(of_units) else 0):
         used = np.isfinite(of_units[:, unit])
         if used.any():
-            smoothed, shapes[unit] = smoothed_weights(-counted[used, unit])
+            smoothed, shape = smoothed_weights(-counted[used, unit])
+            shapes[unit] = 0.0 if counted[used, unit].std() < LIMITS.equal else shape
             values[unit] = np.logaddexp.reduce(smoothed + of_units[used, unit])
     return values, shapes

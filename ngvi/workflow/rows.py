@@ -40,6 +40,7 @@ class ObservedRows(Protocol):
 
     :ivar sites: in their order.
     :ivar weights: how many times the model counts each, its ``scale``; shape ``(M,)``.
+    :ivar is_masked: which a mask leaves out, so that they are no observations; shape ``(M,)``.
     :ivar factors: names of statements that add to the log density and have no data.
     :ivar eps: the precision in which the model computes.
     :ivar is_enumerated: whether discrete latents are summed out, so that there are no elements.
@@ -47,6 +48,7 @@ class ObservedRows(Protocol):
 
     sites: tuple[RowSite, ...]
     weights: np.ndarray
+    is_masked: np.ndarray
     factors: tuple[str, ...]
     is_enumerated: bool
     eps: float

@@ -60,6 +60,10 @@ class Units:
         """The elements of a unit."""
         return np.flatnonzero(self.of_element == unit)
 
+    def observed(self, is_masked: np.ndarray) -> np.ndarray:
+        """Which units have an element that no mask leaves out, shape ``(R,)``."""
+        return self.sums((~is_masked).astype(float)) > 0
+
     def sums(self, of_elements: np.ndarray) -> np.ndarray:
         """Sums over each unit's elements, along the last axis."""
         found = np.zeros((self.count, *of_elements.shape[:-1]))

@@ -36,8 +36,8 @@ class ProperWhereObserved(Messenger):
         name = site["name"]
         if site["is_observed"]:
             self._observed.add(name)
-        elif (is_rest(name, self._observed) or name in self._idle) and _is_masked(site["fn"]):
-            there = jnp.logical_not(_mask(site["fn"]))
+        elif (is_rest(name, self._observed) or name in self._idle) and is_masked(site["fn"]):
+            there = jnp.logical_not(mask_of(site["fn"]))
             site["fn"] = _StandardWhere(site["fn"], there, site["scale"])
 
 
@@ -54,7 +54,7 @@ def idle_latents(
     # All of them: a flat prior cannot be drawn from.
     values = {name: site["value"] for name, site in sites.items() if not site["is_observed"]}
     masked = [
-        sites[name] for name in values if not is_rest(name, sites) and _is_masked(sites[name]["fn"])
+        sites[name] for name in values if not is_rest(name, sites) and is_masked(sites[name]["fn"])
     ]
     arrays = jax.tree.leaves((args, kwargs, values))
     if not masked or any(isinstance(array, jax.core.Tracer) for array in arrays):
@@ -67,7 +67,7 @@ def idle_latents(
         return list(found.values())
 
     def is_idle(site: dict[str, Any]) -> bool:
-        there = jnp.logical_not(jnp.broadcast_to(_mask(site["fn"]), site["fn"].batch_shape))
+        there = jnp.logical_not(jnp.broadcast_to(mask_of(site["fn"]), site["fn"].batch_shape))
         transform = biject_to(site["fn"].support)
         z = transform.inv(site["value"])
         elsewhere = transform(z + jax.random.normal(jax.random.key(0), z.shape, z.dtype))
@@ -86,11 +86,12 @@ def idle_in(guide: Any) -> frozenset[str]:
     return getattr(guide, "idle_latents", frozenset()).union(*map(idle_in, parts))
 
 
-def _is_masked(fn: dist.Distribution) -> bool:
-    return _mask(fn) is not True
+def is_masked(fn: dist.Distribution) -> bool:
+    """Whether a mask may leave elements out."""
+    return mask_of(fn) is not True
 
 
-def _mask(fn: dist.Distribution) -> Any:
+def mask_of(fn: dist.Distribution) -> Any:
     """Where a distribution counts, or True for everywhere."""
     mask: Any = True
     while isinstance(fn, (dist.ExpandedDistribution, dist.MaskedDistribution)):

@@ -21,6 +21,7 @@ from numpyro_ngvi.tracing import LogDensity
 from numpyro_ngvi.tracing.additive_terms import elementwise_terms_of
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import blocks, compiled
+from numpyro_ngvi.tracing.partly_observed import is_masked, mask_of
 from numpyro_ngvi.tracing.per_example import site_log_probs
 from numpyro_ngvi.workflow.runs import has_data, unscaled
 
@@ -55,20 +56,24 @@ class ModelRows:
 
         def run(means: dict[str, jax.Array]) -> dict[str, jax.Array]:
             log_probs, trace, _ = self._run(means, self._arguments.arrays)
-            found.update({k: (trace[k], np.shape(p)) for k, p in log_probs.items()})
+            for name, log_prob in log_probs.items():
+                site = trace[name]
+                is_even = site["scale"] is None and not is_masked(site["fn"])
+                found[name] = site, np.shape(log_prob), is_even
             return log_probs
 
         if not self.is_enumerated:
             jax.eval_shape(run, {site: family.mean for site, family in here.items()})
         rows = {k: one for k, one in found.items() if has_data(one[0])}
-        self.sites = tuple(_row_site(name, *one) for name, one in rows.items())
+        self.sites = tuple(_row_site(name, *one[:2]) for name, one in rows.items())
         self.factors = tuple(
-            k for k, (site, _) in found.items() if site["is_observed"] and k not in rows
+            k for k, (site, *_) in found.items() if site["is_observed"] and k not in rows
         )
-        self.weights = np.ones(sum(site.size for site in self.sites))
-        if any(one[0]["scale"] is not None for one in rows.values()):
-            weights = self._arguments.call(compiled(self._all_weights, runs_once=True))
-            self.weights = np.asarray(weights, float)
+        count = sum(site.size for site in self.sites)
+        self.weights, self.is_masked = np.ones(count), np.zeros(count, bool)
+        if not all(is_even for *_, is_even in rows.values()):
+            counted = self._arguments.call(compiled(self._counted, runs_once=True))
+            self.weights, self.is_masked = np.asarray(counted[0], float), ~np.asarray(counted[1])
         self._values = compiled(self._some_values, runs_few=True)
         self._slopes = compiled(self._some_slopes, runs_few=True)
 
@@ -105,11 +110,18 @@ class ModelRows:
         log_probs, trace, _ = self._run(dict(zip(self._here, parts, strict=True)), arrays)
         return [unscaled(trace[site.name], log_probs[site.name]) for site in self.sites]
 
-    def _all_weights(self, arrays: list) -> jax.Array:
+    def _counted(self, arrays: list) -> tuple[jax.Array, jax.Array]:
+        """How many times each counts, and where masks let it count."""
         _, trace, _ = self._run({k: family.mean for k, family in self._here.items()}, arrays)
-        found = ((trace[site.name]["scale"], site.shape) for site in self.sites)
-        scales = [jnp.broadcast_to(1.0 if s is None else s, shape) for s, shape in found]
-        return jnp.concatenate([scale.reshape(-1) for scale in scales])
+        scales = [trace[site.name]["scale"] for site in self.sites]
+        masks = [mask_of(trace[site.name]["fn"]) for site in self.sites]
+
+        def flat(values: list) -> jax.Array:
+            pairs = zip(values, self.sites, strict=True)
+            parts = [jnp.broadcast_to(value, site.shape).reshape(-1) for value, site in pairs]
+            return jnp.concatenate(parts)
+
+        return flat([1.0 if scale is None else scale for scale in scales]), flat(masks)
 
     def _run(self, latents: dict[str, jax.Array], arrays: list) -> tuple:
         args, kwargs = self._arguments.rebuilt(arrays)

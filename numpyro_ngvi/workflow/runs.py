@@ -1,4 +1,4 @@
-"""ModelRuns of a model at draws of its latent sites: log likelihoods, replications, the prior."""
+"""Runs of a model at draws of its latent sites: log likelihoods, replications, the prior."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def drawn_besides(sites: Sites) -> list[str]:
 
 
 class ModelRuns:
-    """ModelRuns of a model at many draws, each kind of them one program.
+    """Runs of a model at many draws, each kind of them one program.
 
     :param params: of the model's own.
     :param key: of what is drawn.

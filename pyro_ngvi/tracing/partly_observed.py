@@ -34,7 +34,7 @@ class ProperWhereObserved(Messenger):
         if msg["is_observed"]:
             self._observed.add(name)
         elif is_rest(name, self._observed) or name in self._idle:
-            mask = _mask(msg)
+            mask = mask_of(msg)
             if mask is not None:
                 msg["fn"] = _StandardWhere(msg["fn"], mask, msg["scale"])
                 msg["mask"] = None
@@ -54,7 +54,7 @@ def idle_latents(
     masked = {
         name: mask
         for name in names
-        if not is_rest(name, nodes) and (mask := _mask(nodes[name])) is not None
+        if not is_rest(name, nodes) and (mask := mask_of(nodes[name])) is not None
     }
     values = {n: nodes[n]["value"].detach() for n in names}  # a flat prior cannot be drawn from
 
@@ -82,7 +82,7 @@ def idle_latents(
     return frozenset(filter(is_idle, masked))
 
 
-def _mask(site: dict[str, Any]) -> Tensor | None:
+def mask_of(site: dict[str, Any]) -> Tensor | None:
     """Where a site counts, or None for everywhere."""
     mask, fn = site["mask"], site["fn"]
     while isinstance(fn, (dist.MaskedDistribution, dist.ExpandedDistribution)):

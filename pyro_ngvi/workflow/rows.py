@@ -21,6 +21,7 @@ from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.additive_terms import elementwise_terms_of
 from pyro_ngvi.tracing.messengers import quiet
+from pyro_ngvi.tracing.partly_observed import mask_of
 from pyro_ngvi.workflow.runs import has_data
 
 
@@ -49,8 +50,11 @@ class ModelRows:
             nodes = density.of(lambda: density.traces(means)[0]).nodes
         sites = {name: site for name, site in nodes.items() if site["type"] == "sample"}
         self.sites = tuple(_row_site(k, s) for k, s in sites.items() if _is_row(s))
-        scales = [np.broadcast_to(_scale(sites[site.name]), site.shape) for site in self.sites]
-        self.weights = np.concatenate([np.ones(0), *(scale.reshape(-1) for scale in scales)])
+        own = [(sites[site.name], site.shape) for site in self.sites]
+        scales = [np.broadcast_to(_scale(site), shape).ravel() for site, shape in own]
+        masks = [np.broadcast_to(_is_masked(site), shape).ravel() for site, shape in own]
+        self.weights = np.concatenate([np.ones(0), *scales])
+        self.is_masked = np.concatenate([np.zeros(0, bool), *masks])
         self.factors = tuple(k for k, s in sites.items() if s["is_observed"] and _is_factor(s))
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
@@ -191,6 +195,11 @@ def _is_row(site: dict[str, Any]) -> bool:
 
 def _scale(site: dict[str, Any]) -> np.ndarray:
     return _numpy(torch.as_tensor(site["scale"]))
+
+
+def _is_masked(site: dict[str, Any]) -> np.ndarray:
+    mask = mask_of(site)
+    return np.asarray(False) if mask is None else ~mask.cpu().numpy()
 
 
 def _is_factor(site: dict[str, Any]) -> bool:

@@ -22,6 +22,7 @@ class LogisticRows:
         self.X, self.sign, self.by_points = X, 2.0 * y - 1.0, by_points
         self.factors, self.is_enumerated, self.eps = (), False, 1e-16
         self.weights = np.ones(len(y)) if weights is None else weights
+        self.is_masked = np.zeros(len(y), bool)
         self.sites = (RowSite("y", (len(y),), (Plate("rows", len(y), 0),)),)
 
     def log_likelihood(self, theta):

@@ -80,6 +80,39 @@ def test_rows_count_as_often_as_their_scale_says(ppl):
     np.testing.assert_allclose(ppl.numpy(again.posterior.mean), mean, atol=1e-6)
 
 
+@SLOW_IN_NUMPYRO
+@pytest.mark.parametrize("how", ["handler", "distribution"])
+def test_what_a_mask_leaves_out_is_no_observation(ppl, how):
+    X, y = models.regression_data()
+    seen = np.arange(len(y)) % 4 > 0
+
+    def model(X, y, seen):
+        beta = ppl.sample("beta", ppl.dist.Normal(ppl.array(np.zeros(3)), 1.0).to_event(1))
+        fn = ppl.dist.Normal(X @ beta, 0.5)
+        with ppl.plate("data", len(y)):
+            if how == "handler":
+                with ppl.handlers.mask(mask=seen):
+                    ppl.sample("y", fn, obs=y)
+            else:
+                ppl.sample("y", fn.mask(seen), obs=y)
+
+    def loo(rows):
+        posterior = models.exact_posterior(X[seen], y[seen])
+        at = posterior[0], np.linalg.cholesky(posterior[1])
+        args = ppl.array(X[rows]), ppl.array(y[rows]), ppl.array(seen[rows], "bool")
+        return result(ppl, model, args, at=at).loo()
+
+    found, wanted = loo(np.full(len(y), True)), loo(seen)
+    assert found.n_data_points == wanted.n_data_points == seen.sum()
+    for name in ("elpd_loo", "se", "p_loo") if hasattr(found, "elpd_loo") else ("elpd", "se", "p"):
+        assert found[name] == pytest.approx(wanted[name], abs=1e-6)
+    pointwise = found.loo_i if hasattr(found, "loo_i") else found.elpd_i
+    np.testing.assert_allclose(pointwise.values[~seen], 0.0, atol=1e-12)
+    assert set(pointwise.coords["how"].values[~seen]) == {"masked"}
+    for k_hat in (found.pareto_k, pointwise.coords["psis_k"]):
+        assert (k_hat.values[~seen] == 0).all()
+
+
 def test_arviz_compares_and_draws_what_it_gets(pyro_backend):
     if not arviz.__version__.startswith("0."):
         pytest.skip("of ArviZ 0")
