@@ -50,6 +50,10 @@ class RowsResult(Result):
         """
         raise NotImplementedError
 
+    def _out_of_bounds(self) -> str:
+        """What a run with the arguments finds of indices beyond an array's end, if it goes on."""
+        return ""
+
     def _moved_to(self, problem: Problem, state: Any, step: OneStep) -> Self:
         """A copy with the Gaussian to which a step leads."""
         raise NotImplementedError
@@ -90,7 +94,8 @@ class RowsResult(Result):
         :param plate: whose elements are left out one at a time, with all their rows; by default
             those of all plates around the observed sites.
         :return: ``ELPDData`` of ArviZ, pointwise. ``loo_i.attrs["note"]`` says what a reader should
-            know. Where without a row the posterior is improper its density is NaN.
+            know. Where without a row the posterior is improper its density is NaN. What a mask
+            leaves out is no observation: its density is 0, and it is counted nowhere.
         :raises ModuleNotFoundError: without ArviZ.
         :raises ValueError: as :meth:`sites`.
         """
@@ -130,14 +135,17 @@ class RowsResult(Result):
         :param kwargs: keyword arguments of the model.
         :return: a result whose arguments are these; its bound is that of all rows so far.
         :raises TypeError: for what are no arguments of the model.
-        :raises ValueError: for rows of another shape, or with new groups, which are new latents;
-            and as :meth:`sites`.
+        :raises ValueError: for rows of another shape, with which the model does not run or indexes
+            beyond the end of an array; for new groups, which are new latents; and as :meth:`sites`.
         """
         ModelCall(self.update, self.model, args, kwargs, "no seed").check()
         self._check_whole("update")
         new = self._with_fields(args=args, kwargs=kwargs, change=None)
         try:
             shapes = new._latent_shapes()
+            beyond = new._out_of_bounds()
+            if beyond and not self._out_of_bounds():  # or it may be meant
+                raise IndexError(beyond)
         except Exception as error:
             raise ValueError(
                 f"update() runs the model with the new rows, and it does not run: {error}\nThey "

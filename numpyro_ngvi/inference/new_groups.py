@@ -127,13 +127,13 @@ def _check_indices(
 ) -> None:
     if not any(site.plates for site in sites):
         return
-    message = _beyond(model, *of_run)
+    message = out_of_bounds(model, *of_run)
     what = beyond(message, sites) if message else None
-    if what is not None and not _beyond(model, *of_fit):  # or it may be meant
+    if what is not None and not out_of_bounds(model, *of_fit):  # or it may be meant
         raise ValueError(what)
 
 
-def _beyond(model: Callable, args: tuple, kwargs: dict) -> str:
+def out_of_bounds(model: Callable, args: tuple, kwargs: dict) -> str:
     """What a run of the model finds of indices beyond the end of an array, or nothing."""
     arguments = Arguments(args, kwargs)
 

@@ -46,7 +46,7 @@ from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.inference import nuts
 from numpyro_ngvi.inference.metric import Metric
-from numpyro_ngvi.inference.new_groups import predicted, replayed, which_are_new
+from numpyro_ngvi.inference.new_groups import out_of_bounds, predicted, replayed, which_are_new
 from numpyro_ngvi.inference.objective import Objective
 from numpyro_ngvi.inference.set_up import STARTS, set_up
 from numpyro_ngvi.inference.space import (
@@ -254,6 +254,9 @@ class FitResult(WorkflowResult):
     def _rows(self, problem: Any, state: State) -> ModelRows:
         run = self.model, self.guide, self.args, self.kwargs
         return ModelRows(*run, state, posteriors(state))
+
+    def _out_of_bounds(self) -> str:
+        return out_of_bounds(self.model, self.args, self.kwargs)
 
     def _moved_to(self, problem: Any, state: State, step: OneStep) -> FitResult:
         moved = step.of(self.family, lambda array: jnp.asarray(array, self.family.loc.dtype))

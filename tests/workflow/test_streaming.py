@@ -78,9 +78,7 @@ def test_ten_batches_of_a_regression_are_nearly_a_fit_of_all_rows():
 # -- what is refused ------------------------------------------------------------------
 
 
-def test_new_groups_are_new_latents(pyro_backend):
-    ppl = pyro_backend
-
+def test_new_groups_are_new_latents(ppl):
     def model(group, y, count):
         with ppl.plate("groups", count):
             effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 1.0))
@@ -110,6 +108,17 @@ def test_data_of_another_size_than_their_plate_are_refused(ppl):
 
     fitted = result(ppl, model, (ppl.array([1.0, 2.0]), ppl.array([0.1, 0.2])))
     with pytest.raises(ValueError, match="(?s)rows cannot be computed: .*of their plates|not run"):
+        fitted.update(ppl.array([1.0, 2.0, 3.0]), ppl.array([0.3, 0.1]))
+
+
+def test_data_that_end_before_their_plate_are_refused(ppl):
+    def model(x, y):
+        mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("rows", len(x)) as rows:
+            ppl.sample("y", ppl.dist.Normal(mean + x, 1.0), obs=y[rows])
+
+    fitted = result(ppl, model, (ppl.array([1.0, 2.0]), ppl.array([0.1, 0.2])))
+    with pytest.raises(ValueError, match=r"update\(\) .*does not run: .*out.of"):
         fitted.update(ppl.array([1.0, 2.0, 3.0]), ppl.array([0.3, 0.1]))
 
 
