@@ -258,7 +258,7 @@ def _log_average(log_weights: np.ndarray) -> tuple[float, float]:
 
 
 def _psis(of_units: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """PSIS-LOO of each unit (Vehtari, Gelman and Gabry, 2017), and its k-hat, 0 of equal weights."""
+    """PSIS-LOO of each unit (Vehtari, Gelman and Gabry, 2017); k-hat, 0 where weights are equal."""
     count = of_units.shape[1]
     values, shapes = np.full(count, np.nan), np.full(count, np.nan)
     for unit in range(count if len(of_units) else 0):
