@@ -267,10 +267,7 @@ class Checkpoint:
         if (content := self._next()) is not None:
             with self._whole():
                 meta, arrays = records.read(content)
-                old, found = (
-                    {k[2:]: array for k, array in arrays.items() if k.startswith(part)}
-                    for part in ("q/", "a/")
-                )
+                old, found = (records.under(arrays, part) for part in ("q/", "a/"))
                 then = Cost(**meta)
             if _are_alike(old, question):
                 if not self._is_checked and not _are_alike(found, ask()):

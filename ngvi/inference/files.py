@@ -41,9 +41,9 @@ META = "meta.json"
 KINDS = "biufcSUmM"
 
 
-def checksum(content: bytes) -> str:
-    """Of what a file has to say, 128 bits as a text."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+def checksum(content: bytes) -> bytes:
+    """Of what a file has to say, 128 bits."""
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 # -- results -------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def check_kinds(arrays: dict[str, np.ndarray]) -> None:
 
 
 def _comment(body: bytes) -> bytes:
-    text = f"ngvi {checksum(body)}".encode()
+    text = f"ngvi {checksum(body).hex()}".encode()
     return len(text).to_bytes(2, "little") + text
 
 

@@ -27,6 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from ngvi.inference.files import checksum
+
 #: By name: what something is, in words, and the checksum of what it holds.
 Facts = dict[str, list[str]]
 
@@ -120,7 +122,7 @@ class Fingerprint:
         else:
             kind, content = f"of type {type(value).__module__}.{type(value).__qualname__}", ""
         content = content if isinstance(content, bytes) else content.encode()
-        return [kind, hashlib.blake2b(content, digest_size=16).hexdigest()]
+        return [kind, checksum(content).hex()]
 
     def _array(self, value: Any) -> np.ndarray | None:
         if isinstance(value, (np.ndarray, np.generic)):

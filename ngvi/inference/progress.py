@@ -17,7 +17,7 @@ from ngvi.inference.data_passes import set_cost
 from ngvi.inference.map_ascent import Ascent
 from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.problem import Cost, StateSpace
-from ngvi.inference.records import Arrays
+from ngvi.inference.records import Arrays, plain, under
 from ngvi.inference.search import Status
 from ngvi.inference.starts import Prior, Starts
 from ngvi.inference.trace import Trace
@@ -49,10 +49,10 @@ def optima_of(meta: list[Any], arrays: Arrays, space: StateSpace) -> list[Optimu
     """Those that were noted."""
     found = []
     for index, one in enumerate(meta):
-        trace = _under(arrays, f"trace/{index}/")
+        trace = under(arrays, f"trace/{index}/")
         found.append(
             Optimum(
-                space.of_arrays(list(_under(arrays, f"optima/{index}/").values())),
+                space.of_arrays(list(under(arrays, f"optima/{index}/").values())),
                 Validation(**one["validation"]),
                 Certificate(**one["certificate"]),
                 None if one["status"] is None else Status[one["status"]],
@@ -82,10 +82,10 @@ def noted_starts(starts: Starts) -> Arrays:
 
 def set_starts(starts: Starts, arrays: Arrays) -> None:
     """Let starts be as they were noted."""
-    own, prior = vars(starts), _under(arrays, "prior/")
+    own, prior = vars(starts), under(arrays, "prior/")
     if prior or "prior" in arrays:
         own["prior"] = Prior(**prior) if prior else None
-    if pool := _under(arrays, "pool/"):
+    if pool := under(arrays, "pool/"):
         own["pool"] = tuple(pool.values())
     if "others" in arrays:
         own["_others"] = list(arrays["others"])
@@ -145,12 +145,3 @@ def differs(explorer: Any, meta: dict[str, Any]) -> str:
     if meta["tolerance"] != runs.tolerance:
         return f"tolerance= was {meta['tolerance']}, and is {runs.tolerance}"
     return "" if meta["options"] == repr(runs.options) else "options= are others"
-
-
-def plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Numbers as Python's own."""
-    return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
-
-
-def _under(arrays: Arrays, folder: str) -> Arrays:
-    return {k.removeprefix(folder): a for k, a in arrays.items() if k.startswith(folder)}

@@ -6,7 +6,6 @@ machine lost power, which leaves half of it, zeros, or anything.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -16,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ngvi.inference.files import KINDS, check_kinds
+from ngvi.inference.files import KINDS, check_kinds, checksum
 
 Arrays = dict[str, np.ndarray]
 
@@ -37,10 +36,20 @@ def record(meta: Any, arrays: Arrays) -> bytes:
     return framed(b"".join([text, b"\n", *(array.tobytes() for array in arrays.values())]))
 
 
+def plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Numbers as Python's own, for JSON."""
+    return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
+
+
+def under(arrays: Arrays, folder: str) -> Arrays:
+    """The arrays whose names begin so, by the rest of their names."""
+    return {k.removeprefix(folder): a for k, a in arrays.items() if k.startswith(folder)}
+
+
 def framed(content: bytes) -> bytes:
     """The record that holds a content."""
     length = len(content).to_bytes(8, "little")
-    return length + _checksum(length) + _digest(content) + content
+    return length + _check(length) + checksum(content) + content
 
 
 def contents(file: BinaryIO) -> Iterator[bytes]:
@@ -51,9 +60,9 @@ def contents(file: BinaryIO) -> Iterator[bytes]:
         head = file.read(HEAD)
         length, check, digest = head[:8], head[8:12], head[12:]
         count = int.from_bytes(length, "little")
-        is_whole = len(head) == HEAD and check == _checksum(length)
+        is_whole = len(head) == HEAD and check == _check(length)
         content = file.read(count) if is_whole and count <= size - file.tell() else b""
-        if not content or _digest(content) != digest:
+        if not content or checksum(content) != digest:
             file.seek(start)
             return
         yield content
@@ -77,9 +86,5 @@ def read(content: bytes) -> tuple[Any, Arrays]:
     return meta, arrays
 
 
-def _checksum(length: bytes) -> bytes:
+def _check(length: bytes) -> bytes:
     return zlib.crc32(length, 1).to_bytes(4, "little")  # not zero for zeros
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()

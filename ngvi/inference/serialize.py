@@ -19,6 +19,7 @@ from ngvi.inference.change import Change
 from ngvi.inference.checkpoint import FIRST
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
 from ngvi.inference.problem import Cost
+from ngvi.inference.records import plain, under
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
@@ -124,10 +125,10 @@ def write_result(
         **{name: getattr(result, name) for name in PLAIN},
         "cost": vars(result.cost),
         "change": result.change and result.change.numbers(),
-        "validation": result.validation and _numbers(vars(result.validation)),
+        "validation": result.validation and plain(vars(result.validation)),
         "restarts": [list(one) for one in result.restarts],
         "optima": [
-            _numbers({k: v for k, v in vars(one).items() if k != "params"}) for one in result.optima
+            plain({k: v for k, v in vars(one).items() if k != "params"}) for one in result.optima
         ],
         "sites": sites_of(result._gaussians(), result._at_a_third),
         "structure": structure_of(result._gaussians()),
@@ -195,7 +196,7 @@ class Saved:
 
     def under(self, folder: str) -> dict[str, np.ndarray]:
         """The arrays whose names begin so, by the rest of their names."""
-        return {k.removeprefix(folder): a for k, a in self.arrays.items() if k.startswith(folder)}
+        return under(self.arrays, folder)
 
     def fields(self) -> dict[str, Any]:
         """Of a result: how the fit went."""
@@ -393,8 +394,3 @@ def _kind(array: np.ndarray | None) -> str:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _numbers(values: dict[str, Any]) -> dict[str, bool | int | float]:
-    """Numbers as Python's own."""
-    return {k: v if isinstance(v, (bool, int)) else float(v) for k, v in values.items()}
