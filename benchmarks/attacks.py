@@ -55,6 +55,13 @@ class Package:
         self.name = name
         self.y = np.array([0.3, -0.8, 1.9, 0.4, 2.2, 7.0, -0.1, 0.9])
 
+    def model(self, y: Any) -> None:
+        dist, sample = self.lib.distributions, self.lib.sample
+        mean = sample("mean", dist.Normal(0.0, 10.0))
+        scale = sample("scale", dist.LogNormal(0.0, 1.0))
+        with self.lib.plate("rows", len(y)):
+            sample("y", dist.StudentT(3.0, mean, scale), obs=y)
+
     def fit(self, y: Any = None, **options: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -92,13 +99,6 @@ class Pyro(Package):
         self.torch.set_default_dtype(data.dtype)
         return self.run(self.model, data, **options)
 
-    def model(self, y: Any) -> None:
-        dist, sample = self.lib.distributions, self.lib.sample
-        mean = sample("mean", dist.Normal(0.0, 10.0))
-        scale = sample("scale", dist.LogNormal(0.0, 1.0))
-        with self.lib.plate("rows", len(y)):
-            sample("y", dist.StudentT(3.0, mean, scale), obs=y)
-
 
 class NumPyro(Package):
     """With double precision where the data are in it."""
@@ -118,13 +118,6 @@ class NumPyro(Package):
 
     def _fitted(self, data: Any, options: dict[str, Any]) -> Any:
         return self.run(self.model, data, **options)
-
-    def model(self, y: Any) -> None:
-        dist, sample = self.lib.distributions, self.lib.sample
-        mean = sample("mean", dist.Normal(0.0, 10.0))
-        scale = sample("scale", dist.LogNormal(0.0, 1.0))
-        with self.lib.plate("rows", len(y)):
-            sample("y", dist.StudentT(3.0, mean, scale), obs=y)
 
 
 def package(name: str) -> Package:

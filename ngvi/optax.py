@@ -326,11 +326,11 @@ def _state_dtype(weight: Any) -> Any:
 
 
 def _own(state: Any) -> IvonState:
-    """The state of IVON, in that of whatever is around it.
+    """The state of the rule, in that of whatever is around it.
 
     :raises ValueError: if there is none.
     """
     for one in jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, IvonState)):
         if isinstance(one, IvonState):
             return one
-    raise ValueError("sample needs the state of ivon, of its init or update.")
+    raise ValueError("sample needs the state of ivon or vogn, of its init or update.")
