@@ -312,9 +312,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         :param params: from ``svi.get_params(svi_state)``.
         """
         family = self._family_of(params)
-        median = self._latent_quantiles(params, jnp.asarray(0.5))
-        is_mixture = isinstance(family, Mixture)
-        return self._unpack_and_constrain(median if is_mixture else family.mean, params)
+        if not isinstance(family, Mixture):
+            return self._unpack_and_constrain(family.mean, params)
+        half = jnp.asarray(0.5)
+        return self._unpack_and_constrain(self._latent_quantiles(params, half), params)
 
     def quantiles(self, params: dict[str, Any], quantiles: Any) -> dict[str, jax.Array]:
         """Posterior quantiles of every latent site, constrained.
