@@ -95,7 +95,7 @@ def _outcome(
     outcome.tolerance, outcome.same = request.tolerance, rank
     if best.status is Status.OPTIMUM:
         outcome.finding = search.check(best)
-        if outcome.finding is not None and outcome.finding.error == outcome.finding.error:
+        if outcome.finding is not None and not math.isnan(outcome.finding.error):
             known = dataclasses.replace(best.validation, error=outcome.finding.error)
             best.validation = known
         elif outcome.finding is None and search.problem.objective.is_exact:

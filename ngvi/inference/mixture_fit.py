@@ -92,8 +92,10 @@ def mixed(
     :param search: from a state, after so many steps.
     :return: what was set up for the end, and what it has come to.
     """
-    is_final = outcome.ending is not None or outcome.finding is not None
-    if is_final or outcome.optimum.status is not Status.OPTIMUM or outcome.search is None:
+    if outcome.ending is not None:
+        return first, _cut_short(outcome, outcome.ending)
+    is_optimum = outcome.finding is None and outcome.optimum.status is Status.OPTIMUM
+    if not is_optimum or outcome.search is None:
         return first, outcome
     modes = Modes(outcome.search, request.options.mixture.max_components)
     try:
@@ -102,7 +104,7 @@ def mixed(
         growth.begin(wanted)
         ready, other = growth.followed(set_up, search)
     except (TimeLimitReached, StoppedByCallback, KeyboardInterrupt) as error:
-        return first, dataclasses.replace(outcome, ending=_ENDINGS[type(error)])
+        return first, _cut_short(outcome, _ENDINGS[type(error)])
     words = growth.words(wanted)
     # Of one component the search for a better one has to be over as well.
     is_over = modes.is_over and (other is not None or outcome.exploration.is_over)
@@ -113,6 +115,11 @@ def mixed(
     other.optimum.count = outcome.optimum.count
     other.optimum.trace = outcome.optimum.trace.then(other.optimum.trace)
     return ready, dataclasses.replace(other, exploration=report, mixture=words, search=None)
+
+
+def _cut_short(outcome: Outcome, ending: Ending) -> Outcome:
+    words = f"one component; the search for more was cut short: {ending.value}"
+    return dataclasses.replace(outcome, ending=ending, mixture=words)
 
 
 _ENDINGS = {

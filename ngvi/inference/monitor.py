@@ -88,7 +88,7 @@ class Monitor:
         """Since the fit has begun."""
         return time.perf_counter() - self.started
 
-    def after_step(self, loss: float, step_size: float, gap: float) -> None:
+    def after_step(self, loss: float, gap: float) -> None:
         """Count a step.
 
         :param loss: minus the bound before it, in nats.

@@ -100,4 +100,4 @@ class Search:
 
     def _record(self, estimate: Estimate, sample: Sample, step_size: float) -> None:
         loss = self.trace.add(estimate, sample, step_size, self.gap)
-        self.monitor.after_step(loss, step_size, self.gap)
+        self.monitor.after_step(loss, self.gap)

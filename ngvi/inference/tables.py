@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
+
+from ngvi.latents import html
 
 Row = TypeVar("Row")
 
@@ -25,16 +25,7 @@ class Table(tuple[Row, ...]):
 
     def _repr_html_(self) -> str:
         names = self[0]._fields if self else ()  # type: ignore[attr-defined]
-        return html_table(names, map(_cells, self))
-
-
-def html_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """For notebooks."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return html.table("", map(_cells, self), names)
 
 
 def in_digits(value: Any) -> str:

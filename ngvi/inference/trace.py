@@ -6,7 +6,8 @@ import dataclasses
 import math
 
 from ngvi.inference.estimate import Estimate, Sample
-from ngvi.inference.tables import html_table, in_digits
+from ngvi.inference.tables import in_digits
+from ngvi.latents import html
 
 
 @dataclasses.dataclass(repr=False)
@@ -37,7 +38,7 @@ class Trace:
         """The last steps as a table."""
         names = ["step", *vars(self)]
         rows = list(zip(range(1, len(self) + 1), *vars(self).values(), strict=False))
-        return html_table(names, [[in_digits(cell) for cell in row] for row in rows[-most:]])
+        return html.table("", [[in_digits(cell) for cell in row] for row in rows[-most:]], names)
 
     @property
     def last_loss(self) -> float:

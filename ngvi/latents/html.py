@@ -11,9 +11,10 @@ LEFT = "style='text-align:left'"
 def table(caption: str, rows: Iterable[Sequence[str]], header: Sequence[str] = ()) -> str:
     """Rows of text; the first of each is its name.
 
+    :param caption: may be empty.
     :param header: names of the columns, if they have any.
     """
-    lines = [f"<caption {LEFT}><b>{html.escape(caption)}</b></caption>"]
+    lines = [f"<caption {LEFT}><b>{html.escape(caption)}</b></caption>"] if caption else []
     if header:
         lines.append(f"<tr>{''.join(_cell('th', name) for name in header)}</tr>")
     for name, *values in rows:

@@ -177,7 +177,7 @@ def test_a_second_fit_that_fails_does_not_lose_the_first_but_a_callback_ends_bot
         def users(*_):
             raise RuntimeError("that will do")
 
-        Request(0.05, 10, callback=users).monitor().after_step(1.0, 0.0, 0.0)
+        Request(0.05, 10, callback=users).monitor().after_step(1.0, 0.0)
 
     one, outcome, rng = ready(), ended(), np.random.default_rng(0)
     with pytest.warns(UserWarning, match="second fit.*out of memory"):

@@ -236,7 +236,7 @@ def test_what_a_result_holds_is_short_in_words():
         "the guide's  -31.500  0.012        12         8           kept",
     ]
     assert pickle.loads(pickle.dumps(table)) == table == tuple(table)
-    assert "<td>the guide&#x27;s</td>" in table._repr_html_() and repr(Table()) == "()"
+    assert ">the guide&#x27;s</th>" in table._repr_html_() and repr(Table()) == "()"
     optima = Table([FoundOptimum({}, -1.0, 0.1, 8, True)])
     assert repr(optima).splitlines()[1].split() == ["-1.000", "0.100", "8", "True"]
     steps = Trace([3.0, 1.0], [0.1] * 2, [1.0] * 2, [0.1] * 2, [5] * 2)
@@ -280,12 +280,12 @@ def test_the_bar_names_phases_shows_the_best_bound_and_ends_with_the_result(caps
     with Monitor(progress_bar=True) as bar:
         assert "fit: setting up" in capsys.readouterr().err  # before the first step
         for loss in (125.0, 123.456, 200.0, math.nan):  # another start, and what is no bound
-            bar.after_step(loss, step_size=0.25, gap=0.031)
+            bar.after_step(loss, gap=0.031)
         bar._bar.refresh()
         err = capsys.readouterr().err
         assert "fit: optimum, 4 steps" in err and "bound -123.46 nats, about 0.031 to go" in err
         bar.best, bar.phase = -123.4, OTHERS
-        bar.after_step(300.0, 0.25, 3e25)
+        bar.after_step(300.0, 3e25)
         bar.finish("local", -123.41, 0.012)
     last = capsys.readouterr().err.rstrip().rpartition("\r")[2]
     assert "fit: local, 5 steps" in last and "bound -123.41 ± 0.012 nats" in last
@@ -304,13 +304,13 @@ def test_a_callback_may_end_the_fit(how):
         return True
 
     with pytest.raises(StoppedByCallback):
-        Monitor(callback=callback).after_step(1.0, 1.0, 1.0)
-    Monitor(callback=lambda *_: 1).after_step(1.0, 1.0, 1.0)
+        Monitor(callback=callback).after_step(1.0, 1.0)
+    Monitor(callback=lambda *_: 1).after_step(1.0, 1.0)
 
 
 def test_a_bar_that_is_disabled_is_silent(capsys):
     with Monitor(100) as bar:
-        bar.after_step(1.0, 1.0, 1.0)
+        bar.after_step(1.0, 1.0)
     captured = capsys.readouterr()
     assert captured.err == captured.out == ""
 

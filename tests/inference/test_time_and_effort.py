@@ -9,7 +9,7 @@ from ngvi.inference import monitor as clock
 from ngvi.inference.api import optimise
 from ngvi.inference.mixture_fit import mixed
 from ngvi.inference.options import EffortOptions, FitOptions
-from ngvi.inference.outcome import Ending
+from ngvi.inference.outcome import Ending, in_words
 from ngvi.inference.problem import Forwarding
 from ngvi.inference.request import Request
 from tests.inference.numpy_problem import Target, gaussian, mixture
@@ -94,6 +94,8 @@ def test_components_end_at_the_limit_with_the_one_gaussian(monkeypatch, num_more
     assert ready is None and kept.optimum is outcome.optimum
     assert kept.ending in (Ending.TIME_LIMIT, Ending.INTERRUPTED)
     assert kept.converged
+    words = in_words(kept, dict, 0.05, 400)
+    assert f"the search for more was cut short: {kept.ending.value}" in words
 
 
 @pytest.mark.parametrize("tolerance", [0.05, 0.3, 2.0])
