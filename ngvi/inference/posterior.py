@@ -67,7 +67,8 @@ class FittedPosterior:
             the draws cannot be believed. All draws are in memory, in double precision and several
             times over: about a gigabyte with 2,000 latents. ``"auto"`` corrects where the fit's own
             check says that there is something to correct, with up to 2,000 latents; where that
-            cannot be believed it warns, and the draws are the Gaussian's.
+            cannot be believed it warns, and the draws are the Gaussian's. What other optima hold is
+            in no draw, and is warned of.
         :return: by site, an axis of draws followed by the site's shape.
         :raises ValueError: for ``corrected=True`` if the weights are undefined, as for a model that
             sees minibatches, or the guide is a list.
@@ -78,6 +79,9 @@ class FittedPosterior:
         self, *args: Any, num_samples: int = 1000, new_groups: Asked = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Draws from the posterior predictive distribution.
+
+        The latents are the Gaussian's, also where :meth:`sample` corrects its draws;
+        :meth:`to_arviz` has predictions at the draws of :meth:`sample`.
 
         Of groups that the fit has not seen the latents come from the prior given the others::
 

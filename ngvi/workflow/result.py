@@ -133,6 +133,7 @@ class WorkflowResult(RowsResult):
     ) -> Any:
         """A table of all latent sites, one number a row, and whether to believe it.
 
+        Mean, sd and interval are the Gaussian's, also where :meth:`sample` corrects its draws.
         There are no chains, and so no R-hat. In its place are columns of Pareto smoothed importance
         sampling (Yao et al., 2018; Vehtari et al., 2024): what importance weights of the draws say
         of each mean and standard deviation, and ``k_hat``, up to 0.7 of which they can be trusted
