@@ -1,7 +1,8 @@
 """Every number that decides in a fit, each with one line of why.
 
 Tests pass others, and so may users: ``fit(..., options=FitOptions(multi_start=...))``. Numbers of
-draws and of the metric belong to what is fitted, and are not among those.
+draws and of the metric belong to what is fitted, and are not among those; nor are
+:class:`DrawOptions` and :class:`NutsOptions`, by which a result decides when it is asked.
 """
 
 from __future__ import annotations
@@ -316,7 +317,7 @@ class ValidationOptions:
 
 @dataclasses.dataclass(frozen=True)
 class DrawOptions:
-    """Draws of a result, as they come."""
+    """Draws of a result, as they come; ``sample(corrected=...)`` is the user's choice."""
 
     #: Latents up to which they are corrected, for the memory's sake.
     max_dim: int = 2000
@@ -326,7 +327,7 @@ class DrawOptions:
 
 @dataclasses.dataclass(frozen=True)
 class NutsOptions:
-    """Chains of NUTS that go on from a fit."""
+    """Chains of NUTS that go on from a fit; users have the arguments of ``result.nuts``."""
 
     #: Draws of each optimum that chains begin at, by their weights; a value each.
     num_draws: int = 1000
@@ -342,7 +343,6 @@ class NutsOptions:
     #: metric as in Stan.
     warmup_of_step_size: int = 150
     warmup_of_metric: int = 500
-    target_accept_prob: float = 0.8
     #: Refused: divergences, as a part of the transitions; R-hat, whose noise over hundreds of
     #: latents is as large; effective draws (Vehtari et al., 2021); E-BFMI (Betancourt, 2016).
     divergent_part: float = 2e-3
