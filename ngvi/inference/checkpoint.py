@@ -38,7 +38,6 @@ import numpy as np
 from ngvi._warn import warn
 from ngvi.errors import DamagedFileError
 from ngvi.inference import files, records
-from ngvi.inference.data_passes import set_cost
 from ngvi.inference.estimate import State
 from ngvi.inference.fingerprint import Facts, difference
 from ngvi.inference.problem import Cost
@@ -273,7 +272,7 @@ class Checkpoint:
                 if not self._is_checked and not _are_alike(found, ask()):
                     raise self._other("it answers differently to the first question of the fit")
                 self._is_checked = True
-                set_cost(cost, then)
+                cost.become(then)
                 return found
             self._leave(len(content))
         self._is_checked = True

@@ -25,7 +25,7 @@ import numpy as np
 from ngvi.inference.batches import Batches, is_empty
 from ngvi.inference.estimate import Direction, Estimate, Sample, State, average
 from ngvi.inference.options import SampleOptions
-from ngvi.inference.problem import Cost, Forwarding, Objective, Problem, Rows
+from ngvi.inference.problem import Forwarding, Objective, Problem, Rows
 
 
 def over_minibatches(problem: Problem, options: SampleOptions) -> Problem:
@@ -170,7 +170,7 @@ class _Batches(Forwarding):
             if not self.fault and not np.isfinite(found[0]).all():
                 self.fault = f"batch {index}, counted from zero, has log densities that are not"
             covered += share
-        set_cost(self.cost, of_first or before)  # a pass over all rows is one evaluation
+        self.cost.become(of_first or before)  # a pass over all rows is one evaluation
         if not math.isclose(covered, 1.0, rel_tol=1e-6):
             raise ValueError(
                 f"batches= cover {100 * covered:.6g}% of the rows that the plate is said to have: "
@@ -178,12 +178,6 @@ class _Batches(Forwarding):
             )
         assert total is not None
         return of_parts(answer, total)
-
-
-def set_cost(cost: Cost, other: Cost) -> None:
-    """Let one be what another is."""
-    for name, count in vars(other).items():
-        setattr(cost, name, count)
 
 
 def parts_of(answer: Any) -> list[Any]:

@@ -130,10 +130,7 @@ def tried(
             f"fit with {BY_MODES} came to no better end. Maybe {names} have none given the others; "
             "the report of fit(..., guide=ReparametrizedGaussianGuide(model)) tells."
         )
-    costs = [one.problem.objective.cost for one in (first, second)]
-    total = costs[0] + costs[1]
-    for cost in costs:
-        cost.__dict__.update(vars(total))
+    first.problem.objective.cost.share(second.problem.objective.cost)
     return (second if is_better else first), kept
 
 

@@ -54,6 +54,16 @@ class Cost:
             *(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True))
         )
 
+    def become(self, other: Cost) -> None:
+        """Take another's counts; who holds this one sees them."""
+        vars(self).update(vars(other))
+
+    def share(self, other: Cost) -> None:
+        """Let both have the counts of both."""
+        total = self + other
+        self.become(total)
+        other.become(total)
+
 
 class Rows(NamedTuple):
     """The plate of which a model sees a part."""

@@ -13,7 +13,6 @@ import numpy as np
 
 from ngvi.inference.certificate import Certificate
 from ngvi.inference.checks import Finding
-from ngvi.inference.data_passes import set_cost
 from ngvi.inference.map_ascent import Ascent
 from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.problem import Cost, StateSpace
@@ -133,7 +132,7 @@ def go_on(explorer: Any, meta: dict[str, Any], arrays: Arrays) -> None:
     explorer._heights = [tuple(pair) for pair in meta["heights"]]
     explorer.report = Exploration(**meta["report"])
     explorer.spent, explorer.reached = meta["costs"]
-    set_cost(runs.problem.objective.cost, Cost(**meta["cost"]))
+    runs.problem.objective.cost.become(Cost(**meta["cost"]))
     runs.monitor.num_steps, runs.monitor.best = meta["steps"]
     runs.rng.bit_generator.state = meta["rng"]
     set_starts(explorer.starts, arrays)
