@@ -21,9 +21,10 @@ from ngvi.inference.estimate import State
 from ngvi.inference.monitor import StoppedByCallback, TimeLimitReached
 from ngvi.inference.optima import Optimum
 from ngvi.inference.outcome import Ending, Outcome
-from ngvi.inference.problem import Problem, StateSpace
+from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
+from ngvi.inference.validation import bound_alone
 
 AUTO, FROM_OPTIMA = "auto", "the optima of one Gaussian"
 #: What raises the number of components.
@@ -175,16 +176,17 @@ class _Growth:
             ready = set_up(len(self.states))
             space = ready.problem.space
             other = search(ready.problem, space.mixture(self.states, self.log_weights), steps)
-            self._share_cost(ready.problem)
             end = other.optimum
             self.states, self.log_weights = space.components(end.state)
             left_out = self._prune(partial(ready.problem.objective.log_density, end.state))
-            if left_out and other.ending is None:
-                continue
-            if self._is_higher(ready.problem, end, best):
+            is_over = not left_out or other.ending is not None
+            is_kept = is_over and self._is_higher(ready.problem, end, best)
+            self.problem.objective.cost.share(ready.problem.objective.cost)
+            if is_kept:
                 end.name = FROM_OPTIMA
                 return ready, other
-            break
+            if is_over:
+                break
         self.states, self.log_weights = self.states[:1], np.zeros(1)
         return self.first, None
 
@@ -195,21 +197,14 @@ class _Growth:
         least, count = self.options.least_gain, self.draws.max_draws
         gain = end.validation.bound - best.validation.bound
         noise = 2 * math.hypot(end.validation.error, best.validation.error)
+        # One density for both: the mixture's parameters are where Pyro's guide had the Gaussian's.
         log_density = partial(problem.objective.log_density, end.state)
         while least < gain <= noise and count < self.options.most_draws:
             count *= 4
-            high = self._bound(problem.space, end.state, log_density, count)
-            low = self._bound(self.problem.space, best.state, log_density, count)
+            high = bound_alone(problem.space, end.state, log_density, self.rng, count)
+            low = bound_alone(self.problem.space, best.state, log_density, self.rng, count)
             gain, noise = high[0] - low[0], 2 * math.hypot(high[1], low[1])
         return gain > max(least, noise)
-
-    def _bound(
-        self, space: StateSpace, state: State, log_density: Callable, count: int
-    ) -> tuple[float, float]:
-        """By so many draws, and its standard error, in nats."""
-        theta, log_q = space.draw(state, self.rng.standard_normal((count, space.noise_dim)))
-        weights = log_density(theta) - log_q
-        return float(weights.mean()), float(weights.std()) / math.sqrt(count - 1)
 
     def _prune(self, log_density: Callable[[np.ndarray], np.ndarray]) -> bool:
         """Leave components out that add next to nothing; whether there were any."""
@@ -218,13 +213,6 @@ class _Growth:
         kept, self.log_weights = Contributions(*run).pruned(self.log_weights)
         self.states = [self.states[index] for index in kept]
         return len(kept) < before
-
-    def _share_cost(self, other: Problem) -> None:
-        """Let both know of all evaluations."""
-        cost = self.problem.objective.cost
-        total = cost + other.objective.cost
-        for one in (cost, other.objective.cost):
-            one.__dict__.update(vars(total))
 
     # -- words ------------------------------------------------------------------------
 

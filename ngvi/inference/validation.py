@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from ngvi.inference.estimate import State
 from ngvi.inference.options import ValidationOptions
-from ngvi.inference.problem import Problem
+from ngvi.inference.problem import Problem, StateSpace
 
 #: Units of precision above which numbers are not double.
 SINGLE = 1e-10
@@ -212,6 +213,21 @@ def difference(
     if not np.isfinite(gains).all():
         return math.nan, math.nan
     return float(gains.mean()), float(gains.std()) / math.sqrt(count - 1)
+
+
+def bound_alone(
+    space: StateSpace,
+    state: State,
+    log_density: Callable[[np.ndarray], np.ndarray],
+    rng: np.random.Generator,
+    count: int,
+) -> tuple[float, float]:
+    """The bound by so many draws, and its standard error, in nats, without the checks."""
+    theta, log_q = space.draw(state, rng.standard_normal((count, space.noise_dim)))
+    weights = log_density(theta) - log_q
+    if not np.isfinite(weights).all():
+        return -math.inf, math.nan
+    return float(weights.mean()), float(weights.std()) / math.sqrt(count - 1)
 
 
 def is_improper(

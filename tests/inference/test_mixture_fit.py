@@ -78,6 +78,15 @@ def test_more_components_than_the_data_tell_are_left_out(ppl):
     result = ppl.fit(of_one(ppl), num_components=3, **OPTIONS)
     assert result.family.name != "mixture"
     assert "of num_components=3 it is what the data tell" in result.reason
+    # The mixture has been searched for, and given up: guide and parameters are one Gaussian's.
+    params = (result.params,) if ppl.is_numpyro else ()
+    ends = ppl.numpy(result.guide.quantiles(*params, 0.9)["x"])
+    np.testing.assert_allclose(ends, np.arange(3.0) + 2.0 * 1.2815516, atol=0.05)
+    if not ppl.is_numpyro:
+        store = ppl.lib.get_param_store()
+        assert {*store.keys()} == {*result.params}
+        for name, value in result.params.items():
+            np.testing.assert_array_equal(ppl.numpy(store[name]), ppl.numpy(value))
 
 
 @SLOW_IN_NUMPYRO

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from ngvi.inference.options import FitOptions, ValidationOptions
 from ngvi.inference.problem import Cost
 from ngvi.inference.validation import (
     Validation,
+    bound_alone,
     difference,
     excess,
     is_improper,
@@ -198,6 +200,17 @@ def test_two_states_that_are_close_are_told_apart():
     np.testing.assert_allclose(gains(0, OPTIMUM, near), [-gain[0], error[0]])
     nowhere = Target(lambda x: -math.inf * np.ones(len(x)), 3).problem()
     assert np.isnan(difference(nowhere, OPTIMUM, AWAY, np.random.default_rng(0), 9)).all()
+
+
+def test_the_bound_without_the_checks_is_that_of_a_validation():
+    problem, rngs = target(unseen=heavy).problem(), [np.random.default_rng(0) for _ in range(2)]
+    options = dataclasses.replace(OPTIONS, min_draws=500, max_draws=500)
+    known = validate(problem, AWAY, rngs[0], options)
+    density = partial(problem.objective.log_density, AWAY)
+    found = bound_alone(problem.space, AWAY, density, rngs[1], 500)
+    assert found == (known.bound, known.error)
+    nowhere = bound_alone(problem.space, AWAY, edge(-9.0, -math.inf), rngs[1], 500)
+    assert nowhere[0] == -math.inf
 
 
 @pytest.mark.parametrize("flat", [1, 2])
