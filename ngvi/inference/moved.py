@@ -28,6 +28,7 @@ class MoveOptions(NamedTuple):
     step: float = 1.0  #: the first, times d^(-1/4), as optimal scaling has it (Beskos et al., 2013)
     acceptance: tuple[float, float] = (0.6, 0.9)  #: between which a step stays
     growth: float = 1.5  #: of a step
+    jitter: float = 0.2  #: of a transition's step, so that no orbit comes back to where it began
     errors: float = 3.0  #: standard errors that are no chance
     least: float = 1.3  #: of a variance that is too small for a remark
 
@@ -87,7 +88,7 @@ def _transition(
     theta, value, gradient = at
     momentum = rng.standard_normal(theta.shape)
     energy = value - 0.5 * np.square(momentum).sum(1)
-    step = step * rng.uniform(0.8, 1.2)
+    step = step * rng.uniform(1.0 - options.jitter, 1.0 + options.jitter)
     with np.errstate(over="ignore", invalid="ignore"):  # of a chain that runs away
         for _ in range(options.num_leapfrogs):
             momentum = momentum + 0.5 * step * gradient @ root.T
