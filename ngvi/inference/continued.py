@@ -12,7 +12,7 @@ import numpy as np
 from ngvi.inference import nuts
 from ngvi.inference.estimate import State
 from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, NutsResult, WhitenedDensity
-from ngvi.inference.posterior import FittedPosterior
+from ngvi.inference.posterior import FittedPosterior, to_numpy
 from ngvi.inference.problem import Problem
 
 
@@ -90,7 +90,7 @@ class ContinuedPosterior(FittedPosterior):
 
         def gaussian() -> dict[str, np.ndarray]:
             draws = self.sample(nuts.OPTIONS.num_beside, corrected=False)
-            return {name: fetched(value) for name, value in draws.items()}
+            return {name: to_numpy(value) for name, value in draws.items()}
 
         return nuts.judged(chains._replace(num_gradients=total), plan, gaussian, self._of_chains)
 
@@ -117,8 +117,3 @@ class ContinuedPosterior(FittedPosterior):
     def _of_chains(self, found: NutsResult, **options: Any) -> Any:
         """See :meth:`~ngvi.inference.nuts.NutsResult.to_arviz`."""
         raise NotImplementedError
-
-
-def fetched(value: Any) -> np.ndarray:
-    """On a GPU a tensor has to be fetched."""
-    return np.asarray(value.cpu() if hasattr(value, "cpu") else value)

@@ -283,9 +283,13 @@ class FittedPosterior:
 
     def _without_density(self, problem: Problem) -> str:
         """Why the density of all data is not at hand, in words, or nothing."""
-        known = vars(self).get("diagnostics")
         if [part is self.guide for part in self._gaussians()] != [True]:
             return f"the guide ({type(self.guide).__name__}) is no NaturalGaussianGuide"
+        return self._why_undefined(problem)
+
+    def _why_undefined(self, problem: Problem) -> str:
+        """Why draws have no importance weights of all data, in words, or nothing."""
+        known = vars(self).get("diagnostics")
         if known is not None and not known.num_draws:  # of rows of which it holds a part only
             return known.verdict.removeprefix("undefined: ")
         return self._without_weights(problem) or of_minibatches(problem.objective)
@@ -300,3 +304,9 @@ class FittedPosterior:
                 f"{who} needs the importance weights of a NaturalGaussianGuide, and here {why}. "
                 f"{way_out}"
             )
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """An array of torch or JAX as numpy's; on a GPU it has to be fetched."""
+    value = value.detach() if hasattr(value, "detach") else value
+    return np.asarray(value.cpu() if hasattr(value, "cpu") else value)

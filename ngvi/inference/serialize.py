@@ -18,6 +18,7 @@ from ngvi.inference import files
 from ngvi.inference.change import Change
 from ngvi.inference.checkpoint import FIRST
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
+from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Cost
 from ngvi.inference.records import plain, under
 from ngvi.inference.tables import Table
@@ -326,8 +327,7 @@ def guide_options(guide: Any, families: dict[str, type], kinds: tuple, **others:
     if isinstance(guide, ReparametrizedGaussianGuide):
         others["order"] = guide.order
         found["is_auto"] = guide._requested_family is None
-        start = guide._reparametrization.start
-        found["start"] = np.asarray(start.cpu() if hasattr(start, "cpu") else start).tolist()
+        found["start"] = to_numpy(guide._reparametrization.start).tolist()
     return {"guide": found}
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ngvi.inference.posterior import to_numpy
 from ngvi.latents.layout import Plate, Site
 
 #: Arrays by site, each with a leading axis of draws.
@@ -192,12 +193,6 @@ def _as_array(value: Any) -> np.ndarray | None:
         return None
     array = to_numpy(value)
     return array if array.dtype.kind in "biuf" else None
-
-
-def to_numpy(value: Any) -> np.ndarray:
-    """An array of torch or JAX as numpy's; on a GPU it has to be fetched."""
-    value = value.detach() if hasattr(value, "detach") else value
-    return np.asarray(value.cpu() if hasattr(value, "cpu") else value)
 
 
 def import_arviz() -> Any:

@@ -12,10 +12,10 @@ import numpy as np
 from ngvi._door import door, door_with_options_of
 from ngvi.errors import check_count, check_flag
 from ngvi.inference.nuts import NutsResult
+from ngvi.inference.posterior import to_numpy
 from ngvi.inference.report import SIZES
 from ngvi.latents import html
 from ngvi.workflow import arviz
-from ngvi.workflow.arviz import to_numpy
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.rows_result import RowsResult
 from ngvi.workflow.summary import summary_table
@@ -153,9 +153,7 @@ class WorkflowResult(RowsResult):
         with self._at_end() as (problem, state):
             noise = np.random.default_rng(0).standard_normal((num_draws, problem.space.noise_dim))
             theta, log_q = problem.space.draw(state, noise)
-            why = self._without_weights(problem)
-            if problem.objective.is_subsampled:
-                why = "the model sees minibatches, whose density is not that of all data"
+            why = self._why_undefined(problem)
             weights = None if why else problem.objective.log_density(state, theta) - log_q
             rounding = problem.rounding(float(np.abs(log_q).max()))
         values = self._in_supports(theta)

@@ -14,10 +14,11 @@ import numpy as np
 from ngvi._door import door
 from ngvi.inference.arguments import ModelCall
 from ngvi.inference.change import Change
+from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import Result
 from ngvi.latents.layout import Site
-from ngvi.workflow.arviz import ArvizGroups, to_numpy
+from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.influence import Influence, influence

@@ -7,8 +7,9 @@ import re
 import numpy as np
 import pytest
 
+from ngvi.inference.psis import undefined
 from tests import models
-from tests.inference.results import conjugate_result, result
+from tests.inference.results import conjugate, conjugate_result, result
 from tests.ppl import SLOW_IN_NUMPYRO
 
 NAMES = ["a", "b", "c", "d"]
@@ -141,6 +142,19 @@ def test_a_summary_refuses_names_and_probabilities(pyro_backend):
         fitted.summary(3)
     with pytest.raises(ValueError, match="prob must be between 0 and 1"):
         fitted.summary(prob=95)
+
+
+@pytest.mark.parametrize("why", ["minibatches", "each worker has a part of the rows"])
+def test_a_summary_without_weights_of_all_data_says_why(pyro_backend, why):
+    pytest.importorskip("pandas")
+    options = {"subsample_size": 5} if why == "minibatches" else {}
+    model, args = conjugate(pyro_backend)
+    fitted = result(pyro_backend, model, args, options)
+    if not options:
+        vars(fitted)["diagnostics"] = undefined(why)
+    table = fitted.summary(num_draws=50)
+    assert table[["mean_shift", "sd_ratio", "k_hat"]].isna().all().all()
+    assert table["sd"].min() > 0 and why in table.attrs["note"]
 
 
 def test_notebooks_get_tables(ppl):
