@@ -13,6 +13,7 @@ import numpy as np
 
 from ngvi._warn import warn
 from ngvi.inference.checkpoint import Checkpoint
+from ngvi.inference.checks import Finding
 from ngvi.inference.data_passes import over_minibatches
 from ngvi.inference.deadline import Timed
 from ngvi.inference.estimate import State
@@ -29,6 +30,7 @@ from ngvi.inference.outcome import Ending, FoundOptimum, Outcome, in_words
 from ngvi.inference.problem import Problem
 from ngvi.inference.recorded import recorded
 from ngvi.inference.request import Request
+from ngvi.inference.runaway import runaway
 from ngvi.inference.runs import Run
 from ngvi.inference.search import Status
 from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
@@ -101,6 +103,9 @@ def _outcome(
         elif outcome.finding is None and search.problem.objective.is_exact:
             bound, error = integrated(search.problem, best.state, rng, request.options.validation)
             best.validation = dataclasses.replace(best.validation, bound=bound, error=error)
+    elif ending is None and math.isfinite(best.validation.bound):
+        words = runaway(search.problem, best.state, request.options.runaway)
+        outcome.finding = Finding("endless", words) if words else None
     return outcome
 
 

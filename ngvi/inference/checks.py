@@ -11,6 +11,7 @@ import numpy as np
 from ngvi.inference.optima import Optimum
 from ngvi.inference.options import FitOptions
 from ngvi.inference.problem import Problem
+from ngvi.inference.runaway import runaway
 from ngvi.inference.validation import integrated, rare_loss
 
 
@@ -113,8 +114,15 @@ def integral(context: Context, optimum: Optimum) -> Finding | None:
     )
 
 
+def endless(context: Context, optimum: Optimum) -> Finding | None:
+    """A latent or a parameter that is on its way to infinity."""
+    options, tolerance = context.options.runaway, context.tolerance
+    words = runaway(context.problem, optimum.state, options, tolerance)
+    return Finding("endless", words) if words else None
+
+
 #: In this order: the first that finds something is reported.
-CHECKS: tuple[Check, ...] = (support, precision, gradients, rare_losses, integral)
+CHECKS: tuple[Check, ...] = (support, precision, gradients, rare_losses, integral, endless)
 
 
 def first_finding(context: Context, optimum: Optimum) -> Finding | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from ngvi.inference.mixture_options import MixtureOptions
+from ngvi.inference.runaway_options import RunawayOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -389,6 +390,7 @@ class FitOptions:
     starts: StartOptions = StartOptions()
     validation: ValidationOptions = ValidationOptions()
     mixture: MixtureOptions = MixtureOptions()  # noqa: RUF009  it is frozen
+    runaway: RunawayOptions = RunawayOptions()  # noqa: RUF009  it is frozen
     #: A second fit with locals by their modes is worth a gap of so many tolerances, of which the
     #: weights, that tell from below, show half.
     mode_centred_gap: float = 5.0

@@ -183,6 +183,9 @@ class StateSpace(Protocol):
     def model_parameters(self, state: State) -> list[np.ndarray]:
         """The parameters of the model's own, unconstrained."""
 
+    def named_parameters(self, state: State) -> list[tuple[str, np.ndarray]]:
+        """The same by their names, constrained."""
+
     def moved(self, state: State, steps: list[np.ndarray]) -> State:
         """The state after steps of the model's own parameters."""
 

@@ -17,6 +17,7 @@ from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Optimum
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
+from ngvi.inference.runaway import runaway
 from ngvi.inference.search import NO_PROGRESS, Search, Status
 from ngvi.inference.starts import Start
 from ngvi.inference.stochastic import StochasticSearch
@@ -149,6 +150,10 @@ class Runs:
     def _known_end(self, run: Run, max_cost: float) -> Optimum:
         run.validation = self.validated(run.search.state)
         is_noisy = isinstance(run.search, StochasticSearch)
+        if run.search.status in NO_PROGRESS and runaway(
+            self.problem, run.search.state, self.options.runaway
+        ):
+            run.search.status = Status.UNBOUNDED
         if is_noisy and run.search.status is Status.OPTIMUM:
             self.certify(run, min(max_cost, self.dear_left()))
         return self.end(run)

@@ -107,6 +107,13 @@ class StateSpace:
     def model_parameters(self, state: State) -> list[np.ndarray]:
         return [np.asarray(leaf) for leaf in jax.tree.leaves(not_gaussian(state))]
 
+    def named_parameters(self, state: State) -> list[tuple[str, np.ndarray]]:
+        found, _ = jax.tree.flatten_with_path(not_gaussian(self.constrain(state)))
+        return [
+            (jax.tree_util.keystr(path, simple=True, separator="."), np.asarray(leaf))
+            for path, leaf in found
+        ]
+
     def moved(self, state: State, steps: list[np.ndarray]) -> State:
         leaves, structure = jax.tree.flatten(not_gaussian(state))
         new = [np.asarray(leaf) + step for leaf, step in zip(leaves, steps, strict=True)]

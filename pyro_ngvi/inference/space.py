@@ -139,6 +139,14 @@ class StateSpace:
     def model_parameters(self, state: State) -> list[np.ndarray]:
         return [value.detach().cpu().numpy() for value in state.parameters.values()]
 
+    @torch.no_grad()
+    def named_parameters(self, state: State) -> list[tuple[str, np.ndarray]]:
+        constraints = pyro.get_param_store().get_state()["constraints"]
+        return [
+            (name, _numpy(transform_to(constraints.get(name, real))(value)))
+            for name, value in state.parameters.items()
+        ]
+
     def moved(self, state: State, steps: list[np.ndarray]) -> State:
         new = {
             name: value + torch.as_tensor(step).to(value)

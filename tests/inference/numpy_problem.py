@@ -20,6 +20,7 @@ from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
 from ngvi.inference.problem import Cost, Problem
 from ngvi.inference.samples import Groups
+from ngvi.latents.layout import Site
 
 #: Of central differences.
 WIDTH = 1e-6
@@ -201,6 +202,13 @@ class Target:
 
     def model_parameters(self, state):
         return [state.own] if self.has_model_parameters else []
+
+    def named_parameters(self, state):
+        return [("own", state.own)] if self.has_model_parameters else []
+
+    @property
+    def sites(self):
+        return (Site("x", 0, (self.dim,)),)
 
     def moved(self, state, steps):
         return dataclasses.replace(state, own=state.own + steps[0])

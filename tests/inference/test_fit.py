@@ -204,11 +204,14 @@ def test_a_start_where_the_density_overflows_is_rescued(ppl):
     assert ppl.numpy(result.family.loc)[0] == pytest.approx(np.log(3.0) / 10, abs=0.05)
 
 
-def test_an_improper_posterior_is_named(ppl):
-    def model():
-        ppl.sample("nowhere", ppl.dist.ImproperUniform(ppl.dist.constraints.real, (), ()))
+@pytest.mark.parametrize("support", ["real", "positive"])
+def test_an_improper_posterior_is_named(ppl, support):
+    constraint = getattr(ppl.dist.constraints, support)
 
-    with pytest.warns(UserWarning, match=r"widens without limit .*'nowhere'.*proper prior"):
+    def model():
+        ppl.sample("nowhere", ppl.dist.ImproperUniform(constraint, (), ()))
+
+    with pytest.warns(UserWarning, match="'nowhere' runs away without limit.*proper prior"):
         result = ppl.fit(model)
     assert not result.converged
     assert finite(ppl, result)

@@ -1,0 +1,125 @@
+"""Whether a search that has not ended was on its way to infinity.
+
+A posterior that is improper has no Gaussian, and the bound rises for as long as numbers last, which
+may be a few steps in single precision: by a mean that runs away, as of the last cut point if nobody
+chose the last category, by a standard deviation, or by both. Either way the draws themselves move
+away from the start. Along that axis draws ``f`` times as far away add ``log f`` to the bound by
+their entropy; where the log density falls by less than half of it there is no end in sight. A
+parameter of the model's own is at its limit if the bound rises up to where it is, and on to many
+times as much (of a negative binomial's concentration, if the counts are Poisson).
+
+Values are those of double precision where the model can be computed in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from ngvi.inference.estimate import State
+from ngvi.inference.problem import Problem
+from ngvi.inference.runaway_options import RunawayOptions
+from ngvi.latents.layout import name_of
+
+
+def runaway(problem: Problem, state: State, options: RunawayOptions, tolerance: float = 0.0) -> str:
+    """What runs to infinity, in a sentence that says what to try; or nothing.
+
+    :param tolerance: what a parameter's limit has to be worth, in nats, beyond where it is.
+    """
+    if problem.objective.is_subsampled:
+        return ""
+    rng = np.random.default_rng(options.seed)
+    noise = rng.standard_normal((options.num_draws, problem.space.noise_dim))
+    theta, _ = problem.space.draw(state, noise)
+    if not np.isfinite(theta).all():
+        return ""
+    found = _of_latents(problem, state, theta, options)
+    return found or _of_parameters(problem, state, theta, options, tolerance)
+
+
+def _longest(gaps: np.ndarray) -> np.ndarray:
+    """The axis along which they are longest, of length one."""
+    return np.linalg.svd(gaps / (np.abs(gaps).max() or 1.0), full_matrices=False)[2][0]
+
+
+def _values(problem: Problem, state: State, theta: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        found = problem.objective.in_double(state, theta)
+        return problem.objective.log_density(state, theta) if found is None else found
+
+
+def _of_latents(problem: Problem, state: State, theta: np.ndarray, options: RunawayOptions) -> str:
+    gaps = theta - problem.space.mean(problem.space.initial)
+    sizes = np.sqrt(np.mean((gaps / (largest := np.abs(gaps).max() or 1.0)) ** 2, 0)) * largest
+    index = int(np.argmax(sizes))
+    if not sizes[index] > options.far:
+        return ""
+    before = _values(problem, state, theta)
+
+    def rise(gaps: np.ndarray, axis: np.ndarray, factor: float) -> float:
+        """Of the log density, where draws are so many times as far along an axis."""
+        along = (gaps @ axis)[:, None] * axis / float(axis @ axis)
+        return float(np.mean(_values(problem, state, theta + (factor - 1.0) * along) - before))
+
+    def is_endless(axis: np.ndarray) -> bool:
+        rises = [rise(gaps, axis, far) for far in options.farther]
+        ends = [r for r, f in zip(rises, options.farther, strict=True) if r <= -0.5 * math.log(f)]
+        return not ends and not all(map(math.isnan, rises))  # numbers end before a density does
+
+    longest = _longest(gaps)
+    shares = np.abs(longest) / np.abs(longest).max()
+    is_found = any(
+        is_endless(np.where(shares > part, longest, 0.0)) for part in options.parts_of_axis
+    )
+    if not is_found and sizes[index] * problem.space.eps > options.rounded:
+        # Farther out rounding alone makes the log density fall: is it as flat all the way?
+        inner = theta - theta.mean(0)
+        is_found = rise(inner, _longest(inner), 1 / options.farther[-1]) < options.flat
+        is_found &= float(np.abs(inner[:, index]).max()) > options.far
+    if not is_found:
+        return ""
+    name = name_of(index, problem.space.sites)
+    mean, sd = float(theta[:, index].mean()), float(theta[:, index].std())
+    return (
+        f"unconstrained '{name}' runs away without limit (mean {mean:.2g}, sd {sd:.1g}), and the "
+        "log density shows no end there: the posterior is improper, as with a flat prior and data "
+        "that do not determine the latent (a category that nobody chose, a separable logistic "
+        "regression), or its scale is far from one. Give it a proper prior, or data in other units"
+    )
+
+
+def _of_parameters(
+    problem: Problem, state: State, theta: np.ndarray, options: RunawayOptions, tolerance: float
+) -> str:
+    space = problem.space
+    now, start = space.model_parameters(state), space.model_parameters(space.initial)
+    for number, (value, first) in enumerate(zip(now, start, strict=True)):
+        moved = np.atleast_1d(np.asarray(value, float) - first)
+        place = np.unravel_index(np.argmax(np.abs(moved)), moved.shape)
+        if not options.parameter_far < abs(moved[place]) < math.inf:
+            continue
+        levels = []
+        for move in (*options.parameter_moves[:1], 0.0, *options.parameter_moves[1:]):
+            steps = [np.zeros(np.shape(one)) for one in now]
+            np.atleast_1d(steps[number])[place] += move * np.sign(moved[place])
+            levels.append(float(np.mean(_values(problem, space.moved(state, steps), theta))))
+        # Not a number is no rise.
+        is_rising = all(new >= old for old, new in itertools.pairwise(levels))
+        if is_rising and levels[-1] - levels[1] > tolerance and levels[0] < levels[1]:
+            return _at_its_limit(problem, state, number, place)
+    return ""
+
+
+def _at_its_limit(problem: Problem, state: State, number: int, place: tuple) -> str:
+    name, value = problem.space.named_parameters(state)[number]
+    value = np.atleast_1d(value)
+    index = f"[{', '.join(map(str, place))}]" if value.size > 1 else ""
+    return (
+        f"the bound rises for as far as parameter '{name}' of the model is followed "
+        f"({value[place]:.3g}{index and ' at '}{index} now): its optimum is at infinity or at the "
+        "edge of its support, a limit of the model's (of a negative binomial a Poisson, say). Take "
+        "the simpler model, bound it by its constraint, or give it a prior"
+    )
