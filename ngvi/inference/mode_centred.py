@@ -150,8 +150,8 @@ def _begun(first: Any, outcome: Outcome, second: Any) -> State:
     mean = np.where(mask, 0.0, space.mean(state))
     new = second.problem.space
     begun = new.at(mean, np.where(mask, 1.0, sd))
-    pairs = zip(space.model_parameters(state), new.model_parameters(begun), strict=True)
-    steps = [found - initial for found, initial in pairs]
+    found, initial = space.model_parameters(state), new.model_parameters(begun)
+    steps = [found[name] - initial[name] for name in found]
     return new.moved(begun, steps) if steps else begun
 
 

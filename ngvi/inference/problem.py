@@ -180,11 +180,8 @@ class StateSpace(Protocol):
     def stddevs(self, state: State) -> dict[str, np.ndarray]:
         """Standard deviations of the unconstrained latents, by the model's sites."""
 
-    def model_parameters(self, state: State) -> list[np.ndarray]:
-        """The parameters of the model's own, unconstrained."""
-
-    def named_parameters(self, state: State) -> list[tuple[str, np.ndarray]]:
-        """The same by their names, constrained."""
+    def model_parameters(self, state: State) -> dict[str, np.ndarray]:
+        """The parameters of the model's own, unconstrained, by their names."""
 
     def moved(self, state: State, steps: list[np.ndarray]) -> State:
         """The state after steps of the model's own parameters."""

@@ -96,30 +96,29 @@ def _of_parameters(
 ) -> str:
     space = problem.space
     now, start = space.model_parameters(state), space.model_parameters(space.initial)
-    for number, (value, first) in enumerate(zip(now, start, strict=True)):
-        moved = np.atleast_1d(np.asarray(value, float) - first)
+    for name, value in now.items():
+        moved = np.atleast_1d(np.asarray(value, float) - start[name])
         place = np.unravel_index(np.argmax(np.abs(moved)), moved.shape)
         if not options.parameter_far < abs(moved[place]) < math.inf:
             continue
         levels = []
         for move in (*options.parameter_moves[:1], 0.0, *options.parameter_moves[1:]):
-            steps = [np.zeros(np.shape(one)) for one in now]
-            np.atleast_1d(steps[number])[place] += move * np.sign(moved[place])
-            levels.append(float(np.mean(_values(problem, space.moved(state, steps), theta))))
+            steps = {one: np.zeros(np.shape(other)) for one, other in now.items()}
+            np.atleast_1d(steps[name])[place] += move * np.sign(moved[place])
+            at = space.moved(state, list(steps.values()))
+            levels.append(float(np.mean(_values(problem, at, theta))))
         # Not a number is no rise.
         is_rising = all(new >= old for old, new in itertools.pairwise(levels))
         if is_rising and levels[-1] - levels[1] > tolerance and levels[0] < levels[1]:
-            return _at_its_limit(problem, state, number, place)
+            index = f"[{', '.join(map(str, place))}]" if moved.size > 1 else ""
+            return _at_its_limit(name + index, float(np.atleast_1d(value)[place]), moved[place])
     return ""
 
 
-def _at_its_limit(problem: Problem, state: State, number: int, place: tuple) -> str:
-    name, value = problem.space.named_parameters(state)[number]
-    value = np.atleast_1d(value)
-    index = f"[{', '.join(map(str, place))}]" if value.size > 1 else ""
+def _at_its_limit(name: str, value: float, moved: float) -> str:
     return (
-        f"the bound rises for as far as parameter '{name}' of the model is followed "
-        f"({value[place]:.3g}{index and ' at '}{index} now): its optimum is at infinity or at the "
+        f"the bound rises for as far as parameter '{name}' of the model is followed (unconstrained "
+        f"{value - moved:.2g} at first, {value:.2g} now): its optimum is at infinity or at the "
         "edge of its support, a limit of the model's (of a negative binomial a Poisson, say). Take "
         "the simpler model, bound it by its constraint, or give it a prior"
     )

@@ -180,7 +180,7 @@ class Starts:
         zero, and at least as a factor of a scale is.
         """
         steps = []
-        for value in self.problem.space.model_parameters(start.state):
+        for value in self.problem.space.model_parameters(start.state).values():
             sd = max(float(np.sqrt(np.mean(np.square(value)))), 1.0 if value.size == 1 else 0.1)
             steps.append((sd * self.rng.standard_normal(value.shape)).astype(value.dtype))
         sample, space = self._sample(), self.problem.space
@@ -283,10 +283,8 @@ class Starts:
 
     def _parameter_steps(self, state: State) -> list[np.ndarray]:
         space = self.problem.space
-        pairs = zip(
-            space.model_parameters(state), space.model_parameters(space.initial), strict=True
-        )
-        return [new - old for new, old in pairs]
+        new, old = space.model_parameters(state), space.model_parameters(space.initial)
+        return [new[name] - old[name] for name in new]
 
 
 class _FewDraws(Forwarding):

@@ -104,15 +104,10 @@ class StateSpace:
         known = {latent_site(part._parameter_name): part.own_sites for part in parts}
         return sites_of_all(self.dims, known)
 
-    def model_parameters(self, state: State) -> list[np.ndarray]:
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(not_gaussian(state))]
-
-    def named_parameters(self, state: State) -> list[tuple[str, np.ndarray]]:
-        found, _ = jax.tree.flatten_with_path(not_gaussian(self.constrain(state)))
-        return [
-            (jax.tree_util.keystr(path, simple=True, separator="."), np.asarray(leaf))
-            for path, leaf in found
-        ]
+    def model_parameters(self, state: State) -> dict[str, np.ndarray]:
+        found, _ = jax.tree.flatten_with_path(not_gaussian(state))
+        names = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in found)
+        return {name: np.asarray(leaf) for name, (_, leaf) in zip(names, found, strict=True)}
 
     def moved(self, state: State, steps: list[np.ndarray]) -> State:
         leaves, structure = jax.tree.flatten(not_gaussian(state))

@@ -136,16 +136,8 @@ class StateSpace:
         known = {f"_{part._pyro_name}_latent": part.own_sites for part in parts}
         return sites_of_all(self.dims, known)
 
-    def model_parameters(self, state: State) -> list[np.ndarray]:
-        return [value.detach().cpu().numpy() for value in state.parameters.values()]
-
-    @torch.no_grad()
-    def named_parameters(self, state: State) -> list[tuple[str, np.ndarray]]:
-        constraints = pyro.get_param_store().get_state()["constraints"]
-        return [
-            (name, _numpy(transform_to(constraints.get(name, real))(value)))
-            for name, value in state.parameters.items()
-        ]
+    def model_parameters(self, state: State) -> dict[str, np.ndarray]:
+        return {name: value.detach().cpu().numpy() for name, value in state.parameters.items()}
 
     def moved(self, state: State, steps: list[np.ndarray]) -> State:
         new = {

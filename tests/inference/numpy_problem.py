@@ -201,10 +201,7 @@ class Target:
         return {"x": state.scale}
 
     def model_parameters(self, state):
-        return [state.own] if self.has_model_parameters else []
-
-    def named_parameters(self, state):
-        return [("own", state.own)] if self.has_model_parameters else []
+        return {"own": state.own} if self.has_model_parameters else {}
 
     @property
     def sites(self):

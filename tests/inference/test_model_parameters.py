@@ -37,7 +37,7 @@ class Shaped(Target):
         return found._replace(mean=found.mean._replace(parameters=shaped(own)))
 
     def model_parameters(self, state):
-        return shaped(state.own)
+        return dict(enumerate(shaped(state.own)))
 
     def moved(self, state, steps):
         assert [np.shape(step) for step in steps] == list(SHAPES)

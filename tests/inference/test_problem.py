@@ -259,8 +259,8 @@ def test_states_are_made_and_read_and_model_parameters_move(ppl):
     np.testing.assert_allclose(space.mean(space.at(None, 0.1)), space.mean(initial))
     draws = objective.sample(np.random.default_rng(0), 3)
     moved = space.moved(state, [np.array(-np.log(2.0))])
-    np.testing.assert_allclose(space.model_parameters(state), [np.log(2.0)])
-    np.testing.assert_allclose(space.model_parameters(moved), [0.0], atol=1e-15)
+    np.testing.assert_allclose(*space.model_parameters(state).values(), np.log(2.0))
+    np.testing.assert_allclose(*space.model_parameters(moved).values(), 0.0, atol=1e-15)
     # The state is a value: what was estimated elsewhere does not change it. And groups average.
     for where, some, scale in ((state, 3, 2.0), (moved, 3, 1.0), (state, 1, 2.0)):
         (gradient,) = objective.bound(where, draws[:some]).mean.parameters
