@@ -40,9 +40,9 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
     unconstrained scale.
 :param create_plates: as for the guide.
 :param reparametrize: whether to fit a ``ReparametrizedGaussianGuide`` as well, and to keep
-    what has the better bound: ``"auto"``, where the model has locals, the other arguments leave
-    the choice, and the weights of a Gaussian over all latents show a gap; ``True``, whatever they
-    show; or ``False``. See :mod:`ngvi.inference.mode_centred`.
+    it unless its bound is worse: ``"auto"``, where the model has locals, the other arguments
+    leave the choice, and a Gaussian over all latents may miss more than the tolerance; ``True``,
+    whatever it misses; or ``False``. See :mod:`ngvi.inference.mode_centred`.
     ``result.restarts`` and the report say so; ``result.posterior`` is then over standardised
     locals.
 :param curvature: ``"spherical"`` (gradients at orthogonal points,

@@ -1,12 +1,12 @@
-"""A second fit, with locals by their conditional modes, where the first one leaves a gap.
+"""A second fit, with locals by their conditional modes, unless the first one misses nothing.
 
-How the spread of locals depends on the globals no Gaussian over all latents follows, and the
-importance weights of its draws tell: by how much their average, an estimate of the evidence, is
-above the bound. Where the gap is five times the tolerance, and the model has locals that are
-independent of each other given the rest, a
-:class:`~ngvi.guide.reparametrized.ReparametrizedGaussianGuide` is fitted as well. It begins at the
-globals of the first fit, so that few steps do and no other optima are looked for again. What has
-the better bound over the same draws is kept.
+How the spread of locals depends on the globals no Gaussian over all latents follows. What that
+costs is ``KL(q || p)`` at most, of which the importance weights of draws tell: their average is
+above the bound by about as much, and so is half the variance of their logarithms. Where the larger
+one is above the tolerance, and the model has locals that are independent of each other given the
+rest, a :class:`~ngvi.guide.reparametrized.ReparametrizedGaussianGuide` is fitted as well. It begins
+at the globals of the first fit, so that few steps do and no other optima are looked for again. It
+is kept unless its bound is worse over the same draws, by more than the tolerance or the noise.
 """
 
 from __future__ import annotations
@@ -81,8 +81,10 @@ def is_worthwhile(
     # Given parameters of the model's own the map of the locals is one affine map: of latents that
     # all are local a Gaussian family has the same optimum in both coordinates.
     may_gain = not (problem.space.has_model_parameters and all(are_local))
+    found = optimum.validation
+    missed = max(found.gap, 0.5 * found.spread**2)  # of which the first is by few draws
     least = request.options.mode_centred_gap * request.tolerance
-    return any(are_local) and may_gain and optimum.validation.gap > least
+    return any(are_local) and may_gain and missed > least
 
 
 def tried(
@@ -92,6 +94,7 @@ def tried(
     search: Callable[[Problem, State, int], Outcome],
     rng: np.random.Generator,
     insists: bool = False,
+    tolerance: float = 0.0,
 ) -> tuple[Any, Outcome]:
     """Fit again, and compare.
 
@@ -101,6 +104,7 @@ def tried(
         the given latent vector.
     :param search: from a state, after so many steps.
     :param insists: whether the user hears why it cannot be tried.
+    :param tolerance: in nats, by which the second may be worse.
     :return: what was set up for the better fit, and its outcome, with evaluations of both.
     """
     optimum = outcome.optimum
@@ -122,7 +126,9 @@ def tried(
             raise
         warn(f"A second fit, with {BY_MODES}, has failed: {error}")
         return first, outcome
-    is_better, kept = _compared(first.problem, outcome, second.problem, other, rng)
+    is_better, kept = _compared(
+        first.problem, outcome, second.problem, other, rng, tolerance
+    )
     if insists and not is_better and not other.converged:
         names = ", ".join(repr(name) for group in second.guide._blocks.sites for name in group)
         warn(
@@ -156,7 +162,12 @@ def _begun(first: Any, outcome: Outcome, second: Any) -> State:
 
 
 def _compared(
-    first: Problem, outcome: Outcome, second: Problem, other: Outcome, rng: np.random.Generator
+    first: Problem,
+    outcome: Outcome,
+    second: Problem,
+    other: Outcome,
+    rng: np.random.Generator,
+    tolerance: float,
 ) -> tuple[bool, Outcome]:
     """Whether the second fit is better, and the outcome of the one that is kept.
 
@@ -168,7 +179,7 @@ def _compared(
         gains = gains - first.log_weights(outcome.optimum.state, noise)
         gain, error = float(gains.mean()), float(gains.std()) / math.sqrt(len(gains) - 1)
     # Not if NaN.
-    is_better = gain > 2 * error and (other.converged or not outcome.converged)
+    is_better = gain > 2 * error - tolerance and (other.converged or not outcome.converged)
     words = "not finite"
     if abs(gain) < 1e6:  # not if NaN
         words = f"{abs(gain):.2f} nats {'below' if (gain > 0) is is_better else 'above'}"

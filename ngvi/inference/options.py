@@ -391,6 +391,6 @@ class FitOptions:
     validation: ValidationOptions = ValidationOptions()
     mixture: MixtureOptions = MixtureOptions()  # noqa: RUF009  it is frozen
     runaway: RunawayOptions = RunawayOptions()  # noqa: RUF009  it is frozen
-    #: A second fit with locals by their modes is worth a gap of so many tolerances, of which the
-    #: weights, that tell from below, show half.
-    mode_centred_gap: float = 5.0
+    #: A second fit with locals by their modes is tried where the first may miss so many tolerances
+    #: of the evidence: no more can be gained.
+    mode_centred_gap: float = 1.0

@@ -1,4 +1,4 @@
-"""``fit`` tries locals by their modes, and keeps what has the better bound.
+"""``fit`` tries locals by their modes, and keeps them unless their bound is worse.
 
 What it decides is tested on problems of numpy, the first ones here; the rest takes a PPL.
 """
@@ -42,18 +42,20 @@ def ready(gain=0.0, sites=SITES, **options):
     return SimpleNamespace(problem=one.problem(), guide=guide, has_start=True, error=None)
 
 
-def ended(status=Status.OPTIMUM, bound=0.0, gap=1.0, losses=(), explored=True, **options):
+def ended(
+    status=Status.OPTIMUM, bound=0.0, gap=1.0, losses=(), explored=True, spread=0.3, **options
+):
     """An outcome at the optimum."""
     count = len(losses)
     trace = Trace(list(losses), [0.1] * count, [1.0] * count, [0.1] * count, [5] * count)
-    found = Validation(bound, 0.1, spread=0.9, gap=gap)
+    found = Validation(bound, 0.1, spread=spread, gap=gap)
     certificate = Certificate(0.01, 0.02)
     best = Optimum(BEST, found, certificate, status, "the guide's start", 8, trace=trace)
     exploration = Exploration(8, 0, 100.0, 0.1, explored)
     return Outcome(best, [best], exploration, **options)
 
 
-def compared(first, second, outcome, other, insists=False, calls=None):
+def compared(first, second, outcome, other, insists=False, calls=None, tolerance=0.05):
     def search(problem, state, num_steps):
         problem.objective.cost.gradients += 7
         if calls is not None:
@@ -61,7 +63,7 @@ def compared(first, second, outcome, other, insists=False, calls=None):
         return other
 
     rng = np.random.default_rng(0)
-    return tried(first, outcome, lambda mean: second, search, rng, insists)
+    return tried(first, outcome, lambda mean: second, search, rng, insists, tolerance)
 
 
 @pytest.mark.parametrize(
@@ -69,12 +71,14 @@ def compared(first, second, outcome, other, insists=False, calls=None):
     [
         (1.5, Status.OPTIMUM, Status.OPTIMUM, True, "1.50 nats below"),
         (-1.5, Status.OPTIMUM, Status.OPTIMUM, False, "1.50 nats below"),
-        (0.0, Status.OPTIMUM, Status.OPTIMUM, False, "0.00 nats below"),
+        (0.0, Status.OPTIMUM, Status.OPTIMUM, True, "0.00 nats above"),
+        (-0.04, Status.OPTIMUM, Status.OPTIMUM, True, "0.04 nats above"),
+        (-0.06, Status.OPTIMUM, Status.OPTIMUM, False, "0.06 nats below"),
         (1.5, Status.OPTIMUM, Status.NOISE, False, "1.50 nats above, not at its optimum"),
         (1.5, Status.STUCK, Status.NOISE, True, "1.50 nats below"),
     ],
 )
-def test_what_has_the_better_bound_over_the_same_draws_is_kept(
+def test_locals_by_modes_are_kept_unless_they_are_worse_over_the_same_draws(
     gain, first, second, is_better, words
 ):
     one, two, begun = ready(), ready(gain), []
@@ -118,7 +122,9 @@ def test_noise_is_no_better_bound():
     [
         (True, "auto", {}, ended()),
         (False, False, {}, ended()),
-        (False, "auto", {}, ended(gap=0.24)),
+        (True, "auto", {}, ended(gap=0.06)),
+        (False, "auto", {}, ended(gap=0.04)),
+        (True, "auto", {}, ended(gap=0.0, spread=0.4)),
         (True, True, {}, ended(gap=0.0)),
         (False, "auto", {"sites": (Site("x", 0, (3,)),)}, ended()),
         (False, "auto", {"is_subsampled": True}, ended()),
@@ -131,7 +137,7 @@ def test_noise_is_no_better_bound():
         (False, True, {}, ended(ending=Ending.INTERRUPTED)),
     ],
 )
-def test_it_is_tried_where_locals_may_close_a_gap(expected, how, options, outcome):
+def test_it_is_tried_where_more_than_the_tolerance_may_be_missed(expected, how, options, outcome):
     assert is_worthwhile(how, ready(**options), outcome, Request(0.05, 100)) is expected
     wanted = FitOptions(mode_centred_gap=1000.0)
     large = Request(0.05, 100, options=wanted)
@@ -262,6 +268,27 @@ def test_a_global_that_is_a_parameter_does_not_keep_locals_from_their_modes(ppl)
     # By quadrature: effects integrated out, the evidence is -30.29 at mu = 7.81.
     assert ppl.numpy(result.params["mu"]) == pytest.approx(7.81, abs=0.2)
     assert -30.55 < result.bound < -30.29 + 3 * result.bound_error
+
+
+@pytest.mark.slow
+def test_every_seed_decides_alike(ppl):
+    """A one-way layout: by its modes the bound is 0.2 nats better, and the noise of a gap is 0.1."""
+    dist, rng = ppl.dist, np.random.default_rng(0)
+    group, effects = np.repeat(np.arange(6), 5), rng.normal(size=6)
+    y = ppl.array(10.0 + effects[group] + rng.normal(0.0, 1.5, 30))
+
+    def model():
+        mu = ppl.sample("mu", dist.Normal(ppl.array(0.0), 20.0))
+        tau = ppl.sample("tau", dist.HalfNormal(ppl.array(5.0)))
+        sigma = ppl.sample("sigma", dist.HalfNormal(ppl.array(5.0)))
+        with ppl.plate("groups", 6):
+            effect = ppl.sample("effect", dist.Normal(mu, tau))
+        with ppl.plate("rows", 30):
+            ppl.sample("y", dist.Normal(effect[group], sigma), obs=y)
+
+    results = [ppl.fit(model, seed=seed, effort="quick") for seed in range(5)]
+    assert {result.restarts[0].name for result in results} == {BY_MODES}
+    np.testing.assert_allclose([result.bound for result in results], -59.0, atol=0.1)
 
 
 @SLOW_IN_NUMPYRO
