@@ -126,9 +126,7 @@ def tried(
             raise
         warn(f"A second fit, with {BY_MODES}, has failed: {error}")
         return first, outcome
-    is_better, kept = _compared(
-        first.problem, outcome, second.problem, other, rng, tolerance
-    )
+    is_better, kept = _compared(first.problem, outcome, second.problem, other, rng, tolerance)
     if insists and not is_better and not other.converged:
         names = ", ".join(repr(name) for group in second.guide._blocks.sites for name in group)
         warn(

@@ -272,7 +272,7 @@ def test_a_global_that_is_a_parameter_does_not_keep_locals_from_their_modes(ppl)
 
 @pytest.mark.slow
 def test_every_seed_decides_alike(ppl):
-    """A one-way layout: by its modes the bound is 0.2 nats better, and the noise of a gap is 0.1."""
+    """A one-way layout: by its modes the bound is 0.2 nats better; a gap has a noise of 0.1."""
     dist, rng = ppl.dist, np.random.default_rng(0)
     group, effects = np.repeat(np.arange(6), 5), rng.normal(size=6)
     y = ppl.array(10.0 + effects[group] + rng.normal(0.0, 1.5, 30))
