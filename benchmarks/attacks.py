@@ -1,23 +1,25 @@
-"""Files and processes under attack: kills, flipped bits, damage, other data, many fits.
+"""Files and processes under attack: kills, Ctrl-C, flipped bits, damage, other data.
 
-    python -m benchmarks attacks --ppl pyro --kills 500 --flips 5000 --changes 200 --fits 2000
-    python -m benchmarks attacks --ppl numpyro --kills 20 --flips 500 --changes 200 --fits 200
+    python -m benchmarks attacks --ppl pyro --kills 500 --interrupts 500 --flips 5000 --changes 200
+    python -m benchmarks attacks --ppl numpyro --kills 20 --flips 500
 
 Each attack ends in the same bits as without it, in one clear error (``DamagedFileError``, or a
 ``ValueError`` that names what differs), or it is a fault, which is printed; any fault is an exit
 status of one.
 
-- *Kills*: ``kill -9`` of a process at a random moment of a fit with a checkpoint, again and again
-  until one comes to its end; and of one that saves a result, again and again.
+- *Kills*: ``kill -9``, or SIGTERM, of a process at a random moment of a fit with a checkpoint,
+  again and again until one comes to its end; and of one that saves a result, again and again.
+- *Interrupts*: Ctrl-C at a random moment of a fit with a checkpoint, which ends there and then. The
+  next fit in the same process, and the one that goes on from the checkpoint, know nothing of it.
 - *Flips* of one random bit: of result files, which are loaded, and for each tenth of checkpoints,
   from which a fit goes on.
 - *Damage*: twenty kinds, of both files.
 - *Changes* of one number of the data, to the next one that there is, in both precisions.
-- *Fits* in one process: what memory each takes for good, after the first hundred.
 
-Pyro's processes are forked, NumPyro's are new ones, as JAX asks for, and take seconds to begin.
+Processes are forked: in NumPyro before JAX has run, as it asks for, so that those that are killed
+compile anew, but for what JAX keeps on the disk.
 
-Time: an hour in Pyro; ten seconds for each kill in NumPyro. Data: none.
+Time: an hour in Pyro, two in NumPyro. Data: none.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ import io
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -40,7 +41,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.soak import resident
 from examples.machine import describe
 from ngvi import DamagedFileError
 
@@ -68,6 +68,9 @@ class Package:
             data = self.array(self.y if y is None else y)
             options = {"exploration": 0.2, "progress_bar": False, **options}
             return self._fitted(data, options)
+
+    def prepare(self, folder: Path) -> None:
+        """Before processes are forked that fit."""
 
     def bits(self, result: Any) -> str:
         """Of all numbers of a result that a fit decides."""
@@ -99,12 +102,21 @@ class Pyro(Package):
         self.torch.set_default_dtype(data.dtype)
         return self.run(self.model, data, **options)
 
+    def prepare(self, folder: Path) -> None:
+        self.fit()  # what is imported then
+
+    def state(self) -> str:
+        """What a fit leaves as it was."""
+        stack, is_grad = self.lib.poutine.runtime._PYRO_STACK, self.torch.is_grad_enabled()
+        return repr((warnings.filters, stack, is_grad, self.lib.settings.get()))
+
 
 class NumPyro(Package):
     """With double precision where the data are in it."""
 
     def __init__(self) -> None:
         super().__init__("numpyro")
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # of programs from the disk
         import jax
         import numpyro
 
@@ -119,6 +131,15 @@ class NumPyro(Package):
     def _fitted(self, data: Any, options: dict[str, Any]) -> Any:
         return self.run(self.model, data, **options)
 
+    def prepare(self, folder: Path) -> None:
+        self.jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+        self.jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+    def state(self) -> str:
+        """What a fit leaves as it was."""
+        stack, number = self.lib.primitives._PYRO_STACK, self.jax.typeof(1.0)
+        return repr((warnings.filters, stack, number, self.jax.config.values))
+
 
 def package(name: str) -> Package:
     return Pyro() if name == "pyro" else NumPyro()
@@ -127,30 +148,22 @@ def package(name: str) -> Package:
 # -- processes ----------------------------------------------------------------------------
 
 
-def begun(ppl: Package, work: str, path: Path, out: Path) -> Callable[[float | None], bool]:
-    """A process that does some work; what is returned waits, kills it, and says if it was over.
+def begun(ppl: Package, work: Callable, *args: Any) -> Callable[[float, int], bool]:
+    """A process that does some work; what is returned waits, kills it, and says if it was over."""
+    child = os.fork()
+    if not child:
+        try:
+            work(ppl, *args)
+        finally:
+            os._exit(0)
 
-    :param out: where it writes what has come of it.
-    """
-    if ppl.name == "pyro":
-        child = os.fork()
-        if not child:
-            try:
-                WORK[work](ppl, path, out)
-            finally:
-                os._exit(0)
-    else:
-        command = [sys.executable, "-m", "benchmarks.attacks", "--work", work, str(path), str(out)]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        child = process.pid
-
-    def ended(seconds: float | None) -> bool:
-        deadline = time.monotonic() + (600.0 if seconds is None else seconds)
+    def ended(seconds: float = 600.0, signal_: int = signal.SIGKILL) -> bool:
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if os.waitpid(child, os.WNOHANG)[0]:
                 return True
             time.sleep(0.001)
-        os.kill(child, signal.SIGKILL)
+        os.kill(child, signal_)
         os.waitpid(child, 0)
         return False
 
@@ -167,30 +180,31 @@ def fit_once(ppl: Package, path: Path, out: Path) -> None:
 
 def save_again_and_again(ppl: Package, path: Path, out: Path) -> None:
     result = ppl.fit()
-    out.write_text("saving")
+    out.write_text(ppl.bits(result))
     while True:
         result.save(path)
-
-
-WORK = {"fit": fit_once, "save": save_again_and_again}
 
 
 def killed_fits(ppl: Package, count: int, rng: np.random.Generator, folder: Path) -> Counts:
     """Of ends of fits that were killed on their way."""
     found: Counts = Counts()
     path, out = folder / "fit", folder / "out"
-    began = time.monotonic()
-    begun(ppl, "fit", path, out)(None)
-    longest, expected = time.monotonic() - began, out.read_text()
+    ppl.prepare(folder)
+    for _ in range(2):  # of which the first compiles
+        path.unlink(missing_ok=True)
+        began = time.monotonic()
+        begun(ppl, fit_once, path, out)()
+        longest, expected = time.monotonic() - began, out.read_text()
     while found["kills"] < count:
         path.unlink(missing_ok=True)
         out.unlink()
         for _ in range(20):
-            if begun(ppl, "fit", path, out)(rng.uniform(0.0, longest)):
+            by = signal.SIGTERM if rng.random() < 0.2 else signal.SIGKILL
+            if begun(ppl, fit_once, path, out)(rng.uniform(0.0, longest), by):
                 break
             found["kills"] += 1
         if not out.exists():
-            begun(ppl, "fit", path, out)(None)
+            begun(ppl, fit_once, path, out)()
         text = out.read_text() if out.exists() else "nothing"
         found["ends: " + (SAME if text == expected else f"FAULT {text[:200]}")] += 1
     return found
@@ -200,20 +214,53 @@ def killed_saves(ppl: Package, count: int, rng: np.random.Generator, folder: Pat
     """Of files after a kill in the midst of a save."""
     found: Counts = Counts()
     path, out = folder / "result", folder / "out"
-    expected = ppl.bits(ppl.fit())
+    ppl.prepare(folder)
     for _ in range(count):
         out.unlink(missing_ok=True)
-        ended = begun(ppl, "save", path, out)
-        while not out.exists():
+        ended = begun(ppl, save_again_and_again, path, out)
+        while not (out.exists() and (expected := out.read_text())):
             time.sleep(0.001)
-        ended(rng.uniform(0.0, 0.05))
+        ended(rng.uniform(0.0, 1.0))
         if path.exists():
-            found[loaded(ppl, path, expected)] += 1
+            begun(ppl, load_once, path, expected, out)()
+            found[out.read_text()] += 1
         else:
             found["no file yet"] += 1
-    ppl.fit().save(path)
+    begun(ppl, lambda ppl: ppl.fit().save(path))()
     found["files left beside it: FAULT"] += sum(name.suffix == ".part" for name in folder.iterdir())
     return +found
+
+
+def load_once(ppl: Package, path: Path, expected: str, out: Path) -> None:
+    out.write_text(loaded(ppl, path, expected))
+
+
+def interrupted(ppl: Package, count: int, rng: np.random.Generator, folder: Path) -> Counts:
+    """Of fits after one that Ctrl-C has ended, in the same process."""
+    found: Counts = Counts()
+    path, expected = folder / "fit", ppl.bits(ppl.fit())
+    began = time.monotonic()
+    ppl.fit(checkpoint=path)
+    longest = time.monotonic() - began
+    before = ppl.state()
+    for _ in range(count):
+        path.unlink(missing_ok=True)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.001, longest))
+            said = ppl.fit(checkpoint=path).reason.partition(":")[0]
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            found["ends: interrupted" if "interrupt" in said else "ends: whole"] += 1
+        except KeyboardInterrupt:
+            found["ends: KeyboardInterrupt"] += 1
+        except Exception as error:  # noqa: BLE001  it is judged
+            found[f"ends: FAULT {error!r}"[:200]] += 1
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        found[f"gone on: {resumed(ppl, path, expected)}"] += 1
+        if (left := ppl.state()) != before:
+            found[f"FAULT left {left}"[:1000]] += 1
+            before = left
+    return found
 
 
 # -- files --------------------------------------------------------------------------------
@@ -315,50 +362,41 @@ def changes(ppl: Package, count: int, rng: np.random.Generator, folder: Path) ->
     return found
 
 
-def fits(ppl: Package, count: int) -> str:
-    """How memory grows with fits in one process."""
-    memory = []
-    for index in range(count):
-        ppl.fit(ppl.y + 0.01 * (index % 7))
-        memory.append(resident())
-    first = min(100, count // 2)
-    slope = np.polyfit(np.arange(first, count), memory[first:], 1)[0]
-    return (
-        f"{count} fits: {memory[0]:.0f} MB after the first, {memory[first]:.0f} after "
-        f"{first + 1}, {memory[-1]:.0f} at the end, {slope:.4f} MB a fit after the first {first}"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ppl", choices=("pyro", "numpyro"), default="pyro")
-    for name in ("kills", "flips", "changes", "fits"):
+    for name in ("kills", "interrupts", "flips", "changes"):
         parser.add_argument(f"--{name}", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.work:
-        name, path, out = options.work
-        WORK[name](NumPyro(), Path(path), Path(out))
-        return
     ppl, rng, is_fault = package(options.ppl), np.random.default_rng(options.seed), False
-    attacks: dict[str, Callable[[Path], Counts]] = {
-        "kills of fits": lambda folder: killed_fits(ppl, options.kills, rng, folder),
-        "kills of saves": lambda folder: killed_saves(ppl, options.kills // 5, rng, folder),
-        "flips of a bit": lambda folder: flips(ppl, options.flips, rng, folder),
-        "kinds of damage": lambda folder: damaged(ppl, rng, folder),
-        "changes of a number": lambda folder: changes(ppl, options.changes, rng, folder),
+    attacks: dict[str, tuple[int, Callable[[Path], Counts]]] = {
+        "kills of fits": (
+            options.kills,
+            lambda folder: killed_fits(ppl, options.kills, rng, folder),
+        ),
+        "kills of saves": (
+            options.kills,
+            lambda folder: killed_saves(ppl, options.kills // 5, rng, folder),
+        ),
+        "interrupts": (
+            options.interrupts,
+            lambda folder: interrupted(ppl, options.interrupts, rng, folder),
+        ),
+        "flips of a bit": (options.flips, lambda folder: flips(ppl, options.flips, rng, folder)),
+        "kinds of damage": (options.flips, lambda folder: damaged(ppl, rng, folder)),
+        "changes of a number": (
+            options.changes,
+            lambda folder: changes(ppl, options.changes, rng, folder),
+        ),
     }
-    asked = dict(zip(attacks, (options.kills,) * 2 + (options.flips,) * 2, strict=False))
-    for name, attack in attacks.items():
-        if asked.get(name, options.changes):
+    for name, (count, attack) in attacks.items():
+        if count:
             with tempfile.TemporaryDirectory() as folder:
                 found = attack(Path(folder))
             words = ", ".join(f"{count} {what}" for what, count in sorted(found.items()))
             print(f"{options.ppl}, {name}: {words}", flush=True)
             is_fault |= "FAULT" in words
-    if options.fits:
-        print(f"{options.ppl}, {fits(ppl, options.fits)}", flush=True)
     print(describe())
     sys.exit(is_fault)
 

@@ -1,7 +1,9 @@
 """One thread at a time: the handlers of both PPLs, and Pyro's parameters, are the process's.
 
 A process that is forked while another thread is in here has none of its threads but the one that
-forked: its lock is a new one, and what the lost thread had changed of the PPL is as before.
+forked: its lock is a new one, and what the lost thread had changed of the PPL is as before. So it
+is where an error or Ctrl-C has ended what ran, at whatever moment: in the midst of a handler's own
+code too, which then stays where it was.
 """
 
 from __future__ import annotations
@@ -27,19 +29,35 @@ def serialised(function: Function) -> Function:
     def waiting(*args, **kwargs):
         global _depth
         with _lock:
-            if not _depth:
-                _restoring[:] = [remember() for remember in _remembering]
-            _depth += 1
+            outer = _depth
             try:
+                if not outer:
+                    _restoring[:] = [remember() for remember in _remembering]
+                _depth = outer + 1
                 return function(*args, **kwargs)
+            except BaseException:
+                if not outer:
+                    _restore()
+                raise
             finally:
-                _depth -= 1
+                _depth = outer
 
     return waiting  # type: ignore[return-value]
 
 
+def as_now() -> Callable[[], None]:
+    """What lets the PPL be as it is now."""
+    restoring = [remember() for remember in _remembering]
+    return lambda: _restore(restoring)
+
+
+def _restore(restoring: list[Callable[[], object]] = _restoring) -> None:
+    for restore in restoring:
+        restore()
+
+
 def remembered(remember: Function) -> Function:
-    """Call ``remember`` before a thread enters: it returns what a forked child is to call."""
+    """Call ``remember`` before a thread enters: it returns what lets all be as it was then."""
     _remembering.append(remember)
     return remember
 
@@ -50,8 +68,7 @@ def _in_child() -> None:
         _lock.release()
         return
     _lock, _depth = threading.RLock(), 0
-    for restore in _restoring:
-        restore()
+    _restore()
 
 
 if hasattr(os, "register_at_fork"):

@@ -11,10 +11,11 @@ import numpy as np
 import numpyro.infer
 import numpyro.optim
 import optax
+from numpyro import primitives
 from numpyro.infer.svi import SVIState
 
 from ngvi._door import check_parts
-from ngvi._lock import serialised
+from ngvi._lock import remembered, serialised
 from ngvi._warn import warn
 from ngvi.optim.von import check_curvature_of
 from numpyro_ngvi.elbo import NaturalELBO
@@ -254,6 +255,13 @@ class SVI(numpyro.infer.SVI):
             size = sum(map(jnp.size, jax.tree.leaves(self.state)))
             self._compiled[key] = compiled(update, num_numbers=size)
         return self._compiled[key]
+
+
+@remembered
+def _handlers() -> Callable[[], None]:
+    """Handlers as they are now, for whoever comes after what does not end."""
+    depth = len(primitives._PYRO_STACK)
+    return lambda: primitives._PYRO_STACK.__delitem__(slice(depth, None))
 
 
 class _Constant:

@@ -55,18 +55,20 @@ _processes = {os.getpid()}
 
 @remembered
 def _handlers_and_checks() -> Callable[[], None]:
-    """Handlers and checks as they are now, for a child that is forked in the midst of a fit.
+    """Handlers, plates and checks as they are now, for whoever comes after what does not end.
 
-    In such a child torch computes on one thread: it would wait for those of its parent, which it
-    has not.
+    In a child that is forked torch computes on one thread: it would wait for those of its parent,
+    which it has not.
     """
     if os.getpid() not in _processes:
         _processes.add(os.getpid())
         torch.set_num_threads(1)
     depth, checks = len(runtime._PYRO_STACK), {name: pyro.settings.get(name) for name in CHECKS}
+    plates = list(runtime._DIM_ALLOCATOR._stack)
 
     def restore() -> None:
         del runtime._PYRO_STACK[depth:]
+        runtime._DIM_ALLOCATOR._stack[:] = plates
         pyro.settings.set(**checks)
 
     return restore

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ngvi._lock import as_now
 from ngvi._warn import warn
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.checks import Finding
@@ -64,6 +65,7 @@ def optimise(
     if math.isfinite(request.time_limit):
         problem = problem.replace(objective=Timed(problem.objective, monitor))
     with monitor if monitor.phase == "" else nullcontext():
+        restore = as_now()
         search = MultiStart(problem, rng, request, monitor, None if num_steps else checkpoint)
         ending = None
         try:
@@ -75,6 +77,7 @@ def optimise(
         except StoppedByCallback:
             ending = Ending.CALLBACK
         except KeyboardInterrupt:
+            restore()
             ending = Ending.INTERRUPTED
         except BaseException:
             problem.space.write(search.so_far(validates=False).state)

@@ -75,7 +75,7 @@ def check_callback(value: Any, name: str) -> Any:
 
 def check_path(value: Any, name: str, is_needed: bool = False) -> Any:
     """The path of a file; or None, if it is not needed."""
-    is_path = isinstance(value, (str, os.PathLike)) and str(value) != ""
+    is_path = isinstance(value, (str, os.PathLike)) and str(value) != "" and "\0" not in str(value)
     if not is_path and (is_needed or value is not None):
         raise TypeError(f"{name} must be the path of a file, such as 'fit.ngvi', got {value!r}.")
     return value

@@ -101,7 +101,7 @@ class Checkpoint:
     def close(self) -> None:
         """Wait for the disk, and leave the file."""
         file, self._file = self._file, None
-        if file is not None:
+        if file is not None and not file.closed:  # as in a forked child
             try:
                 self._write(file)
                 files.on_disk(file)
@@ -126,19 +126,26 @@ class Checkpoint:
         self._is_read = False
 
     def _open(self) -> None:
-        """Open the file, which no other process may have open.
+        """Open the file, which no other fit may have open.
 
         :raises ValueError: if one has.
         """
-        self._file = open(self.path, "r+b", buffering=0)  # noqa: SIM115
-        try:
-            files.lock(self._file)
-        except BlockingIOError as error:
-            self.close()
-            raise ValueError(
-                f"checkpoint={self.name!r} is being written by another process: two fits cannot "
-                "share one. Choose another name, or wait for the other."
-            ) from error
+        while True:
+            file = open(self.path, "r+b", buffering=0)  # noqa: SIM115
+            try:
+                files.lock(file)
+            except BlockingIOError as error:
+                file.close()
+                raise ValueError(
+                    f"checkpoint={self.name!r} is being written by another fit, in this or another "
+                    "process: two cannot share one. Choose another name, or wait for the other."
+                ) from error
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
+                old, self._file = self._file, file
+                if old is not None:
+                    old.close()
+                return
+            file.close()  # another fit has replaced it meanwhile
 
     def _read_head(self) -> tuple[dict[str, Any], Arrays]:
         assert self._file is not None
@@ -242,14 +249,13 @@ class Checkpoint:
             self._file.close()
         try:
             files.write(self.path, b"".join(self._unwritten))
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter if it is no regular file any more
             self._warn(error)
             is_written = False
         else:
             self._unwritten.clear()
             is_written = True
         if is_written or self._file.closed:
-            self._file.close()
             self._open()
             self._file.seek(0, os.SEEK_END)
         return is_written
@@ -331,12 +337,13 @@ class Checkpoint:
                 raise
             self._unwritten.popleft()
 
-    def _warn(self, error: OSError) -> None:
+    def _warn(self, error: OSError | ValueError) -> None:
         """Say once that the file does not grow."""
         if not self._has_warned:
             self._has_warned = True
             warn(
-                f"checkpoint={self.name!r} cannot be written ({error.strerror or error}). The fit "
+                f"checkpoint={self.name!r} cannot be written "
+                f"({getattr(error, 'strerror', None) or error}). The fit "
                 "goes on, keeps its answers in memory, and tries again with each: make room, or a "
                 "run that is killed loses what is not written."
             )

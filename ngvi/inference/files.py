@@ -21,6 +21,7 @@ import re
 import secrets
 import shutil
 import stat
+import weakref
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,11 +38,15 @@ except ModuleNotFoundError:  # not on Windows, where no lock says that a file is
 
 #: The entry of the JSON text, whose bytes are an array as well.
 META = "meta.json"
+#: Bytes of a name from which it has no room for more: folders take names of 255.
+LONG_NAME = 200
+#: Before the checksum of a result, and what is said without it.
+SEAL, UNSEALED = b"ngvi ", "its checksum is missing or wrong"
 #: Kinds of arrays that are numbers, texts or times.
 KINDS = "biufcSUmM"
 
 
-def checksum(content: bytes) -> bytes:
+def checksum(content: bytes | memoryview) -> bytes:
     """Of what a file has to say, 128 bits."""
     return hashlib.blake2b(content, digest_size=16).digest()
 
@@ -74,8 +79,8 @@ def check_kinds(arrays: dict[str, np.ndarray]) -> None:
             raise TypeError(f"The array '{name}' holds objects ({array.dtype}), which no file has.")
 
 
-def _comment(body: bytes) -> bytes:
-    text = f"ngvi {checksum(body).hex()}".encode()
+def _comment(body: bytes | memoryview) -> bytes:
+    text = SEAL + checksum(body).hex().encode()
     return len(text).to_bytes(2, "little") + text
 
 
@@ -84,9 +89,9 @@ def unpacked(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
     :raises Exception: of any kind, if it was given nothing: call it inside of :func:`whole`.
     """
-    body = content[: -len(_comment(b""))]
+    body = memoryview(content)[: -len(_comment(b""))]
     if content[len(body) :] != _comment(body):
-        raise ValueError("its checksum is missing or wrong")
+        raise ValueError(UNSEALED)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = archive.infolist()
         is_plain = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
@@ -153,15 +158,20 @@ def target(path: str | os.PathLike) -> Path:
     return real
 
 
-def read(path: str | os.PathLike) -> bytes:
-    """A regular file's content.
+def beginning(path: str | os.PathLike, size: int) -> tuple[bytes, bool]:
+    """The first bytes of a regular file, and whether it ends as :func:`packed` lets it.
+
+    It is read before all of a file is, which may be far larger than a result.
 
     :raises ValueError: for anything else, which may have no end.
     :raises OSError: if it cannot be read.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError(f"{os.fspath(path)!r} is no regular file.")
-    return Path(path).read_bytes()
+    with open(path, "rb") as file:
+        first = file.read(size)
+        file.seek(max(0, os.fstat(file.fileno()).st_size - len(_comment(b""))))
+        return first, file.read()[2:].startswith(SEAL)
 
 
 def write(path: str | os.PathLike, content: bytes) -> None:
@@ -182,7 +192,7 @@ def write(path: str | os.PathLike, content: bytes) -> None:
             os.replace(part, path)
     except BaseException as error:
         if isinstance(error, OSError) and error.errno is not None:
-            error.filename = error.filename or str(path)
+            error.filename = str(path)
         if part is not None:
             with contextlib.suppress(OSError):
                 os.unlink(part)
@@ -203,24 +213,38 @@ def on_disk(file: IO[bytes]) -> None:
 
 
 def lock(file: IO[bytes]) -> None:
-    """Keep other processes from locking a file, until it is closed or the process ends.
+    """Keep others from locking a file, until it is closed or the process ends.
 
-    :raises BlockingIOError: if one has.
+    :raises BlockingIOError: if another process has, or this one by opening it before.
     """
     if fcntl is not None:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a forked child does not have it
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
         except OSError:  # a file system without locks
             return
+        _locked.add(file)
+
+
+#: A forked child would keep them locked, also when its parent is no more.
+_locked: weakref.WeakSet[IO[bytes]] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for file in list(_locked):
+        file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def _beside(path: Path) -> tuple[Path, BinaryIO]:
     """A new file with the mode and owner of another, locked: it is not abandoned."""
     old = path.stat() if path.exists() else None
     while True:
-        part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+        part = path.with_name(f"{_stem(path)}{secrets.token_hex(8)}.part")
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         file = os.fdopen(os.open(part, flags, 0o600 if old else 0o666), "r+b")
         if fcntl is not None:
@@ -239,11 +263,17 @@ def _beside(path: Path) -> tuple[Path, BinaryIO]:
         return part, file
 
 
+def _stem(path: Path) -> str:
+    """How names of files beside one begin, which a folder must take as well."""
+    name = os.fsencode(path.name)
+    return f".{path.name if len(name) <= LONG_NAME else checksum(name).hex()}."
+
+
 def _remove_abandoned(path: Path) -> None:
     """Remove what killed processes have left beside a file."""
     if fcntl is None:
         return
-    ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{16}\.part")
+    ours = re.compile(re.escape(_stem(path)) + r"[0-9a-f]{16}\.part")
     for name in filter(ours.fullmatch, os.listdir(path.parent)):
         with contextlib.suppress(OSError):
             other = os.open(path.with_name(name), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)

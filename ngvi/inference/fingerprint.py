@@ -8,7 +8,9 @@ difference has a name.
 - Of the model: the code of its functions, as Python compiles it (comments and layout are free), and
   of the user's functions that it calls; the numbers, texts and arrays that it reads from
   outside: globals, closures, defaults, attributes.
-- Not: what libraries hold, parameters that are learned, files and databases that a model reads.
+- Of any other object: what it holds, as ``pickle`` takes it apart.
+- Not: what libraries hold, parameters that are learned, files and databases that a model reads,
+  generators of random numbers, and what cannot be taken apart.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import dis
 import functools
 import hashlib
 import inspect
+import pickle
+import random
 import sys
 import sysconfig
 import types
@@ -41,6 +45,8 @@ LIBRARIES = tuple(
 PACKAGES = ("ngvi", "pyro_ngvi", "numpyro_ngvi", "pyro", "numpyro", "torch", "jax", "numpy")
 #: What is told by its text.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice)
+#: Of which each draw makes another.
+RANDOM = (np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
 #: Containers in containers that are followed; some hold themselves.
 MAX_DEPTH = 20
 
@@ -56,6 +62,7 @@ class Fingerprint:
         self._facts: Facts = {}
         self._as_array = as_array
         self._seen: dict[int, Any] = {}  # objects stay, so that no other has their number
+        self._depth = 0
         self._names = {"__call__", "forward"}  #: of attributes that code reads
         self._code = hashlib.blake2b(digest_size=16)
         self._walk(model, "the model")
@@ -69,7 +76,14 @@ class Fingerprint:
     def add(self, value: Any, name: str) -> None:
         """Note a value, or each of what a container holds."""
         for where, leaf in self._leaves(value, name):
-            self._facts[where] = self._of(leaf, where)
+            self._note(where, leaf)
+
+    def _note(self, where: str, value: Any) -> None:
+        """Note a value, beside what is of the same name: each prior has a scale."""
+        kind, found = self._of(value, where)
+        if where in self._facts:
+            found = checksum(f"{self._facts[where][1]} {found}".encode()).hex()
+        self._facts[where] = [kind, found]
 
     def add_rows(self, batches: Iterable[tuple[tuple, dict[str, Any]]], name: str) -> None:
         """Note the rows of batches, in whatever order they come: one pass over them.
@@ -95,6 +109,8 @@ class Fingerprint:
             return
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             value = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)}
+        if isinstance(value, np.ma.MaskedArray):
+            value = {"data": value.data, "mask": np.ma.getmaskarray(value)}
         if isinstance(value, Mapping):
             for key in value:
                 yield from self._leaves(value[key], f"{name}[{key!r}]", depth + 1)
@@ -120,17 +136,37 @@ class Fingerprint:
             name = getattr(value, "__qualname__", type(value).__qualname__)
             kind, content = f"{value.__module__}.{name}", ""
         else:
-            kind, content = f"of type {type(value).__module__}.{type(value).__qualname__}", ""
+            kind = f"of type {type(value).__module__}.{type(value).__qualname__}"
+            content = repr(self._held(value, where))
         content = content if isinstance(content, bytes) else content.encode()
         return [kind, checksum(content).hex()]
 
+    def _held(self, value: Any, where: str) -> list[Any]:
+        """What an object holds; nothing the second time, or if it cannot be taken apart."""
+        is_deep = self._depth > MAX_DEPTH
+        if id(value) in self._seen or is_deep or isinstance(value, RANDOM):
+            return []
+        try:
+            parts = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        except Exception:  # noqa: BLE001  the object's own code says so
+            parts = ()
+        if isinstance(parts, tuple):  # else its name
+            parts = [*parts[:3], *(list(items or ()) for items in parts[3:5])]
+        self._seen |= {id(value): value, id(parts): parts}
+        self._depth += 1
+        found = [[name, *self._of(leaf, where)] for name, leaf in self._leaves(parts, "")]
+        self._depth -= 1
+        return found
+
     def _array(self, value: Any) -> np.ndarray | None:
-        if isinstance(value, (np.ndarray, np.generic)):
+        if isinstance(value, (np.ndarray, np.generic, memoryview)):
             return np.asarray(value)
         try:
             array = self._as_array(value)
-        except TypeError:  # a precision that numpy has not
-            return self._as_array(value.float())
+        except TypeError:  # a precision that numpy has not, or a sparse one
+            with contextlib.suppress(TypeError, AttributeError):
+                return self._as_array(value.float())
+            return None
         if array is None and hasattr(value, "__array__") and not callable(value):
             with contextlib.suppress(TypeError, ValueError):
                 return np.asarray(value)  # of a data frame, for instance
@@ -153,9 +189,13 @@ class Fingerprint:
             self._walk_function(value)
         elif isinstance(value, type):
             for owner in value.__mro__:
-                for one in vars(owner).values():
-                    if isinstance(one, types.FunctionType) and not _is_of_library(one):
+                own = {} if _is_of_library(owner) else dict(vars(owner))
+                for key, one in own.items():
+                    one = getattr(one, "fget", getattr(one, "__func__", one))
+                    if isinstance(one, types.FunctionType):
                         self._walk(one, name)
+                    elif key in self._names and not hasattr(one, "__get__"):
+                        self._read_all({key: one})
         else:  # what wraps a function, maybe, as handlers do
             self._walk(getattr(value, "__wrapped__", None), name)
             self._walk_object(value)
@@ -182,8 +222,12 @@ class Fingerprint:
         """Of an object that is, or has, the model: methods and attributes that its code reads, or
         all attributes of a library's object. Parameters are where a fit begins.
         """
-        own = dict(vars(owner)) if hasattr(owner, "__dict__") else {}
-        own = {k: v for k, v in own.items() if k != "_parameters" and not k.startswith("__")}
+        slots = [name for kind in type(owner).__mro__ for name in getattr(kind, "__slots__", ())]
+        own = {name: getattr(owner, name) for name in slots if hasattr(owner, name)}
+        own |= getattr(owner, "__dict__", {})
+        parameters = own.pop("_parameters", None) or {}
+        own = {k: v for k, v in own.items() if not k.startswith("__")}
+        own |= {k: v for k, v in parameters.items() if getattr(v, "requires_grad", None) is False}
         if type(owner).__module__.partition(".")[0] in PACKAGES:
             self._read_all(own)
             return
@@ -207,7 +251,7 @@ class Fingerprint:
             if callable(leaf) and self._array(leaf) is None:
                 self._walk(leaf, where)
             elif not isinstance(leaf, types.ModuleType):
-                self._facts[where] = self._of(leaf, where)
+                self._note(where, leaf)
 
 
 def _of_rows(array: np.ndarray, seed: int) -> np.ndarray:
@@ -224,9 +268,15 @@ def _mixed(numbers: Any) -> Any:
     return numbers ^ (numbers >> np.uint64(31))
 
 
-def _is_of_library(function: types.FunctionType) -> bool:
-    is_elsewhere = function.__code__.co_filename.startswith((*LIBRARIES, "<frozen"))
-    return is_elsewhere or (function.__module__ or "").partition(".")[0] in PACKAGES
+def _is_of_library(code: types.FunctionType | type) -> bool:
+    module = code.__module__ or ""
+    if isinstance(code, type):
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        is_elsewhere = module.partition(".")[0] in sys.stdlib_module_names or module == "builtins"
+    else:
+        file, is_elsewhere = code.__code__.co_filename, False
+    is_elsewhere |= file.startswith((*LIBRARIES, "<frozen"))
+    return is_elsewhere or module.partition(".")[0] in PACKAGES
 
 
 def _add_code(found: Any, code: types.CodeType, attributes: set[str]) -> Iterator[str]:

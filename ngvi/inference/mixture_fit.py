@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ngvi._lock import as_now
 from ngvi.inference.components import Contributions, Modes, places, switched
 from ngvi.inference.estimate import State
 from ngvi.inference.monitor import StoppedByCallback, TimeLimitReached
@@ -98,13 +99,14 @@ def mixed(
     is_optimum = outcome.finding is None and outcome.optimum.status is Status.OPTIMUM
     if not is_optimum or outcome.search is None:
         return first, outcome
-    modes = Modes(outcome.search, request.options.mixture.max_components)
+    modes, restore = Modes(outcome.search, request.options.mixture.max_components), as_now()
     try:
         modes.look()
         growth = _Growth(first, outcome, modes, rng, request)
         growth.begin(wanted)
         ready, other = growth.followed(set_up, search)
     except (TimeLimitReached, StoppedByCallback, KeyboardInterrupt) as error:
+        restore()
         return first, _cut_short(outcome, _ENDINGS[type(error)])
     words = growth.words(wanted)
     # Of one component the search for a better one has to be over as well.

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ngvi._lock import as_now
 from ngvi._warn import warn
 from ngvi.inference.estimate import State
 from ngvi.inference.monitor import Monitor
@@ -107,12 +108,13 @@ def tried(
     :param tolerance: in nats, by which the second may be worse.
     :return: what was set up for the better fit, and its outcome, with evaluations of both.
     """
-    optimum = outcome.optimum
+    optimum, restore = outcome.optimum, as_now()
     try:
         second = set_up(first.problem.space.mean(optimum.state))
         if not second.has_start:
             raise second.error
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  the first fit is there
+        restore()
         if insists:
             warn(
                 "reparametrize=True has had no effect, and the Gaussian over all latents is kept: "

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,14 +146,16 @@ def read_result(path: str | os.PathLike, library: str) -> Saved:
     :raises DamagedFileError: for a file of something else, or of which a bit is another.
     :raises ValueError: for a result of another version or package.
     """
-    name, content = os.fspath(path), files.read(path)
-    if content.startswith(FIRST):
+    name, (first, is_sealed) = os.fspath(path), files.beginning(path, len(FIRST))
+    if first == FIRST:
         raise DamagedFileError(
             f"{name!r} is a checkpoint, and no saved result: fit(model, ..., checkpoint={name!r}) "
             "goes on from it, and gives the result."
         )
     with files.whole(path, f"is damaged, or no result that was saved by {library}"):
-        saved = Saved(*files.unpacked(content), path=name)
+        if not is_sealed:
+            raise ValueError(files.UNSEALED)
+        saved = Saved(*files.unpacked(Path(path).read_bytes()), path=name)
         kind, version, other = (saved.meta[key] for key in ("format", "version", "library"))
     if kind != FORMAT:
         raise ValueError(f"{name!r} is no saved result, but of the kind {kind!r}.")

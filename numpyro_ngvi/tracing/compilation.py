@@ -38,7 +38,7 @@ class ProgramSizes(NamedTuple):
     many: int = 2**17  #: from here on it is long at work on them: compiled as ever
     few: int = 2**16  #: up to here for a millisecond: compiled at once, if it runs tens of times
     most_steps: int = 16  #: programs of one SVI's step: others are of constants that change
-    most_kept: int = 256  #: of programs, those of some ten models: each is a megabyte or less
+    most_kept: int = 64  #: of programs, those of some ten models: each takes three megabytes
 
 
 SIZES = ProgramSizes()

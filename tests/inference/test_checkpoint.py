@@ -38,6 +38,7 @@ class Mortal(Target):
 
     dies_at: float = np.inf
     answers: int = 0
+    dies_of: type = Killed
 
     def __getattribute__(self, name):
         found = super().__getattribute__(name)
@@ -47,7 +48,7 @@ class Mortal(Target):
         def answered(*args):
             self.answers += 1
             if self.answers > self.dies_at:
-                raise Killed
+                raise self.dies_of
             return found(*args)
 
         return answered
@@ -309,7 +310,7 @@ def test_only_regular_files_are_replaced_or_read(tmp_path):
         with pytest.raises(ValueError, match="is a device, a pipe or a socket. Choose another"):
             act()
     with pytest.raises(ValueError, match="no regular file"):
-        files.read(pipe)
+        files.beginning(pipe, 9)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     with pytest.raises(IsADirectoryError, match="is a folder"):
         files.write(tmp_path, b"")
@@ -406,7 +407,9 @@ def test_a_checkpoint_that_another_process_writes_is_refused(tmp_path):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as process:
         process.stdout.readline()
-        with pytest.raises(ValueError, match="is being written by another process"):
+        with pytest.raises(
+            ValueError, match="is being written by another fit, in this or another process"
+        ):
             Checkpoint(path, "tests", [0])
         process.kill()
     Checkpoint(path, "tests", [0]).close()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import dataclasses
+import datetime
+import decimal
+import enum
 import functools
 import re
+import types
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from ngvi.inference.fingerprint import Fingerprint, difference
 
@@ -155,6 +162,101 @@ def test_partial_and_wrapped_models_are_followed():
         of(1.0, model), of(2.0, model)
     )
     assert difference(of(1.0, model), of(1.0, lambda y: y)) == "the model's code is another"
+
+
+class Settings:
+    scale = 1.0
+
+    def __init__(self, scale):
+        self.scale = scale
+
+
+class Slots:
+    __slots__ = ("scale",)
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self):
+        return self.scale
+
+
+class Kind(enum.Enum):
+    ONE, TWO = 1, 2
+
+
+HOLDERS = {
+    "object": Settings,
+    "objects": lambda scale: {"all": [Settings(Settings(scale))]},
+    "slots": Slots,
+    "enum": Kind,
+    "namespace": lambda scale: types.SimpleNamespace(scale=scale),
+    "deque": lambda scale: collections.deque([0, scale]),
+    "decimal": decimal.Decimal,
+    "date": lambda day: datetime.date(2020, 1, day),
+    "array": lambda scale: array.array("d", [scale]),
+    "bytes": lambda scale: memoryview(bytes([scale])),
+    "sparse": lambda scale: scipy.sparse.csr_matrix([[0.0, scale]]),
+    "masked": lambda scale: np.ma.array([0.0, 1.0], mask=[False, scale == 1]),
+    "two of a name": lambda scale: [Slots(scale), Slots(3)],
+    "class": lambda scale: type("Settings", (), {"scale": scale}),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
+def test_what_any_object_holds_counts(holder):
+    """As an argument, and as what a model reads."""
+
+    def of(scale):
+        held = holder(scale)
+
+        def model():
+            return held.scale
+
+        return facts(model, a=None if isinstance(held, type) else held)
+
+    def read(scale):
+        return facts(functools.partial(lambda given: given.scale, holder(scale)))
+
+    for each in (of, read):
+        assert not difference(each(1), each(1))
+        assert "other values" in difference(each(1), each(2))
+
+
+def test_frozen_weights_of_a_network_count_and_those_that_are_learned_do_not():
+    nn = pytest.importorskip("torch").nn
+
+    def of(weight, is_learned):
+        net = nn.Linear(1, 1)
+        nn.init.constant_(net.weight, weight)
+        nn.init.constant_(net.bias, 0.0)
+        as_array = lambda v: v.detach().numpy() if hasattr(v, "detach") else None  # noqa: E731
+        return Fingerprint(net.requires_grad_(is_learned), as_array).facts
+
+    assert not difference(of(1.0, False), of(1.0, False))
+    assert not difference(of(1.0, True), of(2.0, True))
+    assert "'weight' has other values" in difference(of(1.0, False), of(2.0, False))
+
+
+def test_what_cannot_be_an_array_of_numpy_is_taken_apart(ppl):
+    def of(number):
+        if ppl.is_numpyro:
+            value = pytest.importorskip("jax").random.key(number)
+        else:
+            value = ppl.array(np.array([[0.0, number]])).to_sparse()
+        found = Fingerprint(print, ppl.package.FitResult._as_array)
+        found.add([value], "a")
+        return found.facts
+
+    assert not difference(of(1), of(1))
+    assert "a[0] has other values" in difference(of(1), of(2))
+
+
+def test_a_long_chain_of_objects_is_followed_to_an_end():
+    chain = None
+    for _ in range(10_000):
+        chain = Settings(chain)
+    assert facts(a=chain)
 
 
 def test_what_holds_itself_or_no_numbers_is_followed_to_an_end():
