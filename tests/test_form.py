@@ -42,6 +42,7 @@ CONSTANTS = {
     "ngvi.inference.api.NUM_KEPT": "length of a list in the result",
     "ngvi.inference.checkpoint.SYNC_EVERY": "seconds of work that a crash may cost",
     "ngvi.inference.checkpoint.VERSION": "of a file",
+    "ngvi.inference.files.LONG_NAME": "bytes of a file's name",
     "ngvi.inference.fingerprint.MAX_DEPTH": "memory: where containers that hold themselves end",
     "ngvi.inference.local_search.NO_ESTIMATE": "empty",
     "ngvi.inference.lockstep.LOOK_EVERY": "seconds until a lost thread is noticed",
