@@ -180,7 +180,7 @@ DATA = {
 def refit(result: Any, problem: Problem, unit: int, args: tuple) -> float:
     """The log predictive density of a row, or group, under the posterior without its data."""
     from ngvi.estimators.nodes import PredictorCovariance
-    from ngvi.workflow.sites import climb
+    from ngvi.workflow.climb import climb
 
     with result._target(problem.plate, "loo") as (whole, q, units, _):
         elements = units.elements(unit)

@@ -28,11 +28,17 @@ def nodes(dim: int) -> tuple[np.ndarray, float]:
 
     :return: the nodes, shape ``(Q, dim)``, and their distance.
     """
-    distance, farthest = DEFAULTS.node_distances[dim - 1], DEFAULTS.farthest_node
+    distance = DEFAULTS.node_distances[dim - 1]
+    return grid(dim, distance, DEFAULTS.farthest_node), distance
+
+
+@functools.cache
+def grid(dim: int, distance: float, farthest: float) -> np.ndarray:
+    """Equidistant nodes within a distance from the mean, none of which is there."""
     count = math.ceil(farthest / distance)
     at = (np.arange(-count, count) + 0.5) * distance
     points = np.array(list(itertools.product(at, repeat=dim)))
-    return points[np.sum(points**2, 1) <= farthest**2], distance
+    return points[np.sum(points**2, 1) <= farthest**2]
 
 
 def halved_nodes(dim: int, halvings: int) -> np.ndarray:
@@ -155,8 +161,8 @@ class NodeSums(NamedTuple):
             total(weight, ones - kept(ones)),
         )
 
-    def misses(self, covariance: PredictorCovariance, eps: float, xp: Any) -> Array:
-        """Whether the nodes miss too much of all elements; of those that are finite everywhere."""
+    def missed(self, covariance: PredictorCovariance, eps: float, xp: Any) -> Array:
+        """What the nodes miss of each element, in nats; of those that are finite everywhere."""
         count = len(self.first)
         second = dict(zip(pairs(count), self.second, strict=True))
         missed = -DEFAULTS.rounding_units * eps * self.size
@@ -167,7 +173,11 @@ class NodeSums(NamedTuple):
                 gap = abs(covariance.along(row, k) - self.first_z[count * i + k])
                 missed = missed + covariance.stddevs[i] * gap
         is_counted = (missed > 0) & (self.lost == 0)
-        return xp.where(is_counted, missed / self.kept, 0.0).sum() > DEFAULTS.max_missed
+        return xp.where(is_counted, missed / self.kept, 0.0)
+
+    def misses(self, covariance: PredictorCovariance, eps: float, xp: Any) -> Array:
+        """Whether the nodes miss too much of all elements."""
+        return self.missed(covariance, eps, xp).sum() > DEFAULTS.max_missed
 
     def mean(self) -> TermMoments:
         """NaN where nothing is finite."""

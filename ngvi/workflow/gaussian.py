@@ -1,9 +1,10 @@
-"""A Gaussian by mean and factor, whatever family it is of."""
+"""A Gaussian by mean and factor, whatever family it is of, or several of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -13,26 +14,42 @@ from scipy.sparse.csgraph import connected_components
 
 @dataclasses.dataclass(frozen=True)
 class DenseGaussian:
-    """``N(mean, C C^T)``.
+    """``N(mean, C C^T)``, or several: then all arrays have a leading axis of them.
 
     :param mean: shape ``(d,)``.
     :param factor: ``C``, shape ``(d, d)``.
+    :param known_blocks: :attr:`blocks`, where they are known.
     """
 
     mean: np.ndarray
     factor: np.ndarray
+    known_blocks: np.ndarray | None = None
 
     @classmethod
-    def of_precision(cls, mean: np.ndarray, precision: np.ndarray) -> DenseGaussian:
-        """:raises numpy.linalg.LinAlgError: if the precision is not positive definite."""
+    def of_precision(
+        cls, mean: np.ndarray, precision: np.ndarray, blocks: np.ndarray | None = None
+    ) -> DenseGaussian:
+        """:raises numpy.linalg.LinAlgError: if a precision is not positive definite."""
         lower = np.linalg.cholesky(precision)
-        eye = np.eye(len(mean))
-        return cls(mean, solve_triangular(lower, eye, lower=True).T)
+        if lower.ndim == 2:
+            inverse = solve_triangular(lower, np.eye(len(mean)), lower=True)
+        else:
+            inverse = np.tril(np.linalg.inv(lower))
+        return cls(mean, np.swapaxes(inverse, -1, -2), blocks)
+
+    def take(self, index: Any) -> DenseGaussian:
+        """One or some of several."""
+        return dataclasses.replace(self, mean=self.mean[index], factor=self.factor[index])
+
+    def repeated(self, count: int) -> DenseGaussian:
+        """So many times itself."""
+        mean, factor = (np.repeat(x[None], count, 0) for x in (self.mean, self.factor))
+        return DenseGaussian(mean, factor, self.blocks)
 
     @property
     def dim(self) -> int:
         """``d``."""
-        return len(self.mean)
+        return self.mean.shape[-1]
 
     @functools.cached_property
     def inverse(self) -> np.ndarray:
@@ -42,17 +59,17 @@ class DenseGaussian:
     @functools.cached_property
     def precision(self) -> np.ndarray:
         """``C^-T C^-1``."""
-        return self.inverse.T @ self.inverse
+        return np.swapaxes(self.inverse, -1, -2) @ self.inverse
 
     @functools.cached_property
     def stddev(self) -> np.ndarray:
         """Of each latent, shape ``(d,)``."""
-        return np.sqrt((self.factor**2).sum(1))
+        return np.sqrt((self.factor**2).sum(-1))
 
     @functools.cached_property
-    def log_det_factor(self) -> float:
+    def log_det_factor(self) -> Any:
         """``log |det C|``."""
-        return float(np.linalg.slogdet(self.factor)[1])
+        return np.linalg.slogdet(self.factor)[1]
 
     @functools.cached_property
     def blocks(self) -> np.ndarray:
@@ -60,6 +77,8 @@ class DenseGaussian:
 
         Of a mean field these are all latents, of a dense family there is one.
         """
+        if self.known_blocks is not None:
+            return self.known_blocks
         pattern = csr_matrix(np.abs(self.factor) > 0)
         # Rows and columns are the two sides of a graph: a column need not have its row's number.
         dim = self.dim
@@ -69,7 +88,7 @@ class DenseGaussian:
 
     @functools.cached_property
     def noise_blocks(self) -> np.ndarray:
-        """Of the columns of ``C``, shape ``(d,)``."""
+        """Of the columns of ``C``, shape ``(d,)``; of one Gaussian."""
         return self.blocks[np.abs(self.factor).argmax(0)]
 
     @functools.cached_property
@@ -85,15 +104,15 @@ class DenseGaussian:
 
     def sample(self, noise: np.ndarray) -> np.ndarray:
         """``mean + C z``, shape ``(N, d)``."""
-        return self.mean + noise @ self.factor.T
+        return self.mean[..., None, :] + noise @ np.swapaxes(self.factor, -1, -2)
 
     def log_prob(self, theta: np.ndarray) -> np.ndarray:
-        """In nats, shape ``(N,)``."""
+        """In nats, shape ``(N,)``; of one Gaussian."""
         white = (theta - self.mean) @ self.inverse.T
         constant = 0.5 * self.dim * np.log(2.0 * np.pi) + self.log_det_factor
         return -0.5 * (white**2).sum(-1) - constant
 
-    def entropy(self) -> float:
+    def entropy(self) -> Any:
         """In nats."""
         return 0.5 * self.dim * (1.0 + np.log(2.0 * np.pi)) + self.log_det_factor
 

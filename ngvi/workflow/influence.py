@@ -11,11 +11,12 @@ import numpy as np
 from ngvi.errors import check_count
 from ngvi.latents import html
 from ngvi.latents.layout import Site
+from ngvi.workflow.expected import PredictorSites
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.loo import Cavities, cavity_of
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.sites import PredictorSites, Target
 from ngvi.workflow.summary import pandas
+from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units
 
 

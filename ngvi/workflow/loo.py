@@ -17,9 +17,11 @@ import numpy as np
 from ngvi.estimators.nodes import PredictorCovariance
 from ngvi.inference.psis import LIMITS, smoothed_weights
 from ngvi.inference.weights_verdict import USABLE
+from ngvi.workflow.climb import Steps, climb_all
+from ngvi.workflow.expected import Expected, PointSites, PredictorSites
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.sites import Expected, PointSites, PredictorSites, Target, climb
+from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units
 
 SUBTRACTION, STEPS, IMPROPER, MASKED = "subtraction", "steps", "improper", "masked"
@@ -63,8 +65,9 @@ def _single(target: Target, q: DenseGaussian, sites: PredictorSites, units: Unit
     reliability = np.where(is_proper, leverage, np.inf)
     how = np.where(is_proper, SUBTRACTION, IMPROPER).astype(object)
     means, covariances = cavity.means.copy(), cavity.covariances.copy()
-    for element in _to_refit(is_proper, leverage, cavity.shift):
-        steps = climb(target.without(element), q, DEFAULTS.num_steps, DEFAULTS.left)
+    large = _to_refit(is_proper, leverage, cavity.shift)
+    without = [np.array([element]) for element in large]
+    for element, steps in zip(large, _steps(target, q, sites, without), strict=True):
         if steps is not None:
             own = predictors.of(element)
             means[:, element], spreads = (part[:, 0] for part in own.under(steps.q))
@@ -86,6 +89,31 @@ def _to_refit(is_proper: np.ndarray, leverage: np.ndarray, shift: np.ndarray) ->
     large = (leverage > DEFAULTS.max_leverage) | (shift > DEFAULTS.max_shift) | ~is_proper
     ranked = np.argsort(-np.where(is_proper, leverage, np.inf), kind="stable")
     return ranked[large[ranked]][: DEFAULTS.max_refits]
+
+
+def _steps(
+    target: Target,
+    q: DenseGaussian,
+    sites: PredictorSites | PointSites,
+    left_out: list[np.ndarray],
+) -> list[Steps | None]:
+    """Where steps without each of some units lead.
+
+    :param left_out: the elements of each.
+    """
+    if not left_out:
+        return []
+    weights = np.repeat(target.weights[None], len(left_out), 0)
+    whole, rest = target.under(q, target.weights), []
+    for own, elements in zip(weights, left_out, strict=True):
+        own[elements] = 0.0
+        rest.append(whole.plus(sites.total(target.weights - own), -1.0))
+    at = Expected(
+        np.array([one.value for one in rest]),
+        np.array([one.gradient for one in rest]),
+        np.array([one.curvature for one in rest]),
+    )
+    return climb_all(target, q, weights, DEFAULTS.num_steps, DEFAULTS.left, at)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -165,22 +193,22 @@ def _joint(
     target: Target, q: DenseGaussian, sites: PredictorSites | PointSites, units: Units
 ) -> Pointwise:
     theta, of_units, counted = _joint_log_likelihoods(target, q, units)
-    found: list[tuple] = []
-    log_q = q.log_prob(theta)
-    for unit in range(units.count):
-        elements = units.elements(unit)
-        own = np.zeros(len(target.weights))
-        own[elements] = target.weights[elements]
-        site = sites.total(own)
-        cavity, leverage, shift = cavity_of(q, site)
-        is_proper = cavity is not None
-        how, left = (SUBTRACTION, 0.0) if is_proper else (IMPROPER, np.inf)
-        if not is_proper or leverage > DEFAULTS.max_leverage or shift > DEFAULTS.max_shift:
-            steps = climb(target.without(elements), q, DEFAULTS.num_steps, DEFAULTS.left)
-            if steps is not None:
-                cavity, how, left = steps.q, STEPS, steps.left
+    log_q, found = q.log_prob(theta), []
+    left_out = [units.elements(unit) for unit in range(units.count)]
+    cavities = [_cavity_without(target, q, sites, elements) for elements in left_out]
+    is_proper = np.array([cavity is not None for cavity, _, _ in cavities])
+    leverages, shifts = (np.array([one[k] for one in cavities]) for k in (1, 2))
+    large = _to_refit(is_proper, leverages, shifts)
+    steps = dict(
+        zip(large, _steps(target, q, sites, [left_out[unit] for unit in large]), strict=True)
+    )
+    for unit, elements in enumerate(left_out):
+        cavity, left = cavities[unit][0], leverages[unit]
+        how = IMPROPER if cavity is None else SUBTRACTION
+        if (there := steps.get(unit)) is not None:
+            cavity, left, how = there.q, there.left, STEPS
         if cavity is None:
-            found.append((np.nan, np.inf, leverage, how))
+            found.append((np.nan, np.inf, how))
             continue
         own_logs = of_units[:, unit]
         value, shape = _log_average(own_logs + cavity.log_prob(theta) - log_q)
@@ -191,12 +219,20 @@ def _joint(
             logs = np.concatenate([own_logs[:half], _of_unit(target, more, elements)])
             log_both = np.logaddexp(q.log_prob(both), cavity.log_prob(both)) - np.log(2.0)
             value, shape = _log_average(logs + cavity.log_prob(both) - log_both)
-        found.append((value, max(shape, left if how == STEPS else leverage), leverage, how))
-    elpd, reliability, leverages, hows = map(np.array, zip(*found, strict=True))
+        found.append((value, max(shape, left), how))
+    elpd, reliability, hows = map(np.array, zip(*found, strict=True))
     lpd = np.logaddexp.reduce(of_units, 0) - np.log(len(of_units))
     return Pointwise(
         elpd, lpd, reliability, leverages, hows.astype(object), *_psis(of_units, counted)
     )
+
+
+def _cavity_without(
+    target: Target, q: DenseGaussian, sites: PredictorSites | PointSites, elements: np.ndarray
+) -> tuple[DenseGaussian | None, float, float]:
+    own = np.zeros(len(target.weights))
+    own[elements] = target.weights[elements]
+    return cavity_of(q, sites.total(own))
 
 
 def cavity_of(q: DenseGaussian, site: Expected) -> tuple[DenseGaussian | None, float, float]:
@@ -206,7 +242,7 @@ def cavity_of(q: DenseGaussian, site: Expected) -> tuple[DenseGaussian | None, f
     if leverage >= 1.0:
         return None, leverage, np.inf
     try:
-        cavity = DenseGaussian.of_precision(q.mean, q.precision - own)
+        cavity = DenseGaussian.of_precision(q.mean, q.precision - own, q.blocks)
     except np.linalg.LinAlgError:
         return None, leverage, np.inf
     step = cavity.factor @ (cavity.factor.T @ site.gradient)

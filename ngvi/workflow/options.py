@@ -13,6 +13,13 @@ class WorkflowOptions:
     num_draws: int = 4000
 
     # -- quadrature over predictors
+    #: Between the first nodes, in standard deviations, by the number of predictors: a third of the
+    #: nodes of a fit, and as exact for a regression whose predictors' scales are a few.
+    first_distances: tuple[float, float] = (0.6, 0.95)
+    #: Nodes farther out would count for less than 1e-10 of the first.
+    first_farthest: float = 7.0
+    #: Nats that they may miss of all elements, or those of a fit are taken, and denser ones.
+    first_missed: float = 1e-4
     #: Nodes 256 times as dense as the first are enough for a step under a wide prior.
     max_halvings: int = 8
     #: Numbers of all nodes and elements together: a quarter of a gigabyte is looked at.
@@ -38,7 +45,7 @@ class WorkflowOptions:
 
     # -- leaving out
     #: Steps from a fit to its optimum at most, ...
-    polish_steps: int = 10
+    polish_steps: int = 100
     #: ... where so few nats are left: two fits then give the same numbers.
     polish_left: float = 1e-11
     #: From this leverage on a subtraction is followed by natural-gradient steps.
@@ -48,9 +55,13 @@ class WorkflowOptions:
     #: Steps of a leave-one-out at most: few take so many, and these are where PSIS says nothing.
     num_steps: int = 20
     #: Nats that a last step may still have gained.
-    left: float = 1e-3
+    left: float = 1e-5
     #: Precision that is left of the posterior's in any direction: less is none but for rounding.
     least_precision: float = 1e-8
+    #: Steps that the next one is accelerated by: more tell nothing new, and cost memory.
+    num_remembered: int = 6
+    #: ... and their squares are solved with this part of themselves, above rounding.
+    ridge: float = 1e-12
     #: How often a step is halved at most, before nothing is gained.
     num_halvings: int = 12
     #: Rows that get steps of their own at most, the most influential ones.

@@ -8,7 +8,7 @@ import numpy as np
 
 from ngvi.estimators.additive_terms import NotAdditiveError
 from ngvi.estimators.options import DEFAULTS
-from ngvi.workflow.rows import ObservedRows, Predictors
+from ngvi.workflow.rows import ObservedRows, Predictors, WeightedTerms
 
 
 def joined(
@@ -32,13 +32,19 @@ def joined(
     return np.concatenate(all_offsets, 1), np.concatenate(all_slopes, 1)
 
 
-def check_same(predictors: Predictors, rows: ObservedRows, dim: int) -> None:
-    """Refuse predictors that are not the model's elsewhere: a run shows one way through it.
+def check_same(
+    predictors: Predictors, prior: WeightedTerms | None, rows: ObservedRows, dim: int
+) -> None:
+    """Refuse terms that are not the model's elsewhere: a run shows one way through it.
 
     :raises NotAdditiveError: if they differ at one of a few draws.
     """
     theta = np.random.default_rng(0).standard_normal((DEFAULTS.num_compared, dim))
-    found, wanted = predictors.values(predictors.at(theta)), rows.log_likelihood(theta)
+    pairs = [(predictors.values(predictors.at(theta)), rows.log_likelihood(theta))]
+    if prior is not None:
+        nothing = np.zeros((len(theta), len(rows.weights)))
+        pairs.append((prior.at(theta)[0], rows.weighted(theta, nothing)[0]))
     same = DEFAULTS.same_value
-    if not np.allclose(found, wanted, rtol=same, atol=same, equal_nan=True):
-        raise NotAdditiveError("it takes another way at other latents")
+    for found, wanted in pairs:
+        if not np.allclose(found, wanted, rtol=same, atol=same, equal_nan=True):
+            raise NotAdditiveError("it takes another way at other latents")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,10 +14,12 @@ from ngvi.estimators.nodes import (
     NodeSums,
     PredictorCovariance,
     TermMoments,
+    grid,
     halved_nodes,
     nodes,
     pairs,
 )
+from ngvi.estimators.options import DEFAULTS as ESTIMATORS
 from ngvi.latents.layout import Plate
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
@@ -59,8 +62,19 @@ class ObservedRows(Protocol):
     def jacobian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`log_likelihood`, and its gradients, shape ``(K, M, d)``."""
 
-    def predictors(self) -> Predictors | None:
-        """Each element as a function of one or two affine functions of the latents, if it is."""
+    def weighted(
+        self, theta: np.ndarray, weights: np.ndarray, prior: float = 1.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The log density with so many times each element, ``(K,)``, and its gradient, ``(K, d)``.
+
+        :param weights: of the elements, shape ``(K, M)``.
+        :param prior: how many times all that is no element counts.
+        """
+
+    def predictors(self) -> tuple[Predictors, WeightedTerms | None] | None:
+        """Each element as a function of one or two affine functions of the latents, if it is; and
+        what is no element as terms of such, if it is that.
+        """
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,13 +110,15 @@ class Predictors:
         return [offset + theta @ slope.T for offset, slope in pairs_of]
 
     def under(self, q: DenseGaussian) -> tuple[np.ndarray, np.ndarray]:
-        """Their means ``(P, M)`` and ``J C``, ``(P, M, d)``."""
-        return self.offset + self.slopes @ q.mean, self.slopes @ q.factor
+        """Their means ``(P, M)`` and ``J C``, ``(P, M, d)``; of several Gaussians ``(P, U, M)``."""
+        slopes = self.slopes if q.mean.ndim == 1 else self.slopes[:, None]
+        offset = self.offset if q.mean.ndim == 1 else self.offset[:, None]
+        return offset + (slopes @ q.mean[..., None])[..., 0], slopes @ q.factor
 
     def expected(self, means: np.ndarray, spreads: np.ndarray) -> TermMoments:
         """Expectations of the elements and of their derivatives, by quadrature.
 
-        :param means: shape ``(P, M)``.
+        :param means: shape ``(P, M)``, or of several Gaussians ``(P, U, M)``.
         :param spreads: whose products, summed over the last axis, are covariances.
         """
         return self._resolved(means, spreads)[0].mean()
@@ -113,15 +129,26 @@ class Predictors:
 
     def _resolved(self, means: np.ndarray, spreads: np.ndarray) -> tuple[NodeSums, bool]:
         """Sums over as many nodes as it takes, and whether they still miss something."""
+        if means.ndim == 2:
+            sums, missed = self._resolved(means[:, None], spreads[:, None])
+            return _each(lambda x: x[0], sums), missed
         covariance = PredictorCovariance.of(list(spreads), np)
-        halvings = 0
+        found, waiting, halvings = None, np.arange(means.shape[1]), 0
+        at, most = first_nodes(self.count), DEFAULTS.first_missed
         while True:
-            sums = self._sums(list(means), covariance, halvings)
-            missed = bool(sums.misses(covariance, self.eps, np))
-            numbers = len(halved_nodes(self.count, halvings)) * means.shape[1] * 2**self.count
-            is_last = halvings == DEFAULTS.max_halvings or numbers > DEFAULTS.max_node_numbers
-            if not missed or is_last:
-                return sums, missed
+            some = _each(lambda x, of=waiting: x[of], covariance)
+            sums = self._sums(list(means[:, waiting]), some, at)
+            missed = sums.missed(some, self.eps, np).sum(-1) > most
+            if found is None:
+                found = sums
+            else:
+                _each(lambda x, y, of=waiting: x.__setitem__(of, y), found, sums)
+            numbers = len(at) * means[0, waiting].size * 2**self.count
+            is_last = numbers > DEFAULTS.max_node_numbers or halvings > DEFAULTS.max_halvings
+            if not missed.any() or is_last:
+                return found, bool(missed.any())
+            waiting = waiting[missed]
+            at, most = halved_nodes(self.count, halvings), ESTIMATORS.max_missed
             halvings += 1
 
     def log_mean(self, means: np.ndarray, factor: list[list[np.ndarray]]) -> np.ndarray:
@@ -172,25 +199,67 @@ class Predictors:
         return max(1, DEFAULTS.numbers_at_once // max(1, self.offset.shape[1]))
 
     def _sums(
-        self, means: list[np.ndarray], covariance: PredictorCovariance, halvings: int
+        self, means: list[np.ndarray], covariance: PredictorCovariance, at: np.ndarray
     ) -> NodeSums:
-        at, parts = halved_nodes(self.count, halvings), []
-        for start in range(0, len(at), self._at_once):
-            some = at[start : start + self._at_once]
-            noise = [some[:, k, None] for k in range(self.count)]
+        parts, shape = [], means[0].shape
+        size = max(1, DEFAULTS.numbers_at_once // max(1, means[0].size))
+        for start in range(0, len(at), size):
+            some = at[start : start + size]
+            noise = [some[:, k].reshape(-1, *[1] * len(shape)) for k in range(self.count)]
             with np.errstate(all="ignore"):
-                found = self.derivatives(covariance.at(means, noise))
-                parts.append(NodeSums.at(some, found, means, covariance, np))
-        return functools.reduce(_added, parts)
+                places = covariance.at(means, noise)
+                found = self.derivatives([one.reshape(-1, shape[-1]) for one in places])
+                value, first, second = (
+                    [x.reshape(-1, *shape) for x in part]
+                    for part in ([found.value], found.first, found.second)
+                )
+                moments = TermMoments(value[0], first, second)
+                parts.append(NodeSums.at(some, moments, means, covariance, np))
+        return functools.reduce(functools.partial(_each, operator.add), parts)
 
 
-def _added(one: NodeSums, other: NodeSums) -> NodeSums:
-    def added(a: Any, b: Any) -> Any:
-        if isinstance(a, list):
-            return [added(x, y) for x, y in zip(a, b, strict=True)]
-        return a + b
+def first_nodes(count: int) -> np.ndarray:
+    """Few, for so many predictors; see :func:`ngvi.estimators.nodes.nodes`."""
+    return grid(count, DEFAULTS.first_distances[count - 1], DEFAULTS.first_farthest)
 
-    return NodeSums(*map(added, one, other))
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WeightedTerms:
+    """A sum of terms, each so many times, and a constant.
+
+    :param weights: shape ``(M,)``.
+    """
+
+    terms: Predictors
+    weights: np.ndarray
+    constant: float
+
+    def at(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Values ``(K,)`` and gradients ``(K, d)`` at latent vectors ``(K, d)``."""
+        terms = self.terms
+        found = terms.derivatives(terms.at(theta))
+        slopes = zip(found.first, terms.slopes, strict=True)
+        gradient = sum((self.weights * first) @ slope for first, slope in slopes)
+        return found.value @ self.weights + self.constant, np.asarray(gradient)
+
+
+def _each(function: Callable, one: Any, *others: Any) -> Any:
+    """Of corresponding arrays in nested lists."""
+    if isinstance(one, tuple):
+        return type(one)(*(_each(function, *parts) for parts in zip(one, *others, strict=True)))
+    if isinstance(one, list):
+        return [_each(function, *parts) for parts in zip(one, *others, strict=True)]
+    return function(one, *others)
+
+
+def jacobians(
+    rows: ObservedRows, theta: np.ndarray
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Values and gradients of the elements at a few of the latent vectors at a time, and which."""
+    size = max(1, DEFAULTS.numbers_at_once // (len(rows.weights) * theta.shape[1]))
+    for start in range(0, len(theta), size):
+        some = slice(start, start + size)
+        yield some, *rows.jacobian(theta[some])
 
 
 def curvature_of(moments: TermMoments) -> np.ndarray:

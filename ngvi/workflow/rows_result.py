@@ -19,13 +19,15 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.result import Result
 from ngvi.latents.layout import Site
 from ngvi.workflow.arviz import ArvizGroups
+from ngvi.workflow.climb import climb, polished
 from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.influence import Influence, influence
 from ngvi.workflow.loo import leave_out
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.sites import Sites, Target, climb, depends, polished
+from ngvi.workflow.sites import Sites
 from ngvi.workflow.streaming import ChangedObjective, OneStep, account, fewer, next_change
+from ngvi.workflow.target import Target, depends
 from ngvi.workflow.units import Units, check_rows, make_units
 
 
@@ -260,7 +262,7 @@ class RowsResult(Result):
             check_rows(rows, rows.factors, ppl)
             q, latents = self._dense(), problem.space.sites
             _check_finite(rows, q)
-            target = Target.of(rows, lambda theta: objective.gradient(state, theta), q)
+            target = Target.of(rows, q)
             if self.change is not None:
                 target = target.changed(self.change)
             if any_units:

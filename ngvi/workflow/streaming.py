@@ -22,10 +22,10 @@ from ngvi.inference.outcome import NOT_CONVERGED
 from ngvi.inference.problem import Forwarding, Objective
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
+from ngvi.workflow.climb import Steps
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.rows import ObservedRows
-from ngvi.workflow.sites import Steps
 
 
 class ChangedObjective(Forwarding):
@@ -54,14 +54,13 @@ class ChangedObjective(Forwarding):
         return self.inner.log_density(state, theta) - _weighted(values, self._left_out)
 
     def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values, slopes = self._rows.jacobian(theta)
-        if self._prior is not None:
-            own = _weighted(values, self._kept), _weighted(slopes, self._kept)
-            step = self._prior.mean - theta
-            return self._prior.log_prob(theta) + own[0], step @ self._prior.precision + own[1]
-        less = _weighted(values, self._left_out), _weighted(slopes, self._left_out)
-        value, slope = self.inner.gradient(state, theta)
-        return value - less[0], slope - less[1]
+        is_own = self._prior is None
+        weights = np.broadcast_to(self._kept, (len(theta), len(self._kept)))
+        value, slope = self._rows.weighted(theta, weights, float(is_own))
+        if self._prior is None:
+            return value, slope
+        step = self._prior.mean - theta
+        return self._prior.log_prob(theta) + value, step @ self._prior.precision + slope
 
     def in_double(self, state: State, theta: np.ndarray) -> None:
         """Not of another density."""

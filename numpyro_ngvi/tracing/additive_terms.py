@@ -61,17 +61,25 @@ def terms_of(function: Callable[..., jax.Array], latents: Sequence[jax.Array]) -
 
 def elementwise_terms_of(
     function: Callable[..., list[jax.Array]], latents: Sequence[jax.Array]
-) -> tuple[list[Node], list[Term]]:
-    """The nodes of latent vectors, and arrays that are functions of a few affine functions of
-    these, element by element.
+) -> tuple[list[Node], list[Term], AdditiveTerms | None]:
+    """Arrays that are functions of a few affine functions of latent vectors, element by element,
+    and the terms of a number.
 
-    :param function: of the latent vectors to a list of arrays.
-    :raises NotAdditiveError: naming an operation, if one is no such function.
+    :param function: of the latent vectors to a list of arrays, the last of which is the number.
+    :return: the nodes of the latent vectors, those of the arrays, and the number's terms, if it is
+        a sum of such.
+    :raises NotAdditiveError: naming an operation, if an array is no such function.
     """
     program = jax.make_jaxpr(function)(*latents)
     reader = Reader()
     inputs = [reader.latent(np.shape(value)) for value in latents]
-    return inputs, [term_of(node) for node in _run(reader, program, inputs)]
+    count = len(program.jaxpr.outvars) - 1
+    terms = [term_of(node) for node in _run(reader, program, inputs, slice(count))]
+    try:
+        (number,) = _run(reader, program, inputs, slice(count, None))
+        return inputs, terms, AdditiveTerms.of(number, inputs)
+    except NotAdditiveError:
+        return inputs, terms, None
 
 
 def is_sum_of_terms(function: Callable[[jax.Array], jax.Array], latent: jax.Array) -> bool:
@@ -83,11 +91,17 @@ def is_sum_of_terms(function: Callable[[jax.Array], jax.Array], latent: jax.Arra
     return True
 
 
-def _run(reader: Reader, program: Any, arguments: Sequence[Node]) -> list[Node]:
+def _run(
+    reader: Reader, program: Any, arguments: Sequence[Node], results: slice = slice(None)
+) -> list[Node]:
     constants = [
         reader.constant(value, np.shape(value)) for value in getattr(program, "consts", ())
     ]
     program = getattr(program, "jaxpr", program)
+    if results != slice(None):  # and without the operations that others depend on
+        paths = ("",) * len(program.outvars[results])
+        names = program.debug_info._replace(result_paths=paths)
+        program = program.replace(outvars=program.outvars[results], debug_info=names)
     variables = [*program.constvars, *program.invars]
     known = dict(zip(variables, [*constants, *arguments], strict=True))
 

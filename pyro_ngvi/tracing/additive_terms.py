@@ -69,20 +69,26 @@ def terms_of(function: Callable[..., Tensor], latents: Sequence[Tensor]) -> Addi
 
 def elementwise_terms_of(
     function: Callable[..., list[Tensor]], latents: Sequence[Tensor]
-) -> tuple[list[Node], list[Term]]:
-    """The nodes of latent vectors, and tensors that are functions of a few affine functions of
-    these, element by element.
+) -> tuple[list[Node], list[Term], AdditiveTerms | None]:
+    """Tensors that are functions of a few affine functions of latent vectors, element by element,
+    and the terms of a number.
 
-    :param function: of the latent vectors to a list of tensors.
-    :raises NotAdditiveError: naming an operation, if one is no such function.
+    :param function: of the latent vectors to a list of tensors, the last of which is the number.
+    :return: the nodes of the latent vectors, those of the tensors, and the number's terms, if it is
+        a sum of such.
+    :raises NotAdditiveError: naming an operation, if a tensor is no such function.
     """
     vectors = [vector.detach().clone() for vector in latents]
     tape = _Tape(vectors)
     with quiet(), torch.no_grad(), tape:
-        results = function(*vectors)
+        *results, number = function(*vectors)
     if tape.unread is not None:
         raise tape.unread
-    return tape.latents, [term_of(tape.node(result)) for result in results]
+    terms = [term_of(tape.node(result)) for result in results]
+    try:
+        return tape.latents, terms, AdditiveTerms.of(tape.node(number), tape.latents)
+    except NotAdditiveError:
+        return tape.latents, terms, None
 
 
 def is_sum_of_terms(function: Callable[[Tensor], Tensor], latent: Tensor) -> bool:

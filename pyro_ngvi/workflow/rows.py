@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from ngvi.estimators.additive_terms import AdditiveTerms, Term, evaluate
 from ngvi.estimators.nodes import TermMoments, pairs
 from ngvi.latents.layout import Plate
 from ngvi.workflow.predictors import check_same, joined
-from ngvi.workflow.rows import Predictors, RowSite
+from ngvi.workflow.rows import Predictors, RowSite, WeightedTerms
+from pyro_ngvi.estimators.differentiate import gradients_of
 from pyro_ngvi.estimators.quadrature import TorchCalculus, derivatives
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import LogDensity
@@ -23,6 +25,9 @@ from pyro_ngvi.tracing.additive_terms import elementwise_terms_of
 from pyro_ngvi.tracing.messengers import quiet
 from pyro_ngvi.tracing.partly_observed import mask_of
 from pyro_ngvi.workflow.runs import has_data
+
+#: Among latent vectors, how many times each element counts.
+WEIGHTS = "_ngvi_weights"
 
 
 class ModelRows:
@@ -58,110 +63,142 @@ class ModelRows:
         self.factors = tuple(k for k, s in sites.items() if s["is_observed"] and _is_factor(s))
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
-        latents, found = self._split(theta), []
         with torch.no_grad():
-            for start in range(0, len(theta), self._at_once):
-                some = {k: value[start : start + self._at_once] for k, value in latents.items()}
-                parts = self._density.over_draws(self._by_site, some)
-                found.append(_flat(parts, self.sites))
-        return torch.cat(found).double().cpu().numpy()
+            some = self._some(self._split(theta))
+            found = [self._density.over_draws(self._elements, one) for one in some]
+        return _numpy(torch.cat(found))
 
     def jacobian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values, slopes = zip(*map(self._at_one, theta), strict=True)
-        return np.stack(values), np.stack(slopes)
+        latents = self._split(theta)
+        if theta.shape[1] <= len(self.weights):
+            try:
+                return self._over_draws(_forward(self._elements), latents)
+            except (RuntimeError, NotImplementedError):  # an operation without a rule forward
+                pass
+        return self._over_draws(_backward(self._elements), latents)
 
-    @torch.enable_grad()
-    def _at_one(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        latents = {k: v.requires_grad_() for k, v in self._split(theta[None]).items()}
-        parts = self._density.over_draws(self._by_site, latents, one_by_one=True)
-        values = _flat(parts, self.sites)[0]
-        inputs = list(latents.values())
-        options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}
-        eye = torch.eye(len(values), dtype=values.dtype, device=values.device)
-        try:
-            found = torch.autograd.grad(
-                values, inputs, eye, retain_graph=True, is_grads_batched=True, **options
-            )
-        except RuntimeError:  # an operation without a rule for batches
-            rows = [
-                torch.autograd.grad(value, inputs, retain_graph=True, **options) for value in values
-            ]
-            found = tuple(map(torch.stack, zip(*rows, strict=True)))
-        slopes = torch.cat([part[:, 0] for part in found], -1)
-        return _numpy(values), _numpy(slopes)
+    def weighted(
+        self, theta: np.ndarray, weights: np.ndarray, prior: float = 1.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        def of_one(latents: dict[str, Tensor]) -> Tensor:
+            own = latents[WEIGHTS]
+            parts, rest = self._parts({k: v for k, v in latents.items() if k != WEIGHTS})
+            values = _flat(parts, self.sites)[0]
+            # What does not count may be infinite.
+            return torch.where(own != 0, values, 0.0) @ own + prior * rest
 
-    def _by_site(self, latents: dict[str, Tensor]) -> dict[str, Tensor]:
-        nodes = self._density.traces(latents)[0].nodes
+        latents = self._split(theta)
+        latents[WEIGHTS] = torch.as_tensor(weights).to(next(iter(latents.values())))
+        found = []
+        for some in self._some(latents):
+            at = {k: v.requires_grad_() for k, v in some.items() if k != WEIGHTS}
+            with torch.enable_grad():
+                values = self._density.over_draws(of_one, {**some, **at})
+                slopes = gradients_of(values.sum(), list(at.values()))
+            found.append((_numpy(values), np.concatenate(list(map(_numpy, slopes)), 1)))
+        values, slopes = map(np.concatenate, zip(*found, strict=True))
+        return values, slopes
+
+    def _over_draws(
+        self, function: Callable[[dict[str, Tensor]], Any], latents: dict[str, Tensor]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        with torch.no_grad():
+            found = [self._density.over_draws(function, some) for some in self._some(latents)]
+        values, slopes = zip(
+            *((_numpy(one["value"]), _numpy(one["slopes"])) for one in found), strict=True
+        )
+        return np.concatenate(values), np.concatenate(slopes)
+
+    def _some(self, latents: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+        for start in range(0, len(next(iter(latents.values()))), self._at_once):
+            yield {k: value[start : start + self._at_once] for k, value in latents.items()}
+
+    def _elements(self, latents: dict[str, Tensor]) -> Tensor:
+        return _flat(self._parts(latents)[0], self.sites)[0]
+
+    def _parts(self, latents: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """The elements by site, and the rest of the log density."""
+        of_model, of_guide = self._density.traces(latents)
+        names = {site.name for site in self.sites}
+        rest = -of_guide.log_prob_sum()
+        for name, site in of_model.nodes.items():
+            if site["type"] == "sample" and name not in names:
+                rest = rest + site["log_prob_sum"]
+        sites = {name: of_model.nodes[name] for name in names}
         return {
-            site.name: scale_and_mask(
-                nodes[site.name]["unscaled_log_prob"], mask=nodes[site.name]["mask"]
-            )
-            for site in self.sites
-        }
+            name: scale_and_mask(site["unscaled_log_prob"], mask=site["mask"])
+            for name, site in sites.items()
+        }, rest
 
     # -- predictors -------------------------------------------------------------------
 
     @torch.no_grad()
-    def predictors(self) -> Predictors | None:
+    def predictors(self) -> tuple[Predictors, WeightedTerms | None] | None:
         try:
             return self._predictors()
         except Exception:  # noqa: BLE001  a model may do what this cannot follow
             return None
 
-    def _predictors(self) -> Predictors:
-        calculus, families = TorchCalculus(), list(self._here.values())
+    def _predictors(self) -> tuple[Predictors, WeightedTerms | None]:
+        families = list(self._here.values())
 
         def of_vectors(*vectors: Tensor) -> list[Tensor]:
             latents = dict(zip(self._here, vectors, strict=True))
-            found = self._density.of(lambda: self._by_site(latents))
-            return [found[site.name] for site in self.sites]
+            parts, rest = self._density.of(lambda: self._parts(latents))
+            return [*(parts[site.name] for site in self.sites), rest]
 
-        latents, terms = elementwise_terms_of(of_vectors, [family.mean for family in families])
+        latents, terms, rest = elementwise_terms_of(of_vectors, [q.mean for q in families])
         found = AdditiveTerms(terms[0].node, tuple(latents), tuple(terms))
         found.check_size(sum(family.dim for family in families))
-        nodes = [list(term.predictors) for term in terms]
-        zeros = [torch.zeros_like(family.mean) for family in families]
+        predictors, own = self._affine(found), None
+        if rest is not None and rest.terms:
+            zeros = [families[0].mean.new_zeros(term.node.shape) for term in rest.terms]
+            value, weights = TorchCalculus().value_and_gradient(rest.value, zeros)
+            flat = np.concatenate([_numpy(one).ravel() for one in weights])
+            own = WeightedTerms(self._affine(rest), flat, float(value))
+        check_same(predictors, own, self, sum(family.dim for family in families))
+        return predictors, own
+
+    def _affine(self, terms: AdditiveTerms) -> Predictors:
+        nodes = [list(term.predictors) for term in terms.terms]
+        zeros = [torch.zeros_like(family.mean) for family in self._here.values()]
 
         def affine(*vectors: Tensor) -> list[Tensor]:
-            known = dict(zip(map(id, latents), vectors, strict=True))
+            known = dict(zip(map(id, terms.latents), vectors, strict=True))
             return evaluate([one for some in nodes for one in some], known)
 
-        offsets, push, _ = calculus.linear(affine, zeros)
+        offsets, push, _ = TorchCalculus().linear(affine, zeros)
         eyes = torch.eye(sum(map(len, zeros)), dtype=zeros[0].dtype, device=zeros[0].device)
         slopes = push(list(eyes.split(list(map(len, zeros)), 1)))
         places = [len(some) for some in nodes]
         offset, slope = joined(list(map(_numpy, offsets)), list(map(_numpy, slopes)), places)
-        predictors = Predictors(
-            offset,
-            slope,
-            functools.partial(self._values, terms),
-            functools.partial(self._derivatives, terms),
-            self.eps,
-        )
-        check_same(predictors, self, families[0].dim if len(families) == 1 else len(eyes))
-        return predictors
+        own = _Terms(terms.terms, zeros[0])
+        return Predictors(offset, slope, own.values, own.derivatives, self.eps)
 
-    def _values(self, terms: list[Term], at: list[np.ndarray]) -> np.ndarray:
-        def of(term: Term, own: list[Tensor]) -> Tensor:
-            return _valued(term, own)(own)
 
-        return np.concatenate([_rows(of(term, own)) for term, own in self._places(terms, at)], 1)
+class _Terms:
+    """Terms as functions of all their elements' predictors.
 
-    def _derivatives(self, terms: list[Term], at: list[np.ndarray]) -> TermMoments:
+    :param like: of the type and on the device of their values.
+    """
+
+    def __init__(self, terms: Sequence[Term], like: Tensor) -> None:
+        self._terms, self._like = terms, like
+
+    def values(self, at: list[np.ndarray]) -> np.ndarray:
+        found = [_rows(_valued(term, own)(own)) for term, own in self._places(at)]
+        return np.concatenate(found, 1)
+
+    def derivatives(self, at: list[np.ndarray]) -> TermMoments:
         count, found = len(at), []
-        for term, own in self._places(terms, at):
+        for term, own in self._places(at):
             moments = derivatives(_valued(term, own), own)
             few = len(own)
             second = dict(zip(pairs(few), map(_rows, moments.second), strict=True))
-            nothing = np.zeros_like(_rows(moments.value))
+            value = _rows(moments.value)
+            nothing = np.zeros_like(value)
             firsts = [*map(_rows, moments.first), *[nothing] * (count - few)]
-            found.append(
-                (
-                    _rows(moments.value),
-                    firsts,
-                    [second.get(pair, nothing) for pair in pairs(count)],
-                )
-            )
+            found.append((value, firsts, [second.get(pair, nothing) for pair in pairs(count)]))
         values, firsts, seconds = zip(*found, strict=True)
         return TermMoments(
             np.concatenate(values, 1),
@@ -169,17 +206,46 @@ class ModelRows:
             [np.concatenate(parts, 1) for parts in zip(*seconds, strict=True)],
         )
 
-    def _places(self, terms: list[Term], at: list[np.ndarray]) -> list[tuple[Term, list[Tensor]]]:
-        """Of each site's term its own predictors, shape ``(B, *shape)``."""
-        found, start, like = [], 0, next(iter(self._here.values())).loc
-        for term, site in zip(terms, self.sites, strict=True):
-            stop = start + site.size
-            own = [
-                one[:, start:stop].reshape(-1, *site.shape) for one in at[: len(term.predictors)]
-            ]
-            found.append((term, [torch.as_tensor(one).to(like) for one in own]))
+    def _places(self, at: list[np.ndarray]) -> list[tuple[Term, list[Tensor]]]:
+        """Of each term its own predictors, shape ``(B, *shape)``."""
+        found, start = [], 0
+        for term in self._terms:
+            shape = term.node.shape
+            stop = start + math.prod(shape)
+            own = [one[:, start:stop].reshape(-1, *shape) for one in at[: len(term.predictors)]]
+            found.append((term, [torch.as_tensor(one).to(self._like) for one in own]))
             start = stop
         return found
+
+
+def _forward(function: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
+    """Values and slopes at one draw, one latent after another."""
+
+    def at(latents: dict[str, Tensor]) -> dict[str, Tensor]:
+        sizes = [len(value) for value in latents.values()]
+        like = next(iter(latents.values()))
+        eye = torch.eye(sum(sizes), dtype=like.dtype, device=like.device)
+
+        def along(step: Tensor) -> tuple[Tensor, Tensor]:
+            steps = dict(zip(latents, step.split(sizes), strict=True))
+            return torch.func.jvp(function, (latents,), (steps,))
+
+        value, slopes = torch.vmap(along, out_dims=(0, 1))(eye)
+        return {"value": value[0], "slopes": slopes}
+
+    return at
+
+
+def _backward(function: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
+    """The same one element after another."""
+
+    def at(latents: dict[str, Tensor]) -> dict[str, Tensor]:
+        value, back = torch.func.vjp(function, latents)
+        eye = torch.eye(len(value), dtype=value.dtype, device=value.device)
+        (found,) = torch.vmap(back)(eye)
+        return {"value": value, "slopes": torch.cat(list(found.values()), -1)}
+
+    return at
 
 
 def _valued(term: Term, own: list[Tensor]) -> Callable[[list[Tensor]], Tensor]:

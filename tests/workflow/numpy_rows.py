@@ -7,18 +7,18 @@ from scipy.special import expit
 
 from ngvi.estimators.nodes import TermMoments
 from ngvi.latents.layout import Plate
+from ngvi.workflow.climb import climb
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.rows import Predictors, RowSite
-from ngvi.workflow.sites import Target, climb
+from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units
-
-PRIOR_SCALE = 10.0
 
 
 class LogisticRows:
-    """``y_i ~ Bernoulli(logits=x_i^T theta)``."""
+    """``y_i ~ Bernoulli(logits=x_i^T theta)``, with a prior ``N(0, 10^2)``."""
 
-    def __init__(self, X, y, by_points=False, weights=None):
+    def __init__(self, X, y, by_points=False, weights=None, prior_scale=10.0):
+        self.prior_scale = prior_scale
         self.X, self.sign, self.by_points = X, 2.0 * y - 1.0, by_points
         self.factors, self.is_enumerated, self.eps = (), False, 1e-16
         self.weights = np.ones(len(y)) if weights is None else weights
@@ -32,6 +32,12 @@ class LogisticRows:
         slopes = self.sign * expit(-self.sign * (theta @ self.X.T))
         return self.log_likelihood(theta), slopes[..., None] * self.X
 
+    def weighted(self, theta, weights, prior=1.0):
+        values, slopes = self.jacobian(theta)
+        value = (weights * values).sum(1) - 0.5 * prior * (theta**2).sum(1) / self.prior_scale**2
+        slope = (weights[:, None] @ slopes)[:, 0]
+        return value, slope - prior * theta / self.prior_scale**2
+
     def predictors(self):
         if self.by_points:
             return None
@@ -44,19 +50,13 @@ class LogisticRows:
         def values(at):
             return -np.logaddexp(0.0, -self.sign * at[0])
 
-        return Predictors(np.zeros((1, len(self.X))), self.X[None], values, derivatives)
+        offset = np.zeros((1, len(self.X)))
+        return Predictors(offset, self.X[None], values, derivatives), None
 
 
 def target(rows):
-    """With a prior ``N(0, 10^2)``."""
-
-    def total(theta):
-        values, slopes = rows.jacobian(theta)
-        prior = -0.5 * (theta**2).sum(1) / PRIOR_SCALE**2
-        weighted = values @ rows.weights, rows.weights @ slopes
-        return weighted[0] + prior, weighted[1] - theta / PRIOR_SCALE**2
-
-    return Target.of(rows, total)
+    """With the rows' prior."""
+    return Target.of(rows)
 
 
 def fitted(of):

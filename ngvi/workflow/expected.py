@@ -1,0 +1,152 @@
+"""Expectations of single observations, and of a part of a log density, under Gaussians."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Protocol
+
+import numpy as np
+
+from ngvi.families.points import spherical_points
+from ngvi.workflow.gaussian import DenseGaussian
+from ngvi.workflow.options import DEFAULTS
+from ngvi.workflow.rows import ObservedRows, Predictors, curvature_of, jacobians
+
+
+@functools.lru_cache(maxsize=4)
+def points(dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Noise ``(K, d)`` and weights ``(K,)``, always the same: exact for cubic functions."""
+    rng, groups = np.random.default_rng(0), DEFAULTS.num_groups
+    groups = max(groups, -(-DEFAULTS.min_points // (2 * dim + 1)))
+    found = spherical_points(rng, dim, groups)
+    noise = np.concatenate([group.noise for group in found])
+    return noise, np.concatenate([group.weights for group in found]) / groups
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """Of a log density or of a part of it, under a Gaussian or, with a leading axis, several."""
+
+    value: Any
+    gradient: np.ndarray  #: ``E[grad l]``, shape ``(d,)``
+    curvature: np.ndarray  #: ``-E[hess l]``, shape ``(d, d)``
+
+    @classmethod
+    def by_points(
+        cls, q: DenseGaussian, values: np.ndarray, gradients: np.ndarray
+    ) -> tuple[Expected, np.ndarray]:
+        """From values and gradients at :func:`points`, by Stein's lemma.
+
+        :param values: shape ``(K,)``.
+        :param gradients: shape ``(K, d)``.
+        :return: and what is left of the gradients beside affine ones, shape ``(K, d)``.
+        """
+        noise, weights = points(q.dim)
+        gradient = weights @ gradients
+        curvature = -np.swapaxes(weights[:, None] * gradients, -1, -2) @ (noise @ q.inverse)
+        curvature = 0.5 * (curvature + np.swapaxes(curvature, -1, -2))
+        steps = noise @ np.swapaxes(q.factor, -1, -2)
+        rest = gradients - gradient[..., None, :] + steps @ curvature
+        return cls(values @ weights, gradient, curvature), rest
+
+    def plus(self, other: Expected, times: float = 1.0) -> Expected:
+        """The sum."""
+        return Expected(
+            self.value + times * other.value,
+            self.gradient + times * other.gradient,
+            self.curvature + times * other.curvature,
+        )
+
+    def take(self, index: Any) -> Expected:
+        """Under some of several Gaussians."""
+        return Expected(self.value[index], self.gradient[index], self.curvature[index])
+
+
+class ElementSites(Protocol):
+    """Of all elements, under one Gaussian.
+
+    :ivar value: expected log likelihoods, shape ``(M,)``.
+    """
+
+    value: np.ndarray
+
+    def total(self, weights: np.ndarray) -> Expected:
+        """Their sum, each so many times; shape ``(M,)``."""
+
+    def gradients(self) -> np.ndarray:
+        """By element, shape ``(M, d)``."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PredictorSites:
+    """Of elements that see one or two predictors: a few numbers each.
+
+    Under several Gaussians there is an axis of them before the elements'.
+    """
+
+    predictors: Predictors
+    means: np.ndarray  #: of the predictors, shape ``(P, M)``
+    spreads: np.ndarray  #: ``J C``, shape ``(P, M, d)``
+    value: np.ndarray
+    gradient: np.ndarray  #: by predictor, shape ``(P, M)``
+    curvature: np.ndarray  #: by two predictors, shape ``(P, P, M)``
+
+    @classmethod
+    def under(cls, predictors: Predictors, q: DenseGaussian) -> PredictorSites:
+        """By quadrature."""
+        means, spreads = predictors.under(q)
+        found = predictors.expected(means, spreads)
+        gradient, curvature = np.array(found.first), curvature_of(found)
+        return cls(predictors, means, spreads, np.asarray(found.value), gradient, curvature)
+
+    def total(self, weights: np.ndarray) -> Expected:
+        # Of one element there is as much to do as it has predictors.
+        used: Any = np.flatnonzero((weights != 0).reshape(-1, weights.shape[-1]).any(0))
+        used = slice(None) if len(used) == weights.shape[-1] else used
+        weights, slopes = weights[..., used], self.predictors.slopes[:, used]
+        count, gradient, curvature = len(slopes), np.zeros(()), np.zeros(())
+        for p in range(count):
+            gradient = gradient + (weights * self.gradient[p][..., used]) @ slopes[p]
+            for r in range(count):
+                scaled = (weights * self.curvature[p, r][..., used])[..., None] * slopes[r]
+                curvature = curvature + slopes[p].T @ scaled
+        value = np.where(weights != 0, weights * self.value[..., used], 0.0).sum(-1)
+        return Expected(value, gradient, curvature)
+
+    def gradients(self) -> np.ndarray:
+        return np.einsum("pm,pmd->md", self.gradient, self.predictors.slopes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PointSites:
+    """Of any elements under one Gaussian, from their gradients at points, by Stein's lemma."""
+
+    value: np.ndarray
+    gradient: np.ndarray  #: shape ``(M, d)``
+    curvature: np.ndarray  #: shape ``(M, d, d)``
+
+    @classmethod
+    def under(cls, rows: ObservedRows, q: DenseGaussian) -> PointSites:
+        noise, weights = points(q.dim)
+        scores = noise @ q.inverse
+        num = sum(site.size for site in rows.sites)
+        value, gradient, curvature = (np.zeros((num, *[q.dim] * rank)) for rank in range(3))
+        for some, values, jacobian in jacobians(rows, q.sample(noise)):
+            value = value + weights[some] @ values
+            weighted = np.moveaxis(weights[some, None, None] * jacobian, 0, -1)
+            gradient = gradient + weighted.sum(-1)
+            curvature = curvature - weighted @ scores[some]
+        return cls(value, gradient, 0.5 * (curvature + np.swapaxes(curvature, 1, 2)))
+
+    def total(self, weights: np.ndarray) -> Expected:
+        used = np.flatnonzero(weights)
+        weights = weights[used]
+        return Expected(
+            weights @ self.value[used],
+            weights @ self.gradient[used],
+            np.tensordot(weights, self.curvature[used], 1),
+        )
+
+    def gradients(self) -> np.ndarray:
+        return self.gradient
