@@ -95,6 +95,14 @@ class Node:
             self._form = Form(self)
         return self._form
 
+    def goes_by_elements(self) -> bool:
+        """Whether a sum is a function of its predictors as well, and then it has that form."""
+        try:
+            self._form = _joined(self)
+        except NotAdditiveError:
+            return False
+        return True
+
 
 class Form:
     """An elementwise expression: a predictor, a constant, or an operation on such.
@@ -175,8 +183,10 @@ class Reader:
             return self._linear(op, inputs, shape, level)
         if kind is Kind.SUM:
             return self._sum(op, inputs, shape, level)
-        if kind is Kind.EACH and level <= Level.LOCAL:
-            return self._each(op, inputs, shape)
+        if kind is Kind.EACH:
+            sums = [node for node in varying if node.level is Level.SUM]
+            if all(node.goes_by_elements() for node in sums):
+                return self._each(op, inputs, shape)
         raise NotAdditiveError(f"{op.name.split(' ')[0]} of a value of kind {level.name}")
 
     def filled(self, node: Node, shape: tuple[int, ...], xp: Any) -> Node:

@@ -47,7 +47,7 @@ class WorkflowOptions:
     #: Steps from a fit to its optimum at most, ...
     polish_steps: int = 100
     #: ... where so few nats are left: two fits then give the same numbers.
-    polish_left: float = 1e-11
+    polish_left: float = 1e-13
     #: From this leverage on a subtraction is followed by natural-gradient steps.
     max_leverage: float = 0.2
     #: ... or if it moves the mean so far, in standard deviations.

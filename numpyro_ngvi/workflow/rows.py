@@ -185,8 +185,8 @@ class ModelRows:
         latents, terms, rest = elementwise_terms_of(of_vectors, [q.mean for q in families])
         found = AdditiveTerms(terms[0].node, tuple(latents), tuple(terms))
         found.check_size(sum(self._dims))
-        of_rows = self._affine(found, lambda zeros: (jnp.zeros(()), []))
-        predictors = Predictors(*of_rows[:2], *_Terms(terms, self._dtype).functions, self.eps)
+        offset, slope, *_ = self._affine(found, lambda zeros: (jnp.zeros(()), []))
+        predictors = Predictors(offset, slope, *_Terms(terms, self._dtype).functions, self.eps)
         if rest is None or not rest.terms:
             return predictors, None
         offset, slope, constant, weights = self._affine(
@@ -215,8 +215,8 @@ class ModelRows:
         offsets, slopes, constant, weights = linear(
             zeros, np.split(eye, np.cumsum(self._dims)[:-1], 1), nothing
         )
-        as_numpy = ([np.asarray(x, float) for x in part] for part in (offsets, slopes))
-        return *joined(*as_numpy, [len(some) for some in nodes]), constant, weights
+        offsets, slopes = ([np.asarray(x, float) for x in part] for part in (offsets, slopes))
+        return *joined(offsets, slopes, [len(some) for some in nodes]), constant, weights
 
 
 class _Terms:

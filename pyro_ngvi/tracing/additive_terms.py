@@ -45,6 +45,8 @@ _KINDS = {
     ),
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+#: Which give their argument back, if it has the result's shape.
+_SAME = ("view", "_unsafe_view", "reshape", "_reshape_alias", "expand", "alias", "clone")
 #: Only the shape of the argument counts.
 _OF_SHAPES = {f"{name}_like" for name in ("zeros", "ones", "full", "empty")}
 _OF_SHAPES |= {f"new_{name}" for name in ("zeros", "ones", "full", "empty", "empty_strided")}
@@ -172,6 +174,8 @@ class _Tape(TorchDispatchMode):
             name = func.overloadpacket.__name__
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         nodes = [self.node(leaves[place]) for place in places]
+        if name in _SAME and nodes[0].shape == shape:
+            return nodes[0]
         kind = _kind(func, name, leaves, nodes, output)
         if name in ("index", "index_select", "gather"):
             if any(not node.is_constant for node in nodes[1:]):

@@ -96,18 +96,14 @@ class ModelRows:
                 values = self._density.over_draws(of_one, {**some, **at})
                 slopes = gradients_of(values.sum(), list(at.values()))
             found.append((_numpy(values), np.concatenate(list(map(_numpy, slopes)), 1)))
-        values, slopes = map(np.concatenate, zip(*found, strict=True))
-        return values, slopes
+        return _joined(found)
 
     def _over_draws(
         self, function: Callable[[dict[str, Tensor]], Any], latents: dict[str, Tensor]
     ) -> tuple[np.ndarray, np.ndarray]:
         with torch.no_grad():
             found = [self._density.over_draws(function, some) for some in self._some(latents)]
-        values, slopes = zip(
-            *((_numpy(one["value"]), _numpy(one["slopes"])) for one in found), strict=True
-        )
-        return np.concatenate(values), np.concatenate(slopes)
+        return _joined([(_numpy(one["value"]), _numpy(one["slopes"])) for one in found])
 
     def _some(self, latents: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         for start in range(0, len(next(iter(latents.values()))), self._at_once):
@@ -116,7 +112,7 @@ class ModelRows:
     def _elements(self, latents: dict[str, Tensor]) -> Tensor:
         return _flat(self._parts(latents)[0], self.sites)[0]
 
-    def _parts(self, latents: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+    def _parts(self, latents: dict[str, Tensor]) -> tuple[dict[str, Tensor], Any]:
         """The elements by site, and the rest of the log density."""
         of_model, of_guide = self._density.traces(latents)
         names = {site.name for site in self.sites}
@@ -226,7 +222,7 @@ def _forward(function: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
         like = next(iter(latents.values()))
         eye = torch.eye(sum(sizes), dtype=like.dtype, device=like.device)
 
-        def along(step: Tensor) -> tuple[Tensor, Tensor]:
+        def along(step: Tensor) -> Any:
             steps = dict(zip(latents, step.split(sizes), strict=True))
             return torch.func.jvp(function, (latents,), (steps,))
 
@@ -240,12 +236,17 @@ def _backward(function: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
     """The same one element after another."""
 
     def at(latents: dict[str, Tensor]) -> dict[str, Tensor]:
-        value, back = torch.func.vjp(function, latents)
+        value, back, *_ = torch.func.vjp(function, latents)
         eye = torch.eye(len(value), dtype=value.dtype, device=value.device)
         (found,) = torch.vmap(back)(eye)
         return {"value": value, "slopes": torch.cat(list(found.values()), -1)}
 
     return at
+
+
+def _joined(found: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    values, slopes = zip(*found, strict=True)
+    return np.concatenate(values), np.concatenate(slopes)
 
 
 def _valued(term: Term, own: list[Tensor]) -> Callable[[list[Tensor]], Tensor]:

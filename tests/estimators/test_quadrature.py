@@ -397,6 +397,19 @@ def test_parts_that_see_less_are_terms_of_their_own(rng):
     assert terms.value(values) == pytest.approx(expected)
 
 
+def test_a_function_of_a_sum_that_goes_by_elements_is_one_of_its_predictors(rng):
+    """As of ``eta - log(size)`` with a positive ``size``, in a negative binomial."""
+    reader = Reader()
+    eta, scale = (reader.latent((4,)) for _ in range(2))
+    difference = reader.apply(SUBTRACT, [eta, reader.apply(EXP, [scale], (4,))], (4,))
+    whole = reader.apply(EXP, [difference], (4,))
+    terms = AdditiveTerms.of(reader.apply(TOTAL, [whole], ()), [eta, scale])
+    (term,) = terms.terms
+    x, y = rng.normal(size=(2, 4))
+    found = term.value([{id(eta): x, id(scale): y}[id(one)] for one in term.predictors])
+    np.testing.assert_allclose(found, np.exp(x - np.exp(y)))
+
+
 def test_what_fits_nowhere_is_refused(rng):
     reader = Reader()
     vectors = [reader.latent((4,)) for _ in range(3)]
