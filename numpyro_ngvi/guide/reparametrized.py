@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jax import random
+from jax.extend.core import ClosedJaxpr
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_median
 from numpyro.infer.util import potential_energy
@@ -21,12 +23,14 @@ from ngvi.guide.reparametrization import Density
 from ngvi.guide.reparametrized import check_order, check_whole
 from ngvi.latents.choice import Choice
 from ngvi.latents.layout import Layout
+from ngvi.latents.local_blocks import LocalBlocks
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.linalg.arrow import Arrow
 from numpyro_ngvi.tracing.arguments import as_jax
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.of_sites import OfSites
+from numpyro_ngvi.tracing.traced import Operations, Traced
 
 
 class Reparametrization(reparametrization.Reparametrization):
@@ -77,6 +81,50 @@ class Reparametrization(reparametrization.Reparametrization):
         return jax.lax.custom_root(gradient, point, lambda _, point: point, solve)
 
 
+@dataclasses.dataclass(frozen=True)
+class ModeMap:
+    """The map of one model, as functions that say what else they read.
+
+    :param density: the model's log density, of the unconstrained values by site and of parameters.
+    :param locals: the names of the sites that are local.
+    :param shapes: of the sites, in the vector's order; ``unpack`` is the way from it to them.
+    """
+
+    density: Operations
+    blocks: LocalBlocks
+    order: int
+    locals: tuple[str, ...]
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    unpack: Callable[[jax.Array], dict[str, jax.Array]] = dataclasses.field(compare=False)
+
+    def of_each(self, held: list, start: jax.Array, latents: jax.Array, params: Any) -> tuple:
+        """``(b, g)`` and what else the map gives at vectors ``(..., d)``.
+
+        :param held: the arrays that the density holds.
+        :param start: where Newton's method begins, ``(d,)``.
+        """
+        own = Reparametrization(self.blocks, start, self.order)
+        one = partial(own, self.at(held, params))
+        for _ in range(latents.ndim - 1):
+            one = jax.vmap(one)
+        return one(latents)
+
+    def draws(self, held: list, start: jax.Array, latents: jax.Array, params: Any) -> tuple:
+        """Draws ``(N, d)`` in the model's coordinates, and which locals have no mode there."""
+        theta, _, troubled = self.of_each(held, start, latents, params)
+        return theta, troubled
+
+    def modes(self, held: list, start: jax.Array, latent: jax.Array, params: Any) -> Any:
+        """Where Newton's method ends."""
+        own = Reparametrization(self.blocks, start, self.order)
+        return own._searched(self.at(held, params), latent)
+
+    def at(self, held: list, params: Any) -> OfSites:
+        """The density of a whole vector."""
+        program = ClosedJaxpr(self.density.program, held)
+        return OfSites(program, jax.tree.leaves(params), self.unpack, self.locals)
+
+
 @shared_doc(reparametrized.ReparametrizedGaussianGuide)
 class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, NaturalGaussianGuide):
     """With ``SVI``, or with ``fit``.
@@ -119,14 +167,6 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
             sticking_the_landing=sticking_the_landing,
         )
 
-    # Programs, which do not pickle.
-    _map_draws = cached_property(lambda self: compiled(self._mapped))
-    _of_each = cached_property(lambda self: compiled(self._map))
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        return {k: v for k, v in state.items() if k not in ("_map_draws", "_of_each")}
-
     # -- set-up -----------------------------------------------------------------------
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
@@ -157,17 +197,14 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         return self._init_latent
 
     def _modes_at_start(self) -> tuple[np.ndarray, np.ndarray]:
-        def search(latent: jax.Array) -> Any:
-            return self._reparametrization._searched(self._density({}), latent)
-
-        found = compiled(search, runs_once=True)(self._reparametrization.start)
+        found = self._by_map("modes", {}, runs_once=True)(self._reparametrization.start)
         return np.asarray(found.point), np.asarray(found.unsettled)
 
     def _own_vector(self, values: np.ndarray) -> jax.Array:
         return jnp.asarray(values, self._init_latent.dtype)
 
-    def _density(self, params: dict[str, Any]) -> Density:
-        """The model's log density at unconstrained vectors, with these of its parameters."""
+    def _map(self, params: dict[str, Any]) -> tuple[ModeMap, list]:
+        """Of the model as it is now, and the arrays that its density holds."""
         trace = self.prototype_trace
         held = {name: s["value"] for name, s in trace.items() if s["type"] in ("param", "mutable")}
 
@@ -180,11 +217,23 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         # The map calls it half a dozen times: the model's handlers are run once.
         values = self._unpack_latent(self._init_latent)
         try:
-            program = jax.make_jaxpr(partial(density, as_jax(self._data)))(values, params)
+            found = Traced(partial(density, as_jax(self._data))).at(values, params)
         except (TypeError, IndexError):  # the model computes with its arguments, as with numpy's
-            program = jax.make_jaxpr(partial(density, self._data))(values, params)
-        are_local = [site.name for site in self.sites if self._is_local(site)]
-        return OfSites(program, jax.tree.leaves(params), self._unpack_latent, are_local)
+            found = Traced(partial(density, self._data)).at(values, params)
+        shapes = tuple((name, jnp.shape(value)) for name, value in values.items())
+        are_local = tuple(site.name for site in self.sites if self._is_local(site))
+        own = self._blocks, self.order, are_local, shapes, self._unpack_latent
+        return ModeMap(found[0], *own), found[1]
+
+    def _by_map(self, name: str, params: dict[str, Any], **options: Any) -> Callable:
+        """A method of :class:`ModeMap`, as a program of latent vectors."""
+        found, held = self._map(params)
+        of = found if found.density.is_known else None
+        run = compiled(getattr(found, name), of=of, **options)
+        return lambda latents: run(held, self._reparametrization.start, latents, params)
+
+    def _of_each(self, latents: jax.Array, params: dict[str, Any]) -> tuple:
+        return self._by_map("of_each", params)(latents)
 
     def _sample_latent(self, *args: Any, **kwargs: Any) -> jax.Array:
         latent = super()._sample_latent(*args, **kwargs)
@@ -197,13 +246,6 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         theta, log_det, _ = self._of_each(latent, params)
         numpyro.factor(f"_{self.prefix}_log_det", -log_det)
         return theta
-
-    def _map(self, latents: jax.Array, params: dict[str, Any]) -> tuple:
-        """``(b, g)`` and what else the map gives at vectors ``(..., d)``."""
-        one = partial(self._reparametrization, self._density(params))
-        for _ in range(latents.ndim - 1):
-            one = jax.vmap(one)
-        return one(latents)
 
     # -- the point in the middle ------------------------------------------------------
 
@@ -221,8 +263,9 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         is_local, middle = self._blocks.mask, jnp.zeros_like(self._init_latent)
         if not is_local.all():
             middle = jnp.where(is_local, middle, self._family_of(params).mean)
-        theta, log_det, _ = self._map(middle, own)
-        return self._density(own)(theta) + log_det + self._log_volume()
+        theta, log_det, _ = self._of_each(middle, own)
+        found, held = self._map(own)
+        return found.at(held, own)(theta) + log_det + self._log_volume()
 
     def _own_of(self, params: dict[str, Any]) -> dict[str, Any]:
         """Of the parameters those of the model's own."""
@@ -231,20 +274,15 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
 
     # -- what the user reads ----------------------------------------------------------
 
-    def _mapped(self, latents: jax.Array, params: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        """Draws ``(N, d)`` in the model's coordinates, and which locals have no mode there."""
-        theta, _, troubled = self._map(latents, params)
-        return theta, troubled
-
     def _in_models_coordinates(self, latents: jax.Array, params: dict[str, Any]) -> tuple:
         self._check_set_up()
-        own = self._own_of(params)
+        run = self._by_map("draws", self._own_of(params))
         if latents.ndim == 1:  # a draw of a program that is another's
-            return self._map_draws(latents, own)
+            return run(latents)
         flat = latents.reshape(-1, latents.shape[-1])
         size = self.draws_at_once  # one program does for any number of them
         rows = jnp.pad(flat, ((0, -len(flat) % size), (0, 0)), "edge")
-        some = [self._map_draws(rows[i : i + size], own) for i in range(0, len(rows), size)]
+        some = [run(rows[i : i + size]) for i in range(0, len(rows), size)]
         parts = (jnp.concatenate(part)[: len(flat)] for part in zip(*some, strict=True))
         return tuple(part.reshape(latents.shape) for part in parts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from numpyro_ngvi.inference.evaluation import Evaluation, by_site, has_few
 from numpyro_ngvi.inference.metric import flat, gradient_of
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
@@ -31,7 +32,7 @@ from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import blocks, compiled, enable_x64
 from numpyro_ngvi.tracing.plates import subsampled_plates
 from numpyro_ngvi.tracing.prior import draws_of_prior
-from numpyro_ngvi.tracing.traced import Traced
+from numpyro_ngvi.tracing.traced import Traced, key_like
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
 #: do: passes cost next to nothing to run, and a loop to compile.
@@ -44,6 +45,9 @@ FEW_DATA = 2000
 MOST_NUMBERS = 2**25
 #: Points of a pass in double precision.
 POINTS_IN_DOUBLE = 16
+#: Values in double precision, by a program of its own.
+_DOUBLE = "in_double"
+_METHODS = {_DOUBLE: "some_values"}
 
 
 class Objective:
@@ -95,14 +99,17 @@ class Objective:
         self._at_once_by_value = (1 if has_modes else 4) * self._at_once
         self._values_at_once = points_at_once(visited_size)
         self._traced = Traced(self._log_density)
-        self._estimator = curvature.make_estimator(kind, self._cost, self._at_once)
-        self._by_few = curvature.make_estimator("stein", self._cost, self._at_once)
         self._fractions: dict[tuple, float] = {}
         num_numbers = data_size * self._cost.num_gradients if has_modes else 0
-        self._group = compiled(self._one_group, runs_once=is_short, num_numbers=num_numbers)
-        self._some = compiled(self._some_values, runs_once=is_short, num_numbers=num_numbers)
-        self._double: Any = compiled(self._some_values, runs_once=True, num_numbers=data_size)
-        self._point = compiled(self._one_point)
+        of_modes = {"runs_once": is_short, "num_numbers": num_numbers}
+        self._options: dict[str, dict[str, Any]] = {
+            "one_group": of_modes,
+            "some_values": of_modes,
+            _DOUBLE: {"runs_once": True, "num_numbers": data_size},
+            "one_point": {},
+        }
+        self._is_for_double = True
+        self._programs: dict[tuple, Callable] = {}
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
         """Look at a batch of the data, and return which part of all rows it is."""
@@ -123,15 +130,20 @@ class Objective:
 
     def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
         """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
-        if self.is_exact and not self._has_few(sample[0].points) and len(sample) > 1:
+        if (
+            self.is_exact
+            and not has_few(sample[0].points, self.estimator, self._cost)
+            and len(sample) > 1
+        ):
             return self.bound(state, sample[:1], rows).repeated(len(sample))
         self.cost.gradients += sum(len(group.points.weights) for group in sample)
         self.cost.products += len(sample) * self._cost.num_products
-        dtype, found = self._space.dtype, []
-        for group in sample:
-            points = Points(*(part.astype(dtype) for part in group.points))
-            seed = np.uint32(group.seed)
-            found.append(self._compiled(self._group, state, points, seed, _whole(rows)))
+        dtype = self._space.dtype
+        some = (
+            (Points(*(part.astype(dtype) for part in group.points)), np.uint32(group.seed))
+            for group in sample
+        )
+        found = self._compiled("one_group", state, rows, some)
         values, naturals, gradients, parameters = zip(*jax.device_get(found), strict=True)
         naturals = np.stack(naturals)
         leaves = zip(*map(jax.tree.leaves, parameters), strict=True)
@@ -147,12 +159,12 @@ class Objective:
         # All groups at once: each by itself would be filled up to a whole pass.
         noise = np.stack([group.points.noise for group in sample])
         theta, log_q = self._space.draw(state, noise.reshape(-1, self.dim))
-        rows = []
+        rows, dims = [], tuple(self._space.dims.items())
         log_weights = (self.log_density(state, theta) - log_q).reshape(len(sample), -1)
         for of_group, weights in zip(noise, log_weights, strict=True):
             found = _by_values(
                 posteriors(state),
-                self._by_site(of_group.astype(self._space.dtype)),
+                by_site(dims, of_group.astype(self._space.dtype)),
                 weights.astype(self._space.dtype),
             )
             rows.append((weights.mean(), *map(np.asarray, found)))
@@ -163,9 +175,10 @@ class Objective:
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         self.cost.gradients += len(theta)
-        points, own = theta.astype(self._space.dtype), not_gaussian(state)
+        points = theta.astype(self._space.dtype)
+        own = {**self._space.initial, **not_gaussian(state)}  # one program for all Gaussians
         # One after another: no program is compiled for each number of points.
-        found = [self._compiled(self._point, own, point, _whole(rows)) for point in points]
+        found = self._compiled("one_point", own, rows, zip(points))
         values, gradients = zip(*jax.device_get(found), strict=True)
         return np.array(values, float), np.stack(gradients).astype(float)
 
@@ -174,34 +187,31 @@ class Objective:
     ) -> np.ndarray:
         self.cost.values += len(theta)
         points = theta.astype(self._space.dtype)
-        found = [
-            np.asarray(
-                self._compiled(self._some, state, some, np.uint32(index), _whole(rows)), float
-            )
-            for index, some in enumerate(blocks(points, self._values_at_once))
-        ]
-        return np.concatenate(found)[: len(theta)]
+        parts = blocks(points, self._values_at_once)
+        some = ((part, np.uint32(index)) for index, part in enumerate(parts))
+        found = self._compiled("some_values", state, rows, some)
+        return np.concatenate([np.asarray(part, float) for part in found])[: len(theta)]
 
     def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
         """None for a model that is random, insists on single precision, or has many data."""
         if self.is_subsampled or isinstance(self.guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
-        if self._double is None or sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
+        if not self._is_for_double or sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
             return None
         self.cost.values += 2 * len(theta)
         theta = theta.astype(self._space.dtype)  # the same points as in single precision
         state, points, arrays = map(_in_double, (state, theta, self._arguments.arrays))
 
         def run(seed: np.uint32) -> np.ndarray:
-            some_points = blocks(points, POINTS_IN_DOUBLE)
-            found = [self._double(state, some, seed, None, arrays) for some in some_points]
+            some = [(part, seed) for part in blocks(points, POINTS_IN_DOUBLE)]
+            found = self._run(_DOUBLE, state, None, some, arrays)
             return np.concatenate(found)[: len(theta)]
 
         try:
             with enable_x64(True):
                 one, other = map(run, np.arange(2, dtype=np.uint32))
         except Exception:  # noqa: BLE001  a model need not be one for double precision
-            self._double = None  # nor is it traced for that again
+            self._is_for_double = False  # nor is it traced for that again
             return None
         return one if np.array_equal(one, other, equal_nan=True) else None
 
@@ -217,90 +227,51 @@ class Objective:
             return draws_of_prior(self.model, sites, params, *run, random.key(seed), count)
 
         try:
-            return np.asarray(self._compiled(compiled(draws, runs_once=True), seed), float)
+            run = compiled(draws, runs_once=True)
+            return np.asarray(self._arguments.call(run, seed), float)
         except Exception:  # noqa: BLE001  a prior need not be one that can be sampled
             return None
 
-    def _compiled(self, function: Callable, *inputs: Any) -> Any:
+    def _compiled(self, name: str, state: State, rows: Any, some: Iterable[tuple]) -> list:
+        """What a method of :class:`Evaluation` gives for each of some inputs, alike in shape."""
+        some = list(some)
         try:
-            return function(*inputs, self._arguments.arrays)
+            return self._run(name, state, rows, some, self._arguments.arrays)
         except (TypeError, ValueError, IndexError):
             if not self._arguments.arrays:
                 raise
             self._arguments.hold_constant()  # the model does what cannot be traced
-            return function(*inputs, self._arguments.arrays)
+            return self._run(name, state, rows, some, self._arguments.arrays)
 
-    # -- compiled ---------------------------------------------------------------------
+    def _run(self, name: str, state: State, rows: Any, some: list[tuple], arrays: list) -> list:
+        rows = None if rows is None else rows.astype(np.int32)  # JAX's own integers
+        dtype, key = jax.tree.leaves(some[0])[0].dtype, key_like()
+        latents = {
+            site: jax.ShapeDtypeStruct((dim,), dtype) for site, dim in self._space.dims.items()
+        }
+        density, held = self._traced.at(latents, state, key, key, rows, arrays)
+        if (name, density) not in self._programs:
+            at_once = self._at_once, self._at_once_by_value
+            dims = tuple(self._space.dims.items())
+            own = Evaluation(density, dims, self.estimator, self._cost, at_once)
+            method = getattr(own, _METHODS.get(name, name))
+            of = own if density.is_known else None
+            self._programs[name, density] = compiled(method, of=of, **self._options[name])
+        program = self._programs[name, density]
+        return [program(held, state, *one, rows, arrays) for one in some]
 
-    def _one_point(
-        self, own: State, theta: jax.Array, rows: jax.Array | None, arrays: list
-    ) -> tuple[jax.Array, jax.Array]:
-        density = self._density(arrays, random.key(0), rows)
-        params = self._space.constrain({**self._space.initial, **own})
-        return jax.value_and_grad(
-            lambda theta: density(self._by_site(theta), params, random.key(0))
-        )(theta)
-
-    def _some_values(
-        self,
-        state: State,
-        theta: jax.Array,
-        seed: jax.Array,
-        rows: jax.Array | None,
-        arrays: list,
-    ) -> jax.Array:
-        model_key, guide_key = random.split(random.key(seed))
-        density, params = self._density(arrays, model_key, rows), self._space.constrain(state)
-        keys = random.split(guide_key, len(theta))
-
-        def value(one: tuple) -> jax.Array:
-            return density(self._by_site(one[0]), params, one[1])
-
-        return curvature.in_passes(value, (theta, keys), self._at_once_by_value)
-
-    def _one_group(
-        self,
-        state: State,
-        points: Points,
-        seed: jax.Array,
-        rows: jax.Array | None,
-        arrays: list,
-    ) -> tuple:
-        model_key, guide_key = random.split(random.key(seed))
-        density, here = self._density(arrays, model_key, rows), posteriors(state)
-        keys = jnp.broadcast_to(guide_key, (len(points.weights),))
-        points = curvature.PointsBySite(self._by_site(points.noise), points.weights, keys)
-
-        def log_density(latents: dict[str, jax.Array], others: State, key: jax.Array) -> jax.Array:
-            return density(latents, self._space.constrain({**state, **others}), key)
-
-        estimator = self._by_few if self._has_few(points) else self._estimator
-        estimate = estimator(log_density, here, points, not_gaussian(state))
-        first = points.some(slice(len(estimate.values)))
-        # Not finite, if a value is not: the search is to see it.
-        gains = first.weights * (estimate.values - curvature.log_q(here, first.noise))
-        value = jnp.sum(gains) / jnp.sum(first.weights)
-        found = [estimate.directions[site] for site in here]
-        of_direction = gradient_of(list(here.values()), found)
-        return value, flat(found), of_direction, estimate.params
-
-    def _density(
-        self, arrays: list, model_key: jax.Array, rows: jax.Array | None = None
-    ) -> Callable[[dict[str, jax.Array], State, jax.Array], jax.Array]:
-        """Of the latents by site, of all parameters, and of a key for the rest of the guide."""
-        return lambda latents, params, guide_key: self._traced(
-            latents, params, guide_key, model_key, rows, arrays
-        )
+    # -- traced -----------------------------------------------------------------------
 
     def _log_density(
         self,
         latents: dict[str, jax.Array],
-        params: State,
+        state: State,
         guide_key: jax.Array,
         model_key: jax.Array,
         rows: jax.Array | None,
         arrays: list,
     ) -> jax.Array:
+        params = self._space.constrain(state)
         args, kwargs = self._arguments.rebuilt(arrays)
         model, guide = self.model, self.guide
         if rows is not None:
@@ -309,17 +280,6 @@ class Objective:
                 handlers.substitute(one, data={self.rows.plate: rows}) for one in (model, guide)
             )
         return LogDensity(model, guide, args, kwargs, model_key)(latents, params, guide_key)
-
-    def _by_site(self, noise: jax.Array) -> dict[str, jax.Array]:
-        dims = self._space.dims
-        ends = np.cumsum(list(dims.values()))[:-1]
-        return dict(zip(dims, jnp.split(noise, ends, -1), strict=True))
-
-    def _has_few(self, points: Points) -> bool:
-        """Whether these are draws for Stein's lemma."""
-        if self.estimator == "quadrature":
-            return len(points.weights) > 1
-        return len(points.weights) < self._cost.num_gradients
 
     def _is_plain(self) -> bool:
         """Whether nothing is random, and all parameters are the Gaussian's."""
@@ -371,11 +331,6 @@ def _by_values(
 ) -> tuple[jax.Array, jax.Array]:
     found = [score_direction(family, log_weights, noise[site]) for site, family in here.items()]
     return flat(found), gradient_of(list(here.values()), found)
-
-
-def _whole(rows: np.ndarray | None) -> np.ndarray | None:
-    """Rows as JAX's own integers."""
-    return None if rows is None else rows.astype(np.int32)
 
 
 def _in_double(tree: Any) -> Any:

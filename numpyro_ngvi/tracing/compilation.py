@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +19,7 @@ import jaxlib
 import numpy as np
 
 from numpyro_ngvi.tracing.programs import Programs, kept
+from numpyro_ngvi.tracing.traced import inlined
 
 #: The CPU's sums over more than 32,768 numbers are wrong in jaxlib 0.10.2, silently
 #: (https://github.com/jax-ml/jax/issues/39103). pyproject.toml excludes that version; where it is
@@ -49,7 +50,12 @@ if hasattr(os, "register_at_fork"):  # another thread of the parent may be at th
 
 
 def compiled(
-    function: Callable, *, runs_once: bool = False, num_numbers: int = 0, runs_few: bool = False
+    function: Callable,
+    *,
+    runs_once: bool = False,
+    num_numbers: int = 0,
+    runs_few: bool = False,
+    of: Hashable | None = None,
 ) -> Callable[..., Any]:
     """The function, compiled at its first call for arguments of these shapes.
 
@@ -59,6 +65,8 @@ def compiled(
     :param runs_once: the program runs a few times at most: let it be slow, and there at once.
     :param num_numbers: how many it works on in every run.
     :param runs_few: it runs some tens of times, and as if once where its arguments are small.
+    :param of: all that the function reads besides its arguments: it is not traced anew where one
+        that reads the same was traced for arguments of these shapes.
     """
     is_made = hasattr(function, "__self__") or "<locals>" in getattr(
         function, "__qualname__", "<locals>"
@@ -69,13 +77,14 @@ def compiled(
         if jax.config.jax_disable_jit:
             return function
         jit = _JITS[num_numbers >= SIZES.many, is_short]
-        return kept(function, PROGRAMS, jit) if is_made else jit(function)
+        return kept(function, PROGRAMS, jit, of) if is_made else jit(function)
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
         leaves = jax.tree.leaves(args)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            return function(*args)  # a part of another program, whose options hold
+            # A part of another program, whose options hold.
+            return (function if of is None else inlined(function, PROGRAMS, of))(*args)
         is_small = runs_few and sum(map(np.size, leaves)) <= SIZES.few
         return program(runs_once or is_small)(*args)
 

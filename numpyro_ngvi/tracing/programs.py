@@ -1,10 +1,14 @@
 """Programs that are compiled once, however often a model is fitted.
 
-A program of a model is traced anew for each fit, which costs milliseconds, and XLA compiles it only
-if none is kept that does the very same: the same operations on arrays of the same shapes. A model
-that has changed, by its data's values, by a global or by a closure, has other operations, and so
-never meets a stale program. Arrays that a function holds are inputs of its program: data are no
-part of it, and a kept program holds neither a model nor its data.
+A program of a model is traced anew for each fit, and XLA compiles it only if none is kept that does
+the very same: the same operations on arrays of the same shapes. A model that has changed, by its
+data's values, by a global or by a closure, has other operations, and so never meets a stale
+program. Arrays that a function holds are inputs of its program: data are no part of it, and a kept
+program holds neither a model nor its data.
+
+Most of a trace is not the model's: its log density is differentiated, batched and averaged.
+A function that says what it reads, the operations of that density for one, is traced only if none
+that reads the very same is kept (``of``).
 """
 
 from __future__ import annotations
@@ -54,6 +58,7 @@ class Programs:
     def __init__(self, most: int) -> None:
         self.most = most
         self._kept: collections.OrderedDict[Hashable, Callable] = collections.OrderedDict()
+        self._traces: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
         self._lock = threading.Lock()
         self._compiled = self._reused = 0
 
@@ -69,6 +74,7 @@ class Programs:
         """Keep none of them."""
         with self._lock:
             self._kept.clear()
+            self._traces.clear()
 
     def renew_lock(self) -> None:
         """Of a process that was forked, maybe while another thread held it."""
@@ -81,33 +87,69 @@ class Programs:
         :param make: compiles it, at its first call.
         """
         with self._lock:
-            found = None if key is None else self._kept.get(key)
+            found = self._last(self._kept, key)
             if found is not None:
-                self._kept.move_to_end(key)
                 self._reused += 1
                 return found
             found = make()
             self._compiled += 1
-            if key is not None:
-                self._kept[key] = found
-                while len(self._kept) > self.most:
-                    self._kept.popitem(last=False)
+            self._keep(self._kept, key, found)
             return found
 
+    def trace(self, key: Hashable | None, make: Callable[[], Any], is_program: bool = False) -> Any:
+        """What a function was traced to.
 
-def kept(function: Callable, programs: Programs, jit: Callable[..., Callable]) -> Callable:
+        :param key: all that decides on it; None if that is not known.
+        :param make: traces it, if none is kept.
+        :param is_program: whether it is a program that counts as reused.
+        """
+        with self._lock:
+            found = self._last(self._traces, key)
+            if found is not None:
+                self._reused += is_program
+                return found
+        found = make()  # which may ask for traces inside of it
+        with self._lock:
+            self._keep(self._traces, key, found)
+        return found
+
+    @staticmethod
+    def _last(kept: collections.OrderedDict, key: Hashable | None) -> Any:
+        """What is kept of a key, which is the last that was used."""
+        found = None if key is None else kept.get(key)
+        if found is not None:
+            kept.move_to_end(key)
+        return found
+
+    def _keep(self, kept: collections.OrderedDict, key: Hashable | None, found: Any) -> None:
+        if key is not None:
+            kept[key] = found
+            while len(kept) > self.most:
+                kept.popitem(last=False)
+
+
+def kept(
+    function: Callable,
+    programs: Programs,
+    jit: Callable[..., Callable],
+    of: Hashable | None = None,
+) -> Callable:
     """The function of arrays, traced at its first call for such shapes, and compiled if need be.
 
     :param programs: among which its program may be.
     :param jit: compiles a function, whose arguments are lists of arrays.
+    :param of: all that the function reads besides its arguments, if that is known.
     """
     known: dict[Hashable, Callable] = {}
+    name = getattr(function, "__qualname__", "")
 
     def call(*args: Any) -> Any:
         leaves, structure = jax.tree.flatten(args)
         key = structure, tuple(map(_shape, leaves)), settings()
         if key not in known:
-            known[key] = _program(function, structure, leaves, programs, jit)
+            trace = None if of is None else (name, jit, of, *key)
+            make = functools.partial(_program, function, structure, leaves, programs, jit)
+            known[key] = programs.trace(trace, make, is_program=True)
         return known[key](leaves)
 
     return call
@@ -134,12 +176,8 @@ def _program(
         run.__name__ = getattr(function, "__name__", run.__name__)
         return jit(run)
 
-    try:
-        key: Hashable | None = (jit, settings(), _operations(operations))
-        hash(key)
-    except _UnseenError:
-        key = None
-    program = programs.of(key, make)
+    does = what_it_does(operations)
+    program = programs.of(None if does is None else (jit, settings(), does), make)
 
     def call(leaves: list) -> Any:
         found = dict(zip(order, program(constants, leaves), strict=True))
@@ -181,6 +219,16 @@ def _shape(leaf: Any) -> Hashable:
 
 class _UnseenError(Exception):
     """A program does what cannot be compared: it calls back a function of the user's."""
+
+
+def what_it_does(program: Jaxpr) -> Hashable | None:
+    """A program's operations; None if it is not known when two of them are the same."""
+    try:
+        found = _operations(program)
+        hash(found)
+    except _UnseenError:
+        return None
+    return found
 
 
 def _operations(program: Jaxpr) -> Hashable:

@@ -6,12 +6,54 @@ its gradient or its Hessian in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from numpyro_ngvi.tracing.programs import settings
+from numpyro_ngvi.tracing.programs import Programs, settings, what_it_does
+
+
+class Operations:
+    """What a function does with arrays of certain shapes, whatever arrays it holds.
+
+    Two are equal that do the same, so that a program of one is a program of the other.
+
+    :param program: the function, traced for its leaves.
+    :param structure: of its arguments.
+    :param shapes: of its leaves.
+    :param of_results: their structure.
+    """
+
+    def __init__(self, program: Any, structure: Any, shapes: tuple, of_results: Any) -> None:
+        self.program, self._shapes, self._of_results = program, shapes, of_results
+        does = what_it_does(program)
+        #: Whether it is known which others do the same.
+        self.is_known = does is not None
+        self._key = structure, of_results, does
+        self._hash = hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not self.is_known:
+            return self is other
+        return isinstance(other, Operations) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __call__(self, constants: list, *args: Any) -> Any:
+        """The function's results.
+
+        :param constants: the arrays that the function holds.
+        """
+        leaves = [
+            leaf if jnp.result_type(leaf) == shape.dtype else jnp.asarray(leaf, shape.dtype)
+            for leaf, shape in zip(jax.tree.leaves(args), self._shapes, strict=True)
+        ]
+        found = jax.core.eval_jaxpr(self.program, constants, *leaves)
+        return jax.tree.unflatten(self._of_results, found)
 
 
 class Traced:
@@ -22,19 +64,22 @@ class Traced:
 
     def __init__(self, function: Callable) -> None:
         self._function = function
-        self._known: dict[Any, tuple] = {}
+        self._known: dict[Any, tuple[Operations, list]] = {}
 
     def __call__(self, *args: Any) -> Any:
-        leaves, structure = jax.tree.flatten(args)
-        shapes = tuple(map(jax.typeof, leaves))
+        operations, constants = self.at(*args)
+        return operations(constants, *args)
+
+    def at(self, *like: Any) -> tuple[Operations, list]:
+        """What it does with arguments like these, and the arrays that it holds."""
+        leaves, structure = jax.tree.flatten(like)
+        shapes = tuple(map(_shape, leaves))
         key = structure, shapes, settings()
         if key not in self._known:
             self._known[key] = self._traced(structure, shapes)
-        program, constants, of_results = self._known[key]
-        found = jax.core.eval_jaxpr(program, constants, *leaves)
-        return jax.tree.unflatten(of_results, found)
+        return self._known[key]
 
-    def _traced(self, structure: Any, shapes: tuple) -> tuple:
+    def _traced(self, structure: Any, shapes: tuple) -> tuple[Operations, list]:
         results: list[Any] = []
 
         def flat(*leaves: Any) -> list:
@@ -43,12 +88,43 @@ class Traced:
             results[:] = [results_structure]
             return leaves
 
-        like = [
-            jax.ShapeDtypeStruct(shape.shape, shape.dtype, weak_type=shape.weak_type)
-            for shape in shapes
-        ]
-        closed = jax.make_jaxpr(flat)(*like)
-        return without_idle(closed.jaxpr), closed.consts, results[0]
+        closed = jax.make_jaxpr(flat)(*shapes)
+        program = without_idle(closed.jaxpr)
+        return Operations(program, structure, shapes, results[0]), list(closed.consts)
+
+
+def inlined(function: Callable, programs: Programs, of: Hashable) -> Callable:
+    """The function as a part of another program.
+
+    :param of: all that it reads besides its arguments: it is traced only if none is kept.
+    """
+
+    def call(*args: Any) -> Any:
+        leaves, structure = jax.tree.flatten(args)
+        shapes = tuple(map(_shape, leaves))
+        key = function.__qualname__, of, structure, shapes, settings()
+        operations, held = programs.trace(key, lambda: Traced(function).at(*args))
+        return operations(held, *args)
+
+    return call
+
+
+def key_like() -> jax.ShapeDtypeStruct:
+    """The shape of a random key, as ``jax.random.key`` makes them now."""
+    return _key_like(settings())
+
+
+@functools.cache
+def _key_like(settings: tuple) -> jax.ShapeDtypeStruct:
+    known = jax.eval_shape(jax.random.key, 0)
+    return jax.ShapeDtypeStruct((), known.dtype)
+
+
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    known = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(known.shape, known.dtype, weak_type=known.weak_type)
 
 
 def without_idle(program: Any) -> Any:

@@ -1,5 +1,6 @@
 """Programs of a fit that an earlier one has left (NumPyro), and those that it may not have."""
 
+import functools
 import gc
 import os
 import subprocess
@@ -168,6 +169,53 @@ def test_a_method_of_an_object_that_changes():
     fitted(model, y)
     model.scale = 0.5
     assert fitted(model, y).family.loc[0] == pytest.approx(2.0 * 4 / (4 + 4), abs=1e-3)
+
+
+def test_a_model_that_does_the_same_is_differentiated_once(monkeypatch):
+    from numpyro_ngvi.inference.evaluation import Evaluation
+
+    traced, one_group = [], Evaluation.one_group
+
+    @functools.wraps(one_group)
+    def counted(self, *args):
+        traced.append(self)
+        return one_group(self, *args)
+
+    monkeypatch.setattr(Evaluation, "one_group", counted)
+    PROGRAMS.clear()
+    first = fitted(line, *data(0))
+    count = len(traced)
+    second = fitted(line, *data(1))
+    assert 0 < count == len(traced)
+    assert first.family.loc[0] != second.family.loc[0]
+    fitted(line, *data(1), 2.0)  # whose prior is another
+    assert len(traced) > count
+
+
+def groups(y):
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    with numpyro.plate("groups", len(y)):
+        effect = numpyro.sample("effect", dist.Normal(0.0, scale))
+        numpyro.sample("y", dist.StudentT(5.0, effect + OFFSET, 1.0), obs=y)
+
+
+def test_a_map_by_modes_of_a_model_with_a_global_that_changes(monkeypatch):
+    from numpyro_ngvi import ReparametrizedGaussianGuide
+
+    y = np.arange(4.0)
+
+    def evidence():
+        guide = ReparametrizedGaussianGuide(groups)
+        with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.trace() as trace:
+            guide(y)
+        posterior = {name: s["value"] for name, s in trace.items() if s["type"] == "param"}
+        return float(guide.laplace(posterior))
+
+    before = evidence()
+    monkeypatch.setitem(globals(), "OFFSET", 5.0)
+    after = evidence()
+    PROGRAMS.clear()
+    assert evidence() == after != before
 
 
 def test_static_arguments_are_part_of_a_program():

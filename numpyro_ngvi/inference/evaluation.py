@@ -1,0 +1,114 @@
+"""What an objective computes, as pure functions of arrays that say what else they read.
+
+Two fits of a model that does the same are two equal :class:`Evaluation`: what was traced and
+compiled for the first one serves the second one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+
+from ngvi.estimators.table import EstimateCost
+from ngvi.families.points import Points
+from numpyro_ngvi import estimators as curvature
+from numpyro_ngvi.inference.metric import flat, gradient_of
+from numpyro_ngvi.inference.space import State, not_gaussian, posteriors
+from numpyro_ngvi.tracing.traced import Operations
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Programs of a log density; each is given the arrays that it holds first.
+
+    :param density: of the latents by site, the state, the keys of guide and model, the rows of a
+        subsampled plate, and the arrays among the model's arguments.
+    :param dims: of the latents by site.
+    :param estimator: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
+    :param cost: of a group.
+    :param at_once: how many draws share a pass, with gradients and without.
+    """
+
+    density: Operations
+    dims: tuple[tuple[str, int], ...]
+    estimator: str
+    cost: EstimateCost
+    at_once: tuple[int, int]
+
+    def one_group(
+        self,
+        held: list,
+        state: State,
+        points: Points,
+        seed: jax.Array,
+        rows: jax.Array | None,
+        arrays: list,
+    ) -> tuple:
+        """The bound, the natural gradient and its dual, and the gradient of other parameters."""
+        model_key, guide_key = random.split(random.key(seed))
+        here = posteriors(state)
+        keys = jnp.broadcast_to(guide_key, (len(points.weights),))
+        points = curvature.PointsBySite(by_site(self.dims, points.noise), points.weights, keys)
+
+        def log_density(latents: dict[str, jax.Array], others: State, key: jax.Array) -> jax.Array:
+            return self.density(held, latents, {**state, **others}, key, model_key, rows, arrays)
+
+        kind = "stein" if has_few(points, self.estimator, self.cost) else self.estimator
+        estimator = curvature.make_estimator(kind, self.cost, self.at_once[0])
+        estimate = estimator(log_density, here, points, not_gaussian(state))
+        first = points.some(slice(len(estimate.values)))
+        # Not finite, if a value is not: the search is to see it.
+        gains = first.weights * (estimate.values - curvature.log_q(here, first.noise))
+        value = jnp.sum(gains) / jnp.sum(first.weights)
+        found = [estimate.directions[site] for site in here]
+        of_direction = gradient_of(list(here.values()), found)
+        return value, flat(found), of_direction, estimate.params
+
+    def some_values(
+        self,
+        held: list,
+        state: State,
+        theta: jax.Array,
+        seed: jax.Array,
+        rows: jax.Array | None,
+        arrays: list,
+    ) -> jax.Array:
+        """The log density at points ``(N, d)``."""
+        model_key, guide_key = random.split(random.key(seed))
+        keys = random.split(guide_key, len(theta))
+
+        def value(one: tuple) -> jax.Array:
+            latents = by_site(self.dims, one[0])
+            return self.density(held, latents, state, one[1], model_key, rows, arrays)
+
+        return curvature.in_passes(value, (theta, keys), self.at_once[1])
+
+    def one_point(
+        self, held: list, state: State, theta: jax.Array, rows: jax.Array | None, arrays: list
+    ) -> tuple[jax.Array, jax.Array]:
+        """The log density at a point ``(d,)``, and its gradient."""
+
+        def value(theta: jax.Array) -> jax.Array:
+            latents, key = by_site(self.dims, theta), random.key(0)
+            return self.density(held, latents, state, key, random.key(0), rows, arrays)
+
+        return jax.value_and_grad(value)(theta)
+
+
+def by_site(dims: tuple[tuple[str, int], ...], vectors: jax.Array) -> dict[str, jax.Array]:
+    """The parts of vectors ``(..., d)``."""
+    ends = np.cumsum([dim for _, dim in dims])[:-1]
+    parts = jnp.split(vectors, ends, -1)
+    return {site: part for (site, _), part in zip(dims, parts, strict=True)}
+
+
+def has_few(points: Any, estimator: str, cost: EstimateCost) -> bool:
+    """Whether these are draws for Stein's lemma."""
+    if estimator == "quadrature":
+        return len(points.weights) > 1
+    return len(points.weights) < cost.num_gradients
