@@ -22,6 +22,7 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.runs import Run, Runs, same_bound
 from ngvi.inference.search import Status
 from ngvi.inference.starts import GUIDE, MODE, Start, Starts
+from ngvi.inference.validation import Validation
 
 
 class Explorer:
@@ -43,6 +44,8 @@ class Explorer:
         self.spent = self.reached = math.inf
         self._cost = runs.problem.objective.cost
         self._modes: list[tuple[Ascent, Optimum]] = []
+        self._ends: list[tuple[Validation, Optimum]] = []  # of first stages that went on to there
+        self._are_ends_optima, self._for_ends = False, 0.0  # the cost of following them
         self._heights: list[tuple[float, float]] = []  # of modes that starts led to, and rounding
 
     def explore(self) -> None:
@@ -52,7 +55,7 @@ class Explorer:
             for run in self.runs.ranked():
                 if self._may_go_on():
                     self.runs.waiting.remove(run)
-                    self._lead(run)
+                    self._lead(run, counts=False)
         while self._may_go_on() and self.report.num_starts < self.options.max_starts:
             if self.checkpoint is not None and (found := progress.note(self)) is not None:
                 self.checkpoint.condense(*found)
@@ -79,7 +82,7 @@ class Explorer:
     def limit(self) -> float:
         """Of the cost of all."""
         first = (1.0 + self.share) * self.spent + self.options.exploration_floor
-        return max(first, (1.0 + self.share) * self.reached)
+        return max(first, (1.0 + self.share) * self.reached) + self._for_ends
 
     def _may_go_on(self) -> bool:
         return self._cost.total < self.limit
@@ -200,9 +203,10 @@ class Explorer:
                 return optimum
         return None
 
-    def _lead(self, run: Run) -> Optimum | None:
+    def _lead(self, run: Run, counts: bool = True) -> Optimum | None:
         """The optimum to which a run leads, as far as it can be followed.
 
+        :param counts: whether its start is one of those that are drawn alike.
         :return: None if it is not known.
         """
         best, allowed = self.runs.best, self.options.coarse_gap
@@ -213,20 +217,20 @@ class Explorer:
         gap = best.validation.bound - run.level
         noise = 2 * math.hypot(best.validation.error, run.validation.error)
         if gap > allowed + noise:
-            return self._lower(run)
+            return self._lower(run, gap, counts)
         is_inside = self.runs.is_inside(best.state, self.runs.problem.space.mean(run.search.state))
         if is_inside and gap > -noise - self.options.same:
             return best
-        return self._followed(run)
+        return self._followed(run, self._left())
 
-    def _followed(self, run: Run) -> Optimum | None:
-        """The optimum at the end of a run that may be as high as the best.
+    def _followed(self, run: Run, max_cost: float) -> Optimum | None:
+        """The optimum at the end of a run.
 
         That is known before it is as near to it as an optimum that is returned.
         """
         self.runs.current, best, same = run, self.runs.best, self.options.same
         run.search.tolerance = max(self.runs.tolerance, same)
-        run.search.advance(self._left())
+        run.search.advance(max_cost)
         run.validation = self.runs.validated(run.search.state)
         self.runs.current = None
         if run.search.status is not Status.OPTIMUM:
@@ -238,16 +242,33 @@ class Explorer:
         found = self.runs.refine(run, self._left()) if is_higher else self.runs.end(run)
         return found if found.is_certified else None
 
-    def _lower(self, run: Run) -> Optimum | None:
-        """Another optimum that is far below the best, or one that has been met before."""
+    def _lower(self, run: Run, gap: float, counts: bool) -> Optimum | None:
+        """Where a run leads that is far below the best.
+
+        A first stage ends at the optimum of few draws, or on a saddle, from where a bound may rise
+        by tens of nats. So runs are followed, unless they end as one that has been. If one has come
+        to another optimum, or none anywhere, then ends are taken for optima.
+
+        :param gap: what it is below the best, in nats.
+        """
         if not run.is_coarse:
             return None  # it was on its way
         new = self.runs.optimum(run)
-        gap = self.runs.best.validation.bound - new.validation.bound
         slack = max(self.runs.options.local.coarse_gap, self.options.alike * gap)
-        for one in self.runs.optima:
-            if same_bound(one.validation, new.validation, slack):
+        optima = [one for one in self.runs.optima if one.is_certified or self._are_ends_optima]
+        for end, one in [*self._ends, *((one.validation, one) for one in optima)]:
+            if same_bound(end, new.validation, slack):
                 return one
+        if counts and not self._are_ends_optima:
+            before = self._cost.total
+            found = self._followed(run, self.options.exploration_floor - self._for_ends)
+            self._for_ends += self._cost.total - before
+            if found is not None:
+                self._ends.append((new.validation, found))
+            if found is not None or self._ends:
+                self._are_ends_optima = found not in (None, self.runs.best)
+                return found
+            self._are_ends_optima = True
         self.runs.optima.append(new)
         return new
 

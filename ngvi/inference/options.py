@@ -206,7 +206,7 @@ class MultiStartOptions:
     #: A coarse end so near to the best one, in nats, may lead higher.
     coarse_gap: float = 2.0
     #: Gradients for other optima beside the share: what the shortest run of NUTS takes, 2,000
-    #: times ten leapfrogs.
+    #: times ten leapfrogs. As many may follow runs that have ended far below.
     exploration_floor: int = 20_000
     #: Searches with fresh draws at every step, or by values alone, where nothing else helps, take
     #: as many gradients as all before them, or so many if these were fewer.

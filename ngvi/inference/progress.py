@@ -93,7 +93,7 @@ def set_starts(starts: Starts, arrays: Arrays) -> None:
 def note(explorer: Any) -> tuple[dict[str, Any], Arrays] | None:
     """How far an :class:`~ngvi.inference.exploration.Explorer` is; None in the midst of a run."""
     runs, optima, modes = explorer.runs, explorer.runs.optima, explorer._modes
-    if runs.waiting or any(one not in optima for _, one in modes):
+    if runs.waiting or any(one not in optima for _, one in [*modes, *explorer._ends]):
         return None
     meta, arrays = noted_optima(optima, runs.problem.space)
     for index, (end, _) in enumerate(modes):
@@ -107,6 +107,8 @@ def note(explorer: Any) -> tuple[dict[str, Any], Arrays] | None:
         "options": repr(runs.options),
         "optima": meta,
         "modes": [[plain(end._replace(mean=0)._asdict()), optima.index(one)] for end, one in modes],
+        "ends": [[plain(vars(end)), optima.index(one)] for end, one in explorer._ends],
+        "are_optima": [explorer._are_ends_optima, explorer._for_ends],
         "heights": [[float(height), float(near)] for height, near in explorer._heights],
         "report": plain(vars(explorer.report)),
         "costs": [explorer.spent, explorer.reached],
@@ -129,6 +131,8 @@ def go_on(explorer: Any, meta: dict[str, Any], arrays: Arrays) -> None:
         (Ascent(**{**end, "mean": arrays[f"modes/{index}"]}), runs.optima[place])
         for index, (end, place) in enumerate(meta["modes"])
     ]
+    ends = [(Validation(**end), runs.optima[place]) for end, place in meta["ends"]]
+    explorer._ends, (explorer._are_ends_optima, explorer._for_ends) = ends, meta["are_optima"]
     explorer._heights = [tuple(pair) for pair in meta["heights"]]
     explorer.report = Exploration(**meta["report"])
     explorer.spent, explorer.reached = meta["costs"]
