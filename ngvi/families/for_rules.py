@@ -60,6 +60,14 @@ class ForRules(Gaussian):
         """
         return direction
 
+    def bounded(self, direction: Self, step_size: Array | float, most: float) -> Self:
+        """The direction whose step changes no precision of a mean field by more than ``most`` of it.
+
+        Curvatures that are heavier than the average so far then count as a bound on them does. Of
+        other families it is the direction.
+        """
+        return direction
+
     # -- steps of some latents alone ----------------------------------------------------
 
     def has_parts(self) -> bool:

@@ -12,6 +12,7 @@ the steps.
 
 No step moves a latent by more than its own standard deviation: a rectified unit that few rows
 reach has a wide posterior and, once in a while, a gradient of a hundred times what it should be.
+The same holds of the mean of ``q``, for ``z`` may have moved while ``q`` was wide that is narrow now.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ class AveragedMean(NamedTuple):
         part = on.cast(self.weight / (count + 1.0 + self.earlier), families)
         new = (1.0 - part) * moved
         change = part * moved + (1.0 - self.beta1) * (new - z_minus_x)
-        pairs = zip(families, on.by_family(change, families), strict=True)
-        return direction.with_means(ends, [family.loc + one for family, one in pairs]), new
+        triples = zip(families, ends, on.by_family(change, families), strict=True)
+        means = [family.loc + self._bounded(end, one) for family, end, one in triples]
+        return direction.with_means(ends, means), new
 
     def _bounded(self, end: Any, step: Array) -> Array:
         if end.couples() != "none":

@@ -68,6 +68,7 @@ class BlrRule(NamedTuple):
     momentum: float
     max_kl: float | str | None
     is_noisy: bool = False  #: whether single draws' curvature is to be corrected for its noise
+    largest_change: float | None = None  #: of a mean field's precision in a step, as a part of it
     trust_region: TrustRegion = TrustRegion()
     line_search: LineSearch = LineSearch()
     quasi_newton: QuasiNewton = QuasiNewton()
@@ -216,6 +217,9 @@ class BlrRule(NamedTuple):
         rho: Number,
     ) -> Any:
         """The steps along the directions, of all sizes."""
+        if self.largest_change is not None:
+            pairs = zip(families, steered, strict=True)
+            steered = [family.bounded(one, rho, self.largest_change) for family, one in pairs]
         if self.is_noisy:
             pairs = zip(families, steered, strict=True)
             steered = [family.corrected(one, rho) for family, one in pairs]

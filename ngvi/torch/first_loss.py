@@ -1,4 +1,4 @@
-"""Whether a loss is a mean over a batch, as IVON takes it, by the graph of its first ``backward``.
+"""Whether a loss is a mean over a batch, as a rule takes it, by the graph of its first ``backward``.
 
 Nothing later can see it: a sum of ``B`` losses is the loss of a posterior ``B`` times as sharp.
 """
@@ -22,10 +22,12 @@ class FirstLoss(TorchFunctionMode):
     """Looks at the first loss that is differentiated, and warns of a sum or of a small ``ess``.
 
     :param groups: of the optimiser's parameters.
+    :param rule: its name.
     """
 
-    def __init__(self, groups: list[dict[str, Any]]) -> None:
+    def __init__(self, groups: list[dict[str, Any]], rule: str) -> None:
         super().__init__()
+        self._rule = rule
         self._ess = min(group["ess"] for group in groups)
         self._weights = {tuple(param.shape) for group in groups for param in group["params"]}
         self._is_over = False
@@ -48,9 +50,9 @@ class FirstLoss(TorchFunctionMode):
             )
         if is_of_all:
             return (
-                f"The loss is a mean times ess={self._ess:g}, as of all data, and IVON multiplies "
-                f"by ess itself: the posterior is {self._ess:g} times too sharp. Take the mean "
-                "alone."
+                f"The loss is a mean times ess={self._ess:g}, as of all data, and {self._rule} "
+                f"multiplies by ess itself: the posterior is {self._ess:g} times too sharp. Take "
+                "the mean alone."
             )
         if rows > self._ess:
             return (

@@ -28,6 +28,7 @@ class SampledOptimizer(torch.optim.Optimizer):
     equations: ClassVar[type[IvonEquations]]  #: the rule
     sync: bool = False
     _is_open: bool = False  #: whether the parameters are a sample now
+    _is_for_step: bool = False  #: whether the last sample's gradients are for a step
     #: The last sample since the last step: its weights, for each of these the noise and gradients,
     #: and the gradients' versions then.
     _last: Any = None
@@ -107,8 +108,9 @@ class SampledOptimizer(torch.optim.Optimizer):
         is_left = False
         is_first = train and not any(group["count"] for group in self.param_groups)
         self._move_to_sample(weights, works)
+        self._is_for_step, rule = train, self.equations.rule
         try:
-            with FirstLoss(self.param_groups) if is_first else nullcontext():
+            with FirstLoss(self.param_groups, rule) if is_first else nullcontext():
                 yield
             is_left = True
         finally:

@@ -80,7 +80,7 @@ class VOGN(SampledOptimizer):
         :raises RuntimeError: outside of ``sampled_params(train=True)``.
         :raises ValueError: for gradients of other shapes.
         """
-        if not self._is_open:
+        if not (self._is_open and self._is_for_step):
             raise RuntimeError("backward takes gradients inside of sampled_params(train=True).")
         if len({len(gradient) if gradient.dim() else 0 for gradient in gradients.values()}) != 1:
             raise ValueError("backward needs as many examples' gradients of each parameter.")

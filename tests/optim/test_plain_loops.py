@@ -174,6 +174,11 @@ def test_example_gradients_are_those_of_single_examples_and_misuse_has_a_sentenc
     with pytest.raises(RuntimeError, match="inside of sampled_params"):
         optimiser.backward(found)
     with (
+        optimiser.sampled_params(),  # a prediction
+        pytest.raises(RuntimeError, match=r"inside of sampled_params\(train=True\)"),
+    ):
+        optimiser.backward(found)
+    with (
         pytest.raises(RuntimeError, match="VOGN needs the gradient of each example"),
         optimiser.sampled_params(train=True),
     ):

@@ -108,6 +108,27 @@ def test_the_curvature_of_the_first_steps_is_forgotten_sooner_later_on(backend):
     assert np.allclose([float(averaging(float(step))) for step in steps], expected)
 
 
+@pytest.mark.parametrize(("name", "sign"), [("VOGN", 1.0), ("IVON", -1.0)])
+def test_a_gradient_far_from_the_optimum_narrows_a_mean_field_no_further_than_a_quarter(
+    backend, name, sign
+):
+    """... and nothing moves it by more than it is wide; a given ``beta2`` is as published."""
+    unit, gradient = np.eye(DIM), -1e3 * np.ones(DIM)
+    moments = [(gradient, 1e6 * sign**step * unit) for step in range(NUM_STEPS)]
+
+    def ends(beta2):
+        optimiser = make(backend, name, step_size="auto", beta1=0.9, beta2=beta2)
+        return run(backend, optimiser, moments, "diagonal", np.zeros(DIM), unit)
+
+    last, before = 1.0, 0.0
+    for mu, sigma in ends("auto"):
+        precision = 1 / sigma[0, 0]
+        assert 0.7 * last < precision < 1.3 * last  # 1 + t + t^2 / 2 of IVON
+        assert np.abs(mu - before).max() <= sigma[0, 0] ** 0.5 * (1 + 1e-12)
+        last, before = precision, mu
+    assert 1 / ends(0.9)[0][1][0, 0] > 1e4
+
+
 @pytest.mark.parametrize("beta1", [0.9, 0.0])
 @pytest.mark.parametrize("family", ["covariance_cholesky", "diagonal"])
 def test_auto_slows_by_turns_of_late_and_the_mean_is_mostly_an_average(backend, family, beta1, rng):
