@@ -61,7 +61,7 @@ class ForRules(Gaussian):
         return direction
 
     def bounded(self, direction: Self, step_size: Array | float, most: float) -> Self:
-        """The direction whose step changes no precision of a mean field by more than ``most`` of it.
+        """The direction whose step changes a mean field's precisions by ``most`` of them at most.
 
         Curvatures that are heavier than the average so far then count as a bound on them does. Of
         other families it is the direction.

@@ -12,7 +12,7 @@ the steps.
 
 No step moves a latent by more than its own standard deviation: a rectified unit that few rows
 reach has a wide posterior and, once in a while, a gradient of a hundred times what it should be.
-The same holds of the mean of ``q``, for ``z`` may have moved while ``q`` was wide that is narrow now.
+The same holds of the mean of ``q``: ``z`` may have moved while ``q`` was wide that is narrow now.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a loss is a mean over a batch, as a rule takes it, by the graph of its first ``backward``.
+"""Whether a loss is a mean over a batch, as rules take it, by the graph of its first ``backward``.
 
 Nothing later can see it: a sum of ``B`` losses is the loss of a posterior ``B`` times as sharp.
 """
