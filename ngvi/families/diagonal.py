@@ -112,10 +112,6 @@ class Diagonal(Family):
         change = -2.0 * step_size * direction.scale / self._bound().scale
         return dataclasses.replace(direction, scale=direction.scale * (1.0 + 0.5 * change))
 
-    def bounded(self, direction: Self, step_size: Array | float, most: float) -> Self:
-        limit = 0.5 * most / step_size * abs(self._bound().scale)
-        return dataclasses.replace(direction, scale=self.xp.clip(direction.scale, -limit, limit))
-
     def kl_divergence(self, other: Self) -> Array:
         ratio = self._bound().scale / other.scale
         shift = (self.loc - other.loc) / other.scale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from ngvi.families.gaussian import Array, Gaussian
 from ngvi.families.path import Path, WhitenedPath
@@ -66,7 +66,11 @@ class ForRules(Gaussian):
         Curvatures that are heavier than the average so far then count as a bound on them does. Of
         other families it is the direction.
         """
-        return direction
+        if self.couples() != "none":
+            return direction
+        limit, changed = 0.5 * most / step_size * self.stddev, cast(Any, direction)
+        scale = self.xp.clip(changed.scale, -limit, limit)
+        return dataclasses.replace(changed, scale=scale)
 
     # -- steps of some latents alone ----------------------------------------------------
 
