@@ -16,8 +16,14 @@ import numpy as np
 
 from ngvi.inference.estimate import State
 from ngvi.inference.problem import Problem
-from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE, smoothed_weights
-from ngvi.inference.weights_verdict import USABLE
+from ngvi.inference.psis import (
+    LIMITS,
+    NUMBERS_AT_ONCE,
+    SHAPE_PRIOR,
+    smoothed_weights,
+    tail_size,
+)
+from ngvi.inference.weights_verdict import USABLE, Weights, error_of_k
 
 
 class Resampling(NamedTuple):
@@ -26,6 +32,7 @@ class Resampling(NamedTuple):
     #: Draws, at first and at most, until so many effective ones have moments within 0.05 sd.
     num_draws: tuple[int, int] = (5000, 20_000)
     effective: int = 2000
+    least_effective: int = 400  #: as many as an interval takes by chains (Vehtari et al., 2021)
     rounds: int = 2  #: at most, before them, to see where the globals are and how wide
     num_pilots: int = 4000  #: draws of a round
     degrees: float = 5.0  #: of the t, which then has a variance and a third moment
@@ -49,6 +56,13 @@ class Weighed(NamedTuple):
     def share(self) -> float:
         """Effective draws per draw."""
         return float(1.0 / np.exp(2.0 * self.log_weights).sum() / len(self.log_weights))
+
+    @property
+    def are_trusted(self) -> bool | None:
+        """Whether averages under them are those of the posterior; None if that is not decided."""
+        count = len(self.log_weights)
+        error = error_of_k(self.pareto_k, tail_size(count), SHAPE_PRIOR)
+        return Weights(self.pareto_k, error, self.share, math.nan, count).are_trusted
 
     def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draws as often as their weights say, shape ``(count, d)``."""

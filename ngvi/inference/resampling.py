@@ -59,8 +59,9 @@ def corrected(
 ) -> CorrectedDraws:
     """Draws of the model's posterior; some are the same.
 
-    They have a fault where the weights' tail has a k-hat above 0.7, and where the posterior's own
-    dynamics spread them.
+    They have a fault where the weights' tail has a k-hat above 0.7, where they are worth too few
+    draws, more of which are wanted where the error of k-hat reaches 0.7, and where the posterior's
+    own dynamics spread them.
 
     :param state: of which they are made, by their weights.
     :param num_samples: how many.
@@ -71,6 +72,8 @@ def corrected(
     proposal = proposal_for(problem, state, most, rng, options)
     found = proposal.weighed(max(least, num_samples), rng)
     wanted = max(options.effective, num_samples) / found.share
+    if found.are_trusted is None:
+        wanted = most
     if wanted > len(found.log_weights):
         found = proposal.weighed(max(min(int(wanted), most), num_samples), rng)
     latents = found.resampled(num_samples, rng)
@@ -79,6 +82,10 @@ def corrected(
     if found.pareto_k > USABLE:
         words = f"the weights' k-hat is {found.pareto_k:.2f}, and above {USABLE} they may miss a "
         return CorrectedDraws(latents, words + "part of the posterior")
+    effective = found.share * len(found.log_weights)
+    if effective < (options.effective if found.are_trusted is None else options.least_effective):
+        words = f"{len(found.log_weights):,} draws are worth {effective:,.0f} at a k-hat of "
+        return CorrectedDraws(latents, f"{words}{found.pareto_k:.2f}, too few to tell their widths")
     narrow = _in_words(spread_of_moved(problem, state, found, rng), problem.space.sites)
     fault = f"moved by the posterior's own dynamics {narrow}, so that they are too narrow"
     return CorrectedDraws(latents, fault if narrow else "")

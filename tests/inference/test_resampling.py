@@ -150,6 +150,27 @@ def test_a_heavy_tail_among_many_globals_is_drawn():
     assert found.evidence == pytest.approx(0.0, abs=0.05)
 
 
+@pytest.mark.parametrize(("variance", "is_faulty"), [(1.2, False), (2.4, True)])
+def test_too_few_effective_draws_are_told(variance, is_faulty):
+    """A posterior in 12 dimensions that is wider than the Gaussian: k-hat is near 0.7."""
+
+    class Wide(Skew):
+        sites = (Site("w", 0, (12,), (Plate("groups", 12, 0),)),)
+        noise_dim = 13  # as a mixture's, along which no tail is made heavier
+
+        def log_density(self, state, latents):
+            return stats.norm.logpdf(latents, 0.0, variance**0.5).sum(1)
+
+        def draw(self, state, noise):
+            return noise[:, :12], stats.norm.logpdf(noise[:, :12]).sum(1)
+
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        found = resampling.corrected(Wide(dim=12), (np.zeros(12), np.eye(12)), 500, rng)
+        assert bool(found.fault) is is_faulty
+        assert "a k-hat of" in found.fault or "above 0.7" in found.fault or not is_faulty
+
+
 class Banana(Skew):
     """A ridge that no draw of the Gaussian, and none along an axis, follows to its ends."""
 
