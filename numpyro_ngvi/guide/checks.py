@@ -81,7 +81,8 @@ class CheckedSites(handlers.block):
                 f"Continuous inference cannot handle discrete sample site '{site['name']}'. "
                 "Mark it with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
                 "TraceEnum_ELBO, or hide it from the guide, e.g. "
-                f"NaturalGaussianGuide(handlers.block(model, hide=['{site['name']}']))."
+                f"NaturalGaussianGuide(handlers.block(model, hide=['{site['name']}'])). If it is "
+                "data that this call leaves out, give some, of which zeros will do."
             )
 
 

@@ -63,7 +63,8 @@ def check_sites(trace: poutine.Trace) -> None:
                 "with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
                 "TraceEnum_ELBO (https://pyro.ai/examples/enumeration.html), or hide it from "
                 "the guide, e.g. "
-                f"NaturalGaussianGuide(poutine.block(model, hide=['{name}']))."
+                f"NaturalGaussianGuide(poutine.block(model, hide=['{name}'])). If it is data that "
+                "this call leaves out, give some, of which zeros will do."
             )
     if not any(site["value"].numel() for _, site in latents):
         prior = "to_pyro_module_(network), and a PyroSample for each of its weights"
@@ -78,6 +79,13 @@ def check_sites(trace: poutine.Trace) -> None:
                 f"Observed site '{name}' has a {type(value).__name__}, and Pyro takes tensors: "
                 "torch.as_tensor(...)."
             )
+
+
+def lacking_data(trace: poutine.Trace) -> list[str]:
+    """Discrete sites of a guide that is made anew for predictions: data, which these do not have."""
+    if caller_of_type(pyro.infer.Predictive) is None:
+        return []
+    return [name for name, site in _latent_sites(trace) if site["fn"].support.is_discrete]
 
 
 def check_precision(trace: poutine.Trace, loc: Tensor) -> None:

@@ -40,6 +40,7 @@ from pyro_ngvi.guide.checks import (
     check_svi,
     frozen_parts,
     is_enumerated,
+    lacking_data,
     subsampled_latents,
 )
 from pyro_ngvi.guide.copies import Copied
@@ -124,6 +125,9 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         check_svi(self)
         with note_foreign_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
             trace = first_trace(self, args, kwargs)
+            if lacking := lacking_data(trace):
+                self._model = (poutine.block(self.model, hide=lacking),)
+                trace = first_trace(self, args, kwargs)
         self._check_trace(trace)
         try:
             find_start(self, args, kwargs)

@@ -21,7 +21,7 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.distributions import constraints
-from pyro.infer import SVI, Trace_ELBO
+from pyro.infer import SVI, Predictive, Trace_ELBO
 from pyro.nn import PyroModule, PyroParam, PyroSample
 
 from pyro_ngvi import BLR, NaturalELBO, NaturalGaussianGuide, Snngm
@@ -246,3 +246,23 @@ def test_a_model_may_write_to_its_latents(loss):
     assert np.isfinite(svi.step())
     if loss is NaturalELBO:
         np.testing.assert_allclose(guide.median()["v"].item(), 2.0, rtol=1e-4)
+
+
+def test_a_new_guide_draws_from_the_store_without_data():
+    def model(group, y=None):
+        with pyro.plate("groups", 3):
+            rate = pyro.sample("rate", dist.Gamma(2.0, 1.0))
+        with pyro.plate("rows", len(group)):
+            pyro.sample("y", dist.Poisson(rate[..., group]), obs=y)
+
+    group = torch.tensor([2, 0])
+    pyro.clear_param_store()
+    guide = NaturalGaussianGuide(model)
+    guide(group, torch.ones(2))
+    with torch.no_grad():
+        guide.posterior.loc.copy_(torch.arange(3.0))
+    again = NaturalGaussianGuide(model)
+    found = Predictive(model, guide=again, num_samples=100)(group)["y"]
+    assert found.shape == (100, 2) and again.latent_dim == 3
+    with pytest.raises(ValueError, match="leaves out, give some, of which zeros will do"):
+        NaturalGaussianGuide(model)(group)
