@@ -82,7 +82,7 @@ def check_sites(trace: poutine.Trace) -> None:
 
 
 def lacking_data(trace: poutine.Trace) -> list[str]:
-    """Discrete sites of a guide that is made anew for predictions: data, which these do not have."""
+    """Discrete sites of a guide that is made anew for predictions: data, which are not there."""
     if caller_of_type(pyro.infer.Predictive) is None:
         return []
     return [name for name, site in _latent_sites(trace) if site["fn"].support.is_discrete]
