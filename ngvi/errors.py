@@ -8,11 +8,10 @@ an error that a package raises.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -209,69 +208,6 @@ def check_create_plates(create_plates: Any) -> Any:
     return _function(create_plates, "create_plates", example, not is_plate)
 
 
-#: Packages whose data frames and columns neither library computes with.
-FRAMES = ("pandas", "polars", "xarray", "pyarrow")
-#: What arrays hold that neither library computes with, by numpy's kind of dtype.
-NO_NUMBERS = {
-    "U": "strings",
-    "S": "strings",
-    "T": "strings",
-    "O": "objects",
-    "M": "dates",
-    "m": "times",
-}
-#: How the note begins.
-NOTE = "Some of the model's arguments are no arrays of numbers"
-
-
-@contextlib.contextmanager
-def note_foreign_arguments(
-    args: tuple, kwargs: dict, convert: str, others: tuple = ()
-) -> Iterator[None]:
-    """Add to the error of a model that fails which of its arguments are no arrays.
-
-    It is a note: the error and its traceback are the model's own. A model that converts its
-    arguments itself does not fail.
-
-    :param convert: what makes an array of the library, for words.
-    :param others: types that the library does not take either.
-    """
-    try:
-        yield
-    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
-        named = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
-        found = {name: _foreign(value, others) for name, value in named.items()}
-        words = [f"{name} {what}" for name, what in found.items() if what]
-        is_ours = isinstance(error, (InvalidStartError, DiscreteLatentError, NoLatentsError))
-        has_note = any(NOTE in note for note in getattr(error, "__notes__", ()))
-        if words and not is_ours and not has_note:
-            codes = ""
-            if any(kind in one for one in words for kind in NO_NUMBERS.values()):
-                codes = "; of strings their codes, np.unique(strings, return_inverse=True)[1]"
-            error.add_note(
-                f"{NOTE} (they are counted from zero): {', '.join(words)}. Pass {convert}(...) of "
-                f"the numbers (of a data frame, of each column{codes})."
-            )
-        raise
-
-
-def _foreign(value: Any, others: tuple) -> str:
-    """What an argument is that is no array of numbers, in words; or nothing."""
-    holds = NO_NUMBERS.get(getattr(getattr(value, "dtype", None), "kind", ""))
-    name = type(value).__name__
-    if holds is not None:
-        return f"holds {holds} ({name} of {value.dtype})"
-    if isinstance(value, others) or type(value).__module__.partition(".")[0] in FRAMES:
-        return f"is of type {name}"
-    while isinstance(value, (list, tuple)) and value:
-        value = value[0]
-        if isinstance(value, str):
-            return f"holds strings ({name})"
-        if isinstance(value, (int, float, np.number)):
-            return f"is of type {name}"
-    return ""
-
-
 # -- models ---------------------------------------------------------------------------
 
 #: Of the standard normal latent that ``fit`` gives to a model without continuous latents: nothing
@@ -305,6 +241,15 @@ def no_latents(sites: Iterable[str], params: Iterable[str], prior: str) -> str:
         what += ". If it calls a network, whose weights are constants to it, make latents of them "
         what += f"by {prior}"
     return f"The guide found no latent variables. The model {what}."
+
+
+def prior_alone(latents: Iterable[str]) -> str:
+    """For a loop that learns from a model that observes nothing."""
+    names = ", ".join(map(repr, latents))
+    return (
+        f"The model observes nothing: all of its sites ({names}) are latent, so that this SVI "
+        "learns the prior. Was the response forgotten?"
+    )
 
 
 def empty_plate(name: str, library: str) -> str:

@@ -98,6 +98,14 @@ def check_batches(value: Any, name: str) -> Any:
             "a DataLoader or a list of the model's arguments, [(X1, y1), (X2, y2)]; or "
             "fit(model, X, y) for data that fit the memory."
         )
+    if (
+        isinstance(value, (tuple, list))
+        and len({len(getattr(one, "shape", ())) for one in value}) > 1
+    ):
+        raise TypeError(
+            f"{name} must be an iterable of batches, got one batch, it seems: write [(X1, y1), "
+            "(X2, y2)]; or fit(model, X, y) for data that fit the memory."
+        )
     if isinstance(value, (str, bytes, int, float)):
         raise TypeError(f"{name} must be an iterable of batches, got {value!r}.")
     return value
@@ -323,6 +331,23 @@ def check_predictive(
         )
     if args or kwargs:
         ModelCall(predictive, model, args, kwargs, "rng_key= in NumPyro").check()
+
+
+def check_takes(model: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse a model that a file's arguments, or those in their place, are none of.
+
+    :raises ValueError: with how it is called.
+    """
+    signature = signature_of(model, follow=True)
+    try:
+        if signature is not None:
+            signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ValueError(
+            f"{_call(model)} is not the model of this file's fit, whose arguments ({len(args)} by "
+            f"place{''.join(f', {name}=' for name in kwargs)}) it does not take: {error}. Give the "
+            "model of the fit."
+        ) from None
 
 
 def _takes_any(signature: inspect.Signature) -> bool:

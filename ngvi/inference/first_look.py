@@ -7,6 +7,7 @@ with NaN have no density anywhere, and finding no start takes long.
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from ngvi._door import signature_of
 from ngvi._warn import warn
+from ngvi.foreign import where_not
 
 
 @dataclass
@@ -24,14 +26,19 @@ class Seen:
     :ivar latents: names.
     :ivar others: names of what follows from latents: deterministic sites.
     :ivar data: the values of observed sites that are known and that no mask covers; None of others.
+    :ivar beyond: what was found of indices beyond the end of an array, or nothing.
     :ivar without_density: observed sites whose log density is NaN because arguments are.
+    :ivar odd: what data of a site have that its distribution has not, whatever its parameters are,
+        in words.
     :ivar nan: where arguments of the model hold NaN, in words, by their names.
     """
 
     latents: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     data: dict[str, np.ndarray | None] = field(default_factory=dict)
+    beyond: str = ""
     without_density: list[str] = field(default_factory=list)
+    odd: dict[str, str] = field(default_factory=dict)
     nan: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -57,6 +64,17 @@ def check_seen(
                 f"Observed site '{name}' holds NaN {where}, which has no density: leave these "
                 "rows out, give them a latent of their own, or cover them with a mask."
             )
+    if seen.beyond:
+        warn(
+            f"The model asks for an element beyond the end of an array ({seen.beyond}), and JAX "
+            "takes the last one in its place: are there more groups than the plate has, or are "
+            "they counted from one?"
+        )
+    for name, words in seen.odd.items():
+        raise ValueError(
+            f"Observed site '{name}' {words}, where its density is zero: leave these rows out, "
+            "cover them with a mask, or take a distribution that has such data."
+        )
     if seen.without_density:
         where = "; ".join(f"{name} holds NaN {words}" for name, words in seen.nan.items())
         names = ", ".join(f"'{name}'" for name in seen.without_density)
@@ -80,6 +98,37 @@ def warn_of_unknown_sites(seen: Seen, init_loc_fn: Any) -> None:
                 f"init_loc_fn= has a value for '{name}', which is no site of the model"
                 f"{f': is {near[0]!r} meant?' if near else '.'}"
             )
+
+
+def oddity(value: np.ndarray, support: Any, is_in: Callable | None = None) -> str:
+    """What data hold that their distribution does not have, in words; or nothing.
+
+    :param support: in which they have to be, or None.
+    :param is_in: tells it; by default the support itself.
+    """
+    if support is None or not value.size or nan_in(value):
+        return ""
+    good = np.asarray((is_in or support)(value))
+    if good.shape == value.shape and value.dtype.kind == "f":
+        good = good & np.isfinite(value)
+    words = where_not(good, f"what is not in its support, {support},")
+    shown = good.shape == value.shape and not good.all()
+    return f"{words}, {value[~good].flat[0]:g}" if shown else words
+
+
+def constant_support(fn: Any, kind: type) -> Any:
+    """The support of a distribution, if it is the same whatever the parameters are; or None.
+
+    :param kind: of constraints.
+    """
+    while type(fn).__name__ in ("ExpandedDistribution", "Independent"):
+        fn = fn.base_dist
+    support = inspect.getattr_static(type(fn), "support", None)
+    if isinstance(support, property):  # of so many categories, which is a plain number
+        support = fn.support
+        bounds = [getattr(support, f"{end}_bound", None) for end in ("lower", "upper")]
+        return support if all(isinstance(one, (int, np.integer)) for one in bounds) else None
+    return support if isinstance(support, kind) else None
 
 
 def nan_in_arguments(args: tuple, kwargs: Mapping[str, Any]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ngvi.errors import check_flag, check_model
 from ngvi.inference import serialize
-from ngvi.inference.arguments import check_path
+from ngvi.inference.arguments import check_path, check_takes
 from ngvi.inference.change import Change
 from ngvi.inference.continued import ContinuedPosterior
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
@@ -194,6 +194,7 @@ class Result(ContinuedPosterior):
             args, kwargs = file.arguments(
                 lambda array, saved: cls._own(array, saved if place is None else place)
             )
+        check_takes(model, args, kwargs)
         make_guide = None if guide is not None else file.make_guide(cls._families, cls._guides)
         fields = file.fields()
         rebuilt = cls._rebuilt(file, model, args, kwargs, guide, make_guide)

@@ -17,6 +17,7 @@ from numpyro.primitives import _PYRO_STACK
 
 from ngvi import errors as checks
 from ngvi._door import SWAPPED, warn_of_optimiser
+from ngvi._warn import warn
 from ngvi.errors import DiscreteLatentError
 from ngvi.guide import latent_shapes
 from ngvi.guide.layout import latent_sites, unconstrained_shapes
@@ -103,6 +104,9 @@ def check_svi(guide: Any, posterior: dict[str, Any]) -> None:
         return
     if svi.model is guide:
         raise TypeError(SWAPPED)
+    sites = {k: one for k, one in guide.prototype_trace.items() if one["type"] == "sample"}
+    if not any(one["is_observed"] for one in sites.values()):
+        warn(checks.prior_alone(sites))
     nodes = []
 
     def look(node: Any) -> bool:

@@ -28,8 +28,8 @@ from ngvi.errors import (
     check_quantiles,
     no_distribution,
     no_latents,
-    note_foreign_arguments,
 )
+from ngvi.foreign import note_foreign_arguments
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.distributions import check_has_gradient
 from ngvi.latents.subsampling import check_no_local_latents
@@ -171,6 +171,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
                 [name for name, site in trace.items() if site["type"] == kind]
                 for kind in ("sample", "param")
             )
+            sites = [*self.model.enumerated, *sites]
             prior = "random_flax_module, random_nnx_module or their like"
             raise NoLatentsError(no_latents(sites, params, prior))
         own = (self._parameter_name, f"_{self.prefix}_latent")

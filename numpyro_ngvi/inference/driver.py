@@ -98,10 +98,10 @@ class _FitCall(FitCall):
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
         super().__init__(given, fit)
         self._programs = PROGRAMS.counts  # before the fit
+        _check_numbers(self.args, {"rng_key": given["rng_key"], **self.kwargs})
         given_key = given["rng_key"]
         key = np.uint32(0) if given_key is None else typed_key(check_key(given_key))
         self._init_key, seeds, self._result_key = _keys(key)
-        _check_numbers(self.args, {"rng_key": seeds, **self.kwargs})
         _check_processes((self.args, self.kwargs), given["time_limit"], given["checkpoint"])
         seeds = np.asarray(seeds)
         if given["checkpoint"] is not None:
@@ -149,6 +149,7 @@ def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:
     :raises TypeError: naming them.
     """
     traced = in_arguments(args, kwargs, _is_traced)
+    traced = traced or ("numbers" if _is_traced(jnp.zeros(())) else "")
     if traced:
         raise TypeError(
             f"fit decides on numbers as it goes, and jax.jit, jax.vmap or jax.grad traces its "

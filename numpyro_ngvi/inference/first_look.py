@@ -13,7 +13,14 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
-from ngvi.inference.first_look import Seen, nan_in, nan_in_arguments
+from ngvi.inference.first_look import (
+    Seen,
+    constant_support,
+    nan_in,
+    nan_in_arguments,
+    oddity,
+)
+from numpyro_ngvi.inference.new_groups import out_of_bounds
 
 
 def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
@@ -29,9 +36,16 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
         sites = {k: site for k, site in trace.items() if site["type"] == "sample"}
         seen.latents = [name for name, site in sites.items() if not site["is_observed"]]
         seen.data = {name: _known(site) for name, site in sites.items() if site["is_observed"]}
+        with jax.ensure_compile_time_eval():
+            for name, value in seen.data.items():
+                support = constant_support(sites[name]["fn"], dist.constraints.Constraint)
+                if value is not None and (words := oddity(value, support)):
+                    seen.odd[name] = words
 
     try:
-        jax.eval_shape(run)
+        program = jax.make_jaxpr(run)()
+        if any(map(_are_indices, jax.tree.leaves((args, kwargs)))) and "gather" in str(program):
+            seen.beyond = out_of_bounds(model, args, kwargs)
         own = as_numpy((args, kwargs))
         seen.nan = nan_in_arguments(*own)
         if seen.nan and not seen.has_nan:
@@ -44,6 +58,11 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     except Exception:  # noqa: BLE001  the set-up fails as well, and says why
         return None
     return seen
+
+
+def _are_indices(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jnp.integer) and jnp.ndim(leaf) > 0
 
 
 def as_numpy(tree: Any) -> Any:
@@ -80,13 +99,14 @@ def _known(site: dict[str, Any]) -> np.ndarray | None:
 
 def _without_density(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[str]:
     """Observed sites with a log density of NaN."""
-    return [
-        name
-        for name, site in _trace(model, args, kwargs).items()
-        if site["type"] == "sample"
-        and site["is_observed"]
-        and bool(jnp.isnan(site["fn"].log_prob(site["value"])).any())
-    ]
+    sites = _trace(model, args, kwargs).items()
+    observed = [(k, site) for k, site in sites if site["type"] == "sample" and site["is_observed"]]
+    with numpyro.validation_enabled(False):
+        return [
+            name
+            for name, site in observed
+            if bool(jnp.isnan(site["fn"].log_prob(site["value"])).any())
+        ]
 
 
 def _filled(leaf: Any) -> Any:

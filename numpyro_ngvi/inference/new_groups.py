@@ -148,4 +148,4 @@ def out_of_bounds(model: Callable, args: tuple, kwargs: dict) -> str:
         error, _ = arguments.call(compiled(checked, runs_once=True))
     except Exception:  # noqa: BLE001  a model may do with its arguments what cannot be traced
         return ""
-    return re.sub(r"\s*\(`?check.*", "", (error.get() or "").partition("\n")[0])
+    return re.sub(r"\s*\(`?check.*", "", (error.get() or "").partition("\n")[0]).strip(". ")

@@ -102,6 +102,14 @@ def check_precision(trace: poutine.Trace, loc: Tensor) -> None:
         )
 
 
+def warn_of_prior(trace: poutine.Trace) -> None:
+    """Warn of an ``SVI`` whose model observes nothing."""
+    sites = _sample_sites(trace)
+    is_trained = caller_of_type(pyro.infer.SVI) is not None
+    if is_trained and not any(site["is_observed"] for _, site in sites):
+        warn(checks.prior_alone(name for name, _ in sites))
+
+
 def check_svi(guide: Any) -> None:
     """Warn if an ``SVI`` runs the guide whose optimiser scales each coordinate by itself.
 

@@ -25,8 +25,8 @@ from ngvi.errors import (
     check_init_loc_fn,
     check_names,
     check_quantiles,
-    note_foreign_arguments,
 )
+from ngvi.foreign import note_foreign_arguments
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.distributions import check_has_gradient
 from ngvi.guide.robust_init import ROBUST_INIT
@@ -42,6 +42,7 @@ from pyro_ngvi.guide.checks import (
     is_enumerated,
     lacking_data,
     subsampled_latents,
+    warn_of_prior,
 )
 from pyro_ngvi.guide.copies import Copied
 from pyro_ngvi.guide.distributions import StructuredNormal
@@ -123,12 +124,15 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     def _set_up(self, *args: Any, **kwargs: Any) -> None:
         check_gradients("The first call of a guide", "Later calls and draws")
         check_svi(self)
-        with note_foreign_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
+        with note_foreign_arguments(
+            args, kwargs, "torch.as_tensor", (np.ndarray,), str(torch.get_default_dtype())
+        ):
             trace = first_trace(self, args, kwargs)
             if lacking := lacking_data(trace):
                 self._model = (poutine.block(self.model, hide=lacking),)
                 trace = first_trace(self, args, kwargs)
         self._check_trace(trace)
+        warn_of_prior(trace)
         try:
             find_start(self, args, kwargs)
             self._dynamic = dynamic_sites(self.model, self.prototype_trace, args, kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from pyro.distributions import MaskedDistribution
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_feasible
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
+from torch.distributions.constraints import Constraint
 
-from ngvi.inference.first_look import Seen, nan_in_arguments
+from ngvi.inference.first_look import Seen, constant_support, nan_in_arguments, oddity
 from pyro_ngvi.guide.checks import frozen_parts, quiet_trace
 
 
@@ -29,6 +31,10 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
         seen.others = [name for name, site in sites.items() if _is_deterministic(site)]
         observed = {name: site for name, site in sites.items() if site["is_observed"]}
         seen.data = {k: _known(site) for k, site in observed.items() if k not in seen.others}
+        for name in seen.data:
+            value, support = _value(observed[name]), constant_support(sites[name]["fn"], Constraint)
+            if value is not None and (words := oddity(value, support, partial(_are_in, support))):
+                seen.odd[name] = words
         seen.nan = nan_in_arguments(*as_numpy((args, kwargs)))
         if not seen.nan or seen.has_nan:
             return seen
@@ -85,14 +91,25 @@ def _trace(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, An
 
 
 def _known(site: dict[str, Any]) -> np.ndarray | None:
+    """The data of an observed site, if they are real numbers and nothing masks them."""
+    return _value(site) if _is_real(site["value"]) else None
+
+
+def _value(site: dict[str, Any]) -> np.ndarray | None:
     """The data of an observed site, if nothing masks them."""
-    fn = site["fn"]
+    fn, value = site["fn"], site["value"]
     while hasattr(fn, "base_dist"):
         if isinstance(fn, MaskedDistribution):
             return None
         fn = fn.base_dist
-    value = None if site["mask"] is not None else as_numpy(site["value"])
-    return value if isinstance(value, np.ndarray) else None
+    is_dense = isinstance(value, Tensor) and value.layout is torch.strided
+    if site["mask"] is not None or not is_dense:
+        return None
+    return as_numpy(value) if _is_real(value) else value.detach().cpu().numpy()
+
+
+def _are_in(support: Constraint, values: np.ndarray) -> np.ndarray:
+    return support.check(torch.as_tensor(values)).numpy()
 
 
 def _without_density(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[str]:

@@ -22,7 +22,8 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from ngvi.errors import NO_LATENTS, DiscreteLatentError, InvalidStartError, note_foreign_arguments
+from ngvi.errors import NO_LATENTS, DiscreteLatentError, InvalidStartError
+from ngvi.foreign import note_foreign_arguments
 from ngvi.inference import set_up as shared
 from ngvi.inference.problem import Problem
 from pyro_ngvi.guide import NaturalGaussianGuide
@@ -71,7 +72,9 @@ def set_up(
         return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
 
     nan_arguments = partial(shared.in_arguments, args, kwargs, _holds_nan)
-    with note_foreign_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,)):
+    with note_foreign_arguments(
+        args, kwargs, "torch.as_tensor", (np.ndarray,), str(torch.get_default_dtype())
+    ):
         try:
             found = shared.ready(model, starts, at, changed, _WithoutDensities(), nan_arguments)
         except InvalidStartError as error:
