@@ -26,20 +26,20 @@ class Seen:
     :ivar latents: names.
     :ivar others: names of what follows from latents: deterministic sites.
     :ivar data: the values of observed sites that are known and that no mask covers; None of others.
-    :ivar beyond: what was found of indices beyond the end of an array, or nothing.
     :ivar without_density: observed sites whose log density is NaN because arguments are.
+    :ivar nan: where arguments of the model hold NaN, in words, by their names.
     :ivar odd: what data of a site have that its distribution has not, whatever its parameters are,
         in words.
-    :ivar nan: where arguments of the model hold NaN, in words, by their names.
+    :ivar beyond: what was found of indices beyond the end of an array, or nothing.
     """
 
     latents: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     data: dict[str, np.ndarray | None] = field(default_factory=dict)
-    beyond: str = ""
     without_density: list[str] = field(default_factory=list)
-    odd: dict[str, str] = field(default_factory=dict)
     nan: dict[str, str] = field(default_factory=dict)
+    odd: dict[str, str] = field(default_factory=dict)
+    beyond: str = ""
 
     @property
     def has_nan(self) -> bool:
