@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -119,7 +119,7 @@ def check_smooth(terms: AdditiveTerms, families: Sequence[Family], calculus: Cal
         line = calculus.line(term, centre)
         for wanted in ([True] * len(own), *(np.eye(len(own)) if len(own) > 1 else ())):
             steps = [x * w for x, w in zip(half, wanted, strict=True)]
-            if any(_jumps(line, steps, term.node.shape, part) for part in (0, 1)):
+            if _jumps(line, steps, term.node.shape):
                 raise NotAdditiveError("it has a kink or a jump")
 
 
@@ -127,18 +127,35 @@ def _jumps(
     line: Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]],
     steps: list[np.ndarray],
     shape: tuple[int, ...],
-    part: int,
 ) -> bool:
-    """:param part: 0 for the function, 1 for its derivative."""
+    """Whether a function or its derivative does, on some part of the line."""
     # Not from -1 to 1: at zero itself, where it may begin, a derivative by cases may be another.
-    ends = [np.full(shape, t) for t in np.linspace(-1.0, 0.93, DEFAULTS.line_parts + 1)]
+    ends = np.linspace(-1.0, 0.93, DEFAULTS.line_parts + 1)
+    count = 2 * DEFAULTS.line_parts  # first the function's, then its derivative's
+    lows, highs = (
+        np.broadcast_to(np.tile(part, 2).reshape(count, *[1] * len(shape)), (count, *shape))
+        for part in (ends[:-1], ends[1:])
+    )
+    is_small = count * math.prod(shape) <= DEFAULTS.line_numbers
+    some = [slice(0, count)] if is_small else [slice(row, row + 1) for row in range(count)]
 
-    def along(t: np.ndarray) -> np.ndarray:
-        return line(t, steps)[part]
+    def along(rows: slice, t: np.ndarray) -> np.ndarray:
+        found = line(np.ascontiguousarray(t), steps)
+        parts = np.arange(count)[rows] // DEFAULTS.line_parts
+        return np.stack([found[part][row] for row, part in enumerate(parts)])
 
     with np.errstate(all="ignore"):
-        size = functools.reduce(np.fmax, (abs(along(t)) for t in ends))
-        return any(_jumps_between(along, *two, size) for two in itertools.pairwise(ends))
+        pairs = ((rows, end[rows]) for end in (lows, highs) for rows in some)
+        sizes = [np.zeros(shape), np.zeros(shape)]
+        for rows, t in pairs:
+            for row, values in zip(range(count)[rows], along(rows, t), strict=True):
+                part = row // DEFAULTS.line_parts
+                sizes[part] = np.fmax(sizes[part], abs(values))
+        size = np.repeat(np.stack(sizes), DEFAULTS.line_parts, 0)
+        return any(
+            _jumps_between(functools.partial(along, rows), lows[rows], highs[rows], size[rows])
+            for rows in some
+        )
 
 
 def _jumps_between(

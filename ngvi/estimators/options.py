@@ -88,6 +88,8 @@ class EstimatorOptions:
     jump_left: float = 0.3
     #: ... which is more than rounding, as a part of the function's size.
     jump_size: float = 1e-3
+    #: All parts are followed together if a term has at most so many numbers there.
+    line_numbers: int = 2**17
 
     # -- curvature that a Hessian misses
     #: Half of a segment, in standard deviations: long enough to meet the kinks of a likelihood.

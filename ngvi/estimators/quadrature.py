@@ -68,7 +68,7 @@ class Calculus(Protocol):
         self, term: Term, centre: list[Array]
     ) -> Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]]:
         """The term and its derivative along ``centre + t half``, by ``t`` and ``half``, element by
-        element.
+        element, for each row of ``t``.
         """
 
 

@@ -111,10 +111,13 @@ class JaxCalculus:
         @partial(compiled, runs_few=True)
         def at(t: jax.Array, half: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
             steps = [step.astype(one.dtype) for one, step in zip(centre, half, strict=True)]
-            predictors = [
-                one + t.astype(one.dtype) * step for one, step in zip(centre, steps, strict=True)
-            ]
-            return jax.jvp(term.value, (predictors,), (steps,))
+
+            def at_one(t: jax.Array) -> tuple[jax.Array, jax.Array]:
+                pairs = zip(centre, steps, strict=True)
+                predictors = [one + t.astype(one.dtype) * step for one, step in pairs]
+                return jax.jvp(term.value, (predictors,), (steps,))
+
+            return jax.vmap(at_one)(t)
 
         return lambda t, half: jax.device_get(at(t, half))
 

@@ -168,7 +168,12 @@ class TorchCalculus:
             steps = [torch.as_tensor(step).to(centre[0]) for step in half]
             places = torch.as_tensor(t).to(centre[0])
             predictors = [one + places * step for one, step in zip(centre, steps, strict=True)]
-            value, slopes, _ = derivatives(term.value, predictors, twice=False)
+
+            def expanded(constant: Tensor) -> Tensor:  # for operations that do not broadcast
+                return constant.expand(places.shape)
+
+            function = functools.partial(term.value, constant=expanded)
+            value, slopes, _ = derivatives(function, predictors, twice=False)
             slope = sum(part * step for part, step in zip(slopes, steps, strict=True))
             return value.double().cpu().numpy(), slope.double().cpu().numpy()
 
