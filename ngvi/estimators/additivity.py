@@ -140,7 +140,7 @@ def _jumps(
     some = [slice(0, count)] if is_small else [slice(row, row + 1) for row in range(count)]
 
     def along(rows: slice, t: np.ndarray) -> np.ndarray:
-        found = line(np.ascontiguousarray(t), steps)
+        found = line(np.array(t), steps)
         parts = np.arange(count)[rows] // DEFAULTS.line_parts
         return np.stack([found[part][row] for row, part in enumerate(parts)])
 
