@@ -79,9 +79,11 @@ class _Climb:
         self._bound = self._at.value + self._q.entropy()
         self._left = _left(self._q, self._at)
         self._remembered = _Remembered(q)
+        by_points = target.predictors is None
+        self._noise = DEFAULTS.left_by_points if by_points else 0.0
 
     def run(self, num_steps: int, left: float) -> list[Steps | None]:
-        count = np.zeros(len(self._weights), int)
+        left, count = max(left, self._noise), np.zeros(len(self._weights), int)
         active = np.arange(len(count))
         for _ in range(num_steps):
             active = active[~(self._left[active] <= left)]
@@ -117,7 +119,7 @@ class _Climb:
                 there = self._target.under(new, self._weights[tried])
                 value = there.value + new.entropy()
                 bound = self._bound[tried]
-                is_better = value >= bound - 1e-9 * np.abs(bound)
+                is_better = value >= bound - 1e-9 * np.abs(bound) - self._noise
                 if is_better.any():
                     done.append(tried[is_better])
                     self._put(done[-1], new.take(is_better), there.take(is_better))

@@ -54,8 +54,10 @@ class WorkflowOptions:
     max_shift: float = 0.5
     #: Steps of a leave-one-out at most: few take so many, and these are where PSIS says nothing.
     num_steps: int = 20
-    #: Nats that a last step may still have gained.
+    #: Nats that steps may leave ...
     left: float = 1e-5
+    #: ... by points, whose expectations are known to so many nats.
+    left_by_points: float = 1e-3
     #: Precision that is left of the posterior's in any direction: less is none but for rounding.
     least_precision: float = 1e-8
     #: Steps that the next one is accelerated by: more tell nothing new, and cost memory.
