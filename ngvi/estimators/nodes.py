@@ -173,7 +173,7 @@ class NodeSums(NamedTuple):
                 gap = abs(covariance.along(row, k) - self.first_z[count * i + k])
                 missed = missed + covariance.stddevs[i] * gap
         is_counted = (missed > 0) & (self.lost == 0)
-        return xp.where(is_counted, missed / self.kept, 0.0)
+        return xp.where(is_counted, missed / xp.where(is_counted, self.kept, 1.0), 0.0)
 
     def misses(self, covariance: PredictorCovariance, eps: float, xp: Any) -> Array:
         """Whether the nodes miss too much of all elements."""

@@ -122,10 +122,14 @@ def make_units(
                 f"'{site.name}' in {', '.join(map(repr, sorted(names)))}"
                 for site, names in zip(rows.sites, of_rows, strict=True)
             )
-            raise ValueError(
-                f"The observed sites are in different plates ({words}): say of which an element "
-                "is left out, plate='...'."
-            )
+            way_out = "say of which an element is left out, plate='...'"
+            if not set.intersection(*of_rows):
+                way_out = (
+                    "they are in no plate together, and so have no rows: name a plate around "
+                    "latents of which each observation depends on one element, or ask a model of "
+                    "one of them"
+                )
+            raise ValueError(f"The observed sites are in different plates ({words}): {way_out}.")
         plates = rows.sites[0].plates
         return _by_index(rows, [p.name for p in plates], _shared(plates, latents))
     if all(plate in names for names in of_rows):

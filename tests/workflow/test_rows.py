@@ -203,15 +203,15 @@ def test_a_likelihood_outside_of_plates_is_told_how_to_be_written(ppl):
         fitted.loo()
 
 
-def test_a_factor_has_no_rows(pyro_backend):
-    fitted = bare(pyro_backend, lambda x: pyro_backend.factor("penalty", -(x**2)))
+def test_a_factor_has_no_rows(ppl):
+    fitted = bare(ppl, lambda x: ppl.factor("penalty", -(x**2)))
     with pytest.raises(ValueError, match="its likelihood is in the factor 'penalty'"):
         fitted.sites()
 
 
-def test_a_plate_that_is_not_there_is_named_with_those_that_are(pyro_backend):
+def test_a_plate_that_is_not_there_is_named_with_those_that_are(ppl):
     with pytest.raises(ValueError, match="There is no plate 'row'; the plates are 'data'"):
-        shared_result(pyro_backend).influence("row")
+        shared_result(ppl).influence("row")
 
 
 def test_an_observed_site_outside_of_the_plate_is_named(pyro_backend):
@@ -227,6 +227,19 @@ def test_an_observed_site_outside_of_the_plate_is_named(pyro_backend):
         result(ppl, model).loo("rows")
 
 
+def test_observed_sites_in_no_plate_together_are_told_what_rows_are(pyro_backend):
+    ppl = pyro_backend
+
+    def model():
+        m = ppl.sample("m", ppl.dist.Normal(0.0, 1.0))
+        for plate, site, size in (("some", "a", 2), ("others", "b", 3)):
+            with ppl.plate(plate, size):
+                ppl.sample(site, ppl.dist.Normal(m, 1.0), obs=ppl.array(np.ones(size)))
+
+    with pytest.raises(ValueError, match="'a' in 'some'; 'b' in 'others'.*in no plate together"):
+        result(ppl, model).loo()
+
+
 def test_a_mixture_has_a_summary_and_no_natural_parameters_to_subtract(pyro_backend):
     ppl = pyro_backend
     model, args = models.regression(ppl), tuple(map(ppl.array, models.regression_data()))
@@ -238,25 +251,25 @@ def test_a_mixture_has_a_summary_and_no_natural_parameters_to_subtract(pyro_back
             asked()
 
 
-def test_a_model_of_discrete_latents_has_no_rows(pyro_backend):
+def test_a_model_of_discrete_latents_has_no_rows(ppl):
     X, group, y = models.data()
-    args = tuple(map(pyro_backend.argument, (X, group, y)))
+    args = tuple(map(ppl.argument, (X, group, y)))
     with pytest.raises(ValueError, match="sums out discrete latents"):
-        result(pyro_backend, models.mixture(pyro_backend), args).loo()
+        result(ppl, models.mixture(ppl), args).loo()
 
 
 def test_missing_data_are_counted(pyro_backend):
     fitted = conjugate_result(pyro_backend)
     X, y = fitted.args
-    y = y.clone()
+    y = pyro_backend.numpy(y).copy()
     y[4] = np.nan
-    fitted.args = X, y
+    fitted.args = X, pyro_backend.array(y)
     with pytest.raises(ValueError, match="1 of 12 log likelihoods of 'y' are NaN.*first at 4"):
         fitted.loo()
 
 
-def test_minibatches_are_no_rows(pyro_backend):
-    fitted = conjugate_result(pyro_backend)
+def test_minibatches_are_no_rows(ppl):
+    fitted = conjugate_result(ppl)
     fitted.args = (*fitted.args, models.SUBSAMPLE)
     with pytest.raises(ValueError, match="the model sees minibatches: give it all rows"):
         fitted.loo()

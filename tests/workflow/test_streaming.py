@@ -135,9 +135,7 @@ def test_nuts_of_other_rows_is_refused(pyro_backend):
         fewer.nuts(10)
 
 
-def test_a_flat_prior_needs_its_rows(pyro_backend):
-    ppl = pyro_backend
-
+def test_a_flat_prior_needs_its_rows(ppl):
     def model(y):
         mu = ppl.sample("mu", ppl.dist.ImproperUniform(ppl.dist.constraints.real, (), ()))
         with ppl.plate("rows", len(y)):
