@@ -221,15 +221,15 @@ class Explorer:
         is_inside = self.runs.is_inside(best.state, self.runs.problem.space.mean(run.search.state))
         if is_inside and gap > -noise - self.options.same:
             return best
-        return self._followed(run, self._left())
+        return self._followed(run, self._left(), max(self.runs.tolerance, self.options.same))
 
-    def _followed(self, run: Run, max_cost: float) -> Optimum | None:
+    def _followed(self, run: Run, max_cost: float, tolerance: float) -> Optimum | None:
         """The optimum at the end of a run.
 
-        That is known before it is as near to it as an optimum that is returned.
+        :param tolerance: of what is left there.
         """
         self.runs.current, best, same = run, self.runs.best, self.options.same
-        run.search.tolerance = max(self.runs.tolerance, same)
+        run.search.tolerance = tolerance
         run.search.advance(max_cost)
         run.validation = self.runs.validated(run.search.state)
         self.runs.current = None
@@ -260,8 +260,9 @@ class Explorer:
             if same_bound(end, new.validation, slack):
                 return one
         if counts and not self._are_ends_optima:
-            before = self._cost.total
-            found = self._followed(run, self.options.exploration_floor - self._for_ends)
+            before, most = self._cost.total, self.options.exploration_floor - self._for_ends
+            # Near a saddle little seems to be left.
+            found = self._followed(run, most, min(self.runs.tolerance, self.options.same))
             self._for_ends += self._cost.total - before
             if found is not None:
                 self._ends.append((new.validation, found))
