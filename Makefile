@@ -8,7 +8,7 @@ JOBS ?= 2
 # Which tests: MARK=slow for the long ones, MARK= for all.
 MARK ?= not slow
 
-.PHONY: demo test test-oldest test-newest test-upstream lint format docs dist clean
+.PHONY: demo test test-gpu test-oldest test-newest test-upstream lint format docs dist clean
 
 demo: $(VENV)/.ready-examples
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -17,6 +17,17 @@ demo: $(VENV)/.ready-examples
 # threads only get in each other's way.
 test: $(VENV)/.ready-test,networks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '$(MARK)' $(PYTEST_ARGS)
+
+# What makes sense on a GPU, in the environment of PYTHON_GPU, which has builds of torch and jax for it: twelve fits
+# in each PPL beside the CPU's, waits and devices of steps, and in JAX, whose arrays are on the GPU by
+# default, the suites of families, curvature, bound, guide and networks. Without a GPU all is skipped.
+PYTHON_GPU ?= $(BIN)/python
+HAS_GPU = $(PYTHON_GPU) -c "import jax, sys; sys.exit(jax.default_backend() == 'cpu')" 2>/dev/null
+test-gpu:
+	$(PYTHON_GPU) -m pytest -n 0 -rs -p no:cacheprovider tests/test_gpu.py tests/test_cuda.py $(PYTEST_ARGS) || [ $$? = 5 ]
+	if $(HAS_GPU); then XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTHON_GPU) -m pytest -n 0 -k 'not pyro or numpyro' -m 'not slow' \
+		tests/families tests/estimators tests/elbo tests/guide tests/networks $(PYTEST_ARGS); \
+	else echo "JAX sees no GPU: its suites are skipped"; fi
 
 # The same in the oldest versions of everything, in an environment of its own. Torch is the CPU build;
 # OLDEST_TORCH= takes another, where there is no way to PyTorch's own index.

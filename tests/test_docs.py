@@ -186,6 +186,8 @@ def test_no_block_of_code_is_neither_run_nor_said_not_to_be():
     "path", [p for p in _pages() if BLOCK.search(p.read_text("utf-8"))], ids=lambda path: path.stem
 )
 def test_the_code_of_a_page_runs(path, tmp_path):
+    if "from flax import" in path.read_text("utf-8"):
+        pytest.importorskip("flax")
     assert "```text" in in_a_process(path, tmp_path)
 
 
