@@ -8,6 +8,8 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 import tracemalloc
 import warnings
@@ -217,3 +219,79 @@ def test_a_huge_file_with_nothing_in_it_is_refused_unread(ppl, tmp_path):
     os.truncate(path, 2**31)
     with pytest.raises(DamagedFileError, match="is no checkpoint"):
         Checkpoint(path, "tests", [0])
+
+
+@pytest.mark.slow  # where two threads get no two cores they wait for each other
+@pytest.mark.filterwarnings("ignore:fit has not converged")
+def test_on_two_threads_a_fit_goes_on_to_the_same_bits_and_after_one_thread_to_the_same_posterior(
+    tmp_path,
+):
+    """Of torch: XLA has as many as there are cores."""
+    torch, pyro = pytest.importorskip("torch"), pytest.importorskip("pyro")
+    from pyro_ngvi import fit
+
+    y = torch.tensor(np.random.default_rng(0).standard_normal(5000))  # enough to be divided
+
+    def model(y):
+        mean = pyro.sample("mean", pyro.distributions.Normal(y.new_zeros(()), 10.0))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", pyro.distributions.StudentT(5.0, mean, 1.0), obs=y)
+
+    def die(step, *_):
+        if step == 2:
+            raise Killed
+
+    def fitted(threads, **options):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        torch.set_num_threads(threads)
+        return fit(
+            model, y, exploration=0, max_steps=3, progress_bar=False, **options
+        ).posterior.mean
+
+    def gone_on(one, other):
+        path = tmp_path / f"{one}{other}"
+        with pytest.raises(Killed):
+            fitted(one, checkpoint=path, callback=die)
+        return fitted(other, checkpoint=path)
+
+    before = torch.get_num_threads()
+    try:
+        whole = fitted(2)
+        assert torch.equal(gone_on(2, 2), whole)
+        torch.testing.assert_close(gone_on(1, 2), whole, rtol=0.0, atol=1e-6)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+def test_arguments_come_back_to_the_second_of_two_devices_where_there_are_two(tmp_path):
+    pytest.importorskip("numpyro")
+    code = """
+import sys, jax, numpy as np, numpyro, numpyro.distributions as dist
+from numpyro_ngvi import FitResult, fit
+
+def model(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+if len(jax.devices()) == 2:
+    y = jax.device_put(np.arange(3.0), jax.devices()[1])
+    fit(model, y, exploration=0, progress_bar=False).save(sys.argv[1])
+place = sys.argv[2] if len(sys.argv) == 3 else None
+result = FitResult.load(sys.argv[1], model, **({} if place is None else {"device": place}))
+(place,) = result.args[0].devices()
+print(place.id, float(result.sample(3)["mean"].mean()) > 0)
+"""
+    for count, place, expected in ((2, [], 1), (2, ["cpu:0"], 0), (1, [], 0)):
+        options = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
+        found = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "file"), *place],
+            env={**os.environ, **options},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        )
+        assert found.stdout.splitlines()[-1] == f"{expected} True"
