@@ -125,8 +125,8 @@ class Checkpoint:
             raise
         self._is_read = False
 
-    def _open(self) -> None:
-        """Open the file, which no other fit may have open.
+    def _open(self, whence: int = os.SEEK_SET) -> None:
+        """Open the file, at its beginning or its end, which no other fit may have open.
 
         :raises ValueError: if one has.
         """
@@ -141,6 +141,7 @@ class Checkpoint:
                     "process: two cannot share one. Choose another name, or wait for the other."
                 ) from error
             if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
+                file.seek(0, whence)  # before anything can be written to it
                 old, self._file = self._file, file
                 if old is not None:
                     old.close()
@@ -256,8 +257,7 @@ class Checkpoint:
             self._unwritten.clear()
             is_written = True
         if is_written or self._file.closed:
-            self._open()
-            self._file.seek(0, os.SEEK_END)
+            self._open(os.SEEK_END)
         return is_written
 
     # -- answers ----------------------------------------------------------------------
