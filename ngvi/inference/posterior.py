@@ -66,9 +66,9 @@ class FittedPosterior:
             is too small where the posterior is skew. A draw may come more than once. It warns where
             the draws cannot be believed. All draws are in memory, in double precision and several
             times over: about a gigabyte with 2,000 latents. ``"auto"`` corrects where the fit's own
-            check says that there is something to correct, with up to 2,000 latents; where that
-            cannot be believed it warns, and the draws are the Gaussian's. What other optima hold is
-            in no draw, and is warned of.
+            check says that there is something to correct, with up to 2,000 latents; where corrected
+            draws are worth fewer than 400 it warns, and the draws are the Gaussian's. What other
+            optima hold is in no draw, and is warned of.
         :return: by site, an axis of draws followed by the site's shape.
         :raises ValueError: for ``corrected=True`` if the weights are undefined, as for a model that
             sees minibatches, or the guide is a list.
@@ -237,7 +237,7 @@ class FittedPosterior:
     ) -> np.ndarray | None:
         """Latent vectors of the model's posterior; see :meth:`sample`.
 
-        :param is_asked: whether the user insists; if not, None where they cannot be believed.
+        :param is_asked: whether the user insists; if not, None where they are worth too few.
         """
         with self._at_end() as (problem, state):
             if is_asked:
@@ -245,7 +245,7 @@ class FittedPosterior:
             elif self._without_density(problem):
                 return None
             found = corrected(problem, state, num_samples, np.random.default_rng(seed))
-        if found.fault and not is_asked:
+        if found.fault and not (is_asked or found.are_many):
             warn(
                 "The draws are the Gaussian's, and the posterior is another: corrected, "
                 f"{found.fault}. result.nuts() goes on by NUTS; corrected=False is the Gaussian in "

@@ -48,6 +48,8 @@ class CorrectedDraws(NamedTuple):
 
     latents: np.ndarray  #: shape ``(n, d)``
     fault: str  #: in words, or nothing
+    #: Whether they are worth so many that they tell more of the posterior than the Gaussian's.
+    are_many: bool = True
 
 
 def corrected(
@@ -77,15 +79,17 @@ def corrected(
     if wanted > len(found.log_weights):
         found = proposal.weighed(max(min(int(wanted), most), num_samples), rng)
     latents = found.resampled(num_samples, rng)
+    effective = found.share * len(found.log_weights)
+    are_many = effective >= options.least_effective
     if found.share >= VERDICT.alike:
         return CorrectedDraws(latents, "")
     if found.pareto_k > USABLE:
         words = f"the weights' k-hat is {found.pareto_k:.2f}, and above {USABLE} they may miss a "
-        return CorrectedDraws(latents, words + "part of the posterior")
-    effective = found.share * len(found.log_weights)
-    if effective < (options.effective if found.are_trusted is None else options.least_effective):
+        return CorrectedDraws(latents, words + "part of the posterior", are_many)
+    if not are_many or (found.are_trusted is None and effective < options.effective):
         words = f"{len(found.log_weights):,} draws are worth {effective:,.0f} at a k-hat of "
-        return CorrectedDraws(latents, f"{words}{found.pareto_k:.2f}, too few to tell their widths")
+        words += f"{found.pareto_k:.2f}, too few to tell their widths"
+        return CorrectedDraws(latents, words, are_many)
     narrow = _in_words(spread_of_moved(problem, state, found, rng), problem.space.sites)
     fault = f"moved by the posterior's own dynamics {narrow}, so that they are too narrow"
     return CorrectedDraws(latents, fault if narrow else "")

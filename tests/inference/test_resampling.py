@@ -169,6 +169,7 @@ def test_too_few_effective_draws_are_told(variance, is_faulty):
         found = resampling.corrected(Wide(dim=12), (np.zeros(12), np.eye(12)), 500, rng)
         assert bool(found.fault) is is_faulty
         assert "a k-hat of" in found.fault or "above 0.7" in found.fault or not is_faulty
+        assert found.are_many is not is_faulty  # of few the Gaussian's own draws are kept
 
 
 class Banana(Skew):
