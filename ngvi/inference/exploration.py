@@ -239,7 +239,8 @@ class Explorer:
         is_higher = run.level > best.validation.bound + noise
         if same_bound(best.validation, run.validation, same) and not is_higher:
             return best
-        found = self.runs.refine(run, self._left()) if is_higher else self.runs.end(run)
+        needs_more = is_higher and tolerance > self.runs.tolerance
+        found = self.runs.refine(run, self._left()) if needs_more else self.runs.end(run)
         return found if found.is_certified else None
 
     def _lower(self, run: Run, gap: float, counts: bool) -> Optimum | None:
