@@ -16,7 +16,7 @@ from scipy.stats import multivariate_normal
 from ngvi.inference.options import FitOptions, MultiStartOptions
 from tests import models
 from tests.inference.results import conjugate, log_evidence
-from tests.ppl import SLOW_IN_NUMPYRO
+from tests.ppl import SLOW_IN_NUMPYRO, load
 
 #: The best full-covariance bound of a careful run of 10^5 draws (posteriordb).
 BEST_EIGHT_SCHOOLS = -31.536
@@ -231,10 +231,21 @@ def test_data_with_nan_are_an_error_that_names_them(ppl, pyro_validates):
         ppl.fit(model, X, ppl.array(y))
 
 
-def test_infinite_data_end_in_a_verdict_that_can_be_printed(ppl):
-    y = ppl.array([1.0, np.inf, 2.0])
+def test_infinite_data_are_refused_at_the_door(ppl):
+    def model(y):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 10.0))
+        with ppl.plate("data", len(y)):
+            ppl.sample("y", ppl.dist.Normal(mu, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match=r"Observed site 'y' .* the first of them \[1\], inf"):
+        ppl.fit(model, ppl.array([1.0, np.inf, 2.0]))
+
+
+def test_infinite_data_that_a_trace_hides_end_in_a_verdict_that_can_be_printed():
+    """The model's own indexing is traced in NumPyro, so that its data are not seen at the door."""
+    ppl = load("numpyro")
     with pytest.warns(UserWarning, match="not converged"):
-        result = ppl.fit(models.location(ppl), y)
+        result = ppl.fit(models.location(ppl), ppl.array([1.0, np.inf, 2.0]))
     assert not result.converged
     assert "not finite" in result.reason and "'y'" in result.reason
     assert finite(ppl, result) and result.num_steps == 0
