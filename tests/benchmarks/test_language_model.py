@@ -52,7 +52,8 @@ def test_the_language_model_learns_by_both_optimisers_and_finished_runs_are_kept
     again = language_model.all_runs(text, options)
     assert json.loads(json.dumps(found["series"])) == again["series"]
     quality, pruning = language_model.tables(found, options).values()
-    assert len(quality) == 8 and len(pruning) == 3
+    # IVON at equal time is a series of its own, unless a step takes as long by both.
+    assert len(quality) == {2: 5, 3: 8}[len(found["series"])] and len(pruning) == 3
     language_model.plot(found, tmp_path / "plot.png")
 
 
