@@ -251,6 +251,8 @@ class Explorer:
         to another optimum, or none anywhere, then ends are taken for optima.
 
         :param gap: what it is below the best, in nats.
+        :param counts: whether its start is one of those that are drawn alike; only they are worth
+            following.
         """
         if not run.is_coarse:
             return None  # it was on its way

@@ -294,7 +294,8 @@ def _others(outcome: Outcome, exploration: float) -> str:
     """What is known of other optima."""
     found, best = outcome.exploration, outcome.optimum
     count = found.num_starts
-    gaps = {one: outcome.below(one, outcome.same) for one in outcome.optima if one.count}
+    counted = [one for one in outcome.optima if one.count]
+    gaps = {one: outcome.below(one, outcome.same) for one in counted}
     lower = {one: gap for one, gap in gaps.items() if gap > 0}
     if not count:
         return "other optima have not been looked for"
@@ -305,6 +306,9 @@ def _others(outcome: Outcome, exploration: float) -> str:
         of_them, gap = sum(one.count for one in lower), min(lower.values())
         where = "one that is" if len(lower) == 1 else f"{len(lower)} that are"
         starts += f", {of_them} to {where} lower, by {gap:.2g} nats{' or more' * (len(lower) > 1)}"
+    rest = count - found.num_nowhere - sum(one.count for one in counted)
+    if rest > 0:  # of the first of two fits, whose optima are not among these
+        starts += f", {rest} to others of the Gaussian over all latents"
     chance = f"as many again would find a better one with probability {found.probability:.2f}"
     if outcome.verdict == CERTIFIED:
         return f"{starts}; {chance}"

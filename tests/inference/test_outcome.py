@@ -62,6 +62,7 @@ def words(found, stddevs=None, **options):
 # -- verdicts --------------------------------------------------------------------------
 
 NOT_OVER = Exploration(5, 2, 500.0, 0.31, False)
+OF_FIRST = Exploration(12, 1, 500.0, 0.31, False)  # of two fits, of which the second is kept
 NONE = Exploration()
 
 
@@ -100,6 +101,10 @@ def test_the_verdict_and_its_sentence_agree(found, verdict):
         (outcome(lower=(-0.01,)), "8 of 9 starts led to it; as many again"),
         (outcome(explored=NOT_OVER, ending=Ending.CALLBACK), "cut short: callback= has ended"),
         (outcome(explored=NOT_OVER), "of 5 starts led to it, 2 to no optimum; others have not"),
+        (
+            outcome(explored=OF_FIRST),
+            "8 of 12 starts led to it, 1 to no optimum, 3 to others of the",
+        ),
         (outcome(explored=NOT_OVER), "with probability 0.31. exploration=2 would make twice"),
         (outcome(explored=NONE), "other optima have not been looked for"),
     ],
