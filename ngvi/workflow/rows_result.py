@@ -312,19 +312,21 @@ def _computed() -> Iterator[None]:
 
 
 def _check_finite(rows: Any, q: DenseGaussian) -> None:
-    """Refuse data that are missing.
+    """Refuse data that are missing, or that cannot be.
 
     :raises ValueError: naming the first.
     """
     with _computed():
         values = rows.log_likelihood(q.mean[None])[0]
+    # Of NaN in the data NumPyro makes minus infinity. What does not count may be that.
+    is_refused = np.isnan(values) | (np.isneginf(values) & (rows.weights > 0))
     start = 0
     for site in rows.sites:
-        missing = np.flatnonzero(np.isnan(values[start : start + site.size]))
-        if len(missing):
+        refused = np.flatnonzero(is_refused[start : start + site.size])
+        if len(refused):
             raise ValueError(
-                f"{len(missing)} of {site.size} log likelihoods of '{site.name}' are NaN at the "
-                f"posterior's mean, the first at {int(missing[0])}: leave out what is missing, by "
-                "a mask or from the data."
+                f"{len(refused)} of {site.size} log likelihoods of '{site.name}' are NaN or minus "
+                f"infinity at the posterior's mean, the first at {int(refused[0])}: leave out what "
+                "is missing, or is not in the distribution's support, by a mask or from the data."
             )
         start += site.size
