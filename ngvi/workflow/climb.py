@@ -119,7 +119,7 @@ class _Climb:
                 there = self._target.under(new, self._weights[tried])
                 value = there.value + new.entropy()
                 bound = self._bound[tried]
-                is_better = value >= bound - 1e-9 * np.abs(bound) - self._noise
+                is_better = value >= bound - DEFAULTS.rounded_bound * np.abs(bound) - self._noise
                 if is_better.any():
                     done.append(tried[is_better])
                     self._put(done[-1], new.take(is_better), there.take(is_better))

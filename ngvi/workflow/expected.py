@@ -64,12 +64,7 @@ class Expected:
 
 
 class ElementSites(Protocol):
-    """Of all elements, under one Gaussian.
-
-    :ivar value: expected log likelihoods, shape ``(M,)``.
-    """
-
-    value: np.ndarray
+    """Of all elements, under one Gaussian."""
 
     def total(self, weights: np.ndarray) -> Expected:
         """Their sum, each so many times; shape ``(M,)``."""

@@ -18,7 +18,7 @@ from ngvi.estimators.nodes import PredictorCovariance
 from ngvi.inference.psis import LIMITS, smoothed_weights
 from ngvi.inference.weights_verdict import USABLE
 from ngvi.workflow.climb import Steps, climb_all
-from ngvi.workflow.expected import Expected, PointSites, PredictorSites
+from ngvi.workflow.expected import ElementSites, Expected, PredictorSites
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.target import Target
@@ -94,7 +94,7 @@ def _to_refit(is_proper: np.ndarray, leverage: np.ndarray, shift: np.ndarray) ->
 def _steps(
     target: Target,
     q: DenseGaussian,
-    sites: PredictorSites | PointSites,
+    sites: ElementSites,
     left_out: list[np.ndarray],
 ) -> list[Steps | None]:
     """Where steps without each of some units lead.
@@ -189,9 +189,7 @@ def _factor(covariances: np.ndarray) -> list[list[np.ndarray]]:
 # -- several elements together, by importance sampling --------------------------------------
 
 
-def _joint(
-    target: Target, q: DenseGaussian, sites: PredictorSites | PointSites, units: Units
-) -> Pointwise:
+def _joint(target: Target, q: DenseGaussian, sites: ElementSites, units: Units) -> Pointwise:
     theta, of_units, counted = _joint_log_likelihoods(target, q, units)
     log_q, found = q.log_prob(theta), []
     left_out = [units.elements(unit) for unit in range(units.count)]
@@ -228,7 +226,7 @@ def _joint(
 
 
 def _cavity_without(
-    target: Target, q: DenseGaussian, sites: PredictorSites | PointSites, elements: np.ndarray
+    target: Target, q: DenseGaussian, sites: ElementSites, elements: np.ndarray
 ) -> tuple[DenseGaussian | None, float, float]:
     own = np.zeros(len(target.weights))
     own[elements] = target.weights[elements]

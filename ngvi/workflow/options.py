@@ -64,6 +64,8 @@ class WorkflowOptions:
     num_remembered: int = 6
     #: ... and their squares are solved with this part of themselves, above rounding.
     ridge: float = 1e-12
+    #: Part of the bound by which it may seem to fall: it is rounded.
+    rounded_bound: float = 1e-9
     #: How often a step is halved at most, before nothing is gained.
     num_halvings: int = 12
     #: Rows that get steps of their own at most, the most influential ones.

@@ -13,7 +13,7 @@ import dataclasses
 
 import numpy as np
 
-from ngvi.workflow.expected import Expected, PointSites, PredictorSites
+from ngvi.workflow.expected import ElementSites, Expected, PredictorSites
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units
@@ -35,7 +35,7 @@ class Sites:
     gradient: np.ndarray
     prior: Expected
     _q: DenseGaussian
-    _elements: PredictorSites | PointSites
+    _elements: ElementSites
     _weights: np.ndarray
 
     @classmethod

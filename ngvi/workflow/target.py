@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ngvi.inference.change import Change
-from ngvi.workflow.expected import Expected, PointSites, PredictorSites, points
+from ngvi.workflow.expected import ElementSites, Expected, PointSites, PredictorSites, points
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.rows import ObservedRows, Predictors, WeightedTerms
@@ -137,7 +137,7 @@ class Target:
         weights[elements] = 0.0
         return dataclasses.replace(self, weights=weights)
 
-    def sites(self, q: DenseGaussian) -> PredictorSites | PointSites:
+    def sites(self, q: DenseGaussian) -> ElementSites:
         """Of all elements under a Gaussian."""
         if self.predictors is not None:
             return PredictorSites.under(self.predictors, q)

@@ -32,7 +32,7 @@ from numpyro_ngvi.workflow.runs import has_data, unscaled
 VALUES_AT_ONCE, JACOBIANS_AT_ONCE = 128, 16
 #: Numbers of terms that a program works on at once.
 NUMBERS_AT_ONCE = 2**18
-#: Of as many nodes as there are at first so many times go together, if there are many.
+#: Where rows are many, a call takes so many times the number of first nodes of them.
 MANY_TIMES = 16
 
 
@@ -189,9 +189,7 @@ class ModelRows:
         predictors = Predictors(offset, slope, *_Terms(terms, self._dtype).functions, self.eps)
         if rest is None or not rest.terms:
             return predictors, None
-        offset, slope, constant, weights = self._affine(
-            rest, lambda zeros: jax.value_and_grad(rest.value)(zeros)
-        )
+        offset, slope, constant, weights = self._affine(rest, jax.value_and_grad(rest.value))
         own = Predictors(offset, slope, *_Terms(rest.terms, self._dtype).functions, self.eps)
         flat = np.concatenate([np.asarray(one, float).ravel() for one in weights])
         return predictors, WeightedTerms(own, flat, float(constant))

@@ -73,7 +73,7 @@ class ModelRows:
         if theta.shape[1] <= len(self.weights):
             try:
                 return self._over_draws(_forward(self._elements), latents)
-            except (RuntimeError, NotImplementedError):  # an operation without a rule forward
+            except RuntimeError:  # an operation without a rule forward
                 pass
         return self._over_draws(_backward(self._elements), latents)
 
