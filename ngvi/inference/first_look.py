@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ngvi._door import signature_of
+from ngvi._foreign import where_not
 from ngvi._warn import warn
-from ngvi.foreign import where_not
 
 
 @dataclass

@@ -19,6 +19,7 @@ from numpyro.infer.initialization import init_to_median
 
 from ngvi._docs import shared_doc
 from ngvi._door import door
+from ngvi._foreign import note_foreign_arguments
 from ngvi.errors import (
     InvalidStartError,
     NoLatentsError,
@@ -29,7 +30,6 @@ from ngvi.errors import (
     no_distribution,
     no_latents,
 )
-from ngvi.foreign import note_foreign_arguments
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.distributions import check_has_gradient
 from ngvi.latents.subsampling import check_no_local_latents

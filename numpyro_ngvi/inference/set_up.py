@@ -13,8 +13,8 @@ import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_median, init_to_uniform
 
+from ngvi._foreign import note_foreign_arguments
 from ngvi.errors import NO_LATENTS, DiscreteLatentError
-from ngvi.foreign import note_foreign_arguments
 from ngvi.inference import set_up as shared
 from ngvi.inference.problem import Problem
 from numpyro_ngvi.guide import NaturalGaussianGuide

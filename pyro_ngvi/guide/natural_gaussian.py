@@ -20,13 +20,13 @@ from torch.distributions import Distribution, Transform, biject_to
 
 from ngvi._docs import shared_doc
 from ngvi._door import door
+from ngvi._foreign import note_foreign_arguments
 from ngvi.errors import (
     check_create_plates,
     check_init_loc_fn,
     check_names,
     check_quantiles,
 )
-from ngvi.foreign import note_foreign_arguments
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.distributions import check_has_gradient
 from ngvi.guide.robust_init import ROBUST_INIT

@@ -22,8 +22,8 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from ngvi._foreign import note_foreign_arguments
 from ngvi.errors import NO_LATENTS, DiscreteLatentError, InvalidStartError
-from ngvi.foreign import note_foreign_arguments
 from ngvi.inference import set_up as shared
 from ngvi.inference.problem import Problem
 from pyro_ngvi.guide import NaturalGaussianGuide
