@@ -104,10 +104,11 @@ def check_precision(trace: poutine.Trace, loc: Tensor) -> None:
 
 def warn_of_prior(trace: poutine.Trace) -> None:
     """Warn of an ``SVI`` whose model observes nothing."""
-    sites = _sample_sites(trace)
+    found = dict(_sample_sites(trace))
+    sites = {k: one for k, one in found.items() if not one["infer"].get("_deterministic")}
     is_trained = caller_of_type(pyro.infer.SVI) is not None
-    if is_trained and not any(site["is_observed"] for _, site in sites):
-        warn(checks.prior_alone(name for name, _ in sites))
+    if is_trained and not any(site["is_observed"] for site in sites.values()):
+        warn(checks.prior_alone(sites))
 
 
 def check_svi(guide: Any) -> None:

@@ -97,8 +97,13 @@ def step(ppl, model, *args):
 
 
 def test_a_loop_that_learns_the_prior_is_warned_of(ppl):
-    with pytest.warns(UserWarning, match="this SVI learns the prior. Was the response forgotten"):
-        step(ppl, linear(ppl), ppl.array([1.0]))
+    def model(x, y=None):
+        ppl.lib.deterministic("twice", 2.0 * x)  # which is no data
+        linear(ppl)(x, y)
+
+    words = r"sites \('b', 'y'\) are latent, so that this SVI learns the prior. Was the response"
+    with pytest.warns(UserWarning, match=words):
+        step(ppl, model, ppl.array([1.0]))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*learns the prior")
         step(ppl, models.location(ppl), ppl.array([1.0, 2.0]))
