@@ -86,15 +86,20 @@ def _note(error: Exception, words: str) -> None:
 
 def where_not(good: np.ndarray, what: str) -> str:
     """That an array holds something, and where, in words; nothing if all of it is good."""
-    if good.all():
+    return "" if good.all() else f"holds {what} {places(~good)}"
+
+
+def places(found: np.ndarray) -> str:
+    """Where an array of truth values is true, in words; or nothing."""
+    if not found.any():
         return ""
-    if not good.ndim:
-        return f"holds {what} as its only number"
-    first = ", ".join(str(i) for i in np.argwhere(~good)[0])
-    return f"holds {what} at {(~good).sum():,} of {good.size:,} places, the first of them [{first}]"
+    if not found.ndim:
+        return "as its only number"
+    first = ", ".join(str(i) for i in np.argwhere(found)[0])
+    return f"at {found.sum():,} of {found.size:,} places, the first of which is [{first}]"
 
 
-def _foreign(value: Any, others: tuple, convert: str = "") -> str:
+def _foreign(value: Any, others: tuple, convert: str) -> str:
     """What an argument is that is no array of numbers, in words; or nothing."""
     holds = NO_NUMBERS.get(getattr(getattr(value, "dtype", None), "kind", ""))
     name = type(value).__name__

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ngvi._door import signature_of
-from ngvi._foreign import where_not
+from ngvi._foreign import places, where_not
 from ngvi._warn import warn
 
 
@@ -150,12 +150,7 @@ def nan_in(value: Any) -> str:
     if not isinstance(value, (np.ndarray, np.floating, float)):
         return ""
     array = np.asarray(value)
-    if array.dtype.kind != "f" or not (bad := np.isnan(array)).any():
-        return ""
-    if not array.ndim:
-        return "as its only number"
-    first = ", ".join(str(i) for i in np.argwhere(bad)[0])
-    return f"at {bad.sum():,} of {array.size:,} places, the first of which is [{first}]"
+    return places(np.isnan(array)) if array.dtype.kind == "f" else ""
 
 
 def _nothing_observed(seen: Seen, model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> str:

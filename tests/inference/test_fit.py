@@ -237,7 +237,7 @@ def test_infinite_data_are_refused_at_the_door(ppl):
         with ppl.plate("data", len(y)):
             ppl.sample("y", ppl.dist.Normal(mu, 1.0), obs=y)
 
-    with pytest.raises(ValueError, match=r"Observed site 'y' .* the first of them \[1\], inf"):
+    with pytest.raises(ValueError, match=r"Observed site 'y' .* the first of which is \[1\], inf"):
         ppl.fit(model, ppl.array([1.0, np.inf, 2.0]))
 
 
