@@ -1,4 +1,4 @@
-"""Whether a search that has not ended was on its way to infinity.
+"""Whether a fit is on its way to infinity.
 
 A posterior that is improper has no Gaussian, and the bound rises for as long as numbers last, which
 may be a few steps in single precision: by a mean that runs away, as of the last cut point if nobody
@@ -21,6 +21,7 @@ import numpy as np
 from ngvi.inference.estimate import State
 from ngvi.inference.problem import Problem
 from ngvi.inference.runaway_options import RunawayOptions
+from ngvi.inference.validation import longest_axis
 from ngvi.latents.layout import name_of
 
 
@@ -38,11 +39,6 @@ def runaway(problem: Problem, state: State, options: RunawayOptions, tolerance: 
         return ""
     found = _of_latents(problem, state, theta, options)
     return found or _of_parameters(problem, state, theta, options, tolerance)
-
-
-def _longest(gaps: np.ndarray) -> np.ndarray:
-    """The axis along which they are longest, of length one."""
-    return np.linalg.svd(gaps / (np.abs(gaps).max() or 1.0), full_matrices=False)[2][0]
 
 
 def _values(problem: Problem, state: State, theta: np.ndarray) -> np.ndarray:
@@ -69,7 +65,7 @@ def _of_latents(problem: Problem, state: State, theta: np.ndarray, options: Runa
         ends = [r for r, f in zip(rises, options.farther, strict=True) if r <= -0.5 * math.log(f)]
         return not ends and not all(map(math.isnan, rises))  # numbers end before a density does
 
-    longest = _longest(gaps)
+    longest = longest_axis(gaps)
     shares = np.abs(longest) / np.abs(longest).max()
     is_found = any(
         is_endless(np.where(shares > part, longest, 0.0)) for part in options.parts_of_axis
@@ -77,7 +73,7 @@ def _of_latents(problem: Problem, state: State, theta: np.ndarray, options: Runa
     if not is_found and sizes[index] * problem.space.eps > options.rounded:
         # Farther out rounding alone makes the log density fall: is it as flat all the way?
         inner = theta - theta.mean(0)
-        is_found = rise(inner, _longest(inner), 1 / options.farther[-1]) < options.flat
+        is_found = rise(inner, longest_axis(inner), 1 / options.farther[-1]) < options.flat
         is_found &= float(np.abs(inner[:, index]).max()) > options.far
     if not is_found:
         return ""

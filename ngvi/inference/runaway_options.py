@@ -1,4 +1,4 @@
-"""The numbers that decide whether a search was on its way to infinity."""
+"""The numbers that decide whether a fit is on its way to infinity."""
 
 from __future__ import annotations
 

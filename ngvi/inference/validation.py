@@ -230,6 +230,14 @@ def bound_alone(
     return float(weights.mean()), float(weights.std()) / math.sqrt(count - 1)
 
 
+def longest_axis(gaps: np.ndarray) -> np.ndarray:
+    """The axis along which vectors are longest, of length one.
+
+    :param gaps: shape ``(N, d)``.
+    """
+    return np.linalg.svd(gaps / (np.abs(gaps).max() or 1.0), full_matrices=False)[2][0]
+
+
 def is_improper(
     problem: Problem, state: State, rng: np.random.Generator, options: ValidationOptions
 ) -> bool:
@@ -243,7 +251,7 @@ def is_improper(
     gaps = theta - problem.space.mean(state)
     if not np.isfinite(gaps).all():
         return True
-    axis = np.linalg.svd(gaps / np.abs(gaps).max(), full_matrices=False)[2][0]
+    axis = longest_axis(gaps)
     before = problem.objective.log_density(state, theta)
 
     def is_flat(axis: np.ndarray) -> bool:
