@@ -44,7 +44,7 @@ from ngvi.inference.problem import Cost
 from ngvi.inference.records import Arrays
 
 #: The first line of a file.
-FIRST, VERSION = b"ngvi checkpoint ", 3
+FIRST, VERSION = b"ngvi checkpoint ", 4
 #: In the place of answers: how far the search for other optima is.
 NOTED = "noted"
 #: Seconds between writes that wait for the disk: a crash of the machine costs so much.
