@@ -41,6 +41,8 @@ def serialised(function: Function) -> Function:
                 raise
             finally:
                 _depth = outer
+                if not outer:
+                    _restoring.clear()  # or an interrupt before the next would go back to here
 
     return waiting  # type: ignore[return-value]
 

@@ -6,7 +6,8 @@ above the bound by about as much, and so is half the variance of their logarithm
 one is above the tolerance, and the model has locals that are independent of each other given the
 rest, a :class:`~ngvi.guide.reparametrized.ReparametrizedGaussianGuide` is fitted as well. It begins
 at the globals of the first fit, so that few steps do and no other optima are looked for again. It
-is kept unless its bound is worse over the same draws, by more than the tolerance or the noise.
+is kept where its bound, less two standard errors over the same draws, is above that of the first
+less the tolerance.
 """
 
 from __future__ import annotations

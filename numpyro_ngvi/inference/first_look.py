@@ -26,7 +26,8 @@ from numpyro_ngvi.inference.new_groups import out_of_bounds
 def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     """What a run shows that computes nothing; None if the model does not run so.
 
-    Only where arguments hold NaN, and data do not, are log densities computed.
+    Only where the model takes elements of arrays by indices does it run in earnest, once. Only
+    where arguments hold NaN, and data do not, are log densities computed.
     """
     seen = Seen()
 

@@ -19,6 +19,7 @@ from ngvi.inference.mode_centred import BY_MODES, is_worthwhile, tried
 from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending, Outcome
+from ngvi.inference.report import second_fit
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
 from ngvi.inference.trace import Trace
@@ -89,7 +90,11 @@ def test_locals_by_modes_are_kept_unless_they_are_worse_over_the_same_draws(
     assert kept.problem.objective.cost.gradients == 37  # of both
     assert found.optimum is (other if is_better else outcome).optimum
     assert found.optimum.trace.losses[:2] == [2.0, 1.0]
-    restarts = {one.name: one.status for one in found.restarts(0.1)}
+    result = SimpleNamespace(restarts=found.restarts(0.1))
+    kind, other = "by their modes given the rest", "as they are"
+    kind, other = (kind, other) if is_better else (other, kind)
+    assert second_fit(result) == f"{kind}; {other} the bound is {words}"
+    restarts = {one.name: one.status for one in result.restarts}
     assert restarts == {
         BY_MODES: "kept" if is_better else words,
         "the guide's start": words if is_better else "kept",
