@@ -39,7 +39,7 @@ _KINDS = {
 }
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 _BY_ELEMENTS = (Kind.EACH, Kind.SUM, Kind.PRODUCT, Kind.QUOTIENT)
-#: Which give their argument back, if it has the result's shape.
+#: Which give their argument back, if it has the result's shape and no axes are exchanged.
 _SAME = ("broadcast_in_dim", "reshape", "copy", "copy_p")
 #: Programs inside an operation, and its derivative's own rule.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2")
@@ -131,7 +131,8 @@ def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) ->
         return [reader.constant(result, shape) for result, shape in pairs]
     if _is_finite_check(equation, inputs):
         return [reader.constant(np.ones(shapes[0], bool), shapes[0])]
-    if name in _SAME and inputs[0].shape == shapes[0]:
+    is_in_order = equation.params.get("dimensions") is None
+    if name in _SAME and is_in_order and inputs[0].shape == shapes[0]:
         return inputs[:1]
     if name == "split":
         pieces = [

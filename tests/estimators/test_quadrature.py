@@ -275,6 +275,23 @@ def test_what_torch_does_unseen_is_refused(function, words):
         terms_of(lambda x: function(torch, x), [torch.zeros(3)])
 
 
+@pytest.mark.parametrize("order", ["F", "C"])
+def test_a_square_matrix_in_the_order_of_its_columns_is_another(numpyro_backend, order):
+    import jax.numpy as jnp
+
+    from numpyro_ngvi.tracing.additive_terms import terms_of
+
+    x, weights = np.arange(9.0) / 9, np.arange(9.0).reshape(3, 3)
+
+    def function(x):
+        matrix = jnp.reshape(jnp.reshape(x, (3, 3)).T, (3, 3), order=order)
+        return jnp.sum(jnp.exp(matrix) * weights)
+
+    terms = terms_of(function, [x])
+    (found,) = evaluate([terms.result], {id(terms.latents[0]): x})
+    assert found == pytest.approx(float(function(x)))
+
+
 def test_the_terms_of_a_pass_over_minibatches_are_those_of_its_rows(ppl):
     """All of its questions have all rows once, and no noise of other minibatches."""
     rng = np.random.default_rng(0)
