@@ -234,14 +234,7 @@ class Objective:
 
     def _compiled(self, name: str, state: State, rows: Any, some: Iterable[tuple]) -> list:
         """What a method of :class:`Evaluation` gives for each of some inputs, alike in shape."""
-        some = list(some)
-        try:
-            return self._run(name, state, rows, some, self._arguments.arrays)
-        except (TypeError, ValueError, IndexError):
-            if not self._arguments.arrays:
-                raise
-            self._arguments.hold_constant()  # the model does what cannot be traced
-            return self._run(name, state, rows, some, self._arguments.arrays)
+        return self._arguments.call(self._run, name, state, rows, list(some))
 
     def _run(self, name: str, state: State, rows: Any, some: list[tuple], arrays: list) -> list:
         rows = None if rows is None else rows.astype(np.int32)  # JAX's own integers
