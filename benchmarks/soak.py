@@ -162,26 +162,33 @@ def line(memory: np.ndarray, first: int) -> float:
     return float(np.polyfit(np.arange(first, len(memory)), memory[first:], 1)[0])
 
 
-def kept(ppl: str, what: str, counts: Any, memory: np.ndarray, slope: float) -> None:
-    """A row of the CSV, and of the page that shows it."""
-    first = min(FIRST, len(memory) - 1)
+def kept(
+    ppl: str, what: str, counts: Any, memory: np.ndarray, slope: float, first: int = 0
+) -> None:
+    """A row of the CSV, and of the page that shows it.
+
+    :param first: the place from which the line goes on.
+    """
     row = {
         "ppl": ppl,
         "what": what,
         "count": f"{int(counts):,}",
-        "MB at first": f"{memory[first] if len(memory) > LOOKS else memory[0]:.0f}",
+        "MB at first": f"{memory[first]:.0f}",
         "MB at the end": f"{memory[-1]:.0f}",
         "MB each": f"{slope:.2g}",
     }
     print(row)
-    about = f"`python -m benchmarks soak`: after {FIRST} fits, 50 guides or a block of steps. "
+    about = (
+        f"`python -m benchmarks soak`; memory at first is that after {FIRST} fits or guides, or a "
+        "quarter of them if that is fewer, or after a block of steps. "
+    )
     pages.replace("soak.csv", [row], about + describe(), ("ppl", "what"))
 
 
 def one_after_another(ppl: str, what: str, count: int) -> None:
     act = functools.partial({"fits": fit_one, "guides": guide_one}[what], ppl)
-    memory = memory_of(count, act)
-    kept(ppl, what, count, memory, line(memory, min(FIRST, count // 4)))
+    memory, first = memory_of(count, act), min(FIRST, count // 4)
+    kept(ppl, what, count, memory, line(memory, first), first)
 
 
 def main() -> None:
