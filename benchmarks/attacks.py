@@ -11,8 +11,8 @@ status of one.
   again and again until one comes to its end; and of one that saves a result, again and again.
 - *Interrupts*: Ctrl-C at a random moment of a fit with a checkpoint, which ends there and then. The
   next fit in the same process, and the one that goes on from the checkpoint, know nothing of it.
-- *Flips* of one random bit: of result files, which are loaded, and for each tenth of checkpoints,
-  from which a fit goes on.
+- *Flips* of one random bit: nine of ten in result files, which are loaded, the others in
+  checkpoints, from which a fit goes on.
 - *Damage*: twenty kinds, of both files.
 - *Changes* of one number of the data, to the next one that there is, in both precisions.
 
@@ -197,7 +197,7 @@ def killed_fits(ppl: Package, count: int, rng: np.random.Generator, folder: Path
         longest, expected = time.monotonic() - began, out.read_text()
     while found["kills"] < count:
         path.unlink(missing_ok=True)
-        out.unlink()
+        out.unlink(missing_ok=True)
         for _ in range(20):
             by = signal.SIGTERM if rng.random() < 0.2 else signal.SIGKILL
             if begun(ppl, fit_once, path, out)(rng.uniform(0.0, longest), by):

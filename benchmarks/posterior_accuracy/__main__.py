@@ -30,10 +30,9 @@ from benchmarks import pages
 from examples.machine import describe
 
 from .models import NAMES, SMALL
-from .ways import FIT_AND_NUTS, STOCK, WAYS, Rows
+from .ways import FIT_AND_NUTS, NEVER, STOCK, WAYS, Rows
 
 TABLE, PICTURE = "posterior_accuracy.csv", "posterior_accuracy.png"
-NEVER = "never"
 
 
 def costs(part: str | None = None) -> dict[str, dict[str, float]]:

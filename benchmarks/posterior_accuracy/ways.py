@@ -23,6 +23,7 @@ from .models import Draws, Entry, entry
 
 CHAINS, WARM_UP = 4, 1000
 SHIFT, RATIO = 0.1, 0.1
+NEVER = "never"  #: of a way that is not right at its end
 GAUSSIAN, AS_IT_COMES, CORRECTED = "Gaussian", "sample()", "corrected"
 FIT_AND_NUTS, STOCK = "fit and NUTS", "stock NUTS"
 WAYS = GAUSSIAN, AS_IT_COMES, CORRECTED, FIT_AND_NUTS, STOCK
@@ -134,7 +135,7 @@ class Rows:
                 "set": self.entry.part,
                 "posterior": self.name,
                 "by": by,
-                "gradients": "never" if gradients is None else f"{gradients:,.0f}",
+                "gradients": NEVER if gradients is None else f"{gradients:,.0f}",
                 "CPU s": "" if gradients is None else f"{seconds:.1f}",
                 "farthest mean [sd]": f"{shift:.2f}",
                 "farthest sd": f"{100 * ratio:.0f} %",
