@@ -259,7 +259,7 @@ class SVI(numpyro.infer.SVI):
 
 @remembered
 def _handlers() -> Callable[[], None]:
-    """Handlers as they are now, for whoever comes after what does not end."""
+    """Handlers as they are now, to be so again after a call that is ended on its way."""
     depth = len(primitives._PYRO_STACK)
     return lambda: primitives._PYRO_STACK.__delitem__(slice(depth, None))
 

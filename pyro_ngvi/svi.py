@@ -55,10 +55,10 @@ _processes = {os.getpid()}
 
 @remembered
 def _handlers_and_checks() -> Callable[[], None]:
-    """Handlers, plates and checks as they are now, for whoever comes after what does not end.
+    """Handlers, plates and checks as they are now, to be so again after a call that is ended.
 
-    In a child that is forked torch computes on one thread: it would wait for those of its parent,
-    which it has not.
+    In a child that is forked torch computes on one thread: it would wait for threads of its parent,
+    which it does not have.
     """
     if os.getpid() not in _processes:
         _processes.add(os.getpid())
