@@ -227,18 +227,18 @@ def first_nodes(count: int) -> np.ndarray:
 class WeightedTerms:
     """A sum of terms, each so many times, and a constant.
 
+    :param predictors: whose elements are the terms.
     :param weights: shape ``(M,)``.
     """
 
-    terms: Predictors
+    predictors: Predictors
     weights: np.ndarray
     constant: float
 
     def at(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Values ``(K,)`` and gradients ``(K, d)`` at latent vectors ``(K, d)``."""
-        terms = self.terms
-        found = terms.derivatives(terms.at(theta))
-        slopes = zip(found.first, terms.slopes, strict=True)
+        found = self.predictors.derivatives(self.predictors.at(theta))
+        slopes = zip(found.first, self.predictors.slopes, strict=True)
         gradient = sum((self.weights * first) @ slope for first, slope in slopes)
         return found.value @ self.weights + self.constant, np.asarray(gradient)
 

@@ -54,9 +54,8 @@ class ChangedObjective(Forwarding):
         return self.inner.log_density(state, theta) - _weighted(values, self._left_out)
 
     def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        is_own = self._prior is None
         weights = np.broadcast_to(self._kept, (len(theta), len(self._kept)))
-        value, slope = self._rows.weighted(theta, weights, float(is_own))
+        value, slope = self._rows.weighted(theta, weights, float(self._prior is None))
         if self._prior is None:
             return value, slope
         step = self._prior.mean - theta

@@ -72,7 +72,7 @@ class RestOfDensity:
         return found, affine, np.abs(gradients).max(-2) + np.abs(found.gradient)
 
     def _of_terms(self, q: DenseGaussian, known: WeightedTerms) -> Expected:
-        found = PredictorSites.under(known.terms, q).total(known.weights)
+        found = PredictorSites.under(known.predictors, q).total(known.weights)
         return dataclasses.replace(found, value=found.value + known.constant)
 
     def _of_quadratic(self, q: DenseGaussian) -> Expected:
@@ -108,7 +108,7 @@ class Target:
         predictors, terms = rows.predictors() or (None, None)
         if predictors is not None and q is not None and not predictors.are_smooth(q):
             predictors = None
-        if terms is not None and q is not None and not terms.terms.are_smooth(q):
+        if terms is not None and q is not None and not terms.predictors.are_smooth(q):
             terms = None
 
         def rest(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

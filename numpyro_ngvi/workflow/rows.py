@@ -176,6 +176,7 @@ class ModelRows:
             return None
 
     def _predictors(self) -> tuple[Predictors, WeightedTerms | None]:
+        # Unlike a run of torch, a program of JAX has every way through the model: no check_same.
         families = list(self._here.values())
 
         def of_vectors(*vectors: jax.Array) -> list[jax.Array]:
