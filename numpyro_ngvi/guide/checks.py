@@ -93,6 +93,14 @@ OF_SQUARES = {"nu", "sum_of_squares"}
 LINEAR = ("SGD", "Momentum", "_NumPyroOptim")
 
 
+def warn_of_prior(trace: dict[str, Any]) -> None:
+    """Warn of an ``SVI`` whose model observes nothing."""
+    sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
+    is_trained = caller_of_type(numpyro.infer.SVI) is not None
+    if is_trained and not any(site["is_observed"] for site in sites.values()):
+        warn(checks.prior_alone(sites))
+
+
 def check_svi(guide: Any, posterior: dict[str, Any]) -> None:
     """Warn if an ``SVI`` runs the guide whose optimiser scales each coordinate by itself.
 
@@ -104,9 +112,6 @@ def check_svi(guide: Any, posterior: dict[str, Any]) -> None:
         return
     if svi.model is guide:
         raise TypeError(SWAPPED)
-    sites = {k: one for k, one in guide.prototype_trace.items() if one["type"] == "sample"}
-    if not any(one["is_observed"] for one in sites.values()):
-        warn(checks.prior_alone(sites))
     nodes = []
 
     def look(node: Any) -> bool:

@@ -46,6 +46,7 @@ from numpyro_ngvi.guide.checks import (
     of_half_precision,
     site_of,
     subsampled_latents,
+    warn_of_prior,
 )
 from numpyro_ngvi.guide.distributions import StructuredNormal
 from numpyro_ngvi.guide.dynamic_supports import running_supports
@@ -150,6 +151,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             self.prototype_trace, args, kwargs, subsampled=self._has_plates
         )
         check_svi(self, {self._parameter_name: self._initial_posterior})
+        warn_of_prior(self.prototype_trace)
 
     def hide_data(self, args: tuple, kwargs: dict) -> bool:
         """Leave the data out of the set-up, if it has failed only because the enumerated latents,
