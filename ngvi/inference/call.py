@@ -112,8 +112,8 @@ class FitCall:
     def second(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         """A second fit with locals by their modes, and which of both is kept."""
         insists, self.monitor.phase = self.reparametrize is True, LOCALS
-        set_up, tolerance = self._mode_centred(first), self.request.tolerance
-        return tried(first, outcome, set_up, self.optimise, self.rng, insists, tolerance)
+        set_up = self._mode_centred(first)
+        return tried(first, outcome, set_up, self.optimise, self.rng, self.request, insists)
 
     def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         """A search for several components that goes on from one Gaussian."""

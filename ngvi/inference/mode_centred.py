@@ -24,7 +24,6 @@ from ngvi._lock import as_now
 from ngvi._warn import warn
 from ngvi.inference.estimate import State
 from ngvi.inference.monitor import Monitor
-from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
@@ -95,8 +94,8 @@ def tried(
     set_up: Callable[[np.ndarray], Any],
     search: Callable[[Problem, State, int], Outcome],
     rng: np.random.Generator,
+    request: Request,
     insists: bool = False,
-    tolerance: float = 0.0,
 ) -> tuple[Any, Outcome]:
     """Fit again, and compare.
 
@@ -105,8 +104,8 @@ def tried(
     :param set_up: the same with a ``ReparametrizedGaussianGuide`` whose Newton's method begins at
         the given latent vector.
     :param search: from a state, after so many steps.
+    :param request: of the fit; the second may be worse by its tolerance.
     :param insists: whether the user hears why it cannot be tried.
-    :param tolerance: in nats, by which the second may be worse.
     :return: what was set up for the better fit, and its outcome, with evaluations of both.
     """
     optimum, restore = outcome.optimum, as_now()
@@ -129,7 +128,7 @@ def tried(
             raise
         warn(f"A second fit, with {BY_MODES}, has failed: {error}")
         return first, outcome
-    is_better, kept = _compared(first.problem, outcome, second.problem, other, rng, tolerance)
+    is_better, kept = _compared(first.problem, outcome, second.problem, other, rng, request)
     if insists and not is_better and not other.converged:
         names = ", ".join(repr(name) for group in second.guide._blocks.sites for name in group)
         warn(
@@ -168,19 +167,19 @@ def _compared(
     second: Problem,
     other: Outcome,
     rng: np.random.Generator,
-    tolerance: float,
+    request: Request,
 ) -> tuple[bool, Outcome]:
     """Whether the second fit is better, and the outcome of the one that is kept.
 
     A fit that has converged is not given up for one that has not.
     """
-    noise = rng.standard_normal((2 * FitOptions().validation.max_draws, first.space.dim))
+    noise = rng.standard_normal((2 * request.options.validation.max_draws, first.space.dim))
     with np.errstate(invalid="ignore"):
         gains = second.log_weights(other.optimum.state, noise)
         gains = gains - first.log_weights(outcome.optimum.state, noise)
         gain, error = float(gains.mean()), float(gains.std()) / math.sqrt(len(gains) - 1)
     # Not if NaN.
-    is_better = gain > 2 * error - tolerance and (other.converged or not outcome.converged)
+    is_better = gain > 2 * error - request.tolerance and (other.converged or not outcome.converged)
     words = "not finite"
     if abs(gain) < 1e6:  # not if NaN
         words = f"{abs(gain):.2f} nats {'below' if (gain > 0) is is_better else 'above'}"

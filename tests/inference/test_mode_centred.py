@@ -17,7 +17,7 @@ import pytest
 from ngvi.inference.certificate import Certificate
 from ngvi.inference.mode_centred import BY_MODES, is_worthwhile, tried
 from ngvi.inference.optima import Exploration, Optimum
-from ngvi.inference.options import FitOptions
+from ngvi.inference.options import FitOptions, ValidationOptions
 from ngvi.inference.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending, Outcome
 from ngvi.inference.report import second_fit
 from ngvi.inference.request import Request
@@ -33,6 +33,7 @@ SITES = (Site("x", 0, (3,), (Plate("groups", 3, 0),)),)
 WITH_A_GLOBAL = Site("g", 0, ()), Site("x", 1, (2,), (Plate("groups", 2, 0),))
 CENTRE, SCALE = np.array([1.0, 0.0, -1.0]), np.full(3, 0.5)
 BEST = State(CENTRE, np.log(SCALE))
+REQUEST = Request(0.05, 100)
 
 
 def ready(gain=0.0, sites=SITES, **options):
@@ -56,7 +57,7 @@ def ended(
     return Outcome(best, [best], exploration, **options)
 
 
-def compared(first, second, outcome, other, insists=False, calls=None, tolerance=0.05):
+def compared(first, second, outcome, other, insists=False, calls=None, request=REQUEST):
     def search(problem, state, num_steps):
         problem.objective.cost.gradients += 7
         if calls is not None:
@@ -64,7 +65,7 @@ def compared(first, second, outcome, other, insists=False, calls=None, tolerance
         return other
 
     rng = np.random.default_rng(0)
-    return tried(first, outcome, lambda mean: second, search, rng, insists, tolerance)
+    return tried(first, outcome, lambda mean: second, search, rng, request, insists)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,14 @@ def test_noise_is_no_better_bound():
         assert kept is not two
 
 
+def test_both_are_compared_by_as_many_draws_as_the_options_say():
+    counts = []
+    two = ready(unseen=lambda theta: counts.append(len(theta)) or np.zeros(len(theta)))
+    options = FitOptions(validation=ValidationOptions(max_draws=70))
+    compared(ready(), two, ended(), ended(), request=Request(0.05, 100, options=options))
+    assert sum(counts) == 140
+
+
 @pytest.mark.parametrize(
     ("expected", "how", "options", "outcome"),
     [
@@ -143,7 +152,7 @@ def test_noise_is_no_better_bound():
     ],
 )
 def test_it_is_tried_where_more_than_the_tolerance_may_be_missed(expected, how, options, outcome):
-    assert is_worthwhile(how, ready(**options), outcome, Request(0.05, 100)) is expected
+    assert is_worthwhile(how, ready(**options), outcome, REQUEST) is expected
     wanted = FitOptions(mode_centred_gap=1000.0)
     large = Request(0.05, 100, options=wanted)
     assert is_worthwhile(how, ready(**options), outcome, large) is (expected and how is True)
@@ -164,9 +173,9 @@ def test_a_model_whose_locals_depend_on_each_other_keeps_its_fit_without_a_word(
     one, outcome, rng = ready(), ended(), np.random.default_rng(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert tried(one, outcome, set_up, None, rng) == (one, outcome)
+        assert tried(one, outcome, set_up, None, rng, REQUEST) == (one, outcome)
     with pytest.warns(UserWarning, match="no effect, .* over all latents is kept: 'x' depends"):
-        tried(one, outcome, set_up, None, rng, True)
+        tried(one, outcome, set_up, None, rng, REQUEST, True)
 
 
 def test_locals_are_named_where_the_second_fit_came_to_nothing():
@@ -192,9 +201,9 @@ def test_a_second_fit_that_fails_does_not_lose_the_first_but_a_callback_ends_bot
 
     one, outcome, rng = ready(), ended(), np.random.default_rng(0)
     with pytest.warns(UserWarning, match="second fit.*out of memory"):
-        assert tried(one, outcome, lambda _: ready(), failing, rng) == (one, outcome)
+        assert tried(one, outcome, lambda _: ready(), failing, rng, REQUEST) == (one, outcome)
     with pytest.raises(RuntimeError, match="that will do"):
-        tried(one, outcome, lambda _: ready(), stopped, rng)
+        tried(one, outcome, lambda _: ready(), stopped, rng, REQUEST)
 
 
 @pytest.mark.parametrize(
