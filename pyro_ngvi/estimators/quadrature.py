@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -168,12 +169,7 @@ class TorchCalculus:
             steps = [torch.as_tensor(step).to(centre[0]) for step in half]
             places = torch.as_tensor(t).to(centre[0])
             predictors = [one + places * step for one, step in zip(centre, steps, strict=True)]
-
-            def expanded(constant: Tensor) -> Tensor:  # for operations that do not broadcast
-                return constant.expand(places.shape)
-
-            function = functools.partial(term.value, constant=expanded)
-            value, slopes, _ = derivatives(function, predictors, twice=False)
+            value, slopes, _ = derivatives(of_shape(term, places.shape), predictors, twice=False)
             slope = sum(part * step for part, step in zip(slopes, steps, strict=True))
             return value.double().cpu().numpy(), slope.double().cpu().numpy()
 
@@ -192,16 +188,23 @@ def _sums(
 
     def at_some(noise: Tensor) -> NodeSums:
         columns = noise.mT.reshape(dim, -1, *[1] * len(shape))
-
-        def expanded(constant: Tensor) -> Tensor:  # for operations that do not broadcast
-            return constant.expand(len(noise), *shape)
-
-        value = functools.partial(term.value, constant=expanded)
+        value = of_shape(term, (len(noise), *shape))
         found = derivatives(value, covariance.at(means, columns))
         return NodeSums.at(noise, found, means, covariance, torch)
 
     some = rows.split(max(1, NUMBERS_AT_ONCE // max(1, math.prod(shape))))
     return NodeSums(*functools.reduce(_added, map(at_some, some)))
+
+
+def of_shape(term: Term, shape: tuple[int, ...]) -> Callable[[list[Tensor]], Tensor]:
+    """A term of predictors of this shape, to which constants are expanded: some operations do not
+    broadcast.
+    """
+
+    def expanded(constant: Any) -> Tensor:
+        return torch.as_tensor(constant).expand(shape)
+
+    return functools.partial(term.value, constant=expanded)
 
 
 def _added(one: NodeSums, other: NodeSums) -> tuple:

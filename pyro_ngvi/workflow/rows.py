@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from ngvi.latents.layout import Plate
 from ngvi.workflow.predictors import check_same, joined
 from ngvi.workflow.rows import Predictors, RowSite, WeightedTerms
 from pyro_ngvi.estimators.differentiate import gradients_of
-from pyro_ngvi.estimators.quadrature import TorchCalculus, derivatives
+from pyro_ngvi.estimators.quadrature import TorchCalculus, derivatives, of_shape
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.additive_terms import elementwise_terms_of
@@ -182,13 +181,13 @@ class _Terms:
         self._terms, self._like = terms, like
 
     def values(self, at: list[np.ndarray]) -> np.ndarray:
-        found = [_rows(_valued(term, own)(own)) for term, own in self._places(at)]
+        found = [_rows(of_shape(term, own[0].shape)(own)) for term, own in self._places(at)]
         return np.concatenate(found, 1)
 
     def derivatives(self, at: list[np.ndarray]) -> TermMoments:
         count, found = len(at), []
         for term, own in self._places(at):
-            moments = derivatives(_valued(term, own), own)
+            moments = derivatives(of_shape(term, own[0].shape), own)
             few = len(own)
             second = dict(zip(pairs(few), map(_rows, moments.second), strict=True))
             value = _rows(moments.value)
@@ -247,13 +246,6 @@ def _backward(function: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
 def _joined(found: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     values, slopes = zip(*found, strict=True)
     return np.concatenate(values), np.concatenate(slopes)
-
-
-def _valued(term: Term, own: list[Tensor]) -> Callable[[list[Tensor]], Tensor]:
-    def expanded(constant: Any) -> Tensor:  # for operations that do not broadcast
-        return torch.as_tensor(constant).expand(own[0].shape)
-
-    return functools.partial(term.value, constant=expanded)
 
 
 def _is_row(site: dict[str, Any]) -> bool:
