@@ -76,9 +76,9 @@ def elementwise_terms_of(
     reader = Reader()
     inputs = [reader.latent(np.shape(value)) for value in latents]
     count = len(program.jaxpr.outvars) - 1
-    terms = [term_of(node) for node in _run(reader, program, inputs, slice(count))]
+    terms = [term_of(node) for node in _run(reader, _only(program, slice(count)), inputs)]
     try:
-        (number,) = _run(reader, program, inputs, slice(count, None))
+        (number,) = _run(reader, _only(program, slice(count, None)), inputs)
         return inputs, terms, AdditiveTerms.of(number, inputs)
     except NotAdditiveError:
         return inputs, terms, None
@@ -93,17 +93,18 @@ def is_sum_of_terms(function: Callable[[jax.Array], jax.Array], latent: jax.Arra
     return True
 
 
-def _run(
-    reader: Reader, program: Any, arguments: Sequence[Node], results: slice = slice(None)
-) -> list[Node]:
+def _only(program: Any, results: slice) -> Any:
+    """A program of some of its results, so that operations that others depend on are idle."""
+    own = program.jaxpr.outvars[results]
+    names = program.jaxpr.debug_info._replace(result_paths=("",) * len(own))
+    return program.replace(jaxpr=program.jaxpr.replace(outvars=own, debug_info=names))
+
+
+def _run(reader: Reader, program: Any, arguments: Sequence[Node]) -> list[Node]:
     constants = [
         reader.constant(value, np.shape(value)) for value in getattr(program, "consts", ())
     ]
     program = getattr(program, "jaxpr", program)
-    if results != slice(None):  # and without the operations that others depend on
-        paths = ("",) * len(program.outvars[results])
-        names = program.debug_info._replace(result_paths=paths)
-        program = program.replace(outvars=program.outvars[results], debug_info=names)
     variables = [*program.constvars, *program.invars]
     known = dict(zip(variables, [*constants, *arguments], strict=True))
 
