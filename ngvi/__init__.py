@@ -7,4 +7,4 @@ package needs numpy and scipy only, and neither torch nor jax.
 
 from ngvi.errors import DamagedFileError as DamagedFileError
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
