@@ -50,8 +50,13 @@ def test_the_versions_are_those_of_the_constraints():
                 assert pins[name.lower()] == version, name
                 checked += 1
     assert checked == 8
+
+
+def test_the_version_is_one_everywhere_and_its_day_too():
+    day = re.search(r"^date-released: (\S+)$", _text("CITATION.cff"), re.MULTILINE)[1]
     assert f'version: "{_version()}"' in _text("CITATION.cff")
-    assert f"## [{_version()}]" in _text("CHANGELOG.md")
+    assert f"## [{_version()}] - {day}" in _text("CHANGELOG.md")
+    assert f"now {_version().rpartition('.')[0]}:" in _text("SECURITY.md")
 
 
 def _text(name):
