@@ -67,6 +67,7 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell $$(git ls-files "*.py" "*.md")
+	$(BIN)/python docs/prose.py
 	$(BIN)/mypy
 
 format: $(VENV)/.ready-dev

@@ -27,15 +27,19 @@ class Limits(NamedTuple):
 LIMITS = Limits()
 
 #: Pages of figures: of these neither sentences nor numbers are counted.
-EVIDENCE = ("benchmarks", "gauntlet.md", "ppl_examples.md", "reliability.md")
+EVIDENCE = ("benchmarks", "gallery.md", "gauntlet.md", "ppl_examples.md", "reliability.md")
 
 #: What a reader who comes now has no use for.
 HISTORY = re.compile(r"\b(the redesign|today|nowadays|formerly|in earlier versions)\b", re.I)
 
-#: A fence, a comment, an equation on lines of its own: no prose.
-APART = re.compile(r"^```.*?^```\s*?$|<!--.*?-->|\$\$.*?\$\$", re.MULTILINE | re.DOTALL)
-#: A table's line, a picture.
-NO_TEXT = re.compile(r"^\s*\|.*$|!\[[^\]]*\]\([^)]*\)", re.MULTILINE)
+#: What stands on lines of its own and is no prose: a fence, what benchmarks have filled in
+#: (``benchmarks/pages.py``), a comment, an equation.
+APART = re.compile(
+    r"^```.*?^```\s*?$|<!-- \w+\.csv.*?<!-- end -->|<!--.*?-->|\$\$.*?\$\$",
+    re.MULTILINE | re.DOTALL,
+)
+#: A table's line, a line of a directive, a picture.
+NO_TEXT = re.compile(r"^\s*[|:].*$|!\[[^\]]*\]\([^)]*\)", re.MULTILINE)
 CODE = re.compile(r"(`+).+?\1|\$[^$\n]+\$", re.DOTALL)
 LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 BLOCK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=#)|(?<=\n)(?=#)")

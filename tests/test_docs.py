@@ -102,8 +102,14 @@ def test_what_is_promised_of_faults_is_shown_by_tests_that_are_there():
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *_pages()], ids=lambda path: path.stem)
 def test_links_between_pages_lead_somewhere(path):
-    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text("utf-8")):
-        assert (path.parent / target).exists(), target
+    """And where a heading is named it is there, by the name that GitHub and MyST give it."""
+    for target, heading in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", path.read_text("utf-8")):
+        there = path.parent / target if target else path
+        assert there.exists(), target
+        if heading and there.suffix == ".md":
+            titles = re.findall(r"^#+ (.*)$", there.read_text("utf-8"), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+            assert heading in slugs, f"{target}#{heading}"
 
 
 def test_the_page_of_the_ppls_examples_is_that_of_its_csv():
