@@ -63,10 +63,16 @@ def is_number(value: Any, holds: Callable[[float], bool]) -> bool:
         return hasattr(value, "aval") and value.ndim == 0
 
 
+def shown(value: Any) -> str:
+    """A value for an error: of an array its shape, which may be data in the wrong place."""
+    shape = tuple(getattr(value, "shape", ()))
+    return f"an array of shape {shape}" if shape and hasattr(value, "dtype") else repr(value)
+
+
 def _number(value: Any, name: str, words: str, holds: Callable[[float], bool]) -> Any:
     if not is_number(value, holds):
         hint = " Options are keyword arguments here, not a dictionary." * isinstance(value, dict)
-        raise ValueError(f"{name} must be {words}, got {value!r}.{hint}")
+        raise ValueError(f"{name} must be {words}, got {shown(value)}.{hint}")
     return value
 
 
@@ -107,7 +113,9 @@ def check_count(value: Any, name: str, least: int = 1, hint: str = "") -> int:
     except TypeError:
         count = least - 1
     if count < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.{hint}")
+        raise ValueError(
+            f"{name} must be an integer of at least {least}, got {shown(value)}.{hint}"
+        )
     return count
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,12 @@ import numpyro.infer
 import numpyro.optim
 import optax
 from numpyro import primitives
-from numpyro.infer.svi import SVIState
+from numpyro.infer.svi import SVIRunResult, SVIState
 
 from ngvi._door import check_parts
 from ngvi._lock import remembered, serialised
 from ngvi._warn import warn
+from ngvi.errors import check_count
 from ngvi.optim.von import check_curvature_of
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
@@ -59,7 +61,6 @@ class SVI(numpyro.infer.SVI):
     init = serialised(numpyro.infer.SVI.init)
     update = serialised(numpyro.infer.SVI.update)
     stable_update = serialised(numpyro.infer.SVI.stable_update)
-    run = serialised(numpyro.infer.SVI.run)
     evaluate = serialised(numpyro.infer.SVI.evaluate)
 
     def __init__(
@@ -86,6 +87,13 @@ class SVI(numpyro.infer.SVI):
         self._has_warned_of_constants = False
         self._num_skipped: list[Any] | None = []
         self._is_shared = False  #: whether other processes have a part of the data
+
+    @functools.wraps(numpyro.infer.SVI.run)
+    @serialised
+    def run(self, rng_key: jax.Array, num_steps: int, *args: Any, **kwargs: Any) -> SVIRunResult:
+        order = " It is run(rng_key, num_steps, ...), with the arguments of the model behind these."
+        num_steps = check_count(num_steps, "num_steps", hint=order)
+        return super().run(check_key(rng_key), num_steps, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         # What NumPyro makes of an optax transformation does not pickle, and no program does.

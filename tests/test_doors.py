@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -240,6 +242,52 @@ def test_what_results_of_other_libraries_have_is_told(ppl):
     with pytest.raises(AttributeError, match="has no attribute 'bananas'"):
         fitted.bananas  # noqa: B018
     assert copy.copy(fitted).bound == fitted.bound
+
+
+def test_parameters_are_told_from_draws(ppl):
+    fitted = shared_result(ppl)
+    with pytest.raises(KeyError, match=r"no parameter 'weights'.*result.sample\(1000\)\['name of"):
+        fitted.params["weights"]
+    assert fitted.params.get("weights") is None and "weights" not in fitted.params
+    again = pickle.loads(pickle.dumps(fitted.params))
+    assert list(again) == list(fitted.params) and type(again) is type(fitted.params)
+
+
+def test_parameters_are_a_pytree_and_draws_need_a_key_numpyro(numpyro_backend):
+    import jax
+
+    fitted = shared_result(numpyro_backend)
+    params, plain = fitted.params, dict(fitted.params)
+    flat, other = (jax.tree_util.tree_leaves_with_path(one) for one in (params, plain))
+    assert [path for path, _ in flat] == [path for path, _ in other]
+    assert type(jax.tree.map(lambda x: x, params)) is type(params)
+    for family in ("full", "diagonal", "low_rank"):
+        guide = numpyro_backend.guide(fitted.model, family)
+        posterior = guide.get_posterior(numpyro_backend.set_up(guide, *fitted.args))
+        for draw in (posterior, partial(posterior.sample, 1000)):
+            with pytest.raises(TypeError, match=r"write posterior.sample\(jax.random.key\(0\), "):
+                draw()
+        draws = posterior.sample(jax.random.key(0), (5,))
+        assert draws.shape == (5, 3)
+        np.testing.assert_array_equal(
+            draws, posterior(rng_key=jax.random.key(0), sample_shape=(5,))
+        )
+
+
+def test_data_in_the_place_of_the_number_of_steps_are_told_numpyro(numpyro_backend):
+    import jax
+
+    ppl = numpyro_backend
+    model = models.location(ppl)
+    run = ppl.package.SVI(model, ppl.guide(model, "diagonal"), ppl.optimiser(), ppl.elbo())
+    for steps, words in ((ppl.array(Y), r"an array of shape \(3,\)"), (0.5, "0.5")):
+        with pytest.raises(
+            ValueError, match=rf"num_steps must be .*got {words}.*run\(rng_key, num"
+        ):
+            run.run(jax.random.key(0), steps, ppl.array(Y))
+    with pytest.raises(TypeError, match="rng_key must be one JAX random key"):
+        run.run(0, 10, ppl.array(Y))
+    assert run.run(jax.random.key(0), 2, ppl.array(Y), progress_bar=False).losses.shape == (2,)
 
 
 @pytest.mark.parametrize("name", ["Adam", "ClippedAdam"])

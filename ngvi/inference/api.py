@@ -106,7 +106,7 @@ def _outcome(
         elif outcome.finding is None and search.problem.objective.is_exact:
             bound, error = integrated(search.problem, best.state, rng, request.options.validation)
             best.validation = dataclasses.replace(best.validation, bound=bound, error=error)
-    elif ending is None and math.isfinite(best.validation.bound):
+    elif ending is None:
         words = runaway(search.problem, best.state, request.options.runaway)
         outcome.finding = Finding("endless", words) if words else None
     return outcome

@@ -31,8 +31,9 @@ from ngvi.inference.metric import Corrected, Metric
 from ngvi.inference.model_parameters import with_model_parameters
 from ngvi.inference.options import LocalSearchOptions
 from ngvi.inference.problem import Problem
+from ngvi.inference.runaway import widens_without_limit
 from ngvi.inference.search import Search, Status, Steps
-from ngvi.inference.validation import is_improper, validate
+from ngvi.inference.validation import validate
 
 #: Over no draws.
 NO_ESTIMATE = Estimate(np.empty(0), np.empty((0, 0)), Direction(np.empty(0), np.empty(0)))
@@ -326,7 +327,7 @@ class LocalSearch(Search):
         stddevs = self.problem.space.stddevs(self.state).values()
         if not any(np.max(sd) > self.options.local.too_wide for sd in stddevs):
             return False
-        return is_improper(self.problem, self.state, self.rng, self.options.validation)
+        return widens_without_limit(self.problem, self.state, self.options.runaway)
 
     # -- draws and the metric ---------------------------------------------------------
 

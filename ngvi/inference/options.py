@@ -305,11 +305,6 @@ class ValidationOptions:
     wrong: float = 1.0
     wrong_part: float = 1e-4
     num_in_double: int = 16
-    #: A posterior is improper if draws widened by these factors say so.
-    wider: tuple[float, float] = (1e2, 1e4)
-    widened_draws: int = 64
-    #: A component of their axis, of length one, that is not rounding alone.
-    part_of_axis: float = 1e-3
 
     def coarse(self) -> ValidationOptions:
         """The same with the least draws, whatever is in doubt."""

@@ -38,6 +38,17 @@ def check_corrected(corrected: bool | str) -> bool | None:
     )
 
 
+class Parameters(dict[str, Any]):
+    """The parameters of guide and model by their names, which says what else is meant."""
+
+    def __missing__(self, name: str) -> Any:
+        known = ", ".join(map(repr, self)) or "nothing"
+        raise KeyError(
+            f"no parameter {name!r}: params has those of guide and model, {known}. Draws of a "
+            "latent are result.sample(1000)['name of its site'], its moments result.summary()"
+        )
+
+
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class FittedPosterior:
     """A Gaussian, what can be drawn from it, and whether to believe it."""
@@ -50,6 +61,9 @@ class FittedPosterior:
     guide: Any
     #: All parameters of model and guide, by their names.
     params: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.params = Parameters(self.params)
 
     # -- what a package adds ----------------------------------------------------------
 

@@ -21,13 +21,19 @@ import numpy as np
 from ngvi.inference.estimate import State
 from ngvi.inference.problem import Problem
 from ngvi.inference.runaway_options import RunawayOptions
-from ngvi.inference.validation import longest_axis
 from ngvi.latents.layout import name_of
 
 
-def runaway(problem: Problem, state: State, options: RunawayOptions, tolerance: float = 0.0) -> str:
+def runaway(
+    problem: Problem,
+    state: State,
+    options: RunawayOptions,
+    tolerance: float = 0.0,
+    is_optimum: bool = False,
+) -> str:
     """What runs to infinity, in a sentence that says what to try; or nothing.
 
+    :param is_optimum: whether the state is one: then gradients have seen no way on.
     :param tolerance: what a parameter's limit has to be worth, in nats, beyond where it is.
     """
     if problem.objective.is_subsampled:
@@ -37,8 +43,121 @@ def runaway(problem: Problem, state: State, options: RunawayOptions, tolerance: 
     theta, _ = problem.space.draw(state, noise)
     if not np.isfinite(theta).all():
         return ""
-    found = _of_latents(problem, state, theta, options)
+    found = _of_latents(problem, state, theta, options, is_optimum)
     return found or _of_parameters(problem, state, theta, options, tolerance)
+
+
+def widens_without_limit(problem: Problem, state: State, options: RunawayOptions) -> bool:
+    """Whether a Gaussian gains without limit as it widens about its own mean."""
+    rng = np.random.default_rng(options.seed)
+    noise = rng.standard_normal((options.num_draws, problem.space.noise_dim))
+    theta, _ = problem.space.draw(state, noise)
+    gaps = theta - problem.space.mean(state)
+    return not np.isfinite(gaps).all() or _Draws(problem, state, theta, options).are_endless(gaps)
+
+
+def longest_axis(gaps: np.ndarray) -> np.ndarray:
+    """The axis along which vectors are longest, of length one.
+
+    :param gaps: shape ``(N, d)``.
+    """
+    return np.linalg.svd(gaps / (np.abs(gaps).max() or 1.0), full_matrices=False)[2][0]
+
+
+class _Draws:
+    """Draws of a state, and the density farther out.
+
+    Whatever one to one map takes the draws there, the bound changes by the mean of what the log
+    density gains and of the map's log Jacobian.
+    """
+
+    def __init__(
+        self, problem: Problem, state: State, theta: np.ndarray, options: RunawayOptions
+    ) -> None:
+        self.problem, self.state, self.theta, self.options = problem, state, theta, options
+        self._before = self._values(theta)
+
+    def _values(self, theta: np.ndarray) -> np.ndarray:
+        return _values(self.problem, self.state, theta)
+
+    def rise(self, theta: np.ndarray, log_jacobians: np.ndarray | float = 0.0) -> float:
+        """Of the log density, in nats, where the draws are taken to others."""
+        with np.errstate(all="ignore"):
+            return float(np.mean(self._values(theta) - self._before + log_jacobians))
+
+    def stretched(self, gaps: np.ndarray, axis: np.ndarray, factor: float) -> np.ndarray:
+        """The draws, so many times as far along an axis."""
+        along = (gaps @ axis)[:, None] * axis / float(axis @ axis)
+        return self.theta + (factor - 1.0) * along
+
+    def are_endless(self, gaps: np.ndarray, is_optimum: bool = False) -> bool:
+        """Whether there is no end along the axis where the draws are, or along one as far of which
+        the density knows nothing.
+
+        :param gaps: from where the way begins.
+        """
+        longest = longest_axis(gaps)
+        shares = np.abs(longest) / np.abs(longest).max()
+        axes = [np.where(shares > part, longest, 0.0) for part in self.options.parts_of_axis]
+        if any(self._is_endless(gaps, axis) for axis in axes):
+            return True
+        flattest = None if is_optimum else self._flattest_axis()
+        return flattest is not None and self._is_endless(gaps, flattest)
+
+    def _is_endless(self, gaps: np.ndarray, axis: np.ndarray) -> bool:
+        farther = self.options.farther
+        pairs = [(self.rise(self.stretched(gaps, axis, factor)), factor) for factor in farther]
+        # Numbers end before a density does.
+        known = [(one, factor) for one, factor in pairs if math.isfinite(one)]
+        return bool(known) and all(one > -0.5 * math.log(factor) for one, factor in known)
+
+    def _flattest_axis(self) -> np.ndarray | None:
+        """Of the Gaussian's own, the one that moves the density least.
+
+        The longest is tilted by what is left of the way of the latents that data determine.
+        """
+        space, dim = self.problem.space, self.problem.space.dim
+        if space.noise_dim != dim or dim > self.options.most_axes:
+            return None
+        rng = np.random.default_rng(self.options.seed)
+        noise = rng.standard_normal((max(self.options.num_draws, 2 * dim), dim))
+        theta, _ = space.draw(self.state, noise)
+        ends, _ = space.draw(self.state, np.concatenate([np.eye(dim), np.zeros((1, dim))]))
+        factor = (ends[:-1] - ends[-1]).T
+        _, gradients = self.problem.objective.gradient(self.state, theta)
+        slopes = gradients @ factor
+        if not np.isfinite(slopes).all():
+            return None
+        axis = factor @ np.linalg.svd(slopes)[2][-1]
+        size = np.abs(axis).max()
+        return axis / size if size > 0.0 else None
+
+    def are_flat_beyond_logarithms(self, which: np.ndarray, start: np.ndarray) -> bool:
+        """Whether the density of the exponentials of some latents is flat for as far as they are
+        followed: two scales, say, whose difference alone is determined.
+
+        :param which: of the latents, shape ``(d,)``.
+        """
+        with np.errstate(all="ignore"):
+            values = np.exp(self.theta[:, which] - start[which])
+            _, gradients = self.problem.objective.gradient(self.state, self.theta)
+            # The density of the exponentials is less by their Jacobian.
+            slopes = (gradients[:, which] - 1.0) / values * np.std(values, 0)
+        if not (np.isfinite(values).all() and np.isfinite(slopes).all()):
+            return False
+        axis = np.std(values, 0) * np.linalg.svd(slopes)[2][-1]
+        axis *= np.sign(axis.sum()) / np.linalg.norm(axis)
+
+        def rise(factor: float) -> float:
+            moved = values + (factor - 1.0) * (values @ axis)[:, None] * axis
+            with np.errstate(all="ignore"):
+                logs = np.log(moved)
+                log_jacobians = np.sum(np.log(values) - logs, 1)
+            theta = self.theta.astype(float)
+            theta[:, which] = logs + start[which]
+            return self.rise(theta, log_jacobians)
+
+        return all(abs(rise(factor)) < self.options.flat for factor in self.options.farther)
 
 
 def _values(problem: Problem, state: State, theta: np.ndarray) -> np.ndarray:
@@ -47,34 +166,26 @@ def _values(problem: Problem, state: State, theta: np.ndarray) -> np.ndarray:
         return problem.objective.log_density(state, theta) if found is None else found
 
 
-def _of_latents(problem: Problem, state: State, theta: np.ndarray, options: RunawayOptions) -> str:
-    gaps = theta - problem.space.mean(problem.space.initial)
+def _of_latents(
+    problem: Problem, state: State, theta: np.ndarray, options: RunawayOptions, is_optimum: bool
+) -> str:
+    start = problem.space.mean(problem.space.initial)
+    gaps = theta - start
     sizes = np.sqrt(np.mean((gaps / (largest := np.abs(gaps).max() or 1.0)) ** 2, 0)) * largest
-    index = int(np.argmax(sizes))
-    if not sizes[index] > options.far:
+    index, logs = int(np.argmax(sizes)), (gaps.mean(0) > options.far_logarithm) & (not is_optimum)
+    is_far = bool(sizes[index] > options.far)
+    if not (is_far or logs.any()):
         return ""
-    before = _values(problem, state, theta)
-
-    def rise(gaps: np.ndarray, axis: np.ndarray, factor: float) -> float:
-        """Of the log density, where draws are so many times as far along an axis."""
-        along = (gaps @ axis)[:, None] * axis / float(axis @ axis)
-        return float(np.mean(_values(problem, state, theta + (factor - 1.0) * along) - before))
-
-    def is_endless(axis: np.ndarray) -> bool:
-        rises = [rise(gaps, axis, far) for far in options.farther]
-        ends = [r for r, f in zip(rises, options.farther, strict=True) if r <= -0.5 * math.log(f)]
-        return not ends and not all(map(math.isnan, rises))  # numbers end before a density does
-
-    longest = longest_axis(gaps)
-    shares = np.abs(longest) / np.abs(longest).max()
-    is_found = any(
-        is_endless(np.where(shares > part, longest, 0.0)) for part in options.parts_of_axis
-    )
-    if not is_found and sizes[index] * problem.space.eps > options.rounded:
+    draws = _Draws(problem, state, theta, options)
+    is_found = is_far and draws.are_endless(gaps, is_optimum)
+    if is_far and not is_found and sizes[index] * problem.space.eps > options.rounded:
         # Farther out rounding alone makes the log density fall: is it as flat all the way?
         inner = theta - theta.mean(0)
-        is_found = rise(inner, longest_axis(inner), 1 / options.farther[-1]) < options.flat
+        narrowed = draws.stretched(inner, longest_axis(inner), 1 / options.farther[-1])
+        is_found = draws.rise(narrowed) < options.flat
         is_found &= float(np.abs(inner[:, index]).max()) > options.far
+    if not is_found and logs.any():
+        is_found = draws.are_flat_beyond_logarithms(logs, start)
     if not is_found:
         return ""
     name = name_of(index, problem.space.sites)

@@ -13,7 +13,7 @@ from ngvi.inference.certificate import Certificate
 from ngvi.inference.checks import Finding
 from ngvi.inference.estimate import State
 from ngvi.inference.local_search import LocalSearch
-from ngvi.inference.monitor import Monitor
+from ngvi.inference.monitor import VALUES, Monitor
 from ngvi.inference.optima import Optimum
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
@@ -237,6 +237,7 @@ class Runs:
 
     def _try_values(self, run: Run) -> bool:
         """Go on by values alone; whether that has led higher."""
+        self.monitor.phase = VALUES
         search = search_by_values(
             self.problem,
             self.rng,

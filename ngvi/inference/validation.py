@@ -230,42 +230,6 @@ def bound_alone(
     return float(weights.mean()), float(weights.std()) / math.sqrt(count - 1)
 
 
-def longest_axis(gaps: np.ndarray) -> np.ndarray:
-    """The axis along which vectors are longest, of length one.
-
-    :param gaps: shape ``(N, d)``.
-    """
-    return np.linalg.svd(gaps / (np.abs(gaps).max() or 1.0), full_matrices=False)[2][0]
-
-
-def is_improper(
-    problem: Problem, state: State, rng: np.random.Generator, options: ValidationOptions
-) -> bool:
-    """Whether a Gaussian gains without limit as it widens along its longest axis.
-
-    Where the posterior is flat, a standard deviation ``f`` times as large adds ``log f`` to the
-    bound, however large ``f`` is. Tails that are heavy, but integrable, lose more than that.
-    """
-    noise = rng.standard_normal((options.widened_draws, problem.space.noise_dim))
-    theta, _ = problem.space.draw(state, noise)
-    gaps = theta - problem.space.mean(state)
-    if not np.isfinite(gaps).all():
-        return True
-    axis = longest_axis(gaps)
-    before = problem.objective.log_density(state, theta)
-
-    def is_flat(axis: np.ndarray) -> bool:
-        along = (gaps @ axis)[:, None] * axis
-        for factor in options.wider:
-            widened = problem.objective.log_density(state, theta + (factor - 1.0) * along)
-            if not float(np.mean(widened - before)) + math.log(factor) > 0.5 * math.log(factor):
-                return False
-        return True
-
-    # Of an axis this long rounding alone moves the latents that the data determine.
-    return is_flat(axis) or is_flat(np.where(np.abs(axis) > options.part_of_axis, axis, 0.0))
-
-
 def excess(
     problem: Problem,
     state: State,

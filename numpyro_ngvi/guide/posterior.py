@@ -25,7 +25,13 @@ from numpyro.distributions.transforms import (
 from ngvi.guide.distributions import check_not_mixture
 from numpyro_ngvi.families import Diagonal, Family, Mixture
 from numpyro_ngvi.families.dense import DenseFamily
-from numpyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
+from numpyro_ngvi.guide.distributions import (
+    Independent,
+    MixtureSameFamily,
+    MultivariateNormal,
+    StructuredNormal,
+    StructuredTransform,
+)
 from numpyro_ngvi.tracing.compilation import SIZES, compiled
 
 
@@ -97,9 +103,9 @@ def drawing(shape: tuple[int, ...]) -> Callable:
 def to_distribution(family: Family) -> dist.Distribution:
     """The family as a NumPyro distribution over vectors of length ``d``."""
     if isinstance(family, DenseFamily):
-        return dist.MultivariateNormal(family.loc, scale_tril=family.lower_factor)
+        return MultivariateNormal(family.loc, scale_tril=family.lower_factor)
     if isinstance(family, Diagonal):
-        return dist.Normal(family.loc, family.stddev).to_event(1)
+        return Independent(dist.Normal(family.loc, family.stddev), 1)
     if isinstance(family, Mixture):
         return _mixture(family)
     return StructuredNormal(family)
@@ -115,7 +121,7 @@ def _mixture(family: Mixture) -> dist.Distribution:
         each = dist.Normal(family.loc, jnp.stack([one.stddev for one in parts])).to_event(1)
     if each is None:
         return StructuredNormal(family)
-    return dist.MixtureSameFamily(dist.Categorical(logits=family.log_weights), each)
+    return MixtureSameFamily(dist.Categorical(logits=family.log_weights), each)
 
 
 def to_transform(family: Family) -> Transform:

@@ -199,7 +199,6 @@ class Objective:
         if not self._is_for_double or sum(map(np.size, self._arguments.arrays)) > MOST_NUMBERS:
             return None
         self.cost.values += 2 * len(theta)
-        theta = theta.astype(self._space.dtype)  # the same points as in single precision
         state, points, arrays = map(_in_double, (state, theta, self._arguments.arrays))
 
         def run(seed: np.uint32) -> np.ndarray:

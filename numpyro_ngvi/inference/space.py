@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi.inference.posterior import Parameters
 from ngvi.inference.set_up import NO_GAUSSIAN, check_coordinates
 from ngvi.latents.layout import Site, pieces, sites_of_all
 from numpyro_ngvi.families.base import Family
@@ -210,3 +211,13 @@ def _square_distance(families: list[Family], theta: list[jax.Array]) -> jax.Arra
 @partial(compiled, runs_once=True)
 def _stddevs(families: list[Family]) -> list[jax.Array]:
     return [family.stddev for family in families]
+
+
+def _with_keys(params: Parameters) -> tuple[list, tuple[str, ...]]:
+    names = tuple(sorted(params))
+    return [(jax.tree_util.DictKey(name), params[name]) for name in names], names
+
+
+jax.tree_util.register_pytree_with_keys(
+    Parameters, _with_keys, lambda names, values: Parameters(zip(names, values, strict=True))
+)

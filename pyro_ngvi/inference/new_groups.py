@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ngvi.inference.new_groups import Asked, NewGroups, beyond, new_groups
 from ngvi.latents.layout import Site
+from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.checks import quiet_trace, sites_of_run
 from pyro_ngvi.workflow.runs import by_draw
 
@@ -48,7 +49,12 @@ def predicted(
 def replayed(
     model: Callable, guide: Callable, num_samples: int, args: tuple, kwargs: dict
 ) -> Iterator[poutine.Trace]:
-    """Runs of the model at draws of the guide."""
+    """Runs of the model at draws of the guide, which makes them all at once if it can."""
+    if isinstance(guide, NaturalGaussianGuide) and guide._draws_without_data:
+        guide._latent_shapes.check(guide.model, args, kwargs)
+        for latents in by_draw(guide._sample(guide._family().detach(), num_samples)):
+            yield poutine.trace(poutine.condition(model, latents)).get_trace(*args, **kwargs)
+        return
     for _ in range(num_samples):
         draw = poutine.trace(guide).get_trace(*args, **kwargs)
         yield poutine.trace(poutine.replay(model, trace=draw)).get_trace(*args, **kwargs)

@@ -210,7 +210,7 @@ class Objective:
             return None
         self.cost.values += len(theta)
         self._space.put(state)
-        latents = _in_double(self._space.split(theta))
+        latents = self._space.split(theta, in_double=True)
         try:
             with repeatable_noise():  # it runs the guide
                 density = self._plan.density(*_in_double((self.args, self.kwargs)))

@@ -67,6 +67,7 @@ class FitResult(WorkflowResult):
     _families, _guides = REGISTRY.families, (NaturalGaussianGuide, ReparametrizedGaussianGuide)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         constraints = pyro.get_param_store().get_state()["constraints"]
         found = {name: c for name, c in constraints.items() if name in self.params}
         self._store = {

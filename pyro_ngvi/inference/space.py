@@ -73,11 +73,11 @@ class StateSpace:
         """The families by the guide's sites."""
         return dict(zip(self.dims, state.families, strict=True))
 
-    def split(self, vectors: np.ndarray) -> dict[str, Tensor]:
+    def split(self, vectors: np.ndarray, in_double: bool = False) -> dict[str, Tensor]:
         """Vectors of all latents, by the guide's sites; shape ``(..., d)``."""
         parts = np.split(vectors, np.cumsum(list(self.dims.values()))[:-1], -1)
         return {
-            site: torch.as_tensor(part).to(family.loc)
+            site: torch.as_tensor(part).to(family.loc.double() if in_double else family.loc)
             for part, (site, family) in zip(parts, self.by_site(self.initial).items(), strict=True)
         }
 

@@ -7,7 +7,7 @@ import pytest
 
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import NOT_CONVERGED
-from ngvi.inference.runaway import runaway
+from ngvi.inference.runaway import runaway, widens_without_limit
 from ngvi.inference.search import Status
 from tests.inference.numpy_problem import CENTRE, SCALE, State, Target, gaussian, normal
 from tests.inference.test_multistart import solved
@@ -27,17 +27,31 @@ def half(theta):
     return normal(theta[:, :1]) + theta[:, 1]
 
 
+def difference(theta):
+    """Of two flat scales data determine the difference alone."""
+    one, other = np.exp(theta.T)
+    return -0.5 * ((one - other) / 10.0) ** 2 + theta.sum(1)
+
+
 ENDLESS = {
     "a mean that runs away": (half, [0.0, 40.0], [1.0, 1.0]),
     "a width without limit": (lambda x: normal(x[:, :1]), [0.0, 5.0], [1.0, 1e3]),
     "a separable regression": (lambda x: normal(x[:, :1]) - np.exp(-x[:, 1]), [0, 60], [1, 20]),
     "two that are one": (lambda x: normal(x[:, :1]) + 1e-3 * x[:, 1], [0.5, 90.0], [1.0, 30.0]),
+    "two scales": (difference, [12.0, 12.0 + 1e-7], [1e-5, 1e-5]),
+    "two whose sum is known": (lambda x: normal(x.sum(1)[:, None]), [0, 0], [40, 80]),
+    "where numbers end": (lambda x: x[:, 1] + normal(x[:, :1]) / (x[:, 1] < 700), [0, 60], [1, 1]),
 }
 PROPER = {
     "an optimum": (lambda x: gaussian(x), CENTRE, SCALE),
     "one that is far": (lambda x: gaussian(x, [1.0, 5e3], [1.0, 9.0]), [1.0, 5e3], [1.0, 9.0]),
     "half-way": (lambda x: gaussian(x, [1.0, 100.0], [1.0, 9.0]), [1.0, 50.0], [1.0, 9.0]),
     "wide": (lambda x: gaussian(x, [1.0, 0.0], [1.0, 1e5]), [1.0, 0.0], [1.0, 1e5]),
+    "a scale in small units": (lambda x: gaussian(x, [1.0, 14.0], [1, 0.3]), [1, 14], [1, 0.3]),
+    "two scales with a prior": (
+        lambda x: difference(x) - 2 * np.log1p(np.exp(2 * x)).sum(1),
+        *([12.0, 12.0], [1e-5, 1e-5]),
+    ),
     "heavy tails": (lambda x: normal(x[:, :1]) - np.log1p((x[:, 1] / 50.0) ** 2), [0, 0], [1, 90]),
 }
 
@@ -96,3 +110,12 @@ def test_a_search_that_runs_away_is_none_that_has_converged():
     outcome = solved(Target(half))
     assert outcome.verdict == NOT_CONVERGED and "'x[1]' runs away" in outcome.finding.sentence
     assert outcome.optimum.status is not Status.OPTIMUM
+
+
+@pytest.mark.parametrize("flat", [1, 2])
+def test_flat_directions_are_told_from_wide_ones(flat):
+    is_flat, centre, scale = np.arange(3) < flat, np.array([2.0, -1.0, 0.5]), [0.3, 1.0, 2.0]
+    wide = State(centre, np.log(np.where(is_flat, 1e20, scale)))
+    for end, is_found in ((1e30, True), (1e20, False)):
+        one = Target(lambda x, end=end: gaussian(x, centre, np.where(is_flat, end, scale)), 3)
+        assert widens_without_limit(one.problem(), wide, OPTIONS) is is_found

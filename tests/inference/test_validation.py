@@ -18,7 +18,6 @@ from ngvi.inference.validation import (
     bound_alone,
     difference,
     excess,
-    is_improper,
     num_draws,
     rare_loss,
     validate,
@@ -211,15 +210,6 @@ def test_the_bound_without_the_checks_is_that_of_a_validation():
     assert found == (known.bound, known.error)
     nowhere = bound_alone(problem.space, AWAY, edge(-9.0, -math.inf), rngs[1], 500)
     assert nowhere[0] == -math.inf
-
-
-@pytest.mark.parametrize("flat", [1, 2])
-def test_flat_directions_are_told_from_wide_ones(flat):
-    is_flat = np.arange(3) < flat
-    wide, rng = State(CENTRE, np.log(np.where(is_flat, 1e20, SCALE))), np.random.default_rng(0)
-    for end, is_found in ((1e30, True), (1e20, False)):
-        one = Target(lambda x, end=end: gaussian(x, CENTRE, np.where(is_flat, end, SCALE)), 3)
-        assert is_improper(one.problem(), wide, rng, OPTIONS) is is_found
 
 
 # -- single precision ------------------------------------------------------------------
