@@ -261,7 +261,7 @@ def test_parameters_are_a_pytree_and_draws_need_a_key_numpyro(numpyro_backend):
     flat, other = (jax.tree_util.tree_leaves_with_path(one) for one in (params, plain))
     assert [path for path, _ in flat] == [path for path, _ in other]
     assert type(jax.tree.map(lambda x: x, params)) is type(params)
-    for family in ("full", "diagonal", "low_rank"):
+    for family in ("full", "diagonal", "sparse_precision"):
         guide = numpyro_backend.guide(fitted.model, family)
         posterior = guide.get_posterior(numpyro_backend.set_up(guide, *fitted.args))
         for draw in (posterior, partial(posterior.sample, 1000)):
