@@ -62,9 +62,6 @@ class FittedPosterior:
     #: All parameters of model and guide, by their names.
     params: dict[str, Any]
 
-    def __post_init__(self) -> None:
-        self.params = Parameters(self.params)
-
     # -- what a package adds ----------------------------------------------------------
 
     def sample(

@@ -15,6 +15,7 @@ from ngvi.inference.arguments import check_path, check_takes
 from ngvi.inference.change import Change
 from ngvi.inference.continued import ContinuedPosterior
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
+from ngvi.inference.posterior import Parameters
 from ngvi.inference.problem import Cost
 from ngvi.inference.report import final_bound, plot, report
 from ngvi.inference.serialize import Saved
@@ -67,6 +68,9 @@ class Result(ContinuedPosterior):
     change: Change | None = None
     #: Wall-clock time of the fit.
     seconds: float
+
+    def __post_init__(self) -> None:
+        self.params = Parameters(self.params)
 
     # -- what a package adds ----------------------------------------------------------
 

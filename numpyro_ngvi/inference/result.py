@@ -98,9 +98,9 @@ class FitResult(WorkflowResult):
             found = self._corrected(num_samples, _numbers_of(key), is_asked=bool(asked))
         if found is not None:
             latents = jnp.asarray(found, self.family.loc.dtype)
-            return self.guide._unpack_and_constrain(latents, self._own_params)
+            return self.guide._unpack_and_constrain(latents, dict(self.params))
         return self.guide.sample_posterior(
-            key, self._own_params, *self.args, sample_shape=(num_samples,), **self.kwargs
+            key, dict(self.params), *self.args, sample_shape=(num_samples,), **self.kwargs
         )
 
     @shared_doc(WorkflowResult.predictive, OF_KEY)
@@ -123,7 +123,7 @@ class FitResult(WorkflowResult):
         if run is of_fit:
             model = handlers.uncondition(model)
         if new is None:
-            found = replayed(model, self.guide, self._own_params, num_samples, run, key)
+            found = replayed(model, self.guide, dict(self.params), num_samples, run, key)
         else:
             keys = random.split(key)
             draws = self.sample(num_samples, corrected=False, rng_key=keys[0])
@@ -153,7 +153,7 @@ class FitResult(WorkflowResult):
         noise = random.normal(keys[0], (num_samples, family.dim), family.loc.dtype)
         latents = random.normal(keys[1], (num_samples, new.latent_dim), family.loc.dtype)
         latents = latents.at[:, others].set(family.sample(noise)[:, own])
-        return new._unpack_and_constrain(latents, self._own_params)
+        return new._unpack_and_constrain(latents, dict(self.params))
 
     @door
     @shared_doc(WorkflowResult.nuts, OF_KEY)
@@ -193,13 +193,8 @@ class FitResult(WorkflowResult):
         with self._at_end() as (problem, _):
             self._check_density(problem, "whitened_density()", WAY_OUT)
         return nuts.whitened_density(
-            self.model, self.guide, self.family, self._own_params, self.args, self.kwargs
+            self.model, self.guide, self.family, dict(self.params), self.args, self.kwargs
         )
-
-    @property
-    def _own_params(self) -> dict[str, Any]:
-        """A plain dictionary, as that of the fit, whose programs have it in their arguments."""
-        return dict(self.params)
 
     def _state_of(self, problem: Problem, params: dict[str, Any]) -> State:
         return params
@@ -219,9 +214,9 @@ class FitResult(WorkflowResult):
     def _at_model(self) -> Iterator[tuple[Problem, State]]:
         check_has_gaussian(self.guide, self.params)
         # What constrains parameters is not known here, and need not be: they stay as they are.
-        space = StateSpace(self.guide, self._own_params, lambda params: params)
+        space = StateSpace(self.guide, dict(self.params), lambda params: params)
         run = self.model, self.guide, self.args, self.kwargs
-        yield Problem(Objective(*run, space, "stein"), space, Metric), self._own_params
+        yield Problem(Objective(*run, space, "stein"), space, Metric), dict(self.params)
 
     @serialised
     def _groups(
@@ -252,7 +247,7 @@ class FitResult(WorkflowResult):
     @serialised
     def _in_supports(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         latents = jnp.asarray(theta, self.family.loc.dtype)
-        found = self._gaussian()._unpack_and_constrain(latents, self._own_params)
+        found = self._gaussian()._unpack_and_constrain(latents, dict(self.params))
         names = {site.name for site in self._gaussian().sites}
         return {name: np.asarray(value) for name, value in found.items() if name in names}
 
@@ -265,7 +260,7 @@ class FitResult(WorkflowResult):
 
     def _moved_to(self, problem: Any, state: State, step: OneStep) -> FitResult:
         moved = step.of(self.family, lambda array: jnp.asarray(array, self.family.loc.dtype))
-        return self._with_fields(params=replace_families(self._own_params, [moved]))
+        return self._with_fields(params=replace_families(dict(self.params), [moved]))
 
     def _gaussians(self) -> list[NaturalGaussianGuide]:
         return gaussians(self.guide)

@@ -218,6 +218,7 @@ def _with_keys(params: Parameters) -> tuple[list, tuple[str, ...]]:
     return [(jax.tree_util.DictKey(name), params[name]) for name in names], names
 
 
+# Programs of a fit have a plain dictionary in their arguments: a result gives them dict(params).
 jax.tree_util.register_pytree_with_keys(
     Parameters, _with_keys, lambda names, values: Parameters(zip(names, values, strict=True))
 )

@@ -324,11 +324,6 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         values = {key: params[name].detach() for key, name in names.items()}
         return dataclasses.replace(specification, **values)
 
-    @property
-    def _draws_without_data(self) -> bool:
-        """Whether draws are those of the parameters alone: no minibatch, no changing support."""
-        return not (self._has_plates or self._dynamic)
-
     def _sample(self, family: Family, num_samples: int) -> dict[str, Tensor]:
         """Draws of every latent site, constrained, from a family of this guide."""
         return self._constrained(
