@@ -16,7 +16,7 @@ from ngvi.guide import distributions as shared
 from numpyro_ngvi.families.base import Family
 
 
-class Keyed:
+class DrawsByKey:
     """A distribution that says which key it draws with, where NumPyro's own only asserts it."""
 
     def __call__(self, *args: Any, rng_key: Any = None, **kwargs: Any) -> Any:
@@ -43,7 +43,7 @@ class Keyed:
 
 
 @shared_doc(shared.StructuredNormal)
-class StructuredNormal(shared.StructuredNormal, Keyed, dist.Distribution):
+class StructuredNormal(shared.StructuredNormal, DrawsByKey, dist.Distribution):
     """A distribution of NumPyro."""
 
     arg_constraints: ClassVar[dict] = {}
@@ -71,15 +71,15 @@ class StructuredNormal(shared.StructuredNormal, Keyed, dist.Distribution):
         return self.family.sample(jax.random.normal(key, shape, self.family.loc.dtype))
 
 
-class MultivariateNormal(Keyed, dist.MultivariateNormal):
+class MultivariateNormal(DrawsByKey, dist.MultivariateNormal):
     """NumPyro's, with that."""
 
 
-class Independent(Keyed, dist.Independent):
+class Independent(DrawsByKey, dist.Independent):
     """NumPyro's, with that."""
 
 
-class MixtureSameFamily(Keyed, dist.MixtureSameFamily):
+class MixtureSameFamily(DrawsByKey, dist.MixtureSameFamily):
     """NumPyro's, with that."""
 
 
