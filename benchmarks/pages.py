@@ -13,13 +13,17 @@ It needs no PPL, so that a test can tell cheaply whether pages and CSVs agree.
 from __future__ import annotations
 
 import csv
+import datetime
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ngvi import __version__
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "benchmarks"
+INDEX = "index.csv"  # the list of all pages
 
 BLOCK = re.compile(r"^(<!-- (\w+\.csv)((?: \S+=\S+)*) -->)\n.*?^<!-- end -->$", re.M | re.S)
 NUMBER = re.compile(r"[\d.,e+\-±%() /]*")
@@ -41,6 +45,17 @@ def write(name: str, rows: Iterable[dict[str, Any]], about: str) -> None:
         text = path.read_text("utf-8")
         if name in text:
             path.write_text(fill(text, name), "utf-8")
+            if path.parent == FOLDER and name != INDEX:
+                _note_run(path.name)
+
+
+def _note_run(page: str) -> None:
+    """The list of all pages: this one was run today, by the present version."""
+    rows = read(INDEX)
+    for row in rows:
+        if f"]({page})" in row["page"]:
+            row |= {"last run": str(datetime.date.today()), "code": __version__}
+    write(INDEX, rows, about(INDEX))
 
 
 def replace(name: str, rows: list[dict[str, str]], about: str, keys: Sequence[str]) -> None:

@@ -1,11 +1,13 @@
 """Sphinx's settings: pages in Markdown (MyST), the reference from the docstrings.
 
 ``make docs`` builds the site and runs the Python of its pages; ``sphinx-build -D execute=0`` leaves
-that out.
+that out. With ``DOCS_ONLINE=1`` names of other libraries are links to their sites, whose lists of
+names Sphinx then fetches; without it nothing is fetched.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -21,14 +23,37 @@ author = "The ngvi authors"
 copyright = "The ngvi authors. Apache-2.0"
 version = release = ngvi.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "executed"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "executed",
+]
 exclude_patterns = ["_build", "_executed/*/*.md"]
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 
+copybutton_selector = "div.highlight-python pre, div.highlight-sh pre"  # not what code prints
+
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "numpyro": ("https://num.pyro.ai/en/stable", None),
+    "pyro": ("https://docs.pyro.ai/en/stable", None),
+    "jax": ("https://docs.jax.dev/en/latest", None),
+    "torch": ("https://docs.pytorch.org/docs/stable", None),
+    "arviz": ("https://python.arviz.org/en/stable", None),
+}
+if os.environ.get("DOCS_ONLINE") == "1":
+    extensions.append("sphinx.ext.intersphinx")
+
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # the fields of the docstrings say more
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"  # of what the docstring tells
 add_module_names = False
+suppress_warnings = ["ref.python"]  # of types that are named alike in the three packages
 
 html_theme = "furo"
 html_title = f"ngvi {release}"
@@ -48,18 +73,6 @@ def _docstring(_app: Any, what: str, name: str, _object: Any, _options: Any, lin
         lines[:0] = [f".. rubric:: {name}", ""]
 
 
-def _benchmarks(_app: Any, docname: str, source: list[str]) -> None:
-    """The gallery's table: the first line of every benchmark."""
-    if docname != "gallery" or not (HERE.parent / "benchmarks").is_dir():
-        return
-    from benchmarks.registry import scripts
-
-    rows = ["| `python -m benchmarks` | what it measures |", "|---|---|"]
-    rows += [f"| `{one.name}` | {one.about.replace('``', '`')} |" for one in scripts()]
-    source[0] = re.sub(r"<!-- the scripts.*?-->", "\n".join(rows), source[0])
-
-
 def setup(app: Any) -> None:
     """Hooks of our own."""
-    app.connect("source-read", _benchmarks)
     app.connect("autodoc-process-docstring", _docstring)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -198,13 +199,20 @@ def test_the_code_of_a_page_runs(path, tmp_path):
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
-    pytest.importorskip("sphinx")
+    for name in ("sphinx", "sphinx_copybutton", "sphinx_design"):
+        pytest.importorskip(name)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-D", "execute=0"]
     built = subprocess.run(
         [*command, DOCS, tmp_path], capture_output=True, text=True, timeout=600, check=False
     )
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "reference" / "ngvi.html").exists()
+    index = (tmp_path / "searchindex.js").read_text("utf-8")
+    found = json.loads(index.removeprefix("Search.setIndex(").rstrip(";)"))
+    for word in ("summari", "loo", "interrupt", "progress"):  # by their stems
+        assert word in found["terms"] or word in found["titleterms"], word
+    names = {name for group in found["objects"].values() for *_, name in group}
+    assert {"summary", "loo", "influence"} <= names
 
 
 def test_every_action_is_pinned_by_its_commit_and_tells_its_version():

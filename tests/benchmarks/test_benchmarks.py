@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import pages
 from benchmarks.registry import FOLDER, scripts
 
 ROOT = Path(__file__).parents[2]
@@ -51,16 +52,38 @@ def test_a_benchmark_is_run_by_its_name():
     assert not helped.returncode and "--steps" in helped.stdout
 
 
-def test_the_page_leads_to_what_is_there_and_has_all_pages_of_figures():
-    links = re.findall(r"\]\((.*?)\)", README)
-    for link in links:
+def test_the_page_leads_to_what_is_there():
+    for link in re.findall(r"\]\((.*?)\)", README):
         assert (FOLDER / link).exists(), link
     for name in re.findall(r"`(\w+\.py|\w+/)`", README):
         assert (FOLDER / name).exists(), name
-    pages = (ROOT / "docs" / "benchmarks").glob("*.md")
-    assert {f"../docs/benchmarks/{page.name}" for page in pages} <= set(links)
-    names = set(re.findall(r"`python -m benchmarks (\w+)", README))
-    assert names <= {script.name for script in SCRIPTS} | {"NAME"}
+
+
+def test_one_page_lists_all_with_day_machine_command_and_code():
+    rows = pages.read(pages.INDEX)
+    listed = [re.search(r"\]\((.*)\)", row["page"])[1] for row in rows]
+    there = {path.name for path in pages.FOLDER.glob("*.md")} - {"index.md"}
+    assert there == {name for name in listed if not name.startswith("../")}
+    names = {script.name for script in SCRIPTS}
+    for row, name in zip(rows, listed, strict=True):
+        assert set(re.findall(r"python -m benchmarks (\w+)", row["command"])) <= names
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", row["last run"]) and "core" in row["machine"]
+        assert re.fullmatch(r"\d+\.\d+\.\d+|before the redesign", row["code"])
+        if "of the search before the redesign" in (pages.FOLDER / name).read_text("utf-8"):
+            assert row["code"] == "before the redesign", name
+
+
+def test_a_run_is_noted_on_the_list(tmp_path, monkeypatch):
+    for name in ("index.csv", "index.md", "ivon.md"):
+        (tmp_path / name).write_text((pages.FOLDER / name).read_text("utf-8"), "utf-8")
+    monkeypatch.setattr(pages, "FOLDER", tmp_path)
+    monkeypatch.setattr(pages, "pages", lambda: sorted(tmp_path.glob("*.md")))
+    old = [row | {"last run": "2000-01-01"} for row in pages.read(pages.INDEX)]
+    pages.write(pages.INDEX, old, "as it was")
+    pages.write("ivon.csv", [{"what": "memory", "method": "new"}], "as it was")
+    (changed,) = [new for new, was in zip(pages.read(pages.INDEX), old, strict=True) if new != was]
+    assert "ivon.md" in changed["page"] and "| new |" in (tmp_path / "ivon.md").read_text("utf-8")
+    assert f"| {changed['last run']} |" in (tmp_path / "index.md").read_text("utf-8")
 
 
 def test_no_command_runs_a_benchmark_as_a_file():
