@@ -68,6 +68,7 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell $$(git ls-files "*.py" "*.md")
 	$(BIN)/python docs/prose.py
+	$(BIN)/proselint check --config .ci/proselint.json $$($(BIN)/python docs/prose.py --list)
 	$(BIN)/mypy
 
 format: $(VENV)/.ready-dev

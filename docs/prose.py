@@ -1,6 +1,7 @@
 """How the pages read: no sentence is long, few numbers stand in the text, and nothing is history.
 
-``python docs/prose.py`` prints what is wrong, by page; ``make lint`` and the tests call it. Code,
+``python docs/prose.py`` prints what is wrong, by page, and ``--list`` which pages are read, for other
+linters; ``make lint`` and the tests call it. Code,
 tables, equations and what links point to are no prose, and a piece of code in a sentence is one
 word. Pages of benchmarks are there for their numbers, and are left out.
 """
@@ -95,6 +96,9 @@ def faults(text: str, limits: Limits = LIMITS) -> list[str]:
 
 def main() -> int:
     """Print the faults of all pages; their number is the exit status, 0 or 1."""
+    if sys.argv[1:] == ["--list"]:
+        print(*pages())
+        return 0
     found = [f"{path.relative_to(ROOT)}: {one}" for path in pages() for one in faults(_read(path))]
     print("\n".join(found) or f"{len(pages())} pages, no fault")
     return bool(found)
