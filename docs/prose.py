@@ -1,4 +1,4 @@
-"""How the pages read: no sentence is long, few numbers stand in the text, and nothing is history.
+"""How the pages read: no sentence is long, few numbers are in the text, and nothing is history.
 
 ``python docs/prose.py`` prints what is wrong, by page, and ``--list`` which pages are read, for other
 linters; ``make lint`` and the tests call it. Code,
@@ -32,6 +32,9 @@ EVIDENCE = ("benchmarks", "gallery.md", "gauntlet.md", "ppl_examples.md", "relia
 
 #: What a reader who comes now has no use for.
 HISTORY = re.compile(r"\b(the redesign|today|nowadays|formerly|in earlier versions)\b", re.I)
+
+#: A slip of the pen.
+TWICE = re.compile(r"\b([a-z]+) \1\b", re.I)
 
 #: What stands on lines of its own and is no prose: a fence, what benchmarks have filled in
 #: (``benchmarks/pages.py``), a comment, an equation.
@@ -86,8 +89,9 @@ def faults(text: str, limits: Limits = LIMITS) -> list[str]:
         num_numbers += sum(bool(re.search(r"\d", word)) for word in words(YEAR.sub("", sentence)))
         if count > limits.words:
             found.append(f"a sentence of {count} words: {sentence[:60]}...")
-        if old := HISTORY.search(sentence):
-            found.append(f"history, {old[0]!r}: {sentence[:60]}...")
+        for what, pattern in (("history", HISTORY), ("twice", TWICE)):
+            if seen := pattern.search(sentence):
+                found.append(f"{what}, {seen[0]!r}: {sentence[:60]}...")
     density = 100 * num_numbers / max(num_words, limits.few)
     if density > limits.numbers:
         found.append(f"{density:.1f} numbers per hundred words, {num_numbers} of {num_words}")

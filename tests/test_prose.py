@@ -56,4 +56,5 @@ def test_long_sentences_numbers_and_history_are_found():
     assert not faults("Word " * 20 + "end: " + "word " * 19)
     assert "4.0 numbers per hundred words" in faults("It took 1, 2.5, 3e4 and 4 s.")[0]
     assert not faults("It took 1, 2.5 and 3 s.")
+    assert "'the the'" in faults("This is the the end.")[0]
     assert "history" in faults("Today it is fast.")[0] and not HISTORY.search("todays")
