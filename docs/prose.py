@@ -1,9 +1,9 @@
 """How the pages read: no sentence is long, few numbers are in the text, and nothing is history.
 
-``python docs/prose.py`` prints what is wrong, by page, and ``--list`` which pages are read, for other
-linters; ``make lint`` and the tests call it. Code,
-tables, equations and what links point to are no prose, and a piece of code in a sentence is one
-word. Pages of benchmarks are there for their numbers, and are left out.
+``python docs/prose.py`` prints what is wrong, by page, and ``--list`` which pages are read, for
+other linters; ``make lint`` and the tests call it. Code, tables, equations and what links point to
+are no prose, and a piece of code in a sentence is one word. Pages of benchmarks are there for their
+numbers, and are left out.
 """
 
 from __future__ import annotations
