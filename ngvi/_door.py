@@ -9,12 +9,13 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 from ngvi._warn import warn
 
 Function = TypeVar("Function", bound=Callable)
+Class = TypeVar("Class", bound=type)
 #: Defaults that are written out in words; of others there are dots.
 SHORT = (bool, int, float, str, type, type(None))
 
@@ -57,6 +58,12 @@ def door(function: Function) -> Function:
     return called  # type: ignore[return-value]
 
 
+def door_of_fields(cls: Class) -> Class:
+    """A dataclass that says which fields it has."""
+    cls.__init__ = door(cls.__init__)  # type: ignore[misc]
+    return cls
+
+
 def door_with_options_of(name: str) -> Callable[[Function], Function]:
     """:func:`door` of a method that passes its other keywords on to another of its object.
 
@@ -77,6 +84,31 @@ def door_with_options_of(name: str) -> Callable[[Function], Function]:
         return called  # type: ignore[return-value]
 
     return with_door
+
+
+class TellsWhatItHas:
+    """An object that says what it has in the place of an attribute, or an item, that it has not."""
+
+    #: What results of other libraries have, by what there is here.
+    _names_elsewhere: ClassVar[Mapping[str, str]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or hasattr(type(self), name):
+            return object.__getattribute__(self, name)  # whose error is that of a property, maybe
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{self._meant(name)}")
+
+    def __getitem__(self, name: Any) -> Any:
+        raise TypeError(f"{type(self).__name__} has no items: it has {', '.join(self._has())}.")
+
+    def _has(self) -> list[str]:
+        return [one for one in sorted({*dir(type(self)), *vars(self)}) if not one.startswith("_")]
+
+    def _meant(self, name: str) -> str:
+        meant = [here for here, names in self._names_elsewhere.items() if name in names.split()]
+        near = difflib.get_close_matches(name, self._has(), 1)
+        if meant:
+            return f": write {meant[0]}."
+        return f". Is {near[0]} meant?" if near else f". It has {', '.join(self._has())}."
 
 
 def signature_of(function: Callable, follow: bool) -> inspect.Signature | None:

@@ -64,9 +64,11 @@ def is_number(value: Any, holds: Callable[[float], bool]) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value for an error: of an array its shape, which may be data in the wrong place."""
-    shape = tuple(getattr(value, "shape", ()))
-    return f"an array of shape {shape}" if shape and hasattr(value, "dtype") else repr(value)
+    """A value for an error: of an array its shape, of what says much of itself its type."""
+    if hasattr(value, "dtype") and getattr(value, "ndim", 0):
+        return f"an array of shape {tuple(value.shape)}"
+    words = repr(value)
+    return f"an object of type {type(value).__name__}" if "\n" in words else words
 
 
 def _number(value: Any, name: str, words: str, holds: Callable[[float], bool]) -> Any:
@@ -186,7 +188,7 @@ def check_model(model: Any) -> None:
     """What can be run as a model."""
     if not callable(model) or hasattr(model, "log_prob"):
         raise TypeError(
-            f"model must be a function with sample statements in its body, got {model!r}: the "
+            f"model must be a function with sample statements in its body, got {shown(model)}: the "
             "function itself, and not what a call of it returns."
         )
     if inspect.isgeneratorfunction(model) or inspect.iscoroutinefunction(model):

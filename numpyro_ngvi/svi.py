@@ -18,7 +18,7 @@ from numpyro.infer.svi import SVIRunResult, SVIState
 from ngvi._door import check_parts
 from ngvi._lock import remembered, serialised
 from ngvi._warn import warn
-from ngvi.errors import check_count
+from ngvi.errors import check_count, shown
 from ngvi.optim.von import check_curvature_of
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
@@ -58,8 +58,6 @@ class SVI(numpyro.infer.SVI):
     are the process's; programs that are compiled run side by side.
     """
 
-    init = serialised(numpyro.infer.SVI.init)
-    update = serialised(numpyro.infer.SVI.update)
     stable_update = serialised(numpyro.infer.SVI.stable_update)
     evaluate = serialised(numpyro.infer.SVI.evaluate)
 
@@ -87,6 +85,21 @@ class SVI(numpyro.infer.SVI):
         self._has_warned_of_constants = False
         self._num_skipped: list[Any] | None = []
         self._is_shared = False  #: whether other processes have a part of the data
+
+    @functools.wraps(numpyro.infer.SVI.init)
+    @serialised
+    def init(self, rng_key: jax.Array, *args: Any, **kwargs: Any) -> SVIState:
+        return super().init(check_key(rng_key), *args, **kwargs)
+
+    @functools.wraps(numpyro.infer.SVI.update)
+    @serialised
+    def update(self, svi_state: SVIState, *args: Any, **kwargs: Any) -> tuple[SVIState, jax.Array]:
+        if not isinstance(svi_state, SVIState):
+            raise TypeError(
+                "svi.update takes the state first, that of svi.init(rng_key, ...) or of the "
+                f"update before, got {shown(svi_state)}. svi.step keeps the state itself."
+            )
+        return super().update(svi_state, *args, **kwargs)
 
     @functools.wraps(numpyro.infer.SVI.run)
     @serialised

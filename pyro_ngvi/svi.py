@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +41,16 @@ class SVI(pyro.infer.SVI):
 
     step = serialised(pyro.infer.SVI.step)
     evaluate_loss = serialised(pyro.infer.SVI.evaluate_loss)
-    run = serialised(pyro.infer.SVI.run)
+
+    @functools.wraps(pyro.infer.SVI.run)
+    @serialised
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.num_steps:
+            raise RuntimeError(
+                "svi.run takes as many steps as SVI(..., num_steps=) says, and that is none: Pyro "
+                "has given it up. Write a loop of svi.step(...), with the arguments of the model."
+            )
+        return super().run(*args, **kwargs)
 
 
 #: What handlers of ours change for the process.

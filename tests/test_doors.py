@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ngvi._door import CALLED, door
+from ngvi.inference.options import MultiStartOptions
 from tests import models
 from tests.inference.results import shared_result
 from tests.ppl import load
@@ -207,6 +208,46 @@ MISTAKES = {
         lambda ppl: shared_result(ppl).predictive(new_groups=3),
         "new_groups must be True, the name of a plate, .*got 3; the plates around latents are",
     ),
+    "a file in the place of a fit": (
+        lambda ppl: type(shared_result(ppl))("fit.ngvi"),
+        r"FitResult is what fit\(model, ...\) returns.*FitResult.load\(path, model\)",
+    ),
+    "an argument that files do not have": (
+        lambda ppl: shared_result(ppl).save("fit.ngvi", overwrite=True),
+        r"FitResult.save has no argument overwrite=. It has path=, data=\.",
+    ),
+    "labels without their axis": (
+        lambda ppl: shared_result(ppl).to_arviz(coords=["a", "b"]),
+        r"coords must be a dictionary, coords=\{'axis'",
+    ),
+    "a guide in words": (
+        lambda ppl: type(shared_result(ppl)).load("fit.ngvi", len, guide="diagonal"),
+        r"guide must be a guide, such as NaturalGaussianGuide\(model\), got 'diagonal'",
+    ),
+    "an option that fit has": (
+        lambda ppl: ppl.package.FitOptions(max_steps=3),
+        r"FitOptions has no argument max_steps=. It has local=",
+    ),
+    "options of an option in a dictionary": (
+        lambda ppl: ppl.fit(
+            models.location(ppl),
+            ppl.array(Y),
+            options=ppl.package.FitOptions(multi_start={"max_starts": 3}),
+        ),
+        r"options=FitOptions.multi_start must be of type MultiStartOptions\(...\), got \{'max",
+    ),
+    "a number of an option in words": (
+        lambda ppl: ppl.fit(
+            models.location(ppl),
+            ppl.array(Y),
+            options=ppl.package.FitOptions(multi_start=MultiStartOptions(max_starts="many")),
+        ),
+        r"FitOptions.multi_start.max_starts must be of type int, got 'many'",
+    ),
+    "an item of the diagnostics": (
+        lambda ppl: shared_result(ppl).diagnostics["pareto_k"],
+        "Diagnostics has no items: it has .*pareto_k",
+    ),
     "a seed by another name": (
         lambda ppl: shared_result(ppl).diagnose(random_seed=1),
         r"diagnose has no argument random_seed=. Is (seed|rng_key)= meant\?",
@@ -239,8 +280,14 @@ def test_what_results_of_other_libraries_have_is_told(ppl):
     for name, words in (("get_samples", r"sample\(1000\)"), ("elbo", "bound"), ("mean", "summary")):
         with pytest.raises(AttributeError, match=f"no attribute '{name}': write result.{words}"):
             getattr(fitted, name)
-    with pytest.raises(AttributeError, match="has no attribute 'bananas'"):
+    with pytest.raises(AttributeError, match="has no attribute 'bananas'. It has .*bound.*loo"):
         fitted.bananas  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'sampel'. Is sample meant"):
+        fitted.sampel  # noqa: B018
+    with pytest.raises(AttributeError, match="Diagnostics has no .*'khat': write pareto_k"):
+        fitted.diagnostics.khat  # noqa: B018
+    with pytest.raises(AttributeError, match="Trace has no attribute 'loss'. Is losses meant"):
+        fitted.trace.loss  # noqa: B018
     assert copy.copy(fitted).bound == fitted.bound
 
 
@@ -287,7 +334,19 @@ def test_data_in_the_place_of_the_number_of_steps_are_told_numpyro(numpyro_backe
             run.run(jax.random.key(0), steps, ppl.array(Y))
     with pytest.raises(TypeError, match="rng_key must be one JAX random key"):
         run.run(0, 10, ppl.array(Y))
+    with pytest.raises(TypeError, match="rng_key must be one JAX .*got an array of shape"):
+        run.init(ppl.array(Y))
+    with pytest.raises(TypeError, match=r"that of svi.init\(rng_key, ...\).*got None"):
+        run.update(None, ppl.array(Y))
     assert run.run(jax.random.key(0), 2, ppl.array(Y), progress_bar=False).losses.shape == (2,)
+
+
+def test_a_run_of_no_steps_is_told_pyro(pyro_backend):
+    ppl = pyro_backend
+    model = models.location(ppl)
+    run = ppl.package.SVI(model, ppl.guide(model, "diagonal"), ppl.optimiser(), ppl.elbo())
+    with pytest.raises(RuntimeError, match=r"Write a loop of svi.step\(\.\.\.\)"):
+        run.run(ppl.array(Y))
 
 
 @pytest.mark.parametrize("name", ["Adam", "ClippedAdam"])

@@ -6,12 +6,15 @@ with both, and with what other libraries call the same.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import math
 import os
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from ngvi import errors
 from ngvi._door import as_written, signature_of
@@ -87,7 +90,24 @@ def check_options(value: Any, name: str) -> FitOptions:
         return FitOptions()
     if not isinstance(value, FitOptions):
         raise TypeError(f"{name} must be FitOptions(...), got {value!r}.")
+    _check_fields(value, f"{name}=FitOptions")
     return value
+
+
+def _check_fields(value: Any, name: str) -> None:
+    """Refuse fields of options that are of another kind than their defaults.
+
+    :raises TypeError: naming the field.
+    """
+    for field in dataclasses.fields(value):
+        own, default, where = getattr(value, field.name), field.default, f"{name}.{field.name}"
+        kinds = {float: (int, float, np.number), int: (int, np.integer), tuple: (tuple, list)}
+        kind = type(default)
+        if not isinstance(own, kinds.get(kind, kind)):
+            words = f"{kind.__name__}(...)" if dataclasses.is_dataclass(default) else kind.__name__
+            raise TypeError(f"{where} must be of type {words}, got {errors.shown(own)}.")
+        if dataclasses.is_dataclass(default):
+            _check_fields(own, where)
 
 
 def check_batches(value: Any, name: str) -> Any:

@@ -27,6 +27,7 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
 from ngvi.inference.request import (
     Request,
+    check_has_latents,
     check_same_latents,
     check_start,
     names_of_arguments,
@@ -170,6 +171,8 @@ class FitCall:
         given = self.given
         if (seen := self.look()) is not None:
             check_seen(seen, self.model, self.args, self.kwargs, given["allow_prior"])
+            if given["init"] is not None and seen.latents:
+                check_has_latents(given["init"], seen.latents)
             warn_of_unknown_sites(seen, given["init_loc_fn"])
         make_guide = guide_maker(
             self.guide_type, given["family"], given["init"], given["create_plates"]

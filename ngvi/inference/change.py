@@ -6,9 +6,11 @@ import dataclasses
 
 import numpy as np
 
+from ngvi._door import TellsWhatItHas
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Change:
+class Change(TellsWhatItHas):
     """Of a result that ``update`` or ``without`` has made.
 
     :ivar mean: of the Gaussian that stands for the prior and all earlier rows, shape ``(d,)``; None

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi._door import door_with_options_of
+from ngvi._door import TellsWhatItHas, door_with_options_of
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_number
 from ngvi.inference.chains import effective_draws, energy_information, r_hat
@@ -138,7 +138,7 @@ def plan(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NutsResult:
+class NutsResult(TellsWhatItHas):
     """Draws of a posterior by NUTS, and whether to believe them; ``print`` shows both beside the
     Gaussian of the fit.
     """

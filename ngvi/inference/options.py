@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ngvi._door import door_of_fields
 from ngvi.inference.mixture_options import MixtureOptions
 from ngvi.inference.runaway_options import RunawayOptions
 
@@ -366,6 +367,7 @@ QUICK = "quick"
 EFFORTS = tuple(one.name for one in dataclasses.fields(EffortOptions))
 
 
+@door_of_fields
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
     """The numbers by which :func:`fit` decides, for ``options=``: a dataclass for each part of it.

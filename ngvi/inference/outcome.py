@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ngvi._door import TellsWhatItHas
 from ngvi.inference.checks import Finding
 from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.search import Status
@@ -44,7 +45,7 @@ class Restart(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FoundOptimum:
+class FoundOptimum(TellsWhatItHas):
     """One optimum of the bound.
 
     :ivar params: all parameters of model and guide there, by their names.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ngvi._warn import warn
-from ngvi.errors import check_count, check_flag, is_auto
+from ngvi.errors import check_count, check_flag, is_auto, shown
 from ngvi.inference.estimate import State
 from ngvi.inference.new_groups import Asked
 from ngvi.inference.options import DrawOptions
@@ -179,7 +179,7 @@ class FittedPosterior:
         :raises TypeError: for anything else.
         """
         if not isinstance(optimum, FoundOptimum):
-            raise TypeError(f"optimum must be one of result.optima, got {optimum!r}.")
+            raise TypeError(f"optimum must be one of result.optima, got {shown(optimum)}.")
         return self._distribution(optimum.params)
 
     @property

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ngvi._door import TellsWhatItHas
 from ngvi.inference.estimate import State
 from ngvi.inference.marginals import (
     Marginal,
@@ -123,8 +124,13 @@ def quantiles(probabilities: np.ndarray, shape: float, scale: float) -> np.ndarr
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Diagnostics:
+class Diagnostics(TellsWhatItHas):
     """What importance weights say of a posterior. Everything that is not defined is None."""
+
+    _names_elsewhere = {  # noqa: RUF012  it is not written into
+        "pareto_k": "khat k_hat k pareto_khat",
+        "effective_sample_size": "ess n_eff neff",
+    }
 
     #: How many draws of ``q`` there were.
     num_draws: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -101,6 +101,18 @@ def names_of_arguments(model: Callable, count: int) -> list[str | int]:
     return [*by_place[:count], *range(len(by_place), count)]
 
 
+def check_guide(guide: Any) -> None:
+    """Refuse what is no guide; None is none.
+
+    :raises TypeError: naming it.
+    """
+    if guide is not None and (not callable(guide) or isinstance(guide, type)):
+        raise TypeError(
+            f"guide must be a guide, such as NaturalGaussianGuide(model), got {guide!r}. A name "
+            "of a family is for family=."
+        )
+
+
 def check_start(
     result_type: Any,
     family: Any,
@@ -121,11 +133,7 @@ def check_start(
             f"{type(init).__name__} of {type(init).__module__.partition('.')[0]}. To start the "
             "mean somewhere, use init_loc_fn=init_to_value(values={...})."
         )
-    if guide is not None and (not callable(guide) or isinstance(guide, type)):
-        raise TypeError(
-            f"guide must be a guide, such as NaturalGaussianGuide(model), got {guide!r}. A name "
-            "of a family is for family=."
-        )
+    check_guide(guide)
     if isinstance(guide, ConjugateGuide):
         raise NotImplementedError(
             "fit has no factors of sites: use svi = SVI(model, guide, BLR(), NaturalELBO()) with a "
@@ -146,6 +154,21 @@ def check_start(
         raise ValueError(
             f"family={family!r} is ignored beside init=, which goes on with its own, "
             f"{init.family_name!r}. Leave family= out, or start anew without init=."
+        )
+
+
+def check_has_latents(init: Any, latents: Sequence[str]) -> None:
+    """Refuse the result of another model as ``init``, before its guide is set up for this one.
+
+    :param latents: the names of the model's.
+    :raises ValueError: naming a site.
+    """
+    old = [site.name for part in init._gaussians() for site in part.sites]
+    if gone := [name for name in old if name not in latents]:
+        new = [name for name in latents if name not in old]
+        raise ValueError(
+            f"init= is the result of another model: the latent site '{(new or gone)[0]}' is "
+            f"missing {'there' if new else 'here'}. It must have the same latents."
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ngvi._door import TellsWhatItHas, door
 from ngvi.errors import check_flag, check_model
 from ngvi.inference import serialize
 from ngvi.inference.arguments import check_path, check_takes
@@ -18,6 +19,7 @@ from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
 from ngvi.inference.posterior import Parameters
 from ngvi.inference.problem import Cost
 from ngvi.inference.report import final_bound, plot, report
+from ngvi.inference.request import check_guide
 from ngvi.inference.serialize import Saved
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
@@ -25,7 +27,7 @@ from ngvi.inference.validation import Validation
 #: What results of other libraries have, by what there is here.
 ELSEWHERE = {
     "result.sample(1000)": "get_samples samples draws posterior_samples rvs",
-    "result.summary()": "mean means sd std stddev median quantiles print_summary stats",
+    "result.summary()": "mean means sd std stddev median quantiles hdi print_summary stats coef",
     "result.bound": "elbo evidence log_evidence logz lower_bound",
     "result.losses": "loss history elbos",
     "result.restarts": "starts",
@@ -34,18 +36,22 @@ ELSEWHERE = {
     "result.converged": "success is_converged certified",
     "result.diagnostics": "khat pareto_k k_hat",
     "result.predictive(...)": "predict posterior_predictive sample_posterior_predictive",
+    "result.loo()": "waic psis_loo elpd loo_pit",
+    "arviz.plot_posterior(result.to_arviz()), say": (
+        "plot_posterior plot_trace plot_forest plot_pair plot_ppc plot_loss"
+    ),
     "result.to_arviz()": "to_inference_data to_idata idata inference_data",
 }
-_MEANT = {name: meant for meant, names in ELSEWHERE.items() for name in names.split()}
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
-class Result(ContinuedPosterior):
+class Result(TellsWhatItHas, ContinuedPosterior):
     """A package's ``FitResult`` but for its draws."""
 
     #: The package that has made it, its families by name, and the classes of guides that a file
     #: holds.
     library: ClassVar[str]
+    _names_elsewhere = ELSEWHERE
     _families: ClassVar[dict[str, type]]
     _guides: ClassVar[tuple[type, ...]]
 
@@ -68,6 +74,14 @@ class Result(ContinuedPosterior):
     change: Change | None = None
     #: Wall-clock time of the fit.
     seconds: float
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        if args:
+            raise TypeError(
+                f"{cls.__name__} is what fit(model, ...) returns; one from a file is "
+                f"{cls.__name__}.load(path, model)."
+            )
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         self.params = Parameters(self.params)
@@ -131,6 +145,7 @@ class Result(ContinuedPosterior):
 
     # -- files ------------------------------------------------------------------------
 
+    @door
     def save(self, path: str | PathLike, *, data: bool = True) -> None:
         """Save the result, in a format without pickle: JSON and the arrays of an ``.npz``, which
         ``numpy.load`` reads by itself.
@@ -193,6 +208,7 @@ class Result(ContinuedPosterior):
         """
         check_path(path, "path", is_needed=True)
         check_model(model)
+        check_guide(guide)
         file = serialize.read_result(path, cls.library)
         if not args and not kwargs:
             args, kwargs = file.arguments(
@@ -242,18 +258,13 @@ class Result(ContinuedPosterior):
 
     # -- pictures and words -----------------------------------------------------------
 
+    @door
     def plot(self) -> Any:
         """Bound, step sizes, importance weights and worst marginals as a matplotlib figure.
 
         :raises ModuleNotFoundError: without matplotlib.
         """
         return plot(self)
-
-    def __getattr__(self, name: str) -> Any:
-        """Say what there is in the place of what results of other libraries have."""
-        if name in _MEANT:
-            raise AttributeError(f"FitResult has no attribute {name!r}: write {_MEANT[name]}.")
-        return object.__getattribute__(self, name)  # whose error is that of a property, maybe
 
     def __getitem__(self, name: str) -> Any:
         raise TypeError(f"A FitResult has no items: write result.sample(1000)[{name!r}].")

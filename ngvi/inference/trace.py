@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from ngvi._door import TellsWhatItHas
 from ngvi.inference.estimate import Estimate, Sample
 from ngvi.inference.tables import in_digits
 from ngvi.latents import html
 
 
 @dataclasses.dataclass(repr=False)
-class Trace:
+class Trace(TellsWhatItHas):
     """One entry per step in each list."""
 
     #: Minus the bound, in nats, as estimated before each step.

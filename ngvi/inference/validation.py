@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ngvi._door import TellsWhatItHas
 from ngvi.inference.estimate import State
 from ngvi.inference.options import ValidationOptions
 from ngvi.inference.problem import Problem, StateSpace
@@ -26,7 +27,7 @@ SINGLE = 1e-10
 
 
 @dataclasses.dataclass(frozen=True)
-class Validation:
+class Validation(TellsWhatItHas):
     """The bound of one state, from draws of its own."""
 
     bound: float  #: the mean of ``log w``, in nats; minus infinity if a draw has no density

@@ -127,6 +127,19 @@ def plate_dims(sites: Iterable[Site], groups: ArvizGroups) -> dict[str, list[str
     return dims
 
 
+def check_mappings(coords: Any, dims: Any) -> None:
+    """Refuse labels and names that are no dictionaries; None is none.
+
+    :raises TypeError: naming the argument.
+    """
+    for name, value, example in (
+        ("coords", coords, "{'axis': [labels of its elements]}"),
+        ("dims", dims, "{'variable': [names of its axes]}"),
+    ):
+        if value is not None and not isinstance(value, Mapping):
+            raise TypeError(f"{name} must be a dictionary, {name}={example}, got {value!r}.")
+
+
 def _check_names(
     groups: dict[str, dict[str, np.ndarray]],
     all_dims: dict[str, list[str]],

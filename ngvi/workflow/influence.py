@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ngvi._door import TellsWhatItHas
 from ngvi.errors import check_count
 from ngvi.latents import html
 from ngvi.latents.layout import Site
@@ -21,7 +22,7 @@ from ngvi.workflow.units import Units
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Influence(Sequence):
+class Influence(Sequence, TellsWhatItHas):
     """What leaving out each row, or group, does to the posterior, the most influential first.
 
     :ivar labels: names of the rows, sorted.

@@ -71,6 +71,7 @@ class WorkflowResult(RowsResult):
         """
         wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
         wanted = {name: check_flag(flag, name) for name, flag in wanted.items()}
+        arviz.check_mappings(coords, dims)
         return self._for_arviz(self.sample(num_samples, **options), wanted, coords, dims)
 
     def _of_chains(  # type: ignore[override]

@@ -18,7 +18,7 @@ from numpyro.primitives import _PYRO_STACK
 from ngvi import errors as checks
 from ngvi._door import SWAPPED, warn_of_optimiser
 from ngvi._warn import warn
-from ngvi.errors import DiscreteLatentError
+from ngvi.errors import DiscreteLatentError, shown
 from ngvi.guide import latent_shapes
 from ngvi.guide.layout import latent_sites, unconstrained_shapes
 from ngvi.guide.sticking_the_landing import caller_of_type
@@ -38,7 +38,7 @@ def check_key(rng_key: Any) -> jax.Array:
             return rng_key
     except (TypeError, ValueError):
         pass
-    raise TypeError(f"rng_key must be one JAX random key, jax.random.key(0), got {rng_key!r}.")
+    raise TypeError(f"rng_key must be one JAX random key, jax.random.key(0), got {shown(rng_key)}.")
 
 
 class CheckedSites(handlers.block):

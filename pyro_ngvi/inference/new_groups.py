@@ -52,7 +52,8 @@ def replayed(
     """Runs of the model at draws of the guide, which makes them all at once if it can."""
     is_ours = isinstance(guide, NaturalGaussianGuide)
     if is_ours and not (guide._has_plates or guide._dynamic):
-        guide._latent_shapes.check(guide.model, args, kwargs)
+        if guide._model is not None:  # a copy has none
+            guide._latent_shapes.check(guide.model, args, kwargs)
         for latents in by_draw(guide._sample(guide._family().detach(), num_samples)):
             yield poutine.trace(poutine.condition(model, latents)).get_trace(*args, **kwargs)
         return

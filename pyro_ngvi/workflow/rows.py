@@ -87,7 +87,7 @@ class ModelRows:
             return torch.where(own != 0, values, 0.0) @ own + prior * rest
 
         latents = self._split(theta)
-        latents[WEIGHTS] = torch.as_tensor(weights).to(next(iter(latents.values())))
+        latents[WEIGHTS] = torch.tensor(weights).to(next(iter(latents.values())))
         found = []
         for some in self._some(latents):
             at = {k: v.requires_grad_() for k, v in some.items() if k != WEIGHTS}
