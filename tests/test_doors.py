@@ -282,8 +282,8 @@ def test_what_results_of_other_libraries_have_is_told(ppl):
             getattr(fitted, name)
     with pytest.raises(AttributeError, match="has no attribute 'bananas'. It has .*bound.*loo"):
         fitted.bananas  # noqa: B018
-    with pytest.raises(AttributeError, match="no attribute 'sampel'. Is sample meant"):
-        fitted.sampel  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'boundd'. Is sample meant"):
+        fitted.boundd  # noqa: B018
     with pytest.raises(AttributeError, match="Diagnostics has no .*'khat': write pareto_k"):
         fitted.diagnostics.khat  # noqa: B018
     with pytest.raises(AttributeError, match="Trace has no attribute 'loss'. Is losses meant"):
