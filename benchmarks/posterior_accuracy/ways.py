@@ -38,8 +38,8 @@ def errors(draws: Draws, exact: Draws) -> tuple[float, float]:
 
 def sampled(
     kernel: Any, key: int, num_draws: int, num_warmup: int, args: tuple = ()
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Draws ``(chains, draws, ...)``, and gradients of each chain so far."""
+) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
+    """Draws ``(chains, draws, ...)``, gradients of each chain so far, and divergences."""
     mcmc = MCMC(
         kernel,
         num_warmup=num_warmup,
@@ -48,9 +48,10 @@ def sampled(
         chain_method="vectorized",
         progress_bar=False,
     )
-    mcmc.run(jax.random.key(key), *args, extra_fields=("num_steps",))
-    steps = np.asarray(mcmc.get_extra_fields(group_by_chain=True)["num_steps"])
-    return {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}, steps
+    mcmc.run(jax.random.key(key), *args, extra_fields=("num_steps", "diverging"))
+    found = mcmc.get_extra_fields(group_by_chain=True)
+    draws = {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}
+    return draws, np.asarray(found["num_steps"]), int(found["diverging"].sum())
 
 
 def _flat(draws: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
@@ -86,7 +87,7 @@ def truth(one: Entry) -> Draws:
     if one.exact is not None:
         return one.exact
     standardised = handlers.reparam(one.model, config={s: LocScaleReparam(0.0) for s in one.local})
-    draws, _ = sampled(CountingNUTS(standardised, target_accept_prob=0.95), 7, 10_000, WARM_UP)
+    draws, *_ = sampled(CountingNUTS(standardised, target_accept_prob=0.95), 7, 10_000, WARM_UP)
     compared = one.compared(_flat(draws, 10_000))
     return {k: np.stack([v.mean(0), v.std(0)]) for k, v in compared.items()}
 
@@ -191,12 +192,15 @@ class Rows:
     def of_stock(self) -> None:
         """NumPyro's NUTS as it begins by itself."""
         one, begin = self.entry, time.process_time()
-        draws, steps = sampled(CountingNUTS(one.model), 1, one.num_draws, WARM_UP, one.args)
+        draws, steps, divergent = sampled(
+            CountingNUTS(one.model), 1, one.num_draws, WARM_UP, one.args
+        )
         seconds = time.process_time() - begin
         gradients, *last = reached(one, draws, steps, self.exact)
         total = steps[:, -1].sum()
         share = 0.0 if gradients is None else gradients / total
-        self.add(STOCK, gradients, seconds * share, *last, "", worth(one, draws, total))
+        remark = f"{divergent} divergences"
+        self.add(STOCK, gradients, seconds * share, *last, remark, worth(one, draws, total))
 
 
 def _warned(run: Callable) -> tuple[Any, str]:

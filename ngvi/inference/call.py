@@ -19,7 +19,7 @@ from ngvi.inference.data_passes import over_batches
 from ngvi.inference.estimate import State
 from ngvi.inference.fingerprint import Facts, Fingerprint
 from ngvi.inference.first_look import Seen, check_seen, warn_of_unknown_sites
-from ngvi.inference.mixture_fit import check_beside, check_density, mixed
+from ngvi.inference.mixture_fit import AUTO, check_beside, check_density, mixed
 from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
 from ngvi.inference.monitor import COMPONENTS, LOCALS
 from ngvi.inference.outcome import Outcome
@@ -78,7 +78,9 @@ class FitCall:
         self.is_mixed = given["num_components"] != 1
         if self.is_mixed:
             check_beside(given)
-        self.reparametrize = False if self.is_mixed else check_reparametrize(given)
+        # Of several components locals are taken as they are.
+        is_open = given["num_components"] in (1, AUTO)
+        self.reparametrize = check_reparametrize(given) if is_open else False
         if given["init_loc_fn"] is not None:
             self.starts = (given["init_loc_fn"],)
         self.checkpoint: Checkpoint | None = None
@@ -211,13 +213,13 @@ class FitCall:
                 state = problem.space.initial
             with self.checkpoint or self.leaving():
                 outcome = self.searched(ready, problem, state)
-                if is_worthwhile(self.reparametrize, ready, outcome, self.request):
-                    first = ready
-                    ready, outcome = self.second(ready, outcome)
-                    problem = problem if ready is first else ready.problem
-                elif self.is_mixed:
+                first = ready
+                if self.is_mixed:
                     ready, outcome = self.mixed(ready, outcome)
-                    problem = ready.problem
+                is_one = ready is first
+                if is_one and is_worthwhile(self.reparametrize, ready, outcome, self.request):
+                    ready, outcome = self.second(ready, outcome)
+                problem = problem if ready is first else ready.problem
         optima = found_optima(outcome, problem.space)
         result = self.result_type(
             model=ready.model,

@@ -81,15 +81,26 @@ class Modes:
     def _look_at(self, points: np.ndarray, values: np.ndarray) -> bool:
         """Ascend from the points with the largest importance weights; whether to another mode."""
         space, options = self.runs.problem.space, self.runs.options
-        before, first = len(self.found), self.found[0]
+        before = len(self.found)
         parts = [one.validation.bound + space.log_q(one.state, points) for one in self.found]
         gaps = np.where(np.isfinite(values), values - np.logaddexp.reduce(parts, 0), -math.inf)
         order = np.argsort(-gaps)[: options.multi_start.num_starts]
         chosen = points[order[gaps[order] > self.options.surplus]]
         self.num_points += len(points)
-        best = Optimum(first.state, first.validation)
-        self._meet(ascents_beside(self.runs.problem, best, chosen, options.starts))
+        self._ascend(chosen)
         return len(self.found) > before
+
+    def _ascend(self, points: np.ndarray) -> None:
+        """Ascend from points, a few at a time; of one mode as long as it is cheap."""
+        problem, first, size = self.runs.problem, self.found[0], self.options.ascents_at_once
+        best, before = Optimum(first.state, first.validation), problem.objective.cost.total
+        limit = self.options.part_of_search * before
+        for start in range(0, len(points), size):
+            some = points[start : start + size]
+            self._meet(ascents_beside(problem, best, some, self.runs.options.starts))
+            each = (problem.objective.cost.total - before) / (start + len(some))
+            if len(self.found) == 1 and each * (start + len(some) + size) > limit:
+                return
 
     def _points(self) -> np.ndarray:
         """Of the prior's width, and of that of the modes so far."""

@@ -32,7 +32,7 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
     allow more (``mixture.max_components``). It begins at the optima of one Gaussian, and goes on
     along the natural gradients of weights and components (:mod:`ngvi.inference.mixture_fit`).
     ``result.family`` has ``weights`` and ``components``, and ``result.posterior`` is the PPL's own
-    mixture. Locals are then taken as they are.
+    mixture. Of several components locals are taken as they are.
 :param guide: a guide with a ``NaturalGaussianGuide`` in it, in place of ``family``; its own
     start is used.
 :param init: go on from an earlier result of a model with the same latents.

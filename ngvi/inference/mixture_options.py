@@ -19,6 +19,10 @@ class MixtureOptions:
     spread: float = 2.0
     #: A point may lead to another mode if its importance weight is above one by so many nats.
     surplus: float = 2.0
+    #: Ascents to other modes at once; beside one mode they end before they take more gradients than
+    #: this part of those that led to it: a posterior of one mode is not to cost a third more.
+    ascents_at_once: int = 2
+    part_of_search: float = 0.25
     #: A component stays that adds so many nats to the bound: about its weight, where it is apart.
     least_gain: float = 0.01
     #: Draws that tell a mixture's bound from a Gaussian's, at most.

@@ -193,5 +193,9 @@ def _compared(
     other.optimum.count = outcome.optimum.count
     other.optimum.trace = outcome.optimum.trace.then(other.optimum.trace)
     return True, dataclasses.replace(
-        other, exploration=outcome.exploration, by_modes=words, second=outcome.optimum
+        other,
+        exploration=outcome.exploration,
+        mixture=outcome.mixture,
+        by_modes=words,
+        second=outcome.optimum,
     )

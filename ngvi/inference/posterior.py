@@ -19,7 +19,7 @@ from ngvi.inference.options import DrawOptions
 from ngvi.inference.outcome import FoundOptimum
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics, diagnose, of_minibatches, undefined
-from ngvi.inference.resampling import corrected
+from ngvi.inference.resampling import corrected, with_heavier_tails
 from ngvi.inference.validation import Validation
 from ngvi.inference.weights_verdict import OPTIONS as VERDICT
 
@@ -236,8 +236,11 @@ class FittedPosterior:
         with self._at_end() as (problem, state):
             if why := self._without_weights(problem):
                 return undefined(why)
-            found = diagnose(problem, state, num_draws, seed)
-        if not (elsewhere := self._elsewhere()):
+            found, elsewhere = diagnose(problem, state, num_draws, seed), self._elsewhere()
+            is_small = self.dim <= DRAWS.max_dim
+            if is_small and not elsewhere and not self._without_density(problem):
+                found = with_heavier_tails(problem, state, found, seed)
+        if not elsewhere:
             return found
         word = found.verdict.partition(":")[0]
         words = f"partial: {elsewhere}, and weights see none of it; of its own optimum q is {word}"

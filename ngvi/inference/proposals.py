@@ -58,6 +58,11 @@ class Weighed(NamedTuple):
         return float(1.0 / np.exp(2.0 * self.log_weights).sum() / len(self.log_weights))
 
     @property
+    def effective(self) -> float:
+        """Draws that they are worth."""
+        return self.share * len(self.log_weights)
+
+    @property
     def are_trusted(self) -> bool | None:
         """Whether averages under them are those of the posterior; None if that is not decided."""
         count = len(self.log_weights)

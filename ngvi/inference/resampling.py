@@ -13,6 +13,7 @@ as wide as the posterior its own dynamics tell (:mod:`~ngvi.inference.moved`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,8 +23,9 @@ from ngvi.inference.estimate import State
 from ngvi.inference.moved import spread_of_moved
 from ngvi.inference.problem import Problem
 from ngvi.inference.proposals import Resampling, Weighed, proposal_for
+from ngvi.inference.psis import LIMITS, Diagnostics
 from ngvi.inference.weights_verdict import OPTIONS as VERDICT
-from ngvi.inference.weights_verdict import USABLE
+from ngvi.inference.weights_verdict import USABLE, WAY_ON
 from ngvi.latents.layout import Site, name_of
 
 
@@ -79,7 +81,7 @@ def corrected(
     if wanted > len(found.log_weights):
         found = proposal.weighed(max(min(int(wanted), most), num_samples), rng)
     latents = found.resampled(num_samples, rng)
-    effective = found.share * len(found.log_weights)
+    effective = found.effective
     are_many = effective >= options.least_effective
     if found.share >= VERDICT.alike:
         return CorrectedDraws(latents, "")
@@ -93,6 +95,31 @@ def corrected(
     narrow = _in_words(spread_of_moved(problem, state, found, rng), problem.space.sites)
     fault = f"moved by the posterior's own dynamics {narrow}, so that they are too narrow"
     return CorrectedDraws(latents, fault if narrow else "")
+
+
+def with_heavier_tails(
+    problem: Problem,
+    state: State,
+    found: Diagnostics,
+    seed: int | list[int],
+    options: Resampling = Resampling(),  # noqa: B008  it is immutable
+) -> Diagnostics:
+    """Whether :func:`corrected` mends what weights of the Gaussian's own draws cannot, in words.
+
+    :param found: of the Gaussian, of which nothing but the last words changes.
+    :param seed: of the draws, 4000 and up to two rounds before them; none where weights do.
+    """
+    if found.are_trusted or found.pareto_k is None or found.num_draws < LIMITS.num_draws:
+        return found
+    rng = np.random.default_rng([*np.atleast_1d(seed), 1])
+    proposal = proposal_for(problem, state, LIMITS.num_draws, rng, options)
+    if not proposal.indices.size:
+        return found
+    heavier = proposal.weighed(LIMITS.num_draws, rng)
+    if not heavier.are_trusted or heavier.effective < options.least_effective:
+        return found
+    words = f"heavier tails mend that (k-hat {heavier.pareto_k:.2f}): result.sample(corrected=True)"
+    return dataclasses.replace(found, verdict=found.verdict.replace(WAY_ON, words))
 
 
 def _in_words(factors: np.ndarray, sites: Sequence[Site]) -> str:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+#: The last words where weights of ``q`` do not do; others take their place where heavier tails do.
+WAY_ON = "result.nuts() goes on"
 #: Up to this ``k`` smoothed weights can be trusted (Vehtari et al., 2024).
 USABLE = 0.7
 
@@ -59,16 +61,16 @@ class Weights(NamedTuple):
         if self.are_trusted is None:
             return (
                 f"undecided: {missed}; the error of k-hat reaches {USABLE}, up to which weights "
-                "mend that. More draws tell, or result.nuts()"
+                f"mend that: {WAY_ON}"
             )
         if self.pareto_k - self.error < OPTIONS.far or self.share > OPTIONS.hardly:
             return (
                 f"poor: {missed}, and weights tell too little of it; distrust its spread and its "
-                "tails, and take result.nuts()"
+                f"tails: {WAY_ON}"
             )
         return (
-            "bad: q is far from the posterior, and importance weights cannot tell how far; take "
-            "result.nuts()"
+            "bad: q is far from the posterior, and importance weights cannot tell how far: "
+            f"{WAY_ON}"
         )
 
 

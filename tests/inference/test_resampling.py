@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ngvi.inference import proposals, resampling
+from ngvi.inference import proposals, psis, resampling
 from ngvi.inference.moved import spread_of_moved
 from ngvi.inference.outcome import FoundOptimum
 from ngvi.inference.validation import Validation
+from ngvi.inference.weights_verdict import WAY_ON
 from ngvi.latents.layout import Plate, Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, result
@@ -148,6 +149,27 @@ def test_a_heavy_tail_among_many_globals_is_drawn():
     assert weights @ found.latents[:, 0] ** 2 == pytest.approx(2.0, rel=0.12)
     assert weights @ found.latents[:, 1] ** 2 == pytest.approx(2.25, rel=0.12)
     assert found.evidence == pytest.approx(0.0, abs=0.05)
+
+
+def test_where_heavier_tails_do_what_the_gaussian_s_weights_cannot_it_is_said():
+    """The law of a half-Cauchy variable's logarithm, whose tails are exponential."""
+
+    class Scale(Skew):
+        dim, sites = 1, (Site("scale", 0, ()),)
+
+        def log_density(self, state, latents):
+            return latents[:, 0] - np.logaddexp(0.0, 2.0 * latents[:, 0])
+
+    state = np.zeros(1), np.eye(1)
+    found = psis.Diagnostics(4000, 1.1, f"poor: distrust its tails: {WAY_ON}", are_trusted=False)
+    mended = resampling.with_heavier_tails(Scale(dim=1), state, found, 0)
+    assert "heavier tails mend that (k-hat " in mended.verdict
+    assert WAY_ON not in mended.verdict and mended.pareto_k == 1.1
+    # ... and not where these are no better, or are not needed.
+    narrow = np.zeros(2), np.diag([0.01, 0.01])
+    assert resampling.with_heavier_tails(Banana(dim=2), narrow, found, 0) is found
+    trusted = dataclasses.replace(found, are_trusted=True)
+    assert resampling.with_heavier_tails(Scale(dim=1), state, trusted, 0) is trusted
 
 
 @pytest.mark.parametrize(("variance", "is_faulty"), [(1.2, False), (2.4, True)])
