@@ -118,7 +118,8 @@ def with_heavier_tails(
     heavier = proposal.weighed(LIMITS.num_draws, rng)
     if not heavier.are_trusted or heavier.effective < options.least_effective:
         return found
-    words = f"heavier tails mend that (k-hat {heavier.pareto_k:.2f}): result.sample(corrected=True)"
+    words = f"heavier tails mend that (k-hat {heavier.pareto_k:.2f}), by "
+    words += "result.sample(corrected=True)"
     return dataclasses.replace(found, verdict=found.verdict.replace(WAY_ON, words))
 
 
