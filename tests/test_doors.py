@@ -282,7 +282,7 @@ def test_what_results_of_other_libraries_have_is_told(ppl):
             getattr(fitted, name)
     with pytest.raises(AttributeError, match="has no attribute 'bananas'. It has .*bound.*loo"):
         fitted.bananas  # noqa: B018
-    with pytest.raises(AttributeError, match="no attribute 'boundd'. Is sample meant"):
+    with pytest.raises(AttributeError, match="no attribute 'boundd'. Is bound meant"):
         fitted.boundd  # noqa: B018
     with pytest.raises(AttributeError, match="Diagnostics has no .*'khat': write pareto_k"):
         fitted.diagnostics.khat  # noqa: B018

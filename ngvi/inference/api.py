@@ -14,7 +14,7 @@ import numpy as np
 from ngvi._lock import as_now
 from ngvi._warn import warn
 from ngvi.inference.checkpoint import Checkpoint
-from ngvi.inference.checks import Finding
+from ngvi.inference.checks import Context, Finding, support
 from ngvi.inference.data_passes import over_minibatches
 from ngvi.inference.deadline import Timed
 from ngvi.inference.estimate import State
@@ -108,7 +108,8 @@ def _outcome(
             best.validation = dataclasses.replace(best.validation, bound=bound, error=error)
     elif ending is None:
         words = runaway(search.problem, best.state, request.options.runaway)
-        outcome.finding = Finding("endless", words) if words else None
+        context = Context(search.problem, rng, request.tolerance, request.options)
+        outcome.finding = Finding("endless", words) if words else support(context, best)
     return outcome
 
 

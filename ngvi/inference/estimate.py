@@ -49,7 +49,8 @@ class Estimate(NamedTuple):
     @property
     def error(self) -> float:
         """Its standard error in nats, by the scatter of the groups."""
-        return float(self.values.std()) / max(len(self.values) - 1, 1) ** 0.5
+        with np.errstate(invalid="ignore"):  # of a draw without a density
+            return float(self.values.std()) / max(len(self.values) - 1, 1) ** 0.5
 
     @property
     def is_finite(self) -> bool:
