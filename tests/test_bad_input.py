@@ -266,6 +266,18 @@ def test_a_fit_starts_at_the_priors_where_zero_and_about_it_are_impossible(ppl):
     assert 29.0 < float(result.posterior.mean[0]) < 31.0
 
 
+def test_data_at_the_edge_of_a_support_are_named(ppl):
+    """The support of a beta distribution has zero and one in both libraries, and no density is."""
+
+    def model(y):
+        a = ppl.sample("a", ppl.dist.HalfNormal(ppl.array(5.0)))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Beta(a, 2.0), obs=y)
+
+    with pytest.warns(UserWarning, match=r"observed 'y' is not finite at 1 of 3 places.*\[1\]"):
+        ppl.fit(model, ppl.array([0.3, 0.0, 0.6]))
+
+
 def test_a_latent_without_a_density_is_named(ppl):
     def model():
         x = ppl.sample("x", ppl.dist.Delta(ppl.array(3.0)))

@@ -134,7 +134,7 @@ def account(
     problem: Problem,
     request: Request,
     start_time: float,
-    error: Exception | None = None,
+    error: Exception | str | None = None,
     parts: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """What a result says of a fit, by its fields; a fit that has not converged also warns.

@@ -18,11 +18,16 @@ from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.data_passes import over_batches
 from ngvi.inference.estimate import State
 from ngvi.inference.fingerprint import Facts, Fingerprint
-from ngvi.inference.first_look import Seen, check_seen, warn_of_unknown_sites
+from ngvi.inference.first_look import (
+    Seen,
+    check_seen,
+    warn_of_unknown_sites,
+    without_density,
+)
 from ngvi.inference.mixture_fit import AUTO, check_beside, check_density, mixed
 from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
 from ngvi.inference.monitor import COMPONENTS, LOCALS
-from ngvi.inference.outcome import Outcome
+from ngvi.inference.outcome import Ending, Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
 from ngvi.inference.request import (
@@ -94,6 +99,10 @@ class FitCall:
 
     def look(self) -> Seen | None:
         """What a first run of the model shows; None if it does not run."""
+        raise NotImplementedError
+
+    def log_densities(self) -> dict[str, np.ndarray]:
+        """Of each element of the observed sites, at a run of the model."""
         raise NotImplementedError
 
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
@@ -234,7 +243,7 @@ class FitCall:
                 problem,
                 self.request,
                 self.start_time,
-                ready.error,
+                ready.error or self._why_no_start(outcome),
                 self.gaussians(ready.guide),
             ),
         )
@@ -242,6 +251,14 @@ class FitCall:
         if self.batches is not None:
             vars(result)["diagnostics"] = undefined("the rows came in batches")
         return result
+
+    def _why_no_start(self, outcome: Outcome) -> str:
+        if outcome.ending is not Ending.NO_START:
+            return ""
+        try:
+            return without_density(self.log_densities())
+        except Exception:  # noqa: BLE001  it is only to say more
+            return ""
 
     def _mode_centred(self, first: Ready) -> Callable[[np.ndarray], Ready]:
         """Sets up the second fit, whose Newton's method begins at a latent vector."""

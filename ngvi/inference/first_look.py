@@ -100,6 +100,20 @@ def warn_of_unknown_sites(seen: Seen, init_loc_fn: Any) -> None:
             )
 
 
+def without_density(log_densities: Mapping[str, np.ndarray]) -> str:
+    """Which elements of observed sites have no finite log density at a run, in words; or nothing.
+
+    :param log_densities: by site.
+    """
+    found = {name: places(~np.isfinite(values)) for name, values in log_densities.items()}
+    return "; ".join(
+        f"that of observed '{name}' is not finite {where}, as where data are at the edge of a "
+        "support"
+        for name, where in found.items()
+        if where
+    )
+
+
 def oddity(value: np.ndarray, support: Any, is_in: Callable | None = None) -> str:
     """What data hold that their distribution does not have, in words; or nothing.
 

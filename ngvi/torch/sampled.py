@@ -14,7 +14,7 @@ from ngvi.errors import check_flag
 from ngvi.optim.ivon import DEFAULTS, IvonEquations, check_hess_init, check_ivon
 from ngvi.torch.arriving import Arriving
 from ngvi.torch.first_loss import FirstLoss
-from ngvi.torch.vectors import TrainedWeights, Vector, alike
+from ngvi.torch.vectors import TrainedWeights, Vector, alike, parameters_of
 
 Tensors = list[Tensor]
 
@@ -40,7 +40,7 @@ class SampledOptimizer(torch.optim.Optimizer):
     _is_changed: bool = False  #: whether gradients were changed after their sample was left
 
     def __init__(self, params: Iterable, sync: bool, **options: Any) -> None:
-        super().__init__(params, {**options, "count": 0, "num_skipped": 0})
+        super().__init__(parameters_of(params), {**options, "count": 0, "num_skipped": 0})
         self.sync = check_flag(sync, "sync")
         # No copy of the tensors stays.
         self.defaults["hess_init"], _ = _mean_and_values(options["hess_init"])

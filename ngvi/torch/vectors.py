@@ -72,3 +72,16 @@ def alike(tensors: list[Tensor], by: list[Tensor]) -> list[list[Tensor]]:
     for tensor, other in zip(tensors, by, strict=True):
         found.setdefault((other.device, other.dtype), []).append(tensor)
     return list(found.values())
+
+
+def parameters_of(params: Any) -> Any:
+    """What an optimiser is given, if it is no network.
+
+    :raises TypeError: for one, with what to write.
+    """
+    if isinstance(params, torch.nn.Module):
+        raise TypeError(
+            "params must be the parameters of the network, and not itself: write "
+            f"network.parameters() in the place of the {type(params).__name__}."
+        )
+    return params

@@ -27,7 +27,7 @@ from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.mixture import Mixture
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
-from numpyro_ngvi.inference.first_look import look
+from numpyro_ngvi.inference.first_look import log_densities, look
 from numpyro_ngvi.inference.result import FitResult
 from numpyro_ngvi.inference.set_up import STARTS, set_up
 from numpyro_ngvi.inference.space import gaussians
@@ -122,6 +122,9 @@ class _FitCall(FitCall):
 
     def look(self) -> Seen | None:
         return look(self.model, self.args, self.kwargs)
+
+    def log_densities(self) -> dict[str, np.ndarray]:
+        return log_densities(self.model, self.args, self.kwargs)
 
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
         run = model, self.args, self.kwargs, guide, make_guide, self.starts

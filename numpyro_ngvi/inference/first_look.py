@@ -54,7 +54,10 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
         if not seen.nan or seen.has_nan:
             return seen
         filled = jax.tree.map(_filled, own)
-        with_nan, without = (_without_density(model, *one) for one in ((args, kwargs), filled))
+        with_nan, without = (
+            [k for k, one in log_densities(model, *run).items() if np.isnan(one).any()]
+            for run in ((args, kwargs), filled)
+        )
         seen.without_density = [name for name in with_nan if name not in without]
     except Exception:  # noqa: BLE001  the set-up fails as well, and says why
         return None
@@ -78,10 +81,12 @@ def as_numpy(tree: Any) -> Any:
     return jax.tree.map(own, tree)
 
 
-def _trace(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """A run."""
+def _trace(
+    model: Callable, args: tuple, kwargs: dict[str, Any], radius: float = 0.0
+) -> dict[str, Any]:
+    """A run, with latents so far from zero, unconstrained."""
     started = handlers.substitute(
-        handlers.seed(model, 0), substitute_fn=init_to_uniform(radius=0.0)
+        handlers.seed(model, 0), substitute_fn=init_to_uniform(radius=radius)
     )
     with handlers.block(), numpyro.validation_enabled(False):
         return handlers.trace(started).get_trace(*args, **kwargs)
@@ -98,16 +103,12 @@ def _known(site: dict[str, Any]) -> np.ndarray | None:
     return value if isinstance(value, np.ndarray) else None
 
 
-def _without_density(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[str]:
-    """Observed sites with a log density of NaN."""
-    sites = _trace(model, args, kwargs).items()
+def log_densities(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Of each element of the observed sites, at a run somewhere."""
+    sites = _trace(model, args, kwargs, radius=2.0).items()
     observed = [(k, site) for k, site in sites if site["type"] == "sample" and site["is_observed"]]
     with numpyro.validation_enabled(False):
-        return [
-            name
-            for name, site in observed
-            if bool(jnp.isnan(site["fn"].log_prob(site["value"])).any())
-        ]
+        return {name: np.asarray(site["fn"].log_prob(site["value"])) for name, site in observed}
 
 
 def _filled(leaf: Any) -> Any:

@@ -30,7 +30,7 @@ from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.mixture import Mixture
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
-from pyro_ngvi.inference.first_look import look
+from pyro_ngvi.inference.first_look import log_densities, look
 from pyro_ngvi.inference.result import FitResult
 from pyro_ngvi.inference.set_up import STARTS, forget_others, set_up, store_as_it_was
 from pyro_ngvi.inference.space import gaussians
@@ -130,6 +130,9 @@ class _FitCall(FitCall):
 
     def look(self) -> Seen | None:
         return look(self.model, self.args, self.kwargs)
+
+    def log_densities(self) -> dict[str, np.ndarray]:
+        return log_densities(self.model, self.args, self.kwargs)
 
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
         run = model, self.args, self.kwargs, guide, make_guide, self.starts

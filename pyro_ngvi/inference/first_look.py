@@ -9,8 +9,13 @@ from typing import Any
 import numpy as np
 import pyro
 import torch
+from pyro import poutine
 from pyro.distributions import MaskedDistribution
-from pyro.infer.autoguide.initialization import InitMessenger, init_to_feasible
+from pyro.infer.autoguide.initialization import (
+    InitMessenger,
+    init_to_feasible,
+    init_to_uniform,
+)
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions.constraints import Constraint
@@ -39,7 +44,10 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
         if not seen.nan or seen.has_nan:
             return seen
         filled = _mapped((args, kwargs), _filled)
-        with_nan, without = (_without_density(model, *one) for one in ((args, kwargs), filled))
+        with_nan, without = (
+            [k for k, one in log_densities(model, *run).items() if np.isnan(one).any()]
+            for run in ((args, kwargs), filled)
+        )
         seen.without_density = [name for name in with_nan if name not in without]
     except Exception:  # noqa: BLE001  the set-up fails as well, and says why
         return None
@@ -78,11 +86,17 @@ def _start(site: dict[str, Any]) -> Tensor | None:
     return None if site["fn"].support.is_discrete else init_to_feasible(site)
 
 
-def _trace(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _anywhere(site: dict[str, Any]) -> Tensor | None:
+    return None if site["fn"].support.is_discrete else init_to_uniform(site)
+
+
+def _trace(
+    model: Callable, args: tuple, kwargs: dict[str, Any], start: Callable = _start
+) -> dict[str, Any]:
     """The sample sites of a run, in a parameter store that is as it was afterwards."""
     store = pyro.get_param_store()
     with frozen_parts([model]), store.scope(store.get_state()), pyro.validation_enabled(False):
-        trace = quiet_trace(InitMessenger(_start)(model), args, kwargs)
+        trace = quiet_trace(InitMessenger(start)(model), args, kwargs)
     return {
         name: site
         for name, site in trace.nodes.items()
@@ -112,16 +126,16 @@ def _are_in(support: Constraint, values: np.ndarray) -> np.ndarray:
     return support.check(torch.as_tensor(values)).numpy()
 
 
-def _without_density(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[str]:
-    """Observed sites with a log density of NaN."""
-    sites = _trace(model, args, kwargs).items()
+def log_densities(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Of each element of the observed sites, at a run somewhere."""
+    with poutine.seed(rng_seed=0):
+        sites = _trace(model, args, kwargs, _anywhere).items()
     observed = [(name, site) for name, site in sites if site["is_observed"]]
     with pyro.validation_enabled(False):
-        return [
-            name
+        return {
+            name: as_numpy(torch.as_tensor(site["fn"].log_prob(site["value"])))
             for name, site in observed
-            if bool(torch.as_tensor(site["fn"].log_prob(site["value"])).isnan().any())
-        ]
+        }
 
 
 def _filled(leaf: Any) -> Any:
