@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.experimental import checkify
 from numpyro import handlers
 from numpyro.infer import Predictive
@@ -139,7 +140,7 @@ def out_of_bounds(model: Callable, args: tuple, kwargs: dict) -> str:
 
     def run(arrays: list) -> Any:
         args, kwargs = as_jax(arguments.rebuilt(arrays))
-        with handlers.block():
+        with handlers.block(), handlers.substitute(substitute_fn=_zeros_for_a_latent):
             handlers.seed(model, rng_seed=0)(*args, **kwargs)
         return 0
 
@@ -149,3 +150,12 @@ def out_of_bounds(model: Callable, args: tuple, kwargs: dict) -> str:
     except Exception:  # noqa: BLE001  a model may do with its arguments what cannot be traced
         return ""
     return re.sub(r"\s*\(`?check.*", "", (error.get() or "").partition("\n")[0]).strip(". ")
+
+
+def _zeros_for_a_latent(site: dict[str, Any]) -> jax.Array | None:
+    """In the place of a draw, which may index beyond an end and mean it, as that of LKJCholesky."""
+    if site["type"] != "sample" or site["is_observed"]:
+        return None
+    fn, shape = site["fn"], site["kwargs"].get("sample_shape", ())
+    drawn = jax.eval_shape(lambda key: fn(rng_key=key, sample_shape=shape), jax.random.key(0))
+    return jnp.zeros(drawn.shape, drawn.dtype)

@@ -132,6 +132,22 @@ def test_an_index_beyond_the_end_of_an_array_is_told_numpyro(numpyro_backend):
         ppl.fit(by_group(ppl), np.array([0, 1, 2, 3]), y, max_steps=1, effort="quick")
 
 
+def test_how_a_distribution_draws_is_no_index_of_the_models_numpyro(numpyro_backend):
+    """That of Cholesky factors of correlations indexes beyond an array's end, and means it."""
+    from numpyro_ngvi.inference.first_look import look
+
+    ppl = load("numpyro")
+
+    def model(group, y):
+        factor = ppl.sample("factor", ppl.dist.LKJCholesky(2, 1.0))
+        with ppl.plate("groups", 3):
+            u = ppl.sample("u", ppl.dist.MultivariateNormal(ppl.np.zeros(2), scale_tril=factor))
+        ppl.sample("y", ppl.dist.Normal(u[group, 0], 1.0).to_event(1), obs=y)
+
+    assert look(model, (np.array([0, 1, 2, 0]), np.zeros(4)), {}).beyond == ""
+    assert "index 3" in look(model, (np.array([0, 1, 2, 3]), np.zeros(4)), {}).beyond
+
+
 def test_a_fit_inside_jit_is_refused_where_the_data_are_around_it_numpyro(numpyro_backend):
     import jax
 
