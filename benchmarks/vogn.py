@@ -1,4 +1,5 @@
-"""Cost of VOGN and SLANG on a 784-100-10 network (d = 79,510) or LeNet-5, batches of 128 of 10,000.
+"""Cost of VOGN and SLANG on a network, batches of 128 of 10,000: 784-100-10 (d = 79,510), LeNet-5,
+or "wide", 784-1000-1000-10 (d = 1,796,010); of IVON with other families, too.
 
 One step of each in random order, in one process, beside the gradient of the minibatch's log
 density and a step of ``AutoNormal`` with Adam; the ratio is taken round by round. Then the peak of
@@ -14,6 +15,7 @@ Time: minutes. Data: none.
 from __future__ import annotations
 
 import argparse
+import itertools
 import resource
 import statistics
 import subprocess
@@ -27,11 +29,18 @@ from examples.machine import describe
 
 from . import lenet
 
-NUM_DATA, BATCH, IN, HIDDEN, OUT = 10_000, 128, 784, 100, 10
-SHAPES = {"W1": (IN, HIDDEN), "b1": (HIDDEN,), "W2": (HIDDEN, OUT), "b2": (OUT,)}
-SCALES = {"W1": IN**-0.5, "b1": 1.0, "W2": HIDDEN**-0.5, "b2": 1.0}
-CASES = ("gradient", "AutoNormal", "IVON", "VOGN", "SLANG")
-NETWORKS = ("dense", "lenet")
+NUM_DATA, BATCH, IN, OUT = 10_000, 128, 784, 10
+HIDDEN = {"dense": (100,), "wide": (1000, 1000)}
+#: By name: whether by IVON, and the family. Others are what their names say.
+RULES = {
+    "IVON": (True, "diagonal"),
+    "IVON, matrices": (True, "matrix_normal"),
+    "IVON, low rank": (True, "low_rank"),
+    "VOGN": (False, "diagonal"),
+    "SLANG": (False, "low_rank"),
+}
+CASES = ("gradient", "AutoNormal", *RULES)
+NETWORKS = ("dense", "wide", "lenet")
 
 
 def data(network: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -42,18 +51,23 @@ def data(network: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return images, (images @ rng.normal(size=(IN, OUT))).argmax(1)
 
 
-def numpyro_model() -> Callable:
+def layers(network: str) -> list[tuple[int, int]]:
+    sizes = (IN, *HIDDEN[network], OUT)
+    return list(itertools.pairwise(sizes))
+
+
+def numpyro_model(network: str) -> Callable:
     import jax
     import numpyro
     import numpyro.distributions as dist
 
     def model(images: jax.Array, labels: jax.Array) -> None:
-        w = {
-            name: numpyro.sample(name, dist.Normal(0, SCALES[name]).expand(shape).to_event())
-            for name, shape in SHAPES.items()
-        }
-        hidden = jax.nn.relu(images @ w["W1"] + w["b1"])
-        logits = hidden @ w["W2"] + w["b2"]
+        logits = images
+        for index, (rows, columns) in enumerate(layers(network)):
+            prior = dist.Normal(0, rows**-0.5).expand([rows, columns]).to_event()
+            weights = numpyro.sample(f"W{index}", prior)
+            bias = numpyro.sample(f"b{index}", dist.Normal(0, 1).expand([columns]).to_event())
+            logits = (jax.nn.relu(logits) if index else logits) @ weights + bias
         with numpyro.plate("data", NUM_DATA, subsample_size=len(labels)):
             numpyro.sample("label", dist.Categorical(logits=logits), obs=labels)
 
@@ -72,7 +86,7 @@ def numpyro_step(network: str, case: str, seed: int) -> Callable:
     from numpyro_ngvi import IVON, SVI, NaturalELBO, NaturalGaussianGuide
     from numpyro_ngvi.optim import VOGN
 
-    model = lenet.numpyro_model() if network == "lenet" else numpyro_model()
+    model = lenet.numpyro_model() if network == "lenet" else numpyro_model(network)
     key = jax.random.key(seed)
     if case == "gradient":
         seeded = handlers.seed(model, key)
@@ -87,33 +101,30 @@ def numpyro_step(network: str, case: str, seed: int) -> Callable:
         return lambda x, y: jax.block_until_ready(gradient(weights, jnp.asarray(x), jnp.asarray(y)))
     if case == "AutoNormal":
         guide, optim, loss = AutoNormal(model), numpyro.optim.Adam(1e-3), Trace_ELBO()
-    elif case == "IVON":
-        guide = NaturalGaussianGuide(model, "diagonal", init_scale=0.01)
-        optim, loss = IVON(), NaturalELBO(1, "stein")
     else:
-        family = "diagonal" if case == "VOGN" else "low_rank"
+        is_ivon, family = RULES[case]
         guide = NaturalGaussianGuide(model, family, init_scale=0.01)
         optim, loss = VOGN(), NaturalELBO(1, "gauss_newton", num_gradients=1)
+        if is_ivon:
+            optim, loss = IVON(), NaturalELBO(1, "stein")
     svi = SVI(model, guide, optim, loss, rng_key=key)
     return lambda x, y: float(svi.step(x, y))
 
 
-def pyro_model() -> Callable:
+def pyro_model(network: str) -> Callable:
     import pyro
     import pyro.distributions as dist
     import torch
 
-    def logits_of(images: torch.Tensor, w: dict[str, torch.Tensor]) -> torch.Tensor:
-        hidden = torch.relu(images @ w["W1"] + w["b1"].unsqueeze(-2))
-        return hidden @ w["W2"] + w["b2"].unsqueeze(-2)
-
     def model(images: torch.Tensor, labels: torch.Tensor) -> None:
-        w = {
-            name: pyro.sample(name, dist.Normal(torch.zeros(shape), SCALES[name]).to_event())
-            for name, shape in SHAPES.items()
-        }
+        logits = images
+        for index, (rows, columns) in enumerate(layers(network)):
+            prior = dist.Normal(torch.zeros(rows, columns), rows**-0.5).to_event()
+            weights = pyro.sample(f"W{index}", prior)
+            bias = pyro.sample(f"b{index}", dist.Normal(torch.zeros(columns), 1.0).to_event())
+            logits = (torch.relu(logits) if index else logits) @ weights + bias.unsqueeze(-2)
         with pyro.plate("data", NUM_DATA, subsample_size=len(labels)):
-            pyro.sample("label", dist.Categorical(logits=logits_of(images, w)), obs=labels)
+            pyro.sample("label", dist.Categorical(logits=logits), obs=labels)
 
     return model
 
@@ -130,7 +141,7 @@ def pyro_step(network: str, case: str, seed: int) -> Callable:
     torch.set_num_threads(1)
     pyro.set_rng_seed(seed)
     pyro.settings.set(module_local_params=True)  # several guides of one class, stepped in turn
-    model = lenet.pyro_model() if network == "lenet" else pyro_model()
+    model = lenet.pyro_model() if network == "lenet" else pyro_model(network)
     if case == "gradient":
         images, labels = (torch.as_tensor(part[:BATCH]) for part in data(network, seed))
         trace = pyro.poutine.trace(model).get_trace(images, labels)
@@ -148,13 +159,12 @@ def pyro_step(network: str, case: str, seed: int) -> Callable:
         return gradient
     if case == "AutoNormal":
         guide, optim, loss = AutoNormal(model), pyro.optim.Adam({"lr": 1e-3}), Trace_ELBO()
-    elif case == "IVON":
-        guide = NaturalGaussianGuide(model, "diagonal", init_scale=0.01)
-        optim, loss = IVON(), NaturalELBO(1, "stein")
     else:
-        family = "diagonal" if case == "VOGN" else "low_rank"
+        is_ivon, family = RULES[case]
         guide = NaturalGaussianGuide(model, family, init_scale=0.01)
         optim, loss = VOGN(), NaturalELBO(1, "gauss_newton", num_gradients=1)
+        if is_ivon:
+            optim, loss = IVON(), NaturalELBO(1, "stein")
     svi = SVI(model, guide, optim, loss)
     return lambda x, y: svi.step(torch.as_tensor(x), torch.as_tensor(y))
 
@@ -176,7 +186,7 @@ def measure(ppl: str, network: str, cases: list[str], rounds: int, seed: int) ->
     for case in cases:
         ratios = [a / b for a, b in zip(times[case], times[cases[0]], strict=True)]
         middle = statistics.median(times[case])
-        print(f"{ppl:8s} {case:11s} {middle:9.1f} {statistics.median(ratios):9.1f}", end="")
+        print(f"{ppl:8s} {case:14s} {middle:9.1f} {statistics.median(ratios):9.1f}", end="")
         print(f" {peak:9.0f}" if len(cases) == 1 else "", flush=True)
 
 
@@ -195,7 +205,7 @@ def main() -> None:
         measure(options.ppl[0], options.network, options.case, options.rounds, options.seed)
         return
     print(describe())
-    print("PPL      case           ms/step  to first   peak MB", flush=True)
+    print("PPL      case              ms/step  to first   peak MB", flush=True)
     for ppl in options.ppl:
         for cases in (options.case, *([case] for case in options.case)):
             rounds = options.rounds if len(cases) > 1 else 3

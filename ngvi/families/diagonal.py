@@ -11,10 +11,11 @@ import dataclasses
 from typing import ClassVar, Self
 
 from ngvi.families.base import Array, Family
+from ngvi.families.draws import ExplicitDraws
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Diagonal(Family):
+class Diagonal(ExplicitDraws, Family):
     """Independent Gaussians.
 
     :param loc: mean, shape ``(d,)``.
@@ -61,6 +62,14 @@ class Diagonal(Family):
 
     def draw_jvp(self, change: Self, noise: Array) -> Array:
         return self._bound().scale * (change.loc + 0.5 * change.scale * noise)
+
+    def transposed(self, vector: Array) -> Array:
+        return self._bound().scale * vector
+
+    def draw_vjp(self, noise: Array, slope: Array) -> Self:
+        slope = (self._bound().scale * slope).reshape(-1, self.dim)
+        of_scale = 0.5 * (slope * noise.reshape(-1, self.dim)).sum(0)
+        return type(self)(slope.sum(0), of_scale)
 
     def log_det_jvp(self, change: Self) -> Array:
         return (0.5 * self.scale * change.scale).sum()

@@ -64,6 +64,11 @@ class LowRankCurvature(ForEstimators):
         :param rows: scaled gradients of single examples, shape ``(N, d)``.
         :param diagonal: of the rest, such as a prior's, shape ``(d,)``.
         """
+        change = self.change_from_rows(rows, diagonal)
+        return self._with(self._matrix.divide(gradient), *change)
+
+    def change_from_rows(self, rows: Array, diagonal: Array) -> tuple[Array, Array]:
+        """``dU`` and ``dD`` of :meth:`natural_gradient_from_rows`."""
         self._bound()
         if rows.shape[0] < self.rank:
             missing = self.xp.zeros_like(self.factor.mT[: self.rank - rows.shape[0]])
@@ -73,4 +78,4 @@ class LowRankCurvature(ForEstimators):
         left, right = self.ops.svd(factor.mT @ self.factor)  # the rotation that is nearest
         change = factor @ (left @ right) - self.factor
         gain = (rows**2).sum(0) - (self.factor**2).sum(1) - 2.0 * (self.factor * change).sum(1)
-        return self._with(self._matrix.divide(gradient), change, diagonal - self.diagonal + gain)
+        return change, diagonal - self.diagonal + gain

@@ -56,16 +56,17 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from ngvi.families.base import Array, Family
+from ngvi.families.draws import ExplicitDraws
 from ngvi.families.matrix_coordinates import blocks, find_matrices
 from ngvi.families.matrix_curvature import MatrixCurvature
 from ngvi.families.matrix_steps import MatrixSteps
 from ngvi.latents.forest import Forest
 from ngvi.latents.layout import Layout
-from ngvi.linalg.kronecker_root import KroneckerRoot, Pairs, Shapes, times
+from ngvi.linalg.kronecker_root import KroneckerRoot, Pairs, Shapes, summed, times
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MatrixNormal(MatrixCurvature, MatrixSteps, Family):
+class MatrixNormal(ExplicitDraws, MatrixCurvature, MatrixSteps, Family):
     """Independent matrix-normal sites, and a diagonal for what is no matrix.
 
     A site of two axes is a matrix. Of more axes (a kernel of a convolution) the first or the last
@@ -193,6 +194,19 @@ class MatrixNormal(MatrixCurvature, MatrixSteps, Family):
             )
         ]
         return root.join(moved, of_loc.rest + 0.5 * self.scale * change.scale * parts.rest)
+
+    def transposed(self, vector: Array) -> Array:
+        return self._root().transpose_times(vector)
+
+    def draw_vjp(self, noise: Array, slope: Array) -> Self:
+        root, slope = self._root(), slope.reshape(-1, self.dim)
+        parts, of_parts = root.split(noise.reshape(-1, self.dim)), root.split(slope)
+        inner = [
+            (self._halved(summed(w, z), z.shape[-1]), self._halved(summed(w.mT, z.mT), z.shape[-2]))
+            for z, w in zip(parts.matrices, of_parts.matrices, strict=True)
+        ]
+        of_scale = 0.5 * self.scale * (of_parts.rest * parts.rest).sum(0)
+        return self._direction(root.times(slope.sum(0)), inner, of_scale)
 
     def log_det_jvp(self, change: Self) -> Array:
         of_rows = (self._bound().row_tril * change.row_tril).sum()

@@ -113,6 +113,13 @@ class LowRank:
         inner = solve(root, inner, trans=True)
         return scaled - self.rows_of(inner, self.factor) / self.diagonal, of_factor
 
+    def root_transpose_times(self, rows: Array) -> Array:
+        """``C^T`` times each row, shape ``(..., d)``."""
+        root, solve = self.root(), self.ops.solve_rows
+        inner = solve(root, (rows / self.diagonal) @ self.factor)
+        inner = solve(self.shifted(root), inner, trans=True)
+        return (rows - self.rows_of(inner, self.factor)) / self.ops.xp.sqrt(self.diagonal)
+
     def root_divide(self, rows: Array) -> Array:
         """``C^-1`` times each row, shape ``(..., d)``."""
         sqrt = self.ops.xp.sqrt(self.diagonal)

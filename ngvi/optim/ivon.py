@@ -99,10 +99,17 @@ class IvonEquations:
         :param momentum: after this step's gradient, as is ``hess``.
         :param count: the number of steps, this one included.
         """
-        # 1 - beta1^t belongs to the momentum alone, and delta to both terms of the quotient.
+        unbiased = self.unbiased(momentum, mean, count)
+        return self.length(unbiased / (hess + self.weight_decay), step_size)
+
+    def unbiased(self, momentum: Array, mean: Array, count: Number) -> Array:
+        """The slope of the loss, of which (7) divides by the curvature."""
+        # 1 - beta1^t belongs to the momentum alone.
         unbiased = momentum * (1 / (1 - self.beta1**count)) if self.debias else momentum
-        direction = self._with_prior(unbiased, mean)
-        direction = direction / (hess + self.weight_decay)
+        return self._with_prior(unbiased, mean)
+
+    def length(self, direction: Array, step_size: Number) -> Array:
+        """The step of ``m`` along a direction, which is overwritten where that is possible."""
         if not (isinstance(self.clip_radius, float) and self.clip_radius == math.inf):
             direction = direction.clip(-self.clip_radius, self.clip_radius)
         if self.rescale_lr:

@@ -8,6 +8,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from ngvi.torch.ivon import IVON, initial_hess
+from ngvi.torch.slang import SLANG
 from ngvi.torch.vogn import VOGN, example_gradients
 
-__all__ = ["IVON", "VOGN", "example_gradients", "initial_hess"]
+__all__ = ["IVON", "SLANG", "VOGN", "example_gradients", "initial_hess"]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ngvi._docs import shared_doc
 from ngvi.optim.ivon import DEFAULTS, InitialHess, IvonEquations
-from ngvi.torch.sampled import SampledOptimizer, Tensors, state_dtype, trained
-from ngvi.torch.vectors import TrainedWeights, Vector
+from ngvi.torch.sampled import SampledOptimizer, Tensors, trained
+from ngvi.torch.vectors import TrainedWeights, Vector, state_dtype
 
 
 @shared_doc(IvonEquations)

@@ -1,4 +1,4 @@
-"""What IVON and VOGN share in torch: samples, steps that wait for no device, and their state."""
+"""What the rules share in torch: samples, steps that wait for no device, and their state."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ngvi._warn import warn
 from ngvi.errors import check_flag
-from ngvi.optim.ivon import DEFAULTS, IvonEquations, check_hess_init, check_ivon
+from ngvi.optim.ivon import IvonEquations, check_hess_init, check_ivon, defaults_of
 from ngvi.torch.arriving import Arriving
 from ngvi.torch.first_loss import FirstLoss
-from ngvi.torch.vectors import TrainedWeights, Vector, alike, parameters_of
+from ngvi.torch.vectors import TrainedWeights, Vector, alike, parameters_of, put, state_dtype
 
 Tensors = list[Tensor]
 
@@ -55,7 +55,7 @@ class SampledOptimizer(torch.optim.Optimizer):
         if unknown:
             raise ValueError(
                 f"{self.equations.rule} has no option {sorted(unknown)[0]!r} of a parameter group, "
-                f"only {', '.join(['lr', 'ess', *DEFAULTS])}."
+                f"only {', '.join(['lr', 'ess', *defaults_of(self.equations)])}."
             )
         if callable(options["lr"]):
             raise ValueError("lr must be a number: a schedule is a torch.optim.lr_scheduler.")
@@ -149,16 +149,20 @@ class SampledOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def _move_to_sample(self, weights: list[TrainedWeights], works: list[Vector]) -> None:
         """The means of all parameters are in the vectors, and the parameters are a sample then."""
+        for of in weights:
+            of.spare.all.normal_()
+        self._scale(weights)
         for of, work in zip(weights, works, strict=True):
-            equations, sample = self._equations_of(of.group), of.spare
-            sample.all.normal_()
-            work.read(of.params)
-            vectors = (sample.all, work.all, of.state["hess"].all)
-            for noise, mean, hess in of.parts(*vectors):
-                noise *= equations.scale(hess)
-                noise += mean
-            sample.write(of.params)
+            of.spare.all += work.read(of.params).all
+            of.spare.write(of.params)
         self._is_open = True
+
+    def _scale(self, weights: list[TrainedWeights]) -> None:
+        """Standard normal numbers, which are in ``spare``, become the posterior's deviations."""
+        for of in weights:
+            equations = self._equations_of(of.group)
+            for noise, hess in of.parts(of.spare.all, of.state["hess"].all):
+                noise *= equations.scale(hess)
 
     @torch.no_grad()
     def _move_back(
@@ -246,7 +250,6 @@ class SampledOptimizer(torch.optim.Optimizer):
         self.settled()
         self._fold(is_last=True)
         (weights, sums), count = self._sums, self._num_samples
-        self._forget()
         workers = torch.distributed.get_world_size() if self.sync else 1
         for vector in (one for pair in sums for one in pair) if workers > 1 else ():
             torch.distributed.all_reduce(vector)
@@ -256,12 +259,23 @@ class SampledOptimizer(torch.optim.Optimizer):
             group["count"] += 1
         if not self._taken.is_here or self._taken:
             known = None if self._taken.is_here else flag
-            for of, (gradient, product) in zip(weights, sums, strict=True):
-                equations = self._equations_of(of.group)
-                _move(equations, of, gradient, product, 1.0 / (count * workers), known)
+            self._move(weights, sums, 1.0 / (count * workers), known)
+        self._forget()
         if self._taken.is_here:
             self.settled()
         return loss
+
+    def _move(
+        self, weights: list[TrainedWeights], sums: list, part: float, flag: Tensor | None
+    ) -> None:
+        """Parameters and state, in place.
+
+        :param sums: of each weights the gradient and what the curvature is made of.
+        :param part: of these.
+        :param flag: whether they are to move; None for yes.
+        """
+        for of, (gradient, product) in zip(weights, sums, strict=True):
+            _move(self._equations_of(of.group), of, gradient, product, part, flag)
 
     def settled(self) -> bool:
         """Whether the last step was taken, for which this may wait; warns of one that was not."""
@@ -285,7 +299,7 @@ class SampledOptimizer(torch.optim.Optimizer):
         return largest < torch.finfo(largest.dtype).max ** self.equations.room  # of NaN it is false
 
     def _equations_of(self, options: dict[str, Any]) -> IvonEquations:
-        own = {name: options[name] for name in ("ess", *DEFAULTS)}
+        own = {name: options[name] for name in ("ess", *defaults_of(self.equations))}
         # Torch's schedulers end at zero, and a sample for a prediction is taken after that.
         lr = 1.0 if options["lr"] == 0 else options["lr"]
         return check_ivon(lr, "lr", self.equations, **own)
@@ -353,11 +367,6 @@ def _mean_and_values(hess_init: Any) -> tuple[Any, Any]:
     return check_hess_init([value.detach() for value in hess_init.values()]), hess_init
 
 
-def state_dtype(weight: Tensor) -> torch.dtype:
-    """Of what is remembered of a weight: float32 at least."""
-    return torch.promote_types(weight.dtype, torch.float32)
-
-
 def _versions(gradients: list[Tensors]) -> list[list[int]]:
     return [[gradient._version for gradient in of] for of in gradients]
 
@@ -370,30 +379,19 @@ def _move(
     part: float,
     flag: Tensor | None,
 ) -> None:
-    """Parameters, momentum and curvature, in place; the product is overwritten.
-
-    :param part: of the sums of gradients and products.
-    :param flag: whether they are to move; None for yes.
-    """
+    """Parameters, momentum and curvature, in place; the product is overwritten."""
     lr, count = of.group["lr"], of.group["count"]
     if part != 1:
         gradient *= part
         product *= part
     state = {name: vector.all for name, vector in of.state.items()}
     for hess, change in of.parts(state["hess"], product):
-        _put(hess, equations.new_hess(hess, change), flag)
+        put(hess, equations.new_hess(hess, change), flag)
     means = of.work.read(of.params)
     vectors = (means.all, gradient, state["momentum"], state["hess"])
     for mean, slope, momentum, hess in of.parts(*vectors):
-        _put(momentum, equations.new_momentum(momentum, equations.slope(slope, mean)), flag)
+        put(momentum, equations.new_momentum(momentum, equations.slope(slope, mean)), flag)
         change = equations.change(mean, momentum, hess, lr, count)
         change += mean
-        _put(mean, change, flag)
+        put(mean, change, flag)
     means.write(of.params)
-
-
-def _put(old: Tensor, new: Tensor, flag: Tensor | None) -> None:
-    if flag is None:
-        old.copy_(new)
-    else:
-        torch.where(flag.to(old.device), new, old, out=old)

@@ -48,9 +48,12 @@ class TrainedWeights:
     :ivar spare: for whoever needs one.
     """
 
+    #: Of a parameter's state those of its shape.
+    NAMES = ("momentum", "hess")
+
     def __init__(self, group: dict[str, Any], params: list[Tensor], states: list[dict]) -> None:
         self.group, self.params, self.state = group, params, {}
-        for name in states[0]:
+        for name in self.NAMES:
             self.state[name] = self.vector(states[0][name]).read([one[name] for one in states])
             for one, view in zip(states, self.state[name].views, strict=True):
                 one[name] = view
@@ -85,3 +88,16 @@ def parameters_of(params: Any) -> Any:
             f"network.parameters() in the place of the {type(params).__name__}."
         )
     return params
+
+
+def put(old: Tensor, new: Tensor, flag: Tensor | None) -> None:
+    """Overwrite a tensor, where a flag says so on the device."""
+    if flag is None:
+        old.copy_(new)
+    else:
+        torch.where(flag.to(old.device), new, old, out=old)
+
+
+def state_dtype(weight: Tensor) -> torch.dtype:
+    """Of what is remembered of a weight: float32 at least."""
+    return torch.promote_types(weight.dtype, torch.float32)

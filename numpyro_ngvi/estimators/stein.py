@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite, mixture_in
+from ngvi.families.draws import ExplicitDraws
 from numpyro_ngvi.estimators.mixture import of_mixture
 from numpyro_ngvi.estimators.moments import Averages, Density, finite_draws, gradients, masked_mean
 from numpyro_ngvi.families.base import Family
@@ -48,6 +49,9 @@ def stein_direction(
     :param kept: which draws count, booleans of shape ``(K,)``.
     """
     gradient = jnp.where(kept[:, None], gradient, 0)
+    if isinstance(family, ExplicitDraws):  # of no draws the weights are NaN, as below
+        weights = jnp.where(kept, 1.0, 0.0).astype(noise.dtype)[:, None]
+        return family.natural_gradient_from_draws(gradient, noise, weights / jnp.sum(weights))
 
     def bound(q: Family) -> jax.Array:
         # Its derivative is the bound's: the gradients are constants here.

@@ -9,7 +9,7 @@ from ngvi.linalg import low_rank
 from ngvi.linalg.matrices import symmetric
 from numpyro_ngvi.linalg.matrices import matrices
 
-#: Rows of a factor handled together, so that what is made of them stays in the cache.
+#: Rows of a factor that a CPU handles together, so that what is made of them stays in the cache.
 ROWS_AT_ONCE = 4096
 
 #: The rank up to which a product is written out as its sums.
@@ -40,9 +40,17 @@ class LowRank(low_rank.LowRank):
 @jax.custom_jvp
 def _weighted_products(factor: jax.Array, weights: jax.Array) -> jax.Array:
     """``factor^T diag(weights) factor``, shape ``(r, r)``."""
+    if len(factor) <= ROWS_AT_ONCE:
+        return _at_once(factor, weights)
+    return jax.lax.platform_dependent(factor, weights, cpu=_in_pieces, default=_at_once)
+
+
+def _at_once(factor: jax.Array, weights: jax.Array) -> jax.Array:
+    return (factor.T * weights) @ factor
+
+
+def _in_pieces(factor: jax.Array, weights: jax.Array) -> jax.Array:
     dim, rank = factor.shape
-    if dim <= ROWS_AT_ONCE:
-        return (factor.T * weights) @ factor
 
     def add(index: jax.Array, total: jax.Array) -> jax.Array:
         start = jnp.minimum(index * ROWS_AT_ONCE, dim - ROWS_AT_ONCE)

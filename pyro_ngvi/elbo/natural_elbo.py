@@ -131,13 +131,11 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         if not here:
             return -density.without_draws(), None
         directions, bound, number, others = self._estimated(plan, density, estimator, cost)
-        loss = -bound
-        for leaf, gradient in others:
-            loss = loss - _as_gradient(gradient, leaf)
+        leaves, gradients = [leaf for leaf, _ in others], [gradient for _, gradient in others]
         for site, family in density.posteriors.items():
-            for name, value in family.coordinates().items():
-                loss = loss - _as_gradient(getattr(directions[site], name), value)
-        return loss, -number
+            leaves += family.coordinates().values()
+            gradients += directions[site].coordinates().values()
+        return _WithGradients.apply(-bound, *gradients, *leaves), -number
 
     def _estimated(
         self, plan: Plan, density: LogDensity, estimator: Any, cost: EstimateCost
@@ -275,7 +273,17 @@ def _bound(
     return gains.sum() / torch.where(kept, points.weights, 0.0).sum()
 
 
-def _as_gradient(direction: Tensor, value: Tensor) -> Tensor:
-    """Zero, with ``direction`` as its gradient."""
-    total = (direction * value).sum()
-    return total - total.detach()
+class _WithGradients(torch.autograd.Function):
+    """A loss with these gradients of minus it: ``apply(loss, *gradients, *leaves)``."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *both: Tensor) -> Tensor:
+        ctx.save_for_backward(*both[: len(both) // 2])
+        return loss.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        directions = ctx.saved_tensors
+        of_leaves = [-slope.to(one.device) * one for one in directions]
+        return slope, *(None for _ in directions), *of_leaves

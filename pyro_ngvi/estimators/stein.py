@@ -11,10 +11,11 @@ from torch import Tensor
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite, mixture_in
+from ngvi.families.draws import ExplicitDraws
 from pyro_ngvi.estimators.differentiate import Differentiator, Evaluated, FromGradients
 from pyro_ngvi.estimators.mixture import of_mixture
 from pyro_ngvi.estimators.moments import Averages, of_kept
-from pyro_ngvi.families.base import ExplicitDraws, Family
+from pyro_ngvi.families.base import Family
 
 
 @shared_doc(table.Stein)
@@ -56,7 +57,7 @@ def stein_direction(gradients: Tensor, noise: Tensor, family: Family) -> Family:
     :return: the direction of ascent.
     """
     if isinstance(family, ExplicitDraws):
-        return family._natural_gradient_from_draws(gradients, noise)
+        return family.natural_gradient_from_draws(gradients, noise, 1.0 / len(noise))
     with torch.enable_grad():
         q = family.detach().map(lambda value: value.clone().requires_grad_())
         # Its derivative is the bound's: the gradients are constants here.

@@ -69,43 +69,12 @@ class Family(family.Family):
         return jvp(of_coordinates, tuple(names.values()), tuple(tangents.values()))[1]
 
 
-class ExplicitDraws(Family):
-    """A family whose natural gradient from draws is written out.
-
-    It writes :meth:`_transposed` and :meth:`_draw_vjp`.
-    """
-
-    def _transposed(self, vector: Tensor) -> Tensor:
-        """``C^T x``, shape ``(..., d)``."""
-        raise NotImplementedError
-
-    def _draw_vjp(self, noise: Tensor, slope: Tensor) -> Self:
-        """The transpose of :meth:`draw_jvp`, a linear function of the slope.
-
-        :param noise: ``z``, shape ``(..., d)``.
-        :param slope: of a function of the reparametrised noise, shape ``(..., d)``.
-        :return: the natural gradient of that function.
-        """
-        raise NotImplementedError
-
-    def _natural_gradient_from_draws(self, gradients: Tensor, noise: Tensor) -> Self:
-        """The natural gradient of the bound from gradients of the log density, by Stein's lemma.
-
-        As autograd does of :meth:`reparametrised` and :meth:`sticking_log_prob`, in half the time.
-
-        :param gradients: at the draws, shape ``(K, d)``.
-        :param noise: ``z`` of the draws, shape ``(K, d)``.
-        """
-        slope = (self._transposed(gradients) + noise) / len(noise)
-        return self._draw_vjp(noise, slope)
-
-
 class Reparametrised(torch.autograd.Function):
     """``noise``, whose derivative is a family's: ``apply(noise, *coordinates, family)``.
 
     Not straight-through, as in :class:`Family`: that would compute the jvp of a zero,
     and give autograd every product in it. Of a precision of low rank with ``d = 10^6`` it takes
-    three times as long. The family has ``_draw_vjp``.
+    three times as long. The family has ``draw_vjp``.
     """
 
     generate_vmap_rule = True
@@ -122,7 +91,7 @@ class Reparametrised(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        gradient = ctx.here._draw_vjp(ctx.saved_tensors[0], slope)
+        gradient = ctx.here.draw_vjp(ctx.saved_tensors[0], slope)
         return slope, *gradient.coordinates().values(), None
 
     @staticmethod

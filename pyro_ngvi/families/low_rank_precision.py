@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from contextvars import ContextVar
 
-import torch
 from torch import Tensor
 
 from ngvi.families import low_rank_precision
@@ -37,21 +36,8 @@ class LowRankPrecision(low_rank_precision.LowRankPrecision, Family):
     def reparametrised(self, noise: Tensor) -> Tensor:
         return Reparametrised.apply(noise, *self.coordinates().values(), self.detach())
 
-    def _draw_vjp(self, noise: Tensor, slope: Tensor) -> LowRankPrecision:
-        """See :class:`~pyro_ngvi.families.base.ExplicitDraws`."""
-        noise, slope = noise.reshape(-1, self.dim), slope.reshape(-1, self.dim)
-        _, inverse, _ = self._matrix.metric()
-        both, of_both = self._matrix.root_times(torch.cat([noise, slope]))
-        delta, of_theta = both.chunk(2)
-        of_delta, of_slope = of_both.chunk(2)
-        outer = of_delta.mT @ of_slope
-        outer = outer + outer.mT
-        inner = outer @ inverse - 0.5 * inverse @ outer @ inverse
-        right = torch.cat([of_slope, of_delta]) @ inverse
-        factor = self.factor @ (-0.5 * inner)
-        factor.addmm_((both * self.diagonal).mT, right, alpha=-0.5)
-        diagonal = -(self.diagonal**2) * (of_theta * delta).sum(0)
-        return self._with(of_theta.sum(0), factor, diagonal)
+    def _plus_product(self, factor: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        return factor.addmm_(left.mT, right)
 
     def detach(self) -> LowRankPrecision:
         return self._detached

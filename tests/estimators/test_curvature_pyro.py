@@ -160,7 +160,9 @@ def test_low_rank_gets_the_gradients_of_examples_and_no_matrix(monkeypatch):
             assert torch.allclose(one, other)
 
 
-@pytest.mark.parametrize("family", [MatrixNormal(matrices=((1, 2, 3),)), Diagonal()])
+@pytest.mark.parametrize(
+    "family", [MatrixNormal(matrices=((1, 2, 3),)), LowRankPrecision(rank=2), Diagonal()]
+)
 def test_gradients_of_draws_give_what_autograd_does(family):
     start = family.initial(torch.zeros(8), 0.7)
     start = start.natural_step(start.natural_gradient(start.map(torch.randn_like)), 0.1)

@@ -127,3 +127,36 @@ def test_draw_log_prob_is_log_prob_of_the_draw(backend, family_name, dim, shape,
         rtol=TOLERANCE,
         atol=1e-12,  # where the derivative of log q happens to be small beside its terms
     )
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "low_rank", "matrix_normal"])
+def test_what_is_written_out_of_a_draw_is_the_transpose_of_its_jvp(backend, kind, rng):
+    names = {
+        "diagonal": "Diagonal",
+        "low_rank": "LowRankPrecision",
+        "matrix_normal": "MatrixNormal",
+    }
+    options = {"low_rank": {"rank": 2}, "matrix_normal": {"matrices": ((1, 2, 3),)}}
+    kinds = getattr(backend.families, names[kind])(**options.get(kind, {}))
+
+    def random(*shape):
+        return backend.array(rng.normal(size=shape))
+
+    start = kinds.initial(backend.array(np.zeros(8)), 0.7)
+    change = start.map(lambda x: random(*x.shape))
+    family = start.natural_step(start.natural_gradient(change), 0.1)
+    noise, slope = random(3, 8), random(3, 8)
+    found, moved = family.draw_vjp(noise, slope), family.draw_jvp(change, noise)
+    pairs = zip(found.coordinates().values(), change.coordinates().values(), strict=True)
+    actual = sum(float((a * b).sum()) for a, b in pairs)
+    assert actual == pytest.approx(float((moved * slope).sum()), rel=1e-9)
+    centred = family.sample(noise) - family.loc
+    actual = float((family.transposed(slope) * noise).sum())
+    assert actual == pytest.approx(float((slope * centred).sum()), rel=1e-9)
+    whole = family.natural_gradient_from_draws(slope, noise, 1 / 3)
+    along = family.transposed(slope) + noise
+    expected = family.draw_vjp(noise, along / 3)
+    for one, other in zip(
+        whole.coordinates().values(), expected.coordinates().values(), strict=True
+    ):
+        np.testing.assert_allclose(backend.numpy(one), backend.numpy(other), rtol=1e-9, atol=1e-12)

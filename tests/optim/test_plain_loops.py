@@ -115,18 +115,19 @@ def test_vogn_takes_the_steps_of_the_ppls_rule_on_the_same_noise(name, rng):
     assert np.abs(found[0][-1] - found[0][0]).max() > 0.1
 
 
-def test_vogn_has_the_same_options_in_both_and_as_ivon():
+def test_rules_have_the_same_options_in_both_and_as_ivon():
     pytest.importorskip("pyro"), pytest.importorskip("numpyro")
     from ngvi import optax, torch
 
     found = []
-    for one in (torch.VOGN, optax.vogn, torch.IVON):
+    for one in (torch.VOGN, optax.vogn, torch.IVON, torch.SLANG, optax.slang):
         parameters = inspect.signature(one).parameters
         defaults = {key: p.default for key, p in parameters.items() if key != "params"}
         defaults["step_size"] = defaults.pop("lr", None) or defaults.get("step_size")
         found.append({k: v for k, v in defaults.items() if k not in ("sync", "axis_name")})
     assert found[0] == found[1]
     assert {**found[0], "beta2": found[2]["beta2"]} == found[2]
+    assert found[3] == found[4] == {**found[0], "rank": 10}
 
 
 def test_vogn_in_optax_averages_draws_and_refuses_a_minibatchs_gradient():
@@ -204,7 +205,7 @@ def _loop(num_tensors, rule):
 
     def step(scale=1.0):
         with optimiser.sampled_params(train=True):
-            if rule == "VOGN":
+            if rule != "IVON":
                 optimiser.backward({p: scale * p.detach().expand(2, -1) for p in params})
             else:
                 for param in params:
@@ -251,7 +252,7 @@ def test_calls_of_a_step_do_not_grow_with_the_tensors_and_read_nothing(monkeypat
     assert counts[2][0] <= 50 and counts[2][1] <= 15, counts
 
 
-@pytest.mark.parametrize("rule", ["IVON", "VOGN"])
+@pytest.mark.parametrize("rule", ["IVON", "VOGN", "SLANG"])
 def test_a_run_is_the_same_where_python_hears_late_of_a_step(rule, monkeypatch):
     torch = pytest.importorskip("torch")
     from ngvi.torch import arriving

@@ -1,0 +1,229 @@
+"""A rule as an optax transformation: samples, steps, and what masks leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ngvi._warn import warn
+from ngvi.errors import check_count
+from ngvi.optim.ivon import IvonEquations, check_hess_init, check_ivon
+
+Schedule = Callable[[jax.Array], jax.Array]
+
+
+class IvonState(NamedTuple):
+    """State of IVON and VOGN; of half-precision weights in float32."""
+
+    count: jax.Array  # type: ignore[assignment]  #: steps taken
+    num_skipped: jax.Array  #: steps not taken because something was not finite
+    momentum: Any  #: ``g``, a pytree like the weights
+    hess: Any  #: ``h``
+
+
+class SlangState(NamedTuple):
+    """State of SLANG, that of VOGN and the factor."""
+
+    count: jax.Array  # type: ignore[assignment]  #: steps taken
+    num_skipped: jax.Array  #: steps not taken because something was not finite
+    momentum: Any  #: ``g``, a pytree like the weights
+    hess: Any  #: ``h``
+    factor: Any  #: ``U``, a pytree whose leaves have an axis of the rank before those of a weight
+
+
+class IvonTransformation(optax.GradientTransformationExtraArgs):
+    """``init`` and ``update`` of an optax transformation, and ``sample``.
+
+    :ivar sample: ``sample(key, params, state, num_draws=None)``: weights drawn from the posterior
+        of mean ``params``; with ``num_draws`` so many, along a first axis of each leaf. ``state``
+        may be that of an ``optax.chain`` around.
+    """
+
+    sample: Callable[..., Any]
+
+
+def transformation(
+    of: type[IvonEquations],
+    step_size: float | Schedule,
+    axis_name: Any,
+    loop: type[Loop] | None = None,
+    **options: Any,
+) -> IvonTransformation:
+    """The functions of a rule with these options.
+
+    :param loop: what makes its steps.
+    """
+    hess_init = options.pop("hess_init")
+    values = jax.tree.leaves(hess_init)
+    is_tree = len(values) > 1 or any(jnp.ndim(x) for x in values if not isinstance(x, str))
+    number = check_hess_init(values) if is_tree else hess_init
+    equations = check_ivon(step_size, "step_size", of, hess_init=number, **options)
+    own = (loop or Loop)(equations, step_size, hess_init if is_tree else None, axis_name)
+    functions = IvonTransformation(own.init, own.update)
+    functions.sample = own.sample
+    return functions
+
+
+class Loop(NamedTuple):
+    """The functions of an :class:`IvonTransformation`."""
+
+    equations: IvonEquations
+    step_size: float | Schedule
+    hess_init: Any  #: a pytree; None for the equations' number
+    axis_name: Any
+
+    def init(self, params: Any) -> IvonState:
+        if any(leaf.dtype in (jnp.float16, jnp.bfloat16) for leaf in jax.tree.leaves(params)):
+            warn(
+                "Half-precision weights round small steps and samples away: keep the weights in "
+                "float32, and cast a sample to half precision in the loss."
+            )
+
+        def full(value: float) -> Any:
+            return jax.tree.map(lambda x: jnp.full(x.shape, value, state_dtype(x)), params)
+
+        zero = jnp.zeros((), jnp.int32)
+        is_tree = self.hess_init is not None
+        hess = _like(self.hess_init, params) if is_tree else full(self.equations.hess_init)
+        return IvonState(zero, zero, full(0.0), hess)
+
+    def sample(self, key: jax.Array, params: Any, state: Any, num_draws: int | None = None) -> Any:
+        draws = () if num_draws is None else (check_count(num_draws, "num_draws"),)
+        leaves, tree = jax.tree.flatten(params)
+        keys = jax.tree.unflatten(tree, list(jax.random.split(key, len(leaves))))
+
+        def drawn(key: jax.Array, mean: jax.Array, hess: jax.Array) -> jax.Array:
+            noise = jax.random.normal(key, (*draws, *mean.shape), hess.dtype)
+            return (mean + self.equations.scale(hess) * noise).astype(mean.dtype)
+
+        def of_part(hess: Any, keys: Any, means: Any) -> Any:
+            if not is_masked(hess):
+                return drawn(keys, means, hess)
+            return jax.tree.map(lambda x: jnp.broadcast_to(x, (*draws, *jnp.shape(x))), means)
+
+        hess = aligned(own_state(state).hess, params)
+        return jax.tree.map(of_part, hess, keys, params, is_leaf=is_masked)
+
+    def update(
+        self, gradients: Any, state: Any, params: Any = None, *, sample: Any = None, **_: Any
+    ) -> tuple[Any, Any]:
+        if params is None or sample is None or sample is params:
+            raise ValueError(
+                f"{self.equations.rule} needs the mean of the weights and the sample at which the "
+                "gradient was taken: weights = tx.sample(key, params, state), gradients at "
+                "weights, then tx.update(gradients, state, params, sample=weights)."
+            )
+        alpha = self.step_size(state.count) if callable(self.step_size) else self.step_size
+        updates, taken = self.moved(gradients, state, params, aligned(sample, gradients), alpha)
+        # Of the state what follows from the gradients.
+        leaves = jax.tree.leaves((updates, tuple(taken)[3:]))
+        finite = jnp.isfinite(sum(jnp.sum(0 * leaf) for leaf in leaves))
+
+        def chosen(new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
+
+        skipped = state._replace(num_skipped=state.num_skipped + 1)
+        return chosen(updates, jax.tree.map(jnp.zeros_like, updates)), chosen(taken, skipped)
+
+    def moved(
+        self, gradients: Any, state: Any, params: Any, sample: Any, alpha: Any
+    ) -> tuple[Any, Any]:
+        """The updates of the mean, and the state after a step."""
+        rule, count = self.equations, state.count + 1
+
+        def moved(
+            gradient: jax.Array, at: jax.Array, mean: jax.Array, momentum: Any, hess: Any
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
+            gradient = gradient.astype(hess.dtype)
+            check_examples(rule, gradient, at, mean)
+            product = gradient * (gradient if rule.of_examples else at.astype(hess.dtype) - mean)
+            axes = tuple(range(gradient.ndim - mean.ndim))
+            gradient, product = gradient.mean(axes), product.mean(axes)
+            if self.axis_name is not None:
+                gradient, product = jax.lax.pmean((gradient, product), self.axis_name)
+            momentum, hess = (
+                rule.new_momentum(momentum, rule.slope(gradient, mean)),
+                rule.new_hess(hess, product),
+            )
+            # A schedule's number may be wider than the weights are.
+            step = rule.change(mean, momentum, hess, alpha, count.astype(hess.dtype))
+            return step.astype(mean.dtype), momentum, hess
+
+        results = jax.tree.map(moved, gradients, sample, params, state.momentum, state.hess)
+        updates, momentum, hess = jax.tree.transpose(
+            jax.tree.structure(params), jax.tree.structure((0, 0, 0)), results
+        )
+        return updates, IvonState(count, state.num_skipped, momentum, hess)
+
+
+def check_examples(
+    rule: IvonEquations, gradient: jax.Array, at: jax.Array, mean: jax.Array
+) -> None:
+    """Refuse the gradient of a minibatch where a rule needs those of its examples."""
+    if rule.of_examples and gradient.ndim != at.ndim + 1:
+        raise ValueError(
+            f"{rule.rule} needs the gradient of each example, with an axis of examples before "
+            "those of the weights: jax.vmap(jax.grad(loss), (None, 0))(weights, batch). One is of "
+            f"shape {gradient.shape} for weights of {mean.shape}."
+        )
+
+
+def _like(hess_init: Any, params: Any) -> Any:
+    """``hess_init`` for these weights.
+
+    :raises ValueError: if it is of another structure, or shape.
+    """
+    if any(map(is_masked, jax.tree.leaves(params, is_leaf=is_masked))):
+        hess_init = aligned(hess_init, params)
+    shapes, mine = (jax.tree.map(lambda x: jnp.shape(x), tree) for tree in (params, hess_init))
+    if shapes != mine:
+        raise ValueError(f"hess_init needs the shapes of the weights, {shapes}, got {mine}.")
+    return jax.tree.map(lambda x, h: jnp.asarray(h, state_dtype(x)), params, hess_init)
+
+
+def is_masked(node: Any) -> bool:
+    """Whether ``optax.masked`` leaves something out there."""
+    return isinstance(node, optax.MaskedNode)
+
+
+def aligned(tree: Any, like: Any) -> Any:
+    """A tree as another one has its leaves: without those that ``optax.masked`` or
+    ``multi_transform`` leave out, and in the containers of the other, such as flax's.
+    """
+    if jax.tree.structure(tree) == jax.tree.structure(like):  # type: ignore[operator]
+        return tree
+    parts, structure = jax.tree.flatten(like, is_leaf=is_masked)
+    if any(map(is_masked, parts)):
+        return jax.tree.map(
+            lambda one, part: one if is_masked(one) else part, like, tree, is_leaf=is_masked
+        )
+    mine = jax.tree.leaves(tree, is_leaf=is_masked)
+    if any(map(is_masked, mine)):
+        return tree
+    shapes = [(jnp.shape(x), jnp.shape(y)) for x, y in zip(mine, parts, strict=False)]
+    least = [min(len(x), len(y)) for x, y in shapes]  # of weights; some have draws or examples
+    ends = zip(shapes, least, strict=True)
+    if len(mine) == len(parts) and all(x[len(x) - n :] == y[len(y) - n :] for (x, y), n in ends):
+        return jax.tree.unflatten(structure, mine)
+    return tree  # of other weights, which JAX will refuse
+
+
+def state_dtype(weight: Any) -> Any:
+    """Of what is remembered of a weight: float32 at least."""
+    return jnp.promote_types(weight.dtype, jnp.float32)
+
+
+def own_state(state: Any) -> Any:
+    """The state of the rule, in that of whatever is around it.
+
+    :raises ValueError: if there is none.
+    """
+    kinds = IvonState, SlangState
+    for one in jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kinds)):
+        if isinstance(one, kinds):
+            return one
+    raise ValueError("sample needs the state of ivon, vogn or slang, of its init or update.")

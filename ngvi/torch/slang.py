@@ -1,0 +1,252 @@
+"""SLANG as a plain ``torch.optim.Optimizer``, for a training loop without a PPL."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ngvi._docs import shared_doc
+from ngvi.families.low_rank_precision import LowRankPrecision
+from ngvi.linalg.definite import Definite
+from ngvi.linalg.low_rank import LowRank
+from ngvi.optim.plain_slang import SLANG_DEFAULTS, SlangEquations
+from ngvi.torch.vectors import TrainedWeights, put
+from ngvi.torch.vogn import VOGN
+
+#: Options that all weights share.
+SHARED = ("ess", "beta2", "rank")
+
+
+class _Matrices(Definite):
+    """What a precision of low rank needs of torch."""
+
+    xp = torch
+
+    def eye(self, size: int, like: Tensor) -> Tensor:
+        return torch.eye(size, dtype=like.dtype, device=like.device)
+
+    def combined(self, amount: float, one: Tensor, other_amount: float, other: Tensor) -> Tensor:
+        return (amount * one).add_(other, alpha=other_amount)
+
+    def at_least(self, values: Tensor, floor: float) -> Tensor:
+        return values.clamp(min=floor)
+
+    def cholesky(self, matrix: Tensor) -> Tensor:
+        return torch.linalg.cholesky_ex(matrix)[0]
+
+    def eigh(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.linalg.eigh(matrix)
+
+    def svd(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        left, _, right = torch.linalg.svd(matrix)
+        return left, right
+
+    def solve_lower(self, tril: Tensor, rhs: Tensor, trans: bool = False) -> Tensor:
+        factor = tril.mT if trans else tril
+        return torch.linalg.solve_triangular(factor, rhs, upper=trans)
+
+
+class _LowRank(LowRank):
+    ops = _Matrices()
+
+    def strength(self) -> Tensor:
+        return self._strength
+
+    @functools.cached_property
+    def _strength(self) -> Tensor:
+        return (self.factor / self.diagonal[:, None]).mT @ self.factor
+
+
+class _Precision(LowRankPrecision):
+    ops, xp, _low_rank = _LowRank.ops, torch, _LowRank
+
+    @functools.cached_property
+    def _matrix(self) -> LowRank:
+        return _LowRank(self.factor, self.diagonal)
+
+
+@shared_doc(SlangEquations)
+class SLANG(VOGN):
+    """A torch optimiser; learning-rate schedulers and parameter groups work.
+
+    The loop is that of :class:`VOGN`::
+
+        optimizer = SLANG(network.parameters(), ess=len(dataset), rank=5)
+        with optimizer.sampled_params(train=True):
+            optimizer.backward(example_gradients(network, criterion, x, y))
+        optimizer.step()
+
+    Parameters have one device and one precision. Groups differ in ``lr``, ``weight_decay`` and
+    whatever is of single weights; ``ess``, ``beta2`` and ``rank`` are those of all.
+
+    :param params: the network's parameters, or groups of them.
+    :param lr: ``alpha``, times ``hess_init + weight_decay``.
+    :param hess_init: ``h`` before the first step: a number, or tensors by parameter.
+    :param rank: of ``U``, from 1 to the number of weights.
+    :param sync: averages over the workers of ``torch.distributed``, each with a sample and as many
+        examples of its own.
+    :raises ValueError: for an option outside its range, naming it.
+    """
+
+    equations = SlangEquations
+    _rows: Any = ()  #: gradients by example of each sample since the last step
+    _fresh: Any = ()  #: of the last sample, by calls of ``backward``
+    _known_factor: Any = (None, None)  #: ``U``, and of which weights it is
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 0.1,
+        *,
+        ess: float | None = None,
+        weight_decay: float = SLANG_DEFAULTS["weight_decay"],
+        beta1: float = SLANG_DEFAULTS["beta1"],
+        beta2: float = SLANG_DEFAULTS["beta2"],
+        hess_init: float | Mapping[Tensor, Tensor] = SLANG_DEFAULTS["hess_init"],
+        clip_radius: float = SLANG_DEFAULTS["clip_radius"],
+        debias: bool = SLANG_DEFAULTS["debias"],
+        rescale_lr: bool = SLANG_DEFAULTS["rescale_lr"],
+        rank: int = SLANG_DEFAULTS["rank"],
+        sync: bool = False,
+    ) -> None:
+        super(VOGN, self).__init__(
+            params,
+            sync,
+            lr=lr,
+            ess=ess,
+            weight_decay=weight_decay,
+            beta1=beta1,
+            beta2=beta2,
+            hess_init=hess_init,
+            clip_radius=clip_radius,
+            debias=debias,
+            rescale_lr=rescale_lr,
+            rank=rank,
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, with options of their own where they have some.
+
+        :raises ValueError: for an option outside its range, or one that all weights share.
+        """
+        super().add_param_group(param_group)
+        first, new = self.param_groups[0], self.param_groups[-1]
+        for name in SHARED:
+            if first[name] != new[name]:
+                self.param_groups.pop()
+                raise ValueError(
+                    f"SLANG has one {name} for all weights, got {first[name]!r} and {new[name]!r}."
+                )
+
+    def _begin(self, param: Tensor, hess: Tensor | float) -> None:
+        super()._begin(param, hess)
+        state = self.state[param]
+        state["factor"] = state["hess"].new_zeros(param.numel(), self.param_groups[-1]["rank"])
+
+    def _weights(self) -> list[TrainedWeights]:
+        weights = super()._weights()
+        if self._known_factor[1] is not weights:
+            states = [self.state[param] for of in weights for param in of.params]
+            if len({(s["hess"].device, s["hess"].dtype) for s in states}) > 1:
+                raise ValueError("SLANG needs all weights on one device, in one precision.")
+            factor = torch.cat([state["factor"] for state in states])
+            self._equations_of(self.param_groups[0]).check_size(len(factor))
+            pieces = factor.split([len(state["factor"]) for state in states])
+            for state, piece in zip(states, pieces, strict=True):
+                state["factor"] = piece
+            self._known_factor = factor, weights
+        return weights
+
+    def _precision(self, weights: list[TrainedWeights]) -> tuple[_Precision, Tensor]:
+        """Divided by ``ess``, and ``delta``."""
+        parts = [torch.full_like(of.spare.all, of.group["weight_decay"]) for of in weights]
+        hess, prior = torch.cat([of.state["hess"].all for of in weights]), torch.cat(parts)
+        factor = self._known_factor[0]
+        loc = torch.zeros_like(hess)
+        return _Precision(loc, factor, hess + prior, rank=factor.shape[1]), prior
+
+    # -- samples ----------------------------------------------------------------------
+
+    def _scale(self, weights: list[TrainedWeights]) -> None:
+        precision, _ = self._precision(weights)
+        noise = torch.cat([of.spare.all for of in weights])
+        noise = precision.sample(noise) * self.param_groups[0]["ess"] ** -0.5
+        for of, part in zip(weights, _split(noise, weights), strict=True):
+            of.spare.all.copy_(part)
+
+    def _begin_sample(self) -> None:
+        super()._begin_sample()
+        self._fresh = []
+
+    @torch.no_grad()
+    def backward(self, gradients: Mapping[Tensor, Tensor]) -> None:
+        """Take the gradients of a batch's examples; ``param.grad`` is their mean.
+
+        :param gradients: by parameter, of shape ``(B, *param.shape)``, of each example's own loss.
+        :raises RuntimeError: outside of ``sampled_params(train=True)``.
+        :raises ValueError: for gradients of other shapes.
+        """
+        super().backward(gradients)
+        count = len(next(iter(gradients.values())))
+        params = [param for of in self._known[0] for param in of.params]
+        whole = self._known_factor[0].new_zeros(count, len(self._known_factor[0]))
+        for param, part in zip(params, whole.split([p.numel() for p in params], 1), strict=True):
+            if param in gradients:
+                part.copy_(gradients[param].reshape(count, -1))
+        self._fresh.append(whole)
+
+    def _fold(self, is_last: bool = False) -> None:
+        fresh = [] if self._last is None else self._fresh
+        super()._fold(is_last)
+        if fresh:
+            self._rows = [*self._rows, torch.cat(fresh)]
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._rows, self._fresh = [], []
+
+    # -- steps ------------------------------------------------------------------------
+
+    def _move(
+        self, weights: list[TrainedWeights], sums: list, part: float, flag: Tensor | None
+    ) -> None:
+        precision, prior = self._precision(weights)
+        rows = self._all_rows()
+        if flag is not None:  # of what is not finite there are no eigenvectors
+            rows = torch.where(flag, rows, 0.0)
+        new = self._equations_of(self.param_groups[0]).new_precision(precision, rows, prior)
+        slopes = []
+        for of, (gradient, _) in zip(weights, sums, strict=True):
+            rule, momentum = self._equations_of(of.group), of.state["momentum"].all
+            mean = of.work.read(of.params).all
+            slope = rule.slope(part * gradient, mean)
+            put(momentum, rule.new_momentum(momentum, slope), flag)
+            slopes.append(rule.unbiased(momentum, mean, of.group["count"]))
+        directions = _split(new.covariance_times(torch.cat(slopes)), weights)
+        hess = _split(new.diagonal - prior, weights)
+        for of, direction, changed in zip(weights, directions, hess, strict=True):
+            change = self._equations_of(of.group).length(direction, of.group["lr"])
+            put(of.work.all, of.work.all + change, flag)
+            put(of.state["hess"].all, changed, flag)
+            of.work.write(of.params)
+        put(precision.factor, new.factor, flag)
+
+    def _all_rows(self) -> Tensor:
+        """``g_i / N^(1/2)`` of all samples, and of all workers."""
+        rows = [one / math.sqrt(len(one) * len(self._rows)) for one in self._rows]
+        workers = torch.distributed.get_world_size() if self.sync else 1
+        if workers == 1:
+            return torch.cat(rows)
+        own = torch.cat(rows) / math.sqrt(workers)
+        every = [torch.empty_like(own) for _ in range(workers)]
+        torch.distributed.all_gather(every, own)
+        return torch.cat(every)
+
+
+def _split(vector: Tensor, weights: list[TrainedWeights]) -> tuple[Tensor, ...]:
+    return vector.split([len(of.spare.all) for of in weights])

@@ -1,0 +1,223 @@
+"""In a plain loop SLANG is the PPL's rule with its low-rank family, on the same noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.ppl import PPLS, load
+
+DIM, ROWS, STEPS, RANK, ESS, DELTA, RATE = 5, 4, 8, 2, 50.0, 0.05, 0.1
+OPTIONS = {"ess": ESS, "weight_decay": DELTA, "beta1": 0.8, "beta2": 0.9, "hess_init": 0.4}
+START = np.linspace(-1, 1, DIM)
+
+
+@pytest.fixture(params=PPLS)
+def ppl(request):
+    ppl = load(request.param)
+    with ppl.float64():
+        yield ppl
+
+
+def slopes(theta, shift):
+    """Of the losses of the examples of a minibatch, shape ``(ROWS, DIM)``."""
+    return np.arange(1, DIM + 1) * np.sin(theta + shift) + theta / 4
+
+
+def family(ppl, mean, factor, diagonal):
+    """``q`` of the precision ``ESS (U U^T + D)``."""
+    arrays = mean, ESS**0.5 * factor, ESS * diagonal
+    return ppl.families.LowRankPrecision(*map(ppl.array, arrays), rank=RANK)
+
+
+def of_the_ppl(ppl, shifts, noise):
+    """Means, factors times their transposes, and diagonals, by the rule of ``SVI``."""
+    from ngvi.optim.von import vogn
+
+    rate = RATE * (OPTIONS["hess_init"] + DELTA)
+    rule = vogn(ppl.module("optim.algebra").algebra, rate, OPTIONS["beta1"], OPTIONS["beta2"])
+    begun = OPTIONS["hess_init"] + DELTA
+    families = [family(ppl, START, np.zeros((DIM, RANK)), begun * np.ones(DIM))]
+    state, path = rule.init(families), []
+    for count, (shift, z) in enumerate(zip(shifts, noise, strict=True)):
+        found = slopes(ppl.numpy(families[0].sample(ppl.array(z))), shift)
+        gradient = -ESS * (found.mean(0) + DELTA * ppl.numpy(families[0].loc))
+        given = gradient, (ESS / ROWS) ** 0.5 * found, ESS * DELTA * np.ones(DIM)
+        step = families[0].natural_gradient_from_rows(*map(ppl.array, given))
+        families, state = rule.step([step.map(lambda x: -x)], state, families, count)
+        mean, factor, diagonal = map(ppl.numpy, families[0].coordinates().values())
+        path.append((mean, factor @ factor.T / ESS, diagonal / ESS))
+    return [np.array(same) for same in zip(*path, strict=True)]
+
+
+def in_torch(ppl, shifts, noise):
+    from torch.nn import Parameter
+
+    from ngvi.torch import SLANG
+
+    params = [Parameter(ppl.array(part)) for part in (START[:1], START[1:])]
+    optimiser = SLANG([{"params": [p]} for p in params], RATE, rank=RANK, **OPTIONS)
+
+    def state():
+        mean = np.concatenate([ppl.numpy(p.detach()).copy() for p in params])
+        own = [optimiser.state[p] for p in params]
+        if not own[0]:
+            return mean, np.zeros((DIM, RANK)), OPTIONS["hess_init"] + DELTA * np.ones(DIM)
+        factor, hess = (np.concatenate([ppl.numpy(x[k]) for x in own]) for k in ("factor", "hess"))
+        return mean, factor, hess + DELTA
+
+    path = []
+    for shift, z in zip(shifts, noise, strict=True):
+        found = slopes(ppl.numpy(family(ppl, *state()).sample(ppl.array(z))), shift)
+        with optimiser.sampled_params(train=True):
+            for half in (found[:1], found[1:]):  # of one example, and of the others
+                parts = np.split(half, [1], axis=1)
+                optimiser.backward({p: ppl.array(x) for p, x in zip(params, parts, strict=True)})
+        optimiser.step()
+        mean, factor, diagonal = state()
+        path.append((mean, factor @ factor.T, diagonal))
+    return [np.array(same) for same in zip(*path, strict=True)]
+
+
+def in_optax(ppl, shifts, noise):
+    import jax
+    import optax
+
+    from ngvi.optax import slang
+
+    def parts(x):
+        return {"a": ppl.array(x[..., :1]), "b": ppl.array(x[..., 1:])}
+
+    def whole(tree):
+        return np.concatenate([ppl.numpy(tree["a"]), ppl.numpy(tree["b"])], -1)
+
+    tx, params, path = slang(RATE, rank=RANK, **OPTIONS), parts(START), []
+    state, update = tx.init(params), jax.jit(lambda *of: tx.update(*of[:3], sample=of[3]))
+    for shift, z in zip(shifts, noise, strict=True):
+        q = family(ppl, whole(params), whole(state.factor).T, whole(state.hess) + DELTA)
+        theta = ppl.numpy(q.sample(ppl.array(z)))
+        updates, state = update(parts(slopes(theta, shift)), state, params, parts(theta))
+        params = optax.apply_updates(params, updates)
+        factor = whole(state.factor).T
+        path.append((whole(params), factor @ factor.T, whole(state.hess) + DELTA))
+    return [np.array(same) for same in zip(*path, strict=True)]
+
+
+def test_a_loop_takes_the_steps_of_the_ppls_rule_on_the_same_noise(ppl, rng):
+    shifts, noise = rng.normal(size=(STEPS, ROWS, DIM)), rng.normal(size=(STEPS, DIM))
+    expected = of_the_ppl(ppl, shifts, noise)
+    found = (in_optax if ppl.is_numpyro else in_torch)(ppl, shifts, noise)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-12)
+    assert np.abs(found[1][-1]).max() > 0.1
+
+
+def test_a_sample_has_the_correlations_of_the_factor(ppl, rng):
+    factor, hess, num = rng.normal(size=(DIM, RANK)), rng.uniform(0.5, 2, DIM), 20_000
+    expected = np.linalg.inv(ESS * (factor @ factor.T + np.diag(hess + DELTA)))
+    if ppl.is_numpyro:
+        import jax
+
+        from ngvi.optax import slang
+
+        tx, params = slang(rank=RANK, **OPTIONS), ppl.array(START)
+        begun = tx.init(params)._replace(factor=ppl.array(factor.T), hess=ppl.array(hess))
+        draws = ppl.numpy(tx.sample(jax.random.key(0), params, begun, num_draws=num))
+    else:
+        import torch
+
+        from ngvi.torch import SLANG
+
+        params = torch.nn.Parameter(ppl.array(START))
+        optimiser = SLANG([params], rank=RANK, **OPTIONS)
+        with optimiser.sampled_params():
+            pass
+        optimiser.state[params]["factor"].copy_(ppl.array(factor))
+        optimiser.state[params]["hess"].copy_(ppl.array(hess))
+        torch.manual_seed(0)
+        draws = []
+        for _ in range(num // 10):
+            with optimiser.sampled_params():
+                draws.append(ppl.numpy(params.detach()).copy())
+        draws = np.array(draws)
+    spread = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    assert np.abs(np.cov(draws.T) - expected).max() < 6 / np.sqrt(len(draws)) * spread.max()
+    assert np.abs(draws.mean(0) - START).max() < 0.02
+
+
+def test_a_run_that_is_saved_goes_on_as_it_was():
+    torch = pytest.importorskip("torch")
+    from ngvi.torch import SLANG
+
+    def begin():
+        params = [torch.nn.Parameter(torch.linspace(-1, 1, n)) for n in (2, 3)]
+        return params, SLANG(params, ess=50.0, beta2=0.9, rank=RANK)
+
+    def step(params, optimiser):
+        with optimiser.sampled_params(train=True):
+            optimiser.backward({p: torch.stack([p.detach().sin(), p.detach()]) for p in params})
+        optimiser.step()
+
+    torch.manual_seed(0)
+    params, optimiser = begin()
+    step(params, optimiser)
+    others, again = begin()
+    for one, other in zip(others, params, strict=True):
+        one.data.copy_(other.data)
+    again.load_state_dict(optimiser.state_dict())
+    for run in ((params, optimiser), (others, again)):
+        torch.manual_seed(1)
+        for _ in range(3):
+            step(*run)
+    for one, other in zip(others, params, strict=True):
+        assert torch.equal(one, other) and torch.equal(
+            again.state[one]["factor"], optimiser.state[other]["factor"]
+        )
+    assert optimiser.state[params[0]]["factor"].abs().max() > 0
+
+
+def test_what_slang_cannot_take_has_a_sentence():
+    torch = pytest.importorskip("torch")
+    from ngvi.torch import SLANG
+
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    with pytest.raises(ValueError, match="one rank for all weights, got 1 and 2"):
+        SLANG([{"params": params[:1]}, {"params": params[1:], "rank": 2}], ess=1.0, rank=1)
+    optimiser = SLANG(params, ess=1.0, rank=5)
+    with pytest.raises(ValueError, match="a rank above the 4 weights"), optimiser.sampled_params():
+        pass
+    with pytest.raises(ValueError, match="rank must be"):
+        SLANG(params, ess=1.0, rank=0)
+    mixed = [params[0], torch.nn.Parameter(torch.ones(2, dtype=torch.float64))]
+    optimiser = SLANG(mixed, ess=1.0, rank=1)
+    with pytest.raises(ValueError, match="one device, in one precision"):
+        optimiser.sampled_params().__enter__()
+
+
+def test_optax_leaves_out_what_is_masked_and_averages_workers():
+    pytest.importorskip("numpyro")
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from ngvi.optax import slang
+
+    params = {"a": jnp.linspace(-1.0, 1.0, 3), "b": jnp.ones(2)}
+    tx = slang(ess=9.0, rank=1, beta2=0.5)
+    masked = optax.masked(tx, {"a": True, "b": False})
+    state = masked.init(params)
+    drawn = tx.sample(jax.random.key(0), params, state)
+    np.testing.assert_array_equal(drawn["b"], params["b"])
+    assert (drawn["a"] != params["a"]).all()
+    rows = jax.random.normal(jax.random.key(1), (2, 4, 3))  # of two workers
+    own, at = tx.init(params["a"]), params["a"] + 1.0
+
+    def update(rows, name):
+        rule = slang(ess=9.0, rank=1, beta2=0.5, axis_name=name)
+        return rule.update(rows, own, params["a"], sample=at)[1]
+
+    both = jax.jit(jax.vmap(lambda rows: update(rows, "w"), axis_name="w"))(rows)
+    alone = jax.jit(lambda rows: update(rows, None))(rows.reshape(8, 3))
+    for one, other in zip(both[2:], alone[2:], strict=True):
+        np.testing.assert_allclose(one[0], other, rtol=1e-4, atol=1e-6)
+    assert both.num_skipped[0] == 0 and np.abs(both.factor).max() > 0.1
