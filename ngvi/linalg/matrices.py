@@ -7,7 +7,7 @@ import math
 from ngvi.linalg.library import Array as Array
 from ngvi.linalg.library import Library
 
-#: Products and quotients of larger triangles are taken in halves.
+#: Products and quotients of larger triangles are taken in halves on a CPU.
 SMALL_TRIANGLE = 128
 
 
@@ -71,10 +71,18 @@ class Matrices(Library):
         """``T^-T A`` for a symmetric ``A``, shape ``(d, d)``."""
         return self.solve_lower(tril, matrix, trans=True)
 
+    def on_cpu(self, tensor: Array) -> bool:
+        """Whether a CPU computes with it, where a call takes no time beside the arithmetic."""
+        return True
+
+    def halves(self, tril: Array) -> bool:
+        """Whether to spare the zeros of a triangle, by a few calls more."""
+        return tril.shape[-1] > SMALL_TRIANGLE and self.on_cpu(tril)
+
     def lower_product(self, left: Array, right: Array) -> Array:
         """The product of two lower triangles, in halves, of which the zeros are not multiplied."""
         size = len(left)
-        if size <= SMALL_TRIANGLE:
+        if not self.halves(left):
             return left @ right
         half = size // 2
         top, bottom = slice(half), slice(half, None)
@@ -86,7 +94,7 @@ class Matrices(Library):
     def lower_quotient(self, tril: Array, right: Array) -> Array:
         """``T^-1 B`` for a lower triangle ``B``, in halves as well."""
         size = len(tril)
-        if size <= SMALL_TRIANGLE:
+        if not self.halves(tril):
             return self.solve_lower(tril, right)
         half = size // 2
         top, bottom = slice(half), slice(half, None)
@@ -99,7 +107,7 @@ class Matrices(Library):
     def inverse_lower(self, tril: Array) -> Array:
         """``T^-1`` of lower triangles ``(..., k, k)``, in halves as well."""
         size = tril.shape[-1]
-        if size <= SMALL_TRIANGLE:
+        if not self.halves(tril):
             return self.inverse_small(tril)
         half = size // 2
         top, bottom = slice(half), slice(half, None)

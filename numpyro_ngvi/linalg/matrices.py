@@ -76,6 +76,9 @@ class Matrices(Sums):
     precision_root = jax.jit(definite.Definite.precision_root, static_argnames="self")
     covariance_root = jax.jit(definite.Definite.covariance_root, static_argnames="self")
 
+    def on_cpu(self, tensor: jax.Array) -> bool:
+        return jax.default_backend() == "cpu"  # a traced array says nothing of its device
+
     def tensor(self, values: Any, like: jax.Array) -> jax.Array:
         return jnp.asarray(values, like.dtype)
 

@@ -18,6 +18,9 @@ class Matrices(definite.Definite):
 
     xp = torch
 
+    def on_cpu(self, tensor: Tensor) -> bool:
+        return tensor.device.type == "cpu"
+
     def tensor(self, values: Any, like: Tensor) -> Tensor:
         return on_device(values, like)
 

@@ -330,9 +330,12 @@ def test_beyond_dense_matrices_gradients_of_examples_are_kept(backend, one, monk
         family.assemble_hessian(backend.array(np.eye(17)))
 
 
-def test_triangles_are_multiplied_and_divided_in_halves(backend, rng, monkeypatch):
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_triangles_are_multiplied_and_divided_in_halves(backend, on_cpu, rng, monkeypatch):
+    """On a GPU whole, where a call takes longer than what it spares."""
     monkeypatch.setattr(matrices, "SMALL_TRIANGLE", 2)
     ops = backend.families.MatrixNormal.ops
+    monkeypatch.setattr(type(ops), "on_cpu", lambda self, tensor: on_cpu)
     left, right = _triangle(7, rng), _triangle(7, rng)
     product = ops.lower_product(backend.array(left), backend.array(right))
     np.testing.assert_allclose(backend.numpy(product), left @ right, rtol=1e-12, atol=1e-14)
