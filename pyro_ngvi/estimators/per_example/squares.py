@@ -146,8 +146,7 @@ def squares(
         gradient, deltas = slopes
     others = derivatives((scale * factors * log_likelihood).sum(), results)
     tolerance = torch.finfo(theta.dtype).eps ** 0.5
-    if not _are_alone(deltas, others, factors, tolerance):
-        raise UnknownLayerError
+    are_mixed = _are_mixed(deltas, others, factors, tolerance)
     positive = torch.where(scale > 0, scale, 1.0)
     with torch.no_grad():
         found = [layer.sums(delta, positive) for layer, delta in zip(layers, deltas, strict=True)]
@@ -160,7 +159,9 @@ def squares(
     factor = pulled(map(torch.ones_like, weights))
     sums = factor * pulled(squared for _, squared in found)
     rounding = tolerance * (scale.sum() * sums).sqrt()
-    if ((pulled(slope for slope, _ in found) - gradient).abs() > rounding).any():
+    is_off = ((pulled(slope for slope, _ in found) - gradient).abs() > rounding).any()
+    flags = [flag.to(is_off.device) for flag in (*are_mixed, is_off)]
+    if torch.stack(flags).any():  # one wait for all of them
         raise UnknownLayerError
     kind = tuple((tuple(layer.weight.shape), tuple(layer.result.shape)) for layer in layers)
     if kind not in known:
@@ -172,17 +173,20 @@ def squares(
     return sums
 
 
-def _are_alone(
+def _are_mixed(
     deltas: Sequence[Tensor], others: Sequence[Tensor], factors: Tensor, tolerance: float
-) -> bool:
-    """Whether ``delta`` with other weights of the examples has these as factors."""
+) -> list[Tensor]:
+    """Of each layer, whether ``delta`` with other weights of the examples has not these as factors.
+
+    Then examples depend on each other.
+    """
+    flags = []
     for one, other in zip(deltas, others, strict=True):
         one, other = (delta.reshape(len(factors), -1) for delta in (one, other))
         one = factors[:, None] * one
         size = one.abs().amax(1, keepdim=True)  # single entries may have cancelled
-        if ((one - other).abs() > tolerance * size).any():
-            return False
-    return True
+        flags.append(((one - other).abs() > tolerance * size).any())
+    return flags
 
 
 def derivatives(outputs: Any, inputs: list[Tensor], vectors: Any = None) -> tuple[Tensor, ...]:
