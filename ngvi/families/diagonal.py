@@ -11,11 +11,11 @@ import dataclasses
 from typing import ClassVar, Self
 
 from ngvi.families.base import Array, Family
-from ngvi.families.draws import ExplicitDraws
+from ngvi.families.diagonal_draws import DiagonalDraws
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Diagonal(ExplicitDraws, Family):
+class Diagonal(DiagonalDraws, Family):
     """Independent Gaussians.
 
     :param loc: mean, shape ``(d,)``.
@@ -50,29 +50,6 @@ class Diagonal(ExplicitDraws, Family):
     @property
     def precision_matrix(self) -> Array:
         return self.xp.diag(self._bound().scale ** -2)
-
-    def log_det_scale(self) -> Array:
-        return self.xp.log(abs(self._bound().scale)).sum()
-
-    def whiten(self, value: Array) -> Array:
-        return (value - self._bound().loc) / self.scale
-
-    def sample(self, noise: Array) -> Array:
-        return self._bound().loc + self.scale * noise
-
-    def draw_jvp(self, change: Self, noise: Array) -> Array:
-        return self._bound().scale * (change.loc + 0.5 * change.scale * noise)
-
-    def transposed(self, vector: Array) -> Array:
-        return self._bound().scale * vector
-
-    def draw_vjp(self, noise: Array, slope: Array) -> Self:
-        slope = (self._bound().scale * slope).reshape(-1, self.dim)
-        of_scale = 0.5 * (slope * noise.reshape(-1, self.dim)).sum(0)
-        return type(self)(slope.sum(0), of_scale)
-
-    def log_det_jvp(self, change: Self) -> Array:
-        return (0.5 * self.scale * change.scale).sum()
 
     def natural_gradient(self, gradient: Self) -> Self:
         variance = self._bound().scale ** 2

@@ -45,14 +45,14 @@ from ngvi.errors import check_rank
 from ngvi.families.base import Array, Family
 from ngvi.families.draws import ExplicitDraws
 from ngvi.families.low_rank_curvature import LowRankCurvature
-from ngvi.families.path import Path
+from ngvi.families.low_rank_steps import LowRankSteps
 from ngvi.latents.layout import Layout
 from ngvi.linalg.low_rank import initial_factor
 from ngvi.linalg.matrices import symmetric
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LowRankPrecision(ExplicitDraws, LowRankCurvature, Family):
+class LowRankPrecision(ExplicitDraws, LowRankSteps, LowRankCurvature, Family):
     """Gaussian whose precision is of low rank, plus a diagonal.
 
     :param loc: mean, shape ``(d,)``.
@@ -199,84 +199,3 @@ class LowRankPrecision(ExplicitDraws, LowRankCurvature, Family):
     def gradient_of_mean(self, natural_gradient: Self) -> Array:
         """``S x``."""
         return self._matrix.times(natural_gradient.loc)
-
-    # -- steps ------------------------------------------------------------------------
-
-    def natural_step(self, direction: Self, step_size: Array | float) -> Self:
-        return self._moved(direction, step_size, step_size, step_size * direction.diagonal)
-
-    def along(self, direction: Self, of_mean: Array | float = 1.0) -> LowRankPath:
-        path = super().along(direction, of_mean)
-        return LowRankPath(path.start, path.advance, direction, of_mean)
-
-    def with_precision(
-        self, factor: Array, diagonal: Array, step_size: Array | float = 1.0
-    ) -> Self:
-        """After a step of the precision alone, of so much of ``dU`` and ``dD``."""
-        return self._with(
-            self.loc, *self._bound()._end(step_size, factor, step_size * diagonal, 0.0)
-        )
-
-    def _moved(
-        self, direction: Self, of_mean: Array | float, of_factor: Array | float, diagonal: Array
-    ) -> Self:
-        """After a step of so much of a direction's mean and factor, and this change of ``D``."""
-        end = self._bound()._end(of_factor, direction.factor, diagonal, 0.0)
-        new = self._with(self.loc, *end)
-        # The new precision moves the mean.
-        shift = new._matrix.divide(self.gradient_of_mean(direction))
-        return self._with(self.loc + of_mean * shift, new.factor, new.diagonal)
-
-    def _damped_step(
-        self,
-        direction: Self,
-        of_mean: Array | float,
-        noisy: Array | float,
-        step_size: Array | float,
-    ) -> Self:
-        """As :meth:`~ngvi.linalg.definite.Definite.damped` does, of ``dU`` by its size in ``D``.
-
-        :param noisy: the step for which it is damped.
-        """
-        # An array of size d r that is made takes as long as a whole step of a mean field.
-        root = self.xp.sqrt(self._bound().diagonal)
-        size = self.xp.linalg.norm(self.xp.linalg.norm(direction.factor, axis=-1) / root)
-        share = 1.0 / self.ops.at_least(noisy * size, 1.0)
-        change = share * noisy * direction.diagonal / self.diagonal
-        change = self.diagonal * (change + 0.5 * change**2) * (step_size / noisy)
-        return self._moved(direction, of_mean * step_size, share * step_size, change)
-
-    def _trace_ratio(self, other: Self) -> Array:
-        spread = (other.factor * self._matrix.divide(other.factor.mT).mT).sum()
-        return (other.diagonal * self.variance).sum() + spread
-
-    def retract(self, step: Self) -> Self:
-        """``lambda + step``; where ``D`` would not stay positive it is corrected."""
-        factor, diagonal = self._end(1.0, step.factor, step.diagonal, self.ops.min_shrinkage**2)
-        return self._with(self.loc + step.loc, factor, diagonal)
-
-    # -- helpers ----------------------------------------------------------------------
-
-    def _end(
-        self, amount: Array | float, factor: Array, diagonal: Array, floor: float
-    ) -> tuple[Array, Array]:
-        """``U`` and ``D`` after a change, so much of which ``U`` takes."""
-        ratio = diagonal / self._bound().diagonal
-        factor = self.ops.combined(1.0, self.factor, amount, factor)
-        return factor, self.diagonal * self.ops.positive(ratio, ratio, floor)
-
-
-@dataclasses.dataclass(frozen=True)
-class LowRankPath(Path):
-    """The steps along a direction.
-
-    :param direction: whose mean moves ``of_mean`` times as far.
-    """
-
-    direction: LowRankPrecision
-    of_mean: Array | float
-
-    def damped(self, step_size: Array | float) -> Path:
-        """See :meth:`LowRankPrecision._damped_step`."""
-        path = self.direction, self.of_mean, step_size
-        return Path(self.start, lambda rho: self.start._damped_step(*path, rho))
