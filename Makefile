@@ -8,7 +8,7 @@ JOBS ?= 2
 # Which tests: MARK=slow for the long ones, MARK= for all.
 MARK ?= not slow
 
-.PHONY: demo test test-gpu test-oldest test-newest test-upstream lint format docs dist clean
+.PHONY: demo test test-gpu test-oldest test-newest test-upstream lint format docs notebooks dist clean
 
 demo: $(VENV)/.ready-examples
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -77,7 +77,11 @@ format: $(VENV)/.ready-dev
 
 # The site, in docs/_build/html. The pages' own code runs once, and again when its page changes.
 docs: $(VENV)/.ready-docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -j $(JOBS) docs docs/_build/html
+
+# Tutorials and stories as notebooks, beside their pages.
+notebooks: $(VENV)/.ready-docs
+	$(BIN)/python docs/notebooks.py
 
 # Wheel and sdist, each installed where nothing else is.
 dist: $(VENV)/.ready-dev

@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import ngvi  # noqa: E402
+from docs import notebooks  # noqa: E402
 
 project = "ngvi"
 author = "The ngvi authors"
@@ -73,6 +74,18 @@ def _docstring(_app: Any, what: str, name: str, _object: Any, _options: Any, lin
         lines[:0] = [f".. rubric:: {name}", ""]
 
 
+def _colab(_app: Any, docname: str, source: list[str]) -> None:
+    """In the gallery a link to Colab beside every notebook, once the repository is public."""
+
+    def both(found: re.Match) -> str:
+        opened = notebooks.colab((HERE / found[1]).with_suffix(".md"))
+        return f"{found[0]} [Colab]({opened})" if opened else found[0]
+
+    if docname == "gallery":
+        source[0] = re.sub(r"\[[^\]]*\]\(([\w/]+\.ipynb)\)", both, source[0])
+
+
 def setup(app: Any) -> None:
     """Hooks of our own."""
+    app.connect("source-read", _colab)
     app.connect("autodoc-process-docstring", _docstring)

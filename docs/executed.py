@@ -4,6 +4,8 @@ A block is a fence that begins with a line "```python"; "```python no-run" is sh
 of a page are one program, which ``python docs/executed.py page.md folder`` runs in a folder of its
 own. Sphinx calls it as an extension; the tests call it as it is. The page needs no mark-up for it.
 
+A link on a line of its own to a script of ``examples/stories`` is run, and shown, as the script.
+
 A page that is read as it is, such as the README, has output of its own, in a fence "```text" below
 a block. ``python docs/executed.py --publish README.md`` replaces it; the tests compare it.
 """
@@ -25,8 +27,20 @@ BLOCK = re.compile(r"^```python[ \t]*\n(.*?)^```[ \t]*\n", re.MULTILINE | re.DOT
 #: A block that is run, with the output that the page has below it.
 PUBLISHED = re.compile(BLOCK.pattern + r"\n^```text\n.*?^```\n", re.MULTILINE | re.DOTALL)
 
+#: A line that stands for a script.
+SCRIPT = re.compile(r"^\[[^\]]*\]\(((?:\.\./)+examples/stories/\w+\.py)\)$", re.MULTILINE)
+
 #: Where Sphinx finds the pictures, from the root of the pages.
 PICTURES = "_executed"
+
+
+def with_scripts(page: Path) -> str:
+    """The text of a page, with scripts in the place of the lines that stand for them."""
+
+    def script(found: re.Match) -> str:
+        return f"```python\n{(page.parent / found[1]).read_text('utf-8')}```"
+
+    return SCRIPT.sub(script, page.read_text("utf-8"))
 
 
 def run(text: str, page: str) -> str:
@@ -83,7 +97,11 @@ def in_a_process(page: Path, folder: Path) -> str:
 def _on_source(app: Any, docname: str, source: list[str]) -> None:
     """A page's own text is the cache's key: ``make docs`` runs what has changed."""
     page = Path(app.env.doc2path(docname))
-    if page.suffix != ".md" or not app.config.execute or not BLOCK.search(source[0]):
+    if page.suffix != ".md":
+        return
+    if SCRIPT.search(source[0]):
+        source[0] = with_scripts(page)
+    if not app.config.execute or not BLOCK.search(source[0]):
         return
     name = docname.replace("/", "-")
     folder = Path(app.srcdir) / PICTURES / name
@@ -118,7 +136,7 @@ def published(text: str, page: str) -> str:
 
 if __name__ == "__main__":
     *options, path = sys.argv[1:]
-    given = Path(path).read_text(encoding="utf-8")
+    given = with_scripts(Path(path))
     if options == ["--publish"]:
         Path(path).write_text(published(given, path), encoding="utf-8")
     else:

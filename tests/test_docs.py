@@ -14,7 +14,8 @@ import pytest
 from benchmarks import pages
 from benchmarks.ppl_examples.files import LEFT_OUT
 from benchmarks.ppl_examples.page import page
-from docs.executed import BLOCK, in_a_process
+from docs import notebooks
+from docs.executed import BLOCK, in_a_process, with_scripts
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -189,12 +190,62 @@ def test_no_block_of_code_is_neither_run_nor_said_not_to_be():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "path", [p for p in _pages() if BLOCK.search(p.read_text("utf-8"))], ids=lambda path: path.stem
+    "path", [p for p in _pages() if BLOCK.search(with_scripts(p))], ids=lambda path: path.stem
 )
 def test_the_code_of_a_page_runs(path, tmp_path):
-    if "from flax import" in path.read_text("utf-8"):
+    if "from flax import" in with_scripts(path):
         pytest.importorskip("flax")
     assert "```text" in in_a_process(path, tmp_path)
+
+
+@pytest.mark.parametrize("path", notebooks.pages(), ids=lambda path: path.stem)
+def test_a_notebook_is_its_page(path):
+    """Its code is what is run of the page, its text is the rest; it installs, and has no output."""
+    cells = json.loads(path.with_suffix(".ipynb").read_text("utf-8"))["cells"]
+    assert "%pip install" in "".join(cells[0]["source"])
+    code = ["".join(c["source"]).strip() for c in cells[1:] if c["cell_type"] == "code"]
+    text = ["".join(c["source"]) for c in cells[1:] if c["cell_type"] == "markdown"]
+    page = re.sub(r"^```python no-run$", "```text", with_scripts(path), flags=re.MULTILINE)
+    said = "make notebooks writes it anew"
+    assert code == [block.strip() for block in BLOCK.findall(page)], said
+    assert "".join("".join(text).split()) == "".join(BLOCK.sub("", page).split()), said
+    assert not any(cell.get("outputs") for cell in cells)
+    gallery = _read("gallery.md")
+    assert f"]({path.parent.name}/{path.stem}.ipynb)" in gallery
+
+
+def test_a_public_repository_brings_links_to_colab(monkeypatch):
+    page = DOCS / "tutorials" / "network.md"
+    monkeypatch.setattr(notebooks, "address", lambda: None)
+    assert notebooks.colab(page) is None
+    assert notebooks.source_of_package() == "ngvi[examples]"
+    monkeypatch.setattr(notebooks, "address", lambda: "https://github.com/owner/ngvi")
+    assert notebooks.colab(page).endswith("/owner/ngvi/blob/main/docs/tutorials/network.ipynb")
+    assert notebooks.source_of_package() == "ngvi[examples] @ git+https://github.com/owner/ngvi"
+
+
+def test_stories_are_short_and_have_pages_and_pictures():
+    scripts = {p.stem for p in (ROOT / "examples" / "stories").glob("*.py")} - {"__init__"}
+    assert scripts == {path.stem for path in (DOCS / "stories").glob("*.md")}
+    for name in scripts:
+        code = (ROOT / "examples" / "stories" / f"{name}.py").read_text("utf-8")
+        assert len(code.splitlines()) <= 60, name
+        assert code in with_scripts(DOCS / "stories" / f"{name}.md")
+        assert f"(stories/{name}.png)" in _read("gallery.md")
+
+
+@pytest.mark.slow
+def test_jupytext_writes_the_notebooks_that_are_there_and_one_runs(tmp_path):
+    pytest.importorskip("jupytext")
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    for path in notebooks.pages():
+        assert path.with_suffix(".ipynb").read_text("utf-8") == notebooks.notebook(path), path.stem
+    book = nbformat.read(DOCS / "stories" / "survival.ipynb", 4)
+    nbformat.validate(book)
+    nbclient.NotebookClient(book, resources={"metadata": {"path": str(ROOT)}}).execute()
+    outputs = [one for cell in book.cells[1:] if "outputs" in cell for one in cell["outputs"]]
+    assert any("image/png" in one.get("data", {}) for one in outputs)
+    assert any("hazard" in one.get("text", "") for one in outputs)
 
 
 @pytest.mark.slow

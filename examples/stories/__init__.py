@@ -1,0 +1,1 @@
+"""Short examples, each with a page in ``docs/stories``: ``python -m examples.stories.radon``."""
