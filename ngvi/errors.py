@@ -65,8 +65,8 @@ def is_number(value: Any, holds: Callable[[float], bool]) -> bool:
 
 def shown(value: Any) -> str:
     """A value for an error: of an array its shape, of what says much of itself its type."""
-    if hasattr(value, "dtype") and getattr(value, "ndim", 0):
-        return f"an array of shape {tuple(value.shape)}"
+    if hasattr(value, "dtype") and len(shape := value.shape):
+        return f"an array of shape {tuple(shape)}"
     words = repr(value)
     return f"an object of type {type(value).__name__}" if "\n" in words else words
 

@@ -34,6 +34,9 @@ READS = (
     jax.errors.NonConcreteBooleanIndexError,
 )
 
+#: The signature and words of another function; its type would be that of no method.
+described_as: Any = functools.wraps
+
 
 class SVI(numpyro.infer.SVI):
     """``numpyro.infer.SVI`` that can also keep its own state, as Pyro's does.
@@ -86,12 +89,12 @@ class SVI(numpyro.infer.SVI):
         self._num_skipped: list[Any] | None = []
         self._is_shared = False  #: whether other processes have a part of the data
 
-    @functools.wraps(numpyro.infer.SVI.init)
+    @described_as(numpyro.infer.SVI.init)
     @serialised
     def init(self, rng_key: jax.Array, *args: Any, **kwargs: Any) -> SVIState:
         return super().init(check_key(rng_key), *args, **kwargs)
 
-    @functools.wraps(numpyro.infer.SVI.update)
+    @described_as(numpyro.infer.SVI.update)
     @serialised
     def update(self, svi_state: SVIState, *args: Any, **kwargs: Any) -> tuple[SVIState, jax.Array]:
         if not isinstance(svi_state, SVIState):
@@ -101,7 +104,7 @@ class SVI(numpyro.infer.SVI):
             )
         return super().update(svi_state, *args, **kwargs)
 
-    @functools.wraps(numpyro.infer.SVI.run)
+    @described_as(numpyro.infer.SVI.run)
     @serialised
     def run(self, rng_key: jax.Array, num_steps: int, *args: Any, **kwargs: Any) -> SVIRunResult:
         order = " It is run(rng_key, num_steps, ...), with the arguments of the model behind these."
