@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import pages
+from benchmarks.time_to_posterior_models import MODELS, model_of
 from examples.machine import describe
 
 TABLE, PICTURE, REFERENCE = "time_to_posterior.csv", "time_to_posterior.png", "reference"
@@ -36,58 +37,21 @@ TABLE, PICTURE, REFERENCE = "time_to_posterior.csv", "time_to_posterior.png", "r
 DRAWS, CHAINS, LONG = 1000, 4, 5000
 #: What a mean may be off, in standard deviations, and a standard deviation by its ratio.
 NEAR_MEAN, NEAR_SD = 0.1, 0.1
-
-
-# -- models ---------------------------------------------------------------------------
-
-
-def non_centred(ppl: Any, y: Any, sigma: Any) -> None:
-    """Eight schools, effects scaled by ``tau``."""
-    mu = ppl.sample("mu", ppl.dist.Normal(0.0, 5.0))
-    tau = ppl.sample("tau", ppl.dist.HalfCauchy(ppl.array(5.0)))
-    with ppl.plate("schools", len(y)):
-        raw = ppl.sample("raw", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        theta = ppl.deterministic("theta", mu + tau * raw)
-        ppl.sample("y", ppl.dist.Normal(theta, sigma), obs=y)
-
-
-#: Model, whose data and model are those of ``peers``, and the model of the reference.
-MODELS = {
-    "german": ("german", "german"),
-    "eight schools, centred": ("eight schools", "eight schools, non-centred"),
-    "eight schools, non-centred": ("eight schools", "eight schools, non-centred"),
-    "radon": ("radon", "radon"),
-}
-
-
-def model_of(name: str, ppl_name: str, folder: Path, second: bool = False) -> tuple:
-    """Model and arguments; a second data set is the first with other responses."""
-    from benchmarks.gauntlet.models.ppl import Ppl
-    from benchmarks.peers.models import MODELS as OF_PEERS
-
-    function, read = OF_PEERS[MODELS[name][0]]
-    function = non_centred if name == "eight schools, non-centred" else function
-    ppl, data = Ppl(ppl_name), list(read(folder))
-    if second:
-        response = 1 if name == "german" else 0
-        rng, y = np.random.default_rng(1), np.asarray(data[response])
-        data[response] = (
-            rng.permutation(y) if name == "german" else y + 0.3 * rng.normal(size=len(y))
-        )
-    return partial(function, ppl), tuple(map(ppl.array, data))
+#: Sites that stand for others, which are compared.
+HELPERS = {"raw"}
 
 
 # -- methods --------------------------------------------------------------------------
 
 
 def fit(ppl: str, model: Callable, args: tuple, lap: Callable) -> None:
-    """And then corrected draws."""
+    """Draws of the Gaussian, and then corrected ones."""
     if ppl == "pyro":
         from pyro_ngvi import fit
     else:
         from numpyro_ngvi import fit
     result = fit(model, *args, progress_bar=False)
-    draws = result.sample(2000)
+    draws = result.sample(2000, corrected=False)
     lap("fit", draws, result.cost, result.verdict)
     lap("fit, corrected", result.sample(2000, corrected=True), result.cost, result.verdict)
 
@@ -261,7 +225,7 @@ def in_process(method: str, name: str, folder: Path, limit: float) -> list[dict[
 
 def accuracy(moments: dict, reference: dict) -> tuple[float, float]:
     """The worst error of a mean, in standard deviations, and of a standard deviation, relative."""
-    names = moments.keys() & reference.keys() - {"raw"}
+    names = moments.keys() & reference.keys() - HELPERS
     mean, sd, true_mean, true_sd = (
         np.concatenate([np.ravel(of[name][part]) for name in sorted(names)])
         for of in (moments, reference)
@@ -273,11 +237,10 @@ def accuracy(moments: dict, reference: dict) -> tuple[float, float]:
 def rows_of(name: str, method: str, references: dict, options: Any) -> list[dict[str, str]]:
     """Of the table."""
     ppl, rows = METHODS[method][0], []
-    if (key := MODELS[name][1]) not in references:
-        (found,) = in_process(REFERENCE, key, options.data_dir, options.limit)
-        references[key] = found["moments"]
+    if (key := MODELS[name].reference or name) not in references and not options.no_reference:
+        for found in in_process(REFERENCE, key, options.data_dir, options.limit):
+            references[key] = found["moments"]
     for one in in_process(method, name, options.data_dir, options.limit):
-        mean, sd = accuracy(one["moments"], references[key])
         is_ours = one["method"].startswith(("fit", "NUTS"))
         label = f"{one['method']}, {'NumPyro' if ppl == 'numpyro' else 'Pyro'}"
         row = {
@@ -286,14 +249,21 @@ def rows_of(name: str, method: str, references: dict, options: Any) -> list[dict
             "cold": f"{one['cold']:.2f}",
             "warm": f"{one['warm']:.2f}",
             "gradients": str(one["gradients"]),
-            "mean": f"{mean:.2f}",
-            "sd": f"{sd:.2f}",
-            "right": "yes" if mean <= NEAR_MEAN and sd <= NEAR_SD else "no",
+            **_judged(one["moments"], references.get(key)),
             "verdict": one["verdict"],
         }
         print(" ".join(row.values()), flush=True)
         rows.append(row)
     return rows
+
+
+def _judged(moments: dict, reference: dict | None) -> dict[str, str]:
+    """Of a row, if its reference is known."""
+    if reference is None:
+        return {"mean": "", "sd": "", "right": ""}
+    mean, sd = accuracy(moments, reference)
+    is_right = mean <= NEAR_MEAN and sd <= NEAR_SD
+    return {"mean": f"{mean:.2f}", "sd": f"{sd:.2f}", "right": "yes" if is_right else "no"}
 
 
 def picture() -> None:
@@ -322,15 +292,20 @@ def main() -> None:
     methods = [name for name in METHODS if name != REFERENCE]
     parser.add_argument("--methods", nargs="*", choices=methods, default=methods)
     parser.add_argument("--limit", type=float, default=900.0, help="seconds by the wall of a run")
+    parser.add_argument("--references", type=Path, help="a file that keeps moments of long chains")
+    parser.add_argument("--no-reference", action="store_true", help="seconds alone of new models")
     parser.add_argument("--one", nargs=2, metavar=("METHOD", "MODEL"), help="as JSON")
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(*options.one, options.data_dir)))
         return
-    references: dict[str, dict] = {}
+    kept = options.references
+    references = json.loads(kept.read_text("utf-8")) if kept and kept.exists() else {}
     for name in options.models:
         for method in options.methods:
             rows = rows_of(name, method, references, options)
+            if kept:
+                kept.write_text(json.dumps(references), "utf-8")
             about = f"`python -m benchmarks time_to_posterior`, one run; {describe()}"
             pages.replace(TABLE, rows, about, ("model", "method"))
     picture()

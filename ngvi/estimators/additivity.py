@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -109,34 +108,40 @@ def check_smooth(terms: AdditiveTerms, families: Sequence[Family], calculus: Cal
         return found.means, [(spread**2).sum(-1) ** 0.5 for spread in found.spreads]
 
     means, stddevs = ([calculus.numpy(x) for x in part] for part in moments(list(families)))
-    for term, own in zip(terms.terms, terms.places, strict=True):
-        centre = [families[0].ops.tensor(means[k], families[0].loc) for k in own]
-        # And as far again as zero is, where many functions have their kink.
+    # And as far again as zero is, where many functions have their kink.
+    widths = [
+        DEFAULTS.line_width * stddev + 2.0 * abs(mean)
+        for mean, stddev in zip(means, stddevs, strict=True)
+    ]
+    tensor, like = families[0].ops.tensor, families[0].loc
+    of_terms = list(zip(terms.terms, terms.places, strict=True))
+    for count in sorted({len(own) for own in terms.places}):  # all of so many predictors together
+        some, places = zip(*(pair for pair in of_terms if len(pair[1]) == count), strict=True)
         half = [
-            (DEFAULTS.line_width * stddevs[k] + 2.0 * abs(means[k])) * (-0.7) ** number
-            for number, k in enumerate(own)
+            (-0.7) ** number * np.concatenate([widths[k].ravel() for k in own])
+            for number, own in enumerate(zip(*places, strict=True))
         ]
-        line = calculus.line(term, centre)
-        for wanted in ([True] * len(own), *(np.eye(len(own)) if len(own) > 1 else ())):
+        line = calculus.line(some, [[tensor(means[k], like) for k in own] for own in places])
+        for wanted in ([True] * count, *(np.eye(count) if count > 1 else ())):
             steps = [x * w for x, w in zip(half, wanted, strict=True)]
-            if _jumps(line, steps, term.node.shape):
+            if _jumps(line, steps):
                 raise NotAdditiveError("it has a kink or a jump")
 
 
 def _jumps(
     line: Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]],
     steps: list[np.ndarray],
-    shape: tuple[int, ...],
 ) -> bool:
     """Whether a function or its derivative does, on some part of the line."""
+    size_of_all = len(steps[0])
     # Not from -1 to 1: at zero itself, where it may begin, a derivative by cases may be another.
     ends = np.linspace(-1.0, 0.93, DEFAULTS.line_parts + 1)
     count = 2 * DEFAULTS.line_parts  # first the function's, then its derivative's
     lows, highs = (
-        np.broadcast_to(np.tile(part, 2).reshape(count, *[1] * len(shape)), (count, *shape))
+        np.broadcast_to(np.tile(part, 2)[:, None], (count, size_of_all))
         for part in (ends[:-1], ends[1:])
     )
-    is_small = count * math.prod(shape) <= DEFAULTS.line_numbers
+    is_small = count * size_of_all <= DEFAULTS.line_numbers
     some = [slice(0, count)] if is_small else [slice(row, row + 1) for row in range(count)]
 
     def along(rows: slice, t: np.ndarray) -> np.ndarray:
@@ -146,7 +151,7 @@ def _jumps(
 
     with np.errstate(all="ignore"):
         pairs = ((rows, end[rows]) for end in (lows, highs) for rows in some)
-        sizes = [np.zeros(shape), np.zeros(shape)]
+        sizes = [np.zeros(size_of_all), np.zeros(size_of_all)]
         for rows, t in pairs:
             for row, values in zip(range(count)[rows], along(rows, t), strict=True):
                 part = row // DEFAULTS.line_parts

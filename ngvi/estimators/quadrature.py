@@ -65,10 +65,12 @@ class Calculus(Protocol):
         """An array whose operations are not compiled one by one."""
 
     def line(
-        self, term: Term, centre: list[Array]
+        self, terms: Sequence[Term], centres: list[list[Array]]
     ) -> Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]]:
-        """The term and its derivative along ``centre + t half``, by ``t`` and ``half``, element by
-        element, for each row of ``t``.
+        """Terms and their derivatives along ``centre + t half``, element by element, by ``t`` of
+        shape ``(n, N)`` and ``half`` of ``(N,)`` by predictor.
+
+        :param terms: of as many predictors each, with ``N`` elements in all.
         """
 
 

@@ -18,11 +18,8 @@ class LowRankSteps(LowRankCurvature, ForRules):
         return self._moved(direction, step_size, step_size, step_size * direction.diagonal)
 
     def along(self, direction: Self, of_mean: Array | float = 1.0) -> LowRankPath:
-        changed: Any = direction
-        moved = dataclasses.replace(changed, loc=of_mean * changed.loc)
-        return LowRankPath(
-            self, lambda step_size: self.natural_step(moved, step_size), direction, of_mean
-        )
+        path = super().along(direction, of_mean)
+        return LowRankPath(path.start, path.advance, direction, of_mean)
 
     def with_precision(
         self, factor: Array, diagonal: Array, step_size: Array | float = 1.0

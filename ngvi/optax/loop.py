@@ -71,12 +71,12 @@ def transformation(
 class Loop(NamedTuple):
     """The functions of an :class:`IvonTransformation`."""
 
-    equations: Any  #: those of the rule
+    equations: IvonEquations
     step_size: float | Schedule
     hess_init: Any  #: a pytree; None for the equations' number
     axis_name: Any
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: Any) -> IvonState:
         if any(leaf.dtype in (jnp.float16, jnp.bfloat16) for leaf in jax.tree.leaves(params)):
             warn(
                 "Half-precision weights round small steps and samples away: keep the weights in "

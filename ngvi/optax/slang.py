@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -113,9 +113,7 @@ class _LowRank(LowRank):
 
 
 class _Precision(LowRankPrecision):
-    ops: ClassVar = _LowRank.ops
-    xp: ClassVar = jnp
-    _low_rank: ClassVar = _LowRank
+    ops, xp, _low_rank = _LowRank.ops, jnp, _LowRank
 
 
 class SlangLoop(Loop):
@@ -125,12 +123,11 @@ class SlangLoop(Loop):
         begun, rank = super().init(params), self.equations.rank
         self.equations.check_size(sum(leaf.size for leaf in jax.tree.leaves(begun.hess)))
         factor = jax.tree.map(lambda h: jnp.zeros((rank, *h.shape), h.dtype), begun.hess)
-        return SlangState(begun.count, begun.num_skipped, begun.momentum, begun.hess, factor)
+        return SlangState(*begun, factor)
 
     def sample(self, key: jax.Array, params: Any, state: Any, num_draws: int | None = None) -> Any:
         draws = () if num_draws is None else (check_count(num_draws, "num_draws"),)
         own = own_state(state)
-        tree: Any
         hess, tree = jax.tree.flatten(aligned(own.hess, params), is_leaf=is_masked)
         factor = jax.tree.leaves(aligned(own.factor, params))
         parts, kept = tree.flatten_up_to(params), [one for one in hess if not is_masked(one)]
@@ -150,31 +147,30 @@ class SlangLoop(Loop):
     ) -> tuple[Any, Any]:
         """The updates of the mean, and the state after a step."""
         rule, count = self.equations, state.count + 1
-        tree: Any
         means, tree = jax.tree.flatten(params)
-        of_hess, of_momentum, of_factor = (
-            jax.tree.leaves(part) for part in (state.hess, state.momentum, state.factor)
-        )
-        parts = []
+        hess = [jax.tree.leaves(part) for part in (state.hess, state.momentum, state.factor)]
+        hess, momentum, factor = hess
+        rows = []
         given = zip(jax.tree.leaves(gradients), jax.tree.leaves(sample), means, strict=True)
-        for one, at, mean in given:
-            check_examples(rule, one, at, mean)
-            parts.append(one.reshape(-1, mean.size))
-        rows = jnp.concatenate(parts, 1).astype(of_hess[0].dtype)
+        for gradient, at, mean in given:
+            check_examples(rule, gradient, at, mean)
+            rows.append(gradient.reshape(-1, mean.size))
+        rows = jnp.concatenate(rows, 1).astype(hess[0].dtype)
         gradient, rows = rows.mean(0), rows / len(rows) ** 0.5
         if self.axis_name is not None:
             gradient = jax.lax.pmean(gradient, self.axis_name)
             workers = jax.lax.psum(1, self.axis_name)
             rows = jax.lax.all_gather(rows, self.axis_name, tiled=True) / workers**0.5
-        old, mean = self._precision(_joined(of_hess), of_factor), _joined(means).astype(rows.dtype)
+        old, mean = self._precision(_joined(hess), factor), _joined(means).astype(rows.dtype)
         new = rule.new_precision(old, rows, jnp.full_like(old.diagonal, rule.weight_decay))
-        momentum = rule.new_momentum(_joined(of_momentum), rule.slope(gradient, mean))
+        momentum = rule.new_momentum(_joined(momentum), rule.slope(gradient, mean))
         slope = rule.unbiased(momentum, mean, count.astype(rows.dtype))
         steps = rule.length(new.covariance_times(slope), alpha)
         updates = [x.astype(m.dtype) for x, m in zip(_split(steps, means), means, strict=True)]
-        vectors = momentum, new.diagonal - rule.weight_decay, new.factor.T
-        changed = (tree.unflatten(_split(x, of_hess)) for x in vectors)
-        return tree.unflatten(updates), SlangState(count, state.num_skipped, *changed)
+        changed = [tree.unflatten(_split(x, hess)) for x in (momentum, new.diagonal)]
+        changed[1] = jax.tree.map(lambda x: x - rule.weight_decay, changed[1])
+        factor = tree.unflatten(_split(new.factor.T, hess))
+        return tree.unflatten(updates), SlangState(count, state.num_skipped, *changed, factor)
 
     def _precision(self, hess: jax.Array, factor: list[jax.Array]) -> _Precision:
         """Divided by ``ess``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,9 +63,7 @@ class _LowRank(LowRank):
 
 
 class _Precision(LowRankPrecision):
-    ops: ClassVar = _LowRank.ops
-    xp: ClassVar = torch
-    _low_rank: ClassVar = _LowRank
+    ops, xp, _low_rank = _LowRank.ops, torch, _LowRank
 
     @functools.cached_property
     def _matrix(self) -> LowRank:
@@ -150,11 +148,6 @@ class SLANG(VOGN):
         state = self.state[param]
         state["factor"] = state["hess"].new_zeros(param.numel(), self.param_groups[-1]["rank"])
 
-    @property
-    def _rule(self) -> SlangEquations:
-        """With the options that all weights share."""
-        return cast(SlangEquations, self._equations_of(self.param_groups[0]))
-
     def _weights(self) -> list[TrainedWeights]:
         weights = super()._weights()
         if self._known_factor[1] is not weights:
@@ -162,7 +155,7 @@ class SLANG(VOGN):
             if len({(s["hess"].device, s["hess"].dtype) for s in states}) > 1:
                 raise ValueError("SLANG needs all weights on one device, in one precision.")
             factor = torch.cat([state["factor"] for state in states])
-            self._rule.check_size(len(factor))
+            self._equations_of(self.param_groups[0]).check_size(len(factor))
             pieces = factor.split([len(state["factor"]) for state in states])
             for state, piece in zip(states, pieces, strict=True):
                 state["factor"] = piece
@@ -226,7 +219,7 @@ class SLANG(VOGN):
         rows = self._all_rows()
         if flag is not None:  # of what is not finite there are no eigenvectors
             rows = torch.where(flag, rows, 0.0)
-        new = self._rule.new_precision(precision, rows, prior)
+        new = self._equations_of(self.param_groups[0]).new_precision(precision, rows, prior)
         slopes = []
         for of, (gradient, _) in zip(weights, sums, strict=True):
             rule, momentum = self._equations_of(of.group), of.state["momentum"].all

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ from ngvi.estimators.nodes import (
 from ngvi.estimators.points import Families, PointsBySite, log_q
 from ngvi.estimators.quadrature import Integrand, Pull, Push, expectations, num_probes
 from numpyro_ngvi.estimators.moments import Averages, Density
-from numpyro_ngvi.tracing.additive_terms import terms_of
+from numpyro_ngvi.tracing.additive_terms import terms_of, untraced_terms_of
 from numpyro_ngvi.tracing.compilation import compiled
 
 #: Numbers of a term at all nodes that are computed together; a few nodes always are, as sums over
@@ -58,9 +59,16 @@ class Quadrature:
         return Averages(directions, values, kept, nothing)
 
 
-def find_terms(density: Density, here: Families, params: Any, key: jax.Array) -> AdditiveTerms:
+def find_terms(
+    density: Density,
+    here: Families,
+    params: Any,
+    key: jax.Array,
+    terms_of: Callable[..., AdditiveTerms] = terms_of,
+) -> AdditiveTerms:
     """Those of a log density.
 
+    :param terms_of: or :func:`~numpyro_ngvi.tracing.additive_terms.untraced_terms_of`.
     :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
     """
 
@@ -106,20 +114,38 @@ class JaxCalculus:
         return np.asarray(array)
 
     def line(
-        self, term: Term, centre: list[jax.Array]
+        self, terms: Sequence[Term], centres: list[list[jax.Array]]
     ) -> Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]]:
+        shapes = [term.node.shape for term in terms]
+        ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
+
+        def by_term(flat: jax.Array) -> list[jax.Array]:
+            parts = jnp.split(flat, ends)
+            return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
         @partial(compiled, runs_few=True)
         def at(t: jax.Array, half: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-            steps = [step.astype(one.dtype) for one, step in zip(centre, half, strict=True)]
+            halves = list(zip(*map(by_term, half), strict=True))
 
             def at_one(t: jax.Array) -> tuple[jax.Array, jax.Array]:
-                pairs = zip(centre, steps, strict=True)
-                predictors = [one + t.astype(one.dtype) * step for one, step in pairs]
-                return jax.jvp(term.value, (predictors,), (steps,))
+                found = map(_along, terms, centres, halves, by_term(t))
+                values, slopes = zip(*found, strict=True)
+                return jnp.concatenate(values), jnp.concatenate(slopes)
 
             return jax.vmap(at_one)(t)
 
         return lambda t, half: jax.device_get(at(t, half))
+
+
+def _along(
+    term: Term, centre: list[jax.Array], half: tuple[jax.Array, ...], t: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """A term and its derivative at ``centre + t half``, flat."""
+    steps = [step.astype(one.dtype) for one, step in zip(centre, half, strict=True)]
+    places = [one + t.astype(one.dtype) * step for one, step in zip(centre, steps, strict=True)]
+    found = jax.jvp(term.value, (places,), (steps,))
+    value, slope = (jnp.broadcast_to(part, t.shape).ravel() for part in found)
+    return value, slope
 
 
 def _mean(term: Term, means: list[jax.Array], covariance: PredictorCovariance) -> TermMoments:
@@ -190,7 +216,8 @@ def why_not_additive(
     :param check: whether to look for kinks; not while it is traced.
     """
     try:
-        terms = find_terms(density, here, params, key)
+        find = untraced_terms_of if check else terms_of
+        terms = find_terms(density, here, params, key, find)
         if check:
             check_paths(terms, list(here.values()), JaxCalculus())
             check_smooth(terms, list(here.values()), JaxCalculus())

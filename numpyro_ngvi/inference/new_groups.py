@@ -18,6 +18,7 @@ from ngvi.latents.layout import Site
 from numpyro_ngvi.guide.checks import sites_of_run
 from numpyro_ngvi.tracing.arguments import Arguments, as_jax
 from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.programs import what_it_does
 
 
 class KnownElements(Messenger):
@@ -144,9 +145,19 @@ def out_of_bounds(model: Callable, args: tuple, kwargs: dict) -> str:
             handlers.seed(model, rng_seed=0)(*args, **kwargs)
         return 0
 
-    checked = checkify.checkify(run, errors=checkify.index_checks)
+    def checked(arrays: list) -> Any:
+        traced = jax.make_jaxpr(run)(arrays)
+
+        def operations(held: list, arrays: list) -> Any:
+            return jax.core.eval_jaxpr(traced.jaxpr, held, *arrays)
+
+        check = checkify.checkify(operations, errors=checkify.index_checks)
+        # Each trace of a check has numbers of its own, and is another program.
+        does = what_it_does(traced.jaxpr)
+        return compiled(check, runs_once=True, of=does)(list(traced.consts), arrays)
+
     try:
-        error, _ = arguments.call(compiled(checked, runs_once=True))
+        error, _ = arguments.call(checked)
     except Exception:  # noqa: BLE001  a model may do with its arguments what cannot be traced
         return ""
     return re.sub(r"\s*\(`?check.*", "", (error.get() or "").partition("\n")[0]).strip(". ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -56,6 +57,7 @@ from numpyro_ngvi.inference.space import (
     gaussians,
     posteriors,
 )
+from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.workflow import runs as model_runs
 from numpyro_ngvi.workflow.rows import ModelRows
 from numpyro_ngvi.workflow.runs import ModelRuns
@@ -359,7 +361,12 @@ class FitResult(WorkflowResult):
         }
 
     def _key(self, purpose: int, rng_key: jax.Array | None = None) -> jax.Array:
-        return random.fold_in(self.rng_key, purpose) if rng_key is None else check_key(rng_key)
+        return _folded(self.rng_key, purpose) if rng_key is None else check_key(rng_key)
+
+
+@partial(compiled, runs_once=True)
+def _folded(key: jax.Array, number: int) -> jax.Array:
+    return random.fold_in(key, number)
 
 
 def _devices(name: str) -> list[jax.Device]:

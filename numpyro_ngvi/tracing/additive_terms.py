@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 
 from ngvi.estimators.additive_terms import (
     AdditiveTerms,
+    Form,
     Kind,
     Level,
     Node,
@@ -22,6 +23,7 @@ from ngvi.estimators.additive_terms import (
     Term,
     term_of,
 )
+from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.traced import without_idle
 
 _KINDS = {
@@ -59,6 +61,46 @@ def terms_of(function: Callable[..., jax.Array], latents: Sequence[jax.Array]) -
     inputs = [reader.latent(np.shape(value)) for value in latents]
     (result,) = _run(reader, program, inputs)
     return AdditiveTerms.of(result, inputs)
+
+
+def untraced_terms_of(
+    function: Callable[..., jax.Array], latents: Sequence[jax.Array]
+) -> AdditiveTerms:
+    """:func:`terms_of` where nothing is traced.
+
+    What the latents do not change is found by one program; operation by operation each would be
+    compiled by itself.
+    """
+    found: list[Any] = []
+
+    def constants() -> list[jax.Array]:
+        terms = terms_of(function, latents)
+        found[:] = terms, _traced_constants(terms)
+        return [node.value for node in found[1]]
+
+    values = compiled(constants, runs_once=True)()
+    terms, nodes = found
+    for node, value in zip(nodes, values, strict=True):
+        node.value = value
+    return terms
+
+
+def _traced_constants(terms: AdditiveTerms) -> list[Node]:
+    """Those on which the terms depend whose values are traced."""
+    known: dict[int, Node | Form] = {}
+    waiting: list[Node | Form] = [terms.result, *(term.node for term in terms.terms)]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in known:
+            continue
+        known[id(one)] = one
+        waiting += getattr(one.op.run, "places", ()) if one.op is not None else ()
+        if isinstance(one, Node):
+            waiting += [*one.inputs, *([] if one.is_constant else [one.form])]
+        else:
+            waiting += [*one.parts, *([] if one.node is None else [one.node])]
+    nodes = [one for one in known.values() if isinstance(one, Node)]
+    return [one for one in nodes if isinstance(one.value, jax.core.Tracer)]
 
 
 def elementwise_terms_of(
@@ -148,9 +190,9 @@ def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) ->
         run = functools.partial(jnp.reshape, shape=shapes[0])
     words = f"{name} {equation.params}"
     if len(inputs) > 1 and kind is Kind.COPY:  # from places that are known
-        inputs, places = inputs[:1], [value.value for value in inputs[1:]]
-        words += f" {[id(place) for place in places]}"
-        run = _from_places(run, places)
+        inputs, places = inputs[:1], inputs[1:]
+        words += f" {[id(place.value) for place in places]}"
+        run = _FromPlaces(run, places)
     if kind in _BY_ELEMENTS:
         inputs = [reader.filled(value, shapes[0], jnp) for value in inputs]
     return [reader.apply(Op(kind, run, words), inputs, shapes[0])]
@@ -169,8 +211,14 @@ def _is_finite_check(equation: Any, inputs: list[Node]) -> bool:
     return name == "ne" and any(is_infinite)
 
 
-def _from_places(run: Callable[..., Any], places: list[Any]) -> Callable[..., Any]:
-    return lambda value: run(value, *places)
+class _FromPlaces(NamedTuple):
+    """An operation that takes entries of its first argument, from places that are constants."""
+
+    run: Callable[..., Any]
+    places: list[Node]
+
+    def __call__(self, value: Any) -> Any:
+        return self.run(value, *(place.value for place in self.places))
 
 
 def _piece(run: Callable[..., Any], index: int) -> Callable[..., Any]:

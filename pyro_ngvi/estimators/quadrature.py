@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -163,17 +163,34 @@ class TorchCalculus:
         return array.detach().cpu().numpy()
 
     def line(
-        self, term: Term, centre: list[Tensor]
+        self, terms: Sequence[Term], centres: list[list[Tensor]]
     ) -> Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]]:
+        shapes = [term.node.shape for term in terms]
+        sizes = [math.prod(shape) for shape in shapes]
+
+        def by_term(rows: np.ndarray) -> list[Tensor]:
+            parts = torch.as_tensor(rows).to(centres[0][0]).split(sizes, -1)
+            pairs = zip(parts, shapes, strict=True)
+            return [part.reshape((*rows.shape[:-1], *shape)) for part, shape in pairs]
+
         def at(t: np.ndarray, half: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-            steps = [torch.as_tensor(step).to(centre[0]) for step in half]
-            places = torch.as_tensor(t).to(centre[0])
-            predictors = [one + places * step for one, step in zip(centre, steps, strict=True)]
-            value, slopes, _ = derivatives(of_shape(term, places.shape), predictors, twice=False)
-            slope = sum(part * step for part, step in zip(slopes, steps, strict=True))
-            return value.double().cpu().numpy(), slope.double().cpu().numpy()
+            halves = list(zip(*map(by_term, half), strict=True))
+            found = list(map(_along, terms, centres, halves, by_term(t)))
+            values, slopes = (torch.cat(parts, -1) for parts in zip(*found, strict=True))
+            return values.double().cpu().numpy(), slopes.double().cpu().numpy()
 
         return at
+
+
+def _along(
+    term: Term, centre: list[Tensor], half: tuple[Tensor, ...], t: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A term and its derivative at ``centre + t half``, a row for each of ``t``."""
+    places = [one + t * step for one, step in zip(centre, half, strict=True)]
+    value, slopes, _ = derivatives(of_shape(term, t.shape), places, twice=False)
+    slope = sum(part * step for part, step in zip(slopes, half, strict=True))
+    value, slope = (part.expand(t.shape).reshape(len(t), -1) for part in (value, slope))
+    return value, slope
 
 
 def _max_halvings(integrand: Integrand) -> int:
